@@ -1,0 +1,180 @@
+//! The JSON documents of Couchbase's REST interface, built from the node. Public documentation gives the shapes;
+//! the vBucket map and the ports come from the same cluster configuration that the KV port serves.
+
+use crate::Console;
+use kv::{Bucket, Eviction};
+use serde_json::{Map, Value, json};
+
+/// What SDKs read as the server's version: it decides which features they try.
+pub const IMPLEMENTATION_VERSION: &str = concat!("7.6.0-dormouse-", env!("CARGO_PKG_VERSION"));
+/// Major 7, minor 6, as `clusterCompatibility` counts.
+const CLUSTER_COMPATIBILITY: u32 = 7 * 0x1_0000 + 6;
+
+/// The terse map of a bucket, as `GET_CLUSTER_CONFIG` gives it, with `$HOST` put in.
+pub fn terse(console: &Console, bucket: &Bucket, host: &str) -> Value {
+    let mut config = parsed(&kv::cluster_config::bucket_level(&console.node, bucket));
+    put_host(&mut config, host);
+    config
+}
+
+/// `/pools/default/nodeServices`.
+pub fn node_services(console: &Console, host: &str) -> Value {
+    let mut config = parsed(&kv::cluster_config::cluster_level(&console.node));
+    put_host(&mut config, host);
+    config
+}
+
+/// The full document of a bucket.
+pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
+    let name = bucket.name();
+    let settings = bucket.settings();
+    let memory = bucket.memory();
+    let mut document = terse(console, bucket, host);
+    let percent =
+        if memory.budget == 0 { 0.0 } else { memory.resident as f64 * 100.0 / memory.budget as f64 };
+    let about = json!({
+        "name": name,
+        "uuid": bucket.uuid(),
+        "bucketType": "ephemeral",
+        "authType": "sasl",
+        "nodeLocator": "vbucket",
+        "uri": format!("/pools/default/buckets/{name}?bucket_uuid={}", bucket.uuid()),
+        "streamingUri": format!("/pools/default/bs/{name}?bucket_uuid={}", bucket.uuid()),
+        "evictionPolicy": match settings.eviction { Eviction::AutoDelete => "nruEviction", Eviction::FailNewData => "noEviction" },
+        "replicaNumber": 0,
+        "numVBuckets": bucket.vbuckets(),
+        "maxTTL": 0,
+        "compressionMode": "off",
+        "conflictResolutionType": "seqno",
+        "durabilityMinLevel": "none",
+        "storageBackend": "undefined",
+        "quota": { "ram": memory.budget, "rawRAM": memory.budget },
+        "basicStats": {
+            "itemCount": memory.items,
+            "memUsed": memory.payload + memory.metadata + memory.index,
+            "residentBytes": memory.resident,
+            "quotaPercentUsed": percent,
+        },
+        "nodes": [node(console, host)],
+    });
+    merge(&mut document, about);
+    document
+}
+
+/// The document of this node, as it stands in `nodes`.
+pub fn node(console: &Console, host: &str) -> Value {
+    let endpoints = console.node.endpoints();
+    let http = endpoints.http.first().map_or(0, std::net::SocketAddr::port);
+    let direct = endpoints.kv.first().map_or(0, std::net::SocketAddr::port);
+    let draining = console.control.draining();
+    json!({
+        "hostname": format!("{host}:{http}"),
+        "otpNode": format!("ns_1@{host}"),
+        "nodeUUID": "",
+        "thisNode": true,
+        "status": if draining { "warmup" } else { "healthy" },
+        "clusterMembership": "active",
+        "recoveryType": "none",
+        "clusterCompatibility": CLUSTER_COMPATIBILITY,
+        "version": IMPLEMENTATION_VERSION,
+        "os": std::env::consts::OS,
+        "ports": { "direct": direct },
+        "services": ["kv"],
+        "uptime": console.started.elapsed().as_secs().to_string(),
+        "mcdMemoryAllocated": mebibytes(console.control.memory_bytes()),
+        "mcdMemoryReserved": mebibytes(console.control.memory_bytes()),
+        "interestingStats": {
+            "curr_items": items(console),
+            "mem_used": resident(console),
+        },
+    })
+}
+
+/// `/pools/default`.
+pub fn default_pool(console: &Console, host: &str) -> Value {
+    let quota = console.control.memory_bytes();
+    let claimed: u64 = console.node.buckets().iter().map(|bucket| bucket.memory().budget).sum();
+    let payload: u64 = console.node.buckets().iter().map(|bucket| bucket.memory().payload).sum();
+    json!({
+        "name": "default",
+        "clusterName": "",
+        "balanced": true,
+        "rebalanceStatus": "none",
+        "rebalanceProgressUri": "/pools/default/rebalanceProgress",
+        "maxBucketCount": crate::BUCKETS_MAX,
+        "memoryQuota": mebibytes(quota),
+        "nodes": [node(console, host)],
+        "buckets": {
+            "uri": "/pools/default/buckets",
+            "terseBucketsBase": "/pools/default/b/",
+            "terseStreamingBucketsBase": "/pools/default/bs/",
+        },
+        "bucketNames": console.node.buckets().iter()
+            .map(|bucket| json!({ "bucketName": bucket.name(), "uuid": bucket.uuid() })).collect::<Vec<_>>(),
+        "nodeServicesUri": "/pools/default/nodeServices",
+        "storageTotals": {
+            "ram": {
+                "quotaTotal": quota,
+                "quotaTotalPerNode": quota,
+                "quotaUsed": claimed,
+                "quotaUsedPerNode": claimed,
+                "usedByData": payload,
+            },
+        },
+    })
+}
+
+fn items(console: &Console) -> u64 {
+    console.node.buckets().iter().map(|bucket| bucket.memory().items).sum()
+}
+
+fn resident(console: &Console) -> u64 {
+    console.node.buckets().iter().map(|bucket| bucket.memory().resident).sum()
+}
+
+fn mebibytes(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+fn parsed(config: &str) -> Value {
+    serde_json::from_str(config).unwrap_or_else(|_| Value::Object(Map::new()))
+}
+
+/// Puts members of `over` into the object `base`, over those it has.
+fn merge(base: &mut Value, over: Value) {
+    if let (Value::Object(base), Value::Object(over)) = (base, over) {
+        base.extend(over);
+    }
+}
+
+/// Replaces `$HOST` in every string.
+fn put_host(value: &mut Value, host: &str) {
+    match value {
+        Value::String(text) if text.contains("$HOST") => *text = text.replace("$HOST", host),
+        Value::Array(values) => values.iter_mut().for_each(|value| put_host(value, host)),
+        Value::Object(members) => members.values_mut().for_each(|value| put_host(value, host)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_put_in_everywhere() {
+        let mut value = json!({ "nodes": [{ "hostname": "$HOST:8091" }], "list": ["$HOST:11210", 7] });
+        put_host(&mut value, "10.0.0.7");
+        assert_eq!(
+            value,
+            json!({ "nodes": [{ "hostname": "10.0.0.7:8091" }], "list": ["10.0.0.7:11210", 7] })
+        );
+    }
+
+    #[test]
+    fn merging_replaces_and_adds() {
+        let mut base = json!({ "a": 1, "b": 2 });
+        merge(&mut base, json!({ "b": 3, "c": 4 }));
+        assert_eq!(base, json!({ "a": 1, "b": 3, "c": 4 }));
+    }
+}

@@ -1,0 +1,146 @@
+//! The HTTP port: what Couchbase SDKs ask while they connect, bucket administration, `/health` and `/metrics`.
+//!
+//! ```text
+//!   GET  /                            a name, for pings; no login
+//!   GET  /health                      200 while serving, 503 while draining; no login
+//!   GET  /metrics                     Prometheus text, from the table of meters
+//!   GET  /pools  /pools/default  /pools/default/nodeServices
+//!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
+//!   POST /pools/default/buckets       create; always needs a login
+//!   DELETE /pools/default/buckets/B   delete; always needs a login
+//! ```
+//!
+//! It runs on one thread with one tokio current-thread runtime, apart from the data ports. Reads need a login
+//! when a password of one's own is set; changes always do. What only the binary knows (users, budgets, draining)
+//! comes through [`Control`].
+#![forbid(unsafe_code)]
+
+mod admission;
+mod buckets;
+mod document;
+mod login;
+mod metrics;
+mod pools;
+mod stream;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::get;
+use kv::{BucketSettings, Node};
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// Largest body of a request.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Buckets a node may have: each has an arena of its own, and the allocator has about 4,000.
+pub const BUCKETS_MAX: usize = 1000;
+
+/// A bucket that somebody asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketRequest {
+    /// Its name.
+    pub name: String,
+    /// Its settings; the budget is what was asked for.
+    pub settings: BucketSettings,
+}
+
+/// Why a change was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The thing to change is not there.
+    Missing,
+    /// The request names something that is not allowed; `field` is the form field it is about.
+    Invalid {
+        /// Field of the form.
+        field: &'static str,
+        /// What is wrong and what is allowed.
+        reason: String,
+    },
+}
+
+/// What the console needs from whoever wires the node.
+pub trait Control: Send + Sync + 'static {
+    /// Whether name and password are those of a user who may come from there; compares in constant time.
+    fn login(&self, user: &str, password: &str, from_loopback: bool) -> bool;
+    /// Whether a password of one's own is in force, so that reads need a login too.
+    fn login_required(&self) -> bool;
+    /// Makes a bucket within the node's memory.
+    fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal>;
+    /// Removes a bucket.
+    fn delete_bucket(&self, name: &str) -> Result<(), Refusal>;
+    /// Resident memory that all buckets may use together, bytes.
+    fn memory_bytes(&self) -> u64;
+    /// Whether the node is draining.
+    fn draining(&self) -> bool;
+}
+
+/// What every request handler sees.
+#[derive(Clone)]
+pub(crate) struct Console {
+    pub(crate) node: Arc<Node>,
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) started: Instant,
+    /// Rises when a bucket is made or removed: streams of the cluster map wait on it.
+    pub(crate) map_changes: watch::Sender<()>,
+}
+
+/// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`.
+pub fn serve(node: Arc<Node>, listener: TcpListener, control: Arc<dyn Control>) -> io::Result<Handle> {
+    listener.set_nonblocking(true)?;
+    let (stop, mut stopped) = watch::channel(false);
+    let (map_changes, _) = watch::channel(());
+    let console = Console { node, control, started: Instant::now(), map_changes };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let thread = std::thread::Builder::new().name("http".into()).spawn(move || {
+        runtime.block_on(async move {
+            let listener = admission::Admission::new(tokio::net::TcpListener::from_std(listener)?);
+            tokio::select! {
+                served = axum::serve(listener, router(console).into_make_service_with_connect_info::<admission::Client>()) => served,
+                _ = stopped.wait_for(|stop| *stop) => Ok(()),
+            }
+        })
+    })?;
+    Ok(Handle { stop, thread })
+}
+
+/// A running console.
+pub struct Handle {
+    stop: watch::Sender<bool>,
+    thread: std::thread::JoinHandle<io::Result<()>>,
+}
+
+impl Handle {
+    /// Closes the listener and all connections, and waits for the thread.
+    pub fn stop(self) -> io::Result<()> {
+        self.stop.send_replace(true);
+        self.thread.join().map_err(|_| io::Error::other("the http thread panicked"))?
+    }
+}
+
+fn router(console: Console) -> Router {
+    let reads = Router::new()
+        .route("/metrics", get(metrics::scrape))
+        .route("/pools", get(pools::pools))
+        .route("/pools/default", get(pools::default_pool))
+        .route("/pools/default/nodeServices", get(pools::node_services))
+        .route("/pools/default/buckets", get(buckets::list))
+        .route("/pools/default/buckets/{bucket}", get(buckets::show))
+        .route("/pools/default/b/{bucket}", get(buckets::terse))
+        .route("/pools/default/bs/{bucket}", get(stream::terse))
+        .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
+    let changes = Router::new()
+        .route("/pools/default/buckets", axum::routing::post(buckets::create))
+        .route("/pools/default/buckets/{bucket}", axum::routing::delete(buckets::delete))
+        .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
+    Router::new()
+        .route("/", get(pools::root))
+        .route("/health", get(pools::health))
+        .merge(reads)
+        .merge(changes)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(console)
+}

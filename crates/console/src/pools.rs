@@ -1,0 +1,89 @@
+//! `/`, `/health` and what describes the node as a whole.
+
+use crate::{Console, document};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use serde_json::{Value, json};
+
+/// `GET /`: answers the pings of SDKs.
+pub async fn root() -> &'static str {
+    concat!("Dormouse ", env!("CARGO_PKG_VERSION"), "\n")
+}
+
+/// `GET /health`.
+pub async fn health(State(console): State<Console>) -> (StatusCode, Json<Value>) {
+    if console.control.draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "draining" })))
+    } else {
+        (StatusCode::OK, Json(json!({ "status": "ok" })))
+    }
+}
+
+/// `GET /pools`.
+pub async fn pools() -> Json<Value> {
+    Json(json!({
+        "isAdminCreds": true,
+        "isROAdminCreds": false,
+        "isEnterprise": false,
+        "isDeveloperPreview": false,
+        "implementationVersion": document::IMPLEMENTATION_VERSION,
+        "componentsVersion": {},
+        "settings": {},
+        "pools": [{
+            "name": "default",
+            "uri": "/pools/default",
+            "streamingUri": "/poolsStreaming/default",
+        }],
+    }))
+}
+
+/// `GET /pools/default`.
+pub async fn default_pool(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
+    Json(document::default_pool(&console, &host(&console, &headers)))
+}
+
+/// `GET /pools/default/nodeServices`.
+pub async fn node_services(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
+    Json(document::node_services(&console, &host(&console, &headers)))
+}
+
+/// The name by which the client reached this node: its `Host` header without the port if that is a plausible host,
+/// else the address of the HTTP port.
+pub fn host(console: &Console, headers: &HeaderMap) -> String {
+    headers
+        .get(header::HOST)
+        .and_then(|value| value.to_str().ok())
+        .and_then(host_of)
+        .map(str::to_owned)
+        .unwrap_or_else(|| {
+            console.node.endpoints().http.first().map_or("127.0.0.1".into(), |a| host_text(*a))
+        })
+}
+
+fn host_text(address: std::net::SocketAddr) -> String {
+    if address.is_ipv6() { format!("[{}]", address.ip()) } else { address.ip().to_string() }
+}
+
+fn host_of(value: &str) -> Option<&str> {
+    let host = match value.rfind(']') {
+        Some(end) => value.get(..=end)?,
+        None => value.split(':').next()?,
+    };
+    let plausible = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+    (!host.is_empty() && host.chars().all(plausible)).then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_of;
+
+    #[test]
+    fn the_host_loses_its_port_and_nothing_else() {
+        assert_eq!(host_of("127.0.0.1:8091"), Some("127.0.0.1"));
+        assert_eq!(host_of("db.example"), Some("db.example"));
+        assert_eq!(host_of("[::1]:8091"), Some("[::1]"));
+        assert_eq!(host_of(""), None);
+        assert_eq!(host_of("a\"b:1"), None);
+    }
+}

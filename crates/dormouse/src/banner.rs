@@ -1,0 +1,89 @@
+//! What a node prints when it serves: where to connect, and as whom.
+
+use crate::config::size;
+use crate::password::Login;
+use kv::node::Endpoints;
+use std::io::Write as _;
+use std::net::SocketAddr;
+
+/// The Couchbase KV port that a connection string need not name.
+const KV_PORT: u16 = 11210;
+
+/// Prints the banner on standard output; nobody has to read it.
+pub fn print(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) {
+    let text = text(endpoints, login, workers, memory_bytes);
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) -> String {
+    let mut lines = vec![format!(
+        "dormouse {} serves: pid {}, {workers} worker{}, {} for buckets",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        if workers == 1 { "" } else { "s" },
+        about(memory_bytes)
+    )];
+    for (address, bucket) in &endpoints.memcached {
+        let asks = if login.development { "no login" } else { "login" };
+        lines
+            .push(format!("  memcached  {address}  bucket {bucket}; text, meta and binary protocol; {asks}"));
+    }
+    for address in &endpoints.kv {
+        lines.push(format!("  Couchbase  {}", connection_string(*address)));
+    }
+    for address in &endpoints.http {
+        lines.push(format!("  HTTP       http://{address}/health  /metrics  /pools/default"));
+    }
+    lines.push(if login.development {
+        format!("  user       {} / {}: the development user, on loopback only", login.user, login.password)
+    } else {
+        format!(
+            "  user       {} with the password of auth.password_file; every protocol demands it",
+            login.user
+        )
+    });
+    lines.join("\n") + "\n"
+}
+
+fn connection_string(address: SocketAddr) -> String {
+    match address.port() {
+        KV_PORT => format!("couchbase://{}  (port {KV_PORT})", host(address)),
+        port => format!("couchbase://{}:{port}", host(address)),
+    }
+}
+
+fn host(address: SocketAddr) -> String {
+    if address.is_ipv6() { format!("[{}]", address.ip()) } else { address.ip().to_string() }
+}
+
+/// A size for people: exact when it is round, else to the mebibyte.
+fn about(bytes: u64) -> String {
+    size::show(if bytes >= 1 << 30 { bytes >> 20 << 20 } else { bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_where_and_as_whom() {
+        let address = |text: &str| text.parse().expect("an address");
+        let endpoints = Endpoints {
+            memcached: vec![(address("127.0.0.1:11211"), "default".into())],
+            kv: vec![address("127.0.0.1:11210"), address("[::1]:7")],
+            http: vec![address("127.0.0.1:8091")],
+        };
+        let mut login =
+            Login { user: "Administrator".into(), password: "password".into(), development: true };
+        let text = text(&endpoints, &login, 1, 1 << 30);
+        assert_eq!(text.lines().count(), 6);
+        assert!(text.contains("1 worker, 1GiB for buckets"));
+        assert!(text.contains("couchbase://127.0.0.1  (port 11210)") && text.contains("couchbase://[::1]:7"));
+        assert!(text.contains("Administrator / password: the development user, on loopback only"));
+        login.development = false;
+        login.password = "secret".into();
+        let text = super::text(&endpoints, &login, 2, 1 << 30);
+        assert!(text.contains("login") && !text.contains("secret"));
+    }
+}

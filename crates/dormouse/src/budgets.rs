@@ -1,0 +1,101 @@
+//! How the node's memory is divided among its buckets.
+//!
+//! A bucket has a size of its own or a share. Shares are equal parts of what the sized buckets leave, so they change
+//! whenever a bucket comes or goes. No bucket gets less than [`BUCKET_MEMORY_MIN`].
+
+use crate::config::keys::BUCKET_MEMORY_MIN;
+use std::collections::BTreeMap;
+
+/// The claims on the node's memory.
+#[derive(Debug)]
+pub struct Budgets {
+    node_bytes: u64,
+    /// Bucket name to its size, `None` for a share.
+    claims: BTreeMap<String, Option<u64>>,
+}
+
+/// A claim that does not fit.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DoesNotFit {
+    /// The largest size that would.
+    pub free_bytes: u64,
+}
+
+impl Budgets {
+    /// No claims on `node_bytes`.
+    pub fn new(node_bytes: u64) -> Self {
+        Self { node_bytes, claims: BTreeMap::new() }
+    }
+
+    /// All the memory there is to divide.
+    pub fn node_bytes(&self) -> u64 {
+        self.node_bytes
+    }
+
+    /// Adds or replaces a claim.
+    pub fn claim(&mut self, name: &str, size: Option<u64>) -> Result<(), DoesNotFit> {
+        let others = self.claims.iter().filter(|(other, _)| *other != name);
+        let least: u64 =
+            others.map(|(_, size)| size.unwrap_or(BUCKET_MEMORY_MIN)).fold(0, u64::saturating_add);
+        let free_bytes = self.node_bytes.saturating_sub(least);
+        if size.unwrap_or(BUCKET_MEMORY_MIN) > free_bytes {
+            return Err(DoesNotFit { free_bytes });
+        }
+        self.claims.insert(name.to_owned(), size);
+        Ok(())
+    }
+
+    /// Withdraws a claim.
+    pub fn release(&mut self, name: &str) {
+        self.claims.remove(name);
+    }
+
+    /// The budget of a bucket now; `None` without a claim.
+    pub fn budget(&self, name: &str) -> Option<u64> {
+        self.claims.get(name).map(|size| size.unwrap_or_else(|| self.share()))
+    }
+
+    /// The buckets that have a share.
+    pub fn sharing(&self) -> impl Iterator<Item = &str> {
+        self.claims.iter().filter(|(_, size)| size.is_none()).map(|(name, _)| name.as_str())
+    }
+
+    fn share(&self) -> u64 {
+        let sized: u64 = self.claims.values().flatten().sum();
+        let shares = self.claims.values().filter(|size| size.is_none()).count() as u64;
+        self.node_bytes.saturating_sub(sized) / shares.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn shares_divide_what_sizes_leave() {
+        let mut budgets = Budgets::new(100 * MIB);
+        budgets.claim("a", None).expect("fits");
+        assert_eq!(budgets.budget("a"), Some(100 * MIB));
+        budgets.claim("b", Some(40 * MIB)).expect("fits");
+        budgets.claim("c", None).expect("fits");
+        assert_eq!(budgets.budget("a"), Some(30 * MIB));
+        assert_eq!(budgets.budget("b"), Some(40 * MIB));
+        budgets.release("b");
+        assert_eq!(budgets.budget("c"), Some(50 * MIB));
+        assert_eq!(budgets.budget("b"), None);
+        assert_eq!(budgets.sharing().collect::<Vec<_>>(), ["a", "c"]);
+    }
+
+    #[test]
+    fn nothing_is_promised_twice() {
+        let mut budgets = Budgets::new(32 * MIB);
+        budgets.claim("a", None).expect("fits");
+        assert_eq!(budgets.claim("b", Some(25 * MIB)), Err(DoesNotFit { free_bytes: 24 * MIB }));
+        budgets.claim("b", Some(24 * MIB)).expect("fits");
+        assert_eq!(budgets.budget("a"), Some(8 * MIB));
+        assert_eq!(budgets.claim("c", None), Err(DoesNotFit { free_bytes: 0 }));
+        assert_eq!(budgets.claim("a", Some(u64::MAX)), Err(DoesNotFit { free_bytes: 8 * MIB }));
+    }
+}

@@ -1,0 +1,149 @@
+//! The command line: what may be typed, and its help.
+
+use crate::config::reader::Flags;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A memory-first data server for memcached clients and Couchbase SDKs.
+#[derive(Debug, Parser)]
+#[command(name = "dormouse", version, about, long_about = None, arg_required_else_help = true, max_term_width = 110)]
+#[command(after_help = "Examples:
+  dormouse serve                            a node on loopback with the ephemeral bucket \"default\"
+  dormouse config default > node.toml       every setting with its default
+  dormouse serve --config node.toml
+  dormouse lab                              the experiments that measure this server and its peers")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a node until SIGTERM or SIGINT.
+    Serve(Box<Serve>),
+    /// Check a configuration file, or print one.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Measure this server and its peers.
+    Lab(lab::LabArgs),
+}
+
+/// What to do with configurations.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check a file: prints what it would serve, or the first mistake in one line.
+    Check {
+        /// The TOML file.
+        file: PathBuf,
+    },
+    /// Print a commented TOML file with every key, its default, its unit and what is allowed.
+    Default,
+    /// Print the reference page (docs/configuration.md).
+    #[command(hide = true)]
+    Reference,
+}
+
+/// Flags go over the configuration file, which goes over the defaults.
+#[derive(Debug, Args)]
+#[command(after_help = "Sizes: 4096, 64KiB, 512MiB, 1g (powers of 1024), 64MB (of 1000).
+Addresses: IP:PORT; port 0 takes any free port; \"none\" serves none. The addresses in use are printed,
+and written to DIR/endpoints.json when --data is given.
+
+Without a password file the development user Administrator / password is in force, on loopback only.
+
+Signals: SIGTERM and SIGINT drain and stop with exit code 0; SIGHUP reads the configuration again.
+
+Examples:
+  dormouse serve
+  dormouse serve --memory 2GiB --bucket default,ephemeral,1GiB --bucket sessions
+  dormouse serve --bucket default --bucket sessions \\
+      --memcached 127.0.0.1:11211,default --memcached 127.0.0.1:11212,sessions
+  dormouse serve --kv 0.0.0.0:11210 --user ada --password-file /etc/dormouse/password
+  dormouse serve --memcached 127.0.0.1:0 --kv 127.0.0.1:0 --http 127.0.0.1:0 --data /tmp/node")]
+pub struct Serve {
+    /// TOML configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory for what the node writes (endpoints.json); made when missing [default: none]
+    #[arg(long, value_name = "DIR")]
+    data: Option<String>,
+    /// memcached port and its bucket; may be repeated [default: 127.0.0.1:11211,default]
+    #[arg(long, value_name = "ADDR[,BUCKET]")]
+    memcached: Vec<String>,
+    /// Couchbase KV port [default: 127.0.0.1:11210]
+    #[arg(long, value_name = "ADDR")]
+    kv: Option<String>,
+    /// HTTP port [default: 127.0.0.1:8091]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// Threads that serve the data ports; 0: one per core, at most 8 [default: 0]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    workers: Option<String>,
+    /// Resident memory for all buckets together [default: 60 % of the machine's]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    memory: Option<String>,
+    /// A bucket; may be repeated [default: default,ephemeral,auto]
+    #[arg(long, value_name = "NAME[,ephemeral|persistent][,SIZE]")]
+    bucket: Vec<String>,
+    /// Name of the user
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// File whose first line is the user's password
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<String>,
+    /// Least severe level to log: error, warn, info, debug, trace [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+impl Serve {
+    /// The flags as the configuration reader wants them.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            data: self.data.clone(),
+            memcached: self.memcached.clone(),
+            kv: self.kv.clone(),
+            http: self.http.clone(),
+            workers: self.workers.clone(),
+            memory: self.memory.clone(),
+            bucket: self.bucket.clone(),
+            user: self.user.clone(),
+            password_file: self.password_file.clone(),
+            log_level: self.log_level.clone(),
+        }
+    }
+}
+
+/// A refused command line in one line: clap's message and its tip, without usage and decoration.
+pub fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let kept: Vec<&str> = lines
+        .take_while(|line| !line.starts_with("Usage:"))
+        .filter(|line| !line.starts_with("For more information"))
+        .map(|line| line.trim_start_matches("error: "))
+        .collect();
+    format!("{} (see --help)", kept.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn mistakes_are_one_line_with_the_tip() {
+        let error = Cli::try_parse_from(["dormouse", "serve", "--memcache", "x"]).expect_err("no such flag");
+        let line = one_line(&error);
+        assert!(!line.contains('\n'));
+        assert!(line.contains("'--memcache'") && line.contains("--memcached"), "{line}");
+    }
+}

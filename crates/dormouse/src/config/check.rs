@@ -1,0 +1,120 @@
+//! The rules between keys, which no single key can check.
+
+use super::size::show;
+use super::{Config, Problem, keys};
+use std::net::SocketAddr;
+
+/// Reports the first rule that the configuration breaks.
+pub fn rules(config: &Config) -> Result<(), Problem> {
+    for (index, bucket) in config.buckets.iter().enumerate() {
+        if config.buckets.iter().take(index).any(|earlier| earlier.name == bucket.name) {
+            return Err(Problem::new(format!(
+                "bucket {:?} is given twice; allowed: each name once",
+                bucket.name
+            )));
+        }
+    }
+    for port in &config.memcached {
+        if port.address.is_some() && !config.buckets.iter().any(|bucket| bucket.name == port.bucket) {
+            let known: Vec<&str> = config.buckets.iter().map(|bucket| bucket.name.as_str()).collect();
+            return Err(Problem::new(format!(
+                "memcached.bucket = {:?}: there is no such bucket; allowed: {}",
+                port.bucket,
+                known.join(", ")
+            )));
+        }
+    }
+    let addresses: Vec<(&str, SocketAddr)> = listeners(config);
+    for (index, (section, address)) in addresses.iter().enumerate() {
+        if address.port() == 0 {
+            continue;
+        }
+        if let Some((other, _)) = addresses.iter().take(index).find(|(_, earlier)| earlier == address) {
+            return Err(Problem::new(format!(
+                "{section}.address = \"{address}\" is also {other}.address; allowed: each address once"
+            )));
+        }
+    }
+    if config.auth.password_file.is_none() {
+        if let Some((section, address)) = addresses.iter().find(|(_, address)| !address.ip().is_loopback()) {
+            return Err(Problem::new(format!(
+                "{section}.address = \"{address}\" is not a loopback address, and the development password is allowed on \
+                 loopback only; set auth.password_file (or --user NAME --password-file FILE)"
+            )));
+        }
+        if config.auth.user != "Administrator" {
+            return Err(Problem::new(format!(
+                "auth.user = {:?} needs auth.password_file (or --password-file); without one only the development user \
+                 \"Administrator\" is allowed",
+                config.auth.user
+            )));
+        }
+    }
+    memory(config)
+}
+
+/// The budgets must fit the node's memory; the machine is asked only at start.
+fn memory(config: &Config) -> Result<(), Problem> {
+    let Some(node) = config.node.memory_bytes else { return Ok(()) };
+    let sized: u64 =
+        config.buckets.iter().filter_map(|bucket| bucket.memory_bytes).fold(0, u64::saturating_add);
+    let shares = config.buckets.iter().filter(|bucket| bucket.memory_bytes.is_none()).count() as u64;
+    let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
+    if needed > node {
+        return Err(Problem::new(format!(
+            "the buckets need {} in all, and node.memory = {}; allowed: budgets that fit, at least {} for each bucket",
+            show(needed),
+            show(node),
+            show(keys::BUCKET_MEMORY_MIN)
+        )));
+    }
+    Ok(())
+}
+
+/// All addresses to listen on, with their section.
+pub fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
+    let memcached = config.memcached.iter().map(|port| ("memcached", port.address));
+    memcached
+        .chain([("kv", config.kv.address), ("http", config.http.address)])
+        .filter_map(|(section, address)| Some((section, address?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reader::{Flags, load};
+
+    fn problem(flags: Flags) -> String {
+        load(None, &flags).expect_err("a broken rule").to_string()
+    }
+
+    #[test]
+    fn every_rule_names_what_breaks_it() {
+        let none = Flags::default;
+        let twice = problem(Flags { bucket: vec!["default".into(), "default".into()], ..none() });
+        assert_eq!(twice, "bucket \"default\" is given twice; allowed: each name once");
+        let open = problem(Flags { kv: Some("0.0.0.0:0".into()), ..none() });
+        assert!(open.starts_with("kv.address = \"0.0.0.0:0\" is not a loopback address"), "{open}");
+        let same = problem(Flags {
+            kv: Some("127.0.0.1:7000".into()),
+            http: Some("127.0.0.1:7000".into()),
+            ..none()
+        });
+        assert!(same.starts_with("http.address = \"127.0.0.1:7000\" is also kv.address"), "{same}");
+        let user = problem(Flags { user: Some("joe".into()), ..none() });
+        assert!(user.starts_with("auth.user = \"joe\" needs auth.password_file"), "{user}");
+        let large = problem(Flags {
+            memory: Some("64MiB".into()),
+            bucket: vec!["default,60MiB".into(), "a".into()],
+            ..none()
+        });
+        assert!(large.starts_with("the buckets need 68MiB in all, and node.memory = 64MiB"), "{large}");
+    }
+
+    #[test]
+    fn a_password_file_opens_other_addresses() {
+        let flags =
+            Flags { kv: Some("0.0.0.0:0".into()), password_file: Some("secret".into()), ..Flags::default() };
+        assert!(load(None, &flags).is_ok());
+    }
+}

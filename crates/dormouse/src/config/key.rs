@@ -1,0 +1,220 @@
+//! What a configuration key is: its kind, its default, what is allowed, and how its value reaches the typed section.
+//!
+//! A [`Section`] is a static list of [`Key`]s over one typed struct. Reading a file, applying a flag, printing
+//! `config default` and generating `docs/configuration.md` all walk the same list, so they cannot disagree.
+
+use super::size;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A value before it is understood: as TOML or the command line had it.
+#[derive(Debug, Clone, Copy)]
+pub enum Raw<'a> {
+    /// A TOML string, or the text of a flag.
+    Text(&'a str),
+    /// A TOML integer.
+    Integer(i64),
+    /// A TOML boolean.
+    Flag(bool),
+}
+
+impl Raw<'_> {
+    /// The value as TOML would write it.
+    pub fn show(self) -> String {
+        match self {
+            Self::Text(text) => format!("{text:?}"),
+            Self::Integer(number) => number.to_string(),
+            Self::Flag(flag) => flag.to_string(),
+        }
+    }
+}
+
+/// What a key accepts, and where its value goes. Bounds are inclusive.
+pub enum Kind<T> {
+    /// A number of bytes.
+    Size { min: u64, max: u64, set: fn(&mut T, u64) },
+    /// A number of bytes, or `"auto"`.
+    SizeOrAuto { min: u64, max: u64, set: fn(&mut T, Option<u64>) },
+    /// A whole number; `unit` follows it in messages.
+    Count { min: u64, max: u64, unit: &'static str, set: fn(&mut T, u64) },
+    /// A power of two from 1.
+    PowerOfTwo { max: u64, set: fn(&mut T, u64) },
+    /// `true` or `false`.
+    Flag { set: fn(&mut T, bool) },
+    /// One of some words.
+    Choice { allowed: &'static [&'static str], set: fn(&mut T, &str) },
+    /// The name of a bucket.
+    BucketName { set: fn(&mut T, String) },
+    /// The name of a user.
+    UserName { set: fn(&mut T, String) },
+    /// A path; empty for none.
+    Path { set: fn(&mut T, Option<PathBuf>) },
+    /// An address to listen on, or `"none"`.
+    Address { set: fn(&mut T, Option<SocketAddr>) },
+}
+
+/// Longest bucket name, as Couchbase has it.
+pub const BUCKET_NAME_MAX: usize = 100;
+
+impl<T> Kind<T> {
+    /// What is allowed, in words.
+    pub fn allowed(&self) -> String {
+        match self {
+            Self::Size { min, max, .. } => {
+                format!("{} to {}, {}", size::show(*min), size::show(*max), size::FORMS)
+            }
+            Self::SizeOrAuto { min, max, .. } => {
+                format!("\"auto\", or {} to {}, {}", size::show(*min), size::show(*max), size::FORMS)
+            }
+            Self::Count { min, max, unit, .. } => {
+                format!("{min} to {max}{}{unit}", if unit.is_empty() { "" } else { " " })
+            }
+            Self::PowerOfTwo { max, .. } => format!("a power of two from 1 to {max}"),
+            Self::Flag { .. } => "true or false".into(),
+            Self::Choice { allowed, .. } => {
+                allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or ")
+            }
+            Self::BucketName { .. } => {
+                format!(
+                    "1 to {BUCKET_NAME_MAX} of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot"
+                )
+            }
+            Self::UserName { .. } => {
+                "1 to 128 characters without control characters and ( ) < > @ , ; : \\ \" / [ ] ? = { }"
+                    .into()
+            }
+            Self::Path { .. } => "a path, or \"\" for none".into(),
+            Self::Address { .. } => {
+                "IP:PORT such as \"127.0.0.1:11211\" or \"[::1]:0\" (port 0: any free port), or \"none\""
+                    .into()
+            }
+        }
+    }
+
+    /// Understands a value and stores it; `Err` when it is not allowed here.
+    pub fn store(&self, target: &mut T, raw: Raw<'_>) -> Result<(), ()> {
+        match self {
+            Self::Size { min, max, set } => set(target, bytes(raw, *min, *max)?),
+            Self::SizeOrAuto { min, max, set } => match raw {
+                Raw::Text("auto") => set(target, None),
+                _ => set(target, Some(bytes(raw, *min, *max)?)),
+            },
+            Self::Count { min, max, set, .. } => set(target, count(raw, *min, *max)?),
+            Self::PowerOfTwo { max, set } => {
+                let value = count(raw, 1, *max)?;
+                if !value.is_power_of_two() {
+                    return Err(());
+                }
+                set(target, value);
+            }
+            Self::Flag { set } => set(target, flag(raw)?),
+            Self::Choice { allowed, set } => match raw {
+                Raw::Text(word) if allowed.contains(&word) => set(target, word),
+                _ => return Err(()),
+            },
+            Self::BucketName { set } => match raw {
+                Raw::Text(name) if is_bucket_name(name) => set(target, name.to_owned()),
+                _ => return Err(()),
+            },
+            Self::UserName { set } => match raw {
+                Raw::Text(name) if is_user_name(name) => set(target, name.to_owned()),
+                _ => return Err(()),
+            },
+            Self::Path { set } => match raw {
+                Raw::Text(path) => set(target, (!path.is_empty()).then(|| PathBuf::from(path))),
+                _ => return Err(()),
+            },
+            Self::Address { set } => match raw {
+                Raw::Text("none") => set(target, None),
+                Raw::Text(address) => set(target, Some(address.parse().map_err(drop)?)),
+                _ => return Err(()),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// One key of a section.
+pub struct Key<T> {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// What it accepts.
+    pub kind: Kind<T>,
+    /// Its default.
+    pub default: Raw<'static>,
+    /// What it does, in one or two sentences.
+    pub about: &'static str,
+    /// Whether SIGHUP applies a changed value to the running server.
+    pub reload: bool,
+}
+
+/// A table of the file: `[name]`, or `[[name]]` when repeated.
+pub struct Section<T: 'static> {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// Whether it may be given several times.
+    pub repeated: bool,
+    /// What it is for.
+    pub about: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key<T>],
+}
+
+impl<T: Default> Section<T> {
+    /// The section as it is when nothing was given.
+    ///
+    /// # Panics
+    /// If a default in the table is not allowed by its own kind, which a test rules out.
+    pub fn defaults(&self) -> T {
+        let mut target = T::default();
+        for key in self.keys {
+            let stored = key.kind.store(&mut target, key.default);
+            assert!(stored.is_ok(), "the default of {}.{} is not allowed", self.name, key.name);
+        }
+        target
+    }
+
+    /// The key of a name.
+    pub fn key(&self, name: &str) -> Option<&'static Key<T>> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+}
+
+fn bytes(raw: Raw<'_>, min: u64, max: u64) -> Result<u64, ()> {
+    let value = match raw {
+        Raw::Integer(number) => u64::try_from(number).map_err(drop)?,
+        Raw::Text(text) => size::read(text).ok_or(())?,
+        Raw::Flag(_) => return Err(()),
+    };
+    if (min..=max).contains(&value) { Ok(value) } else { Err(()) }
+}
+
+fn count(raw: Raw<'_>, min: u64, max: u64) -> Result<u64, ()> {
+    let value = match raw {
+        Raw::Integer(number) => u64::try_from(number).map_err(drop)?,
+        Raw::Text(text) => text.parse().map_err(drop)?,
+        Raw::Flag(_) => return Err(()),
+    };
+    if (min..=max).contains(&value) { Ok(value) } else { Err(()) }
+}
+
+fn flag(raw: Raw<'_>) -> Result<bool, ()> {
+    match raw {
+        Raw::Flag(flag) => Ok(flag),
+        Raw::Text("true") => Ok(true),
+        Raw::Text("false") => Ok(false),
+        _ => Err(()),
+    }
+}
+
+/// Whether a bucket may have this name.
+pub fn is_bucket_name(name: &str) -> bool {
+    (1..=BUCKET_NAME_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.%".contains(&b))
+}
+
+fn is_user_name(name: &str) -> bool {
+    (1..=128).contains(&name.chars().count())
+        && !name.chars().any(|c| c.is_control() || r#"()<>@,;:\"/[]?={}"#.contains(c))
+}

@@ -1,0 +1,351 @@
+//! The table of configuration keys: every key, its kind, default, meaning, and whether SIGHUP applies it.
+//!
+//! Nothing else lists keys. The file reader, the flags, `config default`, `config reference` and
+//! `docs/configuration.md` are all made from here.
+
+use super::key::{Key, Kind, Raw, Section};
+use super::{
+    AuthSection, BucketSection, HttpSection, KvSection, LimitsSection, LogSection, MemcachedSection,
+    NodeSection,
+};
+use super::{Format, Level};
+use kv::{BucketKind, Eviction};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+
+/// Smallest budget of a bucket.
+pub const BUCKET_MEMORY_MIN: u64 = 8 * MIB;
+
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+pub static NODE: Section<NodeSection> = Section {
+    name: "node",
+    repeated: false,
+    about: "The process as a whole.",
+    keys: &[
+        Key {
+            name: "workers",
+            kind: Kind::Count { min: 0, max: 64, unit: "threads", set: |s, v| s.workers = to_usize(v) },
+            default: Raw::Integer(0),
+            about: "Threads that serve the data ports. 0: one per core, at most 8.",
+            reload: false,
+        },
+        Key {
+            name: "memory",
+            kind: Kind::SizeOrAuto { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
+            default: Raw::Text("auto"),
+            about: "Resident memory that all buckets may use together. \"auto\": 60 % of the machine's (or the control group's) memory.",
+            reload: false,
+        },
+        Key {
+            name: "data",
+            kind: Kind::Path { set: |s, v| s.data = v },
+            default: Raw::Text(""),
+            about: "Directory for what the node writes; endpoints.json is written there. It is made when missing. \"\": nothing is written, which is enough for ephemeral buckets.",
+            reload: false,
+        },
+        Key {
+            name: "shutdown_command",
+            kind: Kind::Flag { set: |s, v| s.shutdown_command = v },
+            default: Raw::Flag(false),
+            about: "Whether memcached's text command \"shutdown\" stops the node.",
+            reload: false,
+        },
+    ],
+};
+
+pub static MEMCACHED: Section<MemcachedSection> = Section {
+    name: "memcached",
+    repeated: true,
+    about: "A port for memcached clients: text, meta and binary protocol, told apart by the first byte. Each entry serves one bucket. With no entry at all, one with these defaults exists; address = \"none\" serves none.",
+    keys: &[
+        Key {
+            name: "address",
+            kind: Kind::Address { set: |s, v| s.address = v },
+            default: Raw::Text("127.0.0.1:11211"),
+            about: "Where to listen.",
+            reload: false,
+        },
+        Key {
+            name: "bucket",
+            kind: Kind::BucketName { set: |s, v| s.bucket = v },
+            default: Raw::Text("default"),
+            about: "The bucket this port serves.",
+            reload: false,
+        },
+        Key {
+            name: "item_size_max",
+            kind: Kind::Size { min: KIB, max: 20 * MIB, set: |s, v| s.item_size_max = to_usize(v) },
+            default: Raw::Text("1MiB"),
+            about: "Largest item, as memcached's -I: larger values are refused.",
+            reload: false,
+        },
+    ],
+};
+
+pub static KV: Section<KvSection> = Section {
+    name: "kv",
+    repeated: false,
+    about: "The port for Couchbase SDKs: couchbase:// connection strings.",
+    keys: &[
+        Key {
+            name: "address",
+            kind: Kind::Address { set: |s, v| s.address = v },
+            default: Raw::Text("127.0.0.1:11210"),
+            about: "Where to listen.",
+            reload: false,
+        },
+        Key {
+            name: "item_size_max",
+            kind: Kind::Size { min: KIB, max: 20 * MIB, set: |s, v| s.item_size_max = to_usize(v) },
+            default: Raw::Text("20MiB"),
+            about: "Largest value: larger ones are refused with E2BIG.",
+            reload: true,
+        },
+    ],
+};
+
+pub static HTTP: Section<HttpSection> = Section {
+    name: "http",
+    repeated: false,
+    about: "The port for HTTP: what SDKs ask, bucket administration, /health and /metrics.",
+    keys: &[Key {
+        name: "address",
+        kind: Kind::Address { set: |s, v| s.address = v },
+        default: Raw::Text("127.0.0.1:8091"),
+        about: "Where to listen.",
+        reload: false,
+    }],
+};
+
+pub static BUCKET: Section<BucketSection> = Section {
+    name: "bucket",
+    repeated: true,
+    about: "A bucket that exists from the start. With no entry at all, an ephemeral bucket \"default\" exists.",
+    keys: &[
+        Key {
+            name: "name",
+            kind: Kind::BucketName { set: |s, v| s.name = v },
+            default: Raw::Text("default"),
+            about: "Its name; each only once.",
+            reload: false,
+        },
+        Key {
+            name: "kind",
+            kind: Kind::Choice {
+                allowed: &["ephemeral"],
+                set: |s, word| {
+                    if word == "ephemeral" {
+                        s.kind = BucketKind::Ephemeral;
+                    }
+                },
+            },
+            default: Raw::Text("ephemeral"),
+            about: "\"ephemeral\": in memory only. (\"persistent\" is refused by name until persistent buckets exist.)",
+            reload: false,
+        },
+        Key {
+            name: "memory",
+            kind: Kind::SizeOrAuto { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
+            default: Raw::Text("auto"),
+            about: "Its budget of resident memory. \"auto\": an equal share of what the sized buckets leave of node.memory, adjusted as buckets come and go.",
+            reload: false,
+        },
+        Key {
+            name: "vbuckets",
+            kind: Kind::PowerOfTwo {
+                max: 1024,
+                set: |s, v| s.vbuckets = u16::try_from(v).unwrap_or(u16::MAX),
+            },
+            default: Raw::Integer(1024),
+            about: "Number of vBuckets.",
+            reload: false,
+        },
+        Key {
+            name: "eviction",
+            kind: Kind::Choice {
+                allowed: &["auto_delete", "fail_new_data"],
+                set: |s, word| {
+                    s.eviction =
+                        if word == "auto_delete" { Eviction::AutoDelete } else { Eviction::FailNewData };
+                },
+            },
+            default: Raw::Text("auto_delete"),
+            about: "What happens when the budget is used up: old and rarely used documents go, or new data is refused.",
+            reload: false,
+        },
+    ],
+};
+
+pub static LIMITS: Section<LimitsSection> = Section {
+    name: "limits",
+    repeated: false,
+    about: "Bounds on what clients may do; each is enforced before memory is taken. (A key has at most 250 bytes; that is the protocols' bound and not a setting.)",
+    keys: &[
+        Key {
+            name: "connections",
+            kind: Kind::Count {
+                min: 1,
+                max: 1_000_000,
+                unit: "connections",
+                set: |s, v| s.connections = to_usize(v),
+            },
+            default: Raw::Integer(20_000),
+            about: "Client connections on the data ports at a time. The limit on open files is raised to fit, as far as the system allows.",
+            reload: true,
+        },
+        Key {
+            name: "line",
+            kind: Kind::Size { min: 2 * KIB, max: MIB, set: |s, v| s.line_bytes = to_usize(v) },
+            default: Raw::Text("64KiB"),
+            about: "Longest command line of the text and meta protocols, without its data block; a multi-key get may be longer.",
+            reload: true,
+        },
+        Key {
+            name: "frame",
+            kind: Kind::Size { min: MIB, max: 64 * MIB, set: |s, v| s.frame_bytes = to_usize(v) },
+            default: Raw::Text("30MiB"),
+            about: "Largest frame of the binary protocols, header and all.",
+            reload: true,
+        },
+        Key {
+            name: "pipeline",
+            kind: Kind::Count {
+                min: 1,
+                max: 65_536,
+                unit: "requests",
+                set: |s, v| s.turn_requests = to_usize(v),
+            },
+            default: Raw::Integer(1024),
+            about: "Requests of one connection that are executed before the next connection has its turn.",
+            reload: true,
+        },
+        Key {
+            name: "output_backlog",
+            kind: Kind::Size {
+                min: 64 * KIB,
+                max: 64 * MIB,
+                set: |s, v| s.output_backlog_bytes = to_usize(v),
+            },
+            default: Raw::Text("1MiB"),
+            about: "Unsent answers after which a connection is not read any more until its peer takes some.",
+            reload: true,
+        },
+        Key {
+            name: "stuck_peer_s",
+            kind: Kind::Count {
+                min: 1,
+                max: 86_400,
+                unit: "seconds",
+                set: |s, v| s.stuck_peer_ms = v * 1000,
+            },
+            default: Raw::Integer(60),
+            about: "A peer that takes none of its answers for so long is disconnected.",
+            reload: true,
+        },
+    ],
+};
+
+pub static AUTH: Section<AuthSection> = Section {
+    name: "auth",
+    repeated: false,
+    about: "The user. Without a password file the development user Administrator / password is in force: on loopback addresses only, and memcached ports ask for no login. With one, every protocol demands it.",
+    keys: &[
+        Key {
+            name: "user",
+            kind: Kind::UserName { set: |s, v| s.user = v },
+            default: Raw::Text("Administrator"),
+            about: "Name of the user.",
+            reload: true,
+        },
+        Key {
+            name: "password_file",
+            kind: Kind::Path { set: |s, v| s.password_file = v },
+            default: Raw::Text(""),
+            about: "File whose first line is the password. \"\": the development password. SIGHUP takes a changed file or password; from the development password to one of your own is a restart.",
+            reload: true,
+        },
+    ],
+};
+
+pub static LOG: Section<LogSection> = Section {
+    name: "log",
+    repeated: false,
+    about: "What is logged, on standard error.",
+    keys: &[
+        Key {
+            name: "level",
+            kind: Kind::Choice {
+                allowed: Level::NAMES,
+                set: |s, word| {
+                    if let Some(level) = Level::named(word) {
+                        s.level = level;
+                    }
+                },
+            },
+            default: Raw::Text("info"),
+            about: "The least severe level that is logged.",
+            reload: true,
+        },
+        Key {
+            name: "format",
+            kind: Kind::Choice {
+                allowed: &["text", "json"],
+                set: |s, word| s.format = if word == "json" { Format::Json } else { Format::Text },
+            },
+            default: Raw::Text("text"),
+            about: "Lines for people, or one JSON object per line.",
+            reload: false,
+        },
+    ],
+};
+
+/// One key with its type erased, for listings.
+pub struct KeyRow {
+    /// Its name.
+    pub name: &'static str,
+    /// What is allowed.
+    pub allowed: String,
+    /// Its default as TOML.
+    pub default: String,
+    /// What it does.
+    pub about: &'static str,
+    /// Whether SIGHUP applies it.
+    pub reload: bool,
+}
+
+/// One section with its type erased, for listings.
+pub struct SectionRow {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it is written `[[name]]`.
+    pub repeated: bool,
+    /// What it is for.
+    pub about: &'static str,
+    /// Its keys.
+    pub keys: Vec<KeyRow>,
+}
+
+/// All sections and keys in the order they are documented.
+pub fn rows() -> Vec<SectionRow> {
+    fn row<T>(section: &Section<T>) -> SectionRow {
+        let keys = section.keys.iter().map(|key| KeyRow {
+            name: key.name,
+            allowed: key.kind.allowed(),
+            default: key.default.show(),
+            about: key.about,
+            reload: key.reload,
+        });
+        SectionRow {
+            name: section.name,
+            repeated: section.repeated,
+            about: section.about,
+            keys: keys.collect(),
+        }
+    }
+    vec![row(&NODE), row(&MEMCACHED), row(&KV), row(&HTTP), row(&BUCKET), row(&LIMITS), row(&AUTH), row(&LOG)]
+}

@@ -1,0 +1,181 @@
+//! The configuration of a node: typed sections, filled from defaults, then a TOML file, then flags.
+//!
+//! [`keys`] is the one table of keys; [`reader`] applies a file and flags to it and reports the first mistake as a
+//! one-line [`Problem`]; [`check`] holds the rules between keys; [`page`] prints the table for people.
+
+pub mod check;
+pub mod key;
+pub mod keys;
+pub mod page;
+pub mod problem;
+pub mod reader;
+pub mod size;
+
+pub use problem::Problem;
+
+use kv::{BucketKind, Eviction};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A complete configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `[node]`.
+    pub node: NodeSection,
+    /// `[[memcached]]`.
+    pub memcached: Vec<MemcachedSection>,
+    /// `[kv]`.
+    pub kv: KvSection,
+    /// `[http]`.
+    pub http: HttpSection,
+    /// `[[bucket]]`.
+    pub buckets: Vec<BucketSection>,
+    /// `[limits]`.
+    pub limits: LimitsSection,
+    /// `[auth]`.
+    pub auth: AuthSection,
+    /// `[log]`.
+    pub log: LogSection,
+    /// What was given, by `section.key` or `section[n].key`, as TOML: two of these tell what a reload changed.
+    pub given: BTreeMap<String, String>,
+}
+
+/// `[node]`.
+#[derive(Debug, Clone, Default)]
+pub struct NodeSection {
+    /// Worker threads, 0 for automatic.
+    pub workers: usize,
+    /// Budget of all buckets, `None` for automatic.
+    pub memory_bytes: Option<u64>,
+    /// Data directory.
+    pub data: Option<PathBuf>,
+    /// Whether `shutdown` is honoured.
+    pub shutdown_command: bool,
+}
+
+/// One `[[memcached]]`.
+#[derive(Debug, Clone, Default)]
+pub struct MemcachedSection {
+    /// Where to listen.
+    pub address: Option<SocketAddr>,
+    /// Which bucket.
+    pub bucket: String,
+    /// Largest item in bytes.
+    pub item_size_max: usize,
+}
+
+/// `[kv]`.
+#[derive(Debug, Clone, Default)]
+pub struct KvSection {
+    /// Where to listen.
+    pub address: Option<SocketAddr>,
+    /// Largest value in bytes.
+    pub item_size_max: usize,
+}
+
+/// `[http]`.
+#[derive(Debug, Clone, Default)]
+pub struct HttpSection {
+    /// Where to listen.
+    pub address: Option<SocketAddr>,
+}
+
+/// One `[[bucket]]`.
+#[derive(Debug, Clone)]
+pub struct BucketSection {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: BucketKind,
+    /// Its budget, `None` for an equal share.
+    pub memory_bytes: Option<u64>,
+    /// Its number of vBuckets.
+    pub vbuckets: u16,
+    /// What happens at the budget.
+    pub eviction: Eviction,
+}
+
+impl Default for BucketSection {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            kind: BucketKind::Ephemeral,
+            memory_bytes: None,
+            vbuckets: 0,
+            eviction: Eviction::AutoDelete,
+        }
+    }
+}
+
+/// `[limits]`.
+#[derive(Debug, Clone, Default)]
+pub struct LimitsSection {
+    /// Open client connections.
+    pub connections: usize,
+    /// Longest text line.
+    pub line_bytes: usize,
+    /// Largest binary frame.
+    pub frame_bytes: usize,
+    /// Requests per connection and turn.
+    pub turn_requests: usize,
+    /// Unsent output at which reading stops.
+    pub output_backlog_bytes: usize,
+    /// Time after which a peer that takes nothing is dropped.
+    pub stuck_peer_ms: u64,
+}
+
+/// `[auth]`.
+#[derive(Debug, Clone, Default)]
+pub struct AuthSection {
+    /// The user's name.
+    pub user: String,
+    /// The file with the password; `None` for the development password.
+    pub password_file: Option<PathBuf>,
+}
+
+/// `[log]`.
+#[derive(Debug, Clone, Default)]
+pub struct LogSection {
+    /// The least severe level.
+    pub level: Level,
+    /// How a line looks.
+    pub format: Format,
+}
+
+/// Severity of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Level {
+    /// Something failed.
+    Error,
+    /// Something will fail, or was refused.
+    Warn,
+    /// What an operator wants to know.
+    #[default]
+    Info,
+    /// What a developer wants to know.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl Level {
+    /// All names, most severe first.
+    pub const NAMES: &'static [&'static str] = &["error", "warn", "info", "debug", "trace"];
+
+    /// The level of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        let levels = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
+        Self::NAMES.iter().zip(levels).find(|(known, _)| **known == name).map(|(_, level)| level)
+    }
+}
+
+/// Form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}

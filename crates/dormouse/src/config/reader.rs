@@ -1,0 +1,467 @@
+//! Reads a TOML file and the flags over it into a [`Config`]; stops at the first mistake.
+
+use super::key::{Key, Raw, Section};
+use super::problem::{Origin, nearest};
+use super::{Config, MemcachedSection, Problem, check, keys};
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What the command line said, still as text.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// `--data`.
+    pub data: Option<String>,
+    /// `--memcached ADDR[,BUCKET]`, each.
+    pub memcached: Vec<String>,
+    /// `--kv`.
+    pub kv: Option<String>,
+    /// `--http`.
+    pub http: Option<String>,
+    /// `--workers`.
+    pub workers: Option<String>,
+    /// `--memory`.
+    pub memory: Option<String>,
+    /// `--bucket NAME[,KIND][,SIZE]`, each.
+    pub bucket: Vec<String>,
+    /// `--user`.
+    pub user: Option<String>,
+    /// `--password-file`.
+    pub password_file: Option<String>,
+    /// `--log-level`.
+    pub log_level: Option<String>,
+}
+
+/// Defaults, then `file` if there is one, then `flags`, then the rules between keys.
+pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
+    let mut reader = Reader { given: BTreeMap::new() };
+    let mut config = defaults();
+    if let Some(path) = file {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Problem::new(format!("{name}: cannot read the configuration file: {}", cause(&error)))
+        })?;
+        reader.file(&mut config, &name, &text)?;
+    }
+    reader.flags(&mut config, flags)?;
+    config.given = reader.given;
+    check::rules(&config)?;
+    Ok(config)
+}
+
+/// The configuration when nothing is given.
+pub fn defaults() -> Config {
+    Config {
+        node: keys::NODE.defaults(),
+        memcached: vec![keys::MEMCACHED.defaults()],
+        kv: keys::KV.defaults(),
+        http: keys::HTTP.defaults(),
+        buckets: vec![keys::BUCKET.defaults()],
+        limits: keys::LIMITS.defaults(),
+        auth: keys::AUTH.defaults(),
+        log: keys::LOG.defaults(),
+        given: BTreeMap::new(),
+    }
+}
+
+/// An I/O error without Rust's "(os error 2)".
+pub fn cause(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text.get(..end).unwrap_or(&text).to_lowercase(),
+        None => text,
+    }
+}
+
+struct Reader {
+    given: BTreeMap<String, String>,
+}
+
+/// A file's text with its name, to turn byte positions into lines.
+struct Source<'a> {
+    name: &'a str,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn origin(&self, position: usize) -> Origin {
+        let before = self.text.as_bytes().get(..position).unwrap_or_default();
+        Origin::File {
+            file: self.name.to_owned(),
+            line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
+        }
+    }
+}
+
+impl Reader {
+    fn file(&mut self, config: &mut Config, name: &str, text: &str) -> Result<(), Problem> {
+        let source = Source { name, text };
+        let document = DeTable::parse(text).map_err(|error| {
+            let position = error.span().map_or(0, |span| span.start);
+            Problem::at(&source.origin(position), format!("not TOML: {}", error.message()))
+        })?;
+        // In the order of the file, so that the first mistake is the one reported.
+        let mut tables: Vec<_> = document.get_ref().iter().collect();
+        tables.sort_by_key(|(name, _)| name.span().start);
+        for (name, value) in tables {
+            match name.get_ref().as_ref() {
+                "node" => self.section(&source, &keys::NODE, &mut config.node, value)?,
+                "memcached" => self.sections(&source, &keys::MEMCACHED, &mut config.memcached, value)?,
+                "kv" => self.section(&source, &keys::KV, &mut config.kv, value)?,
+                "http" => self.section(&source, &keys::HTTP, &mut config.http, value)?,
+                "bucket" => self.sections(&source, &keys::BUCKET, &mut config.buckets, value)?,
+                "limits" => self.section(&source, &keys::LIMITS, &mut config.limits, value)?,
+                "auth" => self.section(&source, &keys::AUTH, &mut config.auth, value)?,
+                "log" => self.section(&source, &keys::LOG, &mut config.log, value)?,
+                unknown => {
+                    return Err(unknown_section(&source.origin(name.span().start), unknown, value.get_ref()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn section<T: Default>(
+        &mut self,
+        source: &Source<'_>,
+        section: &Section<T>,
+        target: &mut T,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<(), Problem> {
+        let DeValue::Table(table) = value.get_ref() else {
+            let form = format!("[{}]", section.name);
+            return Err(Problem::at(
+                &source.origin(value.span().start),
+                format!("{} is a table: write it as {form}", section.name),
+            ));
+        };
+        self.table(source, section, section.name, target, table)
+    }
+
+    fn sections<T: Default>(
+        &mut self,
+        source: &Source<'_>,
+        section: &Section<T>,
+        targets: &mut Vec<T>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<(), Problem> {
+        let misplaced = |position: usize| {
+            Problem::at(
+                &source.origin(position),
+                format!("{0} may be given several times: write each as [[{0}]]", section.name),
+            )
+        };
+        let DeValue::Array(tables) = value.get_ref() else { return Err(misplaced(value.span().start)) };
+        targets.clear();
+        for (index, table) in tables.iter().enumerate() {
+            let DeValue::Table(entries) = table.get_ref() else { return Err(misplaced(table.span().start)) };
+            let mut target = section.defaults();
+            self.table(source, section, &format!("{}[{index}]", section.name), &mut target, entries)?;
+            targets.push(target);
+        }
+        Ok(())
+    }
+
+    fn table<T: Default>(
+        &mut self,
+        source: &Source<'_>,
+        section: &Section<T>,
+        path: &str,
+        target: &mut T,
+        table: &DeTable<'_>,
+    ) -> Result<(), Problem> {
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(name, _)| name.span().start);
+        for (name, value) in entries {
+            let origin = source.origin(name.span().start);
+            let word = name.get_ref().as_ref();
+            let Some(key) = section.key(word) else { return Err(unknown_key(&origin, section, word)) };
+            let raw = match value.get_ref() {
+                DeValue::String(text) => Some(Raw::Text(text)),
+                DeValue::Integer(number) => {
+                    i64::from_str_radix(&number.as_str().replace('_', ""), number.radix())
+                        .ok()
+                        .map(Raw::Integer)
+                }
+                DeValue::Boolean(flag) => Some(Raw::Flag(*flag)),
+                _ => None,
+            };
+            let shown = || source.text.get(value.span()).unwrap_or("?").trim().to_owned();
+            let Some(raw) = raw else { return Err(refused(&origin, section, key, &shown())) };
+            self.store(&origin, section, path, key, target, raw)?;
+        }
+        Ok(())
+    }
+
+    fn store<T: Default>(
+        &mut self,
+        origin: &Origin,
+        section: &Section<T>,
+        path: &str,
+        key: &Key<T>,
+        target: &mut T,
+        raw: Raw<'_>,
+    ) -> Result<(), Problem> {
+        key.kind.store(target, raw).map_err(|()| refused(origin, section, key, &raw.show()))?;
+        self.given.insert(format!("{path}.{}", key.name), raw.show());
+        Ok(())
+    }
+
+    fn flags(&mut self, config: &mut Config, flags: &Flags) -> Result<(), Problem> {
+        self.flag("--data", &keys::NODE, &mut config.node, "data", flags.data.as_deref())?;
+        self.flag("--workers", &keys::NODE, &mut config.node, "workers", flags.workers.as_deref())?;
+        self.flag("--memory", &keys::NODE, &mut config.node, "memory", flags.memory.as_deref())?;
+        self.flag("--kv", &keys::KV, &mut config.kv, "address", flags.kv.as_deref())?;
+        self.flag("--http", &keys::HTTP, &mut config.http, "address", flags.http.as_deref())?;
+        self.flag("--user", &keys::AUTH, &mut config.auth, "user", flags.user.as_deref())?;
+        self.flag(
+            "--password-file",
+            &keys::AUTH,
+            &mut config.auth,
+            "password_file",
+            flags.password_file.as_deref(),
+        )?;
+        self.flag("--log-level", &keys::LOG, &mut config.log, "level", flags.log_level.as_deref())?;
+        self.memcached_flags(config, &flags.memcached)?;
+        self.bucket_flags(config, &flags.bucket)
+    }
+
+    fn flag<T: Default>(
+        &mut self,
+        flag: &'static str,
+        section: &Section<T>,
+        target: &mut T,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<(), Problem> {
+        let (Some(value), Some(key)) = (value, section.key(name)) else { return Ok(()) };
+        self.store(&Origin::Flag(flag), section, section.name, key, target, Raw::Text(value))
+    }
+
+    /// `--memcached ADDR[,BUCKET]` replaces the ports of the file.
+    fn memcached_flags(&mut self, config: &mut Config, values: &[String]) -> Result<(), Problem> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let size = config.memcached.first().map(|port| port.item_size_max);
+        self.forget("memcached[");
+        config.memcached.clear();
+        for (index, value) in values.iter().enumerate() {
+            let mut port: MemcachedSection = keys::MEMCACHED.defaults();
+            port.item_size_max = size.unwrap_or(port.item_size_max);
+            let (address, bucket) =
+                value.split_once(',').map_or((value.as_str(), None), |(a, b)| (a, Some(b)));
+            for (name, text) in [("address", Some(address)), ("bucket", bucket)] {
+                if let (Some(text), Some(key)) = (text, keys::MEMCACHED.key(name)) {
+                    let path = format!("memcached[{index}]");
+                    self.store(
+                        &Origin::Flag("--memcached"),
+                        &keys::MEMCACHED,
+                        &path,
+                        key,
+                        &mut port,
+                        Raw::Text(text),
+                    )?;
+                }
+            }
+            config.memcached.push(port);
+        }
+        Ok(())
+    }
+
+    /// `--bucket NAME[,KIND][,SIZE]` replaces the buckets of the file.
+    fn bucket_flags(&mut self, config: &mut Config, values: &[String]) -> Result<(), Problem> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.forget("bucket[");
+        config.buckets.clear();
+        let origin = Origin::Flag("--bucket");
+        for (index, value) in values.iter().enumerate() {
+            let mut bucket = keys::BUCKET.defaults();
+            let mut parts = value.split(',');
+            let name = parts.next().unwrap_or_default();
+            let (first, second) = (parts.next(), parts.next());
+            // NAME,SIZE leaves the kind out.
+            let starts_a_size = |text: &str| text == "auto" || text.starts_with(|c: char| c.is_ascii_digit());
+            let (kind, size) = match (first, second) {
+                (Some(first), None) if starts_a_size(first) => (None, Some(first)),
+                other => other,
+            };
+            if parts.next().is_some() {
+                return Err(Problem::at(&origin, format!("{value:?}: allowed is NAME[,ephemeral][,SIZE]")));
+            }
+            for (word, text) in [("name", Some(name)), ("kind", kind), ("memory", size)] {
+                if let (Some(text), Some(key)) = (text, keys::BUCKET.key(word)) {
+                    self.store(
+                        &origin,
+                        &keys::BUCKET,
+                        &format!("bucket[{index}]"),
+                        key,
+                        &mut bucket,
+                        Raw::Text(text),
+                    )?;
+                }
+            }
+            config.buckets.push(bucket);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, prefix: &str) {
+        self.given.retain(|path, _| !path.starts_with(prefix));
+    }
+}
+
+fn refused<T>(origin: &Origin, section: &Section<T>, key: &Key<T>, shown: &str) -> Problem {
+    let path = format!("{}.{}", section.name, key.name);
+    if path == "bucket.kind" && shown == "\"persistent\"" {
+        return Problem::at(
+            origin,
+            "bucket.kind = \"persistent\": persistent buckets do not exist yet; allowed: \"ephemeral\"",
+        );
+    }
+    Problem::at(origin, format!("{path} = {shown}: not allowed; allowed: {}", key.kind.allowed()))
+}
+
+fn unknown_key<T>(origin: &Origin, section: &Section<T>, word: &str) -> Problem {
+    let names = || section.keys.iter().map(|key| key.name);
+    let meant = nearest(word, names()).map(|near| format!("did you mean \"{near}\"? ")).unwrap_or_default();
+    let known = names().collect::<Vec<_>>().join(", ");
+    Problem::at(
+        origin,
+        format!("unknown key {}.{word}; {meant}allowed in {}: {known}", section.name, section.name),
+    )
+}
+
+fn unknown_section(origin: &Origin, word: &str, value: &DeValue<'_>) -> Problem {
+    let rows = keys::rows();
+    let written: Vec<String> = rows
+        .iter()
+        .map(|row| if row.repeated { format!("[[{}]]", row.name) } else { format!("[{}]", row.name) })
+        .collect();
+    let is_table = matches!(value, DeValue::Table(_) | DeValue::Array(_));
+    let what = if is_table { "unknown section" } else { "unknown key" };
+    let owner = rows.iter().find(|row| row.keys.iter().any(|key| key.name == word)).filter(|_| !is_table);
+    let meant = match (owner, nearest(word, rows.iter().map(|row| row.name))) {
+        (Some(row), _) => format!("it belongs into [{}]; ", row.name),
+        (None, Some(near)) => format!("did you mean \"{near}\"? "),
+        (None, None) => String::new(),
+    };
+    Problem::at(origin, format!("{what} {word}; {meant}allowed sections: {}", written.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, Problem> {
+        let mut reader = Reader { given: BTreeMap::new() };
+        let mut config = defaults();
+        reader.file(&mut config, "node.toml", text)?;
+        config.given = reader.given;
+        check::rules(&config)?;
+        Ok(config)
+    }
+
+    fn problem(text: &str) -> String {
+        let line = read(text).expect_err("a mistake").to_string();
+        assert!(!line.contains('\n'), "{line}");
+        line
+    }
+
+    #[test]
+    fn the_default_file_gives_the_defaults() {
+        let read = read(&super::super::page::default_toml()).expect("the default file is valid");
+        assert_eq!(format!("{:?}", Config { given: BTreeMap::new(), ..read }), format!("{:?}", defaults()));
+    }
+
+    #[test]
+    fn unknown_keys_are_named_with_what_was_meant() {
+        let line = problem("[node]\nworkers = 2\nmemroy = \"1g\"\n");
+        assert!(line.starts_with("node.toml:3: unknown key node.memroy; did you mean \"memory\"?"), "{line}");
+        let line = problem("workers = 2\n");
+        assert!(line.starts_with("node.toml:1: unknown key workers; it belongs into [node]"), "{line}");
+        let line = problem("[[buckets]]\nname = \"a\"\n");
+        assert!(line.starts_with("node.toml:1: unknown section buckets; did you mean \"bucket\"?"), "{line}");
+    }
+
+    #[test]
+    fn bad_values_are_named_with_what_is_allowed() {
+        for (text, start) in [
+            (
+                "[node]\nmemory = \"5x\"",
+                "node.toml:2: node.memory = \"5x\": not allowed; allowed: \"auto\", or 8MiB to",
+            ),
+            (
+                "[node]\nworkers = 1.5",
+                "node.toml:2: node.workers = 1.5: not allowed; allowed: 0 to 64 threads",
+            ),
+            (
+                "[[bucket]]\nvbuckets = 1000",
+                "node.toml:2: bucket.vbuckets = 1000: not allowed; allowed: a power of two",
+            ),
+            (
+                "[[bucket]]\nkind = \"persistent\"",
+                "node.toml:2: bucket.kind = \"persistent\": persistent buckets do not exist",
+            ),
+            (
+                "[bucket]\nname = \"a\"",
+                "node.toml:1: bucket may be given several times: write each as [[bucket]]",
+            ),
+            ("[[kv]]\n", "node.toml:1: kv is a table: write it as [kv]"),
+            (
+                "[kv]\naddress = \"localhost\"",
+                "node.toml:2: kv.address = \"localhost\": not allowed; allowed: IP:PORT",
+            ),
+            (
+                "[log]\nlevel = \"loud\"",
+                "node.toml:2: log.level = \"loud\": not allowed; allowed: \"error\" or \"warn\"",
+            ),
+            ("[node\n", "node.toml:1: not TOML:"),
+            ("[node]\nworkers = 1\nworkers = 2", "node.toml:3: not TOML:"),
+        ] {
+            let line = problem(text);
+            assert!(line.starts_with(start), "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_go_over_the_file_and_are_named_in_mistakes() {
+        let flags = Flags {
+            bucket: vec!["a,ephemeral,64MiB".into(), "b,32m".into(), "c".into()],
+            ..Flags::default()
+        };
+        let config = load(None, &flags)
+            .map(|c| c.buckets.iter().map(|b| (b.name.clone(), b.memory_bytes)).collect::<Vec<_>>());
+        // The memcached port serves "default", which is not among them.
+        assert!(config.expect_err("no default").to_string().contains("memcached"));
+        let flags = Flags { memcached: vec!["127.0.0.1:0,b".into()], ..flags };
+        let config = load(None, &flags).expect("valid");
+        let budgets: Vec<_> = config.buckets.iter().map(|b| b.memory_bytes).collect();
+        assert_eq!(budgets, [Some(64 << 20), Some(32 << 20), None]);
+
+        for (flags, start) in [
+            (
+                Flags { memory: Some("5x".into()), ..Flags::default() },
+                "--memory: node.memory = \"5x\": not allowed",
+            ),
+            (
+                Flags { bucket: vec!["a,persistent".into()], ..Flags::default() },
+                "--bucket: bucket.kind = \"persistent\"",
+            ),
+            (
+                Flags { bucket: vec!["a,ephemeral,1g,x".into()], ..Flags::default() },
+                "--bucket: \"a,ephemeral,1g,x\"",
+            ),
+            (
+                Flags { workers: Some("many".into()), ..Flags::default() },
+                "--workers: node.workers = \"many\"",
+            ),
+        ] {
+            let line = load(None, &flags).expect_err("a mistake").to_string();
+            assert!(line.starts_with(start), "{line}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The data directory and `endpoints.json` in it: where a running node says how to reach it.
+
+use crate::config::Problem;
+use crate::config::reader::cause;
+use kv::node::Endpoints;
+use serde_json::json;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+const ENDPOINTS: &str = "endpoints.json";
+
+/// A directory this process can write.
+pub struct DataDir {
+    path: PathBuf,
+}
+
+impl DataDir {
+    /// Makes the directory if it is missing, proves that it can be written, and removes what a former run said.
+    pub fn open(path: &Path) -> Result<Self, Problem> {
+        let refused = |error: io::Error| {
+            Problem::new(format!(
+                "node.data = {path:?}: {}; allowed: a directory this process can write",
+                cause(&error)
+            ))
+        };
+        fs::create_dir_all(path).map_err(refused)?;
+        let probe = path.join(format!(".{ENDPOINTS}.{}", std::process::id()));
+        File::create(&probe).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
+        let dir = Self { path: path.to_owned() };
+        dir.forget_endpoints();
+        Ok(dir)
+    }
+
+    /// Writes `endpoints.json`: complete or not at all.
+    pub fn write_endpoints(&self, endpoints: &Endpoints) -> io::Result<()> {
+        let temporary = self.path.join(format!(".{ENDPOINTS}.{}", std::process::id()));
+        let mut file = File::create(&temporary)?;
+        file.write_all(document(endpoints).as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, self.path.join(ENDPOINTS))?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Removes `endpoints.json`: the node does not serve any more.
+    pub fn forget_endpoints(&self) {
+        let _ = fs::remove_file(self.path.join(ENDPOINTS));
+    }
+}
+
+fn document(endpoints: &Endpoints) -> String {
+    let memcached = endpoints.memcached.iter();
+    let document = json!({
+        "pid": std::process::id(),
+        "memcached": memcached.map(|(address, bucket)| json!({ "address": address.to_string(), "bucket": bucket })).collect::<Vec<_>>(),
+        "kv": endpoints.kv.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "http": endpoints.http.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    });
+    format!("{document}\n")
+}

@@ -1,0 +1,84 @@
+//! `dormouse`: the binary. Command line, configuration, wiring; everything else is in the crates it uses.
+#![forbid(unsafe_code)]
+
+mod banner;
+mod budgets;
+mod cli;
+mod config;
+mod control;
+mod data_dir;
+mod listen;
+mod logging;
+mod machine;
+mod password;
+mod reload;
+mod serve;
+mod signals;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Exit code of a mistake in the command line or the configuration.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(message) => return without_command(&message),
+    };
+    match cli.command {
+        cli::Command::Serve(arguments) => outcome(serve::run(&arguments)),
+        cli::Command::Config { command } => outcome(config_command(&command)),
+        cli::Command::Lab(arguments) => outcome(lab::run(arguments)),
+    }
+}
+
+/// Help and version go to standard output; a mistake is one line on standard error.
+fn without_command(message: &clap::Error) -> ExitCode {
+    let is_help = message.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if message.use_stderr() && !is_help {
+        complain(cli::one_line(message));
+    } else {
+        let _ = message.print();
+    }
+    if message.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS }
+}
+
+fn config_command(command: &cli::ConfigCommand) -> anyhow::Result<()> {
+    match command {
+        cli::ConfigCommand::Default => print(&config::page::default_toml()),
+        cli::ConfigCommand::Reference => print(&config::page::reference_markdown()),
+        cli::ConfigCommand::Check { file } => {
+            let config = config::reader::load(Some(file), &config::reader::Flags::default())?;
+            print(&format!("{}: {}\n", file.display(), config::page::summary(&config)));
+        }
+    }
+    Ok(())
+}
+
+fn outcome(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("{error:#}"));
+            if error.is::<config::Problem>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// One line on standard error; nobody has to read it.
+fn complain(what: impl std::fmt::Display) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "dormouse: {what}");
+}
+
+/// Text on standard output; a reader that went away is not an error.
+fn print(text: &str) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

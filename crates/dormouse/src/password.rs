@@ -1,0 +1,45 @@
+//! The user in force: the development user, or one with a password from a file.
+
+use crate::config::reader::cause;
+use crate::config::{AuthSection, Problem};
+use std::fs;
+
+/// Password of the development user, accepted on loopback only.
+const DEVELOPMENT_PASSWORD: &str = "password";
+/// Longest password.
+const PASSWORD_BYTES_MAX: usize = 1024;
+
+/// A user as the configuration gives it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The name.
+    pub user: String,
+    /// The password.
+    pub password: String,
+    /// Whether this is the development user.
+    pub development: bool,
+}
+
+/// Reads the password file, if there is one.
+pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
+    let Some(path) = &auth.password_file else {
+        return Ok(Login {
+            user: auth.user.clone(),
+            password: DEVELOPMENT_PASSWORD.into(),
+            development: true,
+        });
+    };
+    let refused = |what: &str| {
+        Problem::new(format!(
+            "auth.password_file = {path:?}: {what}; allowed: a file whose first line is a password of 1 to {PASSWORD_BYTES_MAX} bytes"
+        ))
+    };
+    let text = fs::read_to_string(path).map_err(|error| refused(&cause(&error)))?;
+    match text.lines().next() {
+        Some(line) if (1..=PASSWORD_BYTES_MAX).contains(&line.len()) => {
+            Ok(Login { user: auth.user.clone(), password: line.to_owned(), development: false })
+        }
+        Some(line) if line.len() > PASSWORD_BYTES_MAX => Err(refused("the first line is too long")),
+        _ => Err(refused("the first line is empty")),
+    }
+}

@@ -1,0 +1,118 @@
+//! SIGHUP: reads the configuration again, applies what can be applied, and names what cannot.
+
+use crate::cli::Serve;
+use crate::config::{Config, Problem, keys, reader};
+use crate::control::Control;
+use crate::logging::Logging;
+use crate::password::{self, Login};
+use kv::{Limits, Node};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The configuration in force, and what it can be applied to.
+pub struct Reload<'a> {
+    /// The command line: its flags go over the file this time too.
+    pub arguments: &'a Serve,
+    /// What was read last.
+    pub config: Config,
+    /// The user in force.
+    pub login: Login,
+    /// Where limits go.
+    pub node: Arc<Node>,
+    /// Where the user goes.
+    pub control: Arc<Control>,
+    /// Where the level goes.
+    pub logging: Logging,
+}
+
+impl Reload<'_> {
+    /// Reads and applies. A mistake is logged and changes nothing.
+    pub fn apply(&mut self) {
+        if let Err(problem) = self.try_apply() {
+            tracing::error!("configuration not reloaded: {problem}");
+        }
+    }
+
+    fn try_apply(&mut self) -> Result<(), Problem> {
+        let next = reader::load(self.arguments.config.as_deref(), &self.arguments.flags())?;
+        let login = password::login(&next.auth)?;
+        let mut changed = changed_keys(&self.config, &next);
+        if login.password != self.login.password {
+            changed.insert("auth.password_file".into());
+        }
+        // Listeners know from the start whether they demand a login; with that fixed, the user may change.
+        let same_mode = login.development == self.login.development;
+        if same_mode && login != self.login {
+            self.control.set_login(&login);
+        }
+        self.node.set_limits(limits(&next));
+        self.logging.set_level(next.log.level);
+        for key in &changed {
+            if can_reload(key) && (same_mode || !key.starts_with("auth.")) {
+                tracing::info!(key, "reloaded");
+            } else {
+                tracing::warn!(key, "changed in the file, but needs a restart");
+            }
+        }
+        tracing::info!(changed = changed.len(), "configuration read again");
+        if same_mode {
+            self.login = login;
+        }
+        self.config = next;
+        Ok(())
+    }
+}
+
+/// The node's limits as the configuration has them.
+pub fn limits(config: &Config) -> Limits {
+    let limits = &config.limits;
+    Limits {
+        memcached_item_bytes: config.memcached.first().map_or(1 << 20, |port| port.item_size_max),
+        kv_value_bytes: config.kv.item_size_max,
+        line_bytes: limits.line_bytes,
+        frame_bytes: limits.frame_bytes,
+        turn_requests: limits.turn_requests,
+        output_backlog_bytes: limits.output_backlog_bytes,
+        stuck_peer_ms: limits.stuck_peer_ms,
+        connections: limits.connections,
+    }
+}
+
+fn changed_keys(old: &Config, new: &Config) -> BTreeSet<String> {
+    let paths = old.given.keys().chain(new.given.keys());
+    paths.filter(|path| old.given.get(*path) != new.given.get(*path)).cloned().collect()
+}
+
+/// Whether the key of a path such as `bucket[1].memory` can be applied to a running node.
+fn can_reload(path: &str) -> bool {
+    let Some((section, key)) = path.rsplit_once('.') else { return false };
+    let section = section.split('[').next().unwrap_or(section);
+    keys::rows()
+        .iter()
+        .any(|row| row.name == section && row.keys.iter().any(|known| known.name == key && known.reload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::reader::{Flags, load};
+
+    #[test]
+    fn changes_are_found_by_key() {
+        let old = load(None, &Flags { workers: Some("1".into()), ..Flags::default() }).expect("valid");
+        let flags =
+            Flags { workers: Some("2".into()), bucket: vec!["default,64MiB".into()], ..Flags::default() };
+        let new = load(None, &flags).expect("valid");
+        let changed: Vec<String> = changed_keys(&old, &new).into_iter().collect();
+        assert_eq!(changed, ["bucket[0].memory", "bucket[0].name", "node.workers"]);
+        assert!(changed_keys(&new, &new).is_empty());
+    }
+
+    #[test]
+    fn the_table_says_what_can_be_reloaded() {
+        assert!(can_reload("limits.connections"));
+        assert!(can_reload("log.level"));
+        assert!(!can_reload("bucket[3].memory"));
+        assert!(!can_reload("node.workers"));
+    }
+}

@@ -1,0 +1,184 @@
+//! `dormouse serve`: from the command line to a serving node, and back to nothing on SIGTERM.
+//!
+//! ```text
+//!   configuration ── password ── data directory ── listeners ── signals ── node ── buckets
+//!         ── workers (net) ── http (console) ── endpoints.json ── banner ── sleep ── drain
+//! ```
+//!
+//! Every mistake is found before anything serves, and is one line. After that the main thread sleeps in the kernel
+//! until a signal comes.
+
+use crate::cli::Serve;
+use crate::config::{Config, Problem, keys, reader, size};
+use crate::control::Control;
+use crate::data_dir::DataDir;
+use crate::listen::{bind, raise_open_files};
+use crate::logging::Logging;
+use crate::reload::{Reload, limits};
+use crate::signals::{Signals, Wish};
+use crate::{banner, machine, password};
+use console::Refusal;
+use kv::node::Endpoints;
+use kv::session::Port;
+use kv::users::Users;
+use kv::{Node, NodeSettings};
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Executing threads beside the workers: the pager, and one to spare for the console.
+const OTHER_THREADS: usize = 2;
+/// Received requests are answered for so long while draining.
+const DRAIN_GRACE: Duration = Duration::from_secs(5);
+/// Most worker threads that are started without being asked for.
+const WORKERS_MAX: usize = 8;
+/// Part of the machine's memory that "auto" means, in per cent.
+const MEMORY_PERCENT: u64 = 60;
+
+/// Runs a node until it is told to stop.
+pub fn run(arguments: &Serve) -> anyhow::Result<()> {
+    let config = reader::load(arguments.config.as_deref(), &arguments.flags())?;
+    let login = password::login(&config.auth)?;
+    let memory_bytes = node_memory(&config)?;
+    let data = config.node.data.as_deref().map(DataDir::open).transpose()?;
+    let listeners = Listeners::bind(&config, !login.development)?;
+    let endpoints = listeners.endpoints()?;
+    let open_files = raise_open_files(config.limits.connections);
+    let logging = Logging::start(&config.log)?;
+    let mut signals = Signals::new()?;
+    if u64::try_from(config.limits.connections).is_ok_and(|connections| connections > open_files) {
+        let connections = config.limits.connections;
+        tracing::warn!(open_files, connections, "the limit on open files allows fewer connections");
+    }
+
+    let workers = match config.node.workers {
+        0 => machine::cores().min(WORKERS_MAX),
+        workers => workers,
+    };
+    let settings = NodeSettings {
+        threads: workers + OTHER_THREADS,
+        shutdown_command: config.node.shutdown_command,
+        version: env!("CARGO_PKG_VERSION").into(),
+        seed: u64::from_le_bytes(machine::random()?),
+    };
+    let node = Node::new(settings, limits(&config));
+    node.set_users(Users::new(machine::random()?));
+    let stopper = signals.stopper();
+    node.shutdown_bell().connect(Box::new(move || stopper.stop()));
+    let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login));
+    control.create_configured(&config.buckets).map_err(problem_of)?;
+    node.set_endpoints(endpoints.clone());
+
+    node.set_started(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()));
+    let server = net::Server::start(Arc::clone(&node), listeners.data, workers)?;
+    let http = match listeners.http {
+        Some(listener) => Some(console::serve(Arc::clone(&node), listener, control.clone())?),
+        None => None,
+    };
+    if let Some(data) = &data {
+        data.write_endpoints(&endpoints)?;
+    }
+    banner::print(&endpoints, &login, workers, memory_bytes);
+
+    let mut reload = Reload { arguments, config, login, node, control: Arc::clone(&control), logging };
+    let who = loop {
+        match signals.next() {
+            Wish::Reload => reload.apply(),
+            Wish::Stop(who) => break who,
+        }
+    };
+    tracing::info!(who, "draining");
+    control.drain();
+    if let Some(data) = &data {
+        data.forget_endpoints();
+    }
+    server.shutdown(DRAIN_GRACE);
+    if let Some(http) = http {
+        http.stop()?;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Memory that all buckets may use together.
+fn node_memory(config: &Config) -> Result<u64, Problem> {
+    if let Some(bytes) = config.node.memory_bytes {
+        return Ok(bytes);
+    }
+    let machine = machine::memory_bytes().ok_or_else(|| {
+        Problem::new(
+            "node.memory = \"auto\": the machine's memory cannot be read from /proc/meminfo; allowed: a size",
+        )
+    })?;
+    let bytes = machine / 100 * MEMORY_PERCENT;
+    let sized: u64 =
+        config.buckets.iter().filter_map(|bucket| bucket.memory_bytes).fold(0, u64::saturating_add);
+    let shares = config.buckets.iter().filter(|bucket| bucket.memory_bytes.is_none()).count() as u64;
+    let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
+    if needed > bytes {
+        return Err(Problem::new(format!(
+            "the buckets need {} in all, and node.memory = \"auto\" is {} here ({MEMORY_PERCENT} % of the machine's); allowed: \
+             budgets that fit, or node.memory as a size",
+            size::show(needed),
+            size::show(bytes)
+        )));
+    }
+    Ok(bytes)
+}
+
+fn problem_of(refusal: Refusal) -> Problem {
+    match refusal {
+        Refusal::Missing => Problem::new("bucket: not found"),
+        Refusal::Invalid { field, reason } => Problem::new(format!("bucket: {field}: {reason}")),
+    }
+}
+
+/// The bound listeners.
+struct Listeners {
+    data: Vec<net::Listener>,
+    http: Option<TcpListener>,
+}
+
+impl Listeners {
+    fn bind(config: &Config, login_required: bool) -> Result<Self, Problem> {
+        let mut data = Vec::new();
+        for section in &config.memcached {
+            if let Some(address) = section.address {
+                data.push(net::Listener {
+                    socket: bind("memcached.address", address)?,
+                    port: Port::Memcached,
+                    bucket: Some(section.bucket.clone()),
+                    login_required,
+                    value_limit: section.item_size_max,
+                });
+            }
+        }
+        if let Some(address) = config.kv.address {
+            data.push(net::Listener {
+                socket: bind("kv.address", address)?,
+                port: Port::Couchbase,
+                bucket: None,
+                login_required: true,
+                value_limit: config.kv.item_size_max,
+            });
+        }
+        let http = config.http.address.map(|address| bind("http.address", address)).transpose()?;
+        Ok(Self { data, http })
+    }
+
+    fn endpoints(&self) -> io::Result<Endpoints> {
+        let mut endpoints = Endpoints::default();
+        for listener in &self.data {
+            let address = listener.socket.local_addr()?;
+            match &listener.bucket {
+                Some(bucket) => endpoints.memcached.push((address, bucket.clone())),
+                None => endpoints.kv.push(address),
+            }
+        }
+        if let Some(listener) = &self.http {
+            endpoints.http.push(listener.local_addr()?);
+        }
+        Ok(endpoints)
+    }
+}

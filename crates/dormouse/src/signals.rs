@@ -1,0 +1,67 @@
+//! Signals, and the `shutdown` command: the main thread sleeps in the kernel until one of them comes.
+
+use std::io;
+use std::sync::Arc;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+/// What somebody wants of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Drain and stop; the text says who asked.
+    Stop(&'static str),
+    /// Read the configuration again.
+    Reload,
+}
+
+/// The signals this process handles, from its creation on.
+pub struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    command: Arc<Notify>,
+}
+
+impl Signals {
+    /// Handles SIGTERM, SIGINT and SIGHUP from now on.
+    pub fn new() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let _entered = runtime.enter();
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let hangup = signal(SignalKind::hangup())?;
+        drop(_entered);
+        Ok(Self { runtime, terminate, interrupt, hangup, command: Arc::new(Notify::new()) })
+    }
+
+    /// A handle by which another thread asks the process to stop.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.command))
+    }
+
+    /// Sleeps until something is wished for.
+    pub fn next(&mut self) -> Wish {
+        let Self { runtime, terminate, interrupt, hangup, command } = self;
+        runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => Wish::Stop("SIGTERM"),
+                _ = interrupt.recv() => Wish::Stop("SIGINT"),
+                _ = hangup.recv() => Wish::Reload,
+                () = command.notified() => Wish::Stop("shutdown command"),
+            }
+        })
+    }
+}
+
+/// Asks the process to stop.
+#[derive(Clone)]
+pub struct Stopper(Arc<Notify>);
+
+impl Stopper {
+    /// Asks once; asking again changes nothing.
+    pub fn stop(&self) {
+        self.0.notify_one();
+    }
+}

@@ -1,0 +1,184 @@
+//! The binary under test as a child process, and scratch directories. Each test binary uses a part of it.
+#![allow(dead_code)]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A server must serve, and end, within this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The binary with these arguments.
+pub fn dormouse(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// A directory of its own that goes when it is dropped.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("dormouse-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file and returns its path.
+    pub fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running node on ports of the kernel's choice.
+pub struct Server {
+    child: Child,
+    scratch: Scratch,
+    endpoints: serde_json::Value,
+}
+
+impl Server {
+    /// Starts `dormouse serve` with a small memory and these further arguments.
+    pub fn start(arguments: &[&str]) -> Self {
+        Self::start_in(Scratch::new(), arguments)
+    }
+
+    pub fn start_in(scratch: Scratch, arguments: &[&str]) -> Self {
+        let data = scratch.path().join("data");
+        let ports =
+            ["--memcached", "127.0.0.1:0", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "1"];
+        let mut command = dormouse(&["serve", "--data", &data.display().to_string()]);
+        command.args(ports).args(arguments);
+        let log = |name: &str| fs::File::create(scratch.path().join(name)).expect("a log file");
+        command.stdout(log("stdout")).stderr(log("stderr"));
+        let mut child = command.spawn().expect("the binary starts");
+        let started = Instant::now();
+        let endpoints = loop {
+            if let Ok(text) = fs::read_to_string(data.join("endpoints.json")) {
+                break serde_json::from_str(&text).expect("endpoints.json is complete whenever it is there");
+            }
+            if let Some(status) = child.try_wait().expect("the child is ours") {
+                panic!(
+                    "ended with {status}: {}",
+                    fs::read_to_string(scratch.path().join("stderr")).unwrap_or_default()
+                );
+            }
+            assert!(started.elapsed() < PATIENCE, "does not serve");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Self { child, scratch, endpoints }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn endpoints(&self) -> &serde_json::Value {
+        &self.endpoints
+    }
+
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// What it printed and logged so far.
+    pub fn output(&self) -> String {
+        let read = |name: &str| fs::read_to_string(self.scratch.path().join(name)).unwrap_or_default();
+        read("stdout") + &read("stderr")
+    }
+
+    /// Waits until the output contains `words`.
+    pub fn wait_for_output(&self, words: &str) {
+        let started = Instant::now();
+        while !self.output().contains(words) {
+            assert!(started.elapsed() < PATIENCE, "{words:?} did not come:\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn memcached(&self) -> TcpStream {
+        connect(self.endpoints["memcached"][0]["address"].as_str())
+    }
+
+    /// One HTTP request; the status and the body.
+    pub fn http(&self, method: &str, path: &str, login: Option<&str>, body: &str) -> (u16, String) {
+        let mut stream = connect(self.endpoints["http"][0].as_str());
+        let login = login.map(|login| format!("Authorization: Basic {login}\r\n")).unwrap_or_default();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{login}\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        (status, body.to_owned())
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let status =
+            Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child is ours") {
+                return status;
+            }
+            assert!(started.elapsed() < PATIENCE, "does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn connect(address: Option<&str>) -> TcpStream {
+    let address: SocketAddr = address.expect("an address").parse().expect("an address");
+    let stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// Sends bytes and reads until the answer ends with `end`.
+pub fn exchange(stream: &mut TcpStream, request: &[u8], end: &str) -> String {
+    stream.write_all(request).expect("sent");
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while !answer.ends_with(end.as_bytes()) {
+        let read = stream.read(&mut buffer).expect("an answer");
+        assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(buffer.get(..read).unwrap_or_default());
+    }
+    String::from_utf8(answer).expect("UTF-8")
+}

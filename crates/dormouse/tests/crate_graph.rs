@@ -1,0 +1,201 @@
+//! The house's own rules, read from its files: who may use whom, where `unsafe` may be, which crates know no clock,
+//! and that every dependency has its line in docs/dependencies.md.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml::Table;
+
+/// Each crate may use only those before it.
+const ORDER: &[&str] = &["memory", "wire", "kv", "net", "console", "lab", "dormouse"];
+/// The lab measures from outside: of the house it may use the codecs at most.
+const LAB_MAY_USE: &[&str] = &["wire"];
+/// Crates in which `unsafe` is forbidden altogether.
+const FORBID_UNSAFE: &[&str] = &["wire", "console", "dormouse"];
+/// Modules that may use `unsafe`, by crate.
+const UNSAFE_MODULES: &[(&str, &[&str])] = &[
+    ("memory", &["arena", "array", "extents", "heap", "jemalloc", "large", "tenant"]),
+    ("kv", &["index"]),
+    ("net", &["socket"]),
+    ("lab", &["os"]),
+];
+/// Crates that know no sockets, threads or clocks: time and randomness are arguments.
+const PURE: &[&str] = &["wire", "kv"];
+/// What such a crate must not name.
+const IMPURE: &[&str] = &[
+    "std::net::Tcp",
+    "std::net::Udp",
+    "thread::spawn",
+    "thread::sleep",
+    "Instant::now",
+    "SystemTime::now",
+    "mio::",
+    "tokio::",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn manifest(name: &str) -> Table {
+    read(&root().join("crates").join(name).join("Cargo.toml")).parse().expect("a manifest")
+}
+
+/// The tables of dependencies, those under a target included.
+fn tables(manifest: &Table) -> Vec<&Table> {
+    let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let targets =
+        manifest.get("target").and_then(|targets| targets.as_table()).into_iter().flat_map(|t| t.values());
+    let places = std::iter::once(manifest).chain(targets.filter_map(|target| target.as_table()));
+    places.flat_map(|place| kinds.iter().filter_map(|kind| place.get(*kind)?.as_table())).collect()
+}
+
+fn dependencies(manifest: &Table) -> BTreeSet<String> {
+    tables(manifest).into_iter().flat_map(|table| table.keys().cloned()).collect()
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// A file's code: without comments, and without the tests at its end.
+fn code(path: &Path) -> String {
+    let text = read(path);
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_crates_are_the_ones_of_the_order() {
+    let found: BTreeSet<String> = fs::read_dir(root().join("crates"))
+        .expect("crates")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(found, ORDER.iter().map(|name| (*name).to_owned()).collect());
+}
+
+#[test]
+fn each_crate_uses_only_those_before_it() {
+    for (place, name) in ORDER.iter().enumerate() {
+        let uses = dependencies(&manifest(name));
+        for (other_place, other) in ORDER.iter().enumerate() {
+            if uses.contains(*other) {
+                assert!(other_place < place, "{name} must not use {other}");
+                assert!(*name != "lab" || LAB_MAY_USE.contains(other), "{name} must not use {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_crates_take_their_lints_and_versions_from_the_workspace() {
+    for name in ORDER {
+        let manifest = manifest(name);
+        let inherits = |table: &str| manifest.get(table)?.get("workspace")?.as_bool();
+        assert_eq!(inherits("lints"), Some(true), "{name}: [lints] workspace = true");
+        for table in tables(&manifest) {
+            for (dependency, value) in table {
+                let shared = value.get("workspace").and_then(toml::Value::as_bool);
+                assert_eq!(shared, Some(true), "{name}: {dependency}.workspace = true");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_only_where_it_may_be() {
+    for name in ORDER {
+        let folder = root().join("crates").join(name).join("src");
+        let top = ["lib.rs", "main.rs"]
+            .iter()
+            .map(|file| folder.join(file))
+            .find(|path| path.exists())
+            .expect("a crate root");
+        let level =
+            if FORBID_UNSAFE.contains(name) { "#![forbid(unsafe_code)]" } else { "#![deny(unsafe_code)]" };
+        assert!(read(&top).contains(level), "{}: {level}", top.display());
+        let allowed =
+            UNSAFE_MODULES.iter().find(|(owner, _)| owner == name).map_or(&[][..], |(_, modules)| *modules);
+        for path in sources(&folder) {
+            let text = code(&path);
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            for (index, line) in lines.iter().enumerate() {
+                assert!(
+                    !line.contains("#![allow(unsafe_code)]"),
+                    "{}: allow it where the module is declared",
+                    path.display()
+                );
+                if line.contains("allow(unsafe_code)") || line.contains("expect(unsafe_code") {
+                    // On a module's declaration it means that module, elsewhere the module of this file.
+                    let next = lines
+                        .iter()
+                        .skip(index + 1)
+                        .find(|line| !line.starts_with("#["))
+                        .copied()
+                        .unwrap_or_default();
+                    let declared = next
+                        .trim_start_matches("pub ")
+                        .trim_start_matches("pub(crate) ")
+                        .strip_prefix("mod ");
+                    let here =
+                        path.strip_prefix(&folder).expect("below").components().next().expect("a file");
+                    let here = here.as_os_str().to_string_lossy();
+                    let module =
+                        declared.map_or(here.trim_end_matches(".rs"), |name| name.trim_end_matches(';'));
+                    assert!(
+                        allowed.contains(&module),
+                        "{}: unsafe code in {module:?}; allowed: {allowed:?}",
+                        path.display()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn engine_and_protocols_know_no_clock_thread_or_socket() {
+    for name in PURE {
+        for path in sources(&root().join("crates").join(name).join("src")) {
+            let text = code(&path);
+            for word in IMPURE {
+                assert!(!text.contains(word), "{}: {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_dependency_is_explained_and_every_explanation_is_needed() {
+    let workspace: Table = read(&root().join("Cargo.toml")).parse().expect("a manifest");
+    let table = workspace.get("workspace").and_then(|w| w.get("dependencies")).and_then(|d| d.as_table());
+    let declared: BTreeSet<String> = table
+        .expect("workspace.dependencies")
+        .keys()
+        .filter(|name| !ORDER.contains(&name.as_str()))
+        .cloned()
+        .collect();
+    let used: BTreeSet<String> = ORDER.iter().flat_map(|name| dependencies(&manifest(name))).collect();
+    let unused: Vec<_> = declared.difference(&used).collect();
+    assert!(unused.is_empty(), "declared but not used by any crate: {unused:?}");
+    let page = read(&root().join("docs/dependencies.md"));
+    let explained: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert_eq!(explained, declared, "docs/dependencies.md (left) and Cargo.toml (right) disagree");
+}

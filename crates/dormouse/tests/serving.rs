@@ -1,0 +1,185 @@
+//! A running node: where it says it listens, signals, reload, login over HTTP, buckets over HTTP, metrics, quiet.
+
+mod binary;
+
+use binary::{Scratch, Server, exchange};
+use std::fs;
+use std::time::Duration;
+
+/// base64 of `Administrator:password`.
+const DEVELOPMENT: &str = "QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==";
+/// base64 of `ada:secret`.
+const ADA: &str = "YWRhOnNlY3JldA==";
+
+#[test]
+fn it_serves_says_where_and_drains_on_sigterm() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&["--memory", "64MiB"]);
+        assert_eq!(server.endpoints()["pid"], server.pid());
+        assert_eq!(server.endpoints()["memcached"][0]["bucket"], "default");
+        for kind in ["kv", "http"] {
+            let address = server.endpoints()[kind][0].as_str().expect("an address").to_owned();
+            server.wait_for_output(&address);
+        }
+        server.wait_for_output("development user");
+        let mut client = server.memcached();
+        assert_eq!(
+            exchange(&mut client, b"set k 5 0 5\r\nhello\r\nget k\r\n", "END\r\n"),
+            "STORED\r\nVALUE k 5 5\r\nhello\r\nEND\r\n"
+        );
+        server.signal(signal);
+        assert_eq!(server.wait().code(), Some(0), "{}", server.output());
+        assert!(!server.scratch().path().join("data/endpoints.json").exists());
+    }
+}
+
+#[test]
+fn the_shutdown_command_stops_it_only_where_enabled() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let mut client = server.memcached();
+    assert_eq!(exchange(&mut client, b"shutdown\r\n", "\r\n"), "ERROR: shutdown not enabled\r\n");
+    drop(server);
+    let scratch = Scratch::new();
+    let file = scratch.file("node.toml", "[node]\nshutdown_command = true\nmemory = \"64MiB\"\n");
+    let mut server = Server::start_in(scratch, &["--config", &file]);
+    std::io::Write::write_all(&mut server.memcached(), b"shutdown\r\n").expect("sent");
+    assert_eq!(server.wait().code(), Some(0), "{}", server.output());
+}
+
+#[test]
+fn sighup_applies_what_it_can_and_names_what_it_cannot() {
+    let scratch = Scratch::new();
+    let password = scratch.file("password", "secret\n");
+    let file = scratch.file("node.toml", "[node]\nmemory = \"64MiB\"\n");
+    let server =
+        Server::start_in(scratch, &["--config", &file, "--user", "ada", "--password-file", &password]);
+    assert_eq!(server.http("GET", "/pools", Some(ADA), "").0, 200);
+    fs::write(&password, "changed\n").expect("written");
+    fs::write(&file, "[node]\nmemory = \"128MiB\"\n[limits]\nconnections = 77\n").expect("written");
+    server.signal("HUP");
+    server.wait_for_output("node.memory");
+    server.wait_for_output("limits.connections");
+    assert_eq!(server.http("GET", "/pools", Some(ADA), "").0, 401);
+    // base64 of ada:changed
+    assert_eq!(server.http("GET", "/pools", Some("YWRhOmNoYW5nZWQ="), "").0, 200);
+    // A file with a mistake changes nothing, and the node lives.
+    fs::write(&file, "[node]\nmemroy = 1\n").expect("written");
+    server.signal("HUP");
+    server.wait_for_output("unknown key node.memroy");
+    assert_eq!(server.http("GET", "/health", None, "").0, 200);
+}
+
+#[test]
+fn reads_need_a_login_with_a_password_of_ones_own_and_changes_always() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let create = "name=b&bucketType=ephemeral&ramQuota=16";
+    for path in ["/", "/health", "/pools", "/pools/default", "/pools/default/buckets", "/metrics"] {
+        assert_eq!(server.http("GET", path, None, "").0, 200, "{path}");
+    }
+    assert_eq!(server.http("GET", "/pools", Some(ADA), "").0, 401);
+    assert_eq!(server.http("POST", "/pools/default/buckets", None, create).0, 401);
+    assert_eq!(server.http("POST", "/pools/default/buckets", Some(ADA), create).0, 401);
+    assert_eq!(server.http("DELETE", "/pools/default/buckets/default", None, "").0, 401);
+
+    let scratch = Scratch::new();
+    let password = scratch.file("password", "secret\n");
+    let server =
+        Server::start_in(scratch, &["--memory", "64MiB", "--user", "ada", "--password-file", &password]);
+    for path in ["/", "/health"] {
+        assert_eq!(server.http("GET", path, None, "").0, 200, "{path}");
+    }
+    for path in
+        ["/pools", "/pools/default", "/pools/default/buckets/default", "/pools/default/b/default", "/metrics"]
+    {
+        assert_eq!(server.http("GET", path, None, "").0, 401, "{path}");
+        assert_eq!(server.http("GET", path, Some(DEVELOPMENT), "").0, 401, "{path}");
+        assert_eq!(server.http("GET", path, Some(ADA), "").0, 200, "{path}");
+    }
+    assert_eq!(server.http("POST", "/pools/default/buckets", Some(ADA), create).0, 202);
+}
+
+#[test]
+fn buckets_come_and_go_over_http() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let buckets = "/pools/default/buckets";
+    let post = |form: &str| server.http("POST", buckets, Some(DEVELOPMENT), form);
+    assert_eq!(post("name=b&bucketType=ephemeral&ramQuota=16"), (202, String::new()));
+    let (status, body) = server.http("GET", "/pools/default/buckets/b", None, "");
+    let document: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(status, 200);
+    assert_eq!(document["name"], "b");
+    assert_eq!(document["nodes"][0]["status"], "healthy");
+    assert_eq!(document["quota"]["ram"], 16 << 20);
+    assert_eq!(document["vBucketServerMap"]["vBucketMap"].as_array().map(Vec::len), Some(1024));
+    // The share of the first bucket shrank to what is left.
+    let (_, body) = server.http("GET", "/pools/default/buckets/default", None, "");
+    let document: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(document["quota"]["ram"], 48 << 20);
+
+    for (form, words) in [
+        ("name=b&bucketType=ephemeral&ramQuota=16", "exists already"),
+        ("name=c&bucketType=membase&ramQuota=16", "persistent buckets do not exist yet"),
+        ("name=c&bucketType=ephemeral&ramQuota=48", "at most 40 MiB"),
+        ("name=c/d&bucketType=ephemeral&ramQuota=16", "name"),
+    ] {
+        let (status, body) = post(form);
+        assert!(status == 400 && body.contains(words), "{form}: {status} {body}");
+    }
+    let delete = |name: &str| server.http("DELETE", &format!("{buckets}/{name}"), Some(DEVELOPMENT), "").0;
+    assert_eq!(delete("b"), 200);
+    assert_eq!(delete("b"), 404);
+    assert_eq!(server.http("GET", "/pools/default/buckets/b", None, "").0, 404);
+}
+
+#[test]
+fn bad_requests_are_refused_and_the_port_lives() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let post = |form: &str| server.http("POST", "/pools/default/buckets", Some(DEVELOPMENT), form).0;
+    assert_eq!(post(&format!("name={}", "x".repeat(100 << 10))), 413);
+    assert_eq!(post(&format!("name={}&bucketType=ephemeral&ramQuota=16", "x".repeat(101))), 400);
+    assert_eq!(post("name=%ff%fe&bucketType=ephemeral&ramQuota=16"), 400);
+    assert_eq!(post(""), 400);
+    assert_eq!(server.http("PATCH", "/pools/default/buckets", Some(DEVELOPMENT), "").0, 405);
+    assert_eq!(server.http("GET", "/pools/default/buckets/%00", None, "").0, 404);
+    assert_eq!(server.http("GET", "/health", None, "").0, 200);
+}
+
+#[test]
+fn metrics_come_from_the_table_of_meters() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let mut client = server.memcached();
+    exchange(&mut client, b"set k 0 0 1\r\nx\r\nget k\r\nget none\r\n", "VALUE k 0 1\r\nx\r\nEND\r\nEND\r\n");
+    let (_, text) = server.http("GET", "/metrics", None, "");
+    for line in [
+        "dormouse_bucket_get_hits_total{bucket=\"default\"} 1",
+        "dormouse_bucket_get_misses_total{bucket=\"default\"} 1",
+        "dormouse_bucket_cmd_set_total{bucket=\"default\"} 1",
+        "dormouse_bucket_items{bucket=\"default\"} 1",
+        "dormouse_bucket_budget_bytes{bucket=\"default\"} 67108864",
+    ] {
+        assert!(text.lines().any(|candidate| candidate == line), "{line} in\n{text}");
+    }
+    assert!(text.contains("# HELP dormouse_bucket_get_hits Retrievals that found a document"));
+    assert!(text.contains("# EOF"));
+}
+
+/// Context switches of all threads, by choice and by force.
+fn context_switches(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    let status = tasks
+        .map(|task| fs::read_to_string(task.expect("a thread").path().join("status")).unwrap_or_default());
+    let lines: Vec<String> =
+        status.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    lines.iter().filter_map(|line| line.split_once("ctxt_switches:")?.1.trim().parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn an_idle_node_does_nothing() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let _idle = server.memcached();
+    // Whatever starting and accepting set off is over by then.
+    std::thread::sleep(Duration::from_secs(2));
+    let before = context_switches(server.pid());
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(context_switches(server.pid()) - before, 0, "something woke up");
+}

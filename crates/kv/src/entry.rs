@@ -1,0 +1,240 @@
+//! One key under its vBucket's lock: the primitive from which every command is made.
+
+use crate::index::{Dead, Header, Locked, Lookup, NewValue, Present, VALUE_MAX, large_value_offset, mark};
+use crate::session::LARGE_VALUE;
+use crate::{Document, Expiry, Key, KvError, Mutated, Store, Value};
+
+/// A key, present or missing, while its vBucket is locked. Got from [`crate::Bucket::with_entry`].
+/// Expired, flushed and deleted documents look missing.
+pub struct Entry<'v> {
+    locked: Locked<'v>,
+    key: Key<'v>,
+    hash: u64,
+    vb_uuid: u64,
+    present: Option<Present>,
+    met: Option<Dead>,
+}
+
+impl<'v> Entry<'v> {
+    #[inline]
+    pub(crate) fn new(mut locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
+        let (present, met) = match locked.look_up(key, hash) {
+            Lookup::Live(present) => (Some(present), None),
+            Lookup::Missing => (None, None),
+            Lookup::Was(dead) => (None, Some(dead)),
+        };
+        Self { locked, key, hash, vb_uuid, present, met }
+    }
+
+    #[inline]
+    pub(crate) fn armed_s(&self) -> u32 {
+        self.locked.armed_s()
+    }
+
+    /// What the lookup met instead of a live document.
+    pub(crate) fn met(&self) -> Option<Dead> {
+        self.met
+    }
+
+    #[inline]
+    fn current(&self) -> Option<(Present, Header)> {
+        self.present.map(|present| (present, self.locked.header(present)))
+    }
+
+    /// The live document, if there is one.
+    #[inline]
+    pub fn document(&self) -> Option<Document<'_>> {
+        self.current().map(|(present, header)| Document::new(&self.locked, present, header))
+    }
+
+    /// Marks the document read now: fetched bit, last access, frequency. ([`crate::Bucket::read`] does it itself.)
+    #[inline]
+    pub fn record_access(&mut self) {
+        if let Some((present, header)) = self.current() {
+            self.locked.record_access(present, &header);
+        }
+    }
+
+    /// Reads, then marks the document read: `f` sees it as it was before.
+    #[inline]
+    pub(crate) fn read<R>(&mut self, f: impl FnOnce(Option<Document<'_>>) -> R) -> R {
+        let current = self.current();
+        let result = f(current.map(|(present, header)| Document::new(&self.locked, present, header)));
+        if let Some((present, header)) = current {
+            self.locked.record_access(present, &header);
+        }
+        result
+    }
+
+    fn mutated(&self, cas: u64, seqno: u64) -> Mutated {
+        Mutated { cas, seqno, vb_uuid: self.vb_uuid }
+    }
+
+    /// Stores over whatever is there, without any condition: check [`Entry::document`] for CAS and lock first.
+    /// Clears stale and win marks, and a document lock.
+    pub fn store(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
+        let old = self.current();
+        let expiry = match store.expiry {
+            Expiry::At(at) => at,
+            Expiry::Keep => old.map_or(0, |(_, header)| header.expiry),
+        };
+        let header = Header {
+            cas: self.locked.next_cas(store.new_cas),
+            seqno: 0,
+            rev: old.map_or(1, |(_, header)| header.rev + 1),
+            value_len: 0,
+            key_len: 0,
+            datatype: store.datatype,
+            marks: 0,
+            accessed: self.locked.now.unix_s & 0xf_ffff,
+            flags: store.flags,
+            expiry,
+        };
+        let value = match store.value {
+            Value::Bytes(bytes) => NewValue::Parts(bytes, &[]),
+            Value::Large(item) => NewValue::Large(item.block),
+        };
+        self.write(header, value)
+    }
+
+    fn write(&mut self, header: Header, value: NewValue<'_>) -> Result<Mutated, KvError> {
+        let (present, seqno) = self.locked.write(self.key, self.hash, self.present, header, value)?;
+        self.present = Some(present);
+        Ok(self.mutated(header.cas, seqno))
+    }
+
+    /// Adds bytes behind (`front == false`) or before the present value, in place where it fits; new CAS.
+    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the sum is too long for an item.
+    pub fn extend(&mut self, value: &Value<'_>, front: bool, new_cas: u64) -> Result<Mutated, KvError> {
+        let Some((present, old)) = self.current() else { return Err(KvError::NotStored) };
+        let added = match value {
+            Value::Bytes(bytes) => bytes,
+            Value::Large(item) => item.bytes(),
+        };
+        let sum = old.value_len + added.len();
+        if sum > VALUE_MAX {
+            return Err(KvError::TooBig);
+        }
+        let cas = self.locked.next_cas(new_cas);
+        if !front
+            && sum <= LARGE_VALUE
+            && let Some(seqno) = self.locked.append_in_place(present, added, cas)
+        {
+            return Ok(self.mutated(cas, seqno));
+        }
+        let accessed = self.locked.now.unix_s & 0xf_ffff;
+        let header = Header { cas, rev: old.rev + 1, datatype: 0, marks: 0, accessed, ..old };
+        let mut large = if sum > LARGE_VALUE { Some(self.locked.new_large(old.key_len, sum)?) } else { None };
+        let mut small = Vec::new();
+        {
+            // Small items are joined in a copy: the old value lies in the very item that is rewritten.
+            let into = match &mut large {
+                Some(block) => block.bytes_mut().split_at_mut(large_value_offset(old.key_len)).1,
+                None => {
+                    small.resize(sum, 0);
+                    &mut small
+                }
+            };
+            let present_value = self.locked.value(present, &old);
+            let (first, second) = if front { (added, present_value) } else { (present_value, added) };
+            let (head, tail) = into.split_at_mut(first.len());
+            head.copy_from_slice(first);
+            tail.copy_from_slice(second);
+        }
+        match large {
+            Some(block) => self.write(header, NewValue::Large(block)),
+            None => self.write(header, NewValue::Parts(&small, &[])),
+        }
+    }
+
+    /// Changes the expiry alone; the CAS stays (memcached touch). [`KvError::NotFound`] if missing.
+    pub fn set_expiry(&mut self, expiry: Expiry) -> Result<(), KvError> {
+        let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
+        let Expiry::At(expiry) = expiry else { return Ok(()) };
+        if expiry == header.expiry || self.locked.set_expiry_in_place(present, self.hash, expiry)? {
+            return Ok(());
+        }
+        let marks = header.marks & (mark::FETCHED | mark::STALE | mark::WIN_SENT);
+        self.rewrite(Header { expiry, marks, ..header }).map(|_| ())
+    }
+
+    /// Changes the expiry as a mutation: new CAS and seqno (Couchbase touch).
+    pub fn touch(&mut self, expiry: Expiry) -> Result<Mutated, KvError> {
+        let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
+        let expiry = if let Expiry::At(at) = expiry { at } else { header.expiry };
+        let cas = self.locked.next_cas(0);
+        let marks = header.marks & (mark::FETCHED | mark::STALE | mark::WIN_SENT);
+        self.rewrite(Header { cas, rev: header.rev + 1, expiry, marks, ..header })
+    }
+
+    /// Gives the document a new CAS and seqno without changing anything else (0 = next of the clock).
+    pub fn revise(&mut self, new_cas: u64) -> Result<Mutated, KvError> {
+        let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
+        let cas = self.locked.next_cas(new_cas);
+        let marks = header.marks & (mark::FETCHED | mark::STALE | mark::WIN_SENT);
+        self.rewrite(Header { cas, rev: header.rev + 1, marks, ..header })
+    }
+
+    /// Writes the present value again under another header.
+    fn rewrite(&mut self, header: Header) -> Result<Mutated, KvError> {
+        let Some((present, old)) = self.current() else { return Err(KvError::NotFound) };
+        if old.marks & mark::LARGE != 0 {
+            let seqno = self.locked.rewrite_large(present, self.hash, header)?;
+            return Ok(self.mutated(header.cas, seqno));
+        }
+        let value = self.locked.value(present, &old).to_vec();
+        self.write(header, NewValue::Parts(&value, &[]))
+    }
+
+    /// Sets the meta protocol's marks.
+    pub fn set_marks(&mut self, stale: bool, win_sent: bool) {
+        if let Some(present) = self.present {
+            let set = if stale { mark::STALE } else { 0 } | if win_sent { mark::WIN_SENT } else { 0 };
+            self.locked.set_marks(present, mark::STALE | mark::WIN_SENT, set);
+        }
+    }
+
+    /// Clears the fetched bit, as a fresh store does.
+    pub fn clear_fetched(&mut self) {
+        if let Some(present) = self.present {
+            self.locked.set_marks(present, mark::FETCHED, 0);
+        }
+    }
+
+    /// Removes the document. [`KvError::NotFound`] if missing.
+    pub fn remove(&mut self) -> Result<Mutated, KvError> {
+        let Some(present) = self.present.take() else { return Err(KvError::NotFound) };
+        let cas = self.locked.next_cas(0);
+        let seqno = self.locked.next_seqno();
+        self.locked.remove(present);
+        Ok(self.mutated(cas, seqno))
+    }
+
+    /// Locks the document until `until_unix_s`; the lock has a new CAS, which is returned.
+    /// [`KvError::Locked`] if it is locked already.
+    pub fn lock(&mut self, until_unix_s: u32) -> Result<Mutated, KvError> {
+        let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
+        if self.locked.locked_until(header.seqno).is_some() {
+            return Err(KvError::Locked);
+        }
+        self.locked.lock_seqno(header.seqno, until_unix_s)?;
+        let cas = self.locked.next_cas(0);
+        self.locked.set_cas(present, cas);
+        Ok(self.mutated(cas, header.seqno))
+    }
+
+    /// Releases the lock. [`KvError::NotLocked`] if there is none; the caller has compared the CAS.
+    pub fn unlock(&mut self) -> Result<(), KvError> {
+        let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
+        if self.locked.locked_until(header.seqno).is_none() {
+            return Err(KvError::NotLocked);
+        }
+        self.locked.unlock_seqno(header.seqno);
+        Ok(())
+    }
+
+    /// Highest CAS used in this vBucket.
+    pub fn max_cas(&self) -> u64 {
+        self.locked.max_cas()
+    }
+}

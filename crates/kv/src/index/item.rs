@@ -1,0 +1,344 @@
+//! An item's bytes.
+//!
+//! ```text
+//!    0  cas 64
+//!    8  seqno 48 | rev, low 16
+//!   16  value_len 25 | key_len 8 | datatype 3 | marks 8 | last access 20 (seconds, wraps)
+//!   24  optional words, 4 B each, in this order: flags, expiry, rev high 32
+//!    .  key (LEB128 collection id, then the key) | value
+//! ```
+//! Invariants: `key_len` counts the collection id. Large items (`LARGE`) carry all optional words, have a reference
+//! count before them ([`memory::large`]) and a value that is never written once they are linked.
+//! Callers hold the vBucket's lock; this file only knows the layout.
+
+use std::ptr::NonNull;
+
+use crate::Key;
+
+pub(crate) const HEADER: usize = 24;
+const WORD: usize = 4;
+
+const VALUE_LEN_BITS: u32 = 25;
+const KEY_LEN_BITS: u32 = 8;
+const DATATYPE_BITS: u32 = 3;
+const MARK_BITS: u32 = 8;
+const ACCESS_BITS: u32 = 20;
+const _: () = assert!(VALUE_LEN_BITS + KEY_LEN_BITS + DATATYPE_BITS + MARK_BITS + ACCESS_BITS == 64);
+
+const KEY_LEN_SHIFT: u32 = VALUE_LEN_BITS;
+const DATATYPE_SHIFT: u32 = KEY_LEN_SHIFT + KEY_LEN_BITS;
+const MARK_SHIFT: u32 = DATATYPE_SHIFT + DATATYPE_BITS;
+const ACCESS_SHIFT: u32 = MARK_SHIFT + MARK_BITS;
+
+const SEQNO_BITS: u32 = 48;
+const REV_LOW_BITS: u32 = 16;
+
+/// Longest value an item can hold.
+pub(crate) const VALUE_MAX: usize = (1 << VALUE_LEN_BITS) - 1;
+/// Bytes of a key with its collection id at most.
+pub(crate) const STORED_KEY_MAX: usize = (1 << KEY_LEN_BITS) - 1;
+
+/// Bits of an item's state.
+pub(crate) mod mark {
+    pub(crate) const HAS_FLAGS: u8 = 1;
+    pub(crate) const HAS_EXPIRY: u8 = 2;
+    pub(crate) const HAS_REV_HIGH: u8 = 4;
+    pub(crate) const FETCHED: u8 = 8;
+    pub(crate) const STALE: u8 = 16;
+    pub(crate) const WIN_SENT: u8 = 32;
+    /// The expiry wheel has an entry for it, at or before its expiry.
+    pub(crate) const EXPIRY_QUEUED: u8 = 64;
+    pub(crate) const LARGE: u8 = 128;
+    /// The optional words.
+    pub(crate) const WORDS: u8 = HAS_FLAGS | HAS_EXPIRY | HAS_REV_HIGH;
+}
+
+/// Everything in an item but key and value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) cas: u64,
+    pub(crate) seqno: u64,
+    pub(crate) rev: u64,
+    pub(crate) value_len: usize,
+    pub(crate) key_len: usize,
+    pub(crate) datatype: u8,
+    pub(crate) marks: u8,
+    pub(crate) accessed: u32,
+    pub(crate) flags: u32,
+    pub(crate) expiry: u32,
+}
+
+impl Header {
+    /// Marks for the words this header needs, beside its other marks.
+    pub(crate) fn with_words(mut self) -> Self {
+        self.marks &= !mark::WORDS;
+        if self.marks & mark::LARGE != 0 {
+            self.marks |= mark::WORDS;
+            return self;
+        }
+        if self.flags != 0 {
+            self.marks |= mark::HAS_FLAGS;
+        }
+        if self.expiry != 0 {
+            self.marks |= mark::HAS_EXPIRY;
+        }
+        if self.rev >> REV_LOW_BITS != 0 {
+            self.marks |= mark::HAS_REV_HIGH;
+        }
+        self
+    }
+
+    /// Size of the whole item.
+    #[inline]
+    pub(crate) fn item_size(&self) -> usize {
+        self.value_offset() + self.value_len
+    }
+
+    #[inline]
+    fn value_offset(&self) -> usize {
+        key_offset(self.marks) + self.key_len
+    }
+
+    /// Header bytes with the optional words.
+    #[inline]
+    pub(crate) fn metadata(&self) -> usize {
+        key_offset(self.marks)
+    }
+}
+
+#[inline]
+fn key_offset(marks: u8) -> usize {
+    HEADER + WORD * (marks & mark::WORDS).count_ones() as usize
+}
+
+/// Where the value of a large item with a key of `key_len` bytes starts.
+pub(crate) const fn large_value_offset(key_len: usize) -> usize {
+    HEADER + 3 * WORD + key_len
+}
+
+/// Bytes of a collection id in LEB128.
+#[inline]
+pub(crate) fn collection_prefix(collection: u32) -> ([u8; 5], usize) {
+    let (mut bytes, mut len, mut rest) = ([0u8; 5], 0, collection);
+    for byte in &mut bytes {
+        *byte = (rest & 0x7f) as u8;
+        rest >>= 7;
+        len += 1;
+        if rest == 0 {
+            break;
+        }
+        *byte |= 0x80;
+    }
+    (bytes, len)
+}
+
+/// Bytes a key takes in an item.
+#[inline]
+pub(crate) fn stored_key_len(key: Key<'_>) -> usize {
+    collection_prefix(key.collection).1 + key.bytes.len()
+}
+
+/// A pointer to an item. Copyable and dangling at will: every method that looks needs the item's lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ItemPtr(pub(crate) NonNull<u8>);
+
+/// All methods: the item is live in its heap, and its vBucket's lock is held by the caller.
+impl ItemPtr {
+    #[inline]
+    unsafe fn word(self, index: usize) -> *mut u64 {
+        // SAFETY: the three words of the header are part of every item; items are 16-aligned.
+        unsafe { self.0.cast::<u64>().add(index).as_ptr() }
+    }
+
+    #[inline]
+    pub(crate) unsafe fn cas(self) -> u64 {
+        // SAFETY: see the impl.
+        unsafe { *self.word(0) }
+    }
+
+    #[inline]
+    pub(crate) unsafe fn set_cas(self, cas: u64) {
+        // SAFETY: see the impl.
+        unsafe { *self.word(0) = cas }
+    }
+
+    #[inline]
+    pub(crate) unsafe fn seqno(self) -> u64 {
+        // SAFETY: see the impl.
+        unsafe { *self.word(1) & ((1 << SEQNO_BITS) - 1) }
+    }
+
+    #[inline]
+    unsafe fn shape(self) -> u64 {
+        // SAFETY: see the impl.
+        unsafe { *self.word(2) }
+    }
+
+    #[inline]
+    pub(crate) unsafe fn marks(self) -> u8 {
+        // SAFETY: see the impl.
+        unsafe { (self.shape() >> MARK_SHIFT) as u8 }
+    }
+
+    #[inline]
+    pub(crate) unsafe fn set_marks(self, marks: u8) {
+        // SAFETY: see the impl. The words an item has never change in place.
+        unsafe {
+            debug_assert_eq!((marks ^ self.marks()) & (mark::WORDS | mark::LARGE), 0);
+            *self.word(2) = self.shape() & !(0xff << MARK_SHIFT) | u64::from(marks) << MARK_SHIFT;
+        }
+    }
+
+    /// Notes an access at `now_s`; writes only when something changes.
+    #[inline]
+    pub(crate) unsafe fn record_access(self, now_s: u32) {
+        // SAFETY: see the impl.
+        unsafe {
+            let old = self.shape();
+            let access = u64::from(now_s) << ACCESS_SHIFT;
+            let new = old & ((1 << ACCESS_SHIFT) - 1) | access | u64::from(mark::FETCHED) << MARK_SHIFT;
+            if new != old {
+                *self.word(2) = new;
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) unsafe fn expiry(self) -> u32 {
+        // SAFETY: see the impl; the word is there when its mark is.
+        unsafe {
+            let marks = self.marks();
+            if marks & mark::HAS_EXPIRY == 0 {
+                return 0;
+            }
+            let index = usize::from(marks & mark::HAS_FLAGS != 0);
+            *self.0.add(HEADER + WORD * index).cast::<u32>().as_ptr()
+        }
+    }
+
+    /// Writes the expiry of an item that has the word.
+    pub(crate) unsafe fn set_expiry(self, expiry: u32) {
+        // SAFETY: see the impl.
+        unsafe {
+            let marks = self.marks();
+            assert!(marks & mark::HAS_EXPIRY != 0, "the item has no expiry word");
+            let index = usize::from(marks & mark::HAS_FLAGS != 0);
+            *self.0.add(HEADER + WORD * index).cast::<u32>().as_ptr() = expiry;
+        }
+    }
+
+    /// Reads the whole header.
+    #[inline]
+    pub(crate) unsafe fn header(self) -> Header {
+        // SAFETY: see the impl.
+        unsafe {
+            let (order, shape) = (*self.word(1), self.shape());
+            let marks = (shape >> MARK_SHIFT) as u8;
+            let mut words = self.0.add(HEADER).cast::<u32>();
+            let mut next = |bit: u8| {
+                if marks & bit == 0 {
+                    return 0;
+                }
+                let word = *words.as_ptr();
+                words = words.add(1);
+                word
+            };
+            let (flags, expiry) = (next(mark::HAS_FLAGS), next(mark::HAS_EXPIRY));
+            let rev_high = u64::from(next(mark::HAS_REV_HIGH));
+            Header {
+                cas: self.cas(),
+                seqno: order & ((1 << SEQNO_BITS) - 1),
+                rev: rev_high << REV_LOW_BITS | order >> SEQNO_BITS,
+                value_len: (shape & ((1 << VALUE_LEN_BITS) - 1)) as usize,
+                key_len: (shape >> KEY_LEN_SHIFT & ((1 << KEY_LEN_BITS) - 1)) as usize,
+                datatype: (shape >> DATATYPE_SHIFT & ((1 << DATATYPE_BITS) - 1)) as u8,
+                marks,
+                accessed: (shape >> ACCESS_SHIFT) as u32,
+                flags,
+                expiry,
+            }
+        }
+    }
+
+    /// Writes the whole header; the item has room for it.
+    pub(crate) unsafe fn set_header(self, header: &Header) {
+        debug_assert!(header.value_len <= VALUE_MAX && header.key_len <= STORED_KEY_MAX);
+        debug_assert!(header.seqno >> SEQNO_BITS == 0);
+        let shape = header.value_len as u64
+            | (header.key_len as u64) << KEY_LEN_SHIFT
+            | u64::from(header.datatype & ((1 << DATATYPE_BITS) - 1)) << DATATYPE_SHIFT
+            | u64::from(header.marks) << MARK_SHIFT
+            | u64::from(header.accessed) << ACCESS_SHIFT;
+        // SAFETY: see the impl.
+        unsafe {
+            *self.word(0) = header.cas;
+            *self.word(1) = header.seqno | (header.rev & ((1 << REV_LOW_BITS) - 1)) << SEQNO_BITS;
+            *self.word(2) = shape;
+            let mut words = self.0.add(HEADER).cast::<u32>();
+            let rev_high = (header.rev >> REV_LOW_BITS) as u32;
+            for (bit, word) in [
+                (mark::HAS_FLAGS, header.flags),
+                (mark::HAS_EXPIRY, header.expiry),
+                (mark::HAS_REV_HIGH, rev_high),
+            ] {
+                if header.marks & bit != 0 {
+                    words.write(word);
+                    words = words.add(1);
+                }
+            }
+        }
+    }
+
+    /// Writes the key of an item whose header is written.
+    pub(crate) unsafe fn set_key(self, key: Key<'_>) {
+        let (prefix, prefix_len) = collection_prefix(key.collection);
+        // SAFETY: see the impl; the header's key_len covers prefix and key.
+        unsafe {
+            let at = self.0.add(key_offset(self.marks()));
+            at.copy_from_nonoverlapping(NonNull::from(&prefix).cast(), prefix_len);
+            at.add(prefix_len).copy_from_nonoverlapping(NonNull::from(key.bytes).cast(), key.bytes.len());
+        }
+    }
+
+    /// The key with its collection id.
+    #[inline]
+    pub(crate) unsafe fn stored_key<'a>(self) -> &'a [u8] {
+        // SAFETY: see the impl; 'a must not outlive the lock.
+        unsafe {
+            let shape = self.shape();
+            let len = (shape >> KEY_LEN_SHIFT & ((1 << KEY_LEN_BITS) - 1)) as usize;
+            std::slice::from_raw_parts(self.0.add(key_offset((shape >> MARK_SHIFT) as u8)).as_ptr(), len)
+        }
+    }
+
+    /// Whether it is the item of this key.
+    #[inline]
+    pub(crate) unsafe fn is(self, key: Key<'_>) -> bool {
+        // SAFETY: see the impl.
+        let stored = unsafe { self.stored_key() };
+        if key.collection == 0 {
+            return stored.split_first() == Some((&0, key.bytes));
+        }
+        let (prefix, len) = collection_prefix(key.collection);
+        stored.split_at_checked(len) == Some((&prefix[..len], key.bytes))
+    }
+
+    /// The value's bytes.
+    #[inline]
+    pub(crate) unsafe fn value<'a>(self, header: &Header) -> &'a [u8] {
+        // SAFETY: see the impl; 'a must not outlive the lock.
+        unsafe { std::slice::from_raw_parts(self.0.add(header.value_offset()).as_ptr(), header.value_len) }
+    }
+
+    /// The value's bytes, to be written. Never for a large item that is linked.
+    #[inline]
+    pub(crate) unsafe fn value_mut<'a>(self, header: &Header) -> &'a mut [u8] {
+        // SAFETY: see the impl; 'a must not outlive the lock, and nobody else refers to the value.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(header.value_offset()).as_ptr(), header.value_len) }
+    }
+
+    /// Offset of the value in the item.
+    pub(crate) fn value_offset(header: &Header) -> usize {
+        header.value_offset()
+    }
+}

@@ -1,0 +1,663 @@
+//! The hash table of one vBucket: from a key's hash to the location of its item.
+//!
+//! ```text
+//!   Root ──> directory │ groups n │ entry 0 │ entry 1 │ ... │        one entry per group
+//!                                    │
+//!   entry    items 10 │ pointer 48 (64-aligned) │ lines 6            10 + 48 + 6 bits, lines in the pointer's low bits
+//!                                    v
+//!   group    line 0 │ line 1 │ ... │ line L-1                        64 bytes each
+//!   line     slot 0 ... slot 7
+//!   slot     tag 11 │ frequency and age 8 │ location 45 (kind 1, number 44); 0 = empty
+//! ```
+//! * The low bits of the hash choose the group by linear hashing (group count n need not be a power of two), its top 11
+//!   bits are the tag. Within a group the tag alone gives the home line, `tag * L / 2048`, so a group changes its number
+//!   of lines without reading a key; only a split of a group reads the keys of its items, once per doubling.
+//! * A full home line overflows into the next (cyclic). Invariant: all lines between an item's home and its own are
+//!   full; so a search ends at the first line with an empty slot, and a removal pulls overflowed items back.
+//! * Every group sizes itself to its items (load 0.62 to 0.875), the table splits at 40 items per group on average:
+//!   the load of the whole stays near 0.8 for any number of items. An empty table has no memory.
+//!
+//! Who may call: everything but [`Root::prefetch_line`] and [`Root::prefetch_item`] under the vBucket's lock. Those two
+//! run ahead of it, between [`memory::Quiescence::enter`] and `leave`; they read directory, entries and slots as relaxed
+//! atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not freed.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use arrayvec::ArrayVec;
+use memory::{BlockHeap, Gauge, ItemHeap, Location, Quiescence, Tenant, TenantCache, quiescence::Stamp};
+
+const TAG_BITS: u32 = 11;
+const RANK_BITS: u32 = 8;
+const LOCATION_BITS: u32 = memory::heap::LOCATION_BITS;
+const _: () = assert!(TAG_BITS + RANK_BITS + LOCATION_BITS == 64);
+const RANK_SHIFT: u32 = LOCATION_BITS;
+const TAG_SHIFT: u32 = RANK_SHIFT + RANK_BITS;
+
+const LINE_SLOTS: usize = 8;
+const LINE_BYTES: usize = LINE_SLOTS * 8;
+const LINES_BITS: u32 = 6;
+const POINTER_BITS: u32 = 48;
+const ITEMS_SHIFT: u32 = POINTER_BITS;
+/// Most lines of a group: beyond what an honest hash fills.
+const LINES_MAX: usize = (1 << LINES_BITS) - 8;
+/// Items per line at most when a group is laid out: load 0.875.
+const LINE_FILL: usize = 7;
+/// Average items per group above which the table splits one, and below which it merges one.
+const SPLIT_AT: usize = 40;
+const MERGE_AT: usize = 26;
+
+/// What is freed once no thread can be peeking at it any more.
+pub(crate) struct Retired {
+    pub(crate) stamp: Stamp,
+    pub(crate) slot: usize,
+    block: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: a retired block is plain memory that nobody owns any more; any thread may free it.
+unsafe impl Send for Retired {}
+
+impl Retired {
+    /// Frees it.
+    ///
+    /// # Safety
+    /// `tenant` is the one it was allocated from, and its stamp has passed.
+    pub(crate) unsafe fn free(self, tenant: &Tenant, cache: &mut TenantCache) {
+        // SAFETY: by the contract; size and gauge are those of `Memory::allocate`.
+        unsafe { tenant.free(cache, self.block, self.size, Gauge::Index) }
+    }
+}
+
+/// What the table needs to allocate and retire.
+pub(crate) struct Memory<'a> {
+    pub(crate) tenant: &'a Tenant,
+    pub(crate) heap: &'a BlockHeap,
+    pub(crate) cache: &'a mut TenantCache,
+    pub(crate) retired: &'a mut Vec<Retired>,
+    pub(crate) quiescence: &'a Quiescence,
+    pub(crate) slot: usize,
+}
+
+impl Memory<'_> {
+    /// `words` zeroed atomics.
+    fn allocate(&mut self, words: usize) -> Option<NonNull<AtomicU64>> {
+        let block = self.tenant.allocate(self.cache, words * 8, Gauge::Index)?.cast::<AtomicU64>();
+        for index in 0..words {
+            // SAFETY: the block holds `words` words and is aligned to 16.
+            unsafe { block.add(index).write(AtomicU64::new(0)) };
+        }
+        Some(block)
+    }
+
+    /// Frees a block that was reachable until now, when nobody peeks at it any more.
+    fn retire(&mut self, block: NonNull<AtomicU64>, words: usize) {
+        let stamp = self.quiescence.stamp();
+        self.retired.push(Retired { stamp, slot: self.slot, block: block.cast(), size: words * 8 });
+    }
+}
+
+/// A slot's word.
+#[derive(Clone, Copy)]
+struct Slot(u64);
+
+impl Slot {
+    fn new(tag: u64, rank: u8, location: Location) -> Self {
+        Self(tag << TAG_SHIFT | u64::from(rank) << RANK_SHIFT | location.bits())
+    }
+    #[inline]
+    fn tag(self) -> u64 {
+        self.0 >> TAG_SHIFT
+    }
+    #[inline]
+    fn location(self) -> Option<Location> {
+        Location::from_bits(self.0 & ((1 << LOCATION_BITS) - 1))
+    }
+    fn rank(self) -> u8 {
+        (self.0 >> RANK_SHIFT) as u8
+    }
+    fn with_rank(self, rank: u8) -> Self {
+        Self(self.0 & !(0xff << RANK_SHIFT) | u64::from(rank) << RANK_SHIFT)
+    }
+}
+
+/// The slots of the fullest group.
+type GroupSlots = ArrayVec<Slot, { LINES_MAX * LINE_SLOTS }>;
+
+/// A group as its directory entry describes it.
+#[derive(Clone, Copy)]
+struct Group {
+    slots: NonNull<AtomicU64>,
+    lines: usize,
+    items: usize,
+}
+
+impl Group {
+    #[inline]
+    fn unpack(entry: u64) -> Option<Self> {
+        let address = entry & ((1 << POINTER_BITS) - 1) & !(LINE_BYTES as u64 - 1);
+        let slots = NonNull::new(std::ptr::with_exposed_provenance_mut::<AtomicU64>(address as usize))?;
+        let lines = (entry & ((1 << LINES_BITS) - 1)) as usize;
+        Some(Self { slots, lines, items: (entry >> ITEMS_SHIFT) as usize })
+    }
+
+    fn pack(self) -> u64 {
+        let address = self.slots.expose_provenance().get() as u64;
+        debug_assert!(address.is_multiple_of(LINE_BYTES as u64) && address >> POINTER_BITS == 0);
+        address | self.lines as u64 | (self.items as u64) << ITEMS_SHIFT
+    }
+
+    #[inline]
+    fn home(self, tag: u64) -> usize {
+        (tag as usize * self.lines) >> TAG_BITS
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < self.lines * LINE_SLOTS);
+        // SAFETY: the group has that many slots; it is live under the lock, or peeked at within a quiescence section.
+        unsafe { self.slots.add(index).as_ref() }
+    }
+
+    fn next_line(self, line: usize) -> usize {
+        if line + 1 == self.lines { 0 } else { line + 1 }
+    }
+
+    /// Puts a slot into the first empty place from its home line on. There is one: the load is below 1.
+    fn place(&self, slot: Slot) {
+        let mut line = self.home(slot.tag());
+        for _ in 0..self.lines {
+            for index in line * LINE_SLOTS..(line + 1) * LINE_SLOTS {
+                if self.slot(index).load(Relaxed) == 0 {
+                    self.slot(index).store(slot.0, Relaxed);
+                    return;
+                }
+            }
+            line = self.next_line(line);
+        }
+        unreachable!("a group is laid out with room for its items");
+    }
+
+    fn line_is_full(&self, line: usize) -> bool {
+        (line * LINE_SLOTS..(line + 1) * LINE_SLOTS).all(|index| self.slot(index).load(Relaxed) != 0)
+    }
+
+    /// Empties a slot and restores the invariant: whatever overflowed past its line comes back.
+    fn empty(&self, index: usize) {
+        let (mut hole, mut line) = (index, index / LINE_SLOTS);
+        self.slot(hole).store(0, Relaxed);
+        let first = line;
+        let mut candidate = self.next_line(line);
+        while candidate != first {
+            let distance = |from: usize, to: usize| (to + self.lines - from) % self.lines;
+            let moved = (candidate * LINE_SLOTS..(candidate + 1) * LINE_SLOTS).find(|&index| {
+                let slot = Slot(self.slot(index).load(Relaxed));
+                slot.0 != 0 && {
+                    let home = self.home(slot.tag());
+                    distance(home, line) < distance(home, candidate)
+                }
+            });
+            let was_full = self.line_is_full(candidate);
+            if let Some(index) = moved {
+                self.slot(hole).store(self.slot(index).load(Relaxed), Relaxed);
+                self.slot(index).store(0, Relaxed);
+                (hole, line) = (index, candidate);
+            }
+            if !was_full {
+                return;
+            }
+            candidate = self.next_line(candidate);
+        }
+    }
+}
+
+/// Lines for a group of `items`: the fewest at or below the fill, in sizes the allocator has.
+fn lines_for(items: usize) -> usize {
+    let least = items.div_ceil(LINE_FILL).max(1);
+    let step = match least {
+        ..=8 => 1,
+        ..=16 => 2,
+        ..=32 => 4,
+        _ => 8,
+    };
+    least.next_multiple_of(step)
+}
+
+/// Where a found item's slot is. Valid until the table changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    group: usize,
+    index: usize,
+    pub(crate) location: Location,
+}
+
+/// A place in a walk over the table; starts at [`Hand::default`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Hand {
+    group: usize,
+}
+
+/// The directory: word 0 is the number of groups, the rest are entries.
+#[derive(Clone, Copy)]
+struct Directory(NonNull<AtomicU64>);
+
+impl Directory {
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: callers stay within the words the directory was allocated with; it is live under the lock, or peeked
+        // at within a quiescence section.
+        unsafe { self.0.add(index).as_ref() }
+    }
+    #[inline]
+    fn groups(&self) -> usize {
+        self.word(0).load(Acquire) as usize
+    }
+    #[inline]
+    fn group(&self, index: usize) -> Option<Group> {
+        debug_assert!(index < self.groups());
+        Group::unpack(self.word(1 + index).load(Acquire))
+    }
+    fn set_group(&self, index: usize, group: Option<Group>) {
+        self.word(1 + index).store(group.map_or(0, Group::pack), Release);
+    }
+}
+
+#[inline]
+fn group_of(hash: u64, groups: usize) -> usize {
+    let mask = groups.next_power_of_two() - 1;
+    let index = hash as usize & mask;
+    if index < groups { index } else { index & (mask >> 1) }
+}
+
+#[inline]
+fn tag_of(hash: u64) -> u64 {
+    hash >> (64 - TAG_BITS)
+}
+
+/// Words of a directory with room for at least `groups` entries: fills an allocator size.
+fn directory_words(groups: usize) -> usize {
+    memory::size_class(((groups + 1) * 8).max(64)) / 8
+}
+
+/// The table's entrance: the pointer to the directory. Everything else hangs from it.
+#[derive(Default)]
+pub(crate) struct Root(AtomicU64);
+
+/// The part of the table only the lock's holder sees.
+#[derive(Default)]
+pub(crate) struct TableState {
+    pub(crate) items: u32,
+    directory_words: u32,
+}
+
+impl Root {
+    #[inline]
+    fn directory(&self) -> Option<Directory> {
+        let address = self.0.load(Acquire) as usize;
+        NonNull::new(std::ptr::with_exposed_provenance_mut(address)).map(Directory)
+    }
+
+    fn set_directory(&self, directory: Option<Directory>) {
+        self.0.store(directory.map_or(0, |d| d.0.expose_provenance().get() as u64), Release);
+    }
+
+    #[inline]
+    fn peek(&self, hash: u64) -> Option<Group> {
+        let directory = self.directory()?;
+        directory.group(group_of(hash, directory.groups()))
+    }
+
+    /// Starts loading the index line of this hash. Within a quiescence section.
+    #[inline]
+    pub(crate) fn prefetch_line(&self, hash: u64) {
+        if let Some(group) = self.peek(hash) {
+            prefetch(group.slot(group.home(tag_of(hash)) * LINE_SLOTS));
+        }
+    }
+
+    /// Starts loading the items the index line names for this hash, `bytes` of each. Within a quiescence section.
+    #[inline]
+    pub(crate) fn prefetch_item(&self, heap: &BlockHeap, hash: u64, bytes: usize) {
+        let Some(group) = self.peek(hash) else { return };
+        let (tag, home) = (tag_of(hash), group.home(tag_of(hash)) * LINE_SLOTS);
+        for index in home..home + LINE_SLOTS {
+            let slot = Slot(group.slot(index).load(Relaxed));
+            if slot.tag() == tag
+                && let Some(location) = slot.location()
+            {
+                let item = heap.address(location).as_ptr();
+                let end = (item as usize + bytes).div_ceil(LINE_BYTES) - item as usize / LINE_BYTES;
+                for line in 0..end {
+                    prefetch(item.wrapping_add(line * LINE_BYTES));
+                }
+            }
+        }
+    }
+
+    /// The item of this hash for which `is` holds.
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(Location) -> bool) -> Option<Found> {
+        let directory = self.directory()?;
+        let at = group_of(hash, directory.groups());
+        let group = directory.group(at)?;
+        let tag = tag_of(hash);
+        let mut line = group.home(tag);
+        for _ in 0..group.lines {
+            let mut full = true;
+            for index in line * LINE_SLOTS..(line + 1) * LINE_SLOTS {
+                let slot = Slot(group.slot(index).load(Relaxed));
+                full &= slot.0 != 0;
+                if slot.tag() == tag
+                    && let Some(location) = slot.location()
+                    && is(location)
+                {
+                    return Some(Found { group: at, index, location });
+                }
+            }
+            if !full {
+                return None;
+            }
+            line = group.next_line(line);
+        }
+        None
+    }
+
+    fn found_group(&self, found: &Found) -> (Directory, Group) {
+        let directory = self.directory().filter(|d| found.group < d.groups());
+        let directory = directory.unwrap_or_else(|| unreachable!("found in a table that is gone"));
+        let group = directory.group(found.group).unwrap_or_else(|| unreachable!("found in a group that is gone"));
+        (directory, group)
+    }
+
+    /// Frequency and age of a found item.
+    #[inline]
+    pub(crate) fn rank(&self, found: &Found) -> u8 {
+        let (_, group) = self.found_group(found);
+        Slot(group.slot(found.index).load(Relaxed)).rank()
+    }
+
+    /// Notes frequency and age of a found item.
+    #[inline]
+    pub(crate) fn set_rank(&self, found: &Found, rank: u8) {
+        let (_, group) = self.found_group(found);
+        let slot = group.slot(found.index);
+        slot.store(Slot(slot.load(Relaxed)).with_rank(rank).0, Relaxed);
+    }
+
+    /// Points a found item's slot to where it lies now.
+    pub(crate) fn relocate(&self, found: &mut Found, location: Location) {
+        let (_, group) = self.found_group(found);
+        let slot = group.slot(found.index);
+        let old = Slot(slot.load(Relaxed));
+        slot.store(Slot::new(old.tag(), old.rank(), location).0, Relaxed);
+        found.location = location;
+    }
+
+    /// Makes sure that one more item of this hash finds room; `false` when there is no memory.
+    /// `hash_of` gives the hash of an item in the table.
+    pub(crate) fn reserve(
+        &self,
+        state: &mut TableState,
+        memory: &mut Memory<'_>,
+        hash: u64,
+        mut hash_of: impl FnMut(Location) -> u64,
+    ) -> bool {
+        let directory = match self.directory() {
+            Some(directory) => directory,
+            None => match self.make_directory(state, memory) {
+                Some(directory) => directory,
+                None => return false,
+            },
+        };
+        if state.items as usize >= SPLIT_AT * directory.groups() {
+            // A table that finds no memory to split goes on with fuller groups.
+            self.split(state, memory, &mut hash_of);
+        }
+        let Some(directory) = self.directory() else { return false };
+        let at = group_of(hash, directory.groups());
+        let group = directory.group(at);
+        let (items, lines) = group.map_or((0, 0), |group| (group.items, group.lines));
+        if items < lines * LINE_FILL {
+            return true;
+        }
+        let wanted = lines_for(items + 1);
+        if wanted > LINES_MAX || !relayout(directory, at, group, wanted, memory) {
+            return items < lines * LINE_SLOTS - 1;
+        }
+        true
+    }
+
+    /// Adds an item for which [`Root::reserve`] made room.
+    pub(crate) fn insert(&self, state: &mut TableState, hash: u64, rank: u8, location: Location) {
+        let Some(directory) = self.directory() else { unreachable!("insert without reserve") };
+        let at = group_of(hash, directory.groups());
+        let Some(mut group) = directory.group(at) else { unreachable!("insert without reserve") };
+        group.place(Slot::new(tag_of(hash), rank, location));
+        group.items += 1;
+        directory.set_group(at, Some(group));
+        state.items += 1;
+    }
+
+    /// Removes a found item's slot and gives back what the table no longer needs.
+    pub(crate) fn remove(&self, state: &mut TableState, memory: &mut Memory<'_>, found: &Found) {
+        let (directory, mut group) = self.found_group(found);
+        group.empty(found.index);
+        group.items -= 1;
+        state.items -= 1;
+        directory.set_group(found.group, Some(group));
+        if state.items == 0 {
+            self.clear(state, memory);
+            return;
+        }
+        let wanted = lines_for(group.items + group.items / 4 + 2);
+        if group.items == 0 {
+            directory.set_group(found.group, None);
+            memory.retire(group.slots, group.lines * LINE_SLOTS);
+        } else if wanted < group.lines {
+            relayout(directory, found.group, Some(group), wanted, memory);
+        }
+        if directory.groups() > 1 && (state.items as usize) < MERGE_AT * directory.groups() {
+            self.merge(state, memory);
+        }
+    }
+
+    fn make_directory(&self, state: &mut TableState, memory: &mut Memory<'_>) -> Option<Directory> {
+        let words = directory_words(1);
+        let directory = Directory(memory.allocate(words)?);
+        directory.word(0).store(1, Release);
+        state.directory_words = u32::try_from(words).ok()?;
+        self.set_directory(Some(directory));
+        Some(directory)
+    }
+
+    fn clear(&self, state: &mut TableState, memory: &mut Memory<'_>) {
+        let Some(directory) = self.directory() else { return };
+        self.set_directory(None);
+        for at in 0..directory.groups() {
+            if let Some(group) = directory.group(at) {
+                memory.retire(group.slots, group.lines * LINE_SLOTS);
+            }
+        }
+        memory.retire(directory.0, state.directory_words as usize);
+        state.directory_words = 0;
+    }
+
+    /// Moves the directory to one of `words` words; `false` when there is no memory.
+    fn resize_directory(&self, state: &mut TableState, memory: &mut Memory<'_>, words: usize) -> bool {
+        let Some(old) = self.directory() else { return false };
+        let (Some(block), Ok(new_words)) = (memory.allocate(words), u32::try_from(words)) else { return false };
+        let new = Directory(block);
+        for index in 0..=old.groups() {
+            new.word(index).store(old.word(index).load(Relaxed), Relaxed);
+        }
+        self.set_directory(Some(new));
+        memory.retire(old.0, state.directory_words as usize);
+        state.directory_words = new_words;
+        true
+    }
+
+    /// Splits the next group in linear order into itself and a new last one.
+    fn split(
+        &self,
+        state: &mut TableState,
+        memory: &mut Memory<'_>,
+        hash_of: &mut impl FnMut(Location) -> u64,
+    ) -> Option<()> {
+        let groups = self.directory()?.groups();
+        if groups + 2 > state.directory_words as usize
+            && !self.resize_directory(state, memory, directory_words(groups + 1 + groups / 4))
+        {
+            return None;
+        }
+        let directory = self.directory()?;
+        let bit = (groups + 1).next_power_of_two() >> 1;
+        let source = groups - bit;
+        let Some(group) = directory.group(source) else {
+            directory.set_group(groups, None);
+            directory.word(0).store(groups as u64 + 1, Release);
+            return Some(());
+        };
+        for index in 0..group.lines * LINE_SLOTS {
+            if let Some(location) = Slot(group.slot(index).load(Relaxed)).location() {
+                prefetch(memory.heap.address(location).as_ptr());
+            }
+        }
+        let (mut staying, mut leaving) = (GroupSlots::new(), GroupSlots::new());
+        for index in 0..group.lines * LINE_SLOTS {
+            let slot = Slot(group.slot(index).load(Relaxed));
+            if let Some(location) = slot.location() {
+                let side = if hash_of(location) as usize & bit == 0 { &mut staying } else { &mut leaving };
+                side.push(slot);
+            }
+        }
+        let (stay, leave) = (new_group(memory, &staying)?, new_group(memory, &leaving)?);
+        directory.set_group(groups, leave);
+        directory.word(0).store(groups as u64 + 1, Release);
+        directory.set_group(source, stay);
+        memory.retire(group.slots, group.lines * LINE_SLOTS);
+        Some(())
+    }
+
+    /// Merges the last group into the one it was split from.
+    fn merge(&self, state: &mut TableState, memory: &mut Memory<'_>) -> Option<()> {
+        let directory = self.directory()?;
+        let last = directory.groups() - 1;
+        let target = last - (directory.groups().next_power_of_two() >> 1);
+        let (from, into) = (directory.group(last), directory.group(target));
+        let merged: ArrayVec<Slot, { 2 * LINES_MAX * LINE_SLOTS }> = [from, into]
+            .iter()
+            .flatten()
+            .flat_map(|group| (0..group.lines * LINE_SLOTS).map(|index| Slot(group.slot(index).load(Relaxed))))
+            .filter(|slot| slot.0 != 0)
+            .collect();
+        if lines_for(merged.len()) > LINES_MAX {
+            return None;
+        }
+        let group = new_group(memory, &merged)?;
+        directory.set_group(target, group);
+        directory.word(0).store(last as u64, Release);
+        for old in [from, into].into_iter().flatten() {
+            memory.retire(old.slots, old.lines * LINE_SLOTS);
+        }
+        let words = directory_words(last + last / 4);
+        if words * 2 < state.directory_words as usize {
+            self.resize_directory(state, memory, words);
+        }
+        Some(())
+    }
+
+    /// Walks the table: calls `visit` for each item of the next group and gives the hand's next position, `None` at the
+    /// end. Items that are inserted or moved between calls may be visited twice or not at all.
+    pub(crate) fn walk(&self, hand: Hand, mut visit: impl FnMut(Found, u8)) -> Option<Hand> {
+        let directory = self.directory()?;
+        if let Some(group) = (hand.group < directory.groups()).then(|| directory.group(hand.group)).flatten() {
+            for index in 0..group.lines * LINE_SLOTS {
+                let slot = Slot(group.slot(index).load(Relaxed));
+                if let Some(location) = slot.location() {
+                    visit(Found { group: hand.group, index, location }, slot.rank());
+                }
+            }
+        }
+        let next = hand.group + 1;
+        (next < directory.groups()).then_some(Hand { group: next })
+    }
+
+    /// Calls `visit` for each item that may have the hash of which `tag_and_low` keeps the tag and the low bits.
+    pub(crate) fn matching(&self, part: HashPart, mut visit: impl FnMut(Found)) {
+        let Some(directory) = self.directory() else { return };
+        let groups = directory.groups();
+        let (tag, low) = (u64::from(part.0 >> HashPart::LOW_BITS), u64::from(part.0 & ((1 << HashPart::LOW_BITS) - 1)));
+        let step = 1 << HashPart::LOW_BITS;
+        for whole in (low..(groups.next_power_of_two() as u64).max(low + 1)).step_by(step) {
+            let at = group_of(whole, groups);
+            let Some(group) = directory.group(at) else { continue };
+            for index in 0..group.lines * LINE_SLOTS {
+                let slot = Slot(group.slot(index).load(Relaxed));
+                if slot.tag() == tag
+                    && let Some(location) = slot.location()
+                {
+                    visit(Found { group: at, index, location });
+                }
+            }
+        }
+    }
+}
+
+/// 32 bits of a hash, enough to find its group and tag again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HashPart(pub(crate) u32);
+
+impl HashPart {
+    const LOW_BITS: u32 = 32 - TAG_BITS;
+
+    /// The part of a hash.
+    pub(crate) fn of(hash: u64) -> Self {
+        Self((tag_of(hash) as u32) << Self::LOW_BITS | (hash as u32) & ((1 << Self::LOW_BITS) - 1))
+    }
+}
+
+/// Lays a group out anew with `lines` lines; `false` when there is no memory.
+fn relayout(directory: Directory, at: usize, old: Option<Group>, lines: usize, memory: &mut Memory<'_>) -> bool {
+    let Some(slots) = memory.allocate(lines * LINE_SLOTS) else { return false };
+    let group = Group { slots, lines, items: old.map_or(0, |old| old.items) };
+    if let Some(old) = old {
+        for index in 0..old.lines * LINE_SLOTS {
+            let slot = Slot(old.slot(index).load(Relaxed));
+            if slot.0 != 0 {
+                group.place(slot);
+            }
+        }
+    }
+    directory.set_group(at, Some(group));
+    if let Some(old) = old {
+        memory.retire(old.slots, old.lines * LINE_SLOTS);
+    }
+    true
+}
+
+/// A group of these slots, none if there are none. The outer `None`: no memory.
+#[expect(clippy::option_option, reason = "no memory and no group are different things")]
+fn new_group(memory: &mut Memory<'_>, slots: &[Slot]) -> Option<Option<Group>> {
+    if slots.is_empty() {
+        return Some(None);
+    }
+    let lines = lines_for(slots.len()).min(LINES_MAX);
+    let group = Group { slots: memory.allocate(lines * LINE_SLOTS)?, lines, items: slots.len() };
+    for slot in slots {
+        group.place(*slot);
+    }
+    Some(Some(group))
+}
+
+/// Starts loading the cache line of an address, which need not be valid.
+#[inline]
+pub(crate) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults and changes nothing but caches.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -1,0 +1,117 @@
+//! When the memory of expired items comes back: coarse time windows per vBucket.
+//!
+//! ```text
+//!   list    start s | width s | entries: 32 bits of a key's hash each
+//!   width   32 s up to half an hour ahead, 1024 s up to 18 hours, 32768 s beyond
+//! ```
+//! An item has at least one entry at or before its expiry (its mark `EXPIRY_QUEUED`), found again by its hash: an entry
+//! refers to no memory. When a narrow window has passed, each of its entries is looked up; what has expired is freed,
+//! what was given a later expiry is entered anew. A wide window is taken apart into narrower ones when it starts.
+//! So the cost is per expiring item, never per living one, and an expired item is gone at most one narrow window late.
+
+use memory::{Tenant, TenantCache, TenantVec};
+
+use super::table::HashPart;
+
+const WIDTHS_S: [u32; 3] = [32, 1024, 32768];
+/// A width is used up to so many windows ahead.
+const WINDOWS: u32 = 64;
+
+struct List {
+    start_s: u32,
+    width_s: u32,
+    entries: TenantVec<HashPart>,
+}
+
+impl List {
+    /// When it must be looked at: a narrow one when it has passed, a wide one when it starts.
+    fn due_s(&self) -> u32 {
+        if self.width_s == WIDTHS_S[0] { self.start_s.saturating_add(self.width_s) } else { self.start_s }
+    }
+}
+
+/// The windows of one vBucket, in no order; there are a few dozen at most.
+#[derive(Default)]
+pub(crate) struct ExpiryWheel {
+    lists: TenantVec<List>,
+}
+
+impl ExpiryWheel {
+    /// Enters an item and gives when its list is due; `None` when there is no memory.
+    pub(crate) fn enter(
+        &mut self,
+        part: HashPart,
+        expiry_s: u32,
+        now_s: u32,
+        tenant: &Tenant,
+        cache: &mut TenantCache,
+    ) -> Option<u32> {
+        let ahead_s = expiry_s.saturating_sub(now_s);
+        let width_s = WIDTHS_S.into_iter().find(|width_s| ahead_s / width_s < WINDOWS).unwrap_or(WIDTHS_S[2]);
+        let start_s = expiry_s - expiry_s % width_s;
+        let lists = self.lists.as_mut_slice();
+        if let Some(list) = lists.iter_mut().find(|list| (list.start_s, list.width_s) == (start_s, width_s)) {
+            if list.entries.as_slice().len() == list.entries.capacity() {
+                deduplicate(&mut list.entries);
+            }
+            return list.entries.push(tenant, cache, part).then(|| list.due_s());
+        }
+        let mut entries = TenantVec::new();
+        if !self.lists.reserve(tenant, cache) || !entries.push(tenant, cache, part) {
+            return None;
+        }
+        let list = List { start_s, width_s, entries };
+        let due_s = list.due_s();
+        self.lists.push(tenant, cache, list).then_some(due_s)
+    }
+
+    /// When the next list is due, in unix seconds.
+    pub(crate) fn due_s(&self) -> Option<u32> {
+        self.lists.as_slice().iter().map(List::due_s).min()
+    }
+
+    /// Takes up to `limit` entries out of the lists that are due.
+    pub(crate) fn take_due(
+        &mut self,
+        now_s: u32,
+        limit: usize,
+        tenant: &Tenant,
+        cache: &mut TenantCache,
+        taken: &mut Vec<HashPart>,
+    ) {
+        while taken.len() < limit {
+            let Some(at) = self.lists.as_slice().iter().position(|list| list.due_s() <= now_s) else { return };
+            let list = &mut self.lists.as_mut_slice()[at];
+            let len = list.entries.as_slice().len();
+            let keep = len.saturating_sub(limit - taken.len());
+            taken.extend_from_slice(&list.entries.as_slice()[keep..]);
+            list.entries.truncate(keep);
+            if keep == 0 {
+                list.entries.clear(tenant, cache);
+                self.lists.remove(at);
+            }
+        }
+    }
+
+    /// Gives all memory back.
+    pub(crate) fn clear(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
+        for list in self.lists.as_mut_slice() {
+            list.entries.clear(tenant, cache);
+        }
+        self.lists.clear(tenant, cache);
+    }
+}
+
+/// Removes repeated entries of a full list, so that touching the same keys again and again cannot make it grow.
+fn deduplicate(entries: &mut TenantVec<HashPart>) {
+    let slice = entries.as_mut_slice();
+    slice.sort_unstable();
+    let mut kept = 0;
+    for at in 0..slice.len() {
+        if at == 0 || slice[at] != slice[at - 1] {
+            slice[kept] = slice[at];
+            kept += 1;
+        }
+    }
+    entries.truncate(kept);
+}

@@ -1,0 +1,36 @@
+//! The KV engine: buckets of vBuckets, their index, items, expiry and eviction, and the protocol sessions on top.
+//!
+//! The engine knows no socket, thread or clock: time comes in through [`Cx`], bytes through [`session::Session`].
+//! Reading order: [`bucket`] (what a client of the engine calls), [`entry`] (one key under its vBucket's lock),
+//! [`index`] (where items are), then the sessions.
+#![deny(unsafe_code)]
+
+pub mod bucket;
+pub mod cluster_config;
+pub mod cx;
+pub mod document;
+pub mod entry;
+pub mod error;
+mod eviction;
+#[allow(unsafe_code)]
+mod index;
+pub mod key;
+pub mod meters;
+pub mod mutation;
+pub mod node;
+pub mod pager;
+pub mod session;
+pub mod settings;
+pub mod stats;
+pub mod users;
+
+pub use bucket::Bucket;
+pub use cx::{Cx, Now};
+pub use document::{Document, PinnedValue};
+pub use entry::Entry;
+pub use error::KvError;
+pub use key::{Key, Place, VbId};
+pub use meters::Meter;
+pub use mutation::{Expiry, LargeItem, Mutated, Mutation, Store, StoreKind, Value};
+pub use node::Node;
+pub use settings::{BucketKind, BucketSettings, Eviction, Limits, NodeSettings};

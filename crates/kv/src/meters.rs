@@ -1,0 +1,50 @@
+//! The one table of meters: `stats`, `/metrics` and the console read it.
+
+macro_rules! meters {
+    ($($variant:ident $name:literal $help:literal;)*) => {
+        /// A per-bucket event counter.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Meter { $(#[doc = $help] $variant,)* }
+
+        impl Meter {
+            /// All meters in table order.
+            pub const ALL: &'static [Meter] = &[$(Meter::$variant,)*];
+            /// Number of meters.
+            pub const COUNT: usize = Self::ALL.len();
+            /// Name, as `stats` prints it; `/metrics` adds `dormouse_bucket_` and `_total`.
+            pub const fn name(self) -> &'static str { match self { $(Meter::$variant => $name,)* } }
+            /// One line of help.
+            pub const fn help(self) -> &'static str { match self { $(Meter::$variant => $help,)* } }
+        }
+    };
+}
+
+meters! {
+    CmdGet "cmd_get" "Retrievals, hits and misses";
+    CmdSet "cmd_set" "Stores of every kind";
+    CmdFlush "cmd_flush" "flush_all commands";
+    CmdTouch "cmd_touch" "Touches, gat included";
+    CmdMeta "cmd_meta" "Meta commands";
+    GetHits "get_hits" "Retrievals that found a document";
+    GetMisses "get_misses" "Retrievals that found none";
+    GetExpired "get_expired" "Retrievals that met an expired document";
+    GetFlushed "get_flushed" "Retrievals that met a flushed document";
+    DeleteHits "delete_hits" "Deletes that found a document";
+    DeleteMisses "delete_misses" "Deletes that found none";
+    IncrHits "incr_hits" "Increments that found a document";
+    IncrMisses "incr_misses" "Increments that found none";
+    DecrHits "decr_hits" "Decrements that found a document";
+    DecrMisses "decr_misses" "Decrements that found none";
+    CasHits "cas_hits" "Conditional stores that matched";
+    CasMisses "cas_misses" "Conditional stores on a missing document";
+    CasBadval "cas_badval" "Conditional stores on another version";
+    TouchHits "touch_hits" "Touches that found a document";
+    TouchMisses "touch_misses" "Touches that found none";
+    StoreTooLarge "store_too_large" "Stores refused for their size";
+    StoreNoMemory "store_no_memory" "Stores refused by the memory budget";
+    TotalItems "total_items" "Items stored since the start";
+    Evictions "evictions" "Items evicted to stay within the budget";
+    ExpiredReclaimed "expired_reclaimed" "Expired items whose memory came back";
+    Locks "get_locked" "Documents locked";
+}

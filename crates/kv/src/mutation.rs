@@ -1,0 +1,125 @@
+//! The arguments and results of operations that change a document.
+
+use memory::LargeBlock;
+
+/// What a new expiry shall be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// Keep the document's own (preserve-TTL); none for a new document.
+    Keep,
+    /// Absolute seconds since 1970; 0 = never. A time not after now makes the document vanish at once.
+    At(u32),
+}
+
+impl Expiry {
+    /// From a memcached/Couchbase protocol field: 0 never, up to 30 days relative, above absolute, negative already expired.
+    pub fn from_protocol(exptime: i64, now_unix_s: u32) -> Self {
+        const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
+        match exptime {
+            0 => Self::At(0),
+            i64::MIN..0 => Self::At(1),
+            1..=RELATIVE_MAX_S => {
+                Self::At(u32::try_from(i64::from(now_unix_s) + exptime).unwrap_or(u32::MAX))
+            }
+            _ => Self::At(u32::try_from(exptime).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
+/// The condition and manner of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// Store whatever is there. With a CAS: only over that version ([`crate::KvError::NotFound`] if missing).
+    Set,
+    /// Only if missing ([`crate::KvError::Exists`]).
+    Add,
+    /// Only if present ([`crate::KvError::NotFound`]).
+    Replace,
+    /// Add the value behind the present one ([`crate::KvError::NotStored`] if missing); flags and expiry stay.
+    Append,
+    /// Add the value before the present one.
+    Prepend,
+}
+
+/// The bytes of a value to store.
+pub enum Value<'a> {
+    /// Bytes in the input buffer; they are copied.
+    Bytes(&'a [u8]),
+    /// A large value already in item memory, from [`crate::Bucket::prepare_large`]; it is linked, not copied.
+    Large(LargeItem),
+}
+
+impl Value<'_> {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Large(item) => item.len(),
+        }
+    }
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What to store, without any condition.
+pub struct Store<'a> {
+    /// The client's flags.
+    pub flags: u32,
+    /// The new expiry.
+    pub expiry: Expiry,
+    /// Datatype bits.
+    pub datatype: u8,
+    /// The value.
+    pub value: Value<'a>,
+    /// An explicit CAS (meta `E`, with-meta); 0 = the next of the vBucket's clock.
+    pub new_cas: u64,
+}
+
+/// A store with its condition: what SET, ADD, REPLACE, APPEND, PREPEND and CAS are.
+pub struct Mutation<'a> {
+    /// Condition and manner.
+    pub kind: StoreKind,
+    /// Required CAS of the present version; 0 = any.
+    pub cas: u64,
+    /// What to store.
+    pub store: Store<'a>,
+}
+
+/// What a change did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mutated {
+    /// The document's CAS now (for a lock: the lock's CAS).
+    pub cas: u64,
+    /// The sequence number of the change.
+    pub seqno: u64,
+    /// The vBucket's history id (mutation token).
+    pub vb_uuid: u64,
+}
+
+/// A large item under construction in the bucket's memory. Fill [`LargeItem::bytes_mut`], then store it.
+/// Dropped without being stored, its memory goes back.
+pub struct LargeItem {
+    pub(crate) block: LargeBlock,
+    pub(crate) value_offset: usize,
+}
+
+impl LargeItem {
+    /// The value's bytes, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.block.bytes_mut().split_at_mut(self.value_offset).1
+    }
+    /// The value's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.block.bytes().split_at(self.value_offset).1
+    }
+    /// Length of the value in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes().len()
+    }
+    /// Whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,28 @@
+//! The background duties of all buckets: delayed flushes, reclaiming of flushed and expired items, the memory budget.
+//!
+//! The caller owns the thread: it calls [`turn`], sleeps until the deadline it gives (for ever if there is none), or
+//! until the doorbell rings. Nothing is looked at while nothing is armed.
+
+use crate::Cx;
+
+/// Does everything that is due. Gives the wall-clock second at which something is due next.
+pub fn turn(cx: &mut Cx) -> Option<u32> {
+    cx.node.doorbell().answer();
+    cx.tend();
+    let mut next: Option<u32> = None;
+    for bucket in cx.node.buckets() {
+        bucket.flush_when_due(cx);
+        if bucket.take_flushed() {
+            bucket.reclaim_flushed(cx);
+        }
+        if bucket.expiry_due_s().is_some_and(|due_s| due_s <= cx.now.unix_s) {
+            bucket.reclaim_expired(cx);
+        }
+        bucket.keep_within_budget(cx);
+        for due_s in [bucket.flush_due_s(), bucket.expiry_due_s()].into_iter().flatten() {
+            next = Some(next.map_or(due_s, |next| next.min(due_s)));
+        }
+    }
+    cx.end_batch();
+    next
+}

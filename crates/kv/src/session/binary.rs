@@ -1,0 +1,524 @@
+//! The memcached binary protocol: what each opcode does, answered byte for byte as memcached 1.6 answers.
+//!
+//! Quiet opcodes leave out the answer of a success (reads: of a miss); errors are always answered.
+//!
+//! COMPAT, where memcached is not followed, because the frame's boundary is known and the connection can live:
+//! * after an invalid frame memcached answers `EINVAL` (or "Unknown command" where lengths contradict each other) and
+//!   closes; here the answer is the same and the connection stays;
+//! * after an unknown opcode with a key memcached swallows the wrong number of bytes; here the frame is skipped;
+//! * TOUCH and GAT with a value: memcached reads the value as the next request; here it is `EINVAL`.
+//!
+//! Frames of a Couchbase port go on to [`super::couchbase`].
+
+mod login;
+mod statistics;
+
+pub(super) use statistics::answer as statistics;
+
+use wire::binary::response::{done, hit};
+use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Status};
+
+use super::counter::{self, Count};
+use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase};
+use crate::bucket::Arithmetic;
+use crate::key::KEY_MAX;
+use crate::{Bucket, Cx, Document, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, Value};
+
+/// Bytes memcached counts for an item beside key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
+const ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
+/// Bytes memcached counts for flags other than 0.
+const FLAGS_LEN: usize = 4;
+
+const GAT_EXTRAS: usize = 4;
+const COUNTER_EXTRAS: usize = 20;
+/// Expiry of a counter request that must not create.
+const COUNTER_MUST_EXIST: u32 = 0xffff_ffff;
+
+/// The document key of a request, to be placed before it is executed; `None` if it has none, or not a valid one.
+#[inline]
+pub fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
+    if peer.port == Port::Couchbase {
+        return couchbase::key(peer, request);
+    }
+    let opcode = request.header.opcode.0;
+    // NOOP, VERSION, STAT, SASL: no document key. (0x07 to 0x1f hold others between the data opcodes.)
+    let has_key = matches!(opcode, 0x00..=0x06 | 0x09 | 0x0c..=0x0f | 0x11..=0x16 | 0x19..=0x1a | 0x1c..=0x1e | 0x23..=0x24);
+    (has_key && is_key(request.key)).then_some(Key::plain(request.key))
+}
+
+#[inline]
+fn is_key(key: &[u8]) -> bool {
+    !key.is_empty() && key.len() <= KEY_MAX
+}
+
+/// Whether requests behind this one can only be parsed once it has been executed.
+#[inline]
+pub fn changes_session(request: &Request<'_>) -> bool {
+    matches!(
+        request.header.opcode,
+        Opcode::QUIT
+            | Opcode::QUITQ
+            | Opcode::HELLO
+            | Opcode::SASL_AUTH
+            | Opcode::SASL_STEP
+            | Opcode::SELECT_BUCKET
+    )
+}
+
+/// What is to be done with a body, before any of it is taken.
+#[inline]
+pub fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admission<'a> {
+    if peer.port == Port::Couchbase {
+        return couchbase::admit(peer, request, body);
+    }
+    if peer.must_log_in() {
+        return login::admit(request);
+    }
+    let Some(store) = StoreRequest::of(request) else { return Admission::Inline };
+    let flags_len = if store.flags == 0 { 0 } else { FLAGS_LEN };
+    if ITEM_OVERHEAD + request.key.len() + flags_len + body > peer.value_limit {
+        return Admission::Refuse(Refusal::TooBig);
+    }
+    Admission::Store(Key::plain(request.key))
+}
+
+/// A store of valid shape.
+struct StoreRequest {
+    kind: StoreKind,
+    flags: u32,
+    exptime: u32,
+}
+
+impl StoreRequest {
+    #[inline]
+    fn of(request: &Request<'_>) -> Option<Self> {
+        if !is_key(request.key) || request.header.magic != Magic::REQUEST {
+            return None;
+        }
+        let kind = match request.header.opcode {
+            Opcode::SET | Opcode::SETQ => StoreKind::Set,
+            Opcode::ADD | Opcode::ADDQ => StoreKind::Add,
+            Opcode::REPLACE | Opcode::REPLACEQ => StoreKind::Replace,
+            Opcode::APPEND | Opcode::APPENDQ => StoreKind::Append,
+            Opcode::PREPEND | Opcode::PREPENDQ => StoreKind::Prepend,
+            _ => return None,
+        };
+        match (kind, request.extras) {
+            (StoreKind::Append | StoreKind::Prepend, []) => Some(Self { kind, flags: 0, exptime: 0 }),
+            (StoreKind::Append | StoreKind::Prepend, _) => None,
+            (_, &[f0, f1, f2, f3, e0, e1, e2, e3]) => Some(Self {
+                kind,
+                flags: u32::from_be_bytes([f0, f1, f2, f3]),
+                exptime: u32::from_be_bytes([e0, e1, e2, e3]),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Executes one request.
+#[inline]
+pub fn execute(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    at: At,
+    body: Body<'_>,
+    cx: &mut Cx,
+    out: &mut Output,
+) {
+    if peer.port == Port::Couchbase {
+        return couchbase::execute(peer, request, at, body, cx, out);
+    }
+    if peer.close {
+        return;
+    }
+    if peer.must_log_in() && !login::is_allowed(request.header.opcode) {
+        answer_error(&request.header, Status::AUTH_ERROR, out);
+        peer.close = true;
+        return;
+    }
+    if request.header.magic != Magic::REQUEST || request.key.len() > KEY_MAX {
+        return answer_error(&request.header, Status::EINVAL, out);
+    }
+    let Some(bucket) = peer.bucket.as_deref() else {
+        return answer_error(&request.header, Status::NO_BUCKET, out);
+    };
+    match request.header.opcode {
+        Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => get(bucket, request, at, &body, cx, out),
+        Opcode::SET
+        | Opcode::SETQ
+        | Opcode::ADD
+        | Opcode::ADDQ
+        | Opcode::REPLACE
+        | Opcode::REPLACEQ
+        | Opcode::APPEND
+        | Opcode::APPENDQ
+        | Opcode::PREPEND
+        | Opcode::PREPENDQ => store(bucket, peer.value_limit, request, at, body, cx, out),
+        Opcode::DELETE | Opcode::DELETEQ => delete(bucket, request, at, &body, cx, out),
+        Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => {
+            count(bucket, request, at, &body, cx, out);
+        }
+        Opcode::TOUCH | Opcode::GAT | Opcode::GATQ | Opcode::GATK | Opcode::GATKQ => {
+            touch(bucket, request, at, &body, cx, out);
+        }
+        _ => execute_other(peer, request, &body, cx, out),
+    }
+}
+
+/// What is not about one key.
+#[cold]
+fn execute_other(peer: &mut Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+    let header = &request.header;
+    let is_bare = header.body_len == 0;
+    match header.opcode {
+        Opcode::NOOP if is_bare => out.bytes(&done(header, 0)),
+        Opcode::VERSION if is_bare => {
+            let version = &cx.node.settings().version;
+            out.bytes(Reply::to(header, Status::SUCCESS).head(&[], 0, version.len()).as_bytes());
+            out.bytes(version.as_bytes());
+        }
+        Opcode::QUIT | Opcode::QUITQ if is_bare => {
+            if header.opcode == Opcode::QUIT {
+                out.bytes(&done(header, 0));
+            }
+            peer.close = true;
+        }
+        Opcode::FLUSH | Opcode::FLUSHQ => flush(peer, request, body, cx, out),
+        Opcode::STAT if request.extras.is_empty() && is_empty(body) => {
+            let known = peer.bucket.as_deref().is_some_and(|bucket| statistics(bucket, peer, request, cx, out));
+            if !known {
+                answer_error(header, Status::KEY_ENOENT, out);
+            }
+        }
+        Opcode::SASL_LIST_MECHS | Opcode::SASL_AUTH | Opcode::SASL_STEP if peer.login_required => {
+            login::execute(peer, request, body, cx, out);
+        }
+        Opcode::NOOP | Opcode::VERSION | Opcode::QUIT | Opcode::QUITQ | Opcode::STAT => {
+            answer_error(header, Status::EINVAL, out);
+        }
+        _ => answer_error(header, Status::UNKNOWN_COMMAND, out),
+    }
+}
+
+fn is_empty(body: &Body<'_>) -> bool {
+    matches!(body, Body::Inline([]))
+}
+
+#[inline]
+fn placed(bucket: &Bucket, key: Key<'_>, at: At) -> Place {
+    at.unwrap_or_else(|| bucket.locate(key))
+}
+
+/// A document as the answer to a retrieval.
+#[inline]
+fn answer_hit(header: &Header, key: &[u8], document: &Document<'_>, out: &mut Output) {
+    let value_len = document.value().len();
+    out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), key.len(), value_len));
+    if !key.is_empty() {
+        out.bytes(key);
+    }
+    out.value(document);
+}
+
+/// The key is echoed by those opcodes that say so.
+#[inline]
+fn echoed<'a>(request: &Request<'a>) -> &'a [u8] {
+    match request.header.opcode {
+        Opcode::GETK | Opcode::GETKQ | Opcode::GATK | Opcode::GATKQ => request.key,
+        _ => &[],
+    }
+}
+
+#[inline]
+fn get(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+    let header = &request.header;
+    if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
+        return answer_error(header, Status::EINVAL, out);
+    }
+    let key = Key::plain(request.key);
+    let echo = echoed(request);
+    let found = bucket.read(cx, key, placed(bucket, key, at), |document| match document {
+        Some(document) => {
+            answer_hit(header, echo, &document, out);
+            true
+        }
+        None => false,
+    });
+    if !found {
+        answer_miss(header, echo, out);
+    }
+}
+
+/// A miss: with the key where it is echoed, else with a text; quiet opcodes say nothing.
+fn answer_miss(header: &Header, echo: &[u8], out: &mut Output) {
+    if header.opcode.is_quiet() {
+        return;
+    }
+    if echo.is_empty() {
+        return answer_error(header, Status::KEY_ENOENT, out);
+    }
+    out.bytes(Reply::to(header, Status::KEY_ENOENT).head(&[], echo.len(), 0).as_bytes());
+    out.bytes(echo);
+}
+
+#[inline]
+fn store(
+    bucket: &Bucket,
+    value_limit: usize,
+    request: &Request<'_>,
+    at: At,
+    body: Body<'_>,
+    cx: &mut Cx,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    let Some(StoreRequest { kind, flags, exptime }) = StoreRequest::of(request) else {
+        return answer_error(header, Status::EINVAL, out);
+    };
+    let key = Key::plain(request.key);
+    let place = placed(bucket, key, at);
+    let value = body.into_value();
+    let is_extension = matches!(kind, StoreKind::Append | StoreKind::Prepend);
+    if is_extension {
+        let limit = value_limit.saturating_sub(ITEM_OVERHEAD + key.bytes.len() + value.len());
+        let is_too_long = bucket.with_entry(cx, key, place, |entry| {
+            entry.document().is_some_and(|document| {
+                let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
+                (header.cas == 0 || header.cas == document.cas()) && flags_len + document.value().len() > limit
+            })
+        });
+        if is_too_long {
+            return answer_error(header, Status::NOT_STORED, out);
+        }
+    }
+    // A CAS makes ADD and REPLACE plain compare-and-set, as in memcached.
+    let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
+    let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
+    let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
+    match bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }) {
+        Ok(mutated) => {
+            if !header.opcode.is_quiet() {
+                out.bytes(&done(header, mutated.cas));
+            }
+        }
+        Err(error) => {
+            if matches!(error, KvError::NoMemory | KvError::TooBig) && kind == StoreKind::Set {
+                // A client that could not store the new value must not go on reading the old one.
+                let _ = bucket.remove(cx, key, place, 0);
+            }
+            answer_error(header, status_of(error), out);
+        }
+    }
+}
+
+fn delete(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+    let header = &request.header;
+    if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
+        return answer_error(header, Status::EINVAL, out);
+    }
+    let key = Key::plain(request.key);
+    match bucket.remove(cx, key, placed(bucket, key, at), header.cas) {
+        Ok(_) if header.opcode.is_quiet() => {}
+        Ok(_) => out.bytes(&done(header, 0)),
+        Err(error) => answer_error(header, status_of(error), out),
+    }
+}
+
+/// The arguments of a counter operation.
+fn counter_arguments(extras: &[u8]) -> Option<(u64, u64, u32)> {
+    if extras.len() != COUNTER_EXTRAS {
+        return None;
+    }
+    let (delta, rest) = extras.split_first_chunk()?;
+    let (initial, rest) = rest.split_first_chunk()?;
+    let (exptime, _) = rest.split_first_chunk()?;
+    Some((u64::from_be_bytes(*delta), u64::from_be_bytes(*initial), u32::from_be_bytes(*exptime)))
+}
+
+/// A counter operation as the engine takes it.
+pub(super) fn arithmetic(request: &Request<'_>, now_unix_s: u32) -> Option<Arithmetic> {
+    let (delta, initial, exptime) = counter_arguments(request.extras)?;
+    Some(Arithmetic {
+        delta,
+        decrement: matches!(request.header.opcode, Opcode::DECREMENT | Opcode::DECREMENTQ),
+        initial: (exptime != COUNTER_MUST_EXIST).then_some(initial),
+        expiry: Expiry::from_protocol(i64::from(exptime), now_unix_s),
+        cas: request.header.cas,
+        new_cas: 0,
+        keep_length: false,
+    })
+}
+
+fn count(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+    let header = &request.header;
+    let how = arithmetic(request, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
+    let Some(how) = how else { return answer_error(header, Status::EINVAL, out) };
+    let key = Key::plain(request.key);
+    let mut existed = false;
+    let counted = bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX).and_then(|()| {
+        bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
+            let document = entry.document();
+            existed = document.is_some();
+            // COMPAT: memcached looks at an empty value before the CAS.
+            if document.is_some_and(|document| document.value().is_empty()) {
+                return Err(KvError::DeltaBadValue);
+            }
+            let Some(initial) = how.initial.filter(|_| !existed) else {
+                let Arithmetic { delta, decrement, cas, .. } = how;
+                return counter::count(entry, Count { delta, decrement, cas, new_cas: 0 });
+            };
+            let mut digits = [0; counter::NUMBER_MAX];
+            let len = counter::write_decimal(&mut digits, initial);
+            let value = Value::Bytes(digits.get(..len).unwrap_or(&digits));
+            let store = Store { flags: 0, expiry: how.expiry, datatype: 0, value, new_cas: 0 };
+            entry.store(store).map(|mutated| (initial, mutated.cas))
+        })
+    });
+    let (hits, misses) = if how.decrement {
+        (Meter::DecrHits, Meter::DecrMisses)
+    } else {
+        (Meter::IncrHits, Meter::IncrMisses)
+    };
+    match counted {
+        Ok(_) if existed => bucket.count(cx, hits, 1),
+        Err(KvError::NotFound) => bucket.count(cx, misses, 1),
+        _ => {}
+    }
+    match counted {
+        Ok(_) if header.opcode.is_quiet() => {}
+        Ok((number, cas)) => {
+            let reply = Reply { cas, ..Reply::to(header, Status::SUCCESS) };
+            out.bytes(reply.head(&[], 0, size_of::<u64>()).as_bytes());
+            out.bytes(&number.to_be_bytes());
+        }
+        Err(error) => answer_error(header, status_of(error), out),
+    }
+}
+
+/// The expiry of TOUCH and GAT.
+pub(super) fn touch_expiry(extras: &[u8], now_unix_s: u32) -> Option<Expiry> {
+    let exptime: [u8; GAT_EXTRAS] = extras.try_into().ok()?;
+    Some(Expiry::from_protocol(i64::from(u32::from_be_bytes(exptime)), now_unix_s))
+}
+
+fn touch(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+    let header = &request.header;
+    let expiry =
+        touch_expiry(request.extras, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
+    let Some(expiry) = expiry else { return answer_error(header, Status::EINVAL, out) };
+    let key = Key::plain(request.key);
+    let echo = echoed(request);
+    let result = bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
+        entry.set_expiry(expiry)?;
+        entry.record_access();
+        let document = entry.document().ok_or(KvError::NotFound)?;
+        if header.opcode == Opcode::TOUCH {
+            out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), 0, 0));
+        } else {
+            answer_hit(header, echo, &document, out);
+        }
+        Ok(())
+    });
+    bucket.count(cx, Meter::CmdTouch, 1);
+    match result {
+        Ok(()) => bucket.count(cx, Meter::TouchHits, 1),
+        Err(KvError::NotFound) => {
+            bucket.count(cx, Meter::TouchMisses, 1);
+            answer_miss(header, echo, out);
+        }
+        Err(error) => answer_error(header, status_of(error), out),
+    }
+}
+
+fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+    let header = &request.header;
+    let at_unix_s = match *request.extras {
+        [] => 0,
+        [b0, b1, b2, b3] => {
+            let exptime = u32::from_be_bytes([b0, b1, b2, b3]);
+            match Expiry::from_protocol(i64::from(exptime), cx.now.unix_s) {
+                Expiry::At(at) if at > cx.now.unix_s => at,
+                _ => 0,
+            }
+        }
+        _ => return answer_error(header, Status::EINVAL, out),
+    };
+    if !request.key.is_empty() || !is_empty(body) {
+        return answer_error(header, Status::EINVAL, out);
+    }
+    if let Some(bucket) = peer.bucket.as_deref() {
+        bucket.flush(cx, at_unix_s);
+    }
+    if header.opcode == Opcode::FLUSH {
+        out.bytes(&done(header, 0));
+    }
+}
+
+/// Answers a request whose body is not taken.
+pub fn refuse(peer: &mut Peer, request: &Request<'_>, refusal: Refusal, cx: &mut Cx, out: &mut Output) {
+    if peer.port == Port::Couchbase {
+        return couchbase::refuse(peer, request, refusal, cx, out);
+    }
+    let header = &request.header;
+    if peer.must_log_in() {
+        answer_error(header, Status::AUTH_ERROR, out);
+        peer.close = true;
+        return;
+    }
+    let Some(store) = StoreRequest::of(request) else {
+        let is_known = key(peer, request).is_some() || header.opcode.0 <= Opcode::PREPENDQ.0;
+        return answer_error(header, if is_known { Status::EINVAL } else { Status::UNKNOWN_COMMAND }, out);
+    };
+    let (status, meter) = match refusal {
+        Refusal::TooBig | Refusal::BadTrailer => (Status::E2BIG, Meter::StoreTooLarge),
+        Refusal::NoMemory | Refusal::NotAllowed => (Status::ENOMEM, Meter::StoreNoMemory),
+    };
+    if let Some(bucket) = peer.bucket.as_deref() {
+        bucket.count(cx, meter, 1);
+        if store.kind == StoreKind::Set {
+            // A client that could not store the new value must not go on reading the old one.
+            let key = Key::plain(request.key);
+            let _ = bucket.remove(cx, key, bucket.locate(key), 0);
+        }
+    }
+    answer_error(header, status, out);
+}
+
+/// Answers a frame that cannot be executed.
+pub fn error(peer: &mut Peer, error: &Error, cx: &mut Cx, out: &mut Output) {
+    if peer.port == Port::Couchbase {
+        return couchbase::error(peer, error, cx, out);
+    }
+    if peer.close {
+        return;
+    }
+    match error.kind {
+        ErrorKind::Magic => peer.close = true,
+        ErrorKind::Lengths => answer_error(&error.header, Status::UNKNOWN_COMMAND, out),
+        ErrorKind::KeyTooLong => answer_error(&error.header, Status::EINVAL, out),
+        ErrorKind::FrameTooBig => answer_error(&error.header, Status::E2BIG, out),
+    }
+}
+
+/// An error with memcached's text as its body.
+#[cold]
+pub(super) fn answer_error(header: &Header, status: Status, out: &mut Output) {
+    let text = status.memcached_text();
+    out.bytes(Reply::to(header, status).head(&[], 0, text.len()).as_bytes());
+    out.bytes(text.as_bytes());
+}
+
+/// The engine's errors in memcached's terms.
+fn status_of(error: KvError) -> Status {
+    match error {
+        KvError::NotFound => Status::KEY_ENOENT,
+        // memcached knows no document locks: to its clients a locked document is one whose CAS is another.
+        KvError::Exists | KvError::Locked => Status::KEY_EEXISTS,
+        KvError::NotStored | KvError::NotLocked => Status::NOT_STORED,
+        KvError::TooBig => Status::E2BIG,
+        KvError::DeltaBadValue => Status::DELTA_BADVAL,
+        KvError::NoMemory => Status::ENOMEM,
+        KvError::BucketGone => Status::NO_BUCKET,
+    }
+}

@@ -1,0 +1,63 @@
+//! SASL on a memcached port that demands a login: PLAIN, as memcached with `-S` offers it.
+
+use wire::binary::{Opcode, Reply, Request, Status};
+use wire::sasl::{Mechanism, Plain};
+
+use super::super::{Admission, Body, Output, Peer, Refusal};
+use super::answer_error;
+use crate::Cx;
+
+/// Longest SASL message that is looked at.
+const MESSAGE_MAX: usize = 4096;
+
+/// What may be asked before the login.
+pub(super) fn is_allowed(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::SASL_LIST_MECHS | Opcode::SASL_AUTH | Opcode::SASL_STEP | Opcode::VERSION)
+}
+
+/// Which bodies are taken before the login.
+pub(super) fn admit<'a>(request: &Request<'a>) -> Admission<'a> {
+    if is_allowed(request.header.opcode) && request.header.value_len() <= MESSAGE_MAX {
+        Admission::Inline
+    } else {
+        Admission::Refuse(Refusal::NotAllowed)
+    }
+}
+
+/// Executes a SASL opcode.
+pub(super) fn execute(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    body: &Body<'_>,
+    cx: &mut Cx,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    if header.opcode == Opcode::SASL_LIST_MECHS {
+        if header.body_len != 0 {
+            return answer_error(header, Status::EINVAL, out);
+        }
+        let list = Mechanism::Plain.name();
+        out.bytes(Reply::to(header, Status::SUCCESS).head(&[], 0, list.len()).as_bytes());
+        out.bytes(list.as_bytes());
+        return;
+    }
+    if request.key.is_empty() || !request.extras.is_empty() {
+        return answer_error(header, Status::EINVAL, out);
+    }
+    let user = match (header.opcode, Mechanism::from_name(request.key), body) {
+        (Opcode::SASL_AUTH, Some(Mechanism::Plain), Body::Inline(message)) => Plain::parse(message)
+            .ok()
+            .and_then(|plain| cx.node.users().verify(plain.user, plain.password, peer.loopback)),
+        _ => None,
+    };
+    match user {
+        Some(user) => {
+            const TEXT: &[u8] = b"Authenticated";
+            peer.user = Some(user);
+            out.bytes(Reply::to(header, Status::SUCCESS).head(&[], 0, TEXT.len()).as_bytes());
+            out.bytes(TEXT);
+        }
+        None => answer_error(header, Status::AUTH_ERROR, out),
+    }
+}

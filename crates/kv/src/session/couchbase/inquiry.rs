@@ -1,0 +1,162 @@
+//! Questions about documents, vBuckets and collections.
+
+use wire::binary::{Request, Status};
+
+use super::super::{Body, Output, Peer, binary};
+use super::answer::Answer;
+use super::documents::Target;
+use crate::{Cx, VbId};
+
+/// Version of the collections manifest: that of a new bucket, which it stays until named collections exist.
+pub(super) const MANIFEST_UID: u64 = 0;
+/// The only scope and the only collection.
+const DEFAULT: &str = "_default";
+/// Their id.
+const DEFAULT_ID: u32 = 0;
+/// OBSERVE_SEQNO: the answer's layout for a vBucket without a failover.
+const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
+
+/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. There are no tombstones: a
+/// deleted document is KEY_ENOENT.
+pub(super) fn get_meta(
+    target: &Target<'_>,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &Body<'_>,
+    cx: &mut Cx,
+    out: &mut Output,
+) {
+    let extras_len = match (request.extras, body) {
+        ([] | [1], Body::Inline([])) => 20,
+        ([2], Body::Inline([])) => 21,
+        _ => return answer.error(Status::EINVAL, "The extras must be the version, 1 or 2, or nothing", out),
+    };
+    let found = target.bucket.with_entry(cx, target.key, target.place, |entry| {
+        let document = entry.document()?;
+        let mut extras = [0; 21];
+        extras[4..8].copy_from_slice(&document.flags().to_be_bytes());
+        extras[8..12].copy_from_slice(&document.expiry().to_be_bytes());
+        extras[12..20].copy_from_slice(&document.rev().to_be_bytes());
+        extras[20] = document.datatype();
+        Some((extras, document.visible_cas()))
+    });
+    match found {
+        Some((extras, cas)) => answer.value(cas, extras.get(..extras_len).unwrap_or(&extras), &[], out),
+        None if request.header.opcode.is_quiet() => {}
+        None => answer.status(Status::KEY_ENOENT, out),
+    }
+}
+
+/// OBSERVE_SEQNO: the value is the history the client knows; the answer says how far that history is persisted and how far
+/// it has got. An ephemeral bucket persists nothing.
+pub(super) fn observe_seqno(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut Cx,
+    out: &mut Output,
+) {
+    const PERSISTED_SEQNO: u64 = 0;
+    let Ok(uuid) = <[u8; 8]>::try_from(body) else {
+        return answer.error(Status::EINVAL, "The value must be the vBucket's UUID, 8 bytes", out);
+    };
+    if !request.key.is_empty() || !request.extras.is_empty() {
+        return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
+    }
+    let vb = request.header.vbucket;
+    let Some(bucket) = peer.bucket.as_deref() else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    let Some(info) = bucket.vb_info(VbId(vb)) else {
+        return super::handshake::not_my_vbucket(peer, answer, cx, out);
+    };
+    if info.uuid != u64::from_be_bytes(uuid) {
+        return answer.error(Status::KEY_ENOENT, "The vBucket has no such history", out);
+    }
+    let mut value = Vec::with_capacity(27);
+    value.push(OBSERVE_FORMAT_NO_FAILOVER);
+    value.extend(vb.to_be_bytes());
+    value.extend(info.uuid.to_be_bytes());
+    value.extend(PERSISTED_SEQNO.to_be_bytes());
+    value.extend(info.high_seqno.to_be_bytes());
+    answer.value(0, &[], &value, out);
+}
+
+/// STAT.
+pub(super) fn statistics(
+    peer: &Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut Cx,
+    out: &mut Output,
+) {
+    if !request.extras.is_empty() || !body.is_empty() {
+        return answer.error(Status::EINVAL, "The request must not have extras or a value", out);
+    }
+    let Some(bucket) = peer.bucket.as_deref() else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    if !binary::statistics(bucket, peer, request, cx, out) {
+        answer.error(Status::KEY_ENOENT, "There are no statistics of that name", out);
+    }
+}
+
+/// COLLECTIONS_GET_MANIFEST.
+pub(super) fn manifest(answer: &Answer, is_bare: bool, out: &mut Output) {
+    if !is_bare {
+        return answer.error(Status::EINVAL, "The request must not have extras, key or value", out);
+    }
+    let manifest = format!(
+        r#"{{"uid":"{MANIFEST_UID:x}","scopes":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}","collections":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}"}}]}}]}}"#
+    );
+    answer.json(Status::SUCCESS, &manifest, out);
+}
+
+/// The name asked for: in the value, or in the key as older clients send it.
+fn name<'a>(request: &Request<'a>, body: &'a [u8]) -> Option<&'a str> {
+    let name = match (request.key, body) {
+        ([], body) => body,
+        (key, []) => key,
+        _ => return None,
+    };
+    std::str::from_utf8(name).ok().filter(|_| request.extras.is_empty())
+}
+
+/// `manifest uid 8 | id 4`.
+fn answer_id(answer: &Answer, id: u32, out: &mut Output) {
+    let mut extras = [0; 12];
+    extras[..8].copy_from_slice(&MANIFEST_UID.to_be_bytes());
+    extras[8..].copy_from_slice(&id.to_be_bytes());
+    answer.value(0, &extras, &[], out);
+}
+
+/// COLLECTIONS_GET_ID for `scope.collection`; an empty part is the default one.
+pub(super) fn collection_id(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
+    let parts = name(request, body).and_then(|name| name.split_once('.'));
+    let Some((scope, collection)) = parts.filter(|(_, collection)| !collection.contains('.')) else {
+        return answer.error(Status::EINVAL, "The value must be scope.collection", out);
+    };
+    let is_default = |name: &str| name.is_empty() || name == DEFAULT;
+    if !is_default(scope) {
+        return answer.manifest_error(Status::UNKNOWN_SCOPE, &format!("There is no scope {scope:?}"), out);
+    }
+    if !is_default(collection) {
+        let context = format!("There is no collection {collection:?}");
+        return answer.manifest_error(Status::UNKNOWN_COLLECTION, &context, out);
+    }
+    answer_id(answer, DEFAULT_ID, out);
+}
+
+/// COLLECTIONS_GET_SCOPE_ID for `scope` (or `scope.collection`, whose second part is not looked at).
+pub(super) fn scope_id(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
+    let Some(name) = name(request, body) else {
+        return answer.error(Status::EINVAL, "The value must be a scope's name", out);
+    };
+    let scope = name.split_once('.').map_or(name, |(scope, _)| scope);
+    if !scope.is_empty() && scope != DEFAULT {
+        return answer.manifest_error(Status::UNKNOWN_SCOPE, &format!("There is no scope {scope:?}"), out);
+    }
+    answer_id(answer, DEFAULT_ID, out);
+}

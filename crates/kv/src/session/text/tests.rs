@@ -1,0 +1,310 @@
+//! Replays `testdata/text` and `testdata/meta` through a session. The expected answers are memcached 1.6.18's, taken from
+//! the server itself, except where a case is headed `Dormouse:`.
+//!
+//! Each line of a case is sent after the answers to the one before; `+N` lets N seconds pass; `{x*N}` repeats x; `{cas}` is
+//! the last CAS an answer showed. CAS values, which differ, are compared as `CAS`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::session::{Batch, Output, Peer, Port, Session};
+use crate::users::{Reach, Users};
+use crate::{Bucket, BucketSettings, Cx, Limits, Node, NodeSettings, Now};
+
+const START_S: u32 = 1_800_000_000;
+
+struct Client {
+    session: Session,
+    cx: Cx,
+    /// Input not yet consumed.
+    input: Vec<u8>,
+    chunk: usize,
+    bucket: Arc<Bucket>,
+    seconds: u32,
+}
+
+impl Client {
+    fn new(chunk: usize, login_required: bool) -> Self {
+        let settings = NodeSettings { threads: 1, shutdown_command: false, version: "1.6.18".to_owned(), seed: 42 };
+        let limits = Limits::default();
+        let node = Node::new(settings, limits.clone());
+        let users = Users::new([1; 32]);
+        users.set("foo", b"bar", Reach::Anywhere);
+        node.set_users(users);
+        let bucket = node.create_bucket("default", BucketSettings { memory_bytes: 256 << 20, ..Default::default() }).unwrap();
+        let peer = Peer {
+            port: Port::Memcached,
+            login_required,
+            user: None,
+            loopback: true,
+            bucket: Some(Arc::clone(&bucket)),
+            value_limit: limits.memcached_item_bytes,
+            close: false,
+            couchbase: Default::default(),
+        };
+        let session = Session::new(peer, &limits);
+        let mut client = Self { session, cx: Cx::new(node, 0), input: Vec::new(), chunk, bucket, seconds: 0 };
+        client.pass(0);
+        client
+    }
+
+    fn pass(&mut self, seconds: u32) {
+        self.seconds += seconds;
+        let unix_s = START_S + self.seconds;
+        self.cx.now = Now {
+            unix_s,
+            unix_ns: u64::from(unix_s) * 1_000_000_000,
+            mono_ms: u64::from(self.seconds) * 1000,
+        };
+    }
+
+    /// Sends bytes in chunks and gives the answers; `<closed>` behind the last one.
+    fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut answers = Vec::new();
+        for chunk in bytes.chunks(self.chunk.max(1)) {
+            if self.session.peer.close {
+                break;
+            }
+            let mut chunk = chunk;
+            while let Some(sink) = self.session.sink() {
+                let fits = sink.len().min(chunk.len());
+                if fits == 0 {
+                    break;
+                }
+                sink[..fits].copy_from_slice(&chunk[..fits]);
+                self.session.filled(fits);
+                chunk = &chunk[fits..];
+            }
+            self.input.extend_from_slice(chunk);
+            self.run(&mut answers);
+        }
+        if self.session.peer.close {
+            answers.extend_from_slice(b"<closed>");
+        }
+        answers
+    }
+
+    fn run(&mut self, answers: &mut Vec<u8>) {
+        let input = std::mem::take(&mut self.input);
+        let mut start = 0;
+        loop {
+            let mut batch = Batch::new();
+            let quiescence = Arc::clone(self.cx.node.quiescence());
+            quiescence.enter(0);
+            let progress = self.session.parse(&input[start..], 7, usize::MAX, &mut self.cx, &mut batch);
+            let mut out = Output::default();
+            for index in 0..batch.len() {
+                if self.session.peer.close {
+                    break;
+                }
+                self.session.execute(batch.get(index).unwrap(), &mut self.cx, &mut out);
+            }
+            quiescence.leave(0);
+            self.cx.end_batch();
+            flatten(&mut out, answers);
+            start += progress.consumed;
+            if self.session.peer.close || progress.need.is_some() {
+                break;
+            }
+        }
+        self.input = input[start..].to_vec();
+    }
+}
+
+fn flatten(out: &mut Output, answers: &mut Vec<u8>) {
+    let (bytes, pinned) = out.take();
+    let mut done = 0;
+    for (at, value) in pinned {
+        answers.extend_from_slice(&bytes[done..at]);
+        answers.extend_from_slice(&value);
+        done = at;
+    }
+    answers.extend_from_slice(&bytes[done..]);
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.chars();
+    while let Some(character) = rest.next() {
+        match character {
+            '\\' => match rest.next().unwrap() {
+                'r' => bytes.push(b'\r'),
+                'n' => bytes.push(b'\n'),
+                't' => bytes.push(b'\t'),
+                'x' => {
+                    let digits: String = rest.by_ref().take(2).collect();
+                    bytes.push(u8::from_str_radix(&digits, 16).unwrap());
+                }
+                other => bytes.push(u8::try_from(other).unwrap()),
+            },
+            '{' => {
+                let repeat: String = rest.by_ref().take_while(|end| *end != '}').collect();
+                let (what, count) = repeat.split_once('*').unwrap();
+                bytes.extend_from_slice(what.repeat(count.parse().unwrap()).as_bytes());
+            }
+            _ => bytes.push(u8::try_from(character).unwrap()),
+        }
+    }
+    bytes
+}
+
+/// The answers as the scripts show them, and the last CAS among them.
+fn show(answers: &[u8], cas: &mut String) -> String {
+    let mut shown = String::new();
+    for line in answers.split_inclusive(|byte| *byte == b'\n') {
+        let text = line.escape_ascii().to_string().replace("\\'", "'").replace("\\\"", "\"");
+        let (body, end) = match text.strip_suffix("\\r\\n") {
+            Some(body) => (body, "\\r\\n\n"),
+            None => (text.as_str(), ""),
+        };
+        let words: Vec<String> = body.split(' ').map(str::to_owned).collect();
+        let status = words.first().cloned().unwrap_or_default();
+        let count = words.len();
+        for (index, word) in words.into_iter().enumerate() {
+            if index > 0 {
+                shown.push(' ');
+            }
+            let number = match status.as_str() {
+                "VALUE" if count == 5 && index == 4 => Some(("", word.as_str())),
+                "HD" | "VA" | "EX" | "NF" | "NS" if index > 0 => word.strip_prefix('c').map(|number| ("c", number)),
+                "ME" => word.strip_prefix("cas=").map(|number| ("cas=", number)),
+                _ => None,
+            };
+            let number = number.filter(|(_, number)| *number != "0" && number.parse::<u64>().is_ok());
+            match number {
+                Some((label, number)) => {
+                    *cas = number.to_owned();
+                    let _ = write!(shown, "{label}CAS");
+                }
+                None if status == "ME" && word.starts_with("size=") => shown.push_str("size=N"),
+                None => shown.push_str(&word),
+            }
+        }
+        shown.push_str(end);
+    }
+    shown
+}
+
+fn run_script(name: &str, chunk: usize) {
+    let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+    let script = std::fs::read_to_string(path).unwrap();
+    let mut cases = 0;
+    for case in script.split("\n\n").filter(|case| !case.trim().is_empty()) {
+        let (lines, expected) = case.trim_matches('\n').split_once("\n----").unwrap();
+        let mut client = Client::new(chunk, false);
+        let (mut shown, mut cas) = (String::new(), "0".to_owned());
+        for line in lines.lines().filter(|line| !line.starts_with('#')) {
+            if let Some(seconds) = line.strip_prefix('+') {
+                client.pass(seconds.parse().unwrap());
+                continue;
+            }
+            let answers = client.send(&unescape(&line.replace("{cas}", &cas)));
+            shown += &show(&answers, &mut cas);
+        }
+        assert_eq!(shown.trim(), expected.trim(), "{name}, in chunks of {chunk}:\n{lines}");
+        cases += 1;
+    }
+    assert!(cases > 0, "{name} is empty");
+}
+
+#[test]
+fn text_answers_are_those_of_memcached() {
+    for chunk in [1 << 20, 40_000, 7] {
+        run_script("text", chunk);
+    }
+}
+
+#[test]
+fn meta_answers_are_those_of_memcached() {
+    for chunk in [1 << 20, 40_000, 7] {
+        run_script("meta", chunk);
+    }
+}
+
+#[test]
+fn what_differs_from_memcached_on_purpose() {
+    for chunk in [1 << 20, 40_000, 7] {
+        run_script("differences", chunk);
+    }
+}
+
+#[test]
+fn a_login_is_demanded_first() {
+    let mut client = Client::new(5, true);
+    assert_eq!(client.send(b"get a\r\nmn\r\n"), b"CLIENT_ERROR unauthenticated\r\n".repeat(2));
+    assert_eq!(client.send(b"set x 0 0 7\r\nfoo baz\r\n"), b"CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(client.send(b"set x 0 0 3\r\nfoo\r\n"), b"CLIENT_ERROR bad authentication token format\r\n");
+    assert_eq!(client.send(b"set x 0 0 7\r\nfoo bar  "), b"CLIENT_ERROR bad command line termination\r\n");
+    assert_eq!(client.send(b"set x 0 0 7\r\nfoo bar\r\nget x\r\n"), b"STORED\r\nEND\r\n");
+}
+
+#[test]
+fn a_large_login_is_swallowed() {
+    let mut client = Client::new(100, true);
+    let mut input = b"set x 0 0 5000\r\n".to_vec();
+    input.resize(input.len() + 5000, b'x');
+    input.extend_from_slice(b"\r\nset x 0 0 7\r\nfoo bar\r\n");
+    assert_eq!(client.send(&input), b"CLIENT_ERROR unauthenticated\r\nSTORED\r\n");
+}
+
+#[test]
+fn expired_and_flushed_documents_are_gone_to_the_second() {
+    let mut client = Client::new(1000, false);
+    assert_eq!(client.send(b"set a 0 10 1\r\nx\r\nset b 0 0 1\r\ny\r\nflush_all 20\r\n"), b"STORED\r\nSTORED\r\nOK\r\n");
+    client.pass(9);
+    assert_eq!(client.send(b"get a\r\nmg b t\r\n"), b"VALUE a 0 1\r\nx\r\nEND\r\nHD t-1\r\n");
+    client.pass(1);
+    assert_eq!(client.send(b"get a b\r\n"), b"VALUE b 0 1\r\ny\r\nEND\r\n");
+    client.pass(10);
+    assert_eq!(client.send(b"get b\r\nadd b 0 0 1\r\nz\r\nget b\r\n"), b"END\r\nSTORED\r\nVALUE b 0 1\r\nz\r\nEND\r\n");
+}
+
+#[test]
+fn shutdown_is_for_nodes_that_allow_it_and_quit_closes() {
+    let mut client = Client::new(1000, false);
+    assert_eq!(client.send(b"shutdown\r\nquit\r\nget a\r\n"), b"ERROR: shutdown not enabled\r\n<closed>");
+}
+
+#[test]
+fn a_line_without_end_closes() {
+    let mut client = Client::new(4096, false);
+    let mut input = b"version\r\n".to_vec();
+    input.resize(100_000, b'x');
+    assert_eq!(client.send(&input), b"VERSION 1.6.18\r\nCLIENT_ERROR line too long\r\n<closed>");
+}
+
+#[test]
+fn a_retrieval_of_many_keys_is_answered_whole() {
+    let mut client = Client::new(5000, false);
+    let (mut stores, mut line, mut expected) = (Vec::new(), b"get".to_vec(), Vec::new());
+    for number in 0..20_000 {
+        let key = format!("key-{number}");
+        line.extend_from_slice(format!(" {key}").as_bytes());
+        if number % 7 == 0 {
+            stores.extend_from_slice(format!("set {key} 0 0 {} noreply\r\n{key}\r\n", key.len()).as_bytes());
+            expected.extend_from_slice(format!("VALUE {key} 0 {}\r\n{key}\r\n", key.len()).as_bytes());
+        }
+    }
+    line.extend_from_slice(b"\r\nmn\r\n");
+    expected.extend_from_slice(b"END\r\nMN\r\n");
+    assert_eq!(client.send(&stores), b"");
+    assert!(client.send(&line) == expected);
+}
+
+#[test]
+fn statistics_count_what_was_done() {
+    let mut client = Client::new(1000, false);
+    client.send(b"set a 0 0 1\r\nx\r\nget a b\r\nincr a 1\r\ntouch a 0\r\ndelete b\r\ncas a 0 0 1 1\r\ny\r\n");
+    let stats = String::from_utf8(client.send(b"stats\r\n")).unwrap();
+    for line in ["cmd_get 2", "get_hits 1", "get_misses 1", "cmd_set 2", "touch_hits 1", "delete_misses 1", "cas_badval 1"] {
+        assert!(stats.contains(&format!("STAT {line}\r\n")), "{line} is not in\n{stats}");
+    }
+    assert!(stats.contains("STAT curr_items 1\r\n") && stats.ends_with("END\r\n"));
+    for subject in ["settings", "items", "slabs", "sizes", "memory"] {
+        let list = String::from_utf8(client.send(format!("stats {subject}\r\n").as_bytes())).unwrap();
+        assert!(list.starts_with("STAT ") && list.ends_with("END\r\n"), "{list}");
+    }
+    assert_eq!(client.send(b"stats reset\r\n"), b"RESET\r\n");
+    assert!(client.send(b"stats\r\n").windows(14).any(|window| window == b"STAT cmd_get 0"));
+    assert_eq!(client.bucket.meter(crate::Meter::CmdSet), 0);
+}

@@ -1,0 +1,197 @@
+//! memcached-style statistics: lists of names and values, for the text command `stats` and the binary opcode STAT.
+//!
+//! [`gather`] makes the lists and knows nothing of a protocol. Counters come from the table in [`crate::meters`]; what
+//! belongs to the process and the operating system comes from the node.
+
+use std::fmt::{Arguments, Write as _};
+
+use crate::session::Output;
+use crate::{Bucket, Cx, Eviction, Meter};
+
+/// What a request for statistics is answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The list that was emitted.
+    List,
+    /// The one entry that was emitted, without an end.
+    Entry,
+    /// The counters are back at zero.
+    Reset,
+    /// There are no such statistics.
+    Unknown,
+    /// A subcommand memcached knows and Dormouse does not serve; the text says why.
+    Refused(&'static str),
+}
+
+/// Steps of `stats sizes` in bytes, as memcached counts them.
+const SIZE_STEP: usize = 32;
+
+/// Answers `stats` of the text protocol. `item_limit` is the largest item the port takes.
+pub fn text(bucket: &Bucket, item_limit: usize, arguments: &[u8], cx: &mut Cx, out: &mut Output) {
+    let mut line = String::new();
+    let answer = gather(bucket, item_limit, arguments, cx, &mut |name, value| {
+        line.clear();
+        let _ = write!(line, "STAT {name} {value}\r\n");
+        out.bytes(line.as_bytes());
+    });
+    match answer {
+        Answer::List => out.bytes(b"END\r\n"),
+        Answer::Entry => {}
+        Answer::Reset => out.bytes(b"RESET\r\n"),
+        Answer::Unknown => out.bytes(b"ERROR\r\n"),
+        Answer::Refused(why) => {
+            out.bytes(b"CLIENT_ERROR ");
+            out.bytes(why.as_bytes());
+            out.bytes(b"\r\n");
+        }
+    }
+}
+
+/// Hands the statistics that `arguments` name to `emit`: nothing for the general ones, else a word like `items`.
+pub fn gather(
+    bucket: &Bucket,
+    item_limit: usize,
+    arguments: &[u8],
+    cx: &mut Cx,
+    emit: &mut dyn FnMut(&str, Arguments<'_>),
+) -> Answer {
+    let subject = arguments.split(|byte| *byte == b' ').next().unwrap_or_default();
+    match subject {
+        b"" => general(bucket, cx, emit),
+        b"reset" => {
+            bucket.reset_meters();
+            return Answer::Reset;
+        }
+        b"settings" => settings(bucket, item_limit, cx, emit),
+        b"items" => items(bucket, emit),
+        b"slabs" => slabs(bucket, emit),
+        b"sizes" => sizes(bucket, cx, emit),
+        b"memory" => memory(bucket, emit),
+        b"sizes_enable" | b"sizes_disable" => {
+            emit("sizes_status", format_args!("enabled"));
+            return Answer::Entry;
+        }
+        b"detail" => return Answer::Refused("stats detail not allowed"),
+        b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
+        _ => return Answer::Unknown,
+    }
+    Answer::List
+}
+
+fn general(bucket: &Bucket, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let connections = cx.node.connections();
+    let accounts = bucket.accounts();
+    let settings = cx.node.settings();
+    emit("pid", format_args!("{}", std::process::id()));
+    emit("uptime", format_args!("{}", cx.now.mono_ms / 1000));
+    emit("time", format_args!("{}", cx.now.unix_s));
+    emit("version", format_args!("{}", settings.version));
+    emit("pointer_size", format_args!("{}", usize::BITS));
+    emit("max_connections", format_args!("{}", cx.node.limits().connections));
+    emit("curr_connections", format_args!("{}", connections.current));
+    emit("total_connections", format_args!("{}", connections.total));
+    emit("rejected_connections", format_args!("{}", connections.rejected));
+    emit("threads", format_args!("{}", settings.threads));
+    for meter in Meter::ALL {
+        emit(meter.name(), format_args!("{}", bucket.meter(*meter)));
+    }
+    emit("limit_maxbytes", format_args!("{}", accounts.budget));
+    emit("accepting_conns", format_args!("1"));
+    emit("hash_bytes", format_args!("{}", accounts.index));
+    emit("bytes", format_args!("{}", accounts.payload + accounts.metadata));
+    emit("curr_items", format_args!("{}", accounts.items));
+}
+
+fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let limits = cx.node.limits();
+    let on = bucket.settings().eviction == Eviction::AutoDelete;
+    emit("maxbytes", format_args!("{}", bucket.accounts().budget));
+    emit("maxconns", format_args!("{}", limits.connections));
+    if let Some((address, _)) = cx.node.endpoints().memcached.first() {
+        emit("tcpport", format_args!("{}", address.port()));
+        emit("inter", format_args!("{}", address.ip()));
+    }
+    emit("udpport", format_args!("0"));
+    emit("verbosity", format_args!("0"));
+    emit("evictions", format_args!("{}", if on { "on" } else { "off" }));
+    emit("shutdown_command", format_args!("{}", if cx.node.settings().shutdown_command { "yes" } else { "no" }));
+    emit("num_threads", format_args!("{}", cx.node.settings().threads));
+    emit("detail_enabled", format_args!("no"));
+    emit("reqs_per_event", format_args!("{}", limits.turn_requests));
+    emit("cas_enabled", format_args!("yes"));
+    emit("binding_protocol", format_args!("auto-negotiate"));
+    emit("item_size_max", format_args!("{item_limit}"));
+    emit("flush_enabled", format_args!("yes"));
+    emit("dump_enabled", format_args!("no"));
+    emit("hash_algorithm", format_args!("rapidhash"));
+    emit("bucket", format_args!("{}", bucket.name()));
+    emit("vbuckets", format_args!("{}", bucket.vbuckets()));
+    emit("line_bytes_max", format_args!("{}", limits.line_bytes));
+}
+
+/// As `stats items` of a memcached with a single slab class.
+fn items(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let accounts = bucket.accounts();
+    if accounts.items == 0 {
+        return;
+    }
+    emit("items:1:number", format_args!("{}", accounts.items));
+    emit("items:1:mem_requested", format_args!("{}", accounts.payload + accounts.metadata));
+    emit("items:1:evicted", format_args!("{}", bucket.meter(Meter::Evictions)));
+    emit("items:1:outofmemory", format_args!("{}", bucket.meter(Meter::StoreNoMemory)));
+    emit("items:1:reclaimed", format_args!("{}", bucket.meter(Meter::ExpiredReclaimed)));
+}
+
+/// As `stats slabs` of a memcached with a single slab class.
+fn slabs(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let accounts = bucket.accounts();
+    if accounts.items > 0 {
+        emit("1:used_chunks", format_args!("{}", accounts.items));
+        for (name, meter) in [
+            ("1:get_hits", Meter::GetHits),
+            ("1:cmd_set", Meter::CmdSet),
+            ("1:delete_hits", Meter::DeleteHits),
+            ("1:incr_hits", Meter::IncrHits),
+            ("1:decr_hits", Meter::DecrHits),
+            ("1:cas_hits", Meter::CasHits),
+            ("1:cas_badval", Meter::CasBadval),
+            ("1:touch_hits", Meter::TouchHits),
+        ] {
+            emit(name, format_args!("{}", bucket.meter(meter)));
+        }
+    }
+    emit("active_slabs", format_args!("{}", u8::from(accounts.items > 0)));
+    emit("total_malloced", format_args!("{}", accounts.allocated));
+}
+
+fn sizes(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let mut counts = std::collections::BTreeMap::new();
+    bucket.item_sizes(cx, &mut |size| *counts.entry(size.div_ceil(SIZE_STEP) * SIZE_STEP).or_insert(0u64) += 1);
+    for (size, count) in counts {
+        emit(&size.to_string(), format_args!("{count}"));
+    }
+}
+
+/// Where the bucket's bytes are, by Dormouse's names and by those Couchbase's tools read.
+fn memory(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let figures = bucket.memory();
+    for (name, bytes) in [
+        ("payload", figures.payload),
+        ("metadata", figures.metadata),
+        ("index", figures.index),
+        ("allocated", figures.allocated),
+        ("in_flight", figures.in_flight),
+        ("resident", figures.resident),
+        ("budget", figures.budget),
+        ("items", figures.items),
+        ("mem_used", figures.resident),
+        ("ep_kv_size", figures.payload),
+        ("ep_overhead", figures.metadata + figures.index),
+        ("total_allocated_bytes", figures.allocated),
+        ("total_resident_bytes", figures.resident),
+        ("total_heap_bytes", figures.resident),
+        ("total_fragmentation_bytes", figures.resident.saturating_sub(figures.allocated + figures.in_flight)),
+    ] {
+        emit(name, format_args!("{bytes}"));
+    }
+}

@@ -1,0 +1,379 @@
+//! The load: many connections in one thread, a batch of requests per connection, the next batch when the former is
+//! wholly answered.
+//!
+//! ```text
+//! connection   [send batch] -> wait -> [read, check each answer] -> all answered? -> [send batch] ...
+//! ```
+//!
+//! Invariants: every answer is compared with what its request must be answered with, so a miss or an error ends the
+//! run instead of being counted; `run` returns only when nothing is in flight; nothing is allocated per request.
+//! Answers come in the order of requests, and their lengths are known, so a read that ends a batch cannot leave
+//! anything behind: reading again would only return EAGAIN, and is not done.
+
+use crate::client::Target;
+use crate::os;
+use crate::protocol::{Answer, Dialect, describe};
+use crate::random::Random;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::io::{ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+/// Longest silence of the server before a run is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Read at once from one connection; stays in the second-level cache.
+const SCRATCH_BYTES: usize = 256 * 1024;
+
+/// Which items requests go to.
+#[derive(Clone, Copy, Debug)]
+pub enum Items {
+    /// Any of the first so many, uniformly.
+    Uniform(u32),
+    /// Each one from the first to before the second, once. Ends the run by itself.
+    Sequence(u32, u32),
+}
+
+/// What to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Items chosen.
+    pub items: Items,
+    /// Part of requests that are reads, 0 to 1.
+    pub reads: f64,
+    /// Requests sent together on a connection.
+    pub depth: usize,
+}
+
+/// When to stop sending new batches.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    /// After this time.
+    Elapsed(Duration),
+    /// After at least so many requests (rounded up to whole batches).
+    Requests(u64),
+    /// When a sequence of items is through.
+    End,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Requests answered as they must be.
+    pub requests: u64,
+    /// From the first byte sent to the last answer.
+    pub wall_ns: u64,
+    /// CPU time of the load itself.
+    pub driver_cpu_ns: u64,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// Kind of each request of the batch in flight, `true` for a read.
+    batch: Vec<bool>,
+    /// Answer expected next.
+    next: usize,
+    /// Bytes of that answer already seen.
+    seen: usize,
+    /// Rest of a batch the socket did not take.
+    unsent: Vec<u8>,
+    /// Requests answered since the driver was made.
+    answered: u64,
+}
+
+/// The connections and buffers of a load.
+pub struct Driver {
+    poll: Poll,
+    events: Events,
+    connections: Vec<Connection>,
+    dialect: Dialect,
+    random: Random,
+    scratch: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// State of one run.
+struct Run {
+    plan: Plan,
+    read_threshold: u32,
+    next_item: u32,
+    sent: u64,
+    answered: u64,
+    /// No batch leaves once so many requests have been sent.
+    limit: u64,
+    stopping: bool,
+}
+
+impl Driver {
+    /// Opens the connections.
+    pub fn new(target: &Target, dialect: Dialect, connections: usize, seed: u64) -> Result<Self> {
+        let poll = Poll::new()?;
+        let connections = (0..connections)
+            .map(|index| {
+                let stream = target.connect()?;
+                stream.set_nonblocking(true)?;
+                let mut stream = TcpStream::from_std(stream);
+                poll.registry().register(
+                    &mut stream,
+                    Token(index),
+                    Interest::READABLE | Interest::WRITABLE,
+                )?;
+                Ok(Connection {
+                    stream,
+                    batch: Vec::new(),
+                    next: 0,
+                    seen: 0,
+                    unsent: Vec::new(),
+                    answered: 0,
+                })
+            })
+            .collect::<Result<Vec<_>>>()
+            .context("opening the connections of the load")?;
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(1024),
+            connections,
+            dialect,
+            random: Random::new(seed),
+            scratch: vec![0; SCRATCH_BYTES],
+            out: Vec::new(),
+        })
+    }
+
+    /// Requests answered on each connection so far.
+    pub fn answered_per_connection(&self) -> impl Iterator<Item = u64> + '_ {
+        self.connections.iter().map(|connection| connection.answered)
+    }
+
+    /// Sends a load and waits until all of it is answered. `progress` is called now and then with the requests
+    /// answered so far.
+    pub fn run(&mut self, plan: Plan, until: Until, mut progress: impl FnMut(u64)) -> Result<Outcome> {
+        ensure!(plan.depth > 0, "a batch of no requests");
+        let mut run = Run {
+            plan,
+            read_threshold: (plan.reads.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32,
+            next_item: if let Items::Sequence(first, _) = plan.items { first } else { 0 },
+            sent: 0,
+            answered: 0,
+            limit: if let Until::Requests(limit) = until { limit } else { u64::MAX },
+            stopping: false,
+        };
+        let cpu_before = os::thread_cpu_ns()?;
+        let start = Instant::now();
+        let mut last_answer = start;
+        let mut in_flight = 0;
+        for index in 0..self.connections.len() {
+            in_flight += usize::from(self.send_batch(index, &mut run)?);
+        }
+        let mut wakes = 0u32;
+        while in_flight > 0 {
+            self.poll
+                .poll(&mut self.events, Some(SILENCE_MAX))
+                .or_else(|error| if error.kind() == ErrorKind::Interrupted { Ok(()) } else { Err(error) })?;
+            let now = Instant::now();
+            if let Until::Elapsed(limit) = until {
+                run.stopping |= now - start >= limit;
+            }
+            let answered_before = run.answered;
+            let tokens: Events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+            let handled = tokens.iter().try_for_each(|event| {
+                if self.ready(event.token().0, event.is_readable(), &mut run)? {
+                    in_flight -= 1;
+                }
+                anyhow::Ok(())
+            });
+            self.events = tokens;
+            handled?;
+            if run.answered > answered_before {
+                last_answer = now;
+            } else if now - last_answer > SILENCE_MAX {
+                bail!("no answer for {} s with {in_flight} connections waiting", SILENCE_MAX.as_secs());
+            }
+            wakes = wakes.wrapping_add(1);
+            if wakes.is_multiple_of(4096) {
+                progress(run.answered);
+            }
+        }
+        let wall_ns = u64::try_from(start.elapsed().as_nanos())?;
+        progress(run.answered);
+        Ok(Outcome { requests: run.answered, wall_ns, driver_cpu_ns: os::thread_cpu_ns()? - cpu_before })
+    }
+
+    /// Handles one event; says whether the connection has come to rest (nothing in flight and nothing new sent).
+    fn ready(&mut self, index: usize, readable: bool, run: &mut Run) -> Result<bool> {
+        let connection = self.connections.get_mut(index).context("event for an unknown connection")?;
+        if !connection.unsent.is_empty() {
+            let rest = std::mem::take(&mut connection.unsent);
+            connection.send(&rest)?;
+        }
+        if !readable || connection.batch.is_empty() {
+            return Ok(false);
+        }
+        loop {
+            let count = match connection.stream.read(&mut self.scratch) {
+                Ok(0) => bail!("the server closed connection {index}"),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(anyhow!(error).context(format!("reading connection {index}"))),
+            };
+            let input = self.scratch.get(..count).unwrap_or_default();
+            let answered = connection.check(&self.dialect, input)?;
+            run.answered += answered;
+            connection.answered += answered;
+            if connection.next == connection.batch.len() {
+                return Ok(!self.send_batch(index, run)?);
+            }
+            // A buffer not filled means an empty socket: the next byte raises a new event.
+            if count < self.scratch.len() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Sends the next batch of a connection; `false` if there is none any more.
+    fn send_batch(&mut self, index: usize, run: &mut Run) -> Result<bool> {
+        let connection = self.connections.get_mut(index).context("unknown connection")?;
+        connection.batch.clear();
+        connection.next = 0;
+        connection.seen = 0;
+        if run.stopping || run.sent >= run.limit {
+            return Ok(false);
+        }
+        self.out.clear();
+        for _ in 0..run.plan.depth {
+            let draw = self.random.next();
+            let item = match run.plan.items {
+                Items::Uniform(items) => Random::below(draw, items),
+                Items::Sequence(_, end) if run.next_item >= end => break,
+                Items::Sequence(..) => {
+                    run.next_item += 1;
+                    run.next_item - 1
+                }
+            };
+            let read = (draw as u32) < run.read_threshold;
+            let template = if read { &self.dialect.get } else { &self.dialect.set };
+            template.write(item, &mut self.out);
+            connection.batch.push(read);
+        }
+        if connection.batch.is_empty() {
+            return Ok(false);
+        }
+        run.sent += connection.batch.len() as u64;
+        connection.send(&self.out)?;
+        Ok(true)
+    }
+}
+
+impl Connection {
+    /// Writes bytes, keeping what the socket does not take.
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.stream.write(bytes.get(sent..).unwrap_or_default()) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(anyhow!(error).context("sending a batch")),
+            }
+        }
+        self.unsent.extend_from_slice(bytes.get(sent..).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Compares arriving bytes with the answers due; returns how many answers they completed.
+    fn check(&mut self, dialect: &Dialect, mut input: &[u8]) -> Result<u64> {
+        let mut completed = 0;
+        while !input.is_empty() {
+            let Some(&read) = self.batch.get(self.next) else {
+                bail!("{} bytes more than were asked for: {}", input.len(), describe(input));
+            };
+            let answer: &Answer = if read { &dialect.get.answer } else { &dialect.set.answer };
+            if self.seen < answer.prefix.len() {
+                let due = answer.prefix.get(self.seen..).unwrap_or_default();
+                let known = due.len().min(input.len());
+                if input.get(..known) != due.get(..known) {
+                    let kind = if read { "GET" } else { "SET" };
+                    bail!("a {kind} was answered by {}", describe(input));
+                }
+            }
+            let taken = (answer.length - self.seen).min(input.len());
+            input = input.get(taken..).unwrap_or_default();
+            self.seen += taken;
+            if self.seen == answer.length {
+                self.next += 1;
+                self.seen = 0;
+                completed += 1;
+            }
+        }
+        Ok(completed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Protocol, Shape};
+    use std::net::{TcpListener, TcpStream as StdStream};
+
+    const SHAPE: Shape = Shape { key_bytes: 10, value_bytes: 3 };
+
+    fn target(listener: &TcpListener) -> Target {
+        Target {
+            address: listener.local_addr().unwrap(),
+            protocol: Protocol::MemcachedText,
+            bucket: String::new(),
+        }
+    }
+
+    /// Answers every complete line with `answer`, in pieces of so many bytes.
+    fn serve_gets(mut stream: StdStream, answer: &'static [u8], piece: usize) {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            for _ in buffer[..count].iter().filter(|&&byte| byte == b'\n') {
+                for piece in answer.chunks(piece) {
+                    if stream.write_all(piece).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn run_gets(answer: &'static [u8], piece: usize) -> Result<(Outcome, Vec<u64>)> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialect = Dialect::new(Protocol::MemcachedText, SHAPE, 1).unwrap();
+        let target = target(&listener);
+        let servers = std::thread::spawn(move || {
+            for _ in 0..2 {
+                let (stream, _) = listener.accept().unwrap();
+                std::thread::spawn(move || serve_gets(stream, answer, piece));
+            }
+        });
+        let mut driver = Driver::new(&target, dialect, 2, 1)?;
+        servers.join().unwrap();
+        let plan = Plan { items: Items::Uniform(100), reads: 1.0, depth: 4 };
+        let outcome = driver.run(plan, Until::Requests(40), |_| {})?;
+        Ok((outcome, driver.answered_per_connection().collect()))
+    }
+
+    #[test]
+    fn answers_in_pieces_are_counted_once() {
+        let (outcome, per_connection) = run_gets(b"VALUE 0000000001 0 3\r\nabc\r\nEND\r\n", 1).unwrap();
+        assert!((40..=48).contains(&outcome.requests), "{}", outcome.requests);
+        assert_eq!(per_connection.iter().sum::<u64>(), outcome.requests);
+        assert!(outcome.driver_cpu_ns <= outcome.wall_ns + 20_000_000);
+    }
+
+    #[test]
+    fn a_miss_ends_the_run() {
+        let error = run_gets(b"END\r\n", 1).unwrap_err().to_string();
+        assert!(error.contains("GET was answered by"), "{error}");
+    }
+
+    #[test]
+    fn an_answer_too_many_ends_the_run() {
+        let double = b"VALUE 0000000001 0 3\r\nabc\r\nEND\r\nVALUE 0000000001 0 3\r\nabc\r\nEND\r\n";
+        assert!(run_gets(double, 1000).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! What all experiments share: their options, the choice of subjects and cores, loading and measuring.
+
+pub mod idle;
+pub mod latency;
+pub mod overhead;
+pub mod syscalls;
+pub mod throughput;
+
+use crate::client::Client;
+use crate::driver::{Driver, Items, Plan, Until};
+use crate::machine::{self, BusyReading, Cores, HugePageMode, Machine};
+use crate::os::{self, Placement};
+use crate::protocol::{Dialect, Protocol, Shape};
+use crate::random::Random;
+use crate::report::{Report, bytes};
+use crate::subject::{Kind, Server, Start, Subject};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// Priority of servers and load alike, so that a busy machine disturbs both less.
+const NICE: i32 = -10;
+/// Connections and batch of a load phase: enough to keep any server busy.
+const LOAD_CONNECTIONS: usize = 8;
+const LOAD_DEPTH: usize = 64;
+/// Items read back in full after a load.
+const VERIFIED_ITEMS: u64 = 2_000;
+/// Two decay periods of the allocator: memory figures are read after this rest.
+pub const SETTLE: Duration = Duration::from_secs(10);
+
+/// Language the load speaks to Dormouse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProtocolChoice {
+    /// memcached's binary protocol
+    Memcached,
+    /// memcached's text protocol
+    MemcachedText,
+    /// Couchbase's key-value protocol
+    Couchbase,
+}
+
+/// Options of every experiment.
+#[derive(Args, Debug)]
+pub struct Common {
+    /// Smaller sizes and fewer repetitions: under two minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM; those not installed are left out
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "memcached,redis,valkey,floor")]
+    pub peers: Vec<String>,
+    /// Dormouse program to run instead of this one
+    #[arg(long, value_name = "PROGRAM")]
+    pub dormouse: Option<PathBuf>,
+    /// Run the peers only
+    #[arg(long)]
+    pub without_dormouse: bool,
+    /// Further argument for `dormouse serve` (repeatable)
+    #[arg(long = "serve-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub serve_args: Vec<String>,
+    /// Language the load speaks to Dormouse
+    #[arg(long, value_enum, default_value = "memcached")]
+    pub protocol: ProtocolChoice,
+    /// Set the system's huge page mode for this run, and put it back at its end (needs a privilege)
+    #[arg(long, value_name = "MODE", value_parser = ["always", "madvise", "never"])]
+    pub huge_pages: Option<String>,
+    /// Core of the server (default: the first this process may use)
+    #[arg(long, value_name = "CORE")]
+    pub server_core: Option<usize>,
+    /// Core of the load (default: one that shares no hardware with the server's)
+    #[arg(long, value_name = "CORE")]
+    pub driver_core: Option<usize>,
+}
+
+/// A bench with subjects on it.
+pub struct Bench {
+    /// What is compared; Dormouse first.
+    pub subjects: Vec<Subject>,
+    /// Where servers run.
+    pub placement: Placement,
+    cores: Cores,
+    priority_refused: bool,
+    machine: Machine,
+    _huge_pages: Option<HugePageMode>,
+}
+
+impl Bench {
+    /// Pins the load, and finds the subjects. `floor` tells whether the transport's own cost has a meaning here.
+    pub fn set_up(common: &Common, floor: bool) -> Result<Self> {
+        let mut subjects = Vec::new();
+        if !common.without_dormouse {
+            let protocol = match common.protocol {
+                ProtocolChoice::Memcached => Protocol::MemcachedBinary,
+                ProtocolChoice::MemcachedText => Protocol::MemcachedText,
+                ProtocolChoice::Couchbase => Protocol::Couchbase,
+            };
+            subjects.push(Subject::dormouse(common.dormouse.as_deref(), protocol, &common.serve_args)?);
+        }
+        for peer in common.peers.iter().filter(|peer| *peer != "none") {
+            subjects.extend(Subject::peer(peer)?);
+        }
+        if !floor {
+            subjects.retain(|subject| subject.kind != Kind::Floor);
+        }
+        for (index, subject) in subjects.iter().enumerate() {
+            let before = subjects.get(..index).unwrap_or_default();
+            if before.iter().any(|other| other.kind == subject.kind) {
+                bail!(
+                    "{} is named twice among the peers: compare two programs in two runs",
+                    subject.kind.name()
+                );
+            }
+        }
+        if subjects.is_empty() {
+            bail!("nothing to measure: no peer of {:?} is installed", common.peers);
+        }
+        let huge_pages = common.huge_pages.as_deref().map(HugePageMode::set).transpose()?;
+        let machine = Machine::read()?;
+        let cores = machine::choose_cores(common.server_core, common.driver_core)?;
+        os::pin_thread(cores.driver)?;
+        let priority_refused = os::set_nice(NICE).is_err();
+        os::raise_open_files()?;
+        let placement = Placement { core: cores.server, nice: NICE };
+        Ok(Self { subjects, placement, cores, priority_refused, machine, _huge_pages: huge_pages })
+    }
+
+    /// A report that states the settings.
+    pub fn report(&self, experiment: &'static str, common: &Common) -> Result<Report> {
+        let machine = &self.machine;
+        let mut settings = vec![
+            format!(
+                "{}, {} cores usable, {} memory, kernel {}, load {}",
+                machine.processor,
+                machine.cores,
+                bytes(machine.memory_bytes),
+                machine.kernel,
+                machine.load_average
+            ),
+            format!(
+                "huge pages: {}; TCP congestion control: {}",
+                machine.huge_pages, machine.congestion_control
+            ),
+            format!(
+                "server on core {} with one worker, load on core {}, priority {}",
+                self.cores.server,
+                self.cores.driver,
+                match (self.priority_refused, machine.autogroup) {
+                    (true, _) => "ordinary (raising it was refused)",
+                    (false, true) => "raised (within its session: autogroup is on)",
+                    (false, false) => "raised",
+                }
+            ),
+        ];
+        for subject in &self.subjects {
+            settings.push(format!(
+                "{}: {} ({})",
+                subject.kind.name(),
+                subject.version,
+                subject.program.display()
+            ));
+        }
+        if cfg!(debug_assertions) && !common.without_dormouse && common.dormouse.is_none() {
+            settings.push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
+        }
+        let mut report = Report { experiment, settings, ..Report::default() };
+        report.data("machine", machine)?;
+        report.data("cores", &self.cores)?;
+        report.data("quick", &common.quick)?;
+        report.data("subjects", &self.subjects)?;
+        Ok(report)
+    }
+}
+
+/// A progress bar over so many steps, drawn only where somebody watches.
+pub fn progress_bar(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {pos}/{len} {wide_msg}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+/// Budget that holds so many items in any server without eviction.
+pub fn memory_for(items: u32, shape: Shape) -> u64 {
+    let items_bytes = u64::from(items) * (shape.payload_bytes() + 200);
+    items_bytes + items_bytes / 2 + (512 << 20)
+}
+
+/// Writes items `from..to` once each.
+pub fn load(server: &Server, dialect: &Dialect, from: u32, to: u32) -> Result<()> {
+    if from >= to {
+        return Ok(());
+    }
+    let mut driver = Driver::new(&server.target, dialect.clone(), LOAD_CONNECTIONS, 1)?;
+    let plan = Plan { items: Items::Sequence(from, to), reads: 0.0, depth: LOAD_DEPTH };
+    driver.run(plan, Until::End, |_| {}).context("loading items")?;
+    Ok(())
+}
+
+/// Reads a sample of the items back and compares every byte.
+pub fn verify(server: &Server, dialect: &Dialect, items: u32) -> Result<()> {
+    let mut client = Client::new(&server.target, dialect.clone())?;
+    let mut random = Random::new(7);
+    for _ in 0..VERIFIED_ITEMS.min(u64::from(items)) {
+        client.verify(Random::below(random.next(), items)).context("reading an item back")?;
+    }
+    Ok(())
+}
+
+/// One measured window.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Window {
+    /// Requests answered.
+    pub requests: u64,
+    /// Requests per second of server CPU (user and system, all threads).
+    pub per_cpu_second: f64,
+    /// Requests per second.
+    pub per_second: f64,
+    /// Part of its core the server used.
+    pub server_share: f64,
+    /// Part of its core the load used.
+    pub driver_share: f64,
+    /// Cores that others used meanwhile.
+    pub foreign_cores: f64,
+}
+
+/// Runs a load for a while and relates it to the CPU the server took for it.
+pub fn measure(driver: &mut Driver, server: &mut Server, plan: Plan, length: Duration) -> Result<Window> {
+    let busy = BusyReading::take();
+    let before = os::process_cpu_ns(server.pid)?;
+    let outcome = driver.run(plan, Until::Elapsed(length), |_| {})?;
+    server.ensure_alive()?;
+    let cpu_ns = (os::process_cpu_ns(server.pid)? - before).max(1);
+    let wall_ns = outcome.wall_ns.max(1) as f64;
+    Ok(Window {
+        requests: outcome.requests,
+        per_cpu_second: outcome.requests as f64 * 1e9 / cpu_ns as f64,
+        per_second: outcome.requests as f64 * 1e9 / wall_ns,
+        server_share: cpu_ns as f64 / wall_ns,
+        driver_share: outcome.driver_cpu_ns as f64 / wall_ns,
+        foreign_cores: busy.foreign_cores(cpu_ns + outcome.driver_cpu_ns),
+    })
+}
+
+/// Rests while the bar keeps its message.
+pub fn settle(bar: &ProgressBar, length: Duration) {
+    bar.set_message(format!("settling {} s", length.as_secs()));
+    thread::sleep(length);
+}
+
+/// A start for items of one shape.
+pub fn start_for(bench: &Bench, items: u32, shape: Shape) -> Start {
+    let mut start = Start::new(bench.placement, memory_for(items, shape));
+    start.value_bytes = shape.value_bytes;
+    start
+}

@@ -1,0 +1,378 @@
+//! E6: bytes of memory an item costs beyond its key and value.
+//!
+//! (resident size at rest after the load - resident size of the empty server) / items - key - value. Servers of several
+//! shapes stand beside each other while they rest, as far as memory allows: resident sizes do not disturb each other.
+//! The sweep grows one server in twelve steps from 1M to 2M items and rests at each: tables that double show their worst.
+
+use super::{Bench, Common, SETTLE, load, memory_for, progress_bar, settle, start_for, verify};
+use crate::machine;
+use crate::process::{self, Memory};
+use crate::protocol::{Dialect, Shape};
+use crate::report::{Goal, Report, Table, bytes, count, parse_count, short};
+use crate::subject::{Kind, Server, Subject};
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::time::Duration;
+
+const SHAPES: [Shape; 6] = [
+    Shape { key_bytes: 20, value_bytes: 1 },
+    Shape { key_bytes: 20, value_bytes: 100 },
+    Shape { key_bytes: 20, value_bytes: 256 },
+    Shape { key_bytes: 20, value_bytes: 1024 },
+    Shape { key_bytes: 24, value_bytes: 256 },
+    Shape { key_bytes: 10, value_bytes: 32 },
+];
+/// Most bytes per item beyond key and value.
+const BOUNDS: [(Shape, f64); 2] =
+    [(Shape { key_bytes: 24, value_bytes: 256 }, 64.0), (Shape { key_bytes: 10, value_bytes: 32 }, 60.0)];
+/// Shapes at which memcached must need more.
+const BELOW_MEMCACHED: [Shape; 3] = [
+    Shape { key_bytes: 20, value_bytes: 1 },
+    Shape { key_bytes: 20, value_bytes: 100 },
+    Shape { key_bytes: 20, value_bytes: 256 },
+];
+const SWEEP_FROM: u32 = 1_000_000;
+const SWEEP_TO: u32 = 2_000_000;
+const SWEEP_COUNTS: u32 = 12;
+/// Part of the memory available that servers may take at once.
+const MEMORY_SHARE: u64 = 2;
+const START_REST: Duration = Duration::from_secs(1);
+
+/// Options of `lab overhead`.
+#[derive(Args, Debug)]
+pub struct OverheadArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Item counts [default: 1M, full runs 5M too]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
+    items: Vec<u32>,
+    /// Shapes, each KEY+VALUE bytes [default: 20+1,20+100,20+256,20+1024,24+256,10+32]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_shape)]
+    shapes: Vec<Shape>,
+    /// Sweep twelve counts between 1M and 2M (always in full runs)
+    #[arg(long)]
+    sweep: bool,
+    /// Only the sweep
+    #[arg(long)]
+    sweep_only: bool,
+}
+
+fn parse_shape(text: &str) -> Result<Shape, String> {
+    let shape = text.split_once('+').and_then(|(key, value)| {
+        Some(Shape { key_bytes: key.parse().ok()?, value_bytes: value.parse().ok()? })
+    });
+    shape.ok_or_else(|| format!("`{text}` is not KEY+VALUE, as 24+256"))
+}
+
+fn name(shape: Shape) -> String {
+    format!("{}+{}", shape.key_bytes, shape.value_bytes)
+}
+
+/// One server at one number of items.
+#[derive(Clone, Debug, Serialize)]
+struct Point {
+    subject: Kind,
+    shape: Shape,
+    items: u32,
+    sweep: bool,
+    /// Bytes per item beyond key and value.
+    overhead_bytes: f64,
+    empty: Memory,
+    loaded: Memory,
+}
+
+/// A server that is being filled.
+struct Filling<'a> {
+    subject: &'a Subject,
+    shape: Shape,
+    dialect: Dialect,
+    server: Server,
+    empty: Memory,
+    loaded_items: u32,
+}
+
+impl Filling<'_> {
+    fn fill_to(&mut self, items: u32) -> Result<()> {
+        load(&self.server, &self.dialect, self.loaded_items, items)
+            .and_then(|()| verify(&self.server, &self.dialect, items))
+            .with_context(|| format!("{} with {}", self.subject.kind.name(), name(self.shape)))?;
+        self.loaded_items = items;
+        Ok(())
+    }
+
+    fn point(&self, sweep: bool) -> Result<Point> {
+        let loaded = process::memory(self.server.pid)?;
+        let grown = loaded.resident_bytes as f64 - self.empty.resident_bytes as f64;
+        Ok(Point {
+            subject: self.subject.kind,
+            shape: self.shape,
+            items: self.loaded_items,
+            sweep,
+            overhead_bytes: grown / f64::from(self.loaded_items) - self.shape.payload_bytes() as f64,
+            empty: self.empty,
+            loaded,
+        })
+    }
+}
+
+/// Runs the experiment.
+pub fn run(arguments: &OverheadArgs) -> Result<()> {
+    let quick = arguments.common.quick;
+    let bench = Bench::set_up(&arguments.common, false)?;
+    let mut report = bench.report("overhead", &arguments.common)?;
+    let shapes = if arguments.shapes.is_empty() { SHAPES.to_vec() } else { arguments.shapes.clone() };
+    let items = match (&*arguments.items, quick) {
+        _ if arguments.sweep_only => vec![],
+        ([], true) => vec![1_000_000],
+        ([], false) => vec![1_000_000, 5_000_000],
+        (given, _) => given.to_vec(),
+    };
+    report.settings.push(format!(
+        "fresh loads, resident size of smaps_rollup after {} s at rest, less that of the empty server",
+        SETTLE.as_secs()
+    ));
+    let mut points = Vec::new();
+    let sweep = arguments.sweep || arguments.sweep_only || !quick;
+    let bar = progress_bar(((items.len() + usize::from(sweep)) * shapes.len()) as u64);
+    for &items in &items {
+        for group in groups(&shapes, items, bench.subjects.len()) {
+            points.extend(fill_group(&bench, group, &[items], false, &bar)?);
+        }
+    }
+    if sweep {
+        let counts = sweep_counts();
+        for group in groups(&shapes, SWEEP_TO, bench.subjects.len()) {
+            points.extend(fill_group(&bench, group, &counts, true, &bar)?);
+        }
+    }
+    bar.finish_and_clear();
+    fill_report(&mut report, &points, &shapes)?;
+    report.finish(arguments.common.json.as_deref())
+}
+
+fn sweep_counts() -> Vec<u32> {
+    let steps = u64::from(SWEEP_COUNTS - 1);
+    let span = u64::from(SWEEP_TO - SWEEP_FROM);
+    (0..=steps).map(|step| SWEEP_FROM + (span * step / steps) as u32).collect()
+}
+
+/// Shapes whose servers may stand beside each other.
+fn groups(shapes: &[Shape], items: u32, subjects: usize) -> Vec<&[Shape]> {
+    let limit = machine::available_bytes() / MEMORY_SHARE;
+    let mut groups = Vec::new();
+    let mut rest = shapes;
+    while !rest.is_empty() {
+        let mut taken = 0;
+        let fitting = rest
+            .iter()
+            .take_while(|&&shape| {
+                taken += memory_for(items, shape) / 3 * 2 * subjects as u64;
+                taken <= limit
+            })
+            .count()
+            .max(1);
+        let (group, later) = rest.split_at(fitting);
+        groups.push(group);
+        rest = later;
+    }
+    groups
+}
+
+fn fill_group(
+    bench: &Bench,
+    shapes: &[Shape],
+    counts: &[u32],
+    sweep: bool,
+    bar: &ProgressBar,
+) -> Result<Vec<Point>> {
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let mut fillings = Vec::new();
+    for &shape in shapes {
+        for subject in &bench.subjects {
+            let server = subject.start(&start_for(bench, most, shape))?;
+            let dialect = Dialect::new(subject.protocol, shape, 1)?;
+            let empty = Memory::default();
+            fillings.push(Filling { subject, shape, dialect, server, empty, loaded_items: 0 });
+        }
+    }
+    std::thread::sleep(START_REST);
+    for filling in &mut fillings {
+        filling.empty = process::memory(filling.server.pid)?;
+    }
+    let mut points = Vec::new();
+    for &items in counts {
+        for filling in &mut fillings {
+            bar.set_message(format!(
+                "{}: {} items of {}",
+                filling.subject.kind.name(),
+                count(items),
+                name(filling.shape)
+            ));
+            filling.fill_to(items)?;
+        }
+        settle(bar, SETTLE);
+        for filling in &fillings {
+            points.push(filling.point(sweep)?);
+        }
+    }
+    for filling in fillings {
+        filling.server.stop()?;
+    }
+    bar.inc(shapes.len() as u64);
+    Ok(points)
+}
+
+fn fill_report(report: &mut Report, points: &[Point], shapes: &[Shape]) -> Result<()> {
+    let mut table = Table::new(
+        "Bytes per item beyond key and value",
+        &["server", "key+value", "items", "bytes", "RSS", "peak RSS", "empty", "RSS / payload", "huge pages"],
+    );
+    let of_shape = |sweep: bool| {
+        shapes.iter().flat_map(move |&shape| {
+            points.iter().filter(move |point| point.shape == shape && point.sweep == sweep)
+        })
+    };
+    for point in of_shape(false) {
+        let payload = u64::from(point.items) * point.shape.payload_bytes();
+        table.row(vec![
+            point.subject.name().to_owned(),
+            name(point.shape),
+            count(point.items),
+            short(point.overhead_bytes),
+            bytes(point.loaded.resident_bytes),
+            bytes(point.loaded.peak_bytes),
+            bytes(point.empty.resident_bytes),
+            format!("{:.2}", point.loaded.resident_bytes as f64 / payload as f64),
+            bytes(point.loaded.huge_page_bytes),
+        ]);
+    }
+    if of_shape(false).next().is_some() {
+        report.tables.push(table);
+    }
+    if of_shape(true).next().is_some() {
+        report.tables.push(sweep_table(points, shapes));
+    }
+    judge(report, points);
+    report.data("points", &points)
+}
+
+fn sweep_table(points: &[Point], shapes: &[Shape]) -> Table {
+    let mut table = Table::new(
+        format!("The same at {SWEEP_COUNTS} counts between {} and {}", count(SWEEP_FROM), count(SWEEP_TO)),
+        &["server", "key+value", "worst", "at items", "best", "at items"],
+    );
+    for &shape in shapes {
+        for kind in [Kind::Dormouse, Kind::Memcached, Kind::Redis, Kind::Valkey] {
+            let own =
+                || points.iter().filter(|point| point.sweep && point.shape == shape && point.subject == kind);
+            let order = |one: &&Point, other: &&Point| one.overhead_bytes.total_cmp(&other.overhead_bytes);
+            if let (Some(worst), Some(best)) = (own().max_by(order), own().min_by(order)) {
+                table.row(vec![
+                    kind.name().to_owned(),
+                    name(shape),
+                    short(worst.overhead_bytes),
+                    worst.items.to_string(),
+                    short(best.overhead_bytes),
+                    best.items.to_string(),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+fn judge(report: &mut Report, points: &[Point]) {
+    for sweep in [false, true] {
+        let own =
+            || points.iter().filter(move |point| point.sweep == sweep && point.subject == Kind::Dormouse);
+        let mut counts: Vec<u32> = own().map(|point| point.items).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        // A sweep is judged by its worst count, a plain load by each count.
+        let sets: Vec<Vec<u32>> =
+            if sweep { vec![counts] } else { counts.into_iter().map(|items| vec![items]).collect() };
+        for set in sets.iter().filter(|set| !set.is_empty()) {
+            let at = match **set {
+                [items] => count(items),
+                _ => format!("worst of {} counts", set.len()),
+            };
+            let in_set =
+                |shape: Shape| own().filter(move |point| point.shape == shape && set.contains(&point.items));
+            for (shape, bound) in BOUNDS {
+                if let Some(worst) = in_set(shape).map(|point| point.overhead_bytes).max_by(f64::total_cmp) {
+                    report.goals.push(Goal::at_most(format!("{} at {at}", name(shape)), worst, bound, " B"));
+                }
+            }
+            for shape in BELOW_MEMCACHED {
+                let nearest = in_set(shape)
+                    .filter_map(|point| Some((point.overhead_bytes, memcached_at(points, point)?)))
+                    .max_by(|one, other| (one.0 - one.1).total_cmp(&(other.0 - other.1)));
+                if let Some((reached, memcached)) = nearest {
+                    let goal = format!("{} at {at}, below memcached", name(shape));
+                    report.goals.push(Goal::at_most(goal, reached, memcached, " B"));
+                }
+            }
+        }
+    }
+}
+
+fn memcached_at(points: &[Point], like: &Point) -> Option<f64> {
+    points
+        .iter()
+        .find(|point| {
+            point.subject == Kind::Memcached
+                && (point.shape, point.items, point.sweep) == (like.shape, like.items, like.sweep)
+        })
+        .map(|point| point.overhead_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(subject: Kind, items: u32, sweep: bool, overhead_bytes: f64) -> Point {
+        let shape = BELOW_MEMCACHED[0];
+        Point {
+            subject,
+            shape,
+            items,
+            sweep,
+            overhead_bytes,
+            empty: Memory::default(),
+            loaded: Memory::default(),
+        }
+    }
+
+    #[test]
+    fn sweep_covers_both_ends() {
+        let counts = sweep_counts();
+        assert_eq!(counts.len(), 12);
+        assert_eq!((counts[0], counts[11]), (1_000_000, 2_000_000));
+        assert!(counts.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn a_sweep_is_judged_where_the_peer_is_nearest() {
+        let points = [
+            point(Kind::Dormouse, 1_000_000, true, 70.0),
+            point(Kind::Memcached, 1_000_000, true, 90.0),
+            point(Kind::Dormouse, 1_500_000, true, 60.0),
+            point(Kind::Memcached, 1_500_000, true, 59.0),
+        ];
+        let mut report = Report::default();
+        judge(&mut report, &points);
+        assert_eq!(report.goals.len(), 1);
+        assert!(!report.goals[0].met);
+        assert_eq!(report.goals[0].reached, "60.0 B");
+    }
+
+    #[test]
+    fn every_shape_is_in_exactly_one_group() {
+        for items in [1_000_000, 50_000_000] {
+            let groups = groups(&SHAPES, items, 3);
+            assert_eq!(groups.concat(), SHAPES);
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! E1: how many operations a server does with one second of CPU.
+//!
+//! Reads and writes of 256-byte values under uniformly random keys, a batch of `depth` requests on each of 50
+//! connections. Each start of a server is loaded afresh and measured at every mix and depth; the figure of a start is
+//! the median of its windows, the figure of a server the median of its starts.
+
+use super::{Bench, Common, Window, load, measure, progress_bar, start_for, verify};
+use crate::driver::{Driver, Items, Plan};
+use crate::process;
+use crate::protocol::{Dialect, Shape};
+use crate::report::{Goal, Report, Table, bytes, count, parse_count, short};
+use crate::statistics::{Spread, median};
+use crate::subject::{Kind, Subject};
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::time::Duration;
+
+const SHAPE: Shape = Shape { key_bytes: 24, value_bytes: 256 };
+const WARM_UP: Duration = Duration::from_millis(150);
+/// Wanted multiples of the best of memcached and Redis at 1M items: reads in per cent, depth, multiple.
+const GOALS: [(u32, usize, f64); 6] =
+    [(20, 1, 1.25), (20, 16, 4.0), (20, 64, 6.0), (80, 1, 1.2), (80, 16, 3.3), (80, 64, 5.0)];
+const GOAL_ITEMS: u32 = 1_000_000;
+const LARGE_ITEMS: u32 = 10_000_000;
+/// Part of its own figure at 1M items that Dormouse must keep at 10M.
+const LARGE_SHARE: f64 = 0.8;
+
+/// Options of `lab throughput`.
+#[derive(Args, Debug)]
+pub struct ThroughputArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Item counts [default: 1M, full runs 10M too]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
+    items: Vec<u32>,
+    /// Requests per batch
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16,64")]
+    depths: Vec<usize>,
+    /// Part of reads in per cent
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "20,80")]
+    reads: Vec<u32>,
+    /// Connections of the load
+    #[arg(long, default_value_t = 50)]
+    connections: usize,
+    /// Starts of each server [default: 3 quick; full 5, 3 above 2M items]
+    #[arg(long)]
+    starts: Option<u32>,
+    /// Measured windows per start, mix and depth [default: 1 quick, 3 full]
+    #[arg(long)]
+    windows: Option<u32>,
+    /// Length of a window in milliseconds [default: 600 quick, 1500 full]
+    #[arg(long)]
+    window_ms: Option<u64>,
+}
+
+/// One mix and depth at one number of items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Setting {
+    items: u32,
+    reads_percent: u32,
+    depth: usize,
+}
+
+/// What one subject reached at one setting.
+#[derive(Clone, Debug, Serialize)]
+struct Point {
+    subject: Kind,
+    #[serde(flatten)]
+    setting: Setting,
+    /// Operations per second of server CPU, one sample per start.
+    per_cpu_second: Spread,
+    /// Operations per second, one sample per window.
+    per_second: Spread,
+    per_second_percentile_90: f64,
+    server_share: f64,
+    driver_share: f64,
+    foreign_cores: f64,
+    /// Whose core was the limit.
+    limit: &'static str,
+    resident_bytes: u64,
+    huge_page_bytes: u64,
+}
+
+struct Sample {
+    subject: Kind,
+    setting: Setting,
+    windows: Vec<Window>,
+    memory: process::Memory,
+}
+
+/// Runs the experiment.
+pub fn run(arguments: &ThroughputArgs) -> Result<()> {
+    let quick = arguments.common.quick;
+    let bench = Bench::set_up(&arguments.common, true)?;
+    let mut report = bench.report("throughput", &arguments.common)?;
+    let items = match (&*arguments.items, quick) {
+        ([], true) => vec![GOAL_ITEMS],
+        ([], false) => vec![GOAL_ITEMS, LARGE_ITEMS],
+        (given, _) => given.to_vec(),
+    };
+    let windows = arguments.windows.unwrap_or(if quick { 1 } else { 3 });
+    let window = Duration::from_millis(arguments.window_ms.unwrap_or(if quick { 600 } else { 1500 }));
+    let starts_of =
+        |items: u32| arguments.starts.unwrap_or(if quick || items > 2_000_000 { 3 } else { 5 }).max(1);
+    report.settings.push(format!(
+        "{}-byte keys, {}-byte random values, {} connections, {windows} windows of {} ms per start, mix and depth",
+        SHAPE.key_bytes,
+        SHAPE.value_bytes,
+        arguments.connections,
+        window.as_millis()
+    ));
+    let steps: usize = items.iter().map(|&items| starts_of(items) as usize * bench.subjects.len()).sum();
+    let bar = progress_bar(steps as u64);
+    let mut samples = Vec::new();
+    for &items in &items {
+        for start in 0..starts_of(items) {
+            let turn = start as usize % bench.subjects.len();
+            let (later, first) = bench.subjects.split_at(turn);
+            for subject in first.iter().chain(later) {
+                let settings = settings(items, &arguments.reads, &arguments.depths);
+                let taken = turn_of(&bench, subject, &settings, arguments.connections, windows, window, &bar)
+                    .with_context(|| format!("measuring {}", subject.kind.name()))?;
+                samples.extend(taken);
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let points: Vec<Point> = items
+        .iter()
+        .flat_map(|&items| settings(items, &arguments.reads, &arguments.depths))
+        .flat_map(|setting| bench.subjects.iter().map(move |subject| (setting, subject.kind)))
+        .filter_map(|(setting, kind)| summarise(setting, kind, &samples))
+        .collect();
+    fill(&mut report, &points)?;
+    report.finish(arguments.common.json.as_deref())
+}
+
+fn settings(items: u32, reads: &[u32], depths: &[usize]) -> Vec<Setting> {
+    reads
+        .iter()
+        .flat_map(|&reads_percent| depths.iter().map(move |&depth| Setting { items, reads_percent, depth }))
+        .collect()
+}
+
+/// One start of one server, measured at all settings.
+fn turn_of(
+    bench: &Bench,
+    subject: &Subject,
+    settings: &[Setting],
+    connections: usize,
+    windows: u32,
+    window: Duration,
+    bar: &ProgressBar,
+) -> Result<Vec<Sample>> {
+    let items = settings.first().map_or(0, |setting| setting.items);
+    let name = subject.kind.name();
+    let dialect = Dialect::new(subject.protocol, SHAPE, 1)?;
+    let mut server = subject.start(&start_for(bench, items, SHAPE))?;
+    if subject.kind != Kind::Floor {
+        bar.set_message(format!("{name}: loading {}", count(items)));
+        load(&server, &dialect, 0, items)?;
+        verify(&server, &dialect, items)?;
+    }
+    let mut samples = Vec::new();
+    for &setting in settings {
+        bar.set_message(format!(
+            "{name}: {} items, {} % reads, depth {}",
+            count(items),
+            setting.reads_percent,
+            setting.depth
+        ));
+        let seed = u64::from(setting.reads_percent) << 32 | setting.depth as u64;
+        let mut driver = Driver::new(&server.target, dialect.clone(), connections, seed)?;
+        let reads = f64::from(setting.reads_percent) / 100.0;
+        let plan = Plan { items: Items::Uniform(items), reads, depth: setting.depth };
+        measure(&mut driver, &mut server, plan, WARM_UP)?;
+        let windows = (0..windows)
+            .map(|_| measure(&mut driver, &mut server, plan, window))
+            .collect::<Result<Vec<_>>>()?;
+        samples.push(Sample {
+            subject: subject.kind,
+            setting,
+            windows,
+            memory: process::memory(server.pid)?,
+        });
+    }
+    if subject.kind != Kind::Floor {
+        verify(&server, &dialect, items).context("after the load")?;
+    }
+    server.stop()?;
+    Ok(samples)
+}
+
+fn summarise(setting: Setting, subject: Kind, samples: &[Sample]) -> Option<Point> {
+    let own: Vec<&Sample> =
+        samples.iter().filter(|sample| sample.subject == subject && sample.setting == setting).collect();
+    let windows: Vec<&Window> = own.iter().flat_map(|sample| &sample.windows).collect();
+    let median_of =
+        |field: fn(&Window) -> f64| median(&windows.iter().map(|window| field(window)).collect::<Vec<_>>());
+    let starts: Vec<f64> = own
+        .iter()
+        .filter_map(|sample| {
+            median(&sample.windows.iter().map(|window| window.per_cpu_second).collect::<Vec<_>>())
+        })
+        .collect();
+    let per_second = Spread::of(&windows.iter().map(|window| window.per_second).collect::<Vec<_>>())?;
+    let (server_share, driver_share) =
+        (median_of(|window| window.server_share)?, median_of(|window| window.driver_share)?);
+    let memory = own.last()?.memory;
+    Some(Point {
+        subject,
+        setting,
+        per_cpu_second: Spread::of(&starts)?,
+        per_second_percentile_90: per_second.percentile_90(),
+        per_second,
+        server_share,
+        driver_share,
+        foreign_cores: median_of(|window| window.foreign_cores)?,
+        limit: if server_share.max(driver_share) < 0.9 {
+            "neither"
+        } else if server_share >= driver_share {
+            "server"
+        } else {
+            "load"
+        },
+        resident_bytes: memory.resident_bytes,
+        huge_page_bytes: memory.huge_page_bytes,
+    })
+}
+
+fn figure(points: &[Point], kind: Kind, setting: Setting) -> Option<f64> {
+    let point = points.iter().find(|point| point.subject == kind && point.setting == setting)?;
+    Some(point.per_cpu_second.median)
+}
+
+/// The better of memcached and Redis.
+fn best_peer(points: &[Point], setting: Setting) -> Option<f64> {
+    [Kind::Memcached, Kind::Redis]
+        .into_iter()
+        .filter_map(|kind| figure(points, kind, setting))
+        .max_by(f64::total_cmp)
+}
+
+fn fill(report: &mut Report, points: &[Point]) -> Result<()> {
+    let mut table = Table::new(
+        "Thousand operations per second of server CPU: median of the starts [lowest .. highest]",
+        &[
+            "server",
+            "items",
+            "reads",
+            "depth",
+            "kop/CPU s",
+            "starts",
+            "x best peer",
+            "of floor",
+            "kop/s",
+            "server core",
+            "load core",
+            "limit",
+            "others",
+            "RSS",
+            "huge pages",
+        ],
+    );
+    for point in points {
+        let setting = point.setting;
+        let own = point.per_cpu_second.median;
+        let ratio = |other: Option<f64>| other.map(|other| own / other);
+        let of_peer = ratio(best_peer(points, setting));
+        let of_floor = ratio(figure(points, Kind::Floor, setting));
+        table.row(vec![
+            point.subject.name().to_owned(),
+            count(setting.items),
+            format!("{} %", setting.reads_percent),
+            setting.depth.to_string(),
+            short(own / 1e3),
+            format!(
+                "[{} .. {}]",
+                short(point.per_cpu_second.low / 1e3),
+                short(point.per_cpu_second.high / 1e3)
+            ),
+            of_peer.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+            of_floor.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
+            short(point.per_second.median / 1e3),
+            format!("{:.2}", point.server_share),
+            format!("{:.2}", point.driver_share),
+            point.limit.to_owned(),
+            format!("{:.2}", point.foreign_cores),
+            bytes(point.resident_bytes),
+            bytes(point.huge_page_bytes),
+        ]);
+    }
+    report.tables.push(table);
+    for (reads_percent, depth, wanted) in GOALS {
+        let setting = Setting { items: GOAL_ITEMS, reads_percent, depth };
+        if let (Some(own), Some(peer)) = (figure(points, Kind::Dormouse, setting), best_peer(points, setting))
+        {
+            let name = format!("{reads_percent}/{} depth {depth}, of the best peer", 100 - reads_percent);
+            report.goals.push(Goal::at_least(name, own / peer, wanted, "x"));
+        }
+        let large = Setting { items: LARGE_ITEMS, ..setting };
+        if let (Some(own), Some(at_large)) =
+            (figure(points, Kind::Dormouse, setting), figure(points, Kind::Dormouse, large))
+        {
+            let name = format!("{reads_percent}/{} depth {depth}, 10M items of 1M", 100 - reads_percent);
+            report.goals.push(Goal::at_least(name, at_large / own, LARGE_SHARE, "x"));
+        }
+    }
+    if let Some(noisiest) = points.iter().map(|point| point.foreign_cores).max_by(f64::total_cmp)
+        && noisiest > 0.1
+    {
+        report
+            .notes
+            .push(format!("others used up to {noisiest:.2} cores meanwhile: repeat on a quiet machine"));
+    }
+    report.data("points", &points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(per_cpu_second: f64) -> Window {
+        Window {
+            requests: 1,
+            per_cpu_second,
+            per_second: per_cpu_second,
+            server_share: 0.97,
+            driver_share: 0.5,
+            foreign_cores: 0.0,
+        }
+    }
+
+    #[test]
+    fn the_median_of_starts_is_taken_over_medians_of_windows() {
+        let setting = Setting { items: GOAL_ITEMS, reads_percent: 20, depth: 16 };
+        let samples: Vec<Sample> =
+            [(Kind::Dormouse, [40.0, 41.0, 90.0]), (Kind::Dormouse, [44.0, 45.0, 1.0])]
+                .into_iter()
+                .map(|(subject, figures)| Sample {
+                    subject,
+                    setting,
+                    windows: figures.map(window).to_vec(),
+                    memory: process::Memory::default(),
+                })
+                .collect();
+        let point = summarise(setting, Kind::Dormouse, &samples).unwrap();
+        assert_eq!(point.per_cpu_second.samples, [41.0, 44.0]);
+        assert_eq!(point.per_cpu_second.median, 42.5);
+        assert_eq!(point.limit, "server");
+    }
+
+    #[test]
+    fn goals_are_judged_against_the_better_peer() {
+        let setting = Setting { items: GOAL_ITEMS, reads_percent: 20, depth: 16 };
+        let samples: Vec<Sample> =
+            [(Kind::Dormouse, 41.0), (Kind::Memcached, 9.0), (Kind::Redis, 10.0), (Kind::Valkey, 20.0)]
+                .into_iter()
+                .map(|(subject, figure)| Sample {
+                    subject,
+                    setting,
+                    windows: vec![window(figure)],
+                    memory: process::Memory::default(),
+                })
+                .collect();
+        let points: Vec<Point> = [Kind::Dormouse, Kind::Memcached, Kind::Redis, Kind::Valkey]
+            .into_iter()
+            .filter_map(|kind| summarise(setting, kind, &samples))
+            .collect();
+        let mut report = Report::default();
+        fill(&mut report, &points).unwrap();
+        assert_eq!(report.goals.len(), 1);
+        assert!(report.goals[0].met && report.goals[0].reached == "4.10x");
+    }
+}

@@ -1,0 +1,166 @@
+//! The transport's own cost: a server that parses the 24-byte header of the binary protocol and answers a canned packet.
+//! It reads, checks and remembers nothing else, so no server with these system calls can be faster.
+//!
+//! One thread, one epoll set, one read and one write per wake-up of a connection, both through one shared buffer.
+
+use anyhow::{Context, Result, bail};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+
+const HEADER: usize = 24;
+const LISTENER: Token = Token(usize::MAX);
+const BUFFER_BYTES: usize = 256 * 1024;
+
+struct Peer {
+    stream: TcpStream,
+    /// Bytes of an unfinished request.
+    rest: Vec<u8>,
+    unsent: Vec<u8>,
+}
+
+struct Canned {
+    get: Vec<u8>,
+    set: Vec<u8>,
+}
+
+impl Canned {
+    fn new(value_bytes: usize) -> Self {
+        let mut get = vec![0x81, 0, 0, 0, 4, 0, 0, 0];
+        get.extend_from_slice(&(value_bytes as u32 + 4).to_be_bytes());
+        get.resize(HEADER + 4 + value_bytes, 0);
+        let mut set = vec![0x81, 1];
+        set.resize(HEADER, 0);
+        Self { get, set }
+    }
+
+    /// Answers every whole request in `input`; returns the bytes they take.
+    fn answer(&self, input: &[u8], out: &mut Vec<u8>) -> usize {
+        let mut consumed = 0;
+        while let Some(&[_, opcode, _, _, _, _, _, _, a, b, c, d, ..]) = input.get(consumed..)
+            && let length = HEADER + u32::from_be_bytes([a, b, c, d]) as usize
+            && input.len() - consumed >= length
+        {
+            out.extend_from_slice(if opcode == 0 { &self.get } else { &self.set });
+            consumed += length;
+        }
+        consumed
+    }
+}
+
+/// Serves until killed, and prints nothing.
+pub fn serve(address: SocketAddr, value_bytes: usize) -> Result<()> {
+    let canned = Canned::new(value_bytes);
+    let mut listener = TcpListener::bind(address).context("binding the floor's address")?;
+    let mut poll = Poll::new()?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+    let mut events = Events::with_capacity(1024);
+    let mut peers: Vec<Option<Peer>> = Vec::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut out = Vec::with_capacity(BUFFER_BYTES);
+    loop {
+        match poll.poll(&mut events, None) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+        for event in &events {
+            if event.token() == LISTENER {
+                while let Ok((mut stream, _)) = listener.accept() {
+                    stream.set_nodelay(true)?;
+                    let interest = Interest::READABLE | Interest::WRITABLE;
+                    poll.registry().register(&mut stream, Token(peers.len()), interest)?;
+                    peers.push(Some(Peer { stream, rest: Vec::new(), unsent: Vec::new() }));
+                }
+                continue;
+            }
+            let Some(slot) = peers.get_mut(event.token().0) else { continue };
+            let Some(peer) = slot else { continue };
+            if peer.turn(event.is_readable(), &canned, &mut buffer, &mut out).is_err() {
+                *slot = None;
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn turn(&mut self, readable: bool, canned: &Canned, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        out.append(&mut self.unsent);
+        // A buffer not filled means an empty socket.
+        while readable && self.take(canned, buffer, out)? {}
+        let mut sent = 0;
+        while sent < out.len() {
+            match self.stream.write(out.get(sent..).unwrap_or_default()) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.unsent.extend_from_slice(out.get(sent..).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Reads once and answers what is whole; says whether the buffer was filled.
+    fn take(&mut self, canned: &Canned, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<bool> {
+        let kept = self.rest.len();
+        buffer.get_mut(..kept).context("request beyond the buffer")?.copy_from_slice(&self.rest);
+        let room = buffer.get_mut(kept..).unwrap_or_default();
+        let space = room.len();
+        let count = match self.stream.read(room) {
+            Ok(0) => bail!("closed"),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error.into()),
+        };
+        let input = buffer.get(..kept + count).unwrap_or_default();
+        let consumed = canned.answer(input, out);
+        self.rest.clear();
+        self.rest.extend_from_slice(input.get(consumed..).unwrap_or_default());
+        Ok(count == space)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Target;
+    use crate::driver::{Driver, Items, Plan, Until};
+    use crate::protocol::{Dialect, Protocol, Shape};
+    use std::net::TcpListener as StdListener;
+
+    #[test]
+    fn canned_answers_are_what_the_load_expects() {
+        let dialect =
+            Dialect::new(Protocol::MemcachedBinary, Shape { key_bytes: 24, value_bytes: 256 }, 1).unwrap();
+        let canned = Canned::new(256);
+        let mut input = Vec::new();
+        dialect.get.write(1, &mut input);
+        dialect.set.write(2, &mut input);
+        let whole = input.len();
+        input.extend_from_slice(&[0x80, 0, 0]);
+        let mut out = Vec::new();
+        assert_eq!(canned.answer(&input, &mut out), whole);
+        assert_eq!(out.len(), dialect.get.answer.length + dialect.set.answer.length);
+        assert!(out.starts_with(&dialect.get.answer.prefix));
+        assert!(out[dialect.get.answer.length..].starts_with(&dialect.set.answer.prefix));
+    }
+    #[test]
+    fn batches_larger_than_any_socket_buffer_are_answered_in_full() {
+        let address = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        std::thread::spawn(move || serve(address, 256).unwrap());
+        let target = Target { address, protocol: Protocol::MemcachedBinary, bucket: String::new() };
+        let shape = Shape { key_bytes: 24, value_bytes: 256 };
+        let dialect = Dialect::new(Protocol::MemcachedBinary, shape, 1).unwrap();
+        let driver = (0..100).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            Driver::new(&target, dialect.clone(), 3, 1).ok()
+        });
+        let mut driver = driver.expect("the floor serves");
+        for depth in [1, 64, 20_000] {
+            let plan = Plan { items: Items::Uniform(1000), reads: 0.5, depth };
+            let outcome = driver.run(plan, Until::Requests(depth as u64 * 6), |_| {}).unwrap();
+            assert_eq!(outcome.requests, depth as u64 * 6);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! `dormouse lab`: the experiments that justify every claim about speed, memory and quiet, on Dormouse and its peers.
+//!
+//! ```text
+//! experiment ──starts──> subject (child process on one core, one worker)
+//!     │                     ^  requests, every answer checked
+//!     ├──drives──> driver ──┘  (this process, on another core)
+//!     ├──reads───> process (CPU, threads, memory of the child from /proc)
+//!     └──fills───> report  (settings, tables, goals met or missed, JSON)
+//! ```
+//!
+//! Servers are reached over TCP only, so Dormouse and its peers are measured alike. Subjects take turns within a run,
+//! several starts each, because two starts of one configuration differ by several per cent.
+
+#![deny(unsafe_code)]
+
+mod client;
+mod driver;
+mod experiment;
+mod floor;
+mod machine;
+#[allow(unsafe_code)]
+mod os;
+mod prober;
+mod process;
+mod protocol;
+mod random;
+mod report;
+mod statistics;
+mod strace;
+mod subject;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use std::net::SocketAddr;
+
+/// Arguments of `dormouse lab`.
+#[derive(Args, Debug)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Subcommand, Debug)]
+enum Experiment {
+    /// E1: operations per second of server CPU, two mixes, three depths
+    Throughput(experiment::throughput::ThroughputArgs),
+    /// System calls per request, counted by strace
+    Syscalls(experiment::syscalls::SyscallsArgs),
+    /// E6: bytes of memory per item beyond key and value
+    Overhead(experiment::overhead::OverheadArgs),
+    /// E3: CPU, wake-ups and memory of a server with nothing to do; fairness over 10,000 connections
+    Idle(experiment::idle::IdleArgs),
+    /// Tail latency of small reads, alone and beside a stream of 20 MiB values
+    Latency(experiment::latency::LatencyArgs),
+    /// The transport's own cost, as a server (started by the experiments)
+    #[command(hide = true)]
+    Floor {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long, default_value_t = 256)]
+        value_bytes: usize,
+    },
+}
+
+/// Runs an experiment and prints its report.
+pub fn run(arguments: LabArgs) -> Result<()> {
+    match arguments.experiment {
+        Experiment::Throughput(arguments) => experiment::throughput::run(&arguments),
+        Experiment::Syscalls(arguments) => experiment::syscalls::run(&arguments),
+        Experiment::Overhead(arguments) => experiment::overhead::run(&arguments),
+        Experiment::Idle(arguments) => experiment::idle::run(&arguments),
+        Experiment::Latency(arguments) => experiment::latency::run(&arguments),
+        Experiment::Floor { listen, value_bytes } => floor::serve(listen, value_bytes),
+    }
+}

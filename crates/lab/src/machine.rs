@@ -1,0 +1,190 @@
+//! The machine an experiment runs on: what its report must state, which cores it uses, and what others do meanwhile.
+
+use crate::os;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::fs;
+use std::time::Instant;
+
+/// Settings of the machine that change figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Kernel release.
+    pub kernel: String,
+    /// Processor model.
+    pub processor: String,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
+    /// Huge page mode of the system, as `always [madvise] never`.
+    pub huge_pages: String,
+    /// TCP congestion control, which costs CPU on loopback too.
+    pub congestion_control: String,
+    /// Whether the scheduler weighs sessions before processes, so that a priority counts within its session only.
+    pub autogroup: bool,
+    /// Load average when the run began.
+    pub load_average: String,
+}
+
+/// The two cores of an experiment.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cores {
+    /// Core of the server under test.
+    pub server: usize,
+    /// Core of the load.
+    pub driver: usize,
+}
+
+fn first_line(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().lines().next().unwrap_or("unknown").trim().to_owned()
+}
+
+impl Machine {
+    /// Reads the settings.
+    pub fn read() -> Result<Self> {
+        let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let processor = processor
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+            .map_or("unknown", |(_, model)| model.trim());
+        Ok(Self {
+            kernel: first_line("/proc/sys/kernel/osrelease"),
+            processor: processor.to_owned(),
+            cores: os::allowed_cores()?.len(),
+            memory_bytes: meminfo("MemTotal"),
+            huge_pages: first_line(HUGE_PAGES),
+            congestion_control: first_line("/proc/sys/net/ipv4/tcp_congestion_control"),
+            autogroup: first_line("/proc/sys/kernel/sched_autogroup_enabled") == "1",
+            load_average: first_line("/proc/loadavg"),
+        })
+    }
+}
+
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// Huge page mode of the system for the length of a run; the former one returns when this is dropped.
+pub struct HugePageMode {
+    former: String,
+}
+
+impl HugePageMode {
+    /// Sets `always`, `madvise` or `never`, which needs a privilege.
+    pub fn set(mode: &str) -> Result<Self> {
+        let modes = first_line(HUGE_PAGES);
+        let former = chosen(&modes).context("the system tells no huge page mode")?.to_owned();
+        fs::write(HUGE_PAGES, mode).with_context(|| format!("setting the huge page mode to {mode}"))?;
+        Ok(Self { former })
+    }
+}
+
+impl Drop for HugePageMode {
+    fn drop(&mut self) {
+        let _it_could_be_set_before = fs::write(HUGE_PAGES, &self.former);
+    }
+}
+
+/// The word in brackets.
+fn chosen(modes: &str) -> Option<&str> {
+    modes.split_once('[')?.1.split_once(']').map(|(mode, _)| mode)
+}
+
+fn meminfo(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| {
+            line.strip_prefix(name)?.strip_prefix(':')?.split_whitespace().next()?.parse::<u64>().ok()
+        })
+        .unwrap_or(0)
+        * 1024
+}
+
+/// Memory that could be used now without swapping.
+pub fn available_bytes() -> u64 {
+    meminfo("MemAvailable")
+}
+
+/// Chooses two cores, on different physical cores where the machine has them.
+pub fn choose_cores(server: Option<usize>, driver: Option<usize>) -> Result<Cores> {
+    let allowed = os::allowed_cores()?;
+    let server = match server.or_else(|| allowed.first().copied()) {
+        Some(core) if allowed.contains(&core) => core,
+        _ => bail!("the server's core is not among the cores this process may use: {allowed:?}"),
+    };
+    let siblings = siblings_of(server);
+    let others = allowed.iter().copied().filter(|&core| core != server);
+    let chosen = driver
+        .or_else(|| others.clone().find(|core| !siblings.contains(core)).or_else(|| others.clone().next()));
+    match chosen {
+        Some(driver) if driver != server && allowed.contains(&driver) => Ok(Cores { server, driver }),
+        _ => bail!("server and load need a core each; this process may use {allowed:?}"),
+    }
+}
+
+/// Hardware threads that share a physical core with `core`.
+fn siblings_of(core: usize) -> Vec<usize> {
+    let list = first_line(&format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"));
+    parse_core_list(&list)
+}
+
+fn parse_core_list(list: &str) -> Vec<usize> {
+    let mut cores = Vec::new();
+    for part in list.split(',') {
+        let (low, high) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(low), Ok(high)) = (low.trim().parse::<usize>(), high.trim().parse::<usize>()) {
+            cores.extend(low..=high);
+        }
+    }
+    cores
+}
+
+/// Reading of the busy time of the whole machine, to tell what others used between two of them.
+#[derive(Clone, Copy, Debug)]
+pub struct BusyReading {
+    at: Instant,
+    busy_ns: u64,
+}
+
+impl BusyReading {
+    /// Reads now.
+    pub fn take() -> Self {
+        let stat = first_line("/proc/stat");
+        let ticks: Vec<u64> =
+            stat.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal
+        let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&field| ticks.get(field)).sum();
+        Self { at: Instant::now(), busy_ns: busy * (1_000_000_000 / os::ticks_per_second()) }
+    }
+
+    /// Cores kept busy since by anything that is not counted in `own_ns`.
+    pub fn foreign_cores(&self, own_ns: u64) -> f64 {
+        let now = Self::take();
+        let wall_ns = now.at.duration_since(self.at).as_nanos().max(1) as f64;
+        (now.busy_ns.saturating_sub(self.busy_ns)).saturating_sub(own_ns) as f64 / wall_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chosen_mode_is_in_brackets() {
+        assert_eq!(chosen("always [madvise] never"), Some("madvise"));
+        assert_eq!(chosen("unknown"), None);
+    }
+
+    #[test]
+    fn core_lists() {
+        assert_eq!(parse_core_list("0,4"), [0, 4]);
+        assert_eq!(parse_core_list("2-4,7"), [2, 3, 4, 7]);
+        assert!(parse_core_list("unknown").is_empty());
+    }
+
+    #[test]
+    fn this_machine_says_what_it_is() {
+        let machine = Machine::read().unwrap();
+        assert!(machine.cores > 0 && machine.memory_bytes > 0);
+        assert!(!machine.kernel.is_empty());
+    }
+}

@@ -1,0 +1,184 @@
+//! What the lab needs of the operating system and the standard library does not offer: core pinning, CPU clocks of
+//! another process, priorities. The only module of this crate with `unsafe`; every call here is a plain system call
+//! on values that live on the caller's stack.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// How a server under test is placed: the same for every subject of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// The only core its threads may use.
+    pub core: usize,
+    /// Nice value asked for; where it is refused the child runs at the priority it inherits.
+    pub nice: i32,
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_of(core: usize) -> libc::cpu_set_t {
+    // SAFETY: cpu_set_t is a plain bit array, for which all zeroes is the empty set; CPU_SET bounds-checks `core`.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        set
+    }
+}
+
+/// The cores this process may use, ascending.
+pub fn allowed_cores() -> io::Result<Vec<usize>> {
+    // SAFETY: the kernel fills at most the size passed along with the pointer to a live local.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        check(libc::sched_getaffinity(0, mem::size_of::<libc::cpu_set_t>(), &mut set))?;
+        Ok((0..libc::CPU_SETSIZE as usize).filter(|&core| libc::CPU_ISSET(core, &set)).collect())
+    }
+}
+
+/// Pins the calling thread to one core.
+pub fn pin_thread(core: usize) -> io::Result<()> {
+    let set = set_of(core);
+    // SAFETY: `set` outlives the call, and its size is passed along.
+    check(unsafe { libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set) })
+}
+
+/// Sets the nice value of the calling thread. Raising the priority needs a privilege, so callers report a refusal.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
+}
+
+/// Gives the calling thread real-time priority (round robin, lowest level).
+pub fn set_realtime() -> io::Result<()> {
+    // SAFETY: `sched_param` is plain data, for which zero is valid; the pointer is to a live local.
+    unsafe {
+        let mut parameter: libc::sched_param = mem::zeroed();
+        parameter.sched_priority = 1;
+        check(libc::sched_setscheduler(0, libc::SCHED_RR, &parameter))
+    }
+}
+
+/// Returns the calling thread to ordinary scheduling.
+pub fn set_ordinary() -> io::Result<()> {
+    // SAFETY: as in `set_realtime`.
+    unsafe {
+        let parameter: libc::sched_param = mem::zeroed();
+        check(libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameter))
+    }
+}
+
+fn read_clock(clock: libc::clockid_t) -> io::Result<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live local.
+    check(unsafe { libc::clock_gettime(clock, &mut time) })?;
+    Ok(u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// User and system time of all threads of a process, ended ones included, to the nanosecond (the same sum that
+/// `/proc/PID/stat` shows in clock ticks).
+pub fn process_cpu_ns(pid: u32) -> io::Result<u64> {
+    let mut clock: libc::clockid_t = 0;
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: the pointer is to a live local.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    read_clock(clock)
+}
+
+/// User and system time of the calling thread.
+pub fn thread_cpu_ns() -> io::Result<u64> {
+    read_clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Clock ticks per second of the figures in `/proc`.
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: no pointers.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1)
+}
+
+/// Raises the limit of open files as far as allowed and returns it.
+pub fn raise_open_files() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both pointers are to a live local.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
+        limit.rlim_cur = limit.rlim_max;
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// A timer that becomes readable once per interval, to the microsecond where timeouts of epoll count milliseconds.
+pub fn interval_timer(interval: Duration) -> io::Result<OwnedFd> {
+    let time = libc::timespec {
+        tv_sec: libc::time_t::try_from(interval.as_secs()).map_err(io::Error::other)?,
+        tv_nsec: libc::c_long::from(interval.subsec_nanos() as i32),
+    };
+    let setting = libc::itimerspec { it_interval: time, it_value: time };
+    // SAFETY: no pointers; the descriptor is new and owned by nobody else.
+    let timer = unsafe {
+        let descriptor = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(descriptor)
+    };
+    // SAFETY: `setting` outlives the call; the former setting is not asked for.
+    check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &setting, std::ptr::null_mut()) })?;
+    Ok(timer)
+}
+
+/// Sends a signal to one process.
+pub fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: no pointers. `pid` is positive, so no group is addressed.
+    check(unsafe { libc::kill(pid, signal) })
+}
+
+/// Prepares a command so that its process runs where `placement` says and dies with the lab.
+pub fn place(command: &mut Command, placement: Placement) {
+    let set = set_of(placement.core);
+    // SAFETY: between fork and exec only three async-signal-safe system calls are made, on values copied into the
+    // closure; nothing allocates and no lock is taken.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set))?;
+            let _priority_may_be_refused = libc::setpriority(libc::PRIO_PROCESS, 0, placement.nice);
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_process_clock_runs_at_least_as_fast_as_the_thread() {
+        let before = process_cpu_ns(std::process::id()).unwrap();
+        let thread_before = thread_cpu_ns().unwrap();
+        let mut sum = 0u64;
+        while thread_cpu_ns().unwrap() - thread_before < 5_000_000 {
+            sum = sum.wrapping_mul(31).wrapping_add(1);
+        }
+        assert!(process_cpu_ns(std::process::id()).unwrap() - before >= 5_000_000, "{sum}");
+    }
+
+    #[test]
+    fn a_placed_child_may_use_its_core_only() {
+        let core = *allowed_cores().unwrap().last().unwrap();
+        let mut command = Command::new("grep");
+        command.args(["Cpus_allowed_list", "/proc/self/status"]);
+        place(&mut command, Placement { core, nice: 0 });
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert_eq!(text.split_whitespace().last(), Some(core.to_string().as_str()));
+    }
+}

@@ -1,0 +1,211 @@
+//! Small reads on a schedule, each timed: what a client feels that does not ask faster because it is answered faster.
+//!
+//! ```text
+//! tick every interval ──> idle connection? ──yes──> GET, timed from now
+//!                              └──no──> queue, timed from its tick: a stall is charged to all it delays
+//! ```
+//!
+//! Invariants: one request in flight per connection; a probe ends at its time, and what still waits then is recorded
+//! with the time it waited so far, so a server that does not keep up cannot hide it.
+
+use crate::client::Target;
+use crate::os;
+use crate::protocol::{Dialect, describe};
+use crate::random::Random;
+use anyhow::{Context, Result, bail};
+use hdrhistogram::Histogram;
+use mio::net::TcpStream;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+const TICK: Token = Token(usize::MAX);
+/// Shortest and longest time told apart.
+const LATENCY_NS: (u64, u64) = (100, 60_000_000_000);
+
+/// An empty histogram of nanoseconds.
+pub fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(LATENCY_NS.0, LATENCY_NS.1, 3)?)
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// When the request in flight should have left.
+    since: Option<Instant>,
+    seen: usize,
+}
+
+/// Connections that ask in turn.
+pub struct Prober {
+    poll: Poll,
+    connections: Vec<Connection>,
+    idle: VecDeque<usize>,
+    dialect: Dialect,
+    items: u32,
+    random: Random,
+    request: Vec<u8>,
+    input: Vec<u8>,
+}
+
+impl Prober {
+    /// Opens the connections; reads go to the first `items` items.
+    pub fn new(target: &Target, dialect: Dialect, connections: usize, items: u32) -> Result<Self> {
+        let poll = Poll::new()?;
+        let connections = (0..connections)
+            .map(|index| {
+                let stream = target.connect()?;
+                stream.set_nonblocking(true)?;
+                let mut stream = TcpStream::from_std(stream);
+                poll.registry().register(&mut stream, Token(index), Interest::READABLE)?;
+                Ok(Connection { stream, since: None, seen: 0 })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let idle = (0..connections.len()).collect();
+        let input = vec![0; dialect.get.answer.length + 1];
+        Ok(Self {
+            poll,
+            connections,
+            idle,
+            dialect,
+            items,
+            random: Random::new(11),
+            request: Vec::new(),
+            input,
+        })
+    }
+
+    /// Asks once per interval for a while and returns the times in nanoseconds.
+    pub fn probe(&mut self, interval: Duration, length: Duration) -> Result<Histogram<u64>> {
+        let mut latencies = histogram()?;
+        let mut timer = File::from(os::interval_timer(interval)?);
+        self.poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TICK, Interest::READABLE)?;
+        let mut events = Events::with_capacity(256);
+        let mut waiting: VecDeque<Instant> = VecDeque::new();
+        let start = Instant::now();
+        while start.elapsed() < length {
+            if let Err(error) = self.poll.poll(&mut events, None)
+                && error.kind() != ErrorKind::Interrupted
+            {
+                return Err(error.into());
+            }
+            for event in &events {
+                if event.token() == TICK {
+                    let mut ticks = [0; 8];
+                    timer.read_exact(&mut ticks)?;
+                    let now = Instant::now();
+                    waiting.extend((0..u64::from_ne_bytes(ticks)).map(|_| now));
+                } else {
+                    self.answered(event.token().0, &mut latencies)?;
+                }
+            }
+            while !waiting.is_empty()
+                && let Some(index) = self.idle.pop_front()
+            {
+                let since = waiting.pop_front().context("nothing waits")?;
+                self.ask(index, since)?;
+            }
+        }
+        self.poll.registry().deregister(&mut SourceFd(&timer.as_raw_fd()))?;
+        for since in waiting {
+            record(&mut latencies, since);
+        }
+        self.drain(&mut events, &mut latencies)?;
+        Ok(latencies)
+    }
+
+    /// Takes the answers still due, so that the next probe begins with idle connections.
+    fn drain(&mut self, events: &mut Events, latencies: &mut Histogram<u64>) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.idle.len() < self.connections.len() {
+            if Instant::now() > deadline {
+                bail!("small reads without an answer after 30 s");
+            }
+            self.poll.poll(events, Some(Duration::from_secs(1)))?;
+            for event in &*events {
+                self.answered(event.token().0, latencies)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, index: usize, since: Instant) -> Result<()> {
+        let connection = self.connections.get_mut(index).context("unknown connection")?;
+        self.request.clear();
+        self.dialect.get.write(Random::below(self.random.next(), self.items), &mut self.request);
+        connection.since = Some(since);
+        connection.stream.write_all(&self.request).context("sending a small read")
+    }
+
+    fn answered(&mut self, index: usize, latencies: &mut Histogram<u64>) -> Result<()> {
+        let connection = self.connections.get_mut(index).context("unknown connection")?;
+        let answer = &self.dialect.get.answer;
+        let Some(since) = connection.since else { return Ok(()) };
+        let count = match connection.stream.read(self.input.get_mut(connection.seen..).unwrap_or_default()) {
+            Ok(0) => bail!("the server closed a connection of small reads"),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let got = self.input.get(connection.seen..connection.seen + count).unwrap_or_default();
+        let due = answer.prefix.get(connection.seen..).unwrap_or_default();
+        let known = due.len().min(count);
+        connection.seen += count;
+        if got.get(..known) != due.get(..known) || connection.seen > answer.length {
+            bail!("a small read was answered by {}", describe(got));
+        }
+        if connection.seen == answer.length {
+            record(latencies, since);
+            connection.since = None;
+            connection.seen = 0;
+            self.idle.push_back(index);
+        }
+        Ok(())
+    }
+}
+
+fn record(latencies: &mut Histogram<u64>, since: Instant) {
+    latencies.saturating_record(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Protocol, Shape};
+    use std::net::TcpListener;
+
+    /// Answers reads, but stalls once for a while.
+    fn slow_server(stall: Duration) -> Target {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut buffer = [0; 256];
+            let mut asked = 0;
+            while let Ok(1..) = stream.read(&mut buffer) {
+                asked += 1;
+                if asked == 10 {
+                    std::thread::sleep(stall);
+                }
+                stream.write_all(b"VALUE 0000000001 0 3\r\nabc\r\nEND\r\n").unwrap();
+            }
+        });
+        Target { address, protocol: Protocol::MemcachedText, bucket: String::new() }
+    }
+
+    #[test]
+    fn a_stall_is_charged_to_every_request_it_delays() {
+        let target = slow_server(Duration::from_millis(200));
+        let shape = Shape { key_bytes: 10, value_bytes: 3 };
+        let dialect = Dialect::new(Protocol::MemcachedText, shape, 1).unwrap();
+        let mut prober = Prober::new(&target, dialect, 1, 10).unwrap();
+        let times = prober.probe(Duration::from_millis(2), Duration::from_millis(500)).unwrap();
+        let delayed = times.count_between(20_000_000, u64::MAX);
+        assert!((60..=200).contains(&delayed), "{delayed} of {}", times.len());
+        assert!(times.max() >= 190_000_000);
+        assert_eq!(prober.idle.len(), 1);
+    }
+}

@@ -1,0 +1,128 @@
+//! A growable array in a tenant's arena.
+
+use std::ptr::NonNull;
+
+use crate::tenant::{Gauge, Tenant, TenantCache};
+
+/// A growable array of values without destructor whose memory is the tenant's, counted as index. 16 bytes; none allocated while empty.
+///
+/// It has no destructor: call [`TenantVec::clear`], or let the tenant's arena go as a whole.
+pub struct TenantVec<T> {
+    items: NonNull<T>,
+    len: u32,
+    capacity: u32,
+}
+
+// SAFETY: the array owns its values like a Vec.
+unsafe impl<T: Send> Send for TenantVec<T> {}
+// SAFETY: shared access only reads.
+unsafe impl<T: Sync> Sync for TenantVec<T> {}
+
+impl<T> Default for TenantVec<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> TenantVec<T> {
+    const PLAIN: () = assert!(!std::mem::needs_drop::<T>(), "values are moved as bytes and never dropped");
+
+    /// Empty.
+    pub const fn new() -> Self {
+        () = Self::PLAIN;
+        Self { items: NonNull::dangling(), len: 0, capacity: 0 }
+    }
+
+    /// The values.
+    #[inline]
+    pub fn as_slice(&self) -> &[T] {
+        // SAFETY: the first `len` values are initialised; dangling and zero-length when nothing is allocated.
+        unsafe { std::slice::from_raw_parts(self.items.as_ptr(), self.len as usize) }
+    }
+
+    /// The values, changeable.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as above, and access is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.items.as_ptr(), self.len as usize) }
+    }
+
+    /// Values it can hold without growing.
+    pub fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// Appends; `false` when there is no memory.
+    #[must_use]
+    pub fn push(&mut self, tenant: &Tenant, cache: &mut TenantCache, value: T) -> bool {
+        if !self.reserve(tenant, cache) {
+            return false;
+        }
+        // SAFETY: there is room for one more.
+        unsafe { self.items.add(self.len as usize).write(value) };
+        self.len += 1;
+        true
+    }
+
+    /// Makes room for one more value; `false` when there is no memory.
+    #[must_use]
+    pub fn reserve(&mut self, tenant: &Tenant, cache: &mut TenantCache) -> bool {
+        self.len < self.capacity || self.resize(tenant, cache, grown(self.capacity as usize, size_of::<T>()))
+    }
+
+    /// Changes the capacity to `capacity` values, at least as many as there are; `false` when there is no memory.
+    #[must_use]
+    pub fn resize(&mut self, tenant: &Tenant, cache: &mut TenantCache, capacity: usize) -> bool {
+        let capacity = capacity.max(self.len as usize);
+        let Ok(new) = u32::try_from(capacity) else { return false };
+        if new == self.capacity {
+            return true;
+        }
+        let mut resized = Self { items: NonNull::dangling(), len: self.len, capacity: new };
+        if new > 0 {
+            let Some(block) = tenant.allocate(cache, capacity * size_of::<T>(), Gauge::Index) else { return false };
+            resized.items = block.cast();
+            // SAFETY: two allocations, both with room for `len` values; blocks are aligned to 16.
+            unsafe { resized.items.copy_from_nonoverlapping(self.items, self.len as usize) };
+        }
+        std::mem::replace(self, resized).release(tenant, cache);
+        true
+    }
+
+    /// Keeps the first `len` values.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(u32::try_from(len).unwrap_or(u32::MAX));
+    }
+
+    /// Removes all values and gives the memory back.
+    pub fn clear(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
+        std::mem::take(self).release(tenant, cache);
+    }
+
+    /// Removes the value at `index`, moving those behind it.
+    pub fn remove(&mut self, index: usize) {
+        let behind = self.as_slice().len().saturating_sub(index + 1);
+        assert!(index < self.len as usize, "index {index} out of {} values", self.len);
+        // SAFETY: `index` is in range; the values behind it move down by one, over the one that goes.
+        unsafe {
+            let hole = self.items.add(index);
+            hole.copy_from(hole.add(1), behind);
+        }
+        self.len -= 1;
+    }
+
+    fn release(self, tenant: &Tenant, cache: &mut TenantCache) {
+        if self.capacity > 0 {
+            // SAFETY: allocated in `resize` with this size and gauge; the array is gone.
+            unsafe {
+                tenant.free(cache, self.items.cast(), self.capacity as usize * size_of::<T>(), Gauge::Index);
+            }
+        }
+    }
+}
+
+/// The next capacity: the first fills 64 bytes, later ones grow by a quarter and fill their size class.
+fn grown(capacity: usize, value_size: usize) -> usize {
+    let bytes = (capacity * value_size * 5 / 4).max(capacity * value_size + value_size).max(64);
+    crate::size_class(bytes) / value_size
+}

@@ -1,0 +1,139 @@
+//! Large items: filled before they are linked, immutable afterwards, kept in place while anybody sends them.
+//!
+//! ```text
+//!   block = | references u32, padding to 16 | item: header, optional words, key, value |
+//!                                           ^ location
+//! ```
+//! The index holds one reference, each [`Pin`] one more. Whoever drops the last one frees the block; until then its
+//! bytes stay charged to the tenant. The bytes from a pin's offset on (the value) are never written again; the item's
+//! header may be, under the vBucket's lock.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::arena::BLOCK_ALIGNMENT;
+use crate::heap::{BlockHeap, Location};
+use crate::tenant::{Gauge, Tenant, TenantCache};
+
+const PREFIX: usize = BLOCK_ALIGNMENT;
+const _: () = assert!(size_of::<AtomicU32>() <= PREFIX);
+
+/// A large item that is not linked yet: owned, writable. Dropped, its memory goes back.
+pub struct LargeBlock {
+    tenant: Arc<Tenant>,
+    item: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: the block is owned by this handle alone; the tenant is shared safely.
+unsafe impl Send for LargeBlock {}
+
+impl LargeBlock {
+    /// Room for an item of `size` bytes, charged as in flight. `None` when the system has no memory.
+    pub fn new(tenant: &Arc<Tenant>, cache: &mut TenantCache, size: usize) -> Option<Self> {
+        let block = tenant.allocate_zeroed(cache, PREFIX + size, Gauge::InFlight)?;
+        // SAFETY: the block is ours, aligned to 16 and at least PREFIX + size bytes long.
+        let item = unsafe {
+            block.cast::<AtomicU32>().write(AtomicU32::new(1));
+            block.add(PREFIX)
+        };
+        Some(Self { tenant: Arc::clone(tenant), item, size })
+    }
+
+    /// The item's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `size` initialised bytes, owned by this handle.
+        unsafe { std::slice::from_raw_parts(self.item.as_ptr(), self.size) }
+    }
+
+    /// The item's bytes, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `size` initialised bytes, owned by this handle.
+        unsafe { std::slice::from_raw_parts_mut(self.item.as_ptr(), self.size) }
+    }
+
+    /// Hands the item over to an index: counted as an item from now on.
+    pub fn into_location(self, cache: &mut TenantCache) -> Location {
+        let class = crate::size_class(PREFIX + self.size).cast_signed() as i64;
+        self.tenant.count(cache, Gauge::InFlight, -class);
+        self.tenant.count(cache, Gauge::Items, class);
+        let location = BlockHeap::location_of(self.item);
+        let mut this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the handle is never used or dropped again, so its reference to the tenant is dropped exactly once here.
+        unsafe { std::ptr::drop_in_place(&raw mut this.tenant) };
+        location
+    }
+}
+
+impl Drop for LargeBlock {
+    fn drop(&mut self) {
+        // SAFETY: the block was never linked, so this handle holds its only reference.
+        unsafe { self.tenant.free_shared(block_of(self.item), PREFIX + self.size, Gauge::InFlight) }
+    }
+}
+
+fn block_of(item: NonNull<u8>) -> NonNull<u8> {
+    // SAFETY: every large item lies PREFIX bytes into its block.
+    unsafe { item.sub(PREFIX) }
+}
+
+/// The bytes a large item of `size` bytes takes.
+pub fn footprint(size: usize) -> usize {
+    crate::size_class(PREFIX + size)
+}
+
+/// A reference to the tail of a large item, which stays where it is and as it is until dropped.
+pub struct Pin {
+    tenant: Arc<Tenant>,
+    item: NonNull<u8>,
+    size: usize,
+    offset: usize,
+}
+
+// SAFETY: a pin only reads bytes that nobody writes, and its count is atomic.
+unsafe impl Send for Pin {}
+
+impl Pin {
+    /// Pins the large item at `item`, `size` bytes long, to read its bytes from `offset` on.
+    ///
+    /// # Safety
+    /// The item is a large one of this tenant, linked, and its vBucket's lock is held.
+    pub unsafe fn new(tenant: &Arc<Tenant>, item: NonNull<u8>, size: usize, offset: usize) -> Self {
+        // SAFETY: a large item has its count PREFIX bytes before it; the index's own reference keeps it alive meanwhile.
+        unsafe { block_of(item).cast::<AtomicU32>().as_ref() }.fetch_add(1, Ordering::Relaxed);
+        Self { tenant: Arc::clone(tenant), item, size, offset }
+    }
+}
+
+impl Deref for Pin {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block lives while this reference counts, and its tail is never written once linked.
+        unsafe { std::slice::from_raw_parts(self.item.as_ptr().add(self.offset), self.size - self.offset) }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // SAFETY: gives back the reference this pin took.
+        unsafe { release(&self.tenant, self.item, self.size) }
+    }
+}
+
+/// Drops one reference of the large item; the last one frees it.
+///
+/// # Safety
+/// The caller owns a reference (the index's, or a pin's) and gives it up.
+pub unsafe fn release(tenant: &Tenant, item: NonNull<u8>, size: usize) {
+    let block = block_of(item);
+    // SAFETY: the reference given up keeps the block alive until here.
+    let before = unsafe { block.cast::<AtomicU32>().as_ref() }.fetch_sub(1, Ordering::Release);
+    debug_assert!(before > 0);
+    if before == 1 {
+        std::sync::atomic::fence(Ordering::Acquire);
+        // SAFETY: that was the last reference.
+        unsafe { tenant.free_shared(block, PREFIX + size, Gauge::Items) }
+    }
+}

@@ -1,0 +1,106 @@
+//! The acceptor: takes connections and hands each to the least loaded worker.
+//!
+//! Out of file descriptors it stops accepting until some connection closes; it does not spin, and peers wait in the
+//! kernel's queue meanwhile.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use kv::Node;
+use kv::session::Port;
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token};
+
+use crate::server::{Greeting, Inbox, Shared};
+
+const WAKE: Token = Token(usize::MAX);
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+pub(crate) struct Acceptor {
+    poll: Poll,
+    listeners: Vec<(TcpListener, Arc<Greeting>)>,
+    node: Arc<Node>,
+    inboxes: Vec<Arc<Inbox>>,
+    shared: Arc<Shared>,
+}
+
+impl Acceptor {
+    pub(crate) fn new(
+        poll: Poll,
+        listeners: Vec<(std::net::TcpListener, Arc<Greeting>)>,
+        node: Arc<Node>,
+        inboxes: Vec<Arc<Inbox>>,
+        shared: Arc<Shared>,
+    ) -> io::Result<Self> {
+        let mut registered = Vec::new();
+        for (index, (socket, greeting)) in listeners.into_iter().enumerate() {
+            socket.set_nonblocking(true)?;
+            let mut listener = TcpListener::from_std(socket);
+            poll.registry().register(&mut listener, Token(index), Interest::READABLE)?;
+            registered.push((listener, greeting));
+        }
+        Ok(Self { poll, listeners: registered, node, inboxes, shared })
+    }
+
+    pub(crate) const fn wake_token() -> Token {
+        WAKE
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        while !self.shared.stopping.load(Relaxed) {
+            for index in 0..self.listeners.len() {
+                self.accept_all(index);
+            }
+            match self.poll.poll(&mut events, None) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!(%error, "the acceptor cannot wait for connections and ends");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accept_all(&self, index: usize) {
+        let Some((listener, greeting)) = self.listeners.get(index) else { return };
+        loop {
+            match listener.accept() {
+                Ok((socket, address)) => {
+                    let counts = self.node.connections();
+                    if counts.current >= self.node.limits().connections as u64 {
+                        self.node.connection_rejected();
+                        if greeting.port == Port::Memcached {
+                            // Best effort: a fresh socket takes these few bytes or the peer has gone already.
+                            let _ = io::Write::write(&mut &socket, TOO_MANY);
+                        }
+                        continue;
+                    }
+                    let _ = socket.set_nodelay(true);
+                    self.node.connection_opened();
+                    let least = self.inboxes.iter().min_by_key(|inbox| inbox.connections.load(Relaxed));
+                    if let Some(inbox) = least {
+                        inbox.hand_over(socket, address, Arc::clone(greeting));
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        self.shared.starved.store(true, Relaxed);
+                        self.node.connection_rejected();
+                        tracing::warn!(%error, "no connection can be accepted until another closes");
+                        return;
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// Set while the acceptor waits for a connection to close.
+pub(crate) fn is_starved(starved: &AtomicBool) -> bool {
+    starved.load(Relaxed) && starved.swap(false, Relaxed)
+}

@@ -1,0 +1,88 @@
+//! One connection of a worker: its socket, its session, and what is left over between wake-ups.
+
+use std::sync::Arc;
+
+use mio::net::TcpStream;
+
+use kv::Bucket;
+use kv::session::Session;
+
+use crate::backlog::Backlog;
+
+/// A connection. Idle, it holds no buffer: unparsed input and unsent output exist only while there are any.
+pub(crate) struct Connection {
+    pub(crate) socket: TcpStream,
+    pub(crate) session: Session,
+    /// Input read but not yet parsed: the start of a request.
+    pub(crate) rest: Vec<u8>,
+    pub(crate) backlog: Option<Box<Backlog>>,
+    /// Bytes charged for `rest` and `backlog`, and to whom.
+    charged: usize,
+    payer: Option<Arc<Bucket>>,
+    /// The socket may have input: an event said so, and no short read since.
+    pub(crate) readable: bool,
+    /// An event said that the peer has closed its side: it is read to the end.
+    pub(crate) closed_by_peer: bool,
+    /// The end of the input was read.
+    pub(crate) ended: bool,
+    /// It is in the worker's queue of ready connections.
+    pub(crate) queued: bool,
+    /// `rest` may hold a whole request: it is to be parsed without reading first.
+    pub(crate) unparsed: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: TcpStream, session: Session) -> Self {
+        Self {
+            socket,
+            session,
+            rest: Vec::new(),
+            backlog: None,
+            charged: 0,
+            payer: None,
+            readable: false,
+            closed_by_peer: false,
+            ended: false,
+            queued: false,
+            unparsed: false,
+        }
+    }
+
+    /// Unsent output in bytes.
+    pub(crate) fn unsent(&self) -> usize {
+        self.backlog.as_ref().map_or(0, |backlog| backlog.len())
+    }
+
+    /// Charges the buffers held now to the bucket in use.
+    pub(crate) fn charge(&mut self) {
+        let held = self.rest.capacity() + self.backlog.as_ref().map_or(0, |backlog| backlog.buffered());
+        if held == self.charged {
+            return;
+        }
+        let payer_has_changed = match (&self.payer, &self.session.peer.bucket) {
+            (Some(payer), Some(bucket)) => !Arc::ptr_eq(payer, bucket),
+            (None, None) => false,
+            _ => true,
+        };
+        if payer_has_changed {
+            self.discharge();
+            self.payer.clone_from(&self.session.peer.bucket);
+        }
+        if let Some(payer) = &self.payer {
+            payer.charge_buffers(difference(held, self.charged));
+            self.charged = held;
+        }
+    }
+
+    /// Gives the charge back.
+    pub(crate) fn discharge(&mut self) {
+        if let Some(payer) = self.payer.take() {
+            payer.charge_buffers(difference(0, self.charged));
+        }
+        self.charged = 0;
+    }
+}
+
+fn difference(new: usize, old: usize) -> i64 {
+    new.cast_signed() as i64 - old.cast_signed() as i64
+}

@@ -1,0 +1,21 @@
+//! The data plane: epoll workers that read, execute and write; an acceptor that hands them sockets; the pager's thread.
+//!
+//! ```text
+//!   acceptor ──socket──> worker 0..N   one epoll loop each, no async code
+//!                          │  wake-up: read ready connections, parse, prefetch, execute as one batch, write once each
+//!   pager    <──doorbell───┘  sleeps until something is due
+//! ```
+//! No thread has a periodic tick: a worker sleeps in `epoll_wait` without a timeout unless a peer is stuck or blocks are kept
+//! for later; the pager sleeps until its next deadline.
+#![forbid(unsafe_code)]
+
+mod acceptor;
+mod backlog;
+mod clock;
+mod connection;
+mod pager;
+mod server;
+mod worker;
+
+pub use clock::Clock;
+pub use server::{Listener, Server};

@@ -1,0 +1,165 @@
+//! The data plane as a whole: its threads and how they start and end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kv::Node;
+use kv::session::Port;
+use mio::net::TcpStream;
+use mio::{Poll, Waker};
+use parking_lot::Mutex;
+
+use crate::acceptor::{Acceptor, is_starved};
+use crate::clock::Clock;
+use crate::pager;
+use crate::worker::Worker;
+
+/// A bound socket, and what its connections speak.
+pub struct Listener {
+    /// The socket, bound and listening.
+    pub socket: std::net::TcpListener,
+    /// Which kind of port it is.
+    pub port: Port,
+    /// The bucket its connections start with.
+    pub bucket: Option<String>,
+    /// Whether they must log in before anything else.
+    pub login_required: bool,
+    /// Largest value they may store, in bytes.
+    pub value_limit: usize,
+}
+
+/// What a new connection starts with.
+pub(crate) struct Greeting {
+    pub(crate) port: Port,
+    pub(crate) bucket: Option<String>,
+    pub(crate) login_required: bool,
+    pub(crate) value_limit: usize,
+}
+
+/// What all threads of the server see.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) stopping: AtomicBool,
+    /// The acceptor waits for a connection to close.
+    pub(crate) starved: AtomicBool,
+    acceptor: Mutex<Option<Waker>>,
+}
+
+impl Shared {
+    /// A connection has closed: the acceptor may go on.
+    pub(crate) fn connection_closed(&self) {
+        if is_starved(&self.starved) {
+            self.wake_acceptor();
+        }
+    }
+
+    fn wake_acceptor(&self) {
+        if let Some(waker) = &*self.acceptor.lock() {
+            let _ = waker.wake();
+        }
+    }
+}
+
+/// A connection on its way to its worker.
+pub(crate) struct Arrival {
+    pub(crate) socket: TcpStream,
+    pub(crate) address: SocketAddr,
+    pub(crate) greeting: Arc<Greeting>,
+}
+
+/// Where a worker's new connections wait for it.
+pub(crate) struct Inbox {
+    pub(crate) arrivals: Mutex<VecDeque<Arrival>>,
+    /// Connections the worker has or is about to get.
+    pub(crate) connections: AtomicUsize,
+    waker: Waker,
+}
+
+impl Inbox {
+    pub(crate) fn hand_over(&self, socket: TcpStream, address: SocketAddr, greeting: Arc<Greeting>) {
+        self.connections.fetch_add(1, Relaxed);
+        let mut arrivals = self.arrivals.lock();
+        arrivals.push_back(Arrival { socket, address, greeting });
+        let is_first = arrivals.len() == 1;
+        drop(arrivals);
+        if is_first {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+/// The running data plane.
+pub struct Server {
+    shared: Arc<Shared>,
+    inboxes: Vec<Arc<Inbox>>,
+    pager_stop: Arc<AtomicBool>,
+    workers: Vec<JoinHandle<()>>,
+    acceptor: JoinHandle<()>,
+    pager: JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts `workers` workers, the acceptor and the pager. The node was made for `workers + 2` threads at least: workers
+    /// are threads 0 to `workers - 1`, the pager is thread `workers`.
+    pub fn start(node: Arc<Node>, listeners: Vec<Listener>, workers: usize) -> io::Result<Self> {
+        let clock = Clock::start();
+        let shared = Arc::new(Shared::default());
+        let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
+        for index in 0..workers {
+            let poll = Poll::new()?;
+            let waker = Waker::new(poll.registry(), Worker::wake_token())?;
+            let inbox = Arc::new(Inbox { arrivals: Mutex::default(), connections: AtomicUsize::new(0), waker });
+            inboxes.push(Arc::clone(&inbox));
+            let worker = Worker::new(poll, Arc::clone(&node), index, clock, inbox, Arc::clone(&shared));
+            threads.push(spawn(&format!("dm:worker{index}"), move || worker.run())?);
+        }
+
+        let poll = Poll::new()?;
+        *shared.acceptor.lock() = Some(Waker::new(poll.registry(), Acceptor::wake_token())?);
+        let listeners = listeners.into_iter().map(|listener| {
+            let Listener { socket, port, bucket, login_required, value_limit } = listener;
+            (socket, Arc::new(Greeting { port, bucket, login_required, value_limit }))
+        });
+        let acceptor =
+            Acceptor::new(poll, listeners.collect(), Arc::clone(&node), inboxes.clone(), Arc::clone(&shared))?;
+        let acceptor = spawn("dm:acceptor", move || acceptor.run())?;
+
+        let pager_stop = Arc::new(AtomicBool::new(false));
+        let pager = {
+            let (node, stop) = (Arc::clone(&node), Arc::clone(&pager_stop));
+            spawn("dm:pager", move || pager::run(node, workers, clock, &stop))?
+        };
+        let pager_thread = pager.thread().clone();
+        node.doorbell().connect(Box::new(move || pager_thread.unpark()));
+        let wake = inboxes.clone();
+        node.changed_bell().connect(Box::new(move || wake.iter().for_each(|inbox| drop(inbox.waker.wake()))));
+        Ok(Self { shared, inboxes, pager_stop, workers: threads, acceptor, pager })
+    }
+
+    /// Stops accepting, lets what was received be answered for at most `grace`, closes everything and waits for the threads.
+    pub fn shutdown(self, grace: Duration) {
+        self.shared.stopping.store(true, Relaxed);
+        self.shared.wake_acceptor();
+        let _ = self.acceptor.join();
+        let deadline = Instant::now() + grace;
+        for inbox in &self.inboxes {
+            let _ = inbox.waker.wake();
+        }
+        for worker in self.workers {
+            let _ = worker.join();
+        }
+        self.pager_stop.store(true, Relaxed);
+        self.pager.thread().unpark();
+        let _ = self.pager.join();
+        tracing::debug!(left_ms = deadline.saturating_duration_since(Instant::now()).as_millis(), "drained");
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
+}

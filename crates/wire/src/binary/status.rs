@@ -1,0 +1,84 @@
+//! Status codes of answers, with the texts memcached sends in error bodies.
+
+/// The outcome of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Status(pub u16);
+
+macro_rules! statuses {
+    ($($name:ident = $code:literal;)*) => {
+        impl Status {
+            $(#[doc = concat!("`", stringify!($name), "`, ", stringify!($code), ".")]
+            pub const $name: Self = Self($code);)*
+
+            /// The status' name; `None` for a code that is not ours.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($code => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    SUCCESS = 0x00;
+    KEY_ENOENT = 0x01;
+    KEY_EEXISTS = 0x02;
+    E2BIG = 0x03;
+    EINVAL = 0x04;
+    NOT_STORED = 0x05;
+    DELTA_BADVAL = 0x06;
+    NOT_MY_VBUCKET = 0x07;
+    NO_BUCKET = 0x08;
+    LOCKED = 0x09;
+    NOT_LOCKED = 0x0e;
+    AUTH_STALE = 0x1f;
+    AUTH_ERROR = 0x20;
+    AUTH_CONTINUE = 0x21;
+    ERANGE = 0x22;
+    ROLLBACK = 0x23;
+    EACCESS = 0x24;
+    UNKNOWN_FRAME_INFO = 0x80;
+    UNKNOWN_COMMAND = 0x81;
+    ENOMEM = 0x82;
+    NOT_SUPPORTED = 0x83;
+    EINTERNAL = 0x84;
+    EBUSY = 0x85;
+    ETMPFAIL = 0x86;
+    XATTR_EINVAL = 0x87;
+    UNKNOWN_COLLECTION = 0x88;
+    UNKNOWN_SCOPE = 0x8c;
+    DURABILITY_INVALID_LEVEL = 0xa0;
+    DURABILITY_IMPOSSIBLE = 0xa1;
+    SYNC_WRITE_IN_PROGRESS = 0xa2;
+    SYNC_WRITE_AMBIGUOUS = 0xa3;
+    SYNC_WRITE_RE_COMMIT_IN_PROGRESS = 0xa4;
+}
+
+impl Status {
+    /// The body memcached sends with an error.
+    pub const fn memcached_text(self) -> &'static str {
+        match self {
+            Self::KEY_ENOENT => "Not found",
+            Self::KEY_EEXISTS => "Data exists for key.",
+            Self::E2BIG => "Too large.",
+            Self::EINVAL => "Invalid arguments",
+            Self::NOT_STORED => "Not stored.",
+            Self::DELTA_BADVAL => "Non-numeric server-side value for incr or decr",
+            Self::AUTH_ERROR => "Auth failure.",
+            Self::UNKNOWN_COMMAND => "Unknown command",
+            Self::ENOMEM => "Out of memory",
+            _ => "",
+        }
+    }
+}
+
+impl std::fmt::Debug for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "Status({:#06x})", self.0),
+        }
+    }
+}

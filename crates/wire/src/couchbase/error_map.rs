@@ -1,0 +1,109 @@
+//! The error map: how a client shall take each status, also one it was not built for (SDK RFC 0059).
+//!
+//! Version 2 only allows more attributes than version 1, none of which we use: the versions differ in their number.
+
+use serde_json::{Map, Value, json};
+
+use crate::binary::Status;
+
+/// Highest version of the format we have.
+pub const VERSION_MAX: u16 = 2;
+/// Revision of the contents; raise it with every change to the table.
+const REVISION: u32 = 1;
+
+/// Status, description, attributes.
+type Row = (Status, &'static str, &'static [&'static str]);
+
+const TABLE: &[Row] = &[
+    (Status::SUCCESS, "Success", &["success"]),
+    (Status::KEY_ENOENT, "Not found", &["item-only"]),
+    (Status::KEY_EEXISTS, "Exists already, or its CAS is another", &["item-only"]),
+    (Status::E2BIG, "Key or value is too big", &["item-only", "invalid-input"]),
+    (Status::EINVAL, "Invalid request", &["internal", "invalid-input"]),
+    (Status::NOT_STORED, "Not stored: there is nothing to append or prepend to", &["item-only"]),
+    (Status::DELTA_BADVAL, "The value is not a number", &["item-only", "invalid-input"]),
+    (Status::NOT_MY_VBUCKET, "This node does not serve the vBucket", &["fetch-config", "invalid-input"]),
+    (Status::NO_BUCKET, "No bucket is selected", &["conn-state-invalidated"]),
+    (Status::LOCKED, "The document is locked", &["item-locked", "item-only", "retry-now"]),
+    (Status::NOT_LOCKED, "The document is not locked", &["item-only"]),
+    (Status::AUTH_STALE, "The login has expired", &["conn-state-invalidated", "auth"]),
+    (Status::AUTH_ERROR, "Login failed", &["conn-state-invalidated", "auth"]),
+    (Status::AUTH_CONTINUE, "The login needs another step", &["special-handling", "auth"]),
+    (Status::ERANGE, "A number is out of range", &["invalid-input"]),
+    (Status::ROLLBACK, "The consumer must roll back", &["dcp", "special-handling"]),
+    (Status::EACCESS, "No access", &["support", "auth"]),
+    (Status::UNKNOWN_FRAME_INFO, "The frame info is not known", &["support", "invalid-input"]),
+    (Status::UNKNOWN_COMMAND, "The operation is not known", &["support"]),
+    (Status::ENOMEM, "Out of memory", &["temp", "retry-later"]),
+    (Status::NOT_SUPPORTED, "The operation is not supported", &["support"]),
+    (Status::EINTERNAL, "Internal error", &["internal", "conn-state-invalidated"]),
+    (Status::EBUSY, "Busy; try again", &["temp", "retry-later"]),
+    (Status::ETMPFAIL, "Temporary failure; try again", &["temp", "retry-later"]),
+    (Status::XATTR_EINVAL, "The extended attributes are malformed", &["invalid-input"]),
+    (Status::UNKNOWN_COLLECTION, "There is no such collection", &["item-only", "fetch-config"]),
+    (Status::UNKNOWN_SCOPE, "There is no such scope", &["item-only", "fetch-config"]),
+    (
+        Status::DURABILITY_INVALID_LEVEL,
+        "The bucket cannot give this durability level",
+        &["item-only", "invalid-input"],
+    ),
+    (Status::DURABILITY_IMPOSSIBLE, "Too few nodes for this durability level", &["item-only"]),
+    (
+        Status::SYNC_WRITE_IN_PROGRESS,
+        "A durable write of this document is pending",
+        &["item-only", "retry-later"],
+    ),
+    (Status::SYNC_WRITE_AMBIGUOUS, "The outcome of the durable write is not known", &["item-only"]),
+    (
+        Status::SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
+        "A durable write of this document is committed again",
+        &["item-only", "retry-later"],
+    ),
+];
+
+/// The map in the highest version not above `version`; `None` for version 0, which never existed.
+pub fn encode(version: u16) -> Option<String> {
+    if version == 0 {
+        return None;
+    }
+    let version = version.min(VERSION_MAX);
+    let mut errors = Map::new();
+    for (status, description, attrs) in TABLE {
+        let name = status.name().unwrap_or("UNKNOWN");
+        errors
+            .insert(format!("{:x}", status.0), json!({ "name": name, "desc": description, "attrs": attrs }));
+    }
+    Some(
+        Value::from(Map::from_iter([
+            ("version".to_owned(), Value::from(version)),
+            ("revision".to_owned(), Value::from(REVISION)),
+            ("errors".to_owned(), Value::from(errors)),
+        ]))
+        .to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_version_is_json_with_hex_codes() {
+        for version in 1..=3 {
+            let map: Value = serde_json::from_str(&encode(version).unwrap()).unwrap();
+            assert_eq!(map["version"], version.min(VERSION_MAX));
+            assert_eq!(map["errors"]["1"]["name"], "KEY_ENOENT");
+            assert_eq!(map["errors"]["86"]["attrs"][0], "temp");
+            assert_eq!(map["errors"]["0"]["attrs"][0], "success");
+        }
+        assert_eq!(encode(0), None);
+    }
+
+    #[test]
+    fn each_status_has_a_name_and_stands_once() {
+        for (i, row) in TABLE.iter().enumerate() {
+            assert!(row.0.name().is_some());
+            assert!(TABLE[i + 1..].iter().all(|other| other.0 != row.0), "{:?} twice", row.0);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! SASL, the server's side: PLAIN (RFC 4616) and SCRAM with SHA-1, SHA-256 and SHA-512 (RFC 5802, RFC 7677).
+//!
+//! No clock and no source of randomness is here: salts and server nonces are arguments.
+//! Everything secret is compared in constant time.
+
+pub mod plain;
+pub mod scram;
+
+pub use plain::Plain;
+pub use scram::{Exchange, Hash, ScramKeys};
+
+/// Why a login attempt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SaslError {
+    /// The message does not follow the mechanism's grammar.
+    #[error("malformed SASL message")]
+    Malformed,
+    /// The client insists on channel binding, an authorization identity or an extension we do not have.
+    #[error("unsupported SASL option")]
+    Unsupported,
+    /// Nonce or channel-binding data differ from what was agreed.
+    #[error("SASL exchange does not match")]
+    Mismatch,
+    /// The password is wrong, or there is no such user.
+    #[error("authentication failed")]
+    Denied,
+}
+
+/// A mechanism, under the name Couchbase clients use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mechanism {
+    /// The password as it is: for TLS and loopback.
+    Plain,
+    /// Challenge and response.
+    Scram(Hash),
+}
+
+impl Mechanism {
+    /// All mechanisms, strongest first.
+    pub const ALL: [Self; 4] =
+        [Self::Scram(Hash::Sha512), Self::Scram(Hash::Sha256), Self::Scram(Hash::Sha1), Self::Plain];
+
+    /// The mechanism's name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::Scram(Hash::Sha1) => "SCRAM-SHA1",
+            Self::Scram(Hash::Sha256) => "SCRAM-SHA256",
+            Self::Scram(Hash::Sha512) => "SCRAM-SHA512",
+        }
+    }
+
+    /// The mechanism a client names.
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|mechanism| mechanism.name().as_bytes() == name)
+    }
+}
+
+/// Compares in a time that depends on the lengths alone.
+pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let difference = a.iter().zip(b).fold(0u8, |acc, (x, y)| acc | (x ^ y));
+    std::hint::black_box(difference) == 0
+}

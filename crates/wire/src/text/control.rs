@@ -1,0 +1,127 @@
+//! The commands of one line that neither fetch nor store.
+
+use super::{Command, Error, KEY_MAX, Line, Tokens, signed, unsigned, unsigned_32};
+
+/// Argument of `shutdown`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShutdownMode {
+    /// None: stop.
+    Now,
+    /// `graceful`: drain, then stop.
+    Graceful,
+    /// Anything else; answered only where the command is enabled.
+    Invalid,
+}
+
+/// `<key> [0] [noreply]`
+pub(super) fn delete(mut tokens: Tokens<'_>) -> Line<'_> {
+    let Some(key) = tokens.next() else { return Line::Malformed(Error::Unknown) };
+    let (hold, option) = (tokens.next(), tokens.next());
+    if !tokens.rest().is_empty() {
+        return Line::Malformed(Error::Unknown);
+    }
+    let noreply = option.or(hold) == Some(b"noreply");
+    let is_zero = hold == Some(b"0");
+    let valid = match (hold, option) {
+        (None, _) => true,
+        (Some(_), None) => is_zero || noreply,
+        (Some(_), Some(_)) => is_zero && noreply,
+    };
+    if !valid {
+        return Line::malformed(Error::DeleteUsage, noreply);
+    }
+    if key.len() > KEY_MAX {
+        return Line::malformed(Error::BadFormat, noreply);
+    }
+    Line::Command(Command::Delete { key, noreply })
+}
+
+/// `<key> <number> [noreply]`
+pub(super) fn arithmetic(tokens: Tokens<'_>, decrement: bool) -> Line<'_> {
+    let Some((key, number, noreply)) = key_and_number(tokens) else {
+        return Line::Malformed(Error::Unknown);
+    };
+    if key.len() > KEY_MAX {
+        return Line::malformed(Error::BadFormat, noreply);
+    }
+    match unsigned(number) {
+        Some(delta) => Line::Command(Command::Arithmetic { key, delta, decrement, noreply }),
+        None => Line::malformed(Error::BadDelta, noreply),
+    }
+}
+
+/// `<key> <exptime> [noreply]`
+pub(super) fn touch(tokens: Tokens<'_>) -> Line<'_> {
+    let Some((key, number, noreply)) = key_and_number(tokens) else {
+        return Line::Malformed(Error::Unknown);
+    };
+    if key.len() > KEY_MAX {
+        return Line::malformed(Error::BadFormat, noreply);
+    }
+    match signed(number) {
+        Some(exptime) => Line::Command(Command::Touch { key, exptime, noreply }),
+        None => Line::malformed(Error::BadExptime, noreply),
+    }
+}
+
+/// `[delay] [noreply]`
+pub(super) fn flush_all(mut tokens: Tokens<'_>) -> Line<'_> {
+    let (delay, option) = (tokens.next(), tokens.next());
+    if !tokens.rest().is_empty() {
+        return Line::Malformed(Error::Unknown);
+    }
+    let noreply = option.or(delay) == Some(b"noreply");
+    let delay = match delay {
+        None => Some(0),
+        Some(_) if noreply && option.is_none() => Some(0),
+        Some(number) => signed(number),
+    };
+    match delay {
+        Some(delay) => Line::Command(Command::FlushAll { delay, noreply }),
+        None => Line::malformed(Error::BadExptime, noreply),
+    }
+}
+
+/// `<level> [noreply]`
+pub(super) fn verbosity(tokens: Tokens<'_>) -> Line<'_> {
+    match one_number(tokens) {
+        None => Line::Malformed(Error::Unknown),
+        Some((level, noreply)) if unsigned_32(level).is_some() => {
+            Line::Command(Command::Verbosity { noreply })
+        }
+        Some((_, noreply)) => Line::malformed(Error::BadFormat, noreply),
+    }
+}
+
+/// `<MiB> [noreply]`
+pub(super) fn cache_memlimit(tokens: Tokens<'_>) -> Line<'_> {
+    let Some((number, noreply)) = one_number(tokens) else { return Line::Malformed(Error::Unknown) };
+    match unsigned(number) {
+        Some(mebibytes) => Line::Command(Command::CacheMemlimit { mebibytes, noreply }),
+        None => Line::malformed(Error::Unknown, noreply),
+    }
+}
+
+/// `[graceful]`
+pub(super) fn shutdown(mut tokens: Tokens<'_>) -> Line<'_> {
+    let mode = match (tokens.next(), tokens.next()) {
+        (None, _) => ShutdownMode::Now,
+        (Some(b"graceful"), None) => ShutdownMode::Graceful,
+        _ => ShutdownMode::Invalid,
+    };
+    Line::Command(Command::Shutdown(mode))
+}
+
+/// Two words and perhaps an option; whether the last word is `noreply`.
+fn key_and_number(mut tokens: Tokens<'_>) -> Option<(&[u8], &[u8], bool)> {
+    let (key, number, option) = (tokens.next()?, tokens.next()?, tokens.next());
+    let noreply = option.unwrap_or(number) == b"noreply";
+    tokens.rest().is_empty().then_some((key, number, noreply))
+}
+
+/// One word and perhaps an option; whether the last word is `noreply`.
+fn one_number(mut tokens: Tokens<'_>) -> Option<(&[u8], bool)> {
+    let (number, option) = (tokens.next()?, tokens.next());
+    let noreply = option.unwrap_or(number) == b"noreply";
+    tokens.rest().is_empty().then_some((number, noreply))
+}

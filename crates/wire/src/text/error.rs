@@ -1,0 +1,84 @@
+//! What a malformed line is answered with.
+
+/// Why a line was not taken. The answers are memcached's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// Malformed, and the client asked for no answer.
+    Silent,
+    /// No such command, or the wrong number of arguments.
+    Unknown,
+    /// A key too long or an argument that is not a number.
+    BadFormat,
+    /// An expiration time that is not a number.
+    BadExptime,
+    /// The amount of `incr` or `decr` is not a number.
+    BadDelta,
+    /// `delete` with something else than `noreply` behind the key.
+    DeleteUsage,
+    /// A line longer than the limit that is no retrieval.
+    LineTooLong,
+    /// A retrieval line longer than the limit with a bad argument in it.
+    LongLineMalformed,
+    /// Login demanded, and this was not one.
+    Unauthenticated,
+    /// Meta: a flag given twice, or not a letter of ASCII.
+    DuplicateFlag,
+    /// Meta: no such flag.
+    InvalidFlag,
+    /// Meta `md` and `ma`: anything wrong with the flags.
+    InvalidOrDuplicateFlag,
+    /// Meta `mg`: more flags than there can be.
+    FlagsAreTooLong,
+    /// Meta: more flags than there can be.
+    FlagsTooLong,
+    /// Meta: a flag's token is not a number.
+    BadToken,
+    /// Meta: `M` without exactly one character.
+    BadModeLength,
+    /// Meta `ms`: no such mode.
+    BadSetMode,
+    /// Meta `ma`: no such mode.
+    BadArithmeticMode,
+    /// Meta: `J` without a number.
+    BadInitial,
+    /// Meta: `D` without a number.
+    BadDeltaFlag,
+    /// Meta: an opaque of more than 31 bytes.
+    OpaqueTooLong,
+    /// Meta: a key with the `b` flag that is not base64.
+    BadKeyEncoding,
+}
+
+impl Error {
+    /// Whether the connection is of no use any more: the end of the line is not known.
+    pub const fn is_fatal(self) -> bool {
+        matches!(self, Self::LineTooLong | Self::LongLineMalformed)
+    }
+
+    /// The line to answer, with its `\r\n`; empty if nothing is to be said.
+    pub const fn answer(self) -> &'static [u8] {
+        match self {
+            Self::Silent => b"",
+            Self::Unknown => b"ERROR\r\n",
+            Self::BadFormat | Self::LongLineMalformed => b"CLIENT_ERROR bad command line format\r\n",
+            Self::BadExptime => b"CLIENT_ERROR invalid exptime argument\r\n",
+            Self::BadDelta => b"CLIENT_ERROR invalid numeric delta argument\r\n",
+            Self::DeleteUsage => b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
+            Self::LineTooLong => b"CLIENT_ERROR line too long\r\n",
+            Self::Unauthenticated => b"CLIENT_ERROR unauthenticated\r\n",
+            Self::DuplicateFlag => b"CLIENT_ERROR duplicate flag\r\n",
+            Self::InvalidFlag => b"CLIENT_ERROR invalid flag\r\n",
+            Self::InvalidOrDuplicateFlag => b"CLIENT_ERROR invalid or duplicate flag\r\n",
+            Self::FlagsAreTooLong => b"CLIENT_ERROR options flags are too long\r\n",
+            Self::FlagsTooLong => b"CLIENT_ERROR options flags too long\r\n",
+            Self::BadToken => b"CLIENT_ERROR bad token in command line format\r\n",
+            Self::BadModeLength => b"CLIENT_ERROR incorrect length for M token\r\n",
+            Self::BadSetMode => b"CLIENT_ERROR invalid mode for ms M token\r\n",
+            Self::BadArithmeticMode => b"CLIENT_ERROR invalid mode for ma M token\r\n",
+            Self::BadInitial => b"CLIENT_ERROR invalid numeric initial value\r\n",
+            Self::BadDeltaFlag => b"CLIENT_ERROR invalid numeric delta value\r\n",
+            Self::OpaqueTooLong => b"CLIENT_ERROR opaque token too long\r\n",
+            Self::BadKeyEncoding => b"CLIENT_ERROR error decoding key\r\n",
+        }
+    }
+}

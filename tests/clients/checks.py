@@ -1,0 +1,61 @@
+"""What every Couchbase SDK must be able to do: the programs in tests/node, tests/go and tests/java do exactly these
+checks and print one line each, `ok NAME` or `not ok NAME: reason`. The Python SDK has a pytest function for each.
+"""
+
+import subprocess
+
+CHECKS = (
+    "connect",
+    "upsert-get",
+    "get-missing",
+    "insert",
+    "insert-existing",
+    "replace",
+    "replace-missing",
+    "replace-cas-mismatch",
+    "remove",
+    "remove-missing",
+    "remove-cas-mismatch",
+    "exists",
+    "touch",
+    "get-and-touch",
+    "expiry",
+    "preserve-expiry",
+    "get-and-lock",
+    "unlock",
+    "counter",
+    "counter-missing",
+    "counter-not-a-number",
+    "append-prepend",
+    "append-missing",
+    "durability-majority",
+    "durability-persist-refused",
+    "large-value",
+    "too-big",
+    "binary-value",
+    "string-value",
+    "any-replica",
+    "batch",
+)
+
+
+def run_program(command, directory, node, timeout_s=180):
+    """Runs one SDK program against the node; returns {check: None or the reason it failed}, and its whole output."""
+    host, port = node.kv
+    done = subprocess.run(
+        [*command, f"couchbase://{host}:{port}", "Administrator", "password", "default"],
+        cwd=directory, capture_output=True, text=True, timeout=timeout_s,
+    )
+    results = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("ok "):
+            results[line[3:].strip()] = None
+        elif line.startswith("not ok "):
+            name, _, reason = line[7:].partition(":")
+            results[name.strip()] = reason.strip() or "no reason"
+    return results, f"exit code {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+
+
+def verdict(results, output, check):
+    assert check in results, f"the program did not get to {check}\n{output}"
+    assert results[check] is None, f"{check}: {results[check]}"

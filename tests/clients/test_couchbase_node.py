@@ -1,0 +1,23 @@
+"""The official Couchbase SDK for Node.js does every check of checks.py."""
+
+import pathlib
+import shutil
+
+import pytest
+
+from .checks import CHECKS, run_program, verdict
+
+DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "node"
+
+
+@pytest.fixture(scope="module")
+def report(node):
+    if shutil.which("node") is None:
+        pytest.skip("no node on this machine")
+    assert (DIRECTORY / "node_modules" / "couchbase").is_dir(), "run tests/install.sh"
+    return run_program(["node", "checks.js"], DIRECTORY, node)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_node(report, check):
+    verdict(*report, check)

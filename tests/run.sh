@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Runs the stages of the tests, all or those named, and prints the seconds of each.
+#
+#   install       what the tests need (tests/install.sh)
+#   build         the binary the tests start: target/quick/dormouse
+#   lints         rustfmt and clippy
+#   unit          unit, property and integration tests of the crates
+#   clients       memccapable, pymemcache, the Couchbase SDKs, raw protocol tests
+#   differential  random scripts against Debian's memcached
+#   soak          everything at once for SOAK_SECONDS (60)
+#   fuzz          every fuzz target for FUZZ_SECONDS (20)
+#
+# A stage that fails does not stop the others, but without a build only lints and unit run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+all=(install build lints unit clients differential soak fuzz)
+stages=("$@")
+[ "${#stages[@]}" -gt 0 ] || stages=("${all[@]}")
+for stage in "${stages[@]}"; do
+    case " ${all[*]} " in
+        *" $stage "*) ;;
+        *) echo "run.sh: unknown stage $stage; allowed: ${all[*]}" >&2; exit 2 ;;
+    esac
+done
+
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+target=${CARGO_TARGET_DIR:-target}
+export DORMOUSE=${DORMOUSE:-$PWD/$target/quick/dormouse}
+case "$target" in /*) DORMOUSE=${DORMOUSE/"$PWD/$target"/$target} ;; esac
+python=.venv/bin/python
+
+stage_install() { tests/install.sh; }
+
+stage_build() { cargo build --profile quick --locked --bin dormouse; }
+
+stage_lints() {
+    cargo fmt --all --check
+    cargo clippy --profile quick --locked --workspace --all-targets -- -D warnings
+}
+
+stage_unit() { cargo test --profile quick --locked --workspace; }
+
+stage_clients() { "$python" -m pytest -q tests/wire tests/clients tests/differential tests/soak; }
+
+stage_differential() { "$python" -m tests.differential --seconds "${DIFFERENTIAL_SECONDS:-60}"; }
+
+stage_soak() { "$python" -m tests.soak --seconds "${SOAK_SECONDS:-60}"; }
+
+stage_fuzz() {
+    local targets target
+    targets=$(cargo fuzz list)
+    for target in $targets; do
+        echo "fuzz $target"
+        # Without the address sanitiser the stable compiler is enough.
+        cargo fuzz run --sanitizer none "$target" -- -max_total_time="${FUZZ_SECONDS:-20}" -verbosity=0 -print_final_stats=0
+    done
+}
+
+passed=0
+failed=()
+summary=
+for stage in "${stages[@]}"; do
+    printf '\n==== %s\n' "$stage"
+    started=$SECONDS
+    verdict=passed
+    case " ${failed[*]-} " in
+        *" build "*)
+            case "$stage" in clients | differential | soak) verdict="failed (no build)" ;; esac ;;
+    esac
+    # A subshell of its own, so that `set -e` holds inside the stage although its result is looked at.
+    if [ "$verdict" = passed ]; then
+        set +e
+        (set -e; "stage_$stage")
+        [ $? = 0 ] || verdict=failed
+        set -e
+    fi
+    if [ "$verdict" = passed ]; then passed=$((passed + 1)); else failed+=("$stage"); fi
+    summary+=$(printf '%-14s %5d s  %s' "$stage" $((SECONDS - started)) "$verdict")$'\n'
+    printf '==== %s: %s after %d s\n' "$stage" "$verdict" $((SECONDS - started))
+done
+
+printf '\n%s\n%d passed, %d failed\n' "$summary" "$passed" "${#failed[@]}"
+[ "${#failed[@]}" = 0 ]

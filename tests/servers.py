@@ -1,0 +1,162 @@
+"""The servers under test and the peer they are compared with, as child processes.
+
+`Dormouse` starts the binary named by the environment variable DORMOUSE (default: target/quick/dormouse)
+with every port chosen by the kernel, and learns the ports from DATA/endpoints.json.
+`Memcached` starts Debian's memcached on a free port.
+
+Both are context managers. A child is only ever ended by the process id this file started.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+START_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 20
+
+
+class StartFailed(Exception):
+    """The server ended, or did not serve in time; carries its log."""
+
+
+def dormouse_binary():
+    return pathlib.Path(os.environ.get("DORMOUSE", ROOT / "target" / "quick" / "dormouse"))
+
+
+def memcached_binary():
+    return shutil.which("memcached")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def split_address(address):
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def wait_listening(address, process, timeout_s=START_TIMEOUT_S):
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(address, timeout=1).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise StartFailed(f"nothing listens on {address}; exit code {process.poll()}") from None
+            time.sleep(0.02)
+
+
+class Memcached:
+    """Debian's memcached, the oracle of the differential test."""
+
+    def __init__(self, *arguments):
+        self.address = ("127.0.0.1", free_port())
+        command = [memcached_binary(), "-l", self.address[0], "-p", str(self.address[1]), "-U", "0", "-t", "2"]
+        if os.getuid() == 0:
+            command += ["-u", "root"]
+        self.process = subprocess.Popen(
+            command + list(arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_listening(self.address, self.process)
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def stop(self):
+        if self.alive():
+            self.process.terminate()
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Dormouse:
+    """One node: `memcached`, `kv` and `http` are (host, port) pairs of its first listener of each kind."""
+
+    def __init__(self, *arguments, buckets=("default,ephemeral,256MiB",), memory=None, workers=2, config=None):
+        self.data = pathlib.Path(tempfile.mkdtemp(prefix="dormouse-test-"))
+        self.log_path = self.data / "server.log"
+        command = [str(dormouse_binary()), "serve"]
+        if config is not None:
+            path = self.data / "dormouse.toml"
+            path.write_text(config)
+            command += ["--config", str(path)]
+        for kind in ("memcached", "kv", "http"):
+            command += [f"--{kind}", "127.0.0.1:0"]
+        command += ["--data", str(self.data / "node"), "--workers", str(workers)]
+        if memory:
+            command += ["--memory", memory]
+        for bucket in buckets:
+            command += ["--bucket", bucket]
+        (self.data / "node").mkdir()
+        self.command = command + list(arguments)
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.endpoints = self._wait_endpoints()
+        self.memcached = split_address(self.endpoints["memcached"][0]["address"])
+        self.kv = split_address(self.endpoints["kv"][0])
+        self.http = split_address(self.endpoints["http"][0])
+        self.address = self.memcached
+
+    def _wait_endpoints(self):
+        path = self.data / "node" / "endpoints.json"
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise StartFailed(f"{' '.join(self.command)}\nexit code {self.process.returncode}\n{self.log()}")
+            try:
+                return json.loads(path.read_text())
+            except (FileNotFoundError, ValueError):
+                time.sleep(0.02)
+        self.process.kill()
+        self.process.wait()
+        raise StartFailed(f"{' '.join(self.command)}\nno {path} within {START_TIMEOUT_S} s\n{self.log()}")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def memcached_of(self, bucket):
+        for listener in self.endpoints["memcached"]:
+            if listener["bucket"] == bucket:
+                return split_address(listener["address"])
+        raise KeyError(bucket)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")[-8000:]
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def stop(self):
+        """Ends the node with SIGTERM, kills it when it does not end, and returns its exit code."""
+        if self.alive():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        shutil.rmtree(self.data, ignore_errors=True)
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()

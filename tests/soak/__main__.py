@@ -1,0 +1,152 @@
+"""Soak: everything at once for a while, and the memory's behaviour checked.
+
+    python -m tests.soak --seconds 600        what `make soak` runs
+    python -m tests.soak --seconds 60 --seed 3
+
+200 connections (Couchbase KV, memcached text, memcached binary) write, read, delete and touch documents of 1 byte to
+20 MiB with and without expiry, well over the bucket's budget; one request in a hundred is cut off at a random byte
+together with its connection; five connections ask for much and do not read it for seconds.
+
+Checked:
+  answers    no error that is not the protocol's; no connection closed by the server; a hit has the length written
+             last, the content and flags that follow from its key, and has not expired
+  resident   Rss of the process (smaps_rollup, everything included) is at most 105 % of the bucket's budget, always.
+             The Rss of the started, empty process is printed beside it.
+  live       once the bucket was filled (live bytes of 70 % of the budget seen), payload + metadata stay at 70 % or more
+  leak       after flush_all, `allocated` returns to what it was at the start, plus LEAK_SLACK
+  life       the process lives, and SIGTERM ends it with 0
+"""
+
+import argparse
+import multiprocessing
+import random
+import sys
+import time
+
+from tests import servers
+
+from . import watch, worker
+from .values import MEBIBYTE
+
+CONNECTIONS = 200
+PROCESSES = 2
+RESIDENT_MAX = 1.05
+LIVE_MIN = 0.70
+LEAK_SLACK = 2 * MEBIBYTE
+SETTLE_S = 60
+# Refusing is the protocol's answer of a full server; a server that mostly refuses does not serve.
+REFUSED_MAX = 0.05
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--budget-mib", type=int, default=512)
+    parser.add_argument("--connections", type=int, default=CONNECTIONS)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--quiet", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def load(node, options):
+    """Runs the load; returns (counts, what went wrong)."""
+    endpoints = {"kv": node.kv, "memcached": node.memcached}
+    results = multiprocessing.Queue()
+    stop_at = time.monotonic() + options.seconds
+    shares = [range(first, options.connections, PROCESSES) for first in range(PROCESSES)]
+    processes = [multiprocessing.Process(target=worker.run, args=(list(share), endpoints, options.seed, stop_at, results)) for share in shares]
+    for one in processes:
+        one.start()
+    counts, wrong = {}, []
+    for _ in processes:
+        part, problems = results.get(timeout=options.seconds + 300)
+        wrong += problems
+        for name, count in part.items():
+            counts[name] = counts.get(name, 0) + count
+    for one in processes:
+        one.join(60)
+    return counts, wrong
+
+
+def show(sample, budget):
+    return (
+        f"{sample.at_s:6.0f} s  resident {sample.resident / budget:6.1%}  live {sample.live / budget:6.1%}  "
+        f"allocated {sample.allocated / budget:6.1%}  items {sample.items}"
+    )
+
+
+def judge_memory(samples, budget):
+    problems = []
+    highest = max(samples, key=lambda s: s.resident)
+    if highest.resident > RESIDENT_MAX * budget:
+        over = sum(s.resident > RESIDENT_MAX * budget for s in samples)
+        problems.append(f"resident memory over {RESIDENT_MAX:.0%} of the budget in {over} of {len(samples)} samples; worst: {show(highest, budget)}")
+    filled = next((n for n, s in enumerate(samples) if s.live >= LIVE_MIN * budget), None)
+    if filled is None:
+        problems.append(f"live bytes never reached {LIVE_MIN:.0%} of the budget; most: {show(max(samples, key=lambda s: s.live), budget)}")
+    else:
+        lowest = min(samples[filled:], key=lambda s: s.live)
+        if lowest.live < LIVE_MIN * budget:
+            under = sum(s.live < LIVE_MIN * budget for s in samples[filled:])
+            problems.append(f"live bytes under {LIVE_MIN:.0%} of the budget in {under} of {len(samples) - filled} samples; worst: {show(lowest, budget)}")
+    return problems
+
+
+def settle(watched, start, budget):
+    """Flushes, and waits until the allocator has everything back; returns (last sample, problem or None)."""
+    assert watched.text.line(b"flush_all") == b"OK"
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        last = watched.sample()
+        if last.allocated <= start.allocated + LEAK_SLACK:
+            return last, None
+        if time.monotonic() > deadline:
+            return last, f"{SETTLE_S} s after flush_all {last.allocated} bytes are allocated, {start.allocated} were at the start"
+        time.sleep(0.5)
+
+
+def main(arguments):
+    options = parse(arguments)
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1_000_000_000)
+    budget = options.budget_mib * MEBIBYTE
+    node = servers.Dormouse(buckets=(f"default,ephemeral,{options.budget_mib}MiB",), memory=f"{options.budget_mib}MiB")
+    problems = []
+    try:
+        watched = watch.Watch(node)
+        start = watched.sample()
+        print(f"soak: seed {options.seed}, {options.seconds} s, {options.connections} connections, budget {options.budget_mib} MiB")
+        print(f"empty: resident {start.resident / MEBIBYTE:.1f} MiB, allocated {start.allocated} bytes", flush=True)
+        watched.start()
+        counts, wrong = load(node, options)
+        watched.stop()
+        problems += [f"wrong answer: {text}" for text in wrong] + watched.problems
+        if not options.quiet:
+            every = max(len(watched.samples) // 20, 1)
+            print("\n".join(show(s, budget) for s in watched.samples[::every]))
+        print("counts: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+        if not node.alive():
+            problems.append(f"the node died: {node.log()}")
+        else:
+            problems += judge_memory(watched.samples, budget)
+            if counts.get("refused", 0) > REFUSED_MAX * max(counts.get("store", 0), 1):
+                problems.append(f"{counts['refused']} of {counts['store']} sets refused")
+            end, leak = settle(watched, start, budget)
+            print(f"after flush_all: allocated {end.allocated} bytes ({start.allocated} at the start), resident {end.resident / MEBIBYTE:.1f} MiB")
+            problems += [leak] if leak else []
+        highest = max(watched.samples, key=lambda s: s.resident).resident
+        print(f"highest resident {highest / MEBIBYTE:.1f} MiB = {highest / budget:.1%} of the budget ({(highest - start.resident) / budget:.1%} without the empty process)")
+        if "panicked" in node.log():
+            problems.append(f"a panic in the log: {node.log()}")
+    finally:
+        code = node.stop()
+    if code != 0:
+        problems.append(f"exit code after SIGTERM: {code}")
+    for text in problems:
+        print(f"PROBLEM: {text}")
+    print("soak: " + ("passed" if not problems else f"{len(problems)} problems"))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

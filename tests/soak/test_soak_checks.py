@@ -1,0 +1,58 @@
+"""The soak's own checks notice what they are there for."""
+
+import time
+
+from . import __main__ as soak
+from . import values
+from .shadow import LATE_S, Shadow
+from .values import MEBIBYTE
+from .watch import Sample
+
+BUDGET = 100 * MEBIBYTE
+
+
+def samples(*pairs):
+    return [Sample(n, int(resident * BUDGET), int(live * BUDGET), 0, 0) for n, (resident, live) in enumerate(pairs)]
+
+
+def test_a_damaged_value_is_noticed():
+    for length in (0, 1, 15, 16, 17, 65536, 65537, 3_000_000):
+        good = values.pattern(b"k", length)
+        assert len(good) == length and values.problem(b"k", good, values.flags(b"k")) is None
+    good = values.pattern(b"k", 1000)
+    for bad in (good[:-1], good[:500] + b"\0" + good[501:], values.pattern(b"other", 1000), good[1:] + good[:1]):
+        assert "never written" in values.problem(b"k", bad, values.flags(b"k"))
+    assert "flags" in values.problem(b"k", good, 0)
+
+
+def test_a_wrong_hit_is_noticed():
+    shadow, now = Shadow(), time.monotonic()
+    assert "never written" in shadow.problem(b"k", 5, now)
+    shadow.wrote(b"k", 5, None)
+    assert shadow.problem(b"k", 5, now) is None
+    assert "written last" in shadow.problem(b"k", 6, now)
+    shadow.wrote(b"k", 6, now + 1)
+    assert "written last" in shadow.problem(b"k", 5, now)
+    assert shadow.problem(b"k", 6, now + 1 + LATE_S - 0.1) is None
+    assert "after it expired" in shadow.problem(b"k", 6, now + 1 + LATE_S + 0.1)
+    shadow.touched(b"k", None)
+    assert shadow.problem(b"k", 6, now + 100) is None
+    shadow.removed(b"k")
+    assert "deleted" in shadow.problem(b"k", 6, now)
+
+
+def test_a_cut_write_leaves_both_possible():
+    shadow, now = Shadow(), time.monotonic()
+    shadow.wrote(b"k", 5, None)
+    shadow.maybe_wrote(b"k", 9, None)
+    assert shadow.problem(b"k", 5, now) is None and shadow.problem(b"k", 9, now) is None
+    shadow.wrote(b"k", 7, None)
+    assert shadow.problem(b"k", 9, now) is None, "the cut write may land after the later one"
+    assert "written last" in shadow.problem(b"k", 5, now)
+
+
+def test_memory_over_the_budget_is_noticed():
+    assert soak.judge_memory(samples((0.5, 0.4), (1.04, 0.9), (1.04, 0.71)), BUDGET) == []
+    assert "resident memory over" in soak.judge_memory(samples((1.06, 0.9)), BUDGET)[0]
+    assert "never reached" in soak.judge_memory(samples((0.9, 0.6)), BUDGET)[0]
+    assert "live bytes under" in soak.judge_memory(samples((0.9, 0.8), (0.9, 0.69)), BUDGET)[0]

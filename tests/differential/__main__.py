@@ -92,9 +92,8 @@ def compare_all(options, oracle, subject, say=print):
         if not options.no_shrink and not name.startswith(("timed:", "fixed:")):
             small = shrink.shrink(rounds, lambda candidate: pair.run(candidate, oracle, subject) is not None)
             problem = pair.run(small, oracle, subject) or f"(not seen again after shrinking) {problem}"
-            if signature(problem) in seen and len(seen) > 1 and any(signature(problem) == signature(f[1]) for f in failures):
+            if any(signature(problem) == signature(earlier) for _, earlier, _ in failures):
                 continue
-            seen.add(signature(problem))
         failures.append((name, problem, small))
         say(f"\nDIFFERENCE in script {name} (again: python -m tests.differential --only {name})")
         say(show_script(small))

@@ -3,12 +3,14 @@
     bytes ── split_text / split_binary ── [Answer(fields)] ── compare(oracle, subject, CasBook)
 
 A field is plain bytes (must be equal), or one of
-    CasField   renumbered: the oracle's n-th distinct CAS must always meet the same value of the subject,
-               and on one key a later CAS of the oracle must meet a higher one of the subject
+    CasField   renumbered: on one key, the oracle's n-th distinct CAS must always meet the same value of the
+               subject, and a higher one of the oracle a higher one of the subject
     NearField  seconds that may differ by `NEAR_S`, because the two servers' clocks tick at different moments
     AnyField   not compared; each use has its row in differences.md
 """
 
+import base64
+import binascii
 import dataclasses
 import struct
 
@@ -23,13 +25,19 @@ CAS_LINES = (b"HD", b"VA", b"EN", b"NS", b"EX", b"NF")
 @dataclasses.dataclass(frozen=True)
 class CasField:
     value: int
-    key: bytes | None = None
+    key: bytes | None
 
 
 @dataclasses.dataclass(frozen=True)
 class NearField:
     name: bytes
     value: int
+
+    def seconds(self):
+        """Rows `me-exp` and `negative-ttl` of differences.md: the oracle counts `exp` downwards, and wraps below 0."""
+        if self.name == b"exp":
+            return abs(self.value)
+        return 0 if self.value >= 1 << 31 else self.value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +98,8 @@ def split_text(stream):
         elif head == b"VERSION":
             answers.append(Answer((b"VERSION", AnyField("version"))))
         elif head == b"STAT":
-            if not (answers and answers[-1].fields[0] == b"STAT"):
-                answers.append(Answer((b"STAT", AnyField("stats"))))
+            # Row `stats` of differences.md.
+            continue
         else:
             answers.append(Answer((line,)))
     return answers
@@ -104,10 +112,15 @@ def _number(word):
 def _meta_fields(words):
     start = 2 if words[0] == b"VA" else 1
     fields = [b" ".join(words[:start])]
-    key = next((w[1:] for w in words[start:] if w[:1] == b"k"), None)
+    encoded = b"b" in words[start:]
+    key = next((_plain_key(w[1:], encoded) for w in words[start:] if w[:1] == b"k"), None)
     for word in words[start:]:
         letter, rest = word[:1], word[1:]
-        if letter == b"c" and rest.isdigit():
+        if letter == b"k":
+            fields.append(b"k" + _plain_key(rest, encoded))
+        elif word == b"b":
+            continue
+        elif letter == b"c" and rest.isdigit():
             fields.append(b"c")
             fields.append(CasField(int(rest), key))
         elif letter in (b"t", b"l") and rest.isdigit():
@@ -117,8 +130,18 @@ def _meta_fields(words):
     return fields
 
 
+def _plain_key(key, encoded):
+    """The key itself: who answers in base64, and when, is row `key-encoding` of differences.md."""
+    if encoded:
+        try:
+            return base64.b64decode(key, validate=True)
+        except binascii.Error:
+            pass
+    return key
+
+
 def _me_fields(words):
-    fields = [b" ".join(words[:2])]
+    fields = [b"ME", AnyField("key-encoding")]
     for word in words[2:]:
         name, _, value = word.partition(b"=")
         if name == b"cas" and value.isdigit():
@@ -132,8 +155,11 @@ def _me_fields(words):
     return fields
 
 
-def split_binary(stream):
-    """Cuts a binary stream into answers: opcode, status, lengths, opaque, CAS, extras, key and value."""
+def split_binary(stream, keys):
+    """Cuts a binary stream into answers: opcode, status, lengths, opaque, CAS, extras, key and value.
+
+    `keys` says of which key the request with an opaque was.
+    """
     answers = []
     at = 0
     while at < len(stream):
@@ -150,42 +176,40 @@ def split_binary(stream):
             break
         head = b"opcode=%02x status=%04x opaque=%08x datatype=%d" % (opcode, status, opaque, datatype)
         if opcode == STAT and status == 0 and key_len:
-            if not (answers and answers[-1].fields[0] == b"stat"):
-                answers.append(Answer((b"stat", AnyField("stats"))))
+            # Row `stats` of differences.md.
             continue
         if opcode == VERSION and status == 0:
             answers.append(Answer((head, AnyField("version"))))
             continue
         extras, key, value = body[:extras_len], body[extras_len : extras_len + key_len], body[extras_len + key_len :]
-        fields = [head, CasField(cas) if cas else b"cas=0", extras, key, value]
+        fields = [head, CasField(cas, keys.get(opaque)) if cas else b"cas=0", extras, key, value]
         answers.append(Answer(tuple(fields)))
     return answers
 
 
 class CasBook:
-    """Which CAS of the oracle stands beside which CAS of the subject."""
+    """Which CAS of the oracle stands beside which CAS of the subject, key by key, in order of first appearance."""
 
     def __init__(self):
-        self.oracle = []
-        self.subject = []
-        self._index = {}
-        self._by_key = {}
+        self.oracle = {}
+        self.subject = {}
 
     def meet(self, oracle, subject):
         """Notes one pair; returns why it cannot be, or None."""
-        known = self._index.get(oracle.value)
-        if known is not None and self.subject[known] != subject.value:
-            return f"the CAS that was {self.subject[known]} is now {subject.value} (unchanged in the oracle)"
-        if known is None:
-            self._index[oracle.value] = len(self.oracle)
-            self.oracle.append(oracle.value)
-            self.subject.append(subject.value)
-        if oracle.key is not None:
-            pairs = self._by_key.setdefault(oracle.key, {})
-            for earlier, met in pairs.items():
-                if (earlier < oracle.value) != (met < subject.value) and earlier != oracle.value:
-                    return f"on key {oracle.key!r} the oracle's CAS rose or fell, the subject's did not: {met} -> {subject.value}"
-            pairs[oracle.value] = subject.value
+        if oracle.value == 0:
+            return None if subject.value == 0 else f"CAS 0 in the oracle, {subject.value} in the subject"
+        left = self.oracle.setdefault(oracle.key, [])
+        right = self.subject.setdefault(oracle.key, [])
+        if oracle.value in left:
+            met = right[left.index(oracle.value)]
+            if met != subject.value:
+                return f"the CAS of {oracle.key!r} that was {met} is now {subject.value} (unchanged in the oracle)"
+            return None
+        for earlier, met in zip(left, right):
+            if (earlier < oracle.value) != (met < subject.value):
+                return f"on key {oracle.key!r} the oracle's CAS rose or fell, the subject's did not: {met} -> {subject.value}"
+        left.append(oracle.value)
+        right.append(subject.value)
         return None
 
 
@@ -211,7 +235,7 @@ def _compare_one(left, right, book):
             if problem:
                 return problem
         elif isinstance(a, NearField) and isinstance(b, NearField):
-            if a.name != b.name or abs(a.value - b.value) > NEAR_S:
+            if a.name != b.name or abs(a.seconds() - b.seconds()) > NEAR_S:
                 return f"{a.name.decode()} is {a.value} against {b.value}"
         elif a != b:
             return "different"

@@ -6,6 +6,7 @@ sentinels as it takes to fill the gap. A round whose commands may close the conn
 side, and the answers are all bytes up to the end of the stream.
 """
 
+import functools
 import itertools
 import select
 import socket
@@ -138,7 +139,8 @@ def _run_round(one, oracle, subject, book, cuts):
     closes = any(step.closes for step in one.steps)
     short = sum(step.short for step in one.steps)
     tail, until = (b"", None) if closes else sentinels(one.protocol, 1 + (short + 19) // 20 + (1 if short else 0))
-    split = split_binary if one.protocol == BINARY else split_text
+    keys = {int.from_bytes(step.pieces[0][12:16], "big"): step.pieces[3] for step in one.steps} if one.protocol == BINARY else {}
+    split = functools.partial(split_binary, keys=keys) if one.protocol == BINARY else split_text
     results = []
     for peer, known in ((oracle, book.oracle), (subject, book.subject)):
         stream = b"".join(step.bytes_for(known, one.protocol) for step in one.steps)

@@ -6,8 +6,9 @@ A round is sent in one go (whole or cut at random places), ended by a sentinel t
 answers are read before the next round starts. So order across connections is fixed, and within a round commands
 are pipelined.
 
-A command that carries a CAS cannot be the same bytes for both servers. `Cas(n)` stands for the n-th distinct CAS
-this server has told so far; a number nobody told is `UNKNOWN_CAS`.
+A command that carries a CAS cannot be the same bytes for both servers. `Cas(key, back)` stands for the newest CAS this
+server has told of the key, or one `back` before it; a CAS nobody told is `UNKNOWN_CAS`. (Never one of another key:
+Dormouse's CAS values are unique within a vBucket only, so the CAS of another key may match by accident.)
 """
 
 import dataclasses
@@ -24,14 +25,14 @@ CONNECTIONS = {0: TEXT, 1: TEXT, 2: BINARY, 3: BINARY}
 
 @dataclasses.dataclass(frozen=True)
 class Cas:
-    """The n-th distinct CAS value told by the server that is spoken to, in the protocol's own writing."""
+    """A CAS value told by the server that is spoken to, in the protocol's own writing. `known`: {key: [values]}."""
 
-    index: int
-    add: int = 0
+    key: bytes
+    back: int = 0
 
     def write(self, known, protocol):
-        value = known[self.index] + self.add if self.index < len(known) else UNKNOWN_CAS
-        value &= (1 << 64) - 1
+        values = known.get(self.key, ())
+        value = values[-1 - self.back] if self.back < len(values) else UNKNOWN_CAS
         return value.to_bytes(8, "big") if protocol == BINARY else b"%d" % value
 
 
@@ -44,6 +45,7 @@ class Step:
     `reads`     the answer holds an item until it is sent
     `counts`    an increment or decrement: it must not stand behind one that reads in the same round, because
                 the oracle keeps the old length of a number (padded with spaces) only while nobody holds the item
+    `first`     it must not stand behind anything: the oracle takes back answers that were not sent yet
     """
 
     pieces: tuple
@@ -51,6 +53,7 @@ class Step:
     closes: bool = False
     reads: bool = False
     counts: bool = False
+    first: bool = False
 
     def bytes_for(self, known, protocol):
         return b"".join(p.write(known, protocol) if isinstance(p, Cas) else p for p in self.pieces)

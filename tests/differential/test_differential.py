@@ -70,9 +70,9 @@ def test_a_cas_that_changes_by_itself_is_noticed():
 
 
 def test_a_cas_token_is_each_servers_own():
-    step = script.Step((b"cas k 0 0 1 ", script.Cas(1), b"\r\nx\r\n"))
-    assert step.bytes_for([7, 9], script.TEXT) == b"cas k 0 0 1 9\r\nx\r\n"
-    assert b"%d" % script.UNKNOWN_CAS in step.bytes_for([7], script.TEXT)
+    step = script.Step((b"cas k 0 0 1 ", script.Cas(b"k", 1), b"\r\nx\r\n"))
+    assert step.bytes_for({b"k": [7, 9]}, script.TEXT) == b"cas k 0 0 1 7\r\nx\r\n"
+    assert b"%d" % script.UNKNOWN_CAS in step.bytes_for({b"k": [7]}, script.TEXT)
 
 
 def test_dormouse_answers_as_memcached(oracle):

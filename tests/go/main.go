@@ -400,14 +400,17 @@ func connect(address, user, password, bucket string) (*gocb.Cluster, *gocb.Colle
 		return nil, nil, err
 	}
 	opened := cluster.Bucket(bucket)
-	services := &gocb.WaitUntilReadyOptions{ServiceTypes: []gocb.ServiceType{gocb.ServiceTypeKeyValue, gocb.ServiceTypeManagement}}
-	return cluster, opened.DefaultCollection(), opened.WaitUntilReady(20*time.Second, services)
+	for _, service := range []gocb.ServiceType{gocb.ServiceTypeKeyValue, gocb.ServiceTypeManagement} {
+		ready := opened.WaitUntilReady(10*time.Second, &gocb.WaitUntilReadyOptions{ServiceTypes: []gocb.ServiceType{service}})
+		err = first(err, must(fmt.Sprintf("service %d", service), ready))
+	}
+	return cluster, opened.DefaultCollection(), err
 }
 
 func main() {
 	cluster, collection, err := connect(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
 	say("connect", err)
-	if err != nil {
+	if collection == nil {
 		os.Exit(1)
 	}
 	var running sync.WaitGroup

@@ -71,7 +71,7 @@ def load(node, options):
 def show(sample, budget):
     return (
         f"{sample.at_s:6.0f} s  resident {sample.resident / budget:6.1%}  live {sample.live / budget:6.1%}  "
-        f"allocated {sample.allocated / budget:6.1%}  items {sample.items}"
+        f"allocated {sample.allocated / budget:6.1%}  in flight {sample.in_flight / budget:6.1%}  items {sample.items}"
     )
 
 

@@ -3,6 +3,7 @@
 Sampled once a second:
     resident    Rss of /proc/PID/smaps_rollup: the whole process, connection buffers and program included
     live        `payload` + `metadata` of `stats memory`: keys, values and item headers
+    in flight   `in_flight` of `stats memory`: large items being received, connection buffers
     allocated   `allocated` of `stats memory`: what the allocator handed out for items and index
 """
 
@@ -22,6 +23,7 @@ class Sample:
     live: int
     allocated: int
     items: int
+    in_flight: int
 
 
 def resident(pid):
@@ -54,7 +56,8 @@ class Watch:
     def sample(self):
         figures = self.memory()
         one = Sample(
-            time.monotonic() - self.began, resident(self.node.pid), figures["payload"] + figures["metadata"], figures["allocated"], figures["items"]
+            time.monotonic() - self.began, resident(self.node.pid), figures["payload"] + figures["metadata"], figures["allocated"], figures["items"],
+            figures["in_flight"],
         )
         self.samples.append(one)
         return one

@@ -43,6 +43,8 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
         "evictionPolicy": match settings.eviction { Eviction::AutoDelete => "nruEviction", Eviction::FailNewData => "noEviction" },
         "replicaNumber": 0,
         "numVBuckets": bucket.vbuckets(),
+        // COMPAT: the C++ core of the SDKs ends the process when this member is missing.
+        "controllers": {},
         "maxTTL": 0,
         "compressionMode": "off",
         "conflictResolutionType": "seqno",

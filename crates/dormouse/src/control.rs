@@ -156,7 +156,10 @@ fn does_not_fit(DoesNotFit { free_bytes }: DoesNotFit) -> Refusal {
 fn refusal(error: BucketError) -> Refusal {
     match error {
         BucketError::Missing(_) => Refusal::Missing,
-        exists @ BucketError::Exists(_) => Refusal::Invalid { field: "name", reason: exists.to_string() },
+        // COMPAT: SDKs know this sentence and make their "bucket exists" error of it.
+        BucketError::Exists(_) => {
+            Refusal::Invalid { field: "name", reason: "Bucket with given name already exists".into() }
+        }
         other => Refusal::Invalid { field: "_", reason: other.to_string() },
     }
 }

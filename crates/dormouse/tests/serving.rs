@@ -117,7 +117,7 @@ fn buckets_come_and_go_over_http() {
     assert_eq!(document["quota"]["ram"], 48 << 20);
 
     for (form, words) in [
-        ("name=b&bucketType=ephemeral&ramQuota=16", "exists already"),
+        ("name=b&bucketType=ephemeral&ramQuota=16", "Bucket with given name already exists"),
         ("name=c&bucketType=membase&ramQuota=16", "persistent buckets do not exist yet"),
         ("name=c&bucketType=ephemeral&ramQuota=48", "at most 40 MiB"),
         ("name=c/d&bucketType=ephemeral&ramQuota=16", "name"),

@@ -114,7 +114,10 @@ fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&s
     emit("udpport", format_args!("0"));
     emit("verbosity", format_args!("0"));
     emit("evictions", format_args!("{}", if on { "on" } else { "off" }));
-    emit("shutdown_command", format_args!("{}", if cx.node.settings().shutdown_command { "yes" } else { "no" }));
+    emit(
+        "shutdown_command",
+        format_args!("{}", if cx.node.settings().shutdown_command { "yes" } else { "no" }),
+    );
     emit("num_threads", format_args!("{}", cx.node.settings().threads));
     emit("detail_enabled", format_args!("no"));
     emit("reqs_per_event", format_args!("{}", limits.turn_requests));
@@ -166,7 +169,8 @@ fn slabs(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
 
 fn sizes(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let mut counts = std::collections::BTreeMap::new();
-    bucket.item_sizes(cx, &mut |size| *counts.entry(size.div_ceil(SIZE_STEP) * SIZE_STEP).or_insert(0u64) += 1);
+    bucket
+        .item_sizes(cx, &mut |size| *counts.entry(size.div_ceil(SIZE_STEP) * SIZE_STEP).or_insert(0u64) += 1);
     for (size, count) in counts {
         emit(&size.to_string(), format_args!("{count}"));
     }

@@ -30,6 +30,10 @@ pub(super) struct Count {
 /// unless the value grows the marks of the meta protocol and the fetched bit stay: memcached writes over it in place.
 pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvError> {
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
+    let length = document.value().len();
+    if length == 0 || length > LARGE_VALUE {
+        return Err(KvError::DeltaBadValue);
+    }
     if how.cas != document.cas() {
         if document.is_locked() {
             return Err(KvError::Locked);
@@ -37,10 +41,6 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
         if how.cas != 0 {
             return Err(KvError::Exists);
         }
-    }
-    let length = document.value().len();
-    if length > LARGE_VALUE {
-        return Err(KvError::DeltaBadValue);
     }
     let old = unsigned(document.value()).ok_or(KvError::DeltaBadValue)?;
     let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };
@@ -56,7 +56,8 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
     };
     let digits = write_decimal(room, number);
     let text = room.get(..digits.max(length)).unwrap_or_default();
-    let store = Store { flags, expiry: Expiry::Keep, datatype: 0, value: Value::Bytes(text), new_cas: how.new_cas };
+    let store =
+        Store { flags, expiry: Expiry::Keep, datatype: 0, value: Value::Bytes(text), new_cas: how.new_cas };
     let mutated = entry.store(store)?;
     if digits <= length {
         if stale || win_sent {

@@ -13,7 +13,15 @@ use super::{At, Body, Output};
 use crate::{Bucket, Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Now, Place, Store, Value};
 
 /// Executes a command. `limit` is the largest item the port takes.
-pub fn execute(bucket: &Bucket, command: &Command<'_>, at: At, body: Body<'_>, limit: usize, cx: &mut Cx, out: &mut Output) {
+pub fn execute(
+    bucket: &Bucket,
+    command: &Command<'_>,
+    at: At,
+    body: Body<'_>,
+    limit: usize,
+    cx: &mut Cx,
+    out: &mut Output,
+) {
     if command.verb == Verb::Noop {
         return out.bytes(b"MN\r\n");
     }
@@ -56,9 +64,9 @@ impl Request<'_> {
         &self.command.flags
     }
 
-    /// An explicit new CAS (`E`); 0 if there is none.
+    /// An explicit new CAS (`E`); 0 if there is none. [`NO_CAS`] is none: no document may have it.
     fn new_cas(&self) -> u64 {
-        self.flags().number(b'E').unwrap_or(0)
+        self.flags().number(b'E').filter(|cas| *cas != NO_CAS).unwrap_or(0)
     }
 
     fn expiry(&self, letter: u8, now: Now) -> Option<Expiry> {
@@ -135,7 +143,13 @@ impl Request<'_> {
     }
 
     /// Answers from a document; whether there was one.
-    fn get_entry(&self, entry: &mut Entry<'_>, created: bool, now: Now, out: &mut Output) -> Result<bool, KvError> {
+    fn get_entry(
+        &self,
+        entry: &mut Entry<'_>,
+        created: bool,
+        now: Now,
+        out: &mut Output,
+    ) -> Result<bool, KvError> {
         let Some(document) = entry.document() else { return Ok(false) };
         let seen = Seen {
             flags: document.flags(),
@@ -149,11 +163,11 @@ impl Request<'_> {
             created,
         };
         let (locked, won) = (document.is_locked(), self.wins(&seen, now));
-        if let Some(expiry) = self.expiry(b'T', now) {
+        if self.flags().has(b'T') {
             if locked {
                 return Err(KvError::Locked);
             }
-            entry.set_expiry(expiry)?;
+            entry.set_expiry(self.final_expiry(created, now))?;
         }
         if won {
             entry.set_marks(seen.stale, true);
@@ -209,6 +223,17 @@ impl Request<'_> {
             }
         }
         expiry != 0 && expiry < recache
+    }
+
+    /// The expiry that `T` and, for a created document, `N` leave behind: the later one wins.
+    fn final_expiry(&self, created: bool, now: Now) -> Expiry {
+        let mut expiry = Expiry::Keep;
+        for flag in self.flags().iter() {
+            if flag.letter == b'T' || (flag.letter == b'N' && created) {
+                expiry = Expiry::At(self.absolute(flag.letter, now));
+            }
+        }
+        expiry
     }
 
     fn absolute(&self, letter: u8, now: Now) -> u32 {
@@ -291,8 +316,9 @@ impl Request<'_> {
         now: Now,
     ) -> Result<Mutated, KvError> {
         let required = self.flags().number(b'C');
-        let present = entry.document().map(|document| (document.cas(), document.is_locked()));
-        if let Some((cas, true)) = present
+        let present =
+            entry.document().map(|document| (document.cas(), document.is_locked(), document.win_sent()));
+        if let Some((cas, true, _)) = present
             && required != Some(cas)
             && mode != SetMode::Add
         {
@@ -300,26 +326,26 @@ impl Request<'_> {
         }
         let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
         let new_cas = self.new_cas();
-        let store = |expiry, value| Store { flags: self.flags().client_flags(), expiry, datatype: 0, value, new_cas };
+        let store =
+            |expiry, value| Store { flags: self.flags().client_flags(), expiry, datatype: 0, value, new_cas };
         match (mode, present) {
-            (SetMode::Set | SetMode::Replace, Some((cas, _))) => {
-                let stale = match required {
-                    None => false,
-                    Some(required) if required == cas => false,
-                    // `I`: an older version is taken all the same, but whoever reads it learns that it is stale.
-                    Some(required) if self.flags().has(b'I') && required < cas && required != NO_CAS => true,
-                    Some(_) => return Err(KvError::Exists),
-                };
-                let mutated = entry.store(store(expiry, value))?;
-                if stale {
-                    entry.set_marks(true, false);
+            (SetMode::Set | SetMode::Replace, Some((cas, _, win_sent))) => {
+                match required {
+                    None => entry.store(store(expiry, value)),
+                    Some(required) if required == cas => entry.store(store(expiry, value)),
+                    // `I`: an older version is taken all the same, but stays stale and keeps its time to live.
+                    Some(required) if self.flags().has(b'I') && required < cas && required != 0 => {
+                        let mutated = entry.store(store(Expiry::Keep, value))?;
+                        entry.set_marks(true, win_sent);
+                        Ok(mutated)
+                    }
+                    Some(_) => Err(KvError::Exists),
                 }
-                Ok(mutated)
             }
             (SetMode::Set | SetMode::Replace, None) if required.is_some() => Err(KvError::NotFound),
             (SetMode::Set | SetMode::Add, None) => entry.store(store(expiry, value)),
             (SetMode::Replace, None) | (SetMode::Add, Some(_)) => Err(KvError::NotStored),
-            (SetMode::Append | SetMode::Prepend, Some((cas, _))) => {
+            (SetMode::Append | SetMode::Prepend, Some((cas, _, _))) => {
                 if required.is_some_and(|required| required != 0 && required != cas) {
                     return Err(KvError::Exists);
                 }
@@ -334,7 +360,8 @@ impl Request<'_> {
 
     fn delete(&self, cx: &mut Cx, out: &mut Output) {
         let now = cx.now;
-        let admitted = if self.flags().has(b'x') { self.bucket.admit(cx, self.key.bytes.len()) } else { Ok(()) };
+        let admitted =
+            if self.flags().has(b'x') { self.bucket.admit(cx, self.key.bytes.len()) } else { Ok(()) };
         let result = match admitted {
             Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| self.delete_entry(entry, now)),
             Err(error) => Err(error),
@@ -391,7 +418,9 @@ impl Request<'_> {
             new_cas: self.new_cas(),
         };
         let result = match self.bucket.admit(cx, self.key.bytes.len() + NUMBER_MAX) {
-            Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| self.count_entry(entry, how, now, out)),
+            Ok(()) => {
+                self.bucket.with_entry(cx, self.key, self.at, |entry| self.count_entry(entry, how, now, out))
+            }
             Err(error) => Err(error),
         };
         if !matches!(result, Err(KvError::DeltaBadValue)) {
@@ -408,9 +437,17 @@ impl Request<'_> {
     }
 
     /// Counts and answers; whether the document was created.
-    fn count_entry(&self, entry: &mut Entry<'_>, how: Count, now: Now, out: &mut Output) -> Result<bool, KvError> {
+    fn count_entry(
+        &self,
+        entry: &mut Entry<'_>,
+        how: Count,
+        now: Now,
+        out: &mut Output,
+    ) -> Result<bool, KvError> {
         let (number, cas, mut expiry, created) = match counter::count(entry, how) {
-            Ok((number, cas)) => (number, cas, entry.document().map_or(0, |document| document.expiry()), false),
+            Ok((number, cas)) => {
+                (number, cas, entry.document().map_or(0, |document| document.expiry()), false)
+            }
             Err(KvError::NotFound) => {
                 let Some(expiry) = self.expiry(b'N', now) else { return Err(KvError::NotFound) };
                 let initial = self.flags().number(b'J').unwrap_or(0);
@@ -423,8 +460,8 @@ impl Request<'_> {
             }
             Err(error) => return Err(error),
         };
-        if let Some(expiry) = self.expiry(b'T', now) {
-            entry.set_expiry(expiry)?;
+        if self.flags().has(b'T') {
+            entry.set_expiry(self.final_expiry(created, now))?;
         }
         // COMPAT: memcached 1.6.18 tells of a created document even with `q`.
         if self.flags().has(b'q') && !created {

@@ -7,7 +7,10 @@ use wire::text::{self, Command, Error, Get, ShutdownMode, StoreVerb};
 
 use super::counter::{self, Count};
 use super::{Admission, At, Body, Output, Peer, Refusal, meta};
-use crate::{Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind, Value, stats};
+use crate::{
+    Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind,
+    Value, stats,
+};
 
 /// What memcached counts of an item beside key, value and client flags: its header, CAS, a zero and the line end.
 const ITEM_OVERHEAD: usize = 59;
@@ -24,11 +27,12 @@ pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\
 pub(super) const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 const BAD_DATA_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 
-/// The key a command is placed by; `None` if it has none or it is encoded.
+/// The key a command is placed by; `None` if it has none or it is encoded. Retrievals come one key at a time
+/// ([`Get::take_first`]), here as in [`execute`].
 #[inline]
 pub fn key<'a>(command: &Command<'a>) -> Option<Key<'a>> {
     let bytes = match *command {
-        Command::Get(mut get) => get.keys.next()?,
+        Command::Get(get) => get.single_key(),
         Command::Store(store) => store.key,
         Command::Delete { key, .. } | Command::Arithmetic { key, .. } | Command::Touch { key, .. } => key,
         Command::Meta(command) if !command.key.is_encoded() => command.key.as_sent(),
@@ -44,9 +48,10 @@ pub fn admit<'a>(peer: &Peer, command: &Command<'a>, body: usize) -> Admission<'
         Command::Login => return Admission::Inline,
         Command::Store(store) => (store.key, store.flags),
         // Of an encoded key only the length matters to whoever prepares memory; decoded, it is a prefix's length.
-        Command::Meta(command) if command.key.is_encoded() => {
-            (command.key.as_sent().get(..command.key.length()).unwrap_or_default(), command.flags.client_flags())
-        }
+        Command::Meta(command) if command.key.is_encoded() => (
+            command.key.as_sent().get(..command.key.length()).unwrap_or_default(),
+            command.flags.client_flags(),
+        ),
         Command::Meta(command) => (command.key.as_sent(), command.flags.client_flags()),
         _ => return Admission::Inline,
     };
@@ -67,7 +72,14 @@ pub(super) fn item_size(key: usize, flags: u32, value: usize) -> usize {
 
 /// Executes a command.
 #[inline]
-pub fn execute(peer: &mut Peer, command: &Command<'_>, at: At, body: Body<'_>, cx: &mut Cx, out: &mut Output) {
+pub fn execute(
+    peer: &mut Peer,
+    command: &Command<'_>,
+    at: At,
+    body: Body<'_>,
+    cx: &mut Cx,
+    out: &mut Output,
+) {
     if peer.must_log_in() {
         return log_in(peer, command, &body, cx, out);
     }
@@ -84,7 +96,11 @@ pub fn execute(peer: &mut Peer, command: &Command<'_>, at: At, body: Body<'_>, c
         Command::Delete { key, noreply } => {
             let (key, at) = placed(bucket, key, at);
             let result = bucket.remove(cx, key, at, 0);
-            reply(out, noreply, result.map_or_else(|error| failure(error, b"NOT_FOUND\r\n"), |_| b"DELETED\r\n"));
+            reply(
+                out,
+                noreply,
+                result.map_or_else(|error| failure(error, b"NOT_FOUND\r\n"), |_| b"DELETED\r\n"),
+            );
         }
         Command::Arithmetic { key, delta, decrement, noreply } => {
             let (key, at) = placed(bucket, key, at);
@@ -102,7 +118,11 @@ pub fn execute(peer: &mut Peer, command: &Command<'_>, at: At, body: Body<'_>, c
         Command::Touch { key, exptime, noreply } => {
             let (key, at) = placed(bucket, key, at);
             let result = touch(bucket, key, at, exptime, cx);
-            reply(out, noreply, result.map_or_else(|error| failure(error, b"NOT_FOUND\r\n"), |()| b"TOUCHED\r\n"));
+            reply(
+                out,
+                noreply,
+                result.map_or_else(|error| failure(error, b"NOT_FOUND\r\n"), |()| b"TOUCHED\r\n"),
+            );
         }
         Command::FlushAll { delay, noreply } => {
             let when = match Expiry::from_protocol(delay.max(0), cx.now.unix_s) {
@@ -151,16 +171,13 @@ pub fn error(peer: &mut Peer, error: &Error, _: &mut Cx, out: &mut Output) {
 ///
 /// COMPAT: a value that finds no room takes the present one with it, or readers would go on seeing what was replaced.
 pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut Cx, out: &mut Output) {
-    let bucket = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone());
     let meter = match refusal {
-        Refusal::TooBig => Meter::StoreTooLarge,
-        Refusal::NoMemory => Meter::StoreNoMemory,
-        Refusal::BadTrailer => Meter::CmdSet,
-        Refusal::NotAllowed => Meter::StoreTooLarge,
+        Refusal::TooBig => Some(Meter::StoreTooLarge),
+        Refusal::NoMemory => Some(Meter::StoreNoMemory),
+        Refusal::BadTrailer => Some(Meter::CmdSet),
+        Refusal::NotAllowed => None,
     };
-    if let Some(bucket) = bucket
-        && refusal != Refusal::NotAllowed
-    {
+    if let (Some(bucket), Some(meter)) = (peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()), meter) {
         bucket.count(cx, meter, 1);
         if refusal != Refusal::BadTrailer {
             drop_replaced(bucket, command, cx);
@@ -169,7 +186,9 @@ pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut
     let answer: &[u8] = match refusal {
         Refusal::TooBig => TOO_LARGE,
         Refusal::NoMemory => return out.bytes(NO_MEMORY),
-        Refusal::BadTrailer if matches!(command, Command::Login) => b"CLIENT_ERROR bad command line termination\r\n",
+        Refusal::BadTrailer if matches!(command, Command::Login) => {
+            b"CLIENT_ERROR bad command line termination\r\n"
+        }
         Refusal::BadTrailer => BAD_DATA_CHUNK,
         Refusal::NotAllowed if peer.must_log_in() => Error::Unauthenticated.answer(),
         Refusal::NotAllowed => {
@@ -246,11 +265,12 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
     }
 }
 
-/// `get` and its kin; the core hands in one key at a time.
+/// `get` and its kin, one key at a time.
 #[inline]
-fn retrieve(bucket: &Bucket, get: Get<'_>, mut at: At, cx: &mut Cx, out: &mut Output) {
-    for bytes in get.keys {
-        let (key, at) = placed(bucket, bytes, at.take());
+fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut Cx, out: &mut Output) {
+    let bytes = get.single_key();
+    if !bytes.is_empty() {
+        let (key, at) = placed(bucket, bytes, at);
         match get.exptime {
             None => bucket.read(cx, key, at, |document| {
                 if let Some(document) = document {
@@ -269,9 +289,14 @@ fn retrieve(bucket: &Bucket, get: Get<'_>, mut at: At, cx: &mut Cx, out: &mut Ou
 fn write_value(out: &mut Output, key: &[u8], document: &Document<'_>, with_cas: bool) {
     out.bytes(b"VALUE ");
     out.bytes(key);
-    out.bytes(b" ");
-    out.decimal(u64::from(document.flags()));
-    out.bytes(b" ");
+    match document.flags() {
+        0 => out.bytes(b" 0 "),
+        flags => {
+            out.bytes(b" ");
+            out.decimal(u64::from(flags));
+            out.bytes(b" ");
+        }
+    }
     out.decimal(document.value().len() as u64);
     if with_cas {
         out.bytes(b" ");

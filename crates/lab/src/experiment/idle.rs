@@ -17,7 +17,7 @@ use crate::process::{self, CpuSplit, ThreadUse};
 use crate::protocol::{Dialect, Shape};
 use crate::report::{Goal, Report, Table, bytes, short};
 use crate::statistics::Spread;
-use crate::strace::{Counts, Trace};
+use crate::strace::{Counts, ThreadCalls, Trace, total};
 use crate::subject::{Kind, Server, Start, Subject};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -70,10 +70,12 @@ struct Silence {
     user_ns: u64,
     system_ns: u64,
     voluntary_switches: u64,
+    /// Those in the second half: what comes only once, as an allocator giving memory back, is over by then.
+    voluntary_switches_later: u64,
     involuntary_switches: u64,
     threads: Vec<ThreadUse>,
     /// System calls during a further stretch under strace, and its length; none where strace is missing.
-    traced: Option<(f64, Counts)>,
+    traced: Option<(f64, Vec<ThreadCalls>)>,
     foreign_cores: f64,
 }
 
@@ -280,7 +282,9 @@ fn listen(examined: &mut [Examined], connections: usize, length: Duration) -> Re
     let busy = BusyReading::take();
     let start = Instant::now();
     let before = examined.iter().map(|one| Reading::take(one.server.pid)).collect::<Result<Vec<_>>>()?;
-    thread::sleep(length);
+    thread::sleep(length / 2);
+    let middle = examined.iter().map(|one| process::threads(one.server.pid)).collect::<Result<Vec<_>>>()?;
+    thread::sleep(length / 2);
     let after = examined.iter().map(|one| Reading::take(one.server.pid)).collect::<Result<Vec<_>>>()?;
     let seconds = start.elapsed().as_secs_f64();
     let own_ns = before.iter().zip(&after).map(|(before, after)| after.cpu_ns - before.cpu_ns).sum();
@@ -290,9 +294,12 @@ fn listen(examined: &mut [Examined], connections: usize, length: Duration) -> Re
     let trace_start = Instant::now();
     thread::sleep(length / 4);
     let traced_seconds = trace_start.elapsed().as_secs_f64();
-    for (((one, before), after), trace) in examined.iter_mut().zip(before).zip(after).zip(traces) {
+    for ((((one, before), middle), after), trace) in
+        examined.iter_mut().zip(before).zip(middle).zip(after).zip(traces)
+    {
         one.server.ensure_alive()?;
         let threads = process::threads_between(&before.threads, &after.threads);
+        let later = process::threads_between(&middle, &after.threads);
         let traced = trace.map(Trace::detach).transpose()?.map(|counts| (traced_seconds, counts));
         one.findings.silences.push(Silence {
             connections,
@@ -301,6 +308,7 @@ fn listen(examined: &mut [Examined], connections: usize, length: Duration) -> Re
             user_ns: after.split.user_ns - before.split.user_ns,
             system_ns: after.split.system_ns - before.split.system_ns,
             voluntary_switches: threads.iter().map(|thread| thread.voluntary_switches).sum(),
+            voluntary_switches_later: later.iter().map(|thread| thread.voluntary_switches).sum(),
             involuntary_switches: threads.iter().map(|thread| thread.involuntary_switches).sum(),
             threads,
             traced,
@@ -347,6 +355,7 @@ fn fill(report: &mut Report, findings: &[Findings]) -> Result<()> {
             "idle connections",
             "% of a core",
             "wake-ups",
+            "in 2nd half",
             "interrupted",
             "others",
             "system calls under strace",
@@ -375,10 +384,11 @@ fn fill(report: &mut Report, findings: &[Findings]) -> Result<()> {
                 silence.connections.to_string(),
                 format!("{:.4}", silence.cpu_percent),
                 silence.voluntary_switches.to_string(),
+                silence.voluntary_switches_later.to_string(),
                 silence.involuntary_switches.to_string(),
                 format!("{:.2}", silence.foreign_cores),
-                silence.traced.as_ref().map_or("-".to_owned(), |(seconds, counts)| {
-                    format!("{} in {seconds:.0} s", calls(counts))
+                silence.traced.as_ref().map_or("-".to_owned(), |(seconds, threads)| {
+                    format!("{} in {seconds:.0} s", calls(&total(threads)))
                 }),
             ]);
             for thread in
@@ -407,10 +417,6 @@ fn fill(report: &mut Report, findings: &[Findings]) -> Result<()> {
         }
     }
     report.tables.extend([memory, silences, threads, crowds]);
-    report.notes.push(
-        "attaching strace interrupts the call each thread sleeps in: one call per thread is its own"
-            .to_owned(),
-    );
     if let Some(found) = findings.iter().find(|found| found.subject == Kind::Dormouse) {
         judge(report, found);
     }
@@ -433,8 +439,12 @@ fn judge(report: &mut Report, found: &Findings) {
     for silence in &found.silences {
         let what = format!("silence, {} connections", silence.connections);
         goals.push(Goal::at_most(format!("{what}: CPU"), silence.cpu_percent, CPU_PERCENT_MAX, " %"));
-        let wake_ups = silence.voluntary_switches as f64;
-        goals.push(Goal::at_most(format!("{what}: wake-ups"), wake_ups, 0.0, ""));
+        if let Some((_, threads)) = &silence.traced {
+            let calls: u64 = total(threads).values().map(|count| count.calls).sum();
+            goals.push(Goal::at_most(format!("{what}: system calls under strace"), calls as f64, 0.0, ""));
+        }
+        let wake_ups = silence.voluntary_switches_later as f64;
+        goals.push(Goal::at_most(format!("{what}: wake-ups in its second half"), wake_ups, 0.0, ""));
     }
     if let Some(crowd) = &found.crowd {
         let name = format!("{} connections: least served of the median", crowd.connections);

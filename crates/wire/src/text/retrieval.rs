@@ -24,6 +24,13 @@ impl Get<'static> {
 }
 
 impl<'a> Get<'a> {
+    /// The key of a piece made by [`Get::take_first`]; empty if it has none.
+    #[inline]
+    pub fn single_key(&self) -> &'a [u8] {
+        debug_assert!(!self.keys.rest.contains(&b' '), "not made by take_first");
+        self.keys.rest
+    }
+
     /// Takes the first key off, as a retrieval of its own. `END` belongs to the piece whose `last` is set; a
     /// retrieval without keys that is `last` gives one piece without a key.
     #[inline]

@@ -25,13 +25,18 @@ struct Client {
 
 impl Client {
     fn new(chunk: usize, login_required: bool) -> Self {
-        let settings = NodeSettings { threads: 1, shutdown_command: false, version: "1.6.18".to_owned(), seed: 42 };
+        let settings =
+            NodeSettings { threads: 1, shutdown_command: false, version: "1.6.18".to_owned(), seed: 42 };
         let limits = Limits::default();
         let node = Node::new(settings, limits.clone());
         let users = Users::new([1; 32]);
-        users.set("foo", b"bar", Reach::Anywhere);
+        if login_required {
+            users.set("foo", b"bar", Reach::Anywhere);
+        }
         node.set_users(users);
-        let bucket = node.create_bucket("default", BucketSettings { memory_bytes: 256 << 20, ..Default::default() }).unwrap();
+        let bucket = node
+            .create_bucket("default", BucketSettings { memory_bytes: 256 << 20, ..Default::default() })
+            .unwrap();
         let peer = Peer {
             port: Port::Memcached,
             login_required,
@@ -61,7 +66,8 @@ impl Client {
     /// Sends bytes in chunks and gives the answers; `<closed>` behind the last one.
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut answers = Vec::new();
-        for chunk in bytes.chunks(self.chunk.max(1)) {
+        // Long values need not be cut into more than a few thousand pieces.
+        for chunk in bytes.chunks(self.chunk.max(bytes.len() / 2000)) {
             if self.session.peer.close {
                 break;
             }
@@ -166,7 +172,9 @@ fn show(answers: &[u8], cas: &mut String) -> String {
             }
             let number = match status.as_str() {
                 "VALUE" if count == 5 && index == 4 => Some(("", word.as_str())),
-                "HD" | "VA" | "EX" | "NF" | "NS" if index > 0 => word.strip_prefix('c').map(|number| ("c", number)),
+                "HD" | "VA" | "EX" | "NF" | "NS" if index > 0 => {
+                    word.strip_prefix('c').map(|number| ("c", number))
+                }
                 "ME" => word.strip_prefix("cas=").map(|number| ("cas=", number)),
                 _ => None,
             };
@@ -250,13 +258,19 @@ fn a_large_login_is_swallowed() {
 #[test]
 fn expired_and_flushed_documents_are_gone_to_the_second() {
     let mut client = Client::new(1000, false);
-    assert_eq!(client.send(b"set a 0 10 1\r\nx\r\nset b 0 0 1\r\ny\r\nflush_all 20\r\n"), b"STORED\r\nSTORED\r\nOK\r\n");
+    assert_eq!(
+        client.send(b"set a 0 10 1\r\nx\r\nset b 0 0 1\r\ny\r\nflush_all 20\r\n"),
+        b"STORED\r\nSTORED\r\nOK\r\n"
+    );
     client.pass(9);
     assert_eq!(client.send(b"get a\r\nmg b t\r\n"), b"VALUE a 0 1\r\nx\r\nEND\r\nHD t-1\r\n");
     client.pass(1);
     assert_eq!(client.send(b"get a b\r\n"), b"VALUE b 0 1\r\ny\r\nEND\r\n");
     client.pass(10);
-    assert_eq!(client.send(b"get b\r\nadd b 0 0 1\r\nz\r\nget b\r\n"), b"END\r\nSTORED\r\nVALUE b 0 1\r\nz\r\nEND\r\n");
+    assert_eq!(
+        client.send(b"get b\r\nadd b 0 0 1\r\nz\r\nget b\r\n"),
+        b"END\r\nSTORED\r\nVALUE b 0 1\r\nz\r\nEND\r\n"
+    );
 }
 
 #[test]
@@ -294,9 +308,18 @@ fn a_retrieval_of_many_keys_is_answered_whole() {
 #[test]
 fn statistics_count_what_was_done() {
     let mut client = Client::new(1000, false);
-    client.send(b"set a 0 0 1\r\nx\r\nget a b\r\nincr a 1\r\ntouch a 0\r\ndelete b\r\ncas a 0 0 1 1\r\ny\r\n");
+    client
+        .send(b"set a 0 0 1\r\nx\r\nget a b\r\nincr a 1\r\ntouch a 0\r\ndelete b\r\ncas a 0 0 1 1\r\ny\r\n");
     let stats = String::from_utf8(client.send(b"stats\r\n")).unwrap();
-    for line in ["cmd_get 2", "get_hits 1", "get_misses 1", "cmd_set 2", "touch_hits 1", "delete_misses 1", "cas_badval 1"] {
+    for line in [
+        "cmd_get 2",
+        "get_hits 1",
+        "get_misses 1",
+        "cmd_set 2",
+        "touch_hits 1",
+        "delete_misses 1",
+        "cas_badval 1",
+    ] {
         assert!(stats.contains(&format!("STAT {line}\r\n")), "{line} is not in\n{stats}");
     }
     assert!(stats.contains("STAT curr_items 1\r\n") && stats.ends_with("END\r\n"));

@@ -1,0 +1,20 @@
+//! Logins with messages from anywhere: no input panics, and none but the right proof gets in.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wire::sasl::{Exchange, Hash, Plain, ScramKeys};
+
+fuzz_target!(|input: (Vec<u8>, Vec<u8>, u8)| {
+    let (first, last, hash) = input;
+    let hash = [Hash::Sha1, Hash::Sha256, Hash::Sha512][usize::from(hash % 3)];
+    let _ = Plain::parse(&first);
+    let keys = |_: &str| ScramKeys::impossible(hash, b"salt", 1);
+    if let Ok((exchange, challenge)) = Exchange::start(&first, "server", keys) {
+        assert!(challenge.starts_with(b"r="));
+        assert!(exchange.finish(&last).is_err());
+    }
+    let Ok((exchange, _)) = Exchange::start(b"n,,n=user,r=client", "server", keys) else {
+        panic!("a plain first message is taken")
+    };
+    assert!(exchange.finish(&last).is_err());
+});

@@ -7,6 +7,7 @@ with every port chosen by the kernel, and learns the ports from DATA/endpoints.j
 Both are context managers. A child is only ever ended by the process id this file started.
 """
 
+import ctypes
 import json
 import os
 import pathlib
@@ -20,6 +21,15 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 20
+
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def end_with_the_tests():
+    """Runs in the child: when the test process dies, however that is, the server goes too."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class StartFailed(Exception):
@@ -66,7 +76,8 @@ class Memcached:
         if os.getuid() == 0:
             command += ["-u", "root"]
         self.process = subprocess.Popen(
-            command + list(arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command + list(arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=end_with_the_tests,
         )
         wait_listening(self.address, self.process)
 
@@ -106,7 +117,9 @@ class Dormouse:
         (self.data / "node").mkdir()
         self.command = command + list(arguments)
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=end_with_the_tests
+            )
         self.endpoints = self._wait_endpoints()
         self.memcached = split_address(self.endpoints["memcached"][0]["address"])
         self.kv = split_address(self.endpoints["kv"][0])

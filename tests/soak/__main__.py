@@ -41,7 +41,7 @@ REFUSED_MAX = 0.05
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=600)
-    parser.add_argument("--budget-mib", type=int, default=512)
+    parser.add_argument("--budget-mib", type=int, default=1024, help="20 MiB, the largest value, must be a small part of it")
     parser.add_argument("--connections", type=int, default=CONNECTIONS)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--quiet", action="store_true")

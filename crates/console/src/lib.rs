@@ -6,6 +6,7 @@
 //!   GET  /metrics                     Prometheus text, from the table of meters
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
+//!   GET  /whoami                      the user logged in; always needs a login
 //!   POST /pools/default/buckets       create; always needs a login
 //!   DELETE /pools/default/buckets/B   delete; always needs a login
 //! ```
@@ -133,6 +134,7 @@ fn router(console: Console) -> Router {
         .route("/pools/default/bs/{bucket}", get(stream::terse))
         .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
     let changes = Router::new()
+        .route("/whoami", get(login::whoami))
         .route("/pools/default/buckets", axum::routing::post(buckets::create))
         .route("/pools/default/buckets/{bucket}", axum::routing::delete(buckets::delete))
         .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));

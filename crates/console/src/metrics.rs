@@ -17,6 +17,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A memory figure's name, help and value.
 type MemoryGauge = (&'static str, &'static str, fn(&MemoryFigures) -> u64);
@@ -36,7 +37,11 @@ const MEMORY: &[MemoryGauge] = &[
 /// `GET /metrics`.
 pub async fn scrape(State(console): State<Console>) -> Response {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(NodeCollector { node: console.node, control: console.control }));
+    registry.register_collector(Box::new(NodeCollector {
+        node: console.node,
+        control: console.control,
+        started: console.started,
+    }));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => {
@@ -50,6 +55,7 @@ pub async fn scrape(State(console): State<Console>) -> Response {
 struct NodeCollector {
     node: Arc<Node>,
     control: Arc<dyn Control>,
+    started: Instant,
 }
 
 impl fmt::Debug for NodeCollector {
@@ -80,6 +86,12 @@ impl Collector for NodeCollector {
             "Resident memory all buckets may use together",
             self.control.memory_bytes(),
         )?;
+        let uptime_s = self.started.elapsed().as_secs();
+        gauge(&mut encoder, "dormouse_uptime_seconds", "Time since the start", uptime_s)?;
+        if let Some(resident) = process_resident_bytes() {
+            let help = "Physical memory of the process, connection buffers and code included";
+            gauge(&mut encoder, "dormouse_process_resident_bytes", help, resident)?;
+        }
         let buckets = self.node.buckets();
         for meter in Meter::ALL {
             let name = format!("dormouse_bucket_{}", meter.name());
@@ -99,6 +111,13 @@ impl Collector for NodeCollector {
         }
         Ok(())
     }
+}
+
+/// `VmRSS` of this process; `None` where the kernel does not tell.
+fn process_resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn constant(value: u64) -> ConstGauge<i64> {

@@ -28,7 +28,7 @@ pub enum Command {
         command: ConfigCommand,
     },
     /// Measure this server and its peers.
-    Lab(lab::LabArgs),
+    Lab(Box<lab::LabArgs>),
 }
 
 /// What to do with configurations.

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     match cli.command {
         cli::Command::Serve(arguments) => outcome(serve::run(&arguments)),
         cli::Command::Config { command } => outcome(config_command(&command)),
-        cli::Command::Lab(arguments) => outcome(lab::run(arguments)),
+        cli::Command::Lab(arguments) => outcome(lab::run(*arguments)),
     }
 }
 

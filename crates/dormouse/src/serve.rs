@@ -59,7 +59,8 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let settings = NodeSettings {
         threads: workers + OTHER_THREADS,
         shutdown_command: config.node.shutdown_command,
-        version: env!("CARGO_PKG_VERSION").into(),
+        // COMPAT: libmemcached takes a server below 1.4 for one that lacks half of the protocol (memccapable shows it).
+        version: concat!("1.6.18-dormouse-", env!("CARGO_PKG_VERSION")).into(),
         seed: u64::from_le_bytes(machine::random()?),
     };
     let node = Node::new(settings, limits(&config));
@@ -70,7 +71,9 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     control.create_configured(&config.buckets).map_err(problem_of)?;
     node.set_endpoints(endpoints.clone());
 
-    node.set_started(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()));
+    node.set_started(
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+    );
     let server = net::Server::start(Arc::clone(&node), listeners.data, workers)?;
     let http = match listeners.http {
         Some(listener) => Some(console::serve(Arc::clone(&node), listener, control.clone())?),

@@ -1,4 +1,5 @@
 //! `dormouse config`, and mistakes in configurations: exactly one line on standard error, and exit code 2.
+#![allow(clippy::expect_used)]
 
 mod binary;
 

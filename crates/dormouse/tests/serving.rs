@@ -1,4 +1,5 @@
 //! A running node: where it says it listens, signals, reload, login over HTTP, buckets over HTTP, metrics, quiet.
+#![allow(clippy::expect_used)]
 
 mod binary;
 
@@ -129,6 +130,37 @@ fn buckets_come_and_go_over_http() {
     assert_eq!(delete("b"), 200);
     assert_eq!(delete("b"), 404);
     assert_eq!(server.http("GET", "/pools/default/buckets/b", None, "").0, 404);
+}
+
+#[test]
+fn the_stream_of_maps_tells_of_every_change() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let mut stream = server.http_connection();
+    let request = b"GET /pools/default/bs/default HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+    let revision = |map: &str| {
+        let (_, rest) = map.split_once("\"rev\":").expect("a revision");
+        rest.split(',').next().and_then(|number| number.parse::<u64>().ok()).expect("a number")
+    };
+    let first = revision(&exchange(&mut stream, request, "\n\n\n\n\r\n"));
+    let form = "name=b&bucketType=ephemeral&ramQuota=16";
+    assert_eq!(server.http("POST", "/pools/default/buckets", Some(DEVELOPMENT), form).0, 202);
+    let second = revision(&exchange(&mut stream, b"", "\n\n\n\n\r\n"));
+    assert!(second > first, "{first} {second}");
+    assert_eq!(server.http("DELETE", "/pools/default/buckets/default", Some(DEVELOPMENT), "").0, 200);
+    exchange(&mut stream, b"", "0\r\n\r\n");
+}
+
+#[test]
+fn a_reload_does_not_change_whether_a_login_is_demanded() {
+    let scratch = Scratch::new();
+    let password = scratch.file("password", "secret\n");
+    let file = scratch.file("node.toml", "[node]\nmemory = \"64MiB\"\n");
+    let server = Server::start_in(scratch, &["--config", &file]);
+    fs::write(&file, format!("[auth]\nuser = \"ada\"\npassword_file = {password:?}\n")).expect("written");
+    server.signal("HUP");
+    server.wait_for_output("needs a restart");
+    assert_eq!(server.http("GET", "/pools", Some(DEVELOPMENT), "").0, 200);
+    assert_eq!(server.http("GET", "/pools", Some(ADA), "").0, 401);
 }
 
 #[test]

@@ -7,8 +7,6 @@ use std::time::Instant;
 use kv::session::{Batch, Output, Peer, Port, Session};
 use kv::{BucketSettings, Cx, Limits, Node, NodeSettings, Now};
 
-const LOOK_AHEAD: usize = 16;
-
 fn frame(out: &mut Vec<u8>, number: u64, is_set: bool, value: &[u8]) {
     let key = format!("{number:024}");
     let extras = if is_set { 8 } else { 0 };
@@ -56,9 +54,9 @@ fn main() {
             let mut batch = Batch::new();
             consumed += session.parse(&input[consumed..], 0, usize::MAX, cx, &mut batch).consumed;
             let parsed = Instant::now();
-            batch.prefetch_items(0..LOOK_AHEAD, |_| Some(&bucket));
+            batch.prefetch_index(|_| Some(&bucket));
             for index in 0..batch.len() {
-                batch.prefetch_items(index + LOOK_AHEAD..index + LOOK_AHEAD + 1, |_| Some(&bucket));
+                batch.prefetch_ahead(index, |_| Some(&bucket));
                 session.execute(batch.get(index).expect("in the batch"), cx, &mut out);
             }
             stages[0] += (parsed - start).as_nanos();
@@ -95,10 +93,14 @@ fn main() {
         }
         inputs.push(input);
     }
-    for round in 0..6 {
+    let mut received = Vec::new();
+    for round in 0..200 {
         stages = [0; 3];
         for input in &inputs {
-            run(input, &mut cx, &mut stages);
+            // As the kernel does: the request's bytes are in the cache when they are parsed.
+            received.clear();
+            received.extend_from_slice(input);
+            run(&received, &mut cx, &mut stages);
         }
         let requests = stages[2] as f64;
         println!("round {round}: parse {:.0} ns, execute {:.0} ns per request", stages[0] as f64 / requests, stages[1] as f64 / requests);

@@ -111,17 +111,20 @@ impl Bucket {
         random: u64,
     ) -> Result<Self, String> {
         let tenant = Tenant::new(threads, settings.memory_bytes).map_err(|error| error.to_string())?;
-        let vbuckets = (0..settings.vbuckets).map(|_| VBucket::default()).collect();
+        let vbuckets = VBucket::table(settings.vbuckets);
+        // The identities are public: they must not tell the secrets they are made from.
+        let secrets = RapidSecrets::seed(scramble(random, 1));
+        let identity = |part: &[u8]| index::hash(Key::plain(part), &secrets);
         Ok(Self {
             name: name.into(),
-            uuid: format!("{:016x}{:016x}", scramble(random, 1), scramble(random, 2)),
+            uuid: format!("{:016x}{:016x}", identity(b"bucket, high"), identity(b"bucket, low")),
             slot,
             gone: AtomicBool::new(false),
             flush_at_s: AtomicU32::new(0),
             expiry_due_s: AtomicU32::new(u32::MAX),
             flushed: AtomicBool::new(false),
-            secrets: RapidSecrets::seed(scramble(random, 3)),
-            uuid_seed: scramble(random, 4),
+            uuid_seed: identity(b"vbuckets"),
+            secrets,
             vbucket_mask: settings.vbuckets - 1,
             vbuckets,
             heap: BlockHeap::new(Arc::clone(&tenant)),
@@ -177,6 +180,18 @@ impl Bucket {
     pub fn locate_in(&self, key: Key<'_>, vb: VbId) -> Place {
         debug_assert!(vb.0 <= self.vbucket_mask);
         Place { vb: VbId(vb.0 & self.vbucket_mask), hash: index::hash(key, &self.secrets) }
+    }
+
+    /// Starts loading the vBucket of a place.
+    #[inline]
+    pub fn prefetch_vbucket(&self, at: Place) {
+        self.vbucket(at.vb).prefetch();
+    }
+
+    /// Starts loading the vBucket's directory. As [`Bucket::prefetch_line`].
+    #[inline]
+    pub fn prefetch_directory(&self, at: Place) {
+        self.vbucket(at.vb).prefetch_directory(at.hash);
     }
 
     /// Starts loading the index line of a place. Between [`Quiescence::enter`] and `leave` of the calling thread.

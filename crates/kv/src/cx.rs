@@ -54,8 +54,13 @@ impl Cx {
     /// Ends a batch: publishes what was allocated and frees what nobody peeks at any more.
     /// Gives whether blocks are left that wait for another thread's batch to end.
     pub fn end_batch(&mut self) -> bool {
+        let mut purge = false;
         for held in self.caches.iter_mut().flatten() {
             held.tenant.publish(&mut held.cache);
+            purge |= held.tenant.wants_purge();
+        }
+        if purge {
+            self.node.ask_for_purge();
         }
         if !self.retired.is_empty() {
             self.free_retired();

@@ -13,14 +13,18 @@ use crate::{Bucket, Cx, Meter, VbId};
 const VISITS_MAX: u64 = 6;
 /// Per-mille of the budget wasted above which free pages are given back before anything is evicted.
 const PURGE_WASTE: u64 = 10;
+/// Free pages are given back so long after they became many.
+const PURGE_DELAY_S: u32 = 4;
 /// Rounds of evicting, purging and measuring per turn of the pager.
 const ROUNDS_MAX: usize = 8;
 
-/// Where the hand stands.
+/// Where the hand stands, and what the pager has planned.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
     vb: u16,
     hand: Hand,
+    /// When free pages are to be given back, in unix seconds.
+    purge_at_s: Option<u32>,
 }
 
 impl Bucket {
@@ -65,6 +69,23 @@ impl Bucket {
             }
             self.make_room(cx, mark(LOW_WATERMARK));
         }
+    }
+
+    /// Gives free pages back some seconds after much was freed: what is freed now may be needed in a moment. Gives when.
+    pub(crate) fn purge_when_due(&self, cx: &Cx) -> Option<u32> {
+        if !self.tenant().wants_purge() {
+            return None;
+        }
+        let mut sweeper = self.sweeper.lock();
+        let at_s = *sweeper.purge_at_s.get_or_insert(cx.now.unix_s + PURGE_DELAY_S);
+        if at_s > cx.now.unix_s {
+            return Some(at_s);
+        }
+        sweeper.purge_at_s = None;
+        drop(sweeper);
+        self.tenant().purge();
+        self.tenant().measure();
+        None
     }
 
     /// Frees the memory of flushed items.

@@ -113,6 +113,8 @@ pub struct Node {
     shutdown: Doorbell,
     changed: Doorbell,
     started_unix_s: AtomicU64,
+    /// The pager knows that some bucket wants its free pages given back.
+    purge_asked: AtomicBool,
     random: AtomicU64,
 }
 
@@ -131,6 +133,7 @@ impl Node {
             shutdown: Doorbell::default(),
             changed: Doorbell::default(),
             started_unix_s: AtomicU64::new(0),
+            purge_asked: AtomicBool::new(false),
             random: AtomicU64::new(settings.seed),
             settings,
         })
@@ -276,6 +279,17 @@ impl Node {
     /// Rings when buckets were made or removed: every executing thread should call [`crate::Cx::tend`] soon.
     pub fn changed_bell(&self) -> &Doorbell {
         &self.changed
+    }
+
+    /// Some bucket wants its free pages given back: the pager is told once.
+    pub(crate) fn ask_for_purge(&self) {
+        if !self.purge_asked.load(Relaxed) && !self.purge_asked.swap(true, Relaxed) {
+            self.doorbell.ring();
+        }
+    }
+
+    pub(crate) fn end_purge(&self) {
+        self.purge_asked.store(false, Relaxed);
     }
 
     /// Who is peeking at index lines.

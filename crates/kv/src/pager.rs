@@ -10,6 +10,7 @@ pub fn turn(cx: &mut Cx) -> Option<u32> {
     cx.node.doorbell().answer();
     cx.tend();
     let mut next: Option<u32> = None;
+    let mut arm = |due_s: u32| next = Some(next.map_or(due_s, |next| next.min(due_s)));
     for bucket in cx.node.buckets() {
         bucket.flush_when_due(cx);
         if bucket.take_flushed() {
@@ -19,9 +20,10 @@ pub fn turn(cx: &mut Cx) -> Option<u32> {
             bucket.reclaim_expired(cx);
         }
         bucket.keep_within_budget(cx);
-        for due_s in [bucket.flush_due_s(), bucket.expiry_due_s()].into_iter().flatten() {
-            next = Some(next.map_or(due_s, |next| next.min(due_s)));
-        }
+        [bucket.flush_due_s(), bucket.expiry_due_s(), bucket.purge_when_due(cx)].into_iter().flatten().for_each(&mut arm);
+    }
+    if cx.node.buckets().iter().all(|bucket| !bucket.tenant().wants_purge()) {
+        cx.node.end_purge();
     }
     cx.end_batch();
     next

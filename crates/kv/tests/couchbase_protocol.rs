@@ -5,6 +5,8 @@ mod client;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use client::{Answer, Client, Frame, frame, store_extras};
+use kv::session::Port;
+use kv::{BucketSettings, Eviction};
 use wire::sasl::Hash;
 
 const GET: u8 = 0x00;
@@ -93,7 +95,7 @@ fn scram(
     let nonce = parts.next().unwrap();
     let salt = BASE64.decode(parts.next().unwrap().strip_prefix("s=").unwrap()).unwrap();
     assert_eq!(parts.next(), Some("i=4096"));
-    let mut salted = vec![0; hash.len()];
+    let mut salted = vec![0; hash.digest_len()];
     match hash {
         Hash::Sha1 => pbkdf2::pbkdf2_hmac::<sha1::Sha1>(password, &salt, 4096, &mut salted),
         Hash::Sha256 => pbkdf2::pbkdf2_hmac::<sha2::Sha256>(password, &salt, 4096, &mut salted),
@@ -492,4 +494,35 @@ fn a_later_login_starts_over() {
     let mut client = ready(&USUAL);
     assert_eq!(client.ask(frame(SASL_AUTH).key(b"PLAIN").value(b"\0Administrator\0wrong")).status, 0x20);
     assert_eq!(client.ask(on(GET, "a")).status, 0x24);
+}
+
+/// A bucket that refuses new data: small and large values get the protocol's own "not now", and reads go on.
+#[test]
+fn a_full_bucket_refuses() {
+    let settings = || BucketSettings {
+        memory_bytes: 8 << 20,
+        vbuckets: 16,
+        eviction: Eviction::FailNewData,
+        ..Default::default()
+    };
+    for (port, refusal) in [(Port::Couchbase, 0x86), (Port::Memcached, 0x82)] {
+        let mut client = Client::before(port, settings());
+        if port == Port::Couchbase {
+            hello(&mut client, &[0x07]);
+            log_in(&mut client);
+            client.ask(frame(SELECT_BUCKET).key(b"default"));
+        }
+        let store = |client: &mut Client, key: String, len: usize| {
+            let vbucket = (crc32fast::hash(key.as_bytes()) >> 16) as u16 & 0xf;
+            let request = frame(SET).key(key.as_bytes()).vbucket(vbucket).extras(&store_extras(0, 0));
+            client.ask(request.value(&vec![b'x'; len])).status
+        };
+        let statuses: Vec<u16> = (0..40_000).map(|i| store(&mut client, format!("key-{i}"), 400)).collect();
+        assert_eq!(statuses[0], 0);
+        assert!(statuses.iter().all(|status| [0, refusal].contains(status)), "{port:?}");
+        assert_eq!(statuses[39_999], refusal, "{port:?}");
+        assert_eq!(store(&mut client, "large".into(), 900_000), refusal, "{port:?}");
+        let vbucket = (crc32fast::hash(b"key-0") >> 16) as u16 & 0xf;
+        assert_eq!(client.ask(frame(GET).key(b"key-0").vbucket(vbucket)).body.len(), 400);
+    }
 }

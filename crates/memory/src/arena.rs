@@ -48,7 +48,13 @@ impl Arena {
     pub fn new() -> Result<Self, ControlError> {
         let extents = Extents::new();
         let index = jemalloc::create_arena(extents.hooks())?;
-        Ok(Self { index, _extents: extents })
+        let arena = Self { index, _extents: extents };
+        // Pages are given back when much has been freed (see `Tenant::wants_purge`), not because time passes: under steady
+        // churn the pages freed now are needed in a moment, and each one given back breaks up a huge page.
+        for decay in ["dirty_decay_ms", "muzzy_decay_ms"] {
+            jemalloc::write(&arena.control("arena", decay), -1isize)?;
+        }
+        Ok(arena)
     }
 
     fn flags(&self, cache: Option<&ThreadCache>) -> c_int {

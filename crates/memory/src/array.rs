@@ -4,11 +4,13 @@ use std::ptr::NonNull;
 
 use crate::tenant::{Gauge, Tenant, TenantCache};
 
-/// A growable array of values without destructor whose memory is the tenant's, counted as index. 16 bytes; none allocated while empty.
+/// A growable array of values without destructor whose memory is the tenant's, counted as index. 16 bytes; none allocated while empty; all zero, it is
+/// empty.
 ///
 /// It has no destructor: call [`TenantVec::clear`], or let the tenant's arena go as a whole.
+#[repr(C)]
 pub struct TenantVec<T> {
-    items: NonNull<T>,
+    items: Option<NonNull<T>>,
     len: u32,
     capacity: u32,
 }
@@ -30,21 +32,26 @@ impl<T> TenantVec<T> {
     /// Empty.
     pub const fn new() -> Self {
         () = Self::PLAIN;
-        Self { items: NonNull::dangling(), len: 0, capacity: 0 }
+        Self { items: None, len: 0, capacity: 0 }
+    }
+
+    #[inline]
+    fn start(&self) -> NonNull<T> {
+        self.items.unwrap_or(NonNull::dangling())
     }
 
     /// The values.
     #[inline]
     pub fn as_slice(&self) -> &[T] {
         // SAFETY: the first `len` values are initialised; dangling and zero-length when nothing is allocated.
-        unsafe { std::slice::from_raw_parts(self.items.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len as usize) }
     }
 
     /// The values, changeable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above, and access is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.items.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len as usize) }
     }
 
     /// Values it can hold without growing.
@@ -59,7 +66,7 @@ impl<T> TenantVec<T> {
             return false;
         }
         // SAFETY: there is room for one more.
-        unsafe { self.items.add(self.len as usize).write(value) };
+        unsafe { self.start().add(self.len as usize).write(value) };
         self.len += 1;
         true
     }
@@ -78,12 +85,12 @@ impl<T> TenantVec<T> {
         if new == self.capacity {
             return true;
         }
-        let mut resized = Self { items: NonNull::dangling(), len: self.len, capacity: new };
+        let mut resized = Self { items: None, len: self.len, capacity: new };
         if new > 0 {
             let Some(block) = tenant.allocate(cache, capacity * size_of::<T>(), Gauge::Index) else { return false };
-            resized.items = block.cast();
+            resized.items = Some(block.cast());
             // SAFETY: two allocations, both with room for `len` values; blocks are aligned to 16.
-            unsafe { resized.items.copy_from_nonoverlapping(self.items, self.len as usize) };
+            unsafe { resized.start().copy_from_nonoverlapping(self.start(), self.len as usize) };
         }
         std::mem::replace(self, resized).release(tenant, cache);
         true
@@ -105,17 +112,17 @@ impl<T> TenantVec<T> {
         assert!(index < self.len as usize, "index {index} out of {} values", self.len);
         // SAFETY: `index` is in range; the values behind it move down by one, over the one that goes.
         unsafe {
-            let hole = self.items.add(index);
+            let hole = self.start().add(index);
             hole.copy_from(hole.add(1), behind);
         }
         self.len -= 1;
     }
 
     fn release(self, tenant: &Tenant, cache: &mut TenantCache) {
-        if self.capacity > 0 {
+        if let Some(items) = self.items {
             // SAFETY: allocated in `resize` with this size and gauge; the array is gone.
             unsafe {
-                tenant.free(cache, self.items.cast(), self.capacity as usize * size_of::<T>(), Gauge::Index);
+                tenant.free(cache, items.cast(), self.capacity as usize * size_of::<T>(), Gauge::Index);
             }
         }
     }

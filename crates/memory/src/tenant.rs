@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use crate::arena::{Arena, ArenaFigures, Fill, ThreadCache};
 use crate::jemalloc::{self, ControlError};
@@ -42,6 +42,9 @@ impl Gauge {
 
 /// A thread publishes its share of `used` when it has changed by so much, at the latest at the end of its batch.
 const PUBLISH_BYTES: i64 = 64 << 10;
+/// Free pages are given back when this fraction of what was used has been freed, and no less than [`PURGE_LEAST`].
+const PURGE_FRACTION: i64 = 16;
+const PURGE_LEAST: i64 = 4 << 20;
 /// Waste is measured again when this fraction of the budget has been allocated.
 const MEASURE_FRACTION: u64 = 32;
 
@@ -52,6 +55,9 @@ pub struct Tenant {
     waste: AtomicI64,
     /// Bytes allocated since the last measurement.
     churn: AtomicU64,
+    /// Most bytes used since free pages were last given back.
+    peak: AtomicI64,
+    purge_wanted: AtomicBool,
     budget: AtomicU64,
     arena: Arena,
 }
@@ -72,6 +78,8 @@ impl Tenant {
             used: AtomicI64::new(0),
             waste: AtomicI64::new(0),
             churn: AtomicU64::new(0),
+            peak: AtomicI64::new(0),
+            purge_wanted: AtomicBool::new(false),
             budget: AtomicU64::new(budget_bytes),
             arena: Arena::new()?,
         }))
@@ -153,15 +161,34 @@ impl Tenant {
     pub fn count_shared(&self, gauge: Gauge, amount: i64) {
         self.accounts.add_shared(gauge as usize, amount);
         if gauge.is_allocation() {
-            self.used.fetch_add(amount, Relaxed);
+            let used = self.used.fetch_add(amount, Relaxed) + amount;
+            self.note_used(used);
         }
+    }
+
+    /// Notes that free pages are to be given back soon, once much less is used than before.
+    fn note_used(&self, used: i64) {
+        let peak = self.peak.load(Relaxed);
+        if used > peak {
+            self.peak.store(used, Relaxed);
+        } else if peak - used > (peak / PURGE_FRACTION).max(PURGE_LEAST) && !self.purge_wanted.load(Relaxed) {
+            self.purge_wanted.store(true, Relaxed);
+        }
+    }
+
+    /// Whether so much was freed that the pager should give free pages back.
+    #[inline]
+    pub fn wants_purge(&self) -> bool {
+        self.purge_wanted.load(Relaxed)
     }
 
     /// Makes the thread's share of `used` visible to all; called at the end of each batch.
     #[inline]
     pub fn publish(&self, cache: &mut TenantCache) {
         if cache.unpublished != 0 {
-            self.used.fetch_add(std::mem::take(&mut cache.unpublished), Relaxed);
+            let change = std::mem::take(&mut cache.unpublished);
+            let used = self.used.fetch_add(change, Relaxed) + change;
+            self.note_used(used);
         }
         if cache.churned != 0 {
             self.churn.fetch_add(std::mem::take(&mut cache.churned), Relaxed);
@@ -214,6 +241,8 @@ impl Tenant {
 
     /// Gives all free pages back to the system now.
     pub fn purge(&self) {
+        self.purge_wanted.store(false, Relaxed);
+        self.peak.store(self.used.load(Relaxed), Relaxed);
         self.arena.purge();
     }
 

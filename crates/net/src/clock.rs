@@ -26,3 +26,9 @@ impl Clock {
         }
     }
 }
+
+/// The wall clock alone, for server durations.
+pub(crate) fn unix_ns() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)
+}

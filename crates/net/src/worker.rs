@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use kv::session::{BATCH_REQUESTS, Batch, Output, Peer, Session};
-use kv::{Cx, Limits, Node};
+use kv::{Bucket, Cx, Limits, Node};
 use mio::{Events, Interest, Poll, Token};
 
 use crate::backlog::{Backlog, Sent};
@@ -38,8 +38,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 const COLLECT_BYTES: usize = 64 << 10;
 /// Room a connection is read into at least, beside what is left of it.
 const READ_LEAST: usize = 64 << 10;
-/// Requests whose items are being loaded ahead of the one that is executed.
-const LOOK_AHEAD: usize = 16;
 /// Output of one connection that is sent before more of it is produced.
 const SEND_BYTES: usize = 128 << 10;
 /// Bytes of a large value read per turn.
@@ -98,12 +96,14 @@ impl Worker {
         shared: Arc<Shared>,
     ) -> Self {
         let limits = node.limits();
+        let mut cx = Cx::new(node, thread);
+        cx.clock_ns = Some(crate::clock::unix_ns);
         Self {
             poll,
             connections: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
-            cx: Cx::new(node, thread),
+            cx,
             out: Output::with_capacity(BUFFER_BYTES),
             limits,
             inbox,
@@ -345,11 +345,11 @@ impl Worker {
     /// Executes the batch and sends each connection's answers; gives the turn that goes on in the next batch, whose
     /// answers wait in the output.
     fn execute<'a>(&mut self, batch: &mut Batch<'a>, turns: ArrayVec<Turn<'a>, BATCH_REQUESTS>) -> Option<Turn<'a>> {
-        prefetch(&self.connections, batch, 0..LOOK_AHEAD);
+        batch.prefetch_index(|id| bucket_of(&self.connections, id));
         let last = turns.len().saturating_sub(1);
         for (index, turn) in turns.into_iter().enumerate() {
             for request in turn.requests.clone() {
-                prefetch(&self.connections, batch, request + LOOK_AHEAD..request + LOOK_AHEAD + 1);
+                batch.prefetch_ahead(request, |id| bucket_of(&self.connections, id));
                 let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) else { break };
                 if connection.session.peer.close {
                     break;
@@ -510,10 +510,9 @@ impl Worker {
     }
 }
 
-/// Starts loading the items of some requests of a batch.
 #[inline]
-fn prefetch(connections: &[Option<Box<Connection>>], batch: &Batch<'_>, requests: Range<usize>) {
-    batch.prefetch_items(requests, |id| connections.get(id as usize)?.as_ref()?.session.peer.bucket.as_ref());
+fn bucket_of(connections: &[Option<Box<Connection>>], id: u32) -> Option<&Arc<Bucket>> {
+    connections.get(id as usize)?.as_ref()?.session.peer.bucket.as_ref()
 }
 
 /// One read. A short one means that the socket is empty now; an event tells when it is not.

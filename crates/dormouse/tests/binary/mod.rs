@@ -1,5 +1,5 @@
 //! The binary under test as a child process, and scratch directories. Each test binary uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::expect_used)]
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -119,9 +119,13 @@ impl Server {
         connect(self.endpoints["memcached"][0]["address"].as_str())
     }
 
+    pub fn http_connection(&self) -> TcpStream {
+        connect(self.endpoints["http"][0].as_str())
+    }
+
     /// One HTTP request; the status and the body.
     pub fn http(&self, method: &str, path: &str, login: Option<&str>, body: &str) -> (u16, String) {
-        let mut stream = connect(self.endpoints["http"][0].as_str());
+        let mut stream = self.http_connection();
         let login = login.map(|login| format!("Authorization: Basic {login}\r\n")).unwrap_or_default();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{login}\

@@ -4,6 +4,7 @@
 //! write item memory by raw pointer, which [`vbucket`] only lets them do while it holds the vBucket's lock.
 
 mod item;
+mod lock;
 mod order;
 mod table;
 pub(crate) mod vbucket;

@@ -1,45 +1,75 @@
 //! Items in the order of their sequence numbers, one per vBucket.
 //!
 //! ```text
-//!   chunk   base seqno 48 | live | slots ...                     grows with the vBucket, 8 to 512 slots
+//!   sealed  chunk, fences | ...    full chunks of 640 slots, oldest first; a fence is the seqno of every 80th slot
+//!   tail    chunk                  the one being filled: grows from 8 slots, so that a small vBucket stays small
+//!   chunk   base seqno 48 | live | slots ...
 //!   slot    seqno - base 19 | location 45 (kind 1, number 44)    location 0: superseded
 //! ```
 //! An ephemeral bucket keeps a slot for every item; a persistent one only for unflushed items, which makes this its dirty
 //! list. Slots are appended (seqnos only rise), cleared when their item is overwritten or removed, and rewritten when
-//! it moves. Clearing is put off: superseded seqnos collect in `retired` and are cleared sixteen at a time, so that their
+//! it moves. Clearing is put off: superseded seqnos collect in `retired` and are cleared eight at a time, so that their
 //! cache misses overlap. Every reader drains `retired` first; to everybody outside this file a stale slot does not exist.
 //!
-//! When a third of the slots is superseded, runs of chunks are rewritten densely, a bounded number at a time.
+//! When a third of the slots is superseded, runs of sealed chunks are rewritten densely, a bounded number at a time. What is
+//! left of old seqnos is then anything but evenly spread; between two fences it nearly is, so that a slot is found by a
+//! guess that is off by few places, mostly within one cache line.
 
 use memory::{Location, Tenant, TenantCache, TenantVec};
+
+use super::table::prefetch;
 
 const LOCATION_BITS: u32 = memory::heap::LOCATION_BITS;
 const DELTA_BITS: u32 = 64 - LOCATION_BITS;
 const DELTA_MAX: u64 = (1 << DELTA_BITS) - 1;
 const _: () = assert!(DELTA_BITS == 19);
 
-const CHUNK_LEAST: usize = 8;
-const CHUNK_MOST: usize = 512;
-const RETIRE_AT: usize = 16;
+/// Slots of a full chunk: 5 KiB, what the tail's growth by quarters comes to.
+const CHUNK_SLOTS: usize = 640;
+/// So few superseded slots are never worth rewriting.
+const DEAD_LEAST: u32 = 8;
+const RETIRED: usize = 8;
+/// Fences of a sealed chunk.
+const FENCES: usize = 8;
+const FENCE_SLOTS: usize = CHUNK_SLOTS / FENCES;
 /// Chunks rewritten at a time.
 const COMPACT_CHUNKS: usize = 64;
 
 #[derive(Default)]
+#[repr(C)]
 struct Chunk {
     base: u64,
     live: u32,
+    /// Highest delta: a search need not touch the last slot to know it.
+    span: u32,
     slots: TenantVec<u64>,
 }
 
-/// The order. It has no destructor: [`SeqnoOrder::clear`] it, or let the tenant's arena go.
+/// A chunk that is not appended to any more.
 #[derive(Default)]
+#[repr(C)]
+struct Sealed {
+    chunk: Chunk,
+    /// Delta of every [`FENCE_SLOTS`]th slot, from the first on; the highest possible beyond the last slot.
+    fences: [u32; FENCES],
+}
+
+const _: () = assert!(size_of::<Sealed>() == 64);
+
+/// The order. It has no destructor: [`SeqnoOrder::clear`] it, or let the tenant's arena go.
+///
+/// All zero, it is empty.
+#[derive(Default)]
+#[repr(C)]
 pub(crate) struct SeqnoOrder {
-    chunks: TenantVec<Chunk>,
-    retired: TenantVec<u64>,
+    retired_len: u32,
+    /// The sealed chunk at which the next compaction starts.
+    hand: u32,
+    tail: Chunk,
+    sealed: TenantVec<Sealed>,
     live: u32,
     dead: u32,
-    /// The chunk at which the next compaction starts.
-    hand: u32,
+    retired: [u64; RETIRED],
 }
 
 fn pack(delta: u64, location: u64) -> u64 {
@@ -55,80 +85,125 @@ fn location_of(slot: u64) -> Option<Location> {
     Location::from_bits(slot & ((1 << LOCATION_BITS) - 1))
 }
 
+/// Where the slot of `delta` is among `count` slots from `from` to `to` over which deltas are about evenly spread.
+#[inline]
+fn interpolate(delta: u64, from: u64, to: u64, count: usize) -> usize {
+    let at = delta.saturating_sub(from) * count as u64 / (to.saturating_sub(from) + 1);
+    (at as usize).min(count.saturating_sub(1))
+}
+
+impl Sealed {
+    fn new(chunk: Chunk) -> Self {
+        let fence = |at: usize| chunk.slots.as_slice().get(at * FENCE_SLOTS).map_or(u32::MAX, |slot| delta_of(*slot) as u32);
+        let fences = std::array::from_fn(fence);
+        Self { chunk, fences }
+    }
+
+    /// About where the slot of this seqno is.
+    #[inline]
+    fn guess(&self, seqno: u64) -> usize {
+        let delta = seqno.saturating_sub(self.chunk.base);
+        let fence = self.fences.iter().filter(|fence| u64::from(**fence) <= delta).count().saturating_sub(1);
+        let first = fence * FENCE_SLOTS;
+        let from = u64::from(self.fences[fence]);
+        let next = self.fences.get(fence + 1).copied().filter(|next| *next != u32::MAX);
+        let len = self.chunk.slots.as_slice().len();
+        match next {
+            Some(next) => first + interpolate(delta, from, u64::from(next), FENCE_SLOTS),
+            None => first + interpolate(delta, from, u64::from(self.chunk.span), len - first),
+        }
+    }
+}
+
 impl Chunk {
-    /// Index of the slot of this seqno.
-    fn find(&self, seqno: u64) -> Option<usize> {
+    /// About where the slot of this seqno is in a chunk without fences: seqnos follow one another there.
+    #[inline]
+    fn guess(&self, seqno: u64) -> usize {
+        interpolate(seqno.saturating_sub(self.base), 0, u64::from(self.span), self.slots.as_slice().len())
+    }
+
+    /// Index of the slot of this seqno, looked for from `at` on.
+    #[inline]
+    fn find(&self, seqno: u64, mut at: usize) -> Option<usize> {
         let slots = self.slots.as_slice();
         let delta = seqno.checked_sub(self.base)?;
-        let span = delta_of(*slots.last()?) + 1;
-        // Seqnos lie about evenly in a chunk: guess, then walk the few slots to the right one.
-        let mut at = (delta * slots.len() as u64 / span).min(slots.len() as u64 - 1) as usize;
-        while let Some(slot) = slots.get(at) {
-            match delta_of(*slot).cmp(&delta) {
-                std::cmp::Ordering::Equal => return Some(at),
-                std::cmp::Ordering::Less => {
-                    at += 1;
-                    if slots.get(at).is_none_or(|next| delta_of(*next) > delta) {
-                        return None;
-                    }
-                }
-                std::cmp::Ordering::Greater => {
-                    at = at.checked_sub(1)?;
-                    if slots.get(at).is_none_or(|next| delta_of(*next) < delta) {
-                        return None;
-                    }
-                }
-            }
+        while delta_of(*slots.get(at)?) < delta {
+            at += 1;
         }
-        None
+        while delta_of(*slots.get(at)?) > delta {
+            at = at.checked_sub(1)?;
+        }
+        (delta_of(*slots.get(at)?) == delta).then_some(at)
+    }
+
+    /// Appends a slot; there is room, and the delta fits.
+    #[inline]
+    fn push(&mut self, seqno: u64, location: Location, tenant: &Tenant, cache: &mut TenantCache) {
+        let delta = seqno - self.base;
+        self.span = delta as u32;
+        self.live += 1;
+        let pushed = self.slots.push(tenant, cache, pack(delta, location.bits()));
+        debug_assert!(pushed, "room was reserved");
+    }
+
+    fn clear(&mut self, at: usize) {
+        if let Some(slot) = self.slots.as_mut_slice().get_mut(at) {
+            debug_assert!(location_of(*slot).is_some(), "a slot cleared twice");
+            *slot = pack(delta_of(*slot), 0);
+            self.live -= 1;
+        }
+    }
+
+    fn dead(&self) -> u32 {
+        self.slots.as_slice().len() as u32 - self.live
     }
 }
 
 impl SeqnoOrder {
     /// Makes sure that [`SeqnoOrder::push`] finds room; `false` when there is no memory.
+    #[inline]
     pub(crate) fn reserve(&mut self, seqno: u64, tenant: &Tenant, cache: &mut TenantCache) -> bool {
-        if let Some(last) = self.chunks.as_slice().last()
-            && last.slots.as_slice().len() < last.slots.capacity()
-            && seqno - last.base <= DELTA_MAX
-        {
+        let len = self.tail.slots.as_slice().len();
+        if len < self.tail.slots.capacity() && seqno - self.tail.base <= DELTA_MAX {
             return true;
         }
-        let room = (self.live as usize / 8).clamp(CHUNK_LEAST, CHUNK_MOST);
-        let room = if room.is_power_of_two() { room } else { room.next_power_of_two() / 2 };
-        let mut slots = TenantVec::new();
-        if !self.chunks.reserve(tenant, cache) || !slots.resize(tenant, cache, room) {
-            return false;
+        self.reserve_slot(seqno, tenant, cache)
+    }
+
+    #[cold]
+    fn reserve_slot(&mut self, seqno: u64, tenant: &Tenant, cache: &mut TenantCache) -> bool {
+        let len = self.tail.slots.as_slice().len();
+        if len >= CHUNK_SLOTS || len > 0 && seqno - self.tail.base > DELTA_MAX {
+            if !self.sealed.reserve(tenant, cache) {
+                return false;
+            }
+            let full = std::mem::take(&mut self.tail);
+            let pushed = self.sealed.push(tenant, cache, Sealed::new(full));
+            debug_assert!(pushed, "there is room");
         }
-        self.chunks.push(tenant, cache, Chunk { base: seqno, live: 0, slots })
+        if self.tail.slots.as_slice().is_empty() {
+            self.tail.base = seqno;
+        }
+        self.tail.slots.reserve(tenant, cache)
     }
 
     /// Appends an item; `reserve` was called for this seqno, which is higher than any before.
+    #[inline]
     pub(crate) fn push(&mut self, seqno: u64, location: Location, tenant: &Tenant, cache: &mut TenantCache) {
-        let Some(last) = self.chunks.as_mut_slice().last_mut() else { unreachable!("push without reserve") };
-        debug_assert!(last.slots.as_slice().last().is_none_or(|slot| last.base + delta_of(*slot) < seqno));
-        let pushed = last.slots.push(tenant, cache, pack(seqno - last.base, location.bits()));
-        debug_assert!(pushed, "reserve made room");
-        last.live += 1;
+        let tail = &mut self.tail;
+        debug_assert!(tail.slots.as_slice().last().is_none_or(|slot| tail.base + delta_of(*slot) < seqno));
+        tail.push(seqno, location, tenant, cache);
         self.live += 1;
     }
 
     /// The item of this seqno is gone or has a newer one.
+    #[inline]
     pub(crate) fn retire(&mut self, seqno: u64, tenant: &Tenant, cache: &mut TenantCache) {
-        if self.retired.as_slice().len() >= RETIRE_AT {
+        if self.retired_len as usize == RETIRED {
             self.drain(tenant, cache);
         }
-        if !self.retired.push(tenant, cache, seqno) {
-            self.clear_slot(seqno);
-        }
-    }
-
-    /// The item of this seqno lies elsewhere now.
-    pub(crate) fn relocate(&mut self, seqno: u64, location: Location) {
-        if let Some((chunk, at)) = self.find(seqno)
-            && let Some(slot) = self.chunks.as_mut_slice().get_mut(chunk).and_then(|c| c.slots.as_mut_slice().get_mut(at))
-        {
-            *slot = pack(delta_of(*slot), location.bits());
-        }
+        self.retired[self.retired_len as usize] = seqno;
+        self.retired_len += 1;
     }
 
     /// The locations of the oldest items with a seqno up to `seqno`, as many as `oldest` takes.
@@ -140,7 +215,7 @@ impl SeqnoOrder {
         oldest: &mut arrayvec::ArrayVec<Location, N>,
     ) {
         self.drain(tenant, cache);
-        for chunk in self.chunks.as_slice().iter().take_while(|chunk| chunk.base <= seqno) {
+        for chunk in self.chunks().take_while(|chunk| chunk.base <= seqno) {
             for slot in chunk.slots.as_slice().iter().take_while(|slot| chunk.base + delta_of(**slot) <= seqno) {
                 if let Some(location) = location_of(*slot)
                     && oldest.try_push(location).is_err()
@@ -155,7 +230,7 @@ impl SeqnoOrder {
     #[cfg(test)]
     pub(crate) fn iterate(&mut self, tenant: &Tenant, cache: &mut TenantCache, mut f: impl FnMut(u64, Location)) {
         self.drain(tenant, cache);
-        for chunk in self.chunks.as_slice() {
+        for chunk in self.chunks() {
             for slot in chunk.slots.as_slice() {
                 if let Some(location) = location_of(*slot) {
                     f(chunk.base + delta_of(*slot), location);
@@ -166,68 +241,83 @@ impl SeqnoOrder {
 
     /// Gives all memory back.
     pub(crate) fn clear(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
-        for chunk in self.chunks.as_mut_slice() {
-            chunk.slots.clear(tenant, cache);
+        for sealed in self.sealed.as_mut_slice() {
+            sealed.chunk.slots.clear(tenant, cache);
         }
-        self.chunks.clear(tenant, cache);
-        self.retired.clear(tenant, cache);
-        (self.live, self.dead, self.hand) = (0, 0, 0);
+        self.sealed.clear(tenant, cache);
+        self.tail.slots.clear(tenant, cache);
+        (self.tail.live, self.live, self.dead, self.hand, self.retired_len) = (0, 0, 0, 0, 0);
     }
 
-    fn find(&self, seqno: u64) -> Option<(usize, usize)> {
-        let chunks = self.chunks.as_slice();
-        let at = chunks.partition_point(|chunk| chunk.base <= seqno).checked_sub(1)?;
-        Some((at, chunks.get(at)?.find(seqno)?))
+    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.sealed.as_slice().iter().map(|sealed| &sealed.chunk).chain(std::iter::once(&self.tail))
+    }
+
+    /// The chunk of a seqno, and about where in it its slot is.
+    #[inline]
+    fn chunk_of(&mut self, seqno: u64) -> (&mut Chunk, usize) {
+        if seqno >= self.tail.base {
+            let guess = self.tail.guess(seqno);
+            return (&mut self.tail, guess);
+        }
+        let after = self.sealed.as_slice().partition_point(|sealed| sealed.chunk.base <= seqno);
+        match self.sealed.as_mut_slice().get_mut(after.saturating_sub(1)) {
+            Some(sealed) => {
+                let guess = sealed.guess(seqno);
+                (&mut sealed.chunk, guess)
+            }
+            None => (&mut self.tail, 0),
+        }
     }
 
     fn drain(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
-        for index in 0..self.retired.as_slice().len() {
-            let seqno = self.retired.as_slice()[index];
-            self.clear_slot(seqno);
+        let retired = self.retired;
+        let retired = &retired[..self.retired_len as usize];
+        self.retired_len = 0;
+        for seqno in retired {
+            let (chunk, guess) = self.chunk_of(*seqno);
+            if let Some(slot) = chunk.slots.as_slice().get(guess) {
+                prefetch(slot);
+            }
         }
-        self.retired.truncate(0);
-        if self.live == 0 {
-            self.clear(tenant, cache);
-        } else if self.dead > self.live / 2 + CHUNK_LEAST as u32 {
+        for seqno in retired {
+            self.clear_slot(*seqno);
+        }
+        // What is superseded in the tail waits until the tail is sealed.
+        if self.dead - self.tail.dead() > self.live / 2 + DEAD_LEAST {
             self.compact(tenant, cache);
         }
     }
 
     fn clear_slot(&mut self, seqno: u64) {
-        let Some((at, index)) = self.find(seqno) else {
+        let (chunk, guess) = self.chunk_of(seqno);
+        let Some(at) = chunk.find(seqno, guess) else {
             debug_assert!(false, "seqno {seqno} has no slot");
             return;
         };
-        let chunk = &mut self.chunks.as_mut_slice()[at];
-        let slot = &mut chunk.slots.as_mut_slice()[index];
-        debug_assert!(location_of(*slot).is_some(), "seqno {seqno} cleared twice");
-        *slot = pack(delta_of(*slot), 0);
-        chunk.live -= 1;
+        chunk.clear(at);
         self.live -= 1;
         self.dead += 1;
     }
 
-    /// Rewrites up to [`COMPACT_CHUNKS`] chunks densely. The last chunk, which is being filled, stays as it is.
+    /// Rewrites up to [`COMPACT_CHUNKS`] sealed chunks densely.
     fn compact(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
-        let sealed = self.chunks.as_slice().len().saturating_sub(1);
+        let sealed = self.sealed.as_slice().len();
         let first = if (self.hand as usize) < sealed { self.hand as usize } else { 0 };
         let end = (first + COMPACT_CHUNKS).min(sealed);
-        let room = (self.live as usize / 8).clamp(CHUNK_LEAST, CHUNK_MOST).next_power_of_two();
         let mut kept = first;
         let mut target: Option<Chunk> = None;
         for at in first..end {
-            let mut source = std::mem::take(&mut self.chunks.as_mut_slice()[at]);
-            let (len, capacity) = (source.slots.as_slice().len(), source.slots.capacity());
-            let is_dense = source.live as usize == len && len >= room / 2;
+            let mut source = std::mem::take(&mut self.sealed.as_mut_slice()[at]).chunk;
             // A source opens at most one new target, and every target can hold a whole source: so there are never more
             // chunks written than read. Without memory for a target the source stays as it is.
             let mut spare = TenantVec::new();
-            if is_dense || !spare.resize(tenant, cache, room.max(capacity)) {
+            if source.dead() == 0 || !spare.resize(tenant, cache, CHUNK_SLOTS) {
                 self.keep(&mut kept, target.replace(source));
                 self.keep(&mut kept, target.take());
                 continue;
             }
-            self.dead -= len as u32 - source.live;
+            self.dead -= source.dead();
             for slot in source.slots.as_slice() {
                 let Some(location) = location_of(*slot) else { continue };
                 let seqno = source.base + delta_of(*slot);
@@ -235,13 +325,11 @@ impl SeqnoOrder {
                     chunk.slots.as_slice().len() < chunk.slots.capacity() && seqno - chunk.base <= DELTA_MAX
                 });
                 if !fits {
-                    let full = target.replace(Chunk { base: seqno, live: 0, slots: std::mem::take(&mut spare) });
+                    let full = target.replace(Chunk { base: seqno, live: 0, span: 0, slots: std::mem::take(&mut spare) });
                     self.keep(&mut kept, full);
                 }
                 if let Some(chunk) = &mut target {
-                    let pushed = chunk.slots.push(tenant, cache, pack(seqno - chunk.base, location.bits()));
-                    debug_assert!(pushed, "there is room");
-                    chunk.live += 1;
+                    chunk.push(seqno, location, tenant, cache);
                 }
             }
             source.slots.clear(tenant, cache);
@@ -250,13 +338,13 @@ impl SeqnoOrder {
         self.keep(&mut kept, target);
         self.hand = u32::try_from(kept).unwrap_or(0);
         for at in (kept..end).rev() {
-            self.chunks.remove(at);
+            self.sealed.remove(at);
         }
     }
 
     fn keep(&mut self, kept: &mut usize, chunk: Option<Chunk>) {
         if let Some(chunk) = chunk {
-            self.chunks.as_mut_slice()[*kept] = chunk;
+            self.sealed.as_mut_slice()[*kept] = Sealed::new(chunk);
             *kept += 1;
         }
     }

@@ -307,6 +307,14 @@ impl Root {
         directory.group(group_of(hash, directory.groups()))
     }
 
+    /// Starts loading the directory's first line.
+    #[inline]
+    pub(crate) fn prefetch_directory(&self, _hash: u64) {
+        if let Some(directory) = self.directory() {
+            prefetch(directory.0.as_ptr());
+        }
+    }
+
     /// Starts loading the index line of this hash. Within a quiescence section.
     #[inline]
     pub(crate) fn prefetch_line(&self, hash: u64) {

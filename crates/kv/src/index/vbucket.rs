@@ -7,15 +7,17 @@
 //! Invariants, whenever the lock is free: every item has exactly one index slot and one live seqno slot, both with its
 //! location; an item with an expiry has an entry in the wheel at or before it; the accounts equal the sum of the items.
 
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, Tenant, TenantVec, large};
-use parking_lot::{Mutex, MutexGuard};
 use rapidhash::v3::RapidSecrets;
 
+use super::lock::{Lock, LockGuard};
 use super::item::{Header, ItemPtr, mark, stored_key_len};
 use super::order::SeqnoOrder;
-use super::table::{Found, Hand, HashPart, Memory, Root, TableState};
+use super::table::{Found, Hand, HashPart, Memory, Root, TableState, prefetch};
 use super::wheel::ExpiryWheel;
 use crate::{Key, KvError, Now};
 
@@ -25,25 +27,25 @@ pub(crate) const SLICE_ITEMS: usize = 64;
 /// An explicit CAS further ahead of the clock than this does not advance the vBucket's own.
 const CAS_DRIFT_NS: u64 = 5_000_000_000;
 
-/// A vBucket. Empty, it holds no memory but itself.
-#[repr(align(64))]
-#[derive(Default)]
+/// A vBucket. Empty, it is all zero and holds no memory but itself. A read needs its first cache line, a store all three.
+#[repr(C, align(64))]
 pub(crate) struct VBucket {
     root: Root,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
-const _: () = assert!(size_of::<VBucket>() <= 128);
+const LINES: usize = 3;
+const _: () = assert!(size_of::<VBucket>() == LINES * 64);
 
-#[derive(Default)]
+#[repr(C)]
 struct State {
     table: TableState,
     high_seqno: u64,
     max_cas: u64,
     /// Items up to this seqno were flushed.
     flushed_seqno: u64,
-    order: SeqnoOrder,
     rare: Option<Box<Rare>>,
+    order: SeqnoOrder,
 }
 
 /// What most vBuckets never need.
@@ -104,6 +106,31 @@ pub(crate) struct Snapshot {
 }
 
 impl VBucket {
+    /// `count` empty vBuckets. Their pages stay untouched until they are used.
+    pub(crate) fn table(count: u16) -> Box<[Self]> {
+        let layout = Layout::array::<Self>(usize::from(count.max(1))).unwrap_or_else(|_| unreachable!("a few KiB"));
+        // SAFETY: the layout is not empty, and all zero is an empty vBucket: atomics and counters at 0, a free lock
+        // (its two bytes are 0), no directory, no box, empty arrays.
+        unsafe {
+            let table = NonNull::new(alloc_zeroed(layout).cast::<Self>()).unwrap_or_else(|| handle_alloc_error(layout));
+            Box::from_raw(std::ptr::slice_from_raw_parts_mut(table.as_ptr(), usize::from(count.max(1))))
+        }
+    }
+
+    /// Starts loading the vBucket itself.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        for line in 0..LINES {
+            prefetch(std::ptr::from_ref(self).cast::<u8>().wrapping_add(line * 64));
+        }
+    }
+
+    /// Starts loading the part of the directory that knows the group of this hash.
+    #[inline]
+    pub(crate) fn prefetch_directory(&self, hash: u64) {
+        self.root.prefetch_directory(hash);
+    }
+
     #[inline]
     pub(crate) fn prefetch_line(&self, hash: u64) {
         self.root.prefetch_line(hash);
@@ -147,7 +174,7 @@ impl VBucket {
 /// A locked vBucket.
 pub(crate) struct Locked<'v> {
     root: &'v Root,
-    state: MutexGuard<'v, State>,
+    state: LockGuard<'v, State>,
     id: u16,
     tenant: &'v Arc<Tenant>,
     memory: Memory<'v>,
@@ -731,6 +758,21 @@ mod rank {
                 visits += 1;
             }
             assert_eq!(visits, 4, "fifteen halves away in four visits");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zeroed_table_is_empty() {
+        let table = VBucket::table(4);
+        assert_eq!(table.len(), 4);
+        for vbucket in &table {
+            let snapshot = vbucket.snapshot();
+            assert_eq!((snapshot.items, snapshot.high_seqno, snapshot.max_cas), (0, 0, 0));
         }
     }
 }

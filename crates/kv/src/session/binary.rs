@@ -28,6 +28,8 @@ use crate::{Bucket, Cx, Document, Expiry, Key, KvError, Meter, Mutation, Place, 
 const ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
 /// Bytes memcached counts for flags other than 0.
 const FLAGS_LEN: usize = 4;
+/// Values about so long and longer lie in several chunks in memcached.
+const CHUNKED_VALUE: usize = 512 << 10;
 
 const GAT_EXTRAS: usize = 4;
 const COUNTER_EXTRAS: usize = 20;
@@ -186,7 +188,8 @@ fn execute_other(peer: &mut Peer, request: &Request<'_>, body: &Body<'_>, cx: &m
         }
         Opcode::FLUSH | Opcode::FLUSHQ => flush(peer, request, body, cx, out),
         Opcode::STAT if request.extras.is_empty() && is_empty(body) => {
-            let known = peer.bucket.as_deref().is_some_and(|bucket| statistics(bucket, peer, request, cx, out));
+            let known =
+                peer.bucket.as_deref().is_some_and(|bucket| statistics(bucket, peer, request, cx, out));
             if !known {
                 answer_error(header, Status::KEY_ENOENT, out);
             }
@@ -285,7 +288,8 @@ fn store(
         let is_too_long = bucket.with_entry(cx, key, place, |entry| {
             entry.document().is_some_and(|document| {
                 let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
-                (header.cas == 0 || header.cas == document.cas()) && flags_len + document.value().len() > limit
+                (header.cas == 0 || header.cas == document.cas())
+                    && flags_len + document.value().len() > limit
             })
         });
         if is_too_long {
@@ -360,8 +364,8 @@ fn count(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &m
         bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
             let document = entry.document();
             existed = document.is_some();
-            // COMPAT: memcached looks at an empty value before the CAS.
-            if document.is_some_and(|document| document.value().is_empty()) {
+            // COMPAT: memcached looks at the CAS last where it holds the item in chunks.
+            if document.is_some_and(|document| document.value().len() > CHUNKED_VALUE) {
                 return Err(KvError::DeltaBadValue);
             }
             let Some(initial) = how.initial.filter(|_| !existed) else {

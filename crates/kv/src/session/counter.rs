@@ -8,6 +8,9 @@ use crate::{Entry, Expiry, KvError, Store, Value};
 /// Longest decimal number of 64 bits.
 pub(super) const NUMBER_MAX: usize = 20;
 
+/// COMPAT: memcached keeps longer values in chunks, and refuses to count them before it looks at the CAS.
+const CHUNKED: usize = 512 << 10;
+
 /// Numbers up to this length are written without taking memory for the text.
 const INLINE_TEXT: usize = 64;
 
@@ -31,7 +34,7 @@ pub(super) struct Count {
 pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvError> {
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
     let length = document.value().len();
-    if length == 0 || length > LARGE_VALUE {
+    if length == 0 || length > CHUNKED {
         return Err(KvError::DeltaBadValue);
     }
     if how.cas != document.cas() {
@@ -41,6 +44,9 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
         if how.cas != 0 {
             return Err(KvError::Exists);
         }
+    }
+    if length > LARGE_VALUE {
+        return Err(KvError::DeltaBadValue);
     }
     let old = unsigned(document.value()).ok_or(KvError::DeltaBadValue)?;
     let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };

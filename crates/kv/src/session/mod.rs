@@ -42,6 +42,8 @@ pub const LINE_MOST: usize = 64 << 10;
 /// Requests executed as one batch, over all connections that are ready.
 pub const BATCH_REQUESTS: usize = 64;
 
+/// Requests whose items are being loaded ahead of the one that is executed.
+const LOOK_AHEAD: usize = 16;
 /// Bytes of an item that a read prefetches when nothing tells its size.
 const PREFETCH_READ: usize = 384;
 /// Bytes of an item that are prefetched at most: beyond, the hardware keeps up.
@@ -152,20 +154,53 @@ impl<'a> Batch<'a> {
         self.requests.clear();
     }
 
-    /// Starts loading the items of the requests `range` (clipped). `bucket_of` gives a connection's bucket.
-    #[inline]
-    pub fn prefetch_items<'b>(
-        &self,
-        range: std::ops::Range<usize>,
-        mut bucket_of: impl FnMut(u32) -> Option<&'b Arc<Bucket>>,
-    ) {
-        for queued in self.requests.iter().skip(range.start).take(range.len()) {
-            if let Some(placed) = queued.placed
-                && let Some(bucket) = bucket_of(queued.connection)
-                && std::ptr::eq(placed.bucket, Arc::as_ptr(bucket))
-            {
-                bucket.prefetch_item(placed.place, queued.prefetch_bytes as usize);
+    /// Starts loading what the batch's requests need first: the parts of the index that lead to their items.
+    /// `bucket_of` gives a connection's bucket. Within a quiescence section, as the rest of prefetching.
+    pub fn prefetch_index<'b>(&self, mut bucket_of: impl FnMut(u32) -> Option<&'b Arc<Bucket>>) {
+        let mut ahead = self.requests.iter();
+        for queued in self.requests.iter().take(LOOK_AHEAD) {
+            ahead.next();
+            queued.with_bucket(&mut bucket_of, |bucket, placed| bucket.prefetch_directory(placed.place));
+        }
+        for queued in &self.requests {
+            if let Some(ahead) = ahead.next() {
+                ahead.with_bucket(&mut bucket_of, |bucket, placed| bucket.prefetch_directory(placed.place));
             }
+            queued.with_bucket(&mut bucket_of, |bucket, placed| bucket.prefetch_line(placed.place));
+        }
+        for index in 0..LOOK_AHEAD {
+            self.prefetch_item(index, &mut bucket_of);
+        }
+    }
+
+    /// Starts loading the item of the request [`LOOK_AHEAD`] behind `index`, which is about to be executed.
+    #[inline]
+    pub fn prefetch_ahead<'b>(&self, index: usize, mut bucket_of: impl FnMut(u32) -> Option<&'b Arc<Bucket>>) {
+        self.prefetch_item(index + LOOK_AHEAD, &mut bucket_of);
+    }
+
+    #[inline]
+    fn prefetch_item<'b>(&self, index: usize, bucket_of: &mut impl FnMut(u32) -> Option<&'b Arc<Bucket>>) {
+        if let Some(queued) = self.requests.get(index) {
+            let bytes = queued.prefetch_bytes as usize;
+            queued.with_bucket(bucket_of, |bucket, placed| bucket.prefetch_item(placed.place, bytes));
+        }
+    }
+}
+
+impl Queued<'_> {
+    /// Calls `f` with the bucket of the request's key, if it is still the one the key was placed in.
+    #[inline]
+    fn with_bucket<'b>(
+        &self,
+        bucket_of: &mut impl FnMut(u32) -> Option<&'b Arc<Bucket>>,
+        f: impl FnOnce(&Bucket, &Placed),
+    ) {
+        if let Some(placed) = &self.placed
+            && let Some(bucket) = bucket_of(self.connection)
+            && std::ptr::eq(placed.bucket, Arc::as_ptr(bucket))
+        {
+            f(bucket, placed);
         }
     }
 }
@@ -591,7 +626,7 @@ fn prefetch_bytes(key_len: usize, body_len: usize) -> u32 {
     bytes.min(PREFETCH_MOST) as u32
 }
 
-/// Places a key and starts loading its index line.
+/// Places a key and starts loading its vBucket.
 #[inline]
 fn place(peer: &Peer, key: Key<'_>, vb: Option<VbId>) -> Option<Placed> {
     let bucket = peer.bucket.as_ref()?;
@@ -604,6 +639,6 @@ fn place(peer: &Peer, key: Key<'_>, vb: Option<VbId>) -> Option<Placed> {
         }
         _ => bucket.locate(key),
     };
-    bucket.prefetch_line(place);
+    bucket.prefetch_vbucket(place);
     Some(Placed { place, bucket: Arc::as_ptr(bucket), collections: peer.collections() })
 }

@@ -176,7 +176,20 @@ impl Client {
         Self::new(Port::Couchbase, true)
     }
 
+    /// On a port of this kind, without a login on a memcached one, before a bucket of these settings.
+    pub fn before(port: Port, settings: BucketSettings) -> Self {
+        Self::with_bucket(port, port == Port::Couchbase, settings)
+    }
+
     fn new(port: Port, login_required: bool) -> Self {
+        Self::with_bucket(
+            port,
+            login_required,
+            BucketSettings { memory_bytes: 256 << 20, ..Default::default() },
+        )
+    }
+
+    fn with_bucket(port: Port, login_required: bool, bucket: BucketSettings) -> Self {
         let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
         let limits = Limits::default();
         let node = Node::new(settings, limits.clone());
@@ -185,9 +198,7 @@ impl Client {
             users.add_development_user();
         }
         node.set_users(users);
-        let bucket = node
-            .create_bucket("default", BucketSettings { memory_bytes: 256 << 20, ..Default::default() })
-            .unwrap();
+        let bucket = node.create_bucket("default", bucket).unwrap();
         let is_memcached = port == Port::Memcached;
         let peer = Peer {
             port,

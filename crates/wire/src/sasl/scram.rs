@@ -67,7 +67,7 @@ impl Hash {
     }
 
     fn salted_password(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
-        let mut salted = vec![0; self.len()];
+        let mut salted = vec![0; self.digest_len()];
         match self {
             Self::Sha1 => pbkdf2::pbkdf2_hmac::<Sha1>(password, salt, iterations, &mut salted),
             Self::Sha256 => pbkdf2::pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut salted),
@@ -77,7 +77,7 @@ impl Hash {
     }
 
     /// Bytes of the hash.
-    pub const fn len(self) -> usize {
+    pub const fn digest_len(self) -> usize {
         match self {
             Self::Sha1 => 20,
             Self::Sha256 => 32,
@@ -117,7 +117,7 @@ impl ScramKeys {
             salt: salt.to_vec(),
             iterations,
             stored_key: Vec::new(),
-            server_key: vec![0; hash.len()],
+            server_key: vec![0; hash.digest_len()],
         }
     }
 

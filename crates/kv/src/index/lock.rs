@@ -1,0 +1,130 @@
+//! The vBucket's lock: two bytes, released by a plain store.
+//!
+//! ```text
+//!   locked  0 free, 1 held                   taken by compare-and-swap, released by a store
+//!   parked  0 nobody waits, 1 somebody may   set by whoever waits, looked at by whoever releases
+//! ```
+//! A release by an atomic exchange would wait until every store made under the lock has left the processor's buffer, which
+//! after the rewrite of an item costs more than the rest of the lock together. A plain store does not; but then the look
+//! at `parked` may run ahead of it, and miss a waiter that came in the same moment. Such a waiter is not lost: nobody parks for
+//! longer than [`PATIENCE`] before looking again. Waiters park; they do not spin.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::lock_api;
+use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN};
+
+/// How long a waiter that was overlooked sleeps at most.
+const PATIENCE: Duration = Duration::from_micros(500);
+
+/// The lock without its data; all zero, it is free.
+pub(crate) struct RawLock {
+    locked: AtomicBool,
+    parked: AtomicBool,
+}
+
+/// A value behind the lock.
+pub(crate) type Lock<T> = lock_api::Mutex<RawLock, T>;
+/// The lock held.
+pub(crate) type LockGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+
+impl RawLock {
+    #[cold]
+    fn wait(&self) {
+        loop {
+            self.parked.store(true, Ordering::SeqCst);
+            let key = std::ptr::from_ref(self) as usize;
+            let still_held = || self.locked.load(Ordering::SeqCst);
+            // SAFETY: the key is an address of this lock, which nobody else parks on; the callbacks neither panic nor park.
+            unsafe {
+                let until = Some(Instant::now() + PATIENCE);
+                parking_lot_core::park(key, still_held, || {}, |_, _| {}, DEFAULT_PARK_TOKEN, until);
+            }
+            if lock_api::RawMutex::try_lock(self) {
+                return;
+            }
+        }
+    }
+
+    #[cold]
+    fn wake_one(&self) {
+        let key = std::ptr::from_ref(self) as usize;
+        // SAFETY: as in `wait`.
+        unsafe {
+            parking_lot_core::unpark_one(key, |result| {
+                if !result.have_more_threads {
+                    self.parked.store(false, Ordering::Relaxed);
+                }
+                DEFAULT_UNPARK_TOKEN
+            });
+        }
+    }
+}
+
+// SAFETY: `locked` goes from false to true for one thread at a time (compare-and-swap, acquire), and back by its holder
+// alone (store, release): what was done under the lock is seen by the next holder.
+unsafe impl lock_api::RawMutex for RawLock {
+    #[expect(clippy::declare_interior_mutable_const, reason = "the trait asks for it")]
+    const INIT: Self = Self { locked: AtomicBool::new(false), parked: AtomicBool::new(false) };
+    type GuardMarker = lock_api::GuardSend;
+
+    #[inline]
+    fn lock(&self) {
+        if !self.try_lock() {
+            self.wait();
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        self.locked.store(false, Ordering::Release);
+        if self.parked.load(Ordering::Relaxed) {
+            self.wake_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn many_threads_count_without_losing_one() {
+        let count = Arc::new(Lock::new(0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let count = Arc::clone(&count);
+                std::thread::spawn(move || (0..50_000).for_each(|_| *count.lock() += 1))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*count.lock(), 200_000);
+    }
+
+    #[test]
+    fn a_waiter_gets_the_lock_when_its_holder_is_slow() {
+        let lock = Arc::new(Lock::new(()));
+        let held = lock.lock();
+        let waiter = {
+            let lock = Arc::clone(&lock);
+            std::thread::spawn(move || drop(lock.lock()))
+        };
+        while !lock_is_waited_for(&lock) {
+            std::thread::yield_now();
+        }
+        drop(held);
+        waiter.join().unwrap();
+    }
+
+    fn lock_is_waited_for(lock: &Lock<()>) -> bool {
+        // SAFETY: only the flag is looked at.
+        unsafe { lock.raw() }.parked.load(Ordering::SeqCst)
+    }
+}

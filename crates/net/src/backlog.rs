@@ -65,10 +65,9 @@ impl Backlog {
         }
     }
 
-    /// Takes over an output with large values in it.
-    pub(crate) fn push_output(&mut self, out: &mut Output) {
+    /// Takes over an output with large values in it, from position `from` on; none of them lies before.
+    pub(crate) fn push_output(&mut self, out: &mut Output, mut from: usize) {
         let (bytes, pinned) = out.take();
-        let mut from = 0;
         for (at, value) in pinned {
             self.push_bytes(&bytes[from..at]);
             from = at;

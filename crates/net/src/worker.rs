@@ -55,7 +55,11 @@ pub(crate) struct Worker {
     free: Vec<u32>,
     ready: VecDeque<u32>,
     cx: Cx,
+    /// Answers of this wake-up that are not sent yet, one connection's behind another's.
     out: Output,
+    /// Whose they are, in order; what lies behind `cut` belongs to the connection being served.
+    segments: Vec<Segment>,
+    cut: usize,
     limits: Limits,
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
@@ -66,6 +70,12 @@ pub(crate) struct Worker {
     rest_at_ms: Option<u64>,
     stop_at_ms: Option<u64>,
     retired: bool,
+}
+
+/// Answers of one connection within the output.
+struct Segment {
+    id: u32,
+    bytes: Range<usize>,
 }
 
 /// A connection taking part in a batch, with the input that was read for it.
@@ -105,6 +115,8 @@ impl Worker {
             ready: VecDeque::new(),
             cx,
             out: Output::with_capacity(BUFFER_BYTES),
+            segments: Vec::new(),
+            cut: 0,
             limits,
             inbox,
             shared,
@@ -141,6 +153,7 @@ impl Worker {
                 }
                 self.round(&mut buffer);
             }
+            self.send_all();
             if self.duties() {
                 return;
             }
@@ -358,13 +371,14 @@ impl Worker {
                     connection.session.execute(queued, &mut self.cx, &mut self.out);
                 }
                 if self.out.len() >= SEND_BYTES {
-                    self.send(turn.id);
+                    self.settle(turn.id);
+                    self.send_all();
                 }
             }
             if index == last && self.may_go_on(&turn) {
                 return Some(turn);
             }
-            self.send(turn.id);
+            self.settle(turn.id);
             self.end_turn(&turn);
         }
         None
@@ -380,47 +394,73 @@ impl Worker {
             && !connection.session.peer.close
     }
 
-    /// Sends what is in the output to a connection; what it does not take now becomes its backlog.
-    fn send(&mut self, id: u32) {
-        if self.out.is_empty() {
-            return;
-        }
-        let now_ms = self.cx.now.mono_ms;
-        let Some(Some(connection)) = self.connections.get_mut(id as usize) else {
+    /// Notes that the output since the last cut is this connection's. It is sent with that of the others: a peer that is
+    /// woken by its answer then finds more to do than one, and the processor is not switched back and forth.
+    fn settle(&mut self, id: u32) {
+        if self.out.has_pinned() {
+            self.send_all();
+            let now_ms = self.cx.now.mono_ms;
+            if let Some(Some(connection)) = self.connections.get_mut(id as usize) {
+                let backlog = connection.backlog.get_or_insert_with(|| Backlog::begun(now_ms));
+                backlog.push_output(&mut self.out, self.cut);
+                self.send_backlog(id);
+            }
             self.out.clear();
-            return;
-        };
-        let mut failed = false;
-        if connection.backlog.is_none() && !self.out.has_pinned() {
-            let sent = write(&mut connection.socket, self.out.plain());
-            failed = sent.is_err();
-            let left = self.out.plain().get(sent.unwrap_or(usize::MAX)..).unwrap_or_default();
-            if !left.is_empty() {
-                let mut backlog = Backlog::begun(now_ms);
-                backlog.push_bytes(left);
-                connection.backlog = Some(backlog);
-                self.blocked.push(id);
-            }
-        } else {
-            if connection.backlog.is_none() {
-                connection.backlog = Some(Backlog::begun(now_ms));
-                self.blocked.push(id);
-            }
+            self.cut = 0;
+        } else if self.out.mark() > self.cut {
+            self.segments.push(Segment { id, bytes: self.cut..self.out.mark() });
+            self.cut = self.out.mark();
+        }
+    }
+
+    /// Sends all settled answers, one write for each connection; what a peer does not take now becomes its backlog.
+    fn send_all(&mut self) {
+        let mut segments = std::mem::take(&mut self.segments);
+        for Segment { id, bytes } in segments.drain(..) {
+            let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
+            let bytes = self.out.plain().get(bytes).unwrap_or_default();
             if let Some(backlog) = &mut connection.backlog {
-                backlog.push_output(&mut self.out);
-                match backlog.send(&mut connection.socket, now_ms) {
-                    Ok(Sent::All) => connection.backlog = None,
-                    Ok(Sent::Blocked) => {}
-                    Err(_) => failed = true,
+                backlog.push_bytes(bytes);
+                self.send_backlog(id);
+                continue;
+            }
+            match write(&mut connection.socket, bytes) {
+                Ok(sent) if sent == bytes.len() => {}
+                Ok(sent) => {
+                    let mut backlog = Backlog::begun(self.cx.now.mono_ms);
+                    backlog.push_bytes(bytes.get(sent..).unwrap_or_default());
+                    connection.backlog = Some(backlog);
+                    connection.charge();
+                    self.blocked.push(id);
+                }
+                Err(_) => self.close(id),
+            }
+        }
+        self.segments = segments;
+        if self.cut == self.out.mark() && !self.out.has_pinned() {
+            self.out.clear();
+            self.cut = 0;
+        }
+    }
+
+    /// Sends what the peer takes of its backlog.
+    fn send_backlog(&mut self, id: u32) {
+        let now_ms = self.cx.now.mono_ms;
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        let Connection { backlog: Some(backlog), socket, .. } = &mut **connection else { return };
+        match backlog.send(socket, now_ms) {
+            Ok(Sent::All) => {
+                connection.backlog = None;
+                connection.charge();
+            }
+            Ok(Sent::Blocked) => {
+                connection.charge();
+                if !self.blocked.contains(&id) {
+                    self.blocked.push(id);
                 }
             }
+            Err(_) => self.close(id),
         }
-        if failed {
-            connection.session.peer.close = true;
-            connection.backlog = None;
-        }
-        connection.charge();
-        self.out.clear();
     }
 
     /// Keeps what is left of a turn's input, and decides whether its connection comes again or closes.
@@ -437,10 +477,10 @@ impl Worker {
         connection.unparsed = turn.more && !left.is_empty() || connection.session.has_filled();
         let closes = connection.session.peer.close || connection.ended && !connection.unparsed && !connection.readable;
         if closes {
-            if connection.backlog.is_none() {
+            connection.session.peer.close = true;
+            self.send_all();
+            if matches!(self.connections.get(turn.id as usize), Some(Some(c)) if c.backlog.is_none()) {
                 self.close(turn.id);
-            } else {
-                connection.session.peer.close = true;
             }
         } else if connection.readable || connection.unparsed {
             let is_held_up = connection.unsent() > self.limits.output_backlog_bytes;

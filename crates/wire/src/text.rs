@@ -195,9 +195,7 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, Error>
         Line::Command(command) => Parsed::Request { head, body: 0, trailer: 0, command },
         Line::Storage(command, body) => Parsed::Request { head, body, trailer: TRAILER.len(), command },
         Line::Malformed(error) => Parsed::Malformed { skip: head, error },
-        Line::MalformedStorage(error, body) => {
-            Parsed::Malformed { skip: head + body + TRAILER.len(), error }
-        }
+        Line::MalformedStorage(error, body) => Parsed::Malformed { skip: head + body + TRAILER.len(), error },
     }
 }
 

@@ -29,6 +29,8 @@ const CHUNK_SLOTS: usize = 640;
 /// So few superseded slots are never worth rewriting.
 const DEAD_LEAST: u32 = 8;
 const RETIRED: usize = 8;
+/// Heads of sealed chunks that are loaded ahead of a search; beyond, a search touches few of them anyway.
+const PREFETCH_CHUNKS: usize = 4;
 /// Fences of a sealed chunk.
 const FENCES: usize = 8;
 const FENCE_SLOTS: usize = CHUNK_SLOTS / FENCES;
@@ -206,6 +208,30 @@ impl SeqnoOrder {
         self.retired_len += 1;
     }
 
+    /// Starts loading what the next [`SeqnoOrder::retire`] will need, if it has to clear slots: first the heads of the
+    /// sealed chunks...
+    #[inline]
+    pub(crate) fn prefetch_chunks(&self) {
+        if self.retired_len as usize == RETIRED {
+            for sealed in self.sealed.as_slice().iter().take(PREFETCH_CHUNKS) {
+                prefetch(sealed);
+            }
+        }
+    }
+
+    /// ... and some work later the slots themselves.
+    #[inline]
+    pub(crate) fn prefetch_slots(&mut self) {
+        if self.retired_len as usize == RETIRED {
+            for seqno in self.retired {
+                let (chunk, guess) = self.chunk_of(seqno);
+                if let Some(slot) = chunk.slots.as_slice().get(guess) {
+                    prefetch(slot);
+                }
+            }
+        }
+    }
+
     /// The locations of the oldest items with a seqno up to `seqno`, as many as `oldest` takes.
     pub(crate) fn oldest<const N: usize>(
         &mut self,
@@ -274,12 +300,6 @@ impl SeqnoOrder {
         let retired = self.retired;
         let retired = &retired[..self.retired_len as usize];
         self.retired_len = 0;
-        for seqno in retired {
-            let (chunk, guess) = self.chunk_of(*seqno);
-            if let Some(slot) = chunk.slots.as_slice().get(guess) {
-                prefetch(slot);
-            }
-        }
         for seqno in retired {
             self.clear_slot(*seqno);
         }

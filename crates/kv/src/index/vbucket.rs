@@ -197,6 +197,7 @@ impl<'v> Locked<'v> {
     /// Finds a key's item; removes it if it is dead.
     #[inline]
     pub(crate) fn look_up(&mut self, key: Key<'_>, hash: u64) -> Lookup {
+        self.state.order.prefetch_chunks();
         let heap = self.memory.heap;
         // SAFETY: the locations come from the table and the lock is held.
         let found = self.root.find(hash, |location| unsafe { ItemPtr(heap.address(location)).is(key) });
@@ -298,6 +299,9 @@ impl<'v> Locked<'v> {
         mut header: Header,
         value: NewValue<'_>,
     ) -> Result<(Present, u64), KvError> {
+        if old.is_some() {
+            self.state.order.prefetch_slots();
+        }
         let seqno = self.state.high_seqno + 1;
         header.seqno = seqno;
         header.key_len = stored_key_len(key);

@@ -41,7 +41,7 @@ stage_lints() {
 
 stage_unit() { cargo test --profile quick --locked --workspace; }
 
-stage_clients() { "$python" -m pytest -q tests/wire tests/clients tests/differential tests/soak; }
+stage_clients() { "$python" -m pytest -q tests/wire tests/clients; }
 
 stage_differential() {
     # First that the comparison notices wrong servers, then Dormouse against memcached.

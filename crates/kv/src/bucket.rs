@@ -12,7 +12,10 @@ use crate::eviction::Sweeper;
 use crate::index::{self, Dead, Locked, Memory, VALUE_MAX, VBucket};
 use crate::node::Doorbell;
 use crate::settings::{BucketSettings, Eviction};
-use crate::{Cx, Document, Entry, Expiry, Key, KvError, LargeItem, Meter, Mutated, Mutation, Place, Store, StoreKind, Value, VbId};
+use crate::{
+    Cx, Document, Entry, Expiry, Key, KvError, LargeItem, Meter, Mutated, Mutation, Place, Store, StoreKind,
+    Value, VbId,
+};
 
 /// How a counter operation behaves; see [`Bucket::arithmetic`].
 #[derive(Debug, Clone, Copy)]
@@ -258,7 +261,13 @@ impl Bucket {
 
     /// GET: calls `f` with the live document under the lock, then marks it accessed. Counts hits and misses.
     #[inline]
-    pub fn read<R>(&self, cx: &mut Cx, key: Key<'_>, at: Place, f: impl FnOnce(Option<Document<'_>>) -> R) -> R {
+    pub fn read<R>(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        f: impl FnOnce(Option<Document<'_>>) -> R,
+    ) -> R {
         let (result, hit, met) = self.with_entry(cx, key, at, |entry| {
             let mut hit = false;
             let result = entry.read(|document| {
@@ -280,10 +289,18 @@ impl Bucket {
     /// SET, ADD, REPLACE, APPEND, PREPEND, CAS: one conditional store. Locked documents: [`KvError::Locked`] unless the
     /// CAS is the lock's (which also unlocks).
     #[inline]
-    pub fn mutate(&self, cx: &mut Cx, key: Key<'_>, at: Place, mutation: Mutation<'_>) -> Result<Mutated, KvError> {
+    pub fn mutate(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        mutation: Mutation<'_>,
+    ) -> Result<Mutated, KvError> {
         let added = key.bytes.len() + mutation.store.value.len();
         let result = match self.admit(cx, added) {
-            Ok(()) => self.with_entry(cx, key, at, |entry| mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)),
+            Ok(()) => self.with_entry(cx, key, at, |entry| {
+                mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)
+            }),
             Err(error) => Err(error),
         };
         self.count(cx, Meter::CmdSet, 1);
@@ -324,7 +341,13 @@ impl Bucket {
     }
 
     /// INCR/DECR; gives the new number.
-    pub fn arithmetic(&self, cx: &mut Cx, key: Key<'_>, at: Place, how: Arithmetic) -> Result<(u64, Mutated), KvError> {
+    pub fn arithmetic(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        how: Arithmetic,
+    ) -> Result<(u64, Mutated), KvError> {
         self.admit(cx, key.bytes.len() + LONGEST_NUMBER)?;
         let mut existed = false;
         let result = self.with_entry(cx, key, at, |entry| {
@@ -346,7 +369,13 @@ impl Bucket {
 
     /// Anything else a command does to one key under one hold of the vBucket's lock.
     #[inline]
-    pub fn with_entry<R>(&self, cx: &mut Cx, key: Key<'_>, at: Place, f: impl FnOnce(&mut Entry<'_>) -> R) -> R {
+    pub fn with_entry<R>(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        f: impl FnOnce(&mut Entry<'_>) -> R,
+    ) -> R {
         if self.flush_at_s.load(Relaxed) != 0 {
             self.flush_when_due(cx);
         }
@@ -405,7 +434,8 @@ impl Bucket {
         }
         let Some(Some(held)) = cx.caches.get_mut(self.slot) else { return Err(KvError::NoMemory) };
         held.used = true;
-        let block = LargeBlock::new(&self.tenant, &mut held.cache, value_offset + value_len).ok_or(KvError::NoMemory)?;
+        let block = LargeBlock::new(&self.tenant, &mut held.cache, value_offset + value_len)
+            .ok_or(KvError::NoMemory)?;
         // Reserved means visible to everybody who asks for memory next.
         held.tenant.publish(&mut held.cache);
         Ok(LargeItem { block, value_offset })
@@ -542,7 +572,12 @@ fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> {
 }
 
 #[inline]
-fn mutate_entry(entry: &mut Entry<'_>, kind: &StoreKind, cas: u64, store: Store<'_>) -> Result<Mutated, KvError> {
+fn mutate_entry(
+    entry: &mut Entry<'_>,
+    kind: &StoreKind,
+    cas: u64,
+    store: Store<'_>,
+) -> Result<Mutated, KvError> {
     let version = check_version(entry, cas);
     match kind {
         StoreKind::Set => match version {

@@ -46,9 +46,22 @@ pub(crate) struct Held {
 impl Cx {
     /// A context for the thread with this number, which no other thread has.
     pub fn new(node: Arc<Node>, thread: usize) -> Self {
-        assert!(thread < node.settings().threads, "the node was made for {} threads", node.settings().threads);
+        assert!(
+            thread < node.settings().threads,
+            "the node was made for {} threads",
+            node.settings().threads
+        );
         let now = Now::default();
-        Self { now, node, thread, clock_ns: None, caches: Vec::new(), retired: Vec::new(), parts: Vec::new(), generation: 0 }
+        Self {
+            now,
+            node,
+            thread,
+            clock_ns: None,
+            caches: Vec::new(),
+            retired: Vec::new(),
+            parts: Vec::new(),
+            generation: 0,
+        }
     }
 
     /// Ends a batch: publishes what was allocated and frees what nobody peeks at any more.

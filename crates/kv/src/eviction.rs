@@ -64,7 +64,9 @@ impl Bucket {
                 self.tenant().purge();
                 self.tenant().measure();
             }
-            if self.tenant().used() <= mark(HIGH_WATERMARK) || self.settings().eviction == Eviction::FailNewData {
+            if self.tenant().used() <= mark(HIGH_WATERMARK)
+                || self.settings().eviction == Eviction::FailNewData
+            {
                 break;
             }
             self.make_room(cx, mark(LOW_WATERMARK));

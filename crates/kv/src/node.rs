@@ -158,11 +158,14 @@ impl Node {
     pub fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<Arc<Bucket>, BucketError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_.%-".contains(c);
         if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(allowed) {
-            let message = format!("bucket name {name:?}: 1 to {NAME_MAX} characters of A-Z a-z 0-9 _ . % - are allowed");
+            let message = format!(
+                "bucket name {name:?}: 1 to {NAME_MAX} characters of A-Z a-z 0-9 _ . % - are allowed"
+            );
             return Err(BucketError::Invalid(message));
         }
         if !settings.vbuckets.is_power_of_two() || settings.vbuckets > VBUCKETS_MAX {
-            let message = format!("vbuckets {}: a power of two from 1 to {VBUCKETS_MAX} is allowed", settings.vbuckets);
+            let message =
+                format!("vbuckets {}: a power of two from 1 to {VBUCKETS_MAX} is allowed", settings.vbuckets);
             return Err(BucketError::Invalid(message));
         }
         let mut buckets = self.buckets.write();
@@ -171,8 +174,9 @@ impl Node {
         }
         let slot = buckets.next_slot;
         let (quiescence, doorbell) = (Arc::clone(&self.quiescence), Arc::clone(&self.doorbell));
-        let bucket = Bucket::new(name, settings, slot, self.settings.threads, quiescence, doorbell, self.random())
-            .map_err(BucketError::Invalid)?;
+        let bucket =
+            Bucket::new(name, settings, slot, self.settings.threads, quiescence, doorbell, self.random())
+                .map_err(BucketError::Invalid)?;
         let bucket = Arc::new(bucket);
         buckets.next_slot += 1;
         buckets.by_name.insert(name.to_owned(), Arc::clone(&bucket));

@@ -20,7 +20,10 @@ pub fn turn(cx: &mut Cx) -> Option<u32> {
             bucket.reclaim_expired(cx);
         }
         bucket.keep_within_budget(cx);
-        [bucket.flush_due_s(), bucket.expiry_due_s(), bucket.purge_when_due(cx)].into_iter().flatten().for_each(&mut arm);
+        [bucket.flush_due_s(), bucket.expiry_due_s(), bucket.purge_when_due(cx)]
+            .into_iter()
+            .flatten()
+            .for_each(&mut arm);
     }
     if cx.node.buckets().iter().all(|bucket| !bucket.tenant().wants_purge()) {
         cx.node.end_purge();

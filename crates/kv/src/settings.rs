@@ -31,7 +31,12 @@ pub struct BucketSettings {
 
 impl Default for BucketSettings {
     fn default() -> Self {
-        Self { kind: BucketKind::Ephemeral, memory_bytes: 1 << 30, vbuckets: 1024, eviction: Eviction::AutoDelete }
+        Self {
+            kind: BucketKind::Ephemeral,
+            memory_bytes: 1 << 30,
+            vbuckets: 1024,
+            eviction: Eviction::AutoDelete,
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! Couchbase KV through a session: bytes in, bytes out, no sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
 

@@ -3,13 +3,15 @@
 //! Random histories of stores, appends, counters, touches, deletes, flushes and passing time, on few keys and few
 //! vBuckets, so that the index grows, splits, merges and shrinks. After each step the answer agrees with the model; at the
 //! end the accounts agree with the sum of the items, and after a flush nothing is left allocated.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use kv::bucket::Arithmetic;
 use kv::{
-    Bucket, BucketSettings, Cx, Expiry, Key, KvError, Limits, Mutation, Node, NodeSettings, Now, Store, StoreKind, Value,
+    Bucket, BucketSettings, Cx, Expiry, Key, KvError, Limits, Mutation, Node, NodeSettings, Now, Store,
+    StoreKind, Value,
 };
 use proptest::prelude::*;
 
@@ -62,7 +64,10 @@ impl World {
         let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
         let bucket = node
-            .create_bucket("b", BucketSettings { vbuckets, memory_bytes: 1 << 30, ..BucketSettings::default() })
+            .create_bucket(
+                "b",
+                BucketSettings { vbuckets, memory_bytes: 1 << 30, ..BucketSettings::default() },
+            )
             .unwrap();
         let mut cx = Cx::new(node, 0);
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_ms: 0 };
@@ -126,12 +131,16 @@ impl World {
                     assert_eq!(result.unwrap_err(), KvError::NotFound);
                     return;
                 };
-                let number = std::str::from_utf8(&item.value).ok().filter(|t| t.len() <= 20).and_then(|t| t.parse::<u64>().ok());
+                let number = std::str::from_utf8(&item.value)
+                    .ok()
+                    .filter(|t| t.len() <= 20)
+                    .and_then(|t| t.parse::<u64>().ok());
                 match number {
                     None => assert_eq!(result.unwrap_err(), KvError::DeltaBadValue),
                     Some(old) => {
                         let delta = u64::from(delta);
-                        let new = if how.decrement { old.saturating_sub(delta) } else { old.wrapping_add(delta) };
+                        let new =
+                            if how.decrement { old.saturating_sub(delta) } else { old.wrapping_add(delta) };
                         let (seen, mutated) = result.unwrap();
                         assert_eq!(seen, new);
                         (item.value, item.cas) = (new.to_string().into_bytes(), mutated.cas);
@@ -157,14 +166,17 @@ impl World {
     }
 
     fn store(&mut self, kind: u8, key: u16, len: u16, ttl: u8, with_cas: bool) {
-        let kind = [StoreKind::Set, StoreKind::Add, StoreKind::Replace, StoreKind::Append, StoreKind::Prepend][kind as usize];
+        let kind =
+            [StoreKind::Set, StoreKind::Add, StoreKind::Replace, StoreKind::Append, StoreKind::Prepend]
+                [kind as usize];
         self.fill = self.fill.wrapping_add(1);
         let value = if len < 8 { b"41".to_vec() } else { vec![self.fill; usize::from(len)] };
         let (text, expiry, flags) = (format!("key-{key}"), self.expiry(ttl), u32::from(ttl % 3));
         let key_ref = Key::plain(text.as_bytes());
         let present = self.model.get(&key).cloned();
         let cas = if with_cas { present.as_ref().map_or(12345, |m| m.cas) } else { 0 };
-        let store = Store { flags, expiry: Expiry::At(expiry), datatype: 0, value: Value::Bytes(&value), new_cas: 0 };
+        let store =
+            Store { flags, expiry: Expiry::At(expiry), datatype: 0, value: Value::Bytes(&value), new_cas: 0 };
         let at = self.bucket.locate(key_ref);
         let result = self.bucket.mutate(&mut self.cx, key_ref, at, Mutation { kind, cas, store });
         let expected = match (kind, present) {
@@ -175,8 +187,12 @@ impl World {
             (StoreKind::Add, Some(_)) => Err(KvError::Exists),
             (StoreKind::Replace, None) => Err(KvError::NotFound),
             (StoreKind::Append | StoreKind::Prepend, None) => Err(KvError::NotStored),
-            (StoreKind::Append, Some(old)) => Ok(Modelled { value: [old.value.clone(), value].concat(), ..old }),
-            (StoreKind::Prepend, Some(old)) => Ok(Modelled { value: [value, old.value.clone()].concat(), ..old }),
+            (StoreKind::Append, Some(old)) => {
+                Ok(Modelled { value: [old.value.clone(), value].concat(), ..old })
+            }
+            (StoreKind::Prepend, Some(old)) => {
+                Ok(Modelled { value: [value, old.value.clone()].concat(), ..old })
+            }
         };
         match (result, expected) {
             (Ok(mutated), Ok(modelled)) => {

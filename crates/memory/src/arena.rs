@@ -62,7 +62,12 @@ impl Arena {
         sys::MALLOCX_ARENA(self.index as usize) | cache
     }
 
-    pub(crate) fn allocate(&self, cache: Option<&ThreadCache>, size: usize, fill: Fill) -> Option<NonNull<u8>> {
+    pub(crate) fn allocate(
+        &self,
+        cache: Option<&ThreadCache>,
+        size: usize,
+        fill: Fill,
+    ) -> Option<NonNull<u8>> {
         debug_assert!(size > 0);
         let fill = if fill == Fill::Zero { sys::MALLOCX_ZERO } else { 0 };
         // SAFETY: the size is not zero, the arena lives as long as `self`, the cache as long as its reference.

@@ -87,7 +87,9 @@ impl<T> TenantVec<T> {
         }
         let mut resized = Self { items: None, len: self.len, capacity: new };
         if new > 0 {
-            let Some(block) = tenant.allocate(cache, capacity * size_of::<T>(), Gauge::Index) else { return false };
+            let Some(block) = tenant.allocate(cache, capacity * size_of::<T>(), Gauge::Index) else {
+                return false;
+            };
             resized.items = Some(block.cast());
             // SAFETY: two allocations, both with room for `len` values; blocks are aligned to 16.
             unsafe { resized.start().copy_from_nonoverlapping(self.start(), self.len as usize) };

@@ -22,7 +22,8 @@ pub const LOCATION_BITS: u32 = NUMBER_BITS + 1;
 const KIND_SLAB: u64 = 1 << NUMBER_BITS;
 const BLOCK_SHIFT: u32 = BLOCK_ALIGNMENT.trailing_zeros();
 
-const _: () = assert!(NUMBER_BITS + BLOCK_SHIFT >= 47, "a block's number must reach every user-space address");
+const _: () =
+    assert!(NUMBER_BITS + BLOCK_SHIFT >= 47, "a block's number must reach every user-space address");
 
 /// Names an item in its tenant's heap. Never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

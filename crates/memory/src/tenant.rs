@@ -115,7 +115,12 @@ impl Tenant {
     }
 
     /// As [`Tenant::allocate`], cleared: pages fresh from the system are not touched. For large blocks.
-    pub(crate) fn allocate_zeroed(&self, cache: &mut TenantCache, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
+    pub(crate) fn allocate_zeroed(
+        &self,
+        cache: &mut TenantCache,
+        size: usize,
+        gauge: Gauge,
+    ) -> Option<NonNull<u8>> {
         let block = self.arena.allocate(None, size, Fill::Zero)?;
         self.count(cache, gauge, size_class(size).cast_signed() as i64);
         Some(block)

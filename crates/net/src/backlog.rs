@@ -55,7 +55,10 @@ impl Backlog {
 
     /// Bytes held in buffers of our own (pinned values are charged already).
     pub(crate) fn buffered(&self) -> usize {
-        self.segments.iter().map(|segment| if let Segment::Bytes(b) = segment { b.capacity() } else { 0 }).sum()
+        self.segments
+            .iter()
+            .map(|segment| if let Segment::Bytes(b) = segment { b.capacity() } else { 0 })
+            .sum()
     }
 
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
@@ -149,7 +152,10 @@ mod tests {
             rounds += 1;
             assert_eq!(backlog.len() + socket.0.len(), 16);
         }
-        assert_eq!((socket.0.as_slice(), backlog.len(), backlog.progress_ms), (&b"hello wide world"[..], 0, 7));
+        assert_eq!(
+            (socket.0.as_slice(), backlog.len(), backlog.progress_ms),
+            (&b"hello wide world"[..], 0, 7)
+        );
         assert_eq!(rounds, 5);
     }
 }

@@ -113,7 +113,8 @@ impl Server {
         for index in 0..workers {
             let poll = Poll::new()?;
             let waker = Waker::new(poll.registry(), Worker::wake_token())?;
-            let inbox = Arc::new(Inbox { arrivals: Mutex::default(), connections: AtomicUsize::new(0), waker });
+            let inbox =
+                Arc::new(Inbox { arrivals: Mutex::default(), connections: AtomicUsize::new(0), waker });
             inboxes.push(Arc::clone(&inbox));
             let worker = Worker::new(poll, Arc::clone(&node), index, clock, inbox, Arc::clone(&shared));
             threads.push(spawn(&format!("dm:worker{index}"), move || worker.run())?);
@@ -125,8 +126,13 @@ impl Server {
             let Listener { socket, port, bucket, login_required, value_limit } = listener;
             (socket, Arc::new(Greeting { port, bucket, login_required, value_limit }))
         });
-        let acceptor =
-            Acceptor::new(poll, listeners.collect(), Arc::clone(&node), inboxes.clone(), Arc::clone(&shared))?;
+        let acceptor = Acceptor::new(
+            poll,
+            listeners.collect(),
+            Arc::clone(&node),
+            inboxes.clone(),
+            Arc::clone(&shared),
+        )?;
         let acceptor = spawn("dm:acceptor", move || acceptor.run())?;
 
         let pager_stop = Arc::new(AtomicBool::new(false));

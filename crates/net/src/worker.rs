@@ -296,7 +296,9 @@ impl Worker {
             return if self.has_ended(id) { self.close_none(id) } else { None };
         }
         let rest = connection.rest.len();
-        let Some((head, room)) = space.split_at_mut_checked(rest).filter(|(_, room)| room.len() >= READ_LEAST) else {
+        let Some((head, room)) =
+            space.split_at_mut_checked(rest).filter(|(_, room)| room.len() >= READ_LEAST)
+        else {
             // What is left of a connection is less than a line and a small value: there is always room.
             debug_assert!(false, "{rest} bytes left over");
             return self.close_none(id);
@@ -357,7 +359,11 @@ impl Worker {
 
     /// Executes the batch and sends each connection's answers; gives the turn that goes on in the next batch, whose
     /// answers wait in the output.
-    fn execute<'a>(&mut self, batch: &mut Batch<'a>, turns: ArrayVec<Turn<'a>, BATCH_REQUESTS>) -> Option<Turn<'a>> {
+    fn execute<'a>(
+        &mut self,
+        batch: &mut Batch<'a>,
+        turns: ArrayVec<Turn<'a>, BATCH_REQUESTS>,
+    ) -> Option<Turn<'a>> {
         batch.prefetch_index(|id| bucket_of(&self.connections, id));
         let last = turns.len().saturating_sub(1);
         for (index, turn) in turns.into_iter().enumerate() {
@@ -475,7 +481,8 @@ impl Worker {
         }
         connection.charge();
         connection.unparsed = turn.more && !left.is_empty() || connection.session.has_filled();
-        let closes = connection.session.peer.close || connection.ended && !connection.unparsed && !connection.readable;
+        let closes =
+            connection.session.peer.close || connection.ended && !connection.unparsed && !connection.readable;
         if closes {
             connection.session.peer.close = true;
             self.send_all();

@@ -334,7 +334,9 @@ impl ItemPtr {
     #[inline]
     pub(crate) unsafe fn value_mut<'a>(self, header: &Header) -> &'a mut [u8] {
         // SAFETY: see the impl; 'a must not outlive the lock, and nobody else refers to the value.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(header.value_offset()).as_ptr(), header.value_len) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.0.add(header.value_offset()).as_ptr(), header.value_len)
+        }
     }
 
     /// Offset of the value in the item.

@@ -65,7 +65,6 @@ impl RawLock {
 // SAFETY: `locked` goes from false to true for one thread at a time (compare-and-swap, acquire), and back by its holder
 // alone (store, release): what was done under the lock is seen by the next holder.
 unsafe impl lock_api::RawMutex for RawLock {
-    #[expect(clippy::declare_interior_mutable_const, reason = "the trait asks for it")]
     const INIT: Self = Self { locked: AtomicBool::new(false), parked: AtomicBool::new(false) };
     type GuardMarker = lock_api::GuardSend;
 

@@ -96,7 +96,9 @@ fn interpolate(delta: u64, from: u64, to: u64, count: usize) -> usize {
 
 impl Sealed {
     fn new(chunk: Chunk) -> Self {
-        let fence = |at: usize| chunk.slots.as_slice().get(at * FENCE_SLOTS).map_or(u32::MAX, |slot| delta_of(*slot) as u32);
+        let fence = |at: usize| {
+            chunk.slots.as_slice().get(at * FENCE_SLOTS).map_or(u32::MAX, |slot| delta_of(*slot) as u32)
+        };
         let fences = std::array::from_fn(fence);
         Self { chunk, fences }
     }
@@ -242,7 +244,9 @@ impl SeqnoOrder {
     ) {
         self.drain(tenant, cache);
         for chunk in self.chunks().take_while(|chunk| chunk.base <= seqno) {
-            for slot in chunk.slots.as_slice().iter().take_while(|slot| chunk.base + delta_of(**slot) <= seqno) {
+            for slot in
+                chunk.slots.as_slice().iter().take_while(|slot| chunk.base + delta_of(**slot) <= seqno)
+            {
                 if let Some(location) = location_of(*slot)
                     && oldest.try_push(location).is_err()
                 {
@@ -254,7 +258,12 @@ impl SeqnoOrder {
 
     /// All items in seqno order.
     #[cfg(test)]
-    pub(crate) fn iterate(&mut self, tenant: &Tenant, cache: &mut TenantCache, mut f: impl FnMut(u64, Location)) {
+    pub(crate) fn iterate(
+        &mut self,
+        tenant: &Tenant,
+        cache: &mut TenantCache,
+        mut f: impl FnMut(u64, Location),
+    ) {
         self.drain(tenant, cache);
         for chunk in self.chunks() {
             for slot in chunk.slots.as_slice() {
@@ -345,7 +354,12 @@ impl SeqnoOrder {
                     chunk.slots.as_slice().len() < chunk.slots.capacity() && seqno - chunk.base <= DELTA_MAX
                 });
                 if !fits {
-                    let full = target.replace(Chunk { base: seqno, live: 0, span: 0, slots: std::mem::take(&mut spare) });
+                    let full = target.replace(Chunk {
+                        base: seqno,
+                        live: 0,
+                        span: 0,
+                        slots: std::mem::take(&mut spare),
+                    });
                     self.keep(&mut kept, full);
                 }
                 if let Some(chunk) = &mut target {
@@ -366,6 +380,57 @@ impl SeqnoOrder {
         if let Some(chunk) = chunk {
             self.sealed.as_mut_slice()[*kept] = Sealed::new(chunk);
             *kept += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memory::{BlockHeap, Gauge, ItemHeap};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// Overwrites of few and many items, uniform and skewed, jumps in the seqnos: what is left agrees with a map.
+        #[test]
+        fn agrees_with_a_map(
+            items in 1usize..3000,
+            steps in proptest::collection::vec((any::<u32>(), prop_oneof![20 => Just(1u64), 1 => 1u64..600_000]), 1..6000),
+        ) {
+            let tenant = Tenant::new(1, 1 << 30).unwrap();
+            let mut cache = tenant.cache(0);
+            let heap = BlockHeap::new(Arc::clone(&tenant));
+            let location = heap.allocate(&mut cache, 64, 0).unwrap();
+            let (mut order, mut model) = (SeqnoOrder::default(), BTreeMap::new());
+            let (mut holders, mut seqno) = (vec![None; items], 0);
+            for (choice, step) in steps {
+                // The square prefers the first items, so that the others grow old.
+                let skew = (u64::from(choice) * u64::from(choice)) >> 32;
+                let holder = &mut holders[((skew * items as u64) >> 32) as usize];
+                seqno += step;
+                prop_assert!(order.reserve(seqno, &tenant, &mut cache));
+                order.push(seqno, location, &tenant, &mut cache);
+                model.insert(seqno, location);
+                if let Some(old) = holder.replace(seqno) {
+                    order.retire(old, &tenant, &mut cache);
+                    model.remove(&old);
+                }
+            }
+            let mut seen = Vec::new();
+            order.iterate(&tenant, &mut cache, |seqno, at| seen.push((seqno, at)));
+            prop_assert_eq!(seen, model.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(order.live as usize, holders.iter().flatten().count());
+            for old in holders.into_iter().flatten() {
+                order.retire(old, &tenant, &mut cache);
+            }
+            order.drain(&tenant, &mut cache);
+            prop_assert_eq!((order.live, order.dead), (0, order.chunks().map(Chunk::dead).sum::<u32>()));
+            order.clear(&tenant, &mut cache);
+            prop_assert_eq!(tenant.gauge(Gauge::Index), 0);
         }
     }
 }

@@ -215,9 +215,9 @@ impl Group {
 fn lines_for(items: usize) -> usize {
     let least = items.div_ceil(LINE_FILL).max(1);
     let step = match least {
-        ..=8 => 1,
-        ..=16 => 2,
-        ..=32 => 4,
+        0..=8 => 1,
+        9..=16 => 2,
+        17..=32 => 4,
         _ => 8,
     };
     least.next_multiple_of(step)
@@ -373,7 +373,8 @@ impl Root {
     fn found_group(&self, found: &Found) -> (Directory, Group) {
         let directory = self.directory().filter(|d| found.group < d.groups());
         let directory = directory.unwrap_or_else(|| unreachable!("found in a table that is gone"));
-        let group = directory.group(found.group).unwrap_or_else(|| unreachable!("found in a group that is gone"));
+        let group =
+            directory.group(found.group).unwrap_or_else(|| unreachable!("found in a group that is gone"));
         (directory, group)
     }
 
@@ -493,7 +494,9 @@ impl Root {
     /// Moves the directory to one of `words` words; `false` when there is no memory.
     fn resize_directory(&self, state: &mut TableState, memory: &mut Memory<'_>, words: usize) -> bool {
         let Some(old) = self.directory() else { return false };
-        let (Some(block), Ok(new_words)) = (memory.allocate(words), u32::try_from(words)) else { return false };
+        let (Some(block), Ok(new_words)) = (memory.allocate(words), u32::try_from(words)) else {
+            return false;
+        };
         let new = Directory(block);
         for index in 0..=old.groups() {
             new.word(index).store(old.word(index).load(Relaxed), Relaxed);
@@ -555,7 +558,9 @@ impl Root {
         let merged: ArrayVec<Slot, { 2 * LINES_MAX * LINE_SLOTS }> = [from, into]
             .iter()
             .flatten()
-            .flat_map(|group| (0..group.lines * LINE_SLOTS).map(|index| Slot(group.slot(index).load(Relaxed))))
+            .flat_map(|group| {
+                (0..group.lines * LINE_SLOTS).map(|index| Slot(group.slot(index).load(Relaxed)))
+            })
             .filter(|slot| slot.0 != 0)
             .collect();
         if lines_for(merged.len()) > LINES_MAX {
@@ -578,7 +583,8 @@ impl Root {
     /// end. Items that are inserted or moved between calls may be visited twice or not at all.
     pub(crate) fn walk(&self, hand: Hand, mut visit: impl FnMut(Found, u8)) -> Option<Hand> {
         let directory = self.directory()?;
-        if let Some(group) = (hand.group < directory.groups()).then(|| directory.group(hand.group)).flatten() {
+        if let Some(group) = (hand.group < directory.groups()).then(|| directory.group(hand.group)).flatten()
+        {
             for index in 0..group.lines * LINE_SLOTS {
                 let slot = Slot(group.slot(index).load(Relaxed));
                 if let Some(location) = slot.location() {
@@ -594,7 +600,8 @@ impl Root {
     pub(crate) fn matching(&self, part: HashPart, mut visit: impl FnMut(Found)) {
         let Some(directory) = self.directory() else { return };
         let groups = directory.groups();
-        let (tag, low) = (u64::from(part.0 >> HashPart::LOW_BITS), u64::from(part.0 & ((1 << HashPart::LOW_BITS) - 1)));
+        let (tag, low) =
+            (u64::from(part.0 >> HashPart::LOW_BITS), u64::from(part.0 & ((1 << HashPart::LOW_BITS) - 1)));
         let step = 1 << HashPart::LOW_BITS;
         for whole in (low..(groups.next_power_of_two() as u64).max(low + 1)).step_by(step) {
             let at = group_of(whole, groups);
@@ -625,7 +632,13 @@ impl HashPart {
 }
 
 /// Lays a group out anew with `lines` lines; `false` when there is no memory.
-fn relayout(directory: Directory, at: usize, old: Option<Group>, lines: usize, memory: &mut Memory<'_>) -> bool {
+fn relayout(
+    directory: Directory,
+    at: usize,
+    old: Option<Group>,
+    lines: usize,
+    memory: &mut Memory<'_>,
+) -> bool {
     let Some(slots) = memory.allocate(lines * LINE_SLOTS) else { return false };
     let group = Group { slots, lines, items: old.map_or(0, |old| old.items) };
     if let Some(old) = old {
@@ -644,7 +657,6 @@ fn relayout(directory: Directory, at: usize, old: Option<Group>, lines: usize, m
 }
 
 /// A group of these slots, none if there are none. The outer `None`: no memory.
-#[expect(clippy::option_option, reason = "no memory and no group are different things")]
 fn new_group(memory: &mut Memory<'_>, slots: &[Slot]) -> Option<Option<Group>> {
     if slots.is_empty() {
         return Some(None);

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, Tenant, TenantVec, large};
 use rapidhash::v3::RapidSecrets;
 
-use super::lock::{Lock, LockGuard};
 use super::item::{Header, ItemPtr, mark, stored_key_len};
+use super::lock::{Lock, LockGuard};
 use super::order::SeqnoOrder;
 use super::table::{Found, Hand, HashPart, Memory, Root, TableState, prefetch};
 use super::wheel::ExpiryWheel;
@@ -108,11 +108,13 @@ pub(crate) struct Snapshot {
 impl VBucket {
     /// `count` empty vBuckets. Their pages stay untouched until they are used.
     pub(crate) fn table(count: u16) -> Box<[Self]> {
-        let layout = Layout::array::<Self>(usize::from(count.max(1))).unwrap_or_else(|_| unreachable!("a few KiB"));
+        let layout =
+            Layout::array::<Self>(usize::from(count.max(1))).unwrap_or_else(|_| unreachable!("a few KiB"));
         // SAFETY: the layout is not empty, and all zero is an empty vBucket: atomics and counters at 0, a free lock
         // (its two bytes are 0), no directory, no box, empty arrays.
         unsafe {
-            let table = NonNull::new(alloc_zeroed(layout).cast::<Self>()).unwrap_or_else(|| handle_alloc_error(layout));
+            let table = NonNull::new(alloc_zeroed(layout).cast::<Self>())
+                .unwrap_or_else(|| handle_alloc_error(layout));
             Box::from_raw(std::ptr::slice_from_raw_parts_mut(table.as_ptr(), usize::from(count.max(1))))
         }
     }
@@ -151,7 +153,16 @@ impl VBucket {
         now: Now,
         secrets: &'v RapidSecrets,
     ) -> Locked<'v> {
-        Locked { root: &self.root, state: self.state.lock(), id, tenant, memory, now, armed_s: u32::MAX, secrets }
+        Locked {
+            root: &self.root,
+            state: self.state.lock(),
+            id,
+            tenant,
+            memory,
+            now,
+            armed_s: u32::MAX,
+            secrets,
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -244,7 +255,9 @@ impl<'v> Locked<'v> {
             return None;
         }
         // SAFETY: the item is large, in the table, and the lock is held.
-        Some(unsafe { Pin::new(self.tenant, present.item.0, header.item_size(), ItemPtr::value_offset(header)) })
+        Some(unsafe {
+            Pin::new(self.tenant, present.item.0, header.item_size(), ItemPtr::value_offset(header))
+        })
     }
 
     /// Notes that a client read the item.
@@ -374,7 +387,12 @@ impl<'v> Locked<'v> {
     }
 
     /// Writes the header of a large item anew; its value stays as it is. Gives the new seqno.
-    pub(crate) fn rewrite_large(&mut self, present: Present, hash: u64, header: Header) -> Result<u64, KvError> {
+    pub(crate) fn rewrite_large(
+        &mut self,
+        present: Present,
+        hash: u64,
+        header: Header,
+    ) -> Result<u64, KvError> {
         let old = self.header(present);
         let seqno = self.state.high_seqno + 1;
         if !self.state.order.reserve(seqno, self.memory.tenant, self.memory.cache) {
@@ -431,7 +449,12 @@ impl<'v> Locked<'v> {
     }
 
     /// Changes the expiry of an item that has the word already, or gives `false`.
-    pub(crate) fn set_expiry_in_place(&mut self, present: Present, hash: u64, expiry: u32) -> Result<bool, KvError> {
+    pub(crate) fn set_expiry_in_place(
+        &mut self,
+        present: Present,
+        hash: u64,
+        expiry: u32,
+    ) -> Result<bool, KvError> {
         let old = self.header(present);
         if old.marks & mark::HAS_EXPIRY == 0 || (expiry == 0 && old.marks & mark::LARGE == 0) {
             return Ok(false);
@@ -530,7 +553,8 @@ impl<'v> Locked<'v> {
                 let _ = rare.wheel.enter(*part, expiry, now_s, self.memory.tenant, self.memory.cache);
             }
         }
-        let more = self.state.rare.as_ref().and_then(|rare| rare.wheel.due_s()).is_some_and(|due_s| due_s <= now_s);
+        let more =
+            self.state.rare.as_ref().and_then(|rare| rare.wheel.due_s()).is_some_and(|due_s| due_s <= now_s);
         (freed, more)
     }
 
@@ -579,7 +603,9 @@ impl<'v> Locked<'v> {
     /// Removes the item at a location of the table; gives the bytes it took.
     fn remove_at(&mut self, location: Location) -> u64 {
         let hash = self.hash_of(location);
-        let Some(found) = self.root.find(hash, |at| at == location) else { unreachable!("an item without a slot") };
+        let Some(found) = self.root.find(hash, |at| at == location) else {
+            unreachable!("an item without a slot")
+        };
         let present = Present { found, item: self.item(location) };
         let bytes = memory::size_class(self.header(present).item_size()) as u64;
         self.remove(present);
@@ -611,7 +637,12 @@ impl<'v> Locked<'v> {
 
     /// Makes sure that an item with an expiry is in the wheel; gives the header with the mark for it.
     #[inline]
-    fn queue_expiry(&mut self, hash: u64, old: Option<&Header>, mut header: Header) -> Result<Header, KvError> {
+    fn queue_expiry(
+        &mut self,
+        hash: u64,
+        old: Option<&Header>,
+        mut header: Header,
+    ) -> Result<Header, KvError> {
         header.marks &= !mark::EXPIRY_QUEUED;
         if header.expiry == 0 {
             return Ok(header);

@@ -80,7 +80,9 @@ impl ExpiryWheel {
         taken: &mut Vec<HashPart>,
     ) {
         while taken.len() < limit {
-            let Some(at) = self.lists.as_slice().iter().position(|list| list.due_s() <= now_s) else { return };
+            let Some(at) = self.lists.as_slice().iter().position(|list| list.due_s() <= now_s) else {
+                return;
+            };
             let list = &mut self.lists.as_mut_slice()[at];
             let len = list.entries.as_slice().len();
             let keep = len.saturating_sub(limit - taken.len());

@@ -175,7 +175,11 @@ impl<'a> Batch<'a> {
 
     /// Starts loading the item of the request [`LOOK_AHEAD`] behind `index`, which is about to be executed.
     #[inline]
-    pub fn prefetch_ahead<'b>(&self, index: usize, mut bucket_of: impl FnMut(u32) -> Option<&'b Arc<Bucket>>) {
+    pub fn prefetch_ahead<'b>(
+        &self,
+        index: usize,
+        mut bucket_of: impl FnMut(u32) -> Option<&'b Arc<Bucket>>,
+    ) {
         self.prefetch_item(index + LOOK_AHEAD, &mut bucket_of);
     }
 
@@ -236,7 +240,10 @@ enum Receive {
     Filling(Box<Filling>),
     Skipping(usize),
     /// The rest of a retrieval line; how the retrieval was asked for.
-    Keys { with_cas: bool, exptime: Option<i64> },
+    Keys {
+        with_cas: bool,
+        exptime: Option<i64>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -339,10 +346,16 @@ impl Session {
                     if !filling.is_complete() {
                         return Progress { consumed, need: Some(0) };
                     }
-                    let Receive::Filling(filling) = std::mem::replace(&mut self.receive, Receive::Ready) else {
+                    let Receive::Filling(filling) = std::mem::replace(&mut self.receive, Receive::Ready)
+                    else {
                         unreachable!("matched above")
                     };
-                    batch.requests.push(Queued { connection, prefetch_bytes: 0, placed: None, work: Work::Filled(Some(filling)) });
+                    batch.requests.push(Queued {
+                        connection,
+                        prefetch_bytes: 0,
+                        placed: None,
+                        work: Work::Filled(Some(filling)),
+                    });
                 }
                 Receive::Ready | Receive::Keys { .. } => {
                     if rest.is_empty() {
@@ -359,7 +372,13 @@ impl Session {
     }
 
     #[inline]
-    fn parse_head<'a>(&mut self, input: &'a [u8], connection: u32, cx: &mut Cx, batch: &mut Batch<'a>) -> Step {
+    fn parse_head<'a>(
+        &mut self,
+        input: &'a [u8],
+        connection: u32,
+        cx: &mut Cx,
+        batch: &mut Batch<'a>,
+    ) -> Step {
         match self.protocol {
             Protocol::Binary => self.parse_binary(input, connection, cx, batch),
             Protocol::Text => self.parse_text(input, connection, cx, batch),
@@ -372,7 +391,13 @@ impl Session {
     }
 
     #[inline]
-    fn parse_binary<'a>(&mut self, input: &'a [u8], connection: u32, cx: &mut Cx, batch: &mut Batch<'a>) -> Step {
+    fn parse_binary<'a>(
+        &mut self,
+        input: &'a [u8],
+        connection: u32,
+        cx: &mut Cx,
+        batch: &mut Batch<'a>,
+    ) -> Step {
         let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
         let push = |batch: &mut Batch<'a>, placed, prefetch_bytes, work| {
             batch.requests.push(Queued { connection, prefetch_bytes, placed, work });
@@ -418,12 +443,22 @@ impl Session {
                 let placed = key.and_then(|key| place(&self.peer, key, Some(VbId(command.header.vbucket))));
                 let prefetch_bytes = prefetch_bytes(command.key.len(), body);
                 push(batch, placed, prefetch_bytes, Work::Binary(command, value));
-                if binary::changes_session(&command) { Step::Barrier(head + body) } else { Step::Done(head + body) }
+                if binary::changes_session(&command) {
+                    Step::Barrier(head + body)
+                } else {
+                    Step::Done(head + body)
+                }
             }
         }
     }
 
-    fn parse_text<'a>(&mut self, input: &'a [u8], connection: u32, cx: &mut Cx, batch: &mut Batch<'a>) -> Step {
+    fn parse_text<'a>(
+        &mut self,
+        input: &'a [u8],
+        connection: u32,
+        cx: &mut Cx,
+        batch: &mut Batch<'a>,
+    ) -> Step {
         let limits = wire_text::Limits { line_bytes: self.line_bytes };
         let push = |batch: &mut Batch<'a>, placed, prefetch_bytes, work| {
             batch.requests.push(Queued { connection, prefetch_bytes, placed, work });
@@ -474,7 +509,8 @@ impl Session {
                     }
                 }
                 let end = head + body + trailer;
-                let (Some(value), Some(tail)) = (input.get(head..head + body), input.get(head + body..end)) else {
+                let (Some(value), Some(tail)) = (input.get(head..head + body), input.get(head + body..end))
+                else {
                     return Step::Need(end);
                 };
                 let placed = key.and_then(|key| place(&self.peer, key, None));

@@ -50,6 +50,7 @@ impl Peer {
     /// Whether a key would still be placed as it was when its request was parsed.
     #[inline]
     pub(super) fn places_as(&self, bucket: *const Bucket, collections: bool) -> bool {
-        self.bucket.as_ref().is_some_and(|now| std::ptr::eq(Arc::as_ptr(now), bucket)) && self.collections() == collections
+        self.bucket.as_ref().is_some_and(|now| std::ptr::eq(Arc::as_ptr(now), bucket))
+            && self.collections() == collections
     }
 }

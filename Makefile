@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test check lab soak
 
-DORMOUSE := target/release/dormouse
+DORMOUSE := $(or $(CARGO_TARGET_DIR),target)/release/dormouse
 
 help: ## What can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18

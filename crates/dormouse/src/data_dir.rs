@@ -4,15 +4,19 @@ use crate::config::Problem;
 use crate::config::reader::cause;
 use kv::node::Endpoints;
 use serde_json::json;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 const ENDPOINTS: &str = "endpoints.json";
 
-/// A directory this process can write.
+const LOCK: &str = "dormouse.lock";
+
+/// A directory this process can write, and no other node uses meanwhile.
 pub struct DataDir {
     path: PathBuf,
+    /// The kernel takes the lock back when the process ends, however it ends.
+    _lock: File,
 }
 
 impl DataDir {
@@ -27,7 +31,16 @@ impl DataDir {
         fs::create_dir_all(path).map_err(refused)?;
         let probe = path.join(format!(".{ENDPOINTS}.{}", std::process::id()));
         File::create(&probe).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
-        let dir = Self { path: path.to_owned() };
+        let lock = File::create(path.join(LOCK)).map_err(refused)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let taken = "another node uses it; allowed: a directory of its own for each node";
+                return Err(Problem::new(format!("node.data = {path:?}: {taken}")));
+            }
+            Err(TryLockError::Error(error)) => return Err(refused(error)),
+        }
+        let dir = Self { path: path.to_owned(), _lock: lock };
         dir.forget_endpoints();
         Ok(dir)
     }

@@ -3,7 +3,7 @@
 
 mod binary;
 
-use binary::{Scratch, Server, exchange};
+use binary::{Scratch, Server, dormouse, exchange};
 use std::fs;
 use std::time::Duration;
 
@@ -32,6 +32,23 @@ fn it_serves_says_where_and_drains_on_sigterm() {
         assert_eq!(server.wait().code(), Some(0), "{}", server.output());
         assert!(!server.scratch().path().join("data/endpoints.json").exists());
     }
+}
+
+#[test]
+fn a_directory_serves_one_node_at_a_time() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let data = server.scratch().path().join("data").display().to_string();
+    let ports = ["--memcached", "none", "--kv", "127.0.0.1:0", "--http", "none"];
+    let second = dormouse(&["serve", "--data", &data]).args(ports).output().expect("runs");
+    let line = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(
+        line,
+        format!(
+            "dormouse: node.data = {data:?}: another node uses it; allowed: a directory of its own for each node\n"
+        )
+    );
+    assert_eq!(second.status.code(), Some(2));
+    assert!(server.scratch().path().join("data/endpoints.json").exists());
 }
 
 #[test]
@@ -209,9 +226,11 @@ fn context_switches(pid: u32) -> u64 {
 fn an_idle_node_does_nothing() {
     let server = Server::start(&["--memory", "64MiB"]);
     let _idle = server.memcached();
-    // Whatever starting and accepting set off is over by then.
-    std::thread::sleep(Duration::from_secs(2));
-    let before = context_switches(server.pid());
-    std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(context_switches(server.pid()) - before, 0, "something woke up");
+    // Starting and accepting set off a few late wake-ups, and the machine may have its own reasons for one.
+    let quiet = (0..4).any(|_| {
+        let before = context_switches(server.pid());
+        std::thread::sleep(Duration::from_secs(5));
+        context_switches(server.pid()) == before
+    });
+    assert!(quiet, "something wakes up periodically");
 }

@@ -246,8 +246,9 @@ impl Bucket {
             retired: &mut cx.retired,
             quiescence: &self.quiescence,
             slot: self.slot,
+            owner: vb.0,
         };
-        self.vbucket(vb).lock(vb.0, &self.tenant, memory, now, &self.secrets)
+        self.vbucket(vb).lock(&self.tenant, memory, now, &self.secrets)
     }
 
     #[cold]
@@ -444,6 +445,17 @@ impl Bucket {
     /// Charges (or with a negative number, releases) a connection's buffers to the bucket.
     pub fn charge_buffers(&self, bytes: i64) {
         self.tenant.count_shared(Gauge::InFlight, bytes);
+    }
+
+    /// Keeps the items of every vBucket in the order of their seqnos, for who reads them so; or no longer.
+    /// [`KvError::NoMemory`] if there is no room for it: then nobody may rely on it.
+    pub fn keep_seqno_order(&self, cx: &mut Cx, keep: bool) -> Result<(), KvError> {
+        (0..self.vbuckets()).try_for_each(|vb| self.lock(cx, VbId(vb)).keep_order(keep))
+    }
+
+    /// Calls `f` with seqno and CAS of every item of a vBucket in the order of the seqnos; `false` if it is not kept.
+    pub fn in_seqno_order(&self, cx: &mut Cx, vb: VbId, f: &mut dyn FnMut(u64, u64)) -> bool {
+        self.lock(cx, vb).in_order(&mut |seqno, header| f(seqno, header.cas))
     }
 
     /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed flush.

@@ -93,14 +93,13 @@ impl Bucket {
     /// Frees the memory of flushed items.
     pub(crate) fn reclaim_flushed(&self, cx: &mut Cx) {
         for vb in 0..self.vbuckets() {
-            loop {
-                let mut locked = self.lock(cx, VbId(vb));
-                let (_, more) = locked.reclaim_flushed();
-                if !more {
-                    locked.tidy();
-                    break;
-                }
+            let (mut hand, mut freed) = (Some(Hand::default()), 0);
+            while let Some(at) = hand {
+                let (count, next) = self.lock(cx, VbId(vb)).reclaim_flushed(at);
+                freed += count;
+                hand = next.or_else(|| (std::mem::take(&mut freed) > 0).then(Hand::default));
             }
+            self.lock(cx, VbId(vb)).tidy();
             cx.end_batch();
         }
     }

@@ -60,7 +60,7 @@ struct World {
 }
 
 impl World {
-    fn new(vbuckets: u16) -> Self {
+    fn new(vbuckets: u16, ordered: bool) -> Self {
         let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
         let bucket = node
@@ -71,6 +71,7 @@ impl World {
             .unwrap();
         let mut cx = Cx::new(node, 0);
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_ms: 0 };
+        bucket.keep_seqno_order(&mut cx, ordered).unwrap();
         Self { cx, bucket, model: HashMap::new(), fill: 0 }
     }
 
@@ -205,6 +206,25 @@ impl World {
         }
     }
 
+    /// The seqno order, kept all the time or made now, holds every item once.
+    fn check_order(&mut self) {
+        let bucket = Arc::clone(&self.bucket);
+        bucket.keep_seqno_order(&mut self.cx, true).unwrap();
+        let mut cas: Vec<u64> = Vec::new();
+        for vb in 0..bucket.vbuckets() {
+            let mut last = 0;
+            assert!(bucket.in_seqno_order(&mut self.cx, kv::VbId(vb), &mut |seqno, item_cas| {
+                assert!(seqno > last, "{seqno} after {last}");
+                last = seqno;
+                cas.push(item_cas);
+            }));
+        }
+        cas.sort_unstable();
+        let mut expected: Vec<u64> = self.model.values().map(|item| item.cas).collect();
+        expected.sort_unstable();
+        assert_eq!(cas, expected);
+    }
+
     /// The accounts agree with the items, and everything comes back after a flush.
     fn finish(mut self) {
         self.cx.now.unix_s += 200;
@@ -217,6 +237,7 @@ impl World {
         for key in 0..400 {
             self.run(&Step::Get { key });
         }
+        self.check_order();
         let bucket = Arc::clone(&self.bucket);
         bucket.flush(&mut self.cx, 0);
         kv::pager::turn(&mut self.cx);
@@ -228,8 +249,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn every_history_agrees_with_the_model(vbuckets in prop_oneof![Just(1u16), Just(4)], steps in proptest::collection::vec(step(), 1..1500)) {
-        let mut world = World::new(vbuckets);
+    fn every_history_agrees_with_the_model(vbuckets in prop_oneof![Just(1u16), Just(4)], ordered: bool, steps in proptest::collection::vec(step(), 1..1500)) {
+        let mut world = World::new(vbuckets, ordered);
         for step in &steps {
             world.run(step);
         }

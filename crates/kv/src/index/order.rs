@@ -6,8 +6,8 @@
 //!   chunk   base seqno 48 | live | slots ...
 //!   slot    seqno - base 19 | location 45 (kind 1, number 44)    location 0: superseded
 //! ```
-//! An ephemeral bucket keeps a slot for every item; a persistent one only for unflushed items, which makes this its dirty
-//! list. Slots are appended (seqnos only rise), cleared when their item is overwritten or removed, and rewritten when
+//! An ephemeral bucket keeps a slot for every item, while somebody reads it in this order (`docs/decisions/0002`); a
+//! persistent one only for unflushed items, which makes this its dirty list. Slots are appended (seqnos only rise), cleared when their item is overwritten or removed, and rewritten when
 //! it moves. Clearing is put off: superseded seqnos collect in `retired` and are cleared eight at a time, so that their
 //! cache misses overlap. Every reader drains `retired` first; to everybody outside this file a stale slot does not exist.
 //!
@@ -29,8 +29,6 @@ const CHUNK_SLOTS: usize = 640;
 /// So few superseded slots are never worth rewriting.
 const DEAD_LEAST: u32 = 8;
 const RETIRED: usize = 8;
-/// Heads of sealed chunks that are loaded ahead of a search; beyond, a search touches few of them anyway.
-const PREFETCH_CHUNKS: usize = 4;
 /// Fences of a sealed chunk.
 const FENCES: usize = 8;
 const FENCE_SLOTS: usize = CHUNK_SLOTS / FENCES;
@@ -210,18 +208,7 @@ impl SeqnoOrder {
         self.retired_len += 1;
     }
 
-    /// Starts loading what the next [`SeqnoOrder::retire`] will need, if it has to clear slots: first the heads of the
-    /// sealed chunks...
-    #[inline]
-    pub(crate) fn prefetch_chunks(&self) {
-        if self.retired_len as usize == RETIRED {
-            for sealed in self.sealed.as_slice().iter().take(PREFETCH_CHUNKS) {
-                prefetch(sealed);
-            }
-        }
-    }
-
-    /// ... and some work later the slots themselves.
+    /// Starts loading the slots that the next [`SeqnoOrder::retire`] will clear, if it has to clear any.
     #[inline]
     pub(crate) fn prefetch_slots(&mut self) {
         if self.retired_len as usize == RETIRED {
@@ -234,30 +221,7 @@ impl SeqnoOrder {
         }
     }
 
-    /// The locations of the oldest items with a seqno up to `seqno`, as many as `oldest` takes.
-    pub(crate) fn oldest<const N: usize>(
-        &mut self,
-        seqno: u64,
-        tenant: &Tenant,
-        cache: &mut TenantCache,
-        oldest: &mut arrayvec::ArrayVec<Location, N>,
-    ) {
-        self.drain(tenant, cache);
-        for chunk in self.chunks().take_while(|chunk| chunk.base <= seqno) {
-            for slot in
-                chunk.slots.as_slice().iter().take_while(|slot| chunk.base + delta_of(**slot) <= seqno)
-            {
-                if let Some(location) = location_of(*slot)
-                    && oldest.try_push(location).is_err()
-                {
-                    return;
-                }
-            }
-        }
-    }
-
     /// All items in seqno order.
-    #[cfg(test)]
     pub(crate) fn iterate(
         &mut self,
         tenant: &Tenant,

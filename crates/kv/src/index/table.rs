@@ -14,7 +14,7 @@
 //!   of lines without reading a key; only a split of a group reads the keys of its items, once per doubling.
 //! * A full home line overflows into the next (cyclic). Invariant: all lines between an item's home and its own are
 //!   full; so a search ends at the first line with an empty slot, and a removal pulls overflowed items back.
-//! * Every group sizes itself to its items (load 0.62 to 0.875), the table splits at 40 items per group on average:
+//! * Every group sizes itself to its items (load 0.62 to 0.875), the table splits at 36 to 43 items per group on average:
 //!   the load of the whole stays near 0.8 for any number of items. An empty table has no memory.
 //!
 //! Who may call: everything but [`Root::prefetch_line`] and [`Root::prefetch_item`] under the vBucket's lock. Those two
@@ -43,9 +43,12 @@ const ITEMS_SHIFT: u32 = POINTER_BITS;
 const LINES_MAX: usize = (1 << LINES_BITS) - 8;
 /// Items per line at most when a group is laid out: load 0.875.
 const LINE_FILL: usize = 7;
-/// Average items per group above which the table splits one, and below which it merges one.
-const SPLIT_AT: usize = 40;
-const MERGE_AT: usize = 26;
+/// Average items per group above which the table splits one, and below which it merges one. The threshold differs a little
+/// from vBucket to vBucket: filled alike, they would all need the same sizes of groups at the same time and leave the
+/// room of the former size empty.
+const SPLIT_AT: usize = 36;
+const SPLIT_SPREAD: usize = 8;
+const MERGE_AT: usize = 24;
 
 /// What is freed once no thread can be peeking at it any more.
 pub(crate) struct Retired {
@@ -77,6 +80,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) retired: &'a mut Vec<Retired>,
     pub(crate) quiescence: &'a Quiescence,
     pub(crate) slot: usize,
+    /// The vBucket's number.
+    pub(crate) owner: u16,
 }
 
 impl Memory<'_> {
@@ -418,7 +423,8 @@ impl Root {
                 None => return false,
             },
         };
-        if state.items as usize >= SPLIT_AT * directory.groups() {
+        if state.items as usize >= (SPLIT_AT + usize::from(memory.owner) % SPLIT_SPREAD) * directory.groups()
+        {
             // A table that finds no memory to split goes on with fuller groups.
             self.split(state, memory, &mut hash_of);
         }

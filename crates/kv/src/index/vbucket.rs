@@ -1,11 +1,11 @@
 //! One vBucket: its table, order, expiry windows and locks, and everything that is done to them under its lock.
 //!
 //! ```text
-//!   VBucket, 128 B   root (peeked at without the lock) | lock | counters, order, rare state
+//!   VBucket, 64 B    root (peeked at without the lock) | lock | counters, rare state, order
 //!   Locked           the lock held, with the memory of the bucket: find, write, remove
 //! ```
-//! Invariants, whenever the lock is free: every item has exactly one index slot and one live seqno slot, both with its
-//! location; an item with an expiry has an entry in the wheel at or before it; the accounts equal the sum of the items.
+//! Invariants, whenever the lock is free: every item has exactly one index slot and, where the seqno order is
+//! kept, one live seqno slot, both with its location; an item with an expiry has an entry in the wheel at or before it; the accounts equal the sum of the items.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ptr::NonNull;
@@ -27,15 +27,14 @@ pub(crate) const SLICE_ITEMS: usize = 64;
 /// An explicit CAS further ahead of the clock than this does not advance the vBucket's own.
 const CAS_DRIFT_NS: u64 = 5_000_000_000;
 
-/// A vBucket. Empty, it is all zero and holds no memory but itself. A read needs its first cache line, a store all three.
+/// A vBucket: one cache line. Empty, it is all zero and holds no memory but itself.
 #[repr(C, align(64))]
 pub(crate) struct VBucket {
     root: Root,
     state: Lock<State>,
 }
 
-const LINES: usize = 3;
-const _: () = assert!(size_of::<VBucket>() == LINES * 64);
+const _: () = assert!(size_of::<VBucket>() == 64);
 
 #[repr(C)]
 struct State {
@@ -45,7 +44,8 @@ struct State {
     /// Items up to this seqno were flushed.
     flushed_seqno: u64,
     rare: Option<Box<Rare>>,
-    order: SeqnoOrder,
+    /// Kept while somebody reads the items in the order of their seqnos.
+    order: Option<Box<SeqnoOrder>>,
 }
 
 /// What most vBuckets never need.
@@ -122,9 +122,7 @@ impl VBucket {
     /// Starts loading the vBucket itself.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        for line in 0..LINES {
-            prefetch(std::ptr::from_ref(self).cast::<u8>().wrapping_add(line * 64));
-        }
+        prefetch(self);
     }
 
     /// Starts loading the part of the directory that knows the group of this hash.
@@ -147,22 +145,12 @@ impl VBucket {
     #[inline]
     pub(crate) fn lock<'v>(
         &'v self,
-        id: u16,
         tenant: &'v Arc<Tenant>,
         memory: Memory<'v>,
         now: Now,
         secrets: &'v RapidSecrets,
     ) -> Locked<'v> {
-        Locked {
-            root: &self.root,
-            state: self.state.lock(),
-            id,
-            tenant,
-            memory,
-            now,
-            armed_s: u32::MAX,
-            secrets,
-        }
+        Locked { root: &self.root, state: self.state.lock(), tenant, memory, now, armed_s: u32::MAX, secrets }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -186,7 +174,6 @@ impl VBucket {
 pub(crate) struct Locked<'v> {
     root: &'v Root,
     state: LockGuard<'v, State>,
-    id: u16,
     tenant: &'v Arc<Tenant>,
     memory: Memory<'v>,
     pub(crate) now: Now,
@@ -208,7 +195,6 @@ impl<'v> Locked<'v> {
     /// Finds a key's item; removes it if it is dead.
     #[inline]
     pub(crate) fn look_up(&mut self, key: Key<'_>, hash: u64) -> Lookup {
-        self.state.order.prefetch_chunks();
         let heap = self.memory.heap;
         // SAFETY: the locations come from the table and the lock is held.
         let found = self.root.find(hash, |location| unsafe { ItemPtr(heap.address(location)).is(key) });
@@ -312,8 +298,10 @@ impl<'v> Locked<'v> {
         mut header: Header,
         value: NewValue<'_>,
     ) -> Result<(Present, u64), KvError> {
-        if old.is_some() {
-            self.state.order.prefetch_slots();
+        if let Some(order) = &mut self.state.order
+            && old.is_some()
+        {
+            order.prefetch_slots();
         }
         let seqno = self.state.high_seqno + 1;
         header.seqno = seqno;
@@ -329,9 +317,7 @@ impl<'v> Locked<'v> {
         }
         let header = header.with_words();
         let size = header.item_size();
-        if !self.state.order.reserve(seqno, self.memory.tenant, self.memory.cache) {
-            return Err(KvError::NoMemory);
-        }
+        self.reserve_seqno(seqno)?;
         let header = self.queue_expiry(hash, old.as_ref().map(|(_, header)| header), header)?;
 
         let present = match (&old, value) {
@@ -370,13 +356,11 @@ impl<'v> Locked<'v> {
         };
         self.count(Gauge::Payload, (header.key_len + header.value_len).cast_signed() as i64);
         self.count(Gauge::Metadata, header.metadata().cast_signed() as i64);
-        self.state.order.push(seqno, present.found.location, self.memory.tenant, self.memory.cache);
-        self.state.high_seqno = seqno;
         if let Some((_, old_header)) = &old {
             self.uncount(old_header);
             self.unlock_seqno(old_header.seqno);
-            self.state.order.retire(old_header.seqno, self.memory.tenant, self.memory.cache);
         }
+        self.renumber(old.map(|(_, header)| header.seqno), seqno, present.found.location);
         Ok((present, seqno))
     }
 
@@ -395,9 +379,7 @@ impl<'v> Locked<'v> {
     ) -> Result<u64, KvError> {
         let old = self.header(present);
         let seqno = self.state.high_seqno + 1;
-        if !self.state.order.reserve(seqno, self.memory.tenant, self.memory.cache) {
-            return Err(KvError::NoMemory);
-        }
+        self.reserve_seqno(seqno)?;
         let words = old.marks & (mark::WORDS | mark::LARGE);
         let marks = header.marks & !(mark::WORDS | mark::LARGE) | words;
         let header = Header { seqno, marks, value_len: old.value_len, key_len: old.key_len, ..header };
@@ -405,16 +387,74 @@ impl<'v> Locked<'v> {
         // SAFETY: the item is in the table with the same words and lengths, and the lock is held.
         unsafe { present.item.set_header(&header) }
         self.unlock_seqno(old.seqno);
-        self.renumber(old.seqno, seqno, present.found.location);
+        self.renumber(Some(old.seqno), seqno, present.found.location);
         Ok(seqno)
     }
 
-    /// Replaces an item's seqno slot; room for the new one is reserved.
+    /// Makes sure that the order has room for one more.
     #[inline]
-    fn renumber(&mut self, old: u64, new: u64, location: Location) {
-        self.state.order.push(new, location, self.memory.tenant, self.memory.cache);
-        self.state.order.retire(old, self.memory.tenant, self.memory.cache);
+    fn reserve_seqno(&mut self, seqno: u64) -> Result<(), KvError> {
+        if let Some(order) = &mut self.state.order
+            && !order.reserve(seqno, self.memory.tenant, self.memory.cache)
+        {
+            return Err(KvError::NoMemory);
+        }
+        Ok(())
+    }
+
+    /// Gives an item its seqno, and the order its slot, for which room is reserved, in place of the old one.
+    #[inline]
+    fn renumber(&mut self, old: Option<u64>, new: u64, location: Location) {
         self.state.high_seqno = new;
+        if let Some(order) = &mut self.state.order {
+            order.push(new, location, self.memory.tenant, self.memory.cache);
+            if let Some(old) = old {
+                order.retire(old, self.memory.tenant, self.memory.cache);
+            }
+        }
+    }
+
+    /// Keeps the items in the order of their seqnos from now on, or no longer. Nothing changes if that is so already.
+    pub(crate) fn keep_order(&mut self, keep: bool) -> Result<(), KvError> {
+        if !keep {
+            if let Some(mut order) = self.state.order.take() {
+                order.clear(self.memory.tenant, self.memory.cache);
+            }
+            return Ok(());
+        }
+        if self.state.order.is_some() {
+            return Ok(());
+        }
+        let mut items = Vec::with_capacity(self.state.table.items as usize);
+        let mut hand = Some(Hand::default());
+        while let Some(at) = hand {
+            hand = self.root.walk(at, |found, _| {
+                // SAFETY: the item is in the table and the lock is held.
+                items.push((unsafe { self.item(found.location).seqno() }, found.location));
+            });
+        }
+        items.sort_unstable_by_key(|(seqno, _)| *seqno);
+        let mut order = Box::<SeqnoOrder>::default();
+        for (seqno, location) in items {
+            if !order.reserve(seqno, self.memory.tenant, self.memory.cache) {
+                order.clear(self.memory.tenant, self.memory.cache);
+                return Err(KvError::NoMemory);
+            }
+            order.push(seqno, location, self.memory.tenant, self.memory.cache);
+        }
+        self.state.order = Some(order);
+        Ok(())
+    }
+
+    /// Calls `f` with seqno and header of every item, in the order of the seqnos; `false` if the order is not kept.
+    pub(crate) fn in_order(&mut self, f: &mut dyn FnMut(u64, &Header)) -> bool {
+        let heap = self.memory.heap;
+        let Some(order) = &mut self.state.order else { return false };
+        order.iterate(self.memory.tenant, self.memory.cache, |seqno, location| {
+            // SAFETY: a live slot names an item in the table, and the lock is held.
+            f(seqno, &unsafe { ItemPtr(heap.address(location)).header() });
+        });
+        true
     }
 
     /// Appends to a small item in its place, if it fits its allocation.
@@ -434,7 +474,7 @@ impl<'v> Locked<'v> {
         let fits = old.marks & mark::LARGE == 0
             && header.marks & mark::WORDS == header.with_words().marks & mark::WORDS
             && memory::size_class(header.item_size()) == memory::size_class(old.item_size());
-        if !fits || !self.state.order.reserve(seqno, self.memory.tenant, self.memory.cache) {
+        if !fits || self.reserve_seqno(seqno).is_err() {
             return None;
         }
         // SAFETY: the item is in the table, the lock is held, and its allocation has room for the new length.
@@ -443,7 +483,7 @@ impl<'v> Locked<'v> {
             present.item.value_mut(&header)[old.value_len..].copy_from_slice(tail);
         }
         self.unlock_seqno(old.seqno);
-        self.renumber(old.seqno, seqno, present.found.location);
+        self.renumber(Some(old.seqno), seqno, present.found.location);
         self.count(Gauge::Payload, tail.len().cast_signed() as i64);
         Some(seqno)
     }
@@ -472,14 +512,17 @@ impl<'v> Locked<'v> {
     pub(crate) fn remove(&mut self, present: Present) {
         let header = self.header(present);
         self.root.remove(&mut self.state.table, &mut self.memory, &present.found);
-        self.state.order.retire(header.seqno, self.memory.tenant, self.memory.cache);
+        let is_empty = self.state.table.items == 0;
+        if let Some(order) = &mut self.state.order {
+            order.retire(header.seqno, self.memory.tenant, self.memory.cache);
+            if is_empty {
+                order.clear(self.memory.tenant, self.memory.cache);
+            }
+        }
         self.unlock_seqno(header.seqno);
         self.free(present.found.location, present.item, &header);
         self.uncount(&header);
         self.count(Gauge::Count, -1);
-        if self.state.table.items == 0 {
-            self.state.order.clear(self.memory.tenant, self.memory.cache);
-        }
     }
 
     /// Gives a removal its seqno.
@@ -564,15 +607,21 @@ impl<'v> Locked<'v> {
         self.armed_s
     }
 
-    /// Frees flushed items, up to a slice; gives how many went and whether there may be more.
-    pub(crate) fn reclaim_flushed(&mut self) -> (usize, bool) {
-        let mut oldest = arrayvec::ArrayVec::<Location, SLICE_ITEMS>::new();
-        let flushed = self.state.flushed_seqno;
-        self.state.order.oldest(flushed, self.memory.tenant, self.memory.cache, &mut oldest);
-        for location in &oldest {
+    /// Frees the flushed items of one group of the table; gives how many went, and the next hand.
+    ///
+    /// Groups split and merge meanwhile, so that a walk may miss some: walk again until one finds none.
+    pub(crate) fn reclaim_flushed(&mut self, hand: Hand) -> (usize, Option<Hand>) {
+        let mut dead = arrayvec::ArrayVec::<Location, { 8 * 64 }>::new();
+        let this = &*self;
+        let next = this.root.walk(hand, |found, _| {
+            if this.death(this.item(found.location)).is_some() {
+                dead.push(found.location);
+            }
+        });
+        for location in &dead {
             self.remove_at(*location);
         }
-        (oldest.len(), oldest.is_full())
+        (dead.len(), if self.state.table.items == 0 { None } else { next })
     }
 
     /// Visits one group of the table with the evicting hand: living items age, those whose rank has sunk to nothing go, and
@@ -665,7 +714,8 @@ impl<'v> Locked<'v> {
     fn place(&mut self, key: Key<'_>, header: &Header, value: NewValue<'_>) -> Result<Location, KvError> {
         match value {
             NewValue::Parts(first, second) => {
-                let location = self.memory.heap.allocate(self.memory.cache, header.item_size(), self.id);
+                let location =
+                    self.memory.heap.allocate(self.memory.cache, header.item_size(), self.memory.owner);
                 let location = location.ok_or(KvError::NoMemory)?;
                 self.fill(self.item(location), key, header, first, second);
                 Ok(location)

@@ -369,7 +369,7 @@ impl Bucket {
     }
 
     /// Anything else a command does to one key under one hold of the vBucket's lock.
-    #[inline]
+    #[inline(always)]
     pub fn with_entry<R>(
         &self,
         cx: &mut Cx,
@@ -574,7 +574,7 @@ impl Bucket {
 }
 
 /// A document's version must be `cas` (0 = any), and its lock, if any, the caller's.
-#[inline]
+#[inline(always)]
 fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> {
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
     if document.is_locked() {
@@ -583,7 +583,7 @@ fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> {
     if cas != 0 && document.cas() != cas { Err(KvError::Exists) } else { Ok(()) }
 }
 
-#[inline]
+#[inline(always)]
 fn mutate_entry(
     entry: &mut Entry<'_>,
     kind: &StoreKind,

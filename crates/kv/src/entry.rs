@@ -16,7 +16,7 @@ pub struct Entry<'v> {
 }
 
 impl<'v> Entry<'v> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(mut locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
         let (present, met) = match locked.look_up(key, hash) {
             Lookup::Live(present) => (Some(present), None),
@@ -72,6 +72,7 @@ impl<'v> Entry<'v> {
 
     /// Stores over whatever is there, without any condition: check [`Entry::document`] for CAS and lock first.
     /// Clears stale and win marks, and a document lock.
+    #[inline]
     pub fn store(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
         let old = self.current();
         let expiry = match store.expiry {
@@ -97,6 +98,7 @@ impl<'v> Entry<'v> {
         self.write(header, value)
     }
 
+    #[inline]
     fn write(&mut self, header: Header, value: NewValue<'_>) -> Result<Mutated, KvError> {
         let (present, seqno) = self.locked.write(self.key, self.hash, self.present, header, value)?;
         self.present = Some(present);

@@ -46,7 +46,7 @@ pub enum Value<'a> {
     /// Bytes in the input buffer; they are copied.
     Bytes(&'a [u8]),
     /// A large value already in item memory, from [`crate::Bucket::prepare_large`]; it is linked, not copied.
-    Large(LargeItem),
+    Large(Box<LargeItem>),
 }
 
 impl Value<'_> {

@@ -193,7 +193,7 @@ impl<'v> Locked<'v> {
     }
 
     /// Finds a key's item; removes it if it is dead.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look_up(&mut self, key: Key<'_>, hash: u64) -> Lookup {
         let heap = self.memory.heap;
         // SAFETY: the locations come from the table and the lock is held.

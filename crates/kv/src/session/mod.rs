@@ -64,7 +64,7 @@ impl<'a> Body<'a> {
     pub fn into_value(self) -> crate::Value<'a> {
         match self {
             Self::Inline(bytes) => crate::Value::Bytes(bytes),
-            Self::Large(item) => crate::Value::Large(item),
+            Self::Large(item) => crate::Value::Large(Box::new(item)),
         }
     }
 }

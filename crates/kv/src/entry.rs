@@ -131,7 +131,10 @@ impl<'v> Entry<'v> {
         {
             // Small items are joined in a copy: the old value lies in the very item that is rewritten.
             let into = match &mut large {
-                Some(block) => block.bytes_mut().split_at_mut(large_value_offset(old.key_len)).1,
+                Some(block) => {
+                    let (from, end) = (large_value_offset(old.key_len), block.size());
+                    block.window(from..end)
+                }
                 None => {
                     small.resize(sum, 0);
                     &mut small

@@ -85,6 +85,9 @@ impl Bucket {
         }
         sweeper.purge_at_s = None;
         drop(sweeper);
+        if !self.tenant().has_shrunk() {
+            return None;
+        }
         self.tenant().purge();
         self.tenant().measure();
         None

@@ -98,7 +98,7 @@ pub struct Mutated {
     pub vb_uuid: u64,
 }
 
-/// A large item under construction in the bucket's memory. Fill [`LargeItem::bytes_mut`], then store it.
+/// A large item under construction in the bucket's memory. Fill it piece by piece, then store it.
 /// Dropped without being stored, its memory goes back.
 pub struct LargeItem {
     pub(crate) block: LargeBlock,
@@ -106,17 +106,19 @@ pub struct LargeItem {
 }
 
 impl LargeItem {
-    /// The value's bytes, to be filled.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.block.bytes_mut().split_at_mut(self.value_offset).1
+    /// Up to `most` of the value's bytes from `from` on, to be filled.
+    pub fn window(&mut self, from: usize, most: usize) -> &mut [u8] {
+        let from = from.min(self.len());
+        let end = self.len().min(from.saturating_add(most));
+        self.block.window(self.value_offset + from..self.value_offset + end)
     }
-    /// The value's bytes.
+    /// The value's bytes, as far as they have been filled.
     pub fn bytes(&self) -> &[u8] {
-        self.block.bytes().split_at(self.value_offset).1
+        self.block.bytes().get(self.value_offset..).unwrap_or_default()
     }
     /// Length of the value in bytes.
     pub fn len(&self) -> usize {
-        self.bytes().len()
+        self.block.size() - self.value_offset
     }
     /// Whether the value has no bytes.
     pub fn is_empty(&self) -> bool {

@@ -31,13 +31,6 @@ pub struct ArenaFigures {
     pub resident: usize,
 }
 
-/// What a fresh block shall hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fill {
-    Any,
-    Zero,
-}
-
 /// An explicit thread cache of one arena. Use it from one thread at a time.
 pub(crate) struct ThreadCache {
     id: u32,
@@ -62,16 +55,10 @@ impl Arena {
         sys::MALLOCX_ARENA(self.index as usize) | cache
     }
 
-    pub(crate) fn allocate(
-        &self,
-        cache: Option<&ThreadCache>,
-        size: usize,
-        fill: Fill,
-    ) -> Option<NonNull<u8>> {
+    pub(crate) fn allocate(&self, cache: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
         debug_assert!(size > 0);
-        let fill = if fill == Fill::Zero { sys::MALLOCX_ZERO } else { 0 };
         // SAFETY: the size is not zero, the arena lives as long as `self`, the cache as long as its reference.
-        let block = unsafe { sys::mallocx(size.max(BLOCK_ALIGNMENT), self.flags(cache) | fill) };
+        let block = unsafe { sys::mallocx(size.max(BLOCK_ALIGNMENT), self.flags(cache)) };
         NonNull::new(block.cast::<u8>())
     }
 

@@ -8,7 +8,7 @@
 //! bytes stay charged to the tenant. The bytes from a pin's offset on (the value) are never written again; the item's
 //! header may be, under the vBucket's lock.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +25,8 @@ pub struct LargeBlock {
     tenant: Arc<Tenant>,
     item: NonNull<u8>,
     size: usize,
+    /// So many bytes from the start are initialised.
+    ready: usize,
 }
 
 // SAFETY: the block is owned by this handle alone; the tenant is shared safely.
@@ -33,29 +35,43 @@ unsafe impl Send for LargeBlock {}
 impl LargeBlock {
     /// Room for an item of `size` bytes, charged as in flight. `None` when the system has no memory.
     pub fn new(tenant: &Arc<Tenant>, cache: &mut TenantCache, size: usize) -> Option<Self> {
-        let block = tenant.allocate_zeroed(cache, PREFIX + size, Gauge::InFlight)?;
+        let block = tenant.allocate(cache, PREFIX + size, Gauge::InFlight)?;
         // SAFETY: the block is ours, aligned to 16 and at least PREFIX + size bytes long.
         let item = unsafe {
             block.cast::<AtomicU32>().write(AtomicU32::new(1));
             block.add(PREFIX)
         };
-        Some(Self { tenant: Arc::clone(tenant), item, size })
+        Some(Self { tenant: Arc::clone(tenant), item, size, ready: 0 })
     }
 
-    /// The item's bytes.
+    /// Size of the item in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The item's bytes, as far as they have been filled.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `size` initialised bytes, owned by this handle.
-        unsafe { std::slice::from_raw_parts(self.item.as_ptr(), self.size) }
+        // SAFETY: `ready` initialised bytes, owned by this handle.
+        unsafe { std::slice::from_raw_parts(self.item.as_ptr(), self.ready) }
     }
 
-    /// The item's bytes, to be filled.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `size` initialised bytes, owned by this handle.
-        unsafe { std::slice::from_raw_parts_mut(self.item.as_ptr(), self.size) }
+    /// A part of the item's bytes, to be filled. What nobody has touched before is cleared first, and only up to the part's
+    /// end: who fills twenty mebibytes piece by piece does not pay for all of them at once.
+    pub fn window(&mut self, part: Range<usize>) -> &mut [u8] {
+        assert!(part.start <= part.end && part.end <= self.size, "{part:?} of {} bytes", self.size);
+        // SAFETY: the block is `size` bytes long and owned by this handle; the part is initialised when it is handed out.
+        unsafe {
+            if self.ready < part.end {
+                self.item.add(self.ready).write_bytes(0, part.end - self.ready);
+                self.ready = part.end;
+            }
+            std::slice::from_raw_parts_mut(self.item.add(part.start).as_ptr(), part.len())
+        }
     }
 
     /// Hands the item over to an index: counted as an item from now on.
-    pub fn into_location(self, cache: &mut TenantCache) -> Location {
+    pub fn into_location(mut self, cache: &mut TenantCache) -> Location {
+        self.window(self.size..self.size);
         let class = crate::size_class(PREFIX + self.size).cast_signed() as i64;
         self.tenant.count(cache, Gauge::InFlight, -class);
         self.tenant.count(cache, Gauge::Items, class);
@@ -135,5 +151,40 @@ pub unsafe fn release(tenant: &Tenant, item: NonNull<u8>, size: usize) {
         std::sync::atomic::fence(Ordering::Acquire);
         // SAFETY: that was the last reference.
         unsafe { tenant.free_shared(block, PREFIX + size, Gauge::Items) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_outlives_the_item_and_its_bytes_stay_charged() {
+        let tenant = Tenant::new(1, 1 << 30).unwrap();
+        let mut cache = tenant.cache(0);
+        let size = 100_000;
+        let mut block = LargeBlock::new(&tenant, &mut cache, size).unwrap();
+        block.window(10..20).fill(7);
+        assert_eq!((block.bytes().len(), &block.bytes()[8..12]), (20, &[0, 0, 7, 7][..]));
+        assert!(tenant.gauge(Gauge::InFlight) >= size as u64);
+        let location = block.into_location(&mut cache);
+        let item = crate::ItemHeap::address(&BlockHeap::new(Arc::clone(&tenant)), location);
+        assert_eq!((tenant.gauge(Gauge::InFlight), tenant.gauge(Gauge::Items)), (0, footprint(size) as u64));
+        // SAFETY: the item is a large one of this tenant; nobody else uses it.
+        let pin = unsafe { Pin::new(&tenant, item, size, 10) };
+        // SAFETY: gives up the index's reference.
+        unsafe { release(&tenant, item, size) }
+        assert_eq!(tenant.gauge(Gauge::Items), footprint(size) as u64, "charged while pinned");
+        assert_eq!((pin.len(), pin[0], pin[10], pin[size - 11]), (size - 10, 7, 0, 0));
+        drop(pin);
+        assert_eq!(tenant.gauge(Gauge::Items), 0);
+    }
+
+    #[test]
+    fn a_block_that_is_never_linked_goes_back() {
+        let tenant = Tenant::new(1, 1 << 30).unwrap();
+        let mut cache = tenant.cache(0);
+        drop(LargeBlock::new(&tenant, &mut cache, 1 << 20).unwrap());
+        assert_eq!(tenant.gauge(Gauge::InFlight), 0);
     }
 }

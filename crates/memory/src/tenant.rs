@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use crate::arena::{Arena, ArenaFigures, Fill, ThreadCache};
+use crate::arena::{Arena, ArenaFigures, ThreadCache};
 use crate::jemalloc::{self, ControlError};
 use crate::shards::Shards;
 use crate::size_class::size_class;
@@ -109,19 +109,7 @@ impl Tenant {
         if cache.blocks.is_none() {
             cache.blocks = self.arena.new_cache();
         }
-        let block = self.arena.allocate(cache.blocks.as_ref(), size, Fill::Any)?;
-        self.count(cache, gauge, size_class(size).cast_signed() as i64);
-        Some(block)
-    }
-
-    /// As [`Tenant::allocate`], cleared: pages fresh from the system are not touched. For large blocks.
-    pub(crate) fn allocate_zeroed(
-        &self,
-        cache: &mut TenantCache,
-        size: usize,
-        gauge: Gauge,
-    ) -> Option<NonNull<u8>> {
-        let block = self.arena.allocate(None, size, Fill::Zero)?;
+        let block = self.arena.allocate(cache.blocks.as_ref(), size)?;
         self.count(cache, gauge, size_class(size).cast_signed() as i64);
         Some(block)
     }
@@ -242,6 +230,14 @@ impl Tenant {
         let waste = figures.resident.cast_signed() as i64 - in_arena.cast_signed();
         self.waste.store(waste.max(0), Relaxed);
         figures
+    }
+
+    /// Whether much less is used than before still: what was freed may have been needed again.
+    pub fn has_shrunk(&self) -> bool {
+        let peak = self.peak.load(Relaxed);
+        let shrunk = peak - self.used.load(Relaxed) > (peak / PURGE_FRACTION).max(PURGE_LEAST);
+        self.purge_wanted.store(shrunk, Relaxed);
+        shrunk
     }
 
     /// Gives all free pages back to the system now.

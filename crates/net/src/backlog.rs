@@ -6,6 +6,8 @@ use std::io::{self, IoSlice, Write};
 use kv::PinnedValue;
 use kv::session::Output;
 
+/// Bytes sent to one peer before the others get their turn.
+const TURN_BYTES: usize = 256 << 10;
 /// Slices handed to one write.
 const SLICES_MAX: usize = 64;
 
@@ -40,6 +42,8 @@ pub(crate) enum Sent {
     All,
     /// The peer takes no more for now.
     Blocked,
+    /// The peer may take more, but it has had its turn.
+    TurnOver,
 }
 
 impl Backlog {
@@ -82,13 +86,21 @@ impl Backlog {
 
     /// Sends as much as the peer takes.
     pub(crate) fn send(&mut self, socket: &mut impl Write, now_ms: u64) -> io::Result<Sent> {
+        let mut turn = TURN_BYTES;
         while self.len > 0 {
+            if turn == 0 {
+                return Ok(Sent::TurnOver);
+            }
             let mut slices = arrayvec::ArrayVec::<IoSlice<'_>, SLICES_MAX>::new();
             let mut offered = 0;
             for (index, segment) in self.segments.iter().take(SLICES_MAX).enumerate() {
                 let bytes = &segment.bytes()[if index == 0 { self.sent } else { 0 }..];
+                let bytes = &bytes[..bytes.len().min(turn - offered)];
                 offered += bytes.len();
                 slices.push(IoSlice::new(bytes));
+                if offered == turn {
+                    break;
+                }
             }
             let written = socket.write_vectored(&slices);
             drop(slices);
@@ -97,6 +109,7 @@ impl Backlog {
                 Ok(written) => {
                     self.progress_ms = now_ms;
                     self.advance(written);
+                    turn -= written;
                     if written < offered {
                         return Ok(Sent::Blocked);
                     }

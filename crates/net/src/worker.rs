@@ -147,11 +147,9 @@ impl Worker {
                 self.note(event);
             }
             // Those that become ready meanwhile wait for the next look at the events.
-            for _ in 0..self.ready.len() {
-                if self.ready.is_empty() {
-                    break;
-                }
-                self.round(&mut buffer);
+            let mut waiting = self.ready.len();
+            while waiting > 0 {
+                waiting -= self.round(&mut buffer, waiting);
             }
             self.send_all();
             if self.duties() {
@@ -227,10 +225,13 @@ impl Worker {
     }
 
     /// One round: collect connections, execute their requests, send; again while the last of them has more.
-    fn round(&mut self, buffer: &mut [u8]) {
+    /// Gives how many of the `first` connections in the queue it took out, at least one. Whoever comes back into the queue
+    /// meanwhile waits: one peer with much to send must not be served over and over.
+    fn round(&mut self, buffer: &mut [u8], first: usize) -> usize {
         let quiescence = Arc::clone(self.cx.node.quiescence());
         quiescence.enter(self.thread);
         let (mut space, mut collected) = (buffer, 0);
+        let mut waiting = first;
         let mut carried: Option<Turn<'_>> = None;
         loop {
             let mut batch = Batch::new();
@@ -241,8 +242,10 @@ impl Worker {
             while !batch.is_full()
                 && !turns.is_full()
                 && collected < COLLECT_BYTES
+                && waiting > 0
                 && let Some(id) = self.ready.pop_front()
             {
+                waiting -= 1;
                 let Some(used) = self.receive(id, space) else { continue };
                 let (input, left) = std::mem::take(&mut space).split_at_mut(used);
                 (space, collected) = (left, collected + used);
@@ -256,6 +259,7 @@ impl Worker {
         }
         quiescence.leave(self.thread);
         self.retired = self.cx.end_batch();
+        first - waiting
     }
 
     /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`: nothing
@@ -269,6 +273,10 @@ impl Worker {
                 Ok(Sent::All) => {
                     connection.backlog = None;
                     connection.charge();
+                }
+                Ok(Sent::TurnOver) => {
+                    self.requeue(id);
+                    return None;
                 }
                 Ok(Sent::Blocked) if backlog.len() > self.limits.output_backlog_bytes => return None,
                 Ok(Sent::Blocked) => {}
@@ -459,10 +467,13 @@ impl Worker {
                 connection.backlog = None;
                 connection.charge();
             }
-            Ok(Sent::Blocked) => {
+            Ok(sent) => {
                 connection.charge();
                 if !self.blocked.contains(&id) {
                     self.blocked.push(id);
+                }
+                if sent == Sent::TurnOver {
+                    self.requeue(id);
                 }
             }
             Err(_) => self.close(id),

@@ -308,7 +308,7 @@ impl<'v> Locked<'v> {
         header.key_len = stored_key_len(key);
         header.value_len = match &value {
             NewValue::Parts(first, second) => first.len() + second.len(),
-            NewValue::Large(block) => block.bytes().len() - super::large_value_offset(header.key_len),
+            NewValue::Large(block) => block.size() - super::large_value_offset(header.key_len),
         };
         let old = old.map(|present| (present, self.header(present)));
         header.marks &= !(mark::LARGE | mark::EXPIRY_QUEUED);

@@ -36,6 +36,9 @@ pub use peer::{Peer, Port};
 /// Values longer than this are received straight into item memory, are immutable there, and are sent from where they lie.
 pub const LARGE_VALUE: usize = 32 << 10;
 
+/// Most bytes of a large value that are received at once.
+const SINK_BYTES: usize = 256 << 10;
+
 /// Longest line a session waits for: with a small value behind it, it fits a worker's buffer.
 pub const LINE_MOST: usize = 64 << 10;
 
@@ -278,7 +281,7 @@ impl Session {
         match &mut self.receive {
             Receive::Filling(filling) if filling.filled < filling.item.len() => {
                 let filled = filling.filled;
-                filling.item.bytes_mut().get_mut(filled..)
+                Some(filling.item.window(filled, SINK_BYTES))
             }
             _ => None,
         }
@@ -641,7 +644,7 @@ impl Filling {
     /// Takes value and trailer bytes that came with other input.
     fn take(&mut self, input: &[u8]) -> usize {
         let filled = self.filled;
-        let missing = self.item.bytes_mut().get_mut(filled..).unwrap_or_default();
+        let missing = self.item.window(filled, input.len());
         let (value, rest) = input.split_at(missing.len().min(input.len()));
         missing[..value.len()].copy_from_slice(value);
         self.filled += value.len();

@@ -39,7 +39,11 @@ stage_lints() {
     cargo clippy --profile quick --locked --workspace --all-targets -- -D warnings
 }
 
-stage_unit() { cargo test --profile quick --locked --workspace; }
+stage_unit() {
+    cargo test --profile quick --locked --workspace
+    # The slot protocol in every interleaving; loom replaces the atomics, so this is a build of its own.
+    RUSTFLAGS="--cfg loom" cargo test --profile quick --locked --target-dir "$target/loom" -p memory --test slot_protocol
+}
 
 stage_clients() { "$python" -m pytest -q tests/wire tests/clients; }
 

@@ -96,7 +96,7 @@ pub fn serve(node: Arc<Node>, listener: TcpListener, control: Arc<dyn Control>) 
     let (map_changes, _) = watch::channel(());
     let console = Console { node, control, started: Instant::now(), map_changes };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let thread = std::thread::Builder::new().name("http".into()).spawn(move || {
+    let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
             let listener = admission::Admission::new(tokio::net::TcpListener::from_std(listener)?);
             tokio::select! {

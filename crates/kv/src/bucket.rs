@@ -17,7 +17,7 @@ use crate::{
     Value, VbId,
 };
 
-/// How a counter operation behaves; see [`Bucket::arithmetic`].
+/// A Couchbase counter operation; see [`Bucket::arithmetic`].
 #[derive(Debug, Clone, Copy)]
 pub struct Arithmetic {
     /// Amount.
@@ -32,8 +32,6 @@ pub struct Arithmetic {
     pub cas: u64,
     /// Explicit new CAS; 0 = next of the clock.
     pub new_cas: u64,
-    /// memcached: a shorter result is padded with spaces to the old length instead of shrinking.
-    pub keep_length: bool,
 }
 
 /// State of a vBucket as `OBSERVE_SEQNO` and stats show it.
@@ -625,11 +623,7 @@ fn count_entry(entry: &mut Entry<'_>, how: &Arithmetic) -> Result<(u64, Mutated)
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
     let old = parse_number(document.value()).ok_or(KvError::DeltaBadValue)?;
     let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };
-    let (flags, old_len) = (document.flags(), document.value().len());
-    let mut text = number.to_string();
-    while how.keep_length && text.len() < old_len {
-        text.push(' ');
-    }
+    let (flags, text) = (document.flags(), number.to_string());
     let value = Value::Bytes(text.as_bytes());
     let store = Store { flags, expiry: Expiry::Keep, datatype: 0, value, new_cas: how.new_cas };
     entry.store(store).map(|mutated| (number, mutated))

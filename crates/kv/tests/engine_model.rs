@@ -125,7 +125,6 @@ impl World {
                     expiry: Expiry::At(0),
                     cas: 0,
                     new_cas: 0,
-                    keep_length: false,
                 };
                 let result = bucket.arithmetic(&mut self.cx, key_ref, bucket.locate(key_ref), how);
                 let Some(item) = self.model.get_mut(&key) else {

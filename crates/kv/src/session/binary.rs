@@ -350,7 +350,6 @@ pub(super) fn arithmetic(request: &Request<'_>, now_unix_s: u32) -> Option<Arith
         expiry: Expiry::from_protocol(i64::from(exptime), now_unix_s),
         cas: request.header.cas,
         new_cas: 0,
-        keep_length: false,
     })
 }
 

@@ -84,7 +84,7 @@ class BinarySource(Source):
         return Step(frame(opcode, extras, key, cas=self.cas(key, 0.1), opaque=self.opaque()), counts=True)
 
     def touch(self):
-        return Step(frame(TOUCH, struct.pack(">I", self.expiry()), self.key(), opaque=self.opaque()))
+        return Step(frame(TOUCH, struct.pack(">I", self.expiry()), self.key(), opaque=self.opaque()), reads=True)
 
     def flush(self):
         extras = self.pick((2, b""), (1, struct.pack(">I", 0)))

@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lab soak
+.PHONY: help run test check lab soak differential
 
 DORMOUSE := $(or $(CARGO_TARGET_DIR),target)/release/dormouse
 
@@ -23,3 +23,6 @@ lab: ## Measure this server and its peers: make lab ARGS="throughput --quick"
 
 soak: ## Ten minutes of everything at once (SOAK_SECONDS=60 for a slice)
 	SOAK_SECONDS=$${SOAK_SECONDS:-600} tests/run.sh install build soak
+
+differential: ## Random scripts against memcached with a seed of the moment, for ten minutes
+	DIFFERENTIAL_SEED=$${DIFFERENTIAL_SEED:-$$(date +%s)} DIFFERENTIAL_SECONDS=$${DIFFERENTIAL_SECONDS:-600} tests/run.sh install build differential

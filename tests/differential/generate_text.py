@@ -1,6 +1,6 @@
 """Random commands of the classic text protocol, well-formed and malformed."""
 
-from .generate import BAD_NUMBERS, Source
+from .generate import APPEND_MOST, BAD_NUMBERS, Source
 from .script import Cas, Step
 
 STORES = (b"set", b"add", b"replace", b"append", b"prepend")
@@ -29,6 +29,8 @@ class TextSource(Source):
         verb = self.random.choice(STORES)
         if verb in (b"append", b"prepend"):
             value = value.replace(b"\0", b"\1")
+        if verb == b"append":
+            value = value[:APPEND_MOST]
         head = b"%s %s %s %s %d" % (verb, self.key(), self.flags(), exptime, len(value))
         return Step((head, self.noreply(), b"\r\n", value, b"\r\n"))
 

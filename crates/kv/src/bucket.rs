@@ -192,7 +192,7 @@ impl Bucket {
     /// Starts loading the vBucket's directory. As [`Bucket::prefetch_line`].
     #[inline]
     pub fn prefetch_directory(&self, at: Place) {
-        self.vbucket(at.vb).prefetch_directory(at.hash);
+        self.vbucket(at.vb).prefetch_directory();
     }
 
     /// Starts loading the index line of a place. Between [`Quiescence::enter`] and `leave` of the calling thread.

@@ -80,46 +80,6 @@ pub fn refresh() {
     let _ = write(c"epoch", 1u64);
 }
 
-/// The allocator's figures for the whole process, in bytes, as of the last [`refresh`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ProcessFigures {
-    /// Handed out to the program.
-    pub allocated: usize,
-    /// In pages that hold allocations.
-    pub active: usize,
-    /// The allocator's own bookkeeping.
-    pub metadata: usize,
-    /// Physical memory it holds.
-    pub resident: usize,
-    /// Mapped address space in use.
-    pub mapped: usize,
-    /// Address space kept for later.
-    pub retained: usize,
-}
-
-/// Reads the figures of the whole process.
-pub fn process_figures() -> ProcessFigures {
-    let figure = |name: &CStr| read::<usize>(name).unwrap_or(0);
-    ProcessFigures {
-        allocated: figure(c"stats.allocated"),
-        active: figure(c"stats.active"),
-        metadata: figure(c"stats.metadata"),
-        resident: figure(c"stats.resident"),
-        mapped: figure(c"stats.mapped"),
-        retained: figure(c"stats.retained"),
-    }
-}
-
-/// The version of the allocator linked in.
-pub fn version() -> String {
-    let text = read::<usize>(c"version").unwrap_or(0) as *const c_char;
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: the control gives a pointer to a static NUL-terminated string.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-}
-
 /// Makes an arena with its own extent hooks.
 pub(crate) fn create_arena(hooks: *mut sys::extent_hooks_t) -> Result<u32, ControlError> {
     let (mut index, mut length, mut hooks) = (0u32, size_of::<u32>(), hooks);

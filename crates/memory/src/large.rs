@@ -95,11 +95,6 @@ fn block_of(item: NonNull<u8>) -> NonNull<u8> {
     unsafe { item.sub(PREFIX) }
 }
 
-/// The bytes a large item of `size` bytes takes.
-pub fn footprint(size: usize) -> usize {
-    crate::size_class(PREFIX + size)
-}
-
 /// A reference to the tail of a large item, which stays where it is and as it is until dropped.
 pub struct Pin {
     tenant: Arc<Tenant>,
@@ -169,12 +164,19 @@ mod tests {
         assert!(tenant.gauge(Gauge::InFlight) >= size as u64);
         let location = block.into_location(&mut cache);
         let item = crate::ItemHeap::address(&BlockHeap::new(Arc::clone(&tenant)), location);
-        assert_eq!((tenant.gauge(Gauge::InFlight), tenant.gauge(Gauge::Items)), (0, footprint(size) as u64));
+        assert_eq!(
+            (tenant.gauge(Gauge::InFlight), tenant.gauge(Gauge::Items)),
+            (0, crate::size_class(PREFIX + size) as u64)
+        );
         // SAFETY: the item is a large one of this tenant; nobody else uses it.
         let pin = unsafe { Pin::new(&tenant, item, size, 10) };
         // SAFETY: gives up the index's reference.
         unsafe { release(&tenant, item, size) }
-        assert_eq!(tenant.gauge(Gauge::Items), footprint(size) as u64, "charged while pinned");
+        assert_eq!(
+            tenant.gauge(Gauge::Items),
+            crate::size_class(PREFIX + size) as u64,
+            "charged while pinned"
+        );
         assert_eq!((pin.len(), pin[0], pin[10], pin[size - 11]), (size - 10, 7, 0, 0));
         drop(pin);
         assert_eq!(tenant.gauge(Gauge::Items), 0);

@@ -246,9 +246,4 @@ impl Tenant {
         self.peak.store(self.used.load(Relaxed), Relaxed);
         self.arena.purge();
     }
-
-    /// The number of the cache's thread.
-    pub fn thread(cache: &TenantCache) -> usize {
-        cache.thread
-    }
 }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kv::Node;
 use kv::session::Port;
@@ -45,6 +45,8 @@ pub(crate) struct Greeting {
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
+    /// While stopping: how long unsent output is given, in ms.
+    pub(crate) grace_ms: AtomicU64,
     /// The acceptor waits for a connection to close.
     pub(crate) starved: AtomicBool,
     acceptor: Mutex<Option<Waker>>,
@@ -149,10 +151,11 @@ impl Server {
 
     /// Stops accepting, lets what was received be answered for at most `grace`, closes everything and waits for the threads.
     pub fn shutdown(self, grace: Duration) {
-        self.shared.stopping.store(true, Relaxed);
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.shared.grace_ms.store(grace_ms, Relaxed);
+        self.shared.stopping.store(true, Release);
         self.shared.wake_acceptor();
         let _ = self.acceptor.join();
-        let deadline = Instant::now() + grace;
         for inbox in &self.inboxes {
             let _ = inbox.waker.wake();
         }
@@ -162,7 +165,6 @@ impl Server {
         self.pager_stop.store(true, Relaxed);
         self.pager.thread().unpark();
         let _ = self.pager.join();
-        tracing::debug!(left_ms = deadline.saturating_duration_since(Instant::now()).as_millis(), "drained");
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -44,8 +44,6 @@ const SEND_BYTES: usize = 128 << 10;
 const SINK_TURN_BYTES: usize = 256 << 10;
 /// An idle thread gives the blocks it keeps back after so long.
 const REST_MS: u64 = 5_000;
-/// While stopping, unanswered output is given so long.
-const DRAIN_MS: u64 = 3_000;
 /// Index blocks that wait for another worker's batch to end are looked at again after so long.
 const RETIRED_MS: u64 = 10;
 
@@ -522,7 +520,7 @@ impl Worker {
     fn duties(&mut self) -> bool {
         let now_ms = self.cx.now.mono_ms;
         self.cx.tend();
-        if self.shared.stopping.load(Relaxed) {
+        if self.shared.stopping.load(Acquire) {
             return self.drain(now_ms);
         }
         if !self.blocked.is_empty() {
@@ -557,7 +555,8 @@ impl Worker {
 
     /// Stopping: everything without unsent output closes now, the rest when it is sent or the grace is over.
     fn drain(&mut self, now_ms: u64) -> bool {
-        let stop_at_ms = *self.stop_at_ms.get_or_insert(now_ms + DRAIN_MS);
+        let stop_at_ms =
+            *self.stop_at_ms.get_or_insert(now_ms.saturating_add(self.shared.grace_ms.load(Relaxed)));
         self.take_arrivals();
         for id in 0..u32::try_from(self.connections.len()).unwrap_or(u32::MAX) {
             if self.backlog_of(id).is_none() || now_ms >= stop_at_ms {

@@ -314,7 +314,7 @@ impl Root {
 
     /// Starts loading the directory's first line.
     #[inline]
-    pub(crate) fn prefetch_directory(&self, _hash: u64) {
+    pub(crate) fn prefetch_directory(&self) {
         if let Some(directory) = self.directory() {
             prefetch(directory.0.as_ptr());
         }

@@ -125,10 +125,10 @@ impl VBucket {
         prefetch(self);
     }
 
-    /// Starts loading the part of the directory that knows the group of this hash.
+    /// Starts loading the head of the directory.
     #[inline]
-    pub(crate) fn prefetch_directory(&self, hash: u64) {
-        self.root.prefetch_directory(hash);
+    pub(crate) fn prefetch_directory(&self) {
+        self.root.prefetch_directory();
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use rapidhash::v3::RapidSecrets;
 
 use crate::cx::Held;
 use crate::eviction::Sweeper;
-use crate::index::{self, Dead, Locked, Memory, VALUE_MAX, VBucket};
+use crate::index::{self, Dead, Ground, Locked, Memory, VALUE_MAX, VBucket};
 use crate::node::Doorbell;
 use crate::settings::{BucketSettings, Eviction};
 use crate::{
@@ -81,7 +81,6 @@ pub struct Bucket {
     name: Arc<str>,
     uuid: String,
     settings: BucketSettings,
-    slot: usize,
     gone: AtomicBool,
     /// A delayed flush_all: at this unix second; 0 = none.
     flush_at_s: AtomicU32,
@@ -89,16 +88,13 @@ pub struct Bucket {
     expiry_due_s: AtomicU32,
     /// Items were flushed and wait to be reclaimed.
     flushed: AtomicBool,
-    secrets: RapidSecrets,
     uuid_seed: u64,
     vbucket_mask: u16,
     vbuckets: Box<[VBucket]>,
-    heap: BlockHeap,
+    ground: Ground,
     meters: Shards,
     pub(crate) sweeper: Mutex<Sweeper>,
-    quiescence: Arc<Quiescence>,
     doorbell: Arc<Doorbell>,
-    tenant: Arc<Tenant>,
 }
 
 impl Bucket {
@@ -119,21 +115,17 @@ impl Bucket {
         Ok(Self {
             name: name.into(),
             uuid: format!("{:016x}{:016x}", identity(b"bucket, high"), identity(b"bucket, low")),
-            slot,
             gone: AtomicBool::new(false),
             flush_at_s: AtomicU32::new(0),
             expiry_due_s: AtomicU32::new(u32::MAX),
             flushed: AtomicBool::new(false),
             uuid_seed: identity(b"vbuckets"),
-            secrets,
             vbucket_mask: settings.vbuckets - 1,
             vbuckets,
-            heap: BlockHeap::new(Arc::clone(&tenant)),
+            ground: Ground { heap: BlockHeap::new(Arc::clone(&tenant)), tenant, quiescence, slot, secrets },
             meters: Shards::new(threads, Meter::COUNT),
             sweeper: Mutex::new(Sweeper::default()),
-            quiescence,
             doorbell,
-            tenant,
             settings,
         })
     }
@@ -159,10 +151,10 @@ impl Bucket {
         self.gone.store(true, Relaxed);
     }
     pub(crate) fn slot(&self) -> usize {
-        self.slot
+        self.ground.slot
     }
     pub(crate) fn tenant(&self) -> &Arc<Tenant> {
-        &self.tenant
+        &self.ground.tenant
     }
     /// Number of vBuckets, a power of two.
     pub fn vbuckets(&self) -> u16 {
@@ -180,7 +172,7 @@ impl Bucket {
     #[inline]
     pub fn locate_in(&self, key: Key<'_>, vb: VbId) -> Place {
         debug_assert!(vb.0 <= self.vbucket_mask);
-        Place { vb: VbId(vb.0 & self.vbucket_mask), hash: index::hash(key, &self.secrets) }
+        Place { vb: VbId(vb.0 & self.vbucket_mask), hash: index::hash(key, &self.ground.secrets) }
     }
 
     /// Starts loading the vBucket of a place.
@@ -204,7 +196,7 @@ impl Bucket {
     /// Starts loading the item of a place, `bytes` of it. As [`Bucket::prefetch_line`].
     #[inline]
     pub fn prefetch_item(&self, at: Place, bytes: usize) {
-        self.vbucket(at.vb).prefetch_item(&self.heap, at.hash, bytes);
+        self.vbucket(at.vb).prefetch_item(&self.ground.heap, at.hash, bytes);
     }
 
     #[inline]
@@ -229,33 +221,24 @@ impl Bucket {
     }
 
     /// Locks a vBucket for the calling thread.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock<'c>(&'c self, cx: &'c mut Cx, vb: VbId) -> Locked<'c> {
-        if cx.caches.get(self.slot).is_none_or(Option::is_none) {
+        if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
             self.open_cache(cx);
         }
-        let now = cx.now;
-        let Some(Some(held)) = cx.caches.get_mut(self.slot) else { unreachable!("opened above") };
+        let Some(Some(held)) = cx.caches.get_mut(self.slot()) else { unreachable!("opened above") };
         held.used = true;
-        let memory = Memory {
-            tenant: &self.tenant,
-            heap: &self.heap,
-            cache: &mut held.cache,
-            retired: &mut cx.retired,
-            quiescence: &self.quiescence,
-            slot: self.slot,
-            owner: vb.0,
-        };
-        self.vbucket(vb).lock(&self.tenant, memory, now, &self.secrets)
+        let (cache, retired) = (&mut held.cache, &mut cx.retired);
+        self.vbucket(vb).lock(Memory { ground: &self.ground, cache, retired, owner: vb.0 }, &cx.now)
     }
 
     #[cold]
     fn open_cache(&self, cx: &mut Cx) {
-        if cx.caches.len() <= self.slot {
-            cx.caches.resize_with(self.slot + 1, || None);
+        if cx.caches.len() <= self.slot() {
+            cx.caches.resize_with(self.slot() + 1, || None);
         }
-        let cache = self.tenant.cache(cx.thread);
-        cx.caches[self.slot] = Some(Held { tenant: Arc::clone(&self.tenant), cache, used: true });
+        let cache = self.ground.tenant.cache(cx.thread);
+        cx.caches[self.slot()] = Some(Held { tenant: Arc::clone(&self.ground.tenant), cache, used: true });
     }
 
     /// GET: calls `f` with the live document under the lock, then marks it accessed. Counts hits and misses.
@@ -267,17 +250,27 @@ impl Bucket {
         at: Place,
         f: impl FnOnce(Option<Document<'_>>) -> R,
     ) -> R {
-        let (result, hit, met) = self.with_entry(cx, key, at, |entry| {
-            let mut hit = false;
-            let result = entry.read(|document| {
-                hit = document.is_some();
-                f(document)
-            });
-            (result, hit, entry.met())
-        });
+        if self.flush_at_s.load(Relaxed) != 0 {
+            self.flush_when_due(cx);
+        }
+        let mut locked = self.lock(cx, at.vb);
+        let (mut outcome, mut dead) = (Meter::GetMisses, None);
+        let result = match locked.live(key, at.hash) {
+            Some(present) => {
+                outcome = Meter::GetHits;
+                let result = f(Some(Document::new(&locked, &present)));
+                locked.record_access(present);
+                result
+            }
+            None => {
+                dead = locked.remove_dead(key, at.hash);
+                f(None)
+            }
+        };
+        drop(locked);
         self.count(cx, Meter::CmdGet, 1);
-        self.count(cx, if hit { Meter::GetHits } else { Meter::GetMisses }, 1);
-        match met {
+        self.count(cx, outcome, 1);
+        match dead {
             None => {}
             Some(Dead::Expired) => self.count(cx, Meter::GetExpired, 1),
             Some(Dead::Flushed) => self.count(cx, Meter::GetFlushed, 1),
@@ -287,8 +280,49 @@ impl Bucket {
 
     /// SET, ADD, REPLACE, APPEND, PREPEND, CAS: one conditional store. Locked documents: [`KvError::Locked`] unless the
     /// CAS is the lock's (which also unlocks).
-    #[inline]
+    #[inline(always)]
     pub fn mutate(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        mutation: Mutation<'_>,
+    ) -> Result<Mutated, KvError> {
+        if let Mutation { kind: StoreKind::Set, cas: 0, store } = &mutation
+            && let Store { expiry: Expiry::At(0), value: Value::Bytes(value), new_cas: 0, .. } = store
+            && let Some(mutated) = self.overwrite(cx, key, at, store.flags, store.datatype, value)
+        {
+            return Ok(mutated);
+        }
+        self.mutate_any(cx, key, at, mutation)
+    }
+
+    /// The commonest mutation: a plain SET of another value of much the same size over a small document, without a condition or an
+    /// expiry. Its arguments stay in registers; `None`, with nothing changed: it is something else.
+    #[inline(always)]
+    fn overwrite(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        flags: u32,
+        datatype: u8,
+        value: &[u8],
+    ) -> Option<Mutated> {
+        self.admit(cx, key.bytes.len() + value.len()).ok()?;
+        if self.flush_at_s.load(Relaxed) != 0 {
+            return None;
+        }
+        let mut locked = self.lock(cx, at.vb);
+        let present = locked.live(key, at.hash)?;
+        let (cas, seqno) = locked.overwrite(present, 0, datatype, flags, value)?;
+        drop(locked);
+        self.count(cx, Meter::CmdSet, 1);
+        self.count(cx, Meter::TotalItems, 1);
+        Some(Mutated { cas, seqno, vb_uuid: self.vb_uuid(at.vb) })
+    }
+
+    fn mutate_any(
         &self,
         cx: &mut Cx,
         key: Key<'_>,
@@ -399,8 +433,8 @@ impl Bucket {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
-        let (used, budget) = (self.tenant.used() + bytes as u64, self.tenant.budget());
-        if used <= budget / 1000 * HIGH_WATERMARK && !self.tenant.wants_measure() {
+        let (used, budget) = (self.ground.tenant.used() + bytes as u64, self.ground.tenant.budget());
+        if used <= budget / 1000 * HIGH_WATERMARK && !self.ground.tenant.wants_measure() {
             return Ok(());
         }
         self.admit_under_pressure(cx, bytes as u64)
@@ -408,16 +442,16 @@ impl Bucket {
 
     #[cold]
     fn admit_under_pressure(&self, cx: &mut Cx, bytes: u64) -> Result<(), KvError> {
-        if self.settings.eviction == Eviction::AutoDelete || self.tenant.wants_measure() {
+        if self.settings.eviction == Eviction::AutoDelete || self.ground.tenant.wants_measure() {
             self.doorbell.ring();
         }
-        let limit = self.tenant.budget() / 1000 * REFUSE_WATERMARK;
-        if self.tenant.used() + bytes <= limit {
+        let limit = self.ground.tenant.budget() / 1000 * REFUSE_WATERMARK;
+        if self.ground.tenant.used() + bytes <= limit {
             return Ok(());
         }
         if self.settings.eviction == Eviction::AutoDelete && bytes < limit {
             self.make_room(cx, limit - bytes);
-            if self.tenant.used() + bytes <= limit {
+            if self.ground.tenant.used() + bytes <= limit {
                 return Ok(());
             }
         }
@@ -428,12 +462,12 @@ impl Bucket {
     pub fn prepare_large(&self, cx: &mut Cx, key: Key<'_>, value_len: usize) -> Result<LargeItem, KvError> {
         self.admit(cx, key.bytes.len() + value_len)?;
         let value_offset = index::large_value_offset(index::stored_key_len(key));
-        if cx.caches.get(self.slot).is_none_or(Option::is_none) {
+        if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
             self.open_cache(cx);
         }
-        let Some(Some(held)) = cx.caches.get_mut(self.slot) else { return Err(KvError::NoMemory) };
+        let Some(Some(held)) = cx.caches.get_mut(self.slot()) else { return Err(KvError::NoMemory) };
         held.used = true;
-        let block = LargeBlock::new(&self.tenant, &mut held.cache, value_offset + value_len)
+        let block = LargeBlock::new(&self.ground.tenant, &mut held.cache, value_offset + value_len)
             .ok_or(KvError::NoMemory)?;
         // Reserved means visible to everybody who asks for memory next.
         held.tenant.publish(&mut held.cache);
@@ -442,7 +476,7 @@ impl Bucket {
 
     /// Charges (or with a negative number, releases) a connection's buffers to the bucket.
     pub fn charge_buffers(&self, bytes: i64) {
-        self.tenant.count_shared(Gauge::InFlight, bytes);
+        self.ground.tenant.count_shared(Gauge::InFlight, bytes);
     }
 
     /// Keeps the items of every vBucket in the order of their seqnos, for who reads them so; or no longer.
@@ -538,28 +572,28 @@ impl Bucket {
 
     /// The bucket's memory figures; measures resident memory now.
     pub fn memory(&self) -> MemoryFigures {
-        let resident = self.tenant.measure().resident as u64;
+        let resident = self.ground.tenant.measure().resident as u64;
         MemoryFigures { resident, ..self.accounts() }
     }
 
     /// The bucket's accounts without a measurement: `resident` is what the budget is held against.
     pub fn accounts(&self) -> MemoryFigures {
-        let gauge = |gauge| self.tenant.gauge(gauge);
+        let gauge = |gauge| self.ground.tenant.gauge(gauge);
         MemoryFigures {
             payload: gauge(Gauge::Payload),
             metadata: gauge(Gauge::Metadata),
             index: gauge(Gauge::Index),
             allocated: gauge(Gauge::Items) + gauge(Gauge::Index),
             in_flight: gauge(Gauge::InFlight),
-            resident: self.tenant.used(),
-            budget: self.tenant.budget(),
+            resident: self.ground.tenant.used(),
+            budget: self.ground.tenant.budget(),
             items: gauge(Gauge::Count),
         }
     }
 
     /// Changes the budget at run time (`cache_memlimit`).
     pub fn set_budget(&self, bytes: u64) {
-        self.tenant.set_budget(bytes);
+        self.ground.tenant.set_budget(bytes);
         self.doorbell.ring();
     }
 
@@ -574,6 +608,9 @@ impl Bucket {
 /// A document's version must be `cas` (0 = any), and its lock, if any, the caller's.
 #[inline(always)]
 fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> {
+    if cas == 0 && !entry.may_be_locked() {
+        return if entry.exists() { Ok(()) } else { Err(KvError::NotFound) };
+    }
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
     if document.is_locked() {
         return if document.cas() == cas { Ok(()) } else { Err(KvError::Locked) };

@@ -13,97 +13,102 @@ pub const LOCKED_CAS: u64 = u64::MAX;
 #[derive(Clone, Copy)]
 pub struct Document<'a> {
     locked: &'a Locked<'a>,
-    present: Present,
-    header: Header,
+    present: &'a Present,
 }
 
 impl<'a> Document<'a> {
     #[inline]
-    pub(crate) fn new(locked: &'a Locked<'a>, present: Present, header: Header) -> Self {
-        Self { locked, present, header }
+    pub(crate) fn new(locked: &'a Locked<'a>, present: &'a Present) -> Self {
+        Self { locked, present }
+    }
+
+    /// Read anew by each method, which keeps of it what it needs: a copy that is handed around costs more.
+    #[inline(always)]
+    fn header(&self) -> Header {
+        self.locked.header(*self.present)
     }
 
     /// The value's bytes.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
-        self.locked.value(self.present, &self.header)
+        self.locked.value(*self.present, &self.header())
     }
 
     /// A handle that keeps a large value where it is, to be sent after the lock is gone; `None` for small values.
     #[inline]
     pub fn pin(&self) -> Option<PinnedValue> {
-        self.locked.pin(self.present, &self.header).map(PinnedValue)
+        self.locked.pin(*self.present, &self.header()).map(PinnedValue)
     }
 
     /// The client's flags.
     #[inline]
     pub fn flags(&self) -> u32 {
-        self.header.flags
+        self.header().flags
     }
 
     /// Absolute expiry, seconds since 1970; 0 = never.
     #[inline]
     pub fn expiry(&self) -> u32 {
-        self.header.expiry
+        self.header().expiry
     }
 
     /// The CAS, also while the document is locked; readers may see [`Document::visible_cas`].
     #[inline]
     pub fn cas(&self) -> u64 {
-        self.header.cas
+        self.header().cas
     }
 
     /// The CAS readers may see: [`LOCKED_CAS`] while the document is locked.
     #[inline]
     pub fn visible_cas(&self) -> u64 {
-        if self.is_locked() { LOCKED_CAS } else { self.header.cas }
+        if self.is_locked() { LOCKED_CAS } else { self.header().cas }
     }
 
     /// Whether the document is locked now (GET_LOCKED).
     #[inline]
     pub fn is_locked(&self) -> bool {
-        self.locked.locked_until(self.header.seqno).is_some()
+        self.locked.locked_until(self.header().seqno).is_some()
     }
 
     /// Sequence number within the vBucket.
     pub fn seqno(&self) -> u64 {
-        self.header.seqno
+        self.header().seqno
     }
 
     /// Revision number (48 bits).
     pub fn rev(&self) -> u64 {
-        self.header.rev
+        self.header().rev
     }
 
     /// Datatype bits: 1 JSON.
     #[inline]
     pub fn datatype(&self) -> u8 {
-        self.header.datatype
+        self.header().datatype
     }
 
     /// Meta protocol: read at least once since it was stored, this access not counted.
     pub fn fetched(&self) -> bool {
-        self.header.marks & mark::FETCHED != 0
+        self.header().marks & mark::FETCHED != 0
     }
 
     /// Meta protocol: marked stale by an invalidation.
     pub fn is_stale(&self) -> bool {
-        self.header.marks & mark::STALE != 0
+        self.header().marks & mark::STALE != 0
     }
 
     /// Meta protocol: somebody was already told to recache it.
     pub fn win_sent(&self) -> bool {
-        self.header.marks & mark::WIN_SENT != 0
+        self.header().marks & mark::WIN_SENT != 0
     }
 
     /// Seconds since the last access, or since it was stored (20 bits, wraps after 12 days).
     pub fn idle_s(&self) -> u32 {
-        self.locked.now.unix_s.wrapping_sub(self.header.accessed) & 0xf_ffff
+        self.locked.now.unix_s.wrapping_sub(self.header().accessed) & 0xf_ffff
     }
 
     /// Key, value and item header in bytes, as stored.
     pub fn item_size(&self) -> usize {
-        self.header.item_size()
+        self.header().item_size()
     }
 }
 

@@ -1,6 +1,6 @@
 //! One key under its vBucket's lock: the primitive from which every command is made.
 
-use crate::index::{Dead, Header, Locked, Lookup, NewValue, Present, VALUE_MAX, large_value_offset, mark};
+use crate::index::{Header, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
 use crate::session::LARGE_VALUE;
 use crate::{Document, Expiry, Key, KvError, Mutated, Store, Value};
 
@@ -12,28 +12,23 @@ pub struct Entry<'v> {
     hash: u64,
     vb_uuid: u64,
     present: Option<Present>,
-    met: Option<Dead>,
 }
 
 impl<'v> Entry<'v> {
     #[inline(always)]
-    pub(crate) fn new(mut locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
-        let (present, met) = match locked.look_up(key, hash) {
-            Lookup::Live(present) => (Some(present), None),
-            Lookup::Missing => (None, None),
-            Lookup::Was(dead) => (None, Some(dead)),
-        };
-        Self { locked, key, hash, vb_uuid, present, met }
+    pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
+        // Looked up in its place: moving what was just written stalls the processor.
+        let mut entry = Self { locked, key, hash, vb_uuid, present: None };
+        entry.present = entry.locked.live(key, hash);
+        if entry.present.is_none() {
+            entry.locked.remove_dead(key, hash);
+        }
+        entry
     }
 
     #[inline]
     pub(crate) fn armed_s(&self) -> u32 {
         self.locked.armed_s()
-    }
-
-    /// What the lookup met instead of a live document.
-    pub(crate) fn met(&self) -> Option<Dead> {
-        self.met
     }
 
     #[inline]
@@ -44,26 +39,27 @@ impl<'v> Entry<'v> {
     /// The live document, if there is one.
     #[inline]
     pub fn document(&self) -> Option<Document<'_>> {
-        self.current().map(|(present, header)| Document::new(&self.locked, present, header))
+        self.present.as_ref().map(|present| Document::new(&self.locked, present))
+    }
+
+    /// Whether there is a live document.
+    #[inline]
+    pub fn exists(&self) -> bool {
+        self.present.is_some()
+    }
+
+    /// Whether the document may be locked: asked before looking closer.
+    #[inline]
+    pub(crate) fn may_be_locked(&self) -> bool {
+        self.locked.has_document_locks()
     }
 
     /// Marks the document read now: fetched bit, last access, frequency. ([`crate::Bucket::read`] does it itself.)
     #[inline]
     pub fn record_access(&mut self) {
-        if let Some((present, header)) = self.current() {
-            self.locked.record_access(present, &header);
+        if let Some(present) = self.present {
+            self.locked.record_access(present);
         }
-    }
-
-    /// Reads, then marks the document read: `f` sees it as it was before.
-    #[inline]
-    pub(crate) fn read<R>(&mut self, f: impl FnOnce(Option<Document<'_>>) -> R) -> R {
-        let current = self.current();
-        let result = f(current.map(|(present, header)| Document::new(&self.locked, present, header)));
-        if let Some((present, header)) = current {
-            self.locked.record_access(present, &header);
-        }
-        result
     }
 
     fn mutated(&self, cas: u64, seqno: u64) -> Mutated {

@@ -138,6 +138,15 @@ pub(crate) fn stored_key_len(key: Key<'_>) -> usize {
     collection_prefix(key.collection).1 + key.bytes.len()
 }
 
+/// Where a new value goes in an item that is overwritten in place.
+pub(crate) struct Room {
+    pub(crate) old_len: usize,
+    key_len: u64,
+    offset: usize,
+    words: u8,
+    rev: u64,
+}
+
 /// A pointer to an item. Copyable and dangling at will: every method that looks needs the item's lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ItemPtr(pub(crate) NonNull<u8>);
@@ -189,9 +198,9 @@ impl ItemPtr {
         }
     }
 
-    /// Notes an access at `now_s`; writes only when something changes.
+    /// Notes an access at `now_s`; writes only when something changes, and gives whether it does.
     #[inline]
-    pub(crate) unsafe fn record_access(self, now_s: u32) {
+    pub(crate) unsafe fn record_access(self, now_s: u32) -> bool {
         // SAFETY: see the impl.
         unsafe {
             let old = self.shape();
@@ -200,6 +209,7 @@ impl ItemPtr {
             if new != old {
                 *self.word(2) = new;
             }
+            new != old
         }
     }
 
@@ -228,7 +238,7 @@ impl ItemPtr {
     }
 
     /// Reads the whole header.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn header(self) -> Header {
         // SAFETY: see the impl.
         unsafe {
@@ -286,6 +296,58 @@ impl ItemPtr {
                     words = words.add(1);
                 }
             }
+        }
+    }
+
+    /// Room for a new value over the present one: a small item without expiry that keeps its words and its size class.
+    #[inline]
+    pub(crate) unsafe fn room_for(self, flags: u32, value_len: usize) -> Option<Room> {
+        // SAFETY: see the impl.
+        let (shape, order) = unsafe { (self.shape(), *self.word(1)) };
+        let marks = (shape >> MARK_SHIFT) as u8;
+        let words = if flags == 0 { 0 } else { mark::HAS_FLAGS };
+        let rev = order >> SEQNO_BITS;
+        if marks & (mark::WORDS | mark::LARGE | mark::EXPIRY_QUEUED) != words
+            || rev == (1 << REV_LOW_BITS) - 1
+        {
+            return None;
+        }
+        let old_len = (shape & ((1 << VALUE_LEN_BITS) - 1)) as usize;
+        let key_len = shape >> KEY_LEN_SHIFT & ((1 << KEY_LEN_BITS) - 1);
+        let offset = key_offset(words) + key_len as usize;
+        let fits = old_len == value_len
+            || memory::size_class(offset + old_len) == memory::size_class(offset + value_len);
+        fits.then_some(Room { old_len, key_len, offset, words, rev })
+    }
+
+    /// Writes a new version over an item, into the room just found.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a header, kept in registers")]
+    pub(crate) unsafe fn overwrite(
+        self,
+        room: &Room,
+        cas: u64,
+        seqno: u64,
+        datatype: u8,
+        accessed: u32,
+        flags: u32,
+        value: &[u8],
+    ) {
+        debug_assert!(value.len() <= VALUE_MAX && seqno >> SEQNO_BITS == 0);
+        let shape = value.len() as u64
+            | room.key_len << KEY_LEN_SHIFT
+            | u64::from(datatype & ((1 << DATATYPE_BITS) - 1)) << DATATYPE_SHIFT
+            | u64::from(room.words) << MARK_SHIFT
+            | u64::from(accessed) << ACCESS_SHIFT;
+        // SAFETY: see the impl; the allocation has room for the value at this offset, and `value` lies elsewhere.
+        unsafe {
+            *self.word(0) = cas;
+            *self.word(1) = seqno | (room.rev + 1) << SEQNO_BITS;
+            *self.word(2) = shape;
+            if room.words != 0 {
+                *self.0.add(HEADER).cast::<u32>().as_ptr() = flags;
+            }
+            self.0.add(room.offset).copy_from_nonoverlapping(NonNull::from(value).cast(), value.len());
         }
     }
 

@@ -11,5 +11,5 @@ pub(crate) mod vbucket;
 mod wheel;
 
 pub(crate) use item::{Header, VALUE_MAX, large_value_offset, mark, stored_key_len};
-pub(crate) use table::{Hand, HashPart, Memory, Retired};
-pub(crate) use vbucket::{Dead, Locked, Lookup, NewValue, Present, VBucket, hash};
+pub(crate) use table::{Ground, Hand, HashPart, Memory, Retired};
+pub(crate) use vbucket::{Dead, Locked, NewValue, Present, VBucket, hash};

@@ -22,10 +22,12 @@
 //! atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not freed.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use arrayvec::ArrayVec;
 use memory::{BlockHeap, Gauge, ItemHeap, Location, Quiescence, Tenant, TenantCache, quiescence::Stamp};
+use rapidhash::v3::RapidSecrets;
 
 const TAG_BITS: u32 = 11;
 const RANK_BITS: u32 = 8;
@@ -72,14 +74,22 @@ impl Retired {
     }
 }
 
-/// What the table needs to allocate and retire.
+/// What all vBuckets of a bucket stand on.
+pub(crate) struct Ground {
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) heap: BlockHeap,
+    pub(crate) quiescence: Arc<Quiescence>,
+    /// The bucket's place among a thread's caches.
+    pub(crate) slot: usize,
+    /// Of the hash of its keys.
+    pub(crate) secrets: RapidSecrets,
+}
+
+/// What a vBucket needs to allocate, free and retire. Handed on by every operation: kept small.
 pub(crate) struct Memory<'a> {
-    pub(crate) tenant: &'a Tenant,
-    pub(crate) heap: &'a BlockHeap,
+    pub(crate) ground: &'a Ground,
     pub(crate) cache: &'a mut TenantCache,
     pub(crate) retired: &'a mut Vec<Retired>,
-    pub(crate) quiescence: &'a Quiescence,
-    pub(crate) slot: usize,
     /// The vBucket's number.
     pub(crate) owner: u16,
 }
@@ -87,7 +97,7 @@ pub(crate) struct Memory<'a> {
 impl Memory<'_> {
     /// `words` zeroed atomics.
     fn allocate(&mut self, words: usize) -> Option<NonNull<AtomicU64>> {
-        let block = self.tenant.allocate(self.cache, words * 8, Gauge::Index)?.cast::<AtomicU64>();
+        let block = self.ground.tenant.allocate(self.cache, words * 8, Gauge::Index)?.cast::<AtomicU64>();
         for index in 0..words {
             // SAFETY: the block holds `words` words and is aligned to 16.
             unsafe { block.add(index).write(AtomicU64::new(0)) };
@@ -97,8 +107,8 @@ impl Memory<'_> {
 
     /// Frees a block that was reachable until now, when nobody peeks at it any more.
     fn retire(&mut self, block: NonNull<AtomicU64>, words: usize) {
-        let stamp = self.quiescence.stamp();
-        self.retired.push(Retired { stamp, slot: self.slot, block: block.cast(), size: words * 8 });
+        let stamp = self.ground.quiescence.stamp();
+        self.retired.push(Retired { stamp, slot: self.ground.slot, block: block.cast(), size: words * 8 });
     }
 }
 
@@ -162,6 +172,15 @@ impl Group {
         debug_assert!(index < self.lines * LINE_SLOTS);
         // SAFETY: the group has that many slots; it is live under the lock, or peeked at within a quiescence section.
         unsafe { self.slots.add(index).as_ref() }
+    }
+
+    /// Which slots of a line have the tag, a bit each. Without branches: where a match lies cannot be foretold.
+    #[inline]
+    fn matches(&self, line: usize, tag: u64) -> u32 {
+        (0..LINE_SLOTS).fold(0, |bits, index| {
+            let slot = Slot(self.slot(line * LINE_SLOTS + index).load(Relaxed));
+            bits | u32::from(slot.tag() == tag) << index
+        })
     }
 
     fn next_line(self, line: usize) -> usize {
@@ -257,9 +276,9 @@ impl Directory {
     fn groups(&self) -> usize {
         self.word(0).load(Acquire) as usize
     }
+    /// An entry that was within the directory when its number of groups was read: whoever peeks may find it merged away.
     #[inline]
     fn group(&self, index: usize) -> Option<Group> {
-        debug_assert!(index < self.groups());
         Group::unpack(self.word(1 + index).load(Acquire))
     }
     fn set_group(&self, index: usize, group: Option<Group>) {
@@ -332,23 +351,25 @@ impl Root {
     #[inline]
     pub(crate) fn prefetch_item(&self, heap: &BlockHeap, hash: u64, bytes: usize) {
         let Some(group) = self.peek(hash) else { return };
-        let (tag, home) = (tag_of(hash), group.home(tag_of(hash)) * LINE_SLOTS);
-        for index in home..home + LINE_SLOTS {
-            let slot = Slot(group.slot(index).load(Relaxed));
-            if slot.tag() == tag
-                && let Some(location) = slot.location()
-            {
+        let tag = tag_of(hash);
+        let home = group.home(tag);
+        let mut matches = group.matches(home, tag);
+        while matches != 0 {
+            let index = home * LINE_SLOTS + matches.trailing_zeros() as usize;
+            matches &= matches - 1;
+            if let Some(location) = Slot(group.slot(index).load(Relaxed)).location() {
                 let item = heap.address(location).as_ptr();
-                let end = (item as usize + bytes).div_ceil(LINE_BYTES) - item as usize / LINE_BYTES;
-                for line in 0..end {
+                // As many steps for every item of a size, wherever it begins in its first line.
+                for line in 0..bytes.div_ceil(LINE_BYTES) {
                     prefetch(item.wrapping_add(line * LINE_BYTES));
                 }
+                prefetch(item.wrapping_add(bytes.saturating_sub(1)));
             }
         }
     }
 
     /// The item of this hash for which `is` holds.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(Location) -> bool) -> Option<Found> {
         let directory = self.directory()?;
         let at = group_of(hash, directory.groups());
@@ -356,18 +377,17 @@ impl Root {
         let tag = tag_of(hash);
         let mut line = group.home(tag);
         for _ in 0..group.lines {
-            let mut full = true;
-            for index in line * LINE_SLOTS..(line + 1) * LINE_SLOTS {
-                let slot = Slot(group.slot(index).load(Relaxed));
-                full &= slot.0 != 0;
-                if slot.tag() == tag
-                    && let Some(location) = slot.location()
+            let mut matches = group.matches(line, tag);
+            while matches != 0 {
+                let index = line * LINE_SLOTS + matches.trailing_zeros() as usize;
+                matches &= matches - 1;
+                if let Some(location) = Slot(group.slot(index).load(Relaxed)).location()
                     && is(location)
                 {
                     return Some(Found { group: at, index, location });
                 }
             }
-            if !full {
+            if !group.line_is_full(line) {
                 return None;
             }
             line = group.next_line(line);
@@ -536,7 +556,7 @@ impl Root {
         };
         for index in 0..group.lines * LINE_SLOTS {
             if let Some(location) = Slot(group.slot(index).load(Relaxed)).location() {
-                prefetch(memory.heap.address(location).as_ptr());
+                prefetch(memory.ground.heap.address(location).as_ptr());
             }
         }
         let (mut staying, mut leaving) = (GroupSlots::new(), GroupSlots::new());

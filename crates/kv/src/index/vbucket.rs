@@ -9,9 +9,8 @@
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::Arc;
 
-use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, Tenant, TenantVec, large};
+use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantVec, large};
 use rapidhash::v3::RapidSecrets;
 
 use super::item::{Header, ItemPtr, mark, stored_key_len};
@@ -76,14 +75,6 @@ pub(crate) enum Dead {
     Flushed,
 }
 
-/// What a lookup met.
-pub(crate) enum Lookup {
-    Live(Present),
-    Missing,
-    /// It was there, and has been removed now.
-    Was(Dead),
-}
-
 /// The bytes of a new value.
 pub(crate) enum NewValue<'a> {
     /// Two slices, one after the other: a whole value, or an old and a new part.
@@ -141,16 +132,10 @@ impl VBucket {
         self.root.prefetch_item(heap, hash, bytes);
     }
 
-    /// Takes the lock. `hash_of` is the bucket's hash of a stored key.
-    #[inline]
-    pub(crate) fn lock<'v>(
-        &'v self,
-        tenant: &'v Arc<Tenant>,
-        memory: Memory<'v>,
-        now: Now,
-        secrets: &'v RapidSecrets,
-    ) -> Locked<'v> {
-        Locked { root: &self.root, state: self.state.lock(), tenant, memory, now, armed_s: u32::MAX, secrets }
+    /// Takes the lock.
+    #[inline(always)]
+    pub(crate) fn lock<'v>(&'v self, memory: Memory<'v>, now: &'v Now) -> Locked<'v> {
+        Locked { root: &self.root, state: self.state.lock(), memory, now, armed_s: u32::MAX }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -174,39 +159,45 @@ impl VBucket {
 pub(crate) struct Locked<'v> {
     root: &'v Root,
     state: LockGuard<'v, State>,
-    tenant: &'v Arc<Tenant>,
     memory: Memory<'v>,
-    pub(crate) now: Now,
+    pub(crate) now: &'v Now,
     armed_s: u32,
-    secrets: &'v RapidSecrets,
 }
 
 impl<'v> Locked<'v> {
+    #[inline]
     fn item(&self, location: Location) -> ItemPtr {
-        ItemPtr(self.memory.heap.address(location))
+        ItemPtr(self.memory.ground.heap.address(location))
     }
 
     fn hash_of(&self, location: Location) -> u64 {
         // SAFETY: the location is in the table and the lock is held.
         let stored = unsafe { self.item(location).stored_key() };
-        hash_stored(stored, self.secrets)
+        hash_stored(stored, &self.memory.ground.secrets)
     }
 
-    /// Finds a key's item; removes it if it is dead.
+    /// Finds a key's item if it is alive; a dead one stays as it is.
     #[inline(always)]
-    pub(crate) fn look_up(&mut self, key: Key<'_>, hash: u64) -> Lookup {
-        let heap = self.memory.heap;
+    pub(crate) fn live(&self, key: Key<'_>, hash: u64) -> Option<Present> {
+        let present = self.find(key, hash)?;
+        self.death(present.item).is_none().then_some(present)
+    }
+
+    /// Removes what is left of a key that was not found alive, if anything is.
+    #[inline]
+    pub(crate) fn remove_dead(&mut self, key: Key<'_>, hash: u64) -> Option<Dead> {
+        let present = self.find(key, hash)?;
+        let dead = self.death(present.item)?;
+        self.remove(present);
+        Some(dead)
+    }
+
+    #[inline(always)]
+    fn find(&self, key: Key<'_>, hash: u64) -> Option<Present> {
+        let heap = &self.memory.ground.heap;
         // SAFETY: the locations come from the table and the lock is held.
-        let found = self.root.find(hash, |location| unsafe { ItemPtr(heap.address(location)).is(key) });
-        let Some(found) = found else { return Lookup::Missing };
-        let present = Present { found, item: self.item(found.location) };
-        match self.death(present.item) {
-            None => Lookup::Live(present),
-            Some(dead) => {
-                self.remove(present);
-                Lookup::Was(dead)
-            }
-        }
+        let found = self.root.find(hash, |location| unsafe { ItemPtr(heap.address(location)).is(key) })?;
+        Some(Present { found, item: self.item(found.location) })
     }
 
     #[inline]
@@ -222,7 +213,7 @@ impl<'v> Locked<'v> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn header(&self, present: Present) -> Header {
         // SAFETY: the item is in the table and the lock is held.
         unsafe { present.item.header() }
@@ -242,17 +233,20 @@ impl<'v> Locked<'v> {
         }
         // SAFETY: the item is large, in the table, and the lock is held.
         Some(unsafe {
-            Pin::new(self.tenant, present.item.0, header.item_size(), ItemPtr::value_offset(header))
+            Pin::new(
+                &self.memory.ground.tenant,
+                present.item.0,
+                header.item_size(),
+                ItemPtr::value_offset(header),
+            )
         })
     }
 
     /// Notes that a client read the item.
     #[inline]
-    pub(crate) fn record_access(&mut self, present: Present, header: &Header) {
-        let now_s = self.now.unix_s & 0xf_ffff;
-        if header.accessed != now_s || header.marks & mark::FETCHED == 0 {
-            // SAFETY: the item is in the table and the lock is held.
-            unsafe { present.item.record_access(now_s) }
+    pub(crate) fn record_access(&mut self, present: Present) {
+        // SAFETY: the item is in the table and the lock is held.
+        if unsafe { present.item.record_access(self.now.unix_s & 0xf_ffff) } {
             let rank = rank::accessed(self.root.rank(&present.found));
             self.root.set_rank(&present.found, rank);
         }
@@ -285,6 +279,34 @@ impl<'v> Locked<'v> {
     pub(crate) fn set_cas(&mut self, present: Present, cas: u64) {
         // SAFETY: the item is in the table and the lock is held.
         unsafe { present.item.set_cas(cas) }
+    }
+
+    /// The commonest write: another value of the same size class over a small item, neither with an expiry. Gives CAS and seqno,
+    /// or `None` with nothing changed: then it takes [`Locked::write`].
+    #[inline]
+    pub(crate) fn overwrite(
+        &mut self,
+        present: Present,
+        new_cas: u64,
+        datatype: u8,
+        flags: u32,
+        value: &[u8],
+    ) -> Option<(u64, u64)> {
+        if self.has_document_locks() || self.state.order.is_some() {
+            return None;
+        }
+        // SAFETY: the item is in the table and the lock is held.
+        let room = unsafe { present.item.room_for(flags, value.len()) }?;
+        let (cas, seqno) = (self.next_cas(new_cas), self.state.high_seqno + 1);
+        let accessed = self.now.unix_s & 0xf_ffff;
+        // SAFETY: as above, and there is room.
+        unsafe { present.item.overwrite(&room, cas, seqno, datatype, accessed, flags, value) }
+        self.state.high_seqno = seqno;
+        let added = value.len().cast_signed() as i64 - room.old_len.cast_signed() as i64;
+        if added != 0 {
+            self.count(Gauge::Payload, added);
+        }
+        Some((cas, seqno))
     }
 
     /// Writes an item as `header` describes it, over `old` if there is one; gives it the next seqno, which is returned.
@@ -337,7 +359,7 @@ impl<'v> Locked<'v> {
                 moved
             }
             (None, value) => {
-                let (heap, seed) = (self.memory.heap, self.secrets);
+                let (heap, seed) = (&self.memory.ground.heap, &self.memory.ground.secrets);
                 let hash_of = |location| {
                     // SAFETY: the locations come from the table and the lock is held.
                     hash_stored(unsafe { ItemPtr(heap.address(location)).stored_key() }, seed)
@@ -348,7 +370,7 @@ impl<'v> Locked<'v> {
                 let location = self.place(key, &header, value)?;
                 self.root.insert(&mut self.state.table, hash, rank::NEW, location);
                 self.count(Gauge::Count, 1);
-                let heap = self.memory.heap;
+                let heap = &self.memory.ground.heap;
                 let found = self.root.find(hash, |at| at == location);
                 let Some(found) = found else { unreachable!("just inserted") };
                 Present { found, item: ItemPtr(heap.address(location)) }
@@ -367,7 +389,7 @@ impl<'v> Locked<'v> {
     /// Room for a large item of the same vBucket's tenant.
     pub(crate) fn new_large(&mut self, key_len: usize, value_len: usize) -> Result<LargeBlock, KvError> {
         let size = super::large_value_offset(key_len) + value_len;
-        LargeBlock::new(self.tenant, self.memory.cache, size).ok_or(KvError::NoMemory)
+        LargeBlock::new(&self.memory.ground.tenant, self.memory.cache, size).ok_or(KvError::NoMemory)
     }
 
     /// Writes the header of a large item anew; its value stays as it is. Gives the new seqno.
@@ -395,7 +417,7 @@ impl<'v> Locked<'v> {
     #[inline]
     fn reserve_seqno(&mut self, seqno: u64) -> Result<(), KvError> {
         if let Some(order) = &mut self.state.order
-            && !order.reserve(seqno, self.memory.tenant, self.memory.cache)
+            && !order.reserve(seqno, &self.memory.ground.tenant, self.memory.cache)
         {
             return Err(KvError::NoMemory);
         }
@@ -407,9 +429,9 @@ impl<'v> Locked<'v> {
     fn renumber(&mut self, old: Option<u64>, new: u64, location: Location) {
         self.state.high_seqno = new;
         if let Some(order) = &mut self.state.order {
-            order.push(new, location, self.memory.tenant, self.memory.cache);
+            order.push(new, location, &self.memory.ground.tenant, self.memory.cache);
             if let Some(old) = old {
-                order.retire(old, self.memory.tenant, self.memory.cache);
+                order.retire(old, &self.memory.ground.tenant, self.memory.cache);
             }
         }
     }
@@ -418,7 +440,7 @@ impl<'v> Locked<'v> {
     pub(crate) fn keep_order(&mut self, keep: bool) -> Result<(), KvError> {
         if !keep {
             if let Some(mut order) = self.state.order.take() {
-                order.clear(self.memory.tenant, self.memory.cache);
+                order.clear(&self.memory.ground.tenant, self.memory.cache);
             }
             return Ok(());
         }
@@ -436,11 +458,11 @@ impl<'v> Locked<'v> {
         items.sort_unstable_by_key(|(seqno, _)| *seqno);
         let mut order = Box::<SeqnoOrder>::default();
         for (seqno, location) in items {
-            if !order.reserve(seqno, self.memory.tenant, self.memory.cache) {
-                order.clear(self.memory.tenant, self.memory.cache);
+            if !order.reserve(seqno, &self.memory.ground.tenant, self.memory.cache) {
+                order.clear(&self.memory.ground.tenant, self.memory.cache);
                 return Err(KvError::NoMemory);
             }
-            order.push(seqno, location, self.memory.tenant, self.memory.cache);
+            order.push(seqno, location, &self.memory.ground.tenant, self.memory.cache);
         }
         self.state.order = Some(order);
         Ok(())
@@ -448,9 +470,9 @@ impl<'v> Locked<'v> {
 
     /// Calls `f` with seqno and header of every item, in the order of the seqnos; `false` if the order is not kept.
     pub(crate) fn in_order(&mut self, f: &mut dyn FnMut(u64, &Header)) -> bool {
-        let heap = self.memory.heap;
+        let heap = &self.memory.ground.heap;
         let Some(order) = &mut self.state.order else { return false };
-        order.iterate(self.memory.tenant, self.memory.cache, |seqno, location| {
+        order.iterate(&self.memory.ground.tenant, self.memory.cache, |seqno, location| {
             // SAFETY: a live slot names an item in the table, and the lock is held.
             f(seqno, &unsafe { ItemPtr(heap.address(location)).header() });
         });
@@ -514,9 +536,9 @@ impl<'v> Locked<'v> {
         self.root.remove(&mut self.state.table, &mut self.memory, &present.found);
         let is_empty = self.state.table.items == 0;
         if let Some(order) = &mut self.state.order {
-            order.retire(header.seqno, self.memory.tenant, self.memory.cache);
+            order.retire(header.seqno, &self.memory.ground.tenant, self.memory.cache);
             if is_empty {
-                order.clear(self.memory.tenant, self.memory.cache);
+                order.clear(&self.memory.ground.tenant, self.memory.cache);
             }
         }
         self.unlock_seqno(header.seqno);
@@ -532,6 +554,12 @@ impl<'v> Locked<'v> {
     }
 
     // ---- document locks -------------------------------------------------------------------------------------------
+
+    /// Whether any document of the vBucket may be locked.
+    #[inline]
+    pub(crate) fn has_document_locks(&self) -> bool {
+        self.state.rare.as_ref().is_some_and(|rare| !rare.locks.as_slice().is_empty())
+    }
 
     /// Until when a document is locked, if it is.
     #[inline]
@@ -549,7 +577,8 @@ impl<'v> Locked<'v> {
                 locks.remove(at);
             }
         }
-        let pushed = locks.push(self.memory.tenant, self.memory.cache, DocumentLock { seqno, until_s });
+        let pushed =
+            locks.push(&self.memory.ground.tenant, self.memory.cache, DocumentLock { seqno, until_s });
         if pushed { Ok(()) } else { Err(KvError::NoMemory) }
     }
 
@@ -559,7 +588,7 @@ impl<'v> Locked<'v> {
         {
             rare.locks.remove(at);
             if rare.locks.as_slice().is_empty() {
-                rare.locks.clear(self.memory.tenant, self.memory.cache);
+                rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
             }
         }
     }
@@ -571,7 +600,7 @@ impl<'v> Locked<'v> {
         taken.clear();
         let now_s = self.now.unix_s;
         let Some(rare) = &mut self.state.rare else { return (0, false) };
-        rare.wheel.take_due(now_s, SLICE_ITEMS, self.memory.tenant, self.memory.cache, taken);
+        rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.ground.tenant, self.memory.cache, taken);
         let mut freed = 0;
         for part in taken.iter() {
             let mut candidates = arrayvec::ArrayVec::<Found, 16>::new();
@@ -593,7 +622,7 @@ impl<'v> Locked<'v> {
                     break;
                 }
                 let Some(rare) = &mut self.state.rare else { break };
-                let _ = rare.wheel.enter(*part, expiry, now_s, self.memory.tenant, self.memory.cache);
+                let _ = rare.wheel.enter(*part, expiry, now_s, &self.memory.ground.tenant, self.memory.cache);
             }
         }
         let more =
@@ -677,8 +706,8 @@ impl<'v> Locked<'v> {
         if self.state.table.items == 0
             && let Some(mut rare) = self.state.rare.take()
         {
-            rare.wheel.clear(self.memory.tenant, self.memory.cache);
-            rare.locks.clear(self.memory.tenant, self.memory.cache);
+            rare.wheel.clear(&self.memory.ground.tenant, self.memory.cache);
+            rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
         }
     }
 
@@ -701,7 +730,7 @@ impl<'v> Locked<'v> {
         });
         if !queued_already {
             let wheel = &mut self.state.rare.get_or_insert_default().wheel;
-            let (tenant, cache) = (self.memory.tenant, &mut *self.memory.cache);
+            let (tenant, cache) = (&self.memory.ground.tenant, &mut *self.memory.cache);
             let due_s = wheel.enter(HashPart::of(hash), header.expiry, self.now.unix_s, tenant, cache);
             self.armed_s = self.armed_s.min(due_s.ok_or(KvError::NoMemory)?);
         }
@@ -714,8 +743,11 @@ impl<'v> Locked<'v> {
     fn place(&mut self, key: Key<'_>, header: &Header, value: NewValue<'_>) -> Result<Location, KvError> {
         match value {
             NewValue::Parts(first, second) => {
-                let location =
-                    self.memory.heap.allocate(self.memory.cache, header.item_size(), self.memory.owner);
+                let location = self.memory.ground.heap.allocate(
+                    self.memory.cache,
+                    header.item_size(),
+                    self.memory.owner,
+                );
                 let location = location.ok_or(KvError::NoMemory)?;
                 self.fill(self.item(location), key, header, first, second);
                 Ok(location)
@@ -753,15 +785,15 @@ impl<'v> Locked<'v> {
         // SAFETY: no slot names the item any more; its size and kind are what its header says.
         unsafe {
             if header.marks & mark::LARGE != 0 {
-                large::release(self.tenant, item.0, size);
+                large::release(&self.memory.ground.tenant, item.0, size);
             } else {
-                self.memory.heap.free(self.memory.cache, location, size);
+                self.memory.ground.heap.free(self.memory.cache, location, size);
             }
         }
     }
 
     fn count(&mut self, gauge: Gauge, amount: i64) {
-        self.tenant.count(self.memory.cache, gauge, amount);
+        self.memory.ground.tenant.count(self.memory.cache, gauge, amount);
     }
 
     fn uncount(&mut self, header: &Header) {

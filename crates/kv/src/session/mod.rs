@@ -64,6 +64,7 @@ pub enum Body<'a> {
 
 impl<'a> Body<'a> {
     /// As the value of a store.
+    #[inline]
     pub fn into_value(self) -> crate::Value<'a> {
         match self {
             Self::Inline(bytes) => crate::Value::Bytes(bytes),
@@ -121,6 +122,8 @@ struct Placed {
     collections: bool,
 }
 
+/// A wide tag: what is moved then consists of whole words.
+#[repr(u64)]
 enum Work<'a> {
     Text(wire_text::Command<'a>, &'a [u8]),
     TextRefused(wire_text::Command<'a>, Refusal),

@@ -55,7 +55,7 @@ pub struct Error {
 }
 
 /// Parses the request head at the start of `input`.
-#[inline]
+#[inline(always)]
 pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Request<'a>, Error> {
     let Some((raw, rest)) = input.split_first_chunk::<HEADER_LEN>() else {
         return short(input);

@@ -165,6 +165,7 @@ class Dormouse:
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
+        self.last_log = self.log()
         shutil.rmtree(self.data, ignore_errors=True)
         return code
 

@@ -144,6 +144,8 @@ def main(arguments):
         problems.append(f"exit code after SIGTERM: {code}")
     for text in problems:
         print(f"PROBLEM: {text}")
+    if problems:
+        print(f"the node's log:\n{node.last_log}")
     print("soak: " + ("passed" if not problems else f"{len(problems)} problems"))
     return 1 if problems else 0
 

@@ -18,6 +18,9 @@ BINARY_REFUSALS = (NO_MEMORY, TEMPORARY_FAILURE)
 
 READ_LIMIT = 1 << 17
 ANSWER_TIMEOUT_S = 60
+# How long a request that is cut off anyway waits for the server to take its bytes. Before it may stand requests whose
+# answers nobody reads: then the server rightly stops reading, and after a minute drops the peer.
+CUT_PATIENCE_S = 5
 
 
 class Wrong(Exception):
@@ -49,7 +52,10 @@ class Client:
         if length < 1 << 16:
             await asyncio.sleep(0)
         else:
-            await self.writer.drain()
+            try:
+                await asyncio.wait_for(self.writer.drain(), CUT_PATIENCE_S)
+            except asyncio.TimeoutError:
+                pass
         self.close()
 
     async def guarded(self, waiting):

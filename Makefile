@@ -1,11 +1,11 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lab soak differential
+.PHONY: help run test check lab soak differential ovsdb-differential ovsdb-crash
 
 DORMOUSE := $(or $(CARGO_TARGET_DIR),target)/release/dormouse
 
 help: ## What can be made
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
 
 run: ## Build and start a node on loopback with the ephemeral bucket "default"
 	cargo build --release --locked --bin dormouse
@@ -26,3 +26,9 @@ soak: ## Ten minutes of everything at once (SOAK_SECONDS=60 for a slice)
 
 differential: ## Random scripts against memcached with a seed of the moment, for ten minutes
 	DIFFERENTIAL_SEED=$${DIFFERENTIAL_SEED:-$$(date +%s)} DIFFERENTIAL_SECONDS=$${DIFFERENTIAL_SECONDS:-600} tests/run.sh install build differential
+
+ovsdb-differential: ## Random transactions against Debian's ovsdb-server with a seed of the moment, for ten minutes
+	OVSDB_SECONDS=$${OVSDB_SECONDS:-600} tests/run.sh install build ovsdb-differential
+
+ovsdb-crash: ## 200 rounds of killing the OVSDB server at random moments
+	OVSDB_CRASH_ROUNDS=$${OVSDB_CRASH_ROUNDS:-200} tests/run.sh install build ovsdb-crash

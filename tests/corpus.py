@@ -25,6 +25,43 @@ SASL = (
 )
 
 
+# The fuzzer takes the size of its pieces from the first byte.
+JSON = (
+    b'{"method":"transact","params":["T",{"op":"insert","table":"A","row":{"s":"\\u00e9\\n","n":-1.5e3}}],"id":0}',
+    b'{"id":0,"result":[{"uuid":["uuid","00112233-4455-6677-8899-aabbccddeeff"]},{},null],"error":null}',
+    b'{"method":"echo","params":["\\ud83d\\ude00",true,false,null,9223372036854775807,0.1,1e300],"id":"echo"} []',
+    b'{"method":"monitor","params":["T",null,{"A":[{"columns":["s"],"select":{"initial":false}}]}],"id":[1,{}]}\n{"a":[[[',
+    b'[1e400]', b'["\\ud83d\\u0041"]', b'[tru', b'{"a":01}',
+)
+
+TYPES = (
+    '"integer"', '"real"', '"boolean"', '"string"', '"uuid"', '{"key":"integer","min":0,"max":"unlimited"}',
+    '{"key":"string","value":"integer","min":0,"max":"unlimited"}', '{"key":"uuid","value":"boolean","min":0,"max":3}',
+    '{"key":{"type":"string","enum":["set",["a","b"]]}}', '{"key":{"type":"integer","minInteger":-5,"maxInteger":5}}',
+    '{"key":{"type":"real","minReal":0.5},"min":0}', '{"key":{"type":"string","minLength":1,"maxLength":3}}',
+    '{"key":{"type":"uuid","refTable":"A","refType":"weak"},"min":0,"max":5}', '{"key":"x","min":2}',
+)
+
+VALUES = (
+    '1', '-2.5', 'true', '"ab"', '["uuid","00112233-4455-6677-8899-aabbccddeeff"]', '["named-uuid","x"]', '["set",[3,1,2]]',
+    '["set",[]]', '["set",["b","a"]]', '["map",[["b",1],["a",2]]]', '["map",[]]', '["set",[1,1]]', '["map",[["a"]]]',
+)
+
+
+def schemas():
+    """A schema with one column, or all, and some values for it."""
+    def text(columns, more=""):
+        members = ",".join(f'"c{n}":{{"type":{one}{more}}}' for n, one in enumerate(columns))
+        indexes = ',"indexes":[["c0"]],"maxRows":5' if more == "" else ""
+        table = f'{{"columns":{{{members}}}{indexes},"isRoot":true}}'
+        return f'[{{"name":"D","version":"1.2.3","tables":{{"A":{table}}}}},{",".join(VALUES)}]'.encode()
+
+    for one in TYPES:
+        yield text([one])
+        yield text([one], ',"mutable":false,"ephemeral":true')
+    yield text(TYPES[:-1])
+
+
 def inputs(kinds):
     """Single commands, and rounds of several."""
     for kind in kinds:
@@ -49,6 +86,8 @@ def write(target, samples):
 def main():
     for target, kinds in TARGETS.items():
         print(f"{target}: {write(target, inputs(kinds))} inputs")
+    print(f"json: {write('json', [bytes([n]) + one for one in JSON for n in (1, 3, 255)])} inputs")
+    print(f"schema: {write('schema', schemas())} inputs")
     # Two messages and the hash: the fuzzer's decoder takes the lengths from the end of the input.
     print(f"sasl: {write('sasl', [first + last + bytes([n]) for n, (first, last) in enumerate(SASL)])} inputs")
 

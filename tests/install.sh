@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl)
+packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl
+    openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

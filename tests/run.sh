@@ -7,6 +7,7 @@
 #   unit          unit, property and integration tests of the crates
 #   clients       memccapable, pymemcache, the Couchbase SDKs, raw protocol tests
 #   differential  random scripts against Debian's memcached
+#   ovsdb         the OVSDB server against Debian's, under Open vSwitch and its clients, killed and maltreated
 #   soak          everything at once for SOAK_SECONDS (60)
 #   fuzz          every fuzz target for FUZZ_SECONDS (20)
 #
@@ -14,11 +15,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all=(install build lints unit clients differential soak fuzz)
+all=(install build lints unit clients differential ovsdb soak fuzz)
 stages=("$@")
 [ "${#stages[@]}" -gt 0 ] || stages=("${all[@]}")
 for stage in "${stages[@]}"; do
-    case " ${all[*]} " in
+    case " ${all[*]} ovsdb-differential ovsdb-crash " in
         *" $stage "*) ;;
         *) echo "run.sh: unknown stage $stage; allowed: ${all[*]}" >&2; exit 2 ;;
     esac
@@ -54,6 +55,16 @@ stage_differential() {
     "$python" -m tests.differential --seed "${DIFFERENTIAL_SEED:-20261120}" --seconds "${DIFFERENTIAL_SECONDS:-60}"
 }
 
+stage_ovsdb() {
+    # Also that the comparison notices wrong servers; the long differential run has the rest of the time.
+    "$python" -m pytest -q tests/ovsdb
+    "$python" -m tests.ovsdb --seed "${OVSDB_SEED:-20261121}" --transactions "${OVSDB_TRANSACTIONS_LONG:-10000}"
+}
+
+# For `make ovsdb-differential` and `make ovsdb-crash`.
+stage_ovsdb-differential() { "$python" -m tests.ovsdb --seconds "${OVSDB_SECONDS:-600}"; }
+stage_ovsdb-crash() { "$python" -m tests.ovsdb.crash --rounds "${OVSDB_CRASH_ROUNDS:-200}"; }
+
 stage_soak() {
     "$python" -m pytest -q tests/soak
     "$python" -m tests.soak --seconds "${SOAK_SECONDS:-60}"
@@ -83,7 +94,7 @@ for stage in "${stages[@]}"; do
     verdict=passed
     case " ${failed[*]-} " in
         *" build "*)
-            case "$stage" in clients | differential | soak) verdict="failed (no build)" ;; esac ;;
+            case "$stage" in clients | differential | ovsdb* | soak) verdict="failed (no build)" ;; esac ;;
     esac
     # A subshell of its own, so that `set -e` holds inside the stage although its result is looked at.
     if [ "$verdict" = passed ]; then

@@ -63,6 +63,27 @@ pub enum Refusal {
     },
 }
 
+/// What an OVSDB database takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DatabaseFigures {
+    /// Its name.
+    pub name: String,
+    /// Rows of all tables.
+    pub rows: u64,
+    /// Bytes of the rows, rounded to the allocator's classes.
+    pub record_bytes: u64,
+    /// Bytes of row arrays and indexes.
+    pub index_bytes: u64,
+    /// Bytes of what the last commits replaced.
+    pub history_bytes: u64,
+    /// Most memory it may take.
+    pub budget_bytes: u64,
+    /// Commits, with those that were read from the log.
+    pub commits: u64,
+    /// Bytes of its log file; 0 without one.
+    pub log_bytes: u64,
+}
+
 /// What the console needs from whoever wires the node.
 pub trait Control: Send + Sync + 'static {
     /// Whether name and password are those of a user who may come from there; compares in constant time.
@@ -75,6 +96,10 @@ pub trait Control: Send + Sync + 'static {
     fn delete_bucket(&self, name: &str) -> Result<(), Refusal>;
     /// Resident memory that all buckets may use together, bytes.
     fn memory_bytes(&self) -> u64;
+    /// The figures of the OVSDB databases; may wait a moment for their thread.
+    fn databases(&self) -> Vec<DatabaseFigures> {
+        Vec::new()
+    }
     /// Whether the node is draining.
     fn draining(&self) -> bool;
 }

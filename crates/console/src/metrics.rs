@@ -2,7 +2,7 @@
 //!
 //! Nothing is kept here: each scrape reads the node.
 
-use crate::{Console, Control};
+use crate::{Console, Control, DatabaseFigures};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -32,6 +32,19 @@ const MEMORY: &[MemoryGauge] = &[
     ("resident_bytes", "Physical memory of the bucket's arena", |m| m.resident),
     ("budget_bytes", "Budget of resident memory", |m| m.budget),
     ("items", "Items stored", |m| m.items),
+];
+
+/// An OVSDB database's figure: name, help and value.
+type DatabaseGauge = (&'static str, &'static str, fn(&DatabaseFigures) -> u64);
+
+/// Figures per OVSDB database.
+const DATABASES: &[DatabaseGauge] = &[
+    ("rows", "Rows of all tables", |d| d.rows),
+    ("record_bytes", "Bytes of the rows, rounded to the allocator's classes", |d| d.record_bytes),
+    ("index_bytes", "Bytes of row arrays and indexes", |d| d.index_bytes),
+    ("history_bytes", "Bytes of what the last commits replaced", |d| d.history_bytes),
+    ("budget_bytes", "Budget of memory", |d| d.budget_bytes),
+    ("log_bytes", "Bytes of the log file", |d| d.log_bytes),
 ];
 
 /// `GET /metrics`.
@@ -108,6 +121,31 @@ impl Collector for NodeCollector {
             for (bucket, figures) in &figures {
                 constant(value(figures)).encode(metric.encode_family(&[("bucket", *bucket)])?)?;
             }
+        }
+        self.encode_databases(&mut encoder)
+    }
+}
+
+impl NodeCollector {
+    fn encode_databases(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let databases = self.control.databases();
+        if databases.is_empty() {
+            return Ok(());
+        }
+        for (suffix, help, value) in DATABASES {
+            let name = format!("dormouse_database_{suffix}");
+            let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for database in &databases {
+                let label = [("database", database.name.as_str())];
+                constant(value(database)).encode(metric.encode_family(&label)?)?;
+            }
+        }
+        let name = "dormouse_database_commits";
+        let help = "Commits, with those that were read from the log";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for database in &databases {
+            let label = [("database", database.name.as_str())];
+            ConstCounter::new(database.commits).encode(metric.encode_family(&label)?)?;
         }
         Ok(())
     }

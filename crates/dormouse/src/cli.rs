@@ -4,7 +4,7 @@ use crate::config::reader::Flags;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// A memory-first data server for memcached clients and Couchbase SDKs.
+/// A memory-first data server for memcached clients, Couchbase SDKs and Open vSwitch.
 #[derive(Debug, Parser)]
 #[command(name = "dormouse", version, about, long_about = None, arg_required_else_help = true, max_term_width = 110)]
 #[command(after_help = "Examples:
@@ -26,6 +26,13 @@ pub enum Command {
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
+    },
+    /// Serve OVSDB databases with the command line of the stock ovsdb-server.
+    #[command(name = crate::ovsdb_server::NAME, disable_help_flag = true)]
+    OvsdbServer {
+        /// The stock server's options and database files; --help lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
     },
     /// Measure this server and its peers.
     Lab(Box<lab::LabArgs>),

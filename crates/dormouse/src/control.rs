@@ -3,14 +3,15 @@
 use crate::budgets::{Budgets, DoesNotFit};
 use crate::config::key::is_bucket_name;
 use crate::config::keys::BUCKET_MEMORY_MIN;
-use crate::config::{BucketSection, size};
+use crate::config::{BucketSection, OvsdbSection, size};
+use crate::databases::Watcher;
 use crate::password::Login;
 use console::{BucketRequest, Refusal};
 use kv::node::BucketError;
 use kv::users::Reach;
 use kv::{BucketSettings, Node};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The node with what governs it.
 pub struct Control {
@@ -19,6 +20,7 @@ pub struct Control {
     budgets: Mutex<Budgets>,
     development: AtomicBool,
     draining: AtomicBool,
+    databases: OnceLock<Watcher>,
 }
 
 impl Control {
@@ -29,6 +31,7 @@ impl Control {
             budgets: Mutex::new(Budgets::new(memory_bytes)),
             development: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            databases: OnceLock::new(),
         };
         control.set_login(login);
         control
@@ -50,6 +53,25 @@ impl Control {
             self.make(&bucket.name, settings)?;
         }
         Ok(())
+    }
+
+    /// Sets memory aside for the OVSDB databases of the configuration.
+    pub fn claim_databases(&self, databases: &[OvsdbSection]) -> Result<(), Refusal> {
+        let mut budgets = self.budgets();
+        for database in databases {
+            if let Some(file) = &database.file {
+                // No bucket has a name with a colon.
+                let name = format!("ovsdb:{}", file.display());
+                budgets.claim(&name, Some(database.memory_bytes)).map_err(does_not_fit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says who knows the figures of the OVSDB databases.
+    pub fn set_databases(&self, watcher: Watcher) {
+        // Once per process.
+        let _ = self.databases.set(watcher);
     }
 
     /// Puts a user in force instead of all others; open sessions stay.
@@ -141,6 +163,10 @@ impl console::Control for Control {
 
     fn memory_bytes(&self) -> u64 {
         self.budgets().node_bytes()
+    }
+
+    fn databases(&self) -> Vec<console::DatabaseFigures> {
+        self.databases.get().map(Watcher::figures).unwrap_or_default()
     }
 
     fn draining(&self) -> bool {

@@ -7,9 +7,11 @@ mod cli;
 mod config;
 mod control;
 mod data_dir;
+mod databases;
 mod listen;
 mod logging;
 mod machine;
+mod ovsdb_server;
 mod password;
 mod reload;
 mod serve;
@@ -26,6 +28,12 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    // Called by the stock server's name, or told to be it.
+    let mut arguments = std::env::args_os().peekable();
+    let is_ovsdb_server = arguments.next().is_some_and(|name| ovsdb_server::is_name(&name));
+    if is_ovsdb_server || arguments.next_if(|command| command == ovsdb_server::NAME).is_some() {
+        return ovsdb_server::run(arguments);
+    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(message) => return without_command(&message),
@@ -33,6 +41,7 @@ fn main() -> ExitCode {
     match cli.command {
         cli::Command::Serve(arguments) => outcome(serve::run(&arguments)),
         cli::Command::Config { command } => outcome(config_command(&command)),
+        cli::Command::OvsdbServer { .. } => ExitCode::from(EXIT_USAGE),
         cli::Command::Lab(arguments) => outcome(lab::run(*arguments)),
     }
 }

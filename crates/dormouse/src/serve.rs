@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   configuration ── password ── data directory ── listeners ── signals ── node ── buckets
-//!         ── workers (net) ── http (console) ── endpoints.json ── banner ── sleep ── drain
+//!         ── databases (ovsdb) ── workers (net) ── http (console) ── endpoints.json ── banner ── sleep ── drain
 //! ```
 //!
 //! Every mistake is found before anything serves, and is one line. After that the main thread sleeps in the kernel
@@ -12,6 +12,7 @@ use crate::cli::Serve;
 use crate::config::{Config, Problem, keys, reader, size};
 use crate::control::Control;
 use crate::data_dir::DataDir;
+use crate::databases::Databases;
 use crate::listen::{bind, raise_open_files};
 use crate::logging::Logging;
 use crate::reload::{Reload, limits};
@@ -68,7 +69,12 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let stopper = signals.stopper();
     node.shutdown_bell().connect(Box::new(move || stopper.stop()));
     let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login));
+    control.claim_databases(&config.databases).map_err(problem_of)?;
     control.create_configured(&config.buckets).map_err(problem_of)?;
+    let databases = Databases::start(&config)?;
+    if let Some(databases) = &databases {
+        control.set_databases(databases.watcher());
+    }
     node.set_endpoints(endpoints.clone());
 
     node.set_started(
@@ -97,6 +103,9 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         data.forget_endpoints();
     }
     server.shutdown(DRAIN_GRACE);
+    if let Some(databases) = databases {
+        databases.stop();
+    }
     if let Some(http) = http {
         http.stop()?;
     }
@@ -117,6 +126,8 @@ fn node_memory(config: &Config) -> Result<u64, Problem> {
     let bytes = machine / 100 * MEMORY_PERCENT;
     let sized: u64 =
         config.buckets.iter().filter_map(|bucket| bucket.memory_bytes).fold(0, u64::saturating_add);
+    let databases = config.databases.iter().filter(|database| database.file.is_some());
+    let sized = databases.fold(sized, |sum, database| sum.saturating_add(database.memory_bytes));
     let shares = config.buckets.iter().filter(|bucket| bucket.memory_bytes.is_none()).count() as u64;
     let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
     if needed > bytes {

@@ -8,7 +8,7 @@
 //!     └──fills───> report  (settings, tables, goals met or missed, JSON)
 //! ```
 //!
-//! Servers are reached over TCP only, so Dormouse and its peers are measured alike. Subjects take turns within a run,
+//! Servers are reached over their sockets only, so Dormouse and its peers are measured alike. Subjects take turns within a run,
 //! several starts each, because two starts of one configuration differ by several per cent.
 
 #![deny(unsafe_code)]
@@ -20,6 +20,7 @@ mod floor;
 mod machine;
 #[allow(unsafe_code)]
 mod os;
+mod ovsdb;
 mod prober;
 mod process;
 mod protocol;
@@ -32,6 +33,7 @@ mod subject;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Arguments of `dormouse lab`.
 #[derive(Args, Debug)]
@@ -52,6 +54,14 @@ enum Experiment {
     Idle(experiment::idle::IdleArgs),
     /// Tail latency of small reads, alone and beside a stream of 20 MiB values
     Latency(experiment::latency::LatencyArgs),
+    /// E5: OVSDB workloads beside the stock ovsdb-server and its allocators
+    Ovsdb(experiment::ovsdb::OvsdbArgs),
+    /// The same of the OVSDB workloads
+    #[command(hide = true)]
+    OvsdbFloor {
+        /// Unix socket to serve
+        socket: PathBuf,
+    },
     /// The transport's own cost, as a server (started by the experiments)
     #[command(hide = true)]
     Floor {
@@ -70,6 +80,8 @@ pub fn run(arguments: LabArgs) -> Result<()> {
         Experiment::Overhead(arguments) => experiment::overhead::run(&arguments),
         Experiment::Idle(arguments) => experiment::idle::run(&arguments),
         Experiment::Latency(arguments) => experiment::latency::run(&arguments),
+        Experiment::Ovsdb(arguments) => experiment::ovsdb::run(&arguments),
+        Experiment::OvsdbFloor { socket } => ovsdb::floor::serve(&socket),
         Experiment::Floor { listen, value_bytes } => floor::serve(listen, value_bytes),
     }
 }

@@ -62,6 +62,11 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     fn render(&self, text: &mut String) {
         let mut widths: Vec<usize> = self.heads.iter().map(|head| head.chars().count()).collect();
         for row in &self.rows {

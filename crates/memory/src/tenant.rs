@@ -232,6 +232,11 @@ impl Tenant {
         figures
     }
 
+    /// Bytes allocated from its arena, blocks that threads keep for later included, as of the last [`jemalloc::refresh`].
+    pub fn allocated_bytes(&self) -> usize {
+        self.arena.figures().allocated
+    }
+
     /// Whether much less is used than before still: what was freed may have been needed again.
     pub fn has_shrunk(&self) -> bool {
         let peak = self.peak.load(Relaxed);

@@ -13,6 +13,7 @@ mod acceptor;
 mod backlog;
 mod clock;
 mod connection;
+pub mod ovsdb;
 mod pager;
 mod server;
 mod worker;

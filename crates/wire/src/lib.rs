@@ -39,6 +39,8 @@ pub enum Parsed<C, E> {
 
 pub mod binary;
 pub mod couchbase;
+pub mod json;
+pub mod jsonrpc;
 pub mod sasl;
 
 pub mod meta;

@@ -24,6 +24,15 @@ pub fn rules(config: &Config) -> Result<(), Problem> {
             )));
         }
     }
+    for (index, database) in config.databases.iter().enumerate() {
+        if let Some(file) = &database.file
+            && config.databases.iter().take(index).any(|earlier| earlier.file.as_ref() == Some(file))
+        {
+            return Err(Problem::new(format!(
+                "ovsdb.file = {file:?} is given twice; allowed: each file once"
+            )));
+        }
+    }
     let addresses: Vec<(&str, SocketAddr)> = listeners(config);
     for (index, (section, address)) in addresses.iter().enumerate() {
         if address.port() == 0 {
@@ -58,11 +67,18 @@ fn memory(config: &Config) -> Result<(), Problem> {
     let Some(node) = config.node.memory_bytes else { return Ok(()) };
     let sized: u64 =
         config.buckets.iter().filter_map(|bucket| bucket.memory_bytes).fold(0, u64::saturating_add);
+    let databases: u64 = config
+        .databases
+        .iter()
+        .filter(|database| database.file.is_some())
+        .fold(0, |sum, database| sum.saturating_add(database.memory_bytes));
+    let sized = sized.saturating_add(databases);
     let shares = config.buckets.iter().filter(|bucket| bucket.memory_bytes.is_none()).count() as u64;
     let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
     if needed > node {
         return Err(Problem::new(format!(
-            "the buckets need {} in all, and node.memory = {}; allowed: budgets that fit, at least {} for each bucket",
+            "the buckets{} need {} in all, and node.memory = {}; allowed: budgets that fit, at least {} for each bucket",
+            if databases > 0 { " and databases" } else { "" },
             show(needed),
             show(node),
             show(keys::BUCKET_MEMORY_MIN)

@@ -49,6 +49,8 @@ pub enum Kind<T> {
     UserName { set: fn(&mut T, String) },
     /// A path; empty for none.
     Path { set: fn(&mut T, Option<PathBuf>) },
+    /// Remotes of OVSDB servers, separated by blanks.
+    Remotes { set: fn(&mut T, Vec<String>) },
     /// An address to listen on, or `"none"`.
     Address { set: fn(&mut T, Option<SocketAddr>) },
 }
@@ -84,6 +86,10 @@ impl<T> Kind<T> {
                     .into()
             }
             Self::Path { .. } => "a path, or \"\" for none".into(),
+            Self::Remotes { .. } => {
+                "punix:FILE, ptcp:PORT[:IP], unix:FILE, tcp:IP[:PORT], db:DATABASE,TABLE,COLUMN, several separated by blanks, or \"\""
+                    .into()
+            }
             Self::Address { .. } => {
                 "IP:PORT such as \"127.0.0.1:11211\" or \"[::1]:0\" (port 0: any free port), or \"none\""
                     .into()
@@ -122,6 +128,16 @@ impl<T> Kind<T> {
             },
             Self::Path { set } => match raw {
                 Raw::Text(path) => set(target, (!path.is_empty()).then(|| PathBuf::from(path))),
+                _ => return Err(()),
+            },
+            Self::Remotes { set } => match raw {
+                Raw::Text(text) => {
+                    let remotes: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+                    if !remotes.iter().all(|remote| is_remote(remote)) {
+                        return Err(());
+                    }
+                    set(target, remotes);
+                }
                 _ => return Err(()),
             },
             Self::Address { set } => match raw {
@@ -212,6 +228,16 @@ pub fn is_bucket_name(name: &str) -> bool {
     (1..=BUCKET_NAME_MAX).contains(&name.len())
         && !name.starts_with('.')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.%".contains(&b))
+}
+
+/// Whether this is a remote that can be served.
+fn is_remote(text: &str) -> bool {
+    use net::ovsdb::Remote;
+    match Remote::parse(text, std::path::Path::new("")) {
+        Remote::ListenUnix(path) | Remote::ConnectUnix(path) => path.file_name().is_some(),
+        Remote::ListenTcp(_) | Remote::ConnectTcp(_) | Remote::Database(_) => true,
+        Remote::Unusable { .. } => false,
+    }
 }
 
 fn is_user_name(name: &str) -> bool {

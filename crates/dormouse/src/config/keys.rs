@@ -6,7 +6,7 @@
 use super::key::{Key, Kind, Raw, Section};
 use super::{
     AuthSection, BucketSection, HttpSection, KvSection, LimitsSection, LogSection, MemcachedSection,
-    NodeSection,
+    NodeSection, OvsdbSection,
 };
 use super::{Format, Level};
 use kv::{BucketKind, Eviction};
@@ -181,6 +181,35 @@ pub static BUCKET: Section<BucketSection> = Section {
     ],
 };
 
+pub static OVSDB: Section<OvsdbSection> = Section {
+    name: "ovsdb",
+    repeated: true,
+    about: "An OVSDB database beside the buckets, from a file that the stock tools read and write. The protocol has no login: who reaches a remote may do everything.",
+    keys: &[
+        Key {
+            name: "file",
+            kind: Kind::Path { set: |s, v| s.file = v },
+            default: Raw::Text(""),
+            about: "The database's file, which exists (ovsdb-tool create makes one). \"\": the entry is not in force.",
+            reload: false,
+        },
+        Key {
+            name: "remotes",
+            kind: Kind::Remotes { set: |s, v| s.remotes = v },
+            default: Raw::Text(""),
+            about: "Where clients reach the databases of this node, all of them by each remote.",
+            reload: false,
+        },
+        Key {
+            name: "memory",
+            kind: Kind::Size { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
+            default: Raw::Text("256MiB"),
+            about: "Its budget, part of node.memory: transactions that would pass it fail with \"resources exhausted\".",
+            reload: false,
+        },
+    ],
+};
+
 pub static LIMITS: Section<LimitsSection> = Section {
     name: "limits",
     repeated: false,
@@ -246,6 +275,36 @@ pub static LIMITS: Section<LimitsSection> = Section {
             default: Raw::Integer(60),
             about: "A peer that takes none of its answers for so long is disconnected.",
             reload: true,
+        },
+        Key {
+            name: "ovsdb_message",
+            kind: Kind::Size {
+                min: MIB,
+                max: 4 * 1024 * MIB,
+                set: |s, v| s.ovsdb_message_bytes = to_usize(v),
+            },
+            default: Raw::Text("256MiB"),
+            about: "Longest message of an OVSDB client.",
+            reload: false,
+        },
+        Key {
+            name: "ovsdb_depth",
+            kind: Kind::Count { min: 16, max: 1000, unit: "levels", set: |s, v| s.ovsdb_depth = to_usize(v) },
+            default: Raw::Integer(1000),
+            about: "Deepest nesting of arrays and objects in a message of an OVSDB client.",
+            reload: false,
+        },
+        Key {
+            name: "ovsdb_sessions",
+            kind: Kind::Count {
+                min: 1,
+                max: 1_000_000,
+                unit: "sessions",
+                set: |s, v| s.ovsdb_sessions = to_usize(v),
+            },
+            default: Raw::Integer(10_000),
+            about: "OVSDB clients at a time. (What one of them may leave unread: output_backlog.)",
+            reload: false,
         },
     ],
 };
@@ -347,5 +406,15 @@ pub fn rows() -> Vec<SectionRow> {
             keys: keys.collect(),
         }
     }
-    vec![row(&NODE), row(&MEMCACHED), row(&KV), row(&HTTP), row(&BUCKET), row(&LIMITS), row(&AUTH), row(&LOG)]
+    vec![
+        row(&NODE),
+        row(&MEMCACHED),
+        row(&KV),
+        row(&HTTP),
+        row(&BUCKET),
+        row(&OVSDB),
+        row(&LIMITS),
+        row(&AUTH),
+        row(&LOG),
+    ]
 }

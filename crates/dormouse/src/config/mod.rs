@@ -31,6 +31,8 @@ pub struct Config {
     pub http: HttpSection,
     /// `[[bucket]]`.
     pub buckets: Vec<BucketSection>,
+    /// `[[ovsdb]]`.
+    pub databases: Vec<OvsdbSection>,
     /// `[limits]`.
     pub limits: LimitsSection,
     /// `[auth]`.
@@ -108,6 +110,17 @@ impl Default for BucketSection {
     }
 }
 
+/// One `[[ovsdb]]`.
+#[derive(Debug, Clone, Default)]
+pub struct OvsdbSection {
+    /// The database's file; `None` for no database.
+    pub file: Option<PathBuf>,
+    /// Where it can be reached.
+    pub remotes: Vec<String>,
+    /// Its budget.
+    pub memory_bytes: u64,
+}
+
 /// `[limits]`.
 #[derive(Debug, Clone, Default)]
 pub struct LimitsSection {
@@ -123,6 +136,12 @@ pub struct LimitsSection {
     pub output_backlog_bytes: usize,
     /// Time after which a peer that takes nothing is dropped.
     pub stuck_peer_ms: u64,
+    /// Longest OVSDB message.
+    pub ovsdb_message_bytes: usize,
+    /// Deepest nesting in an OVSDB message.
+    pub ovsdb_depth: usize,
+    /// OVSDB sessions at a time.
+    pub ovsdb_sessions: usize,
 }
 
 /// `[auth]`.

@@ -64,7 +64,17 @@ pub fn summary(config: &Config) -> String {
     let buckets: Vec<&str> = config.buckets.iter().map(|bucket| bucket.name.as_str()).collect();
     let listeners: Vec<String> =
         check::listeners(config).iter().map(|(section, address)| format!("{section} {address}")).collect();
-    format!("correct; serves {} with the buckets {}", listeners.join(", "), buckets.join(", "))
+    let databases: Vec<String> = config
+        .databases
+        .iter()
+        .filter_map(|database| database.file.as_ref())
+        .map(|file| file.display().to_string())
+        .collect();
+    let databases = match databases.as_slice() {
+        [] => String::new(),
+        files => format!(" and the OVSDB databases {}", files.join(", ")),
+    };
+    format!("correct; serves {} with the buckets {}{databases}", listeners.join(", "), buckets.join(", "))
 }
 
 fn comment(out: &mut String, text: &str) {

@@ -1,6 +1,8 @@
 //! The binary under test as a child process, and scratch directories. Each test binary uses a part of it.
 #![allow(dead_code, clippy::expect_used)]
 
+pub mod ovsdb;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

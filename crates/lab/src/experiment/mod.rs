@@ -3,6 +3,7 @@
 pub mod idle;
 pub mod latency;
 pub mod overhead;
+pub mod ovsdb;
 pub mod syscalls;
 pub mod throughput;
 
@@ -84,10 +85,70 @@ pub struct Bench {
     pub subjects: Vec<Subject>,
     /// Where servers run.
     pub placement: Placement,
+    site: Site,
+}
+
+/// Where servers and load run, and what the machine is like.
+pub struct Site {
+    /// Core and priority of servers.
+    pub placement: Placement,
     cores: Cores,
     priority_refused: bool,
     machine: Machine,
     _huge_pages: Option<HugePageMode>,
+}
+
+impl Site {
+    /// Chooses the cores, pins the load, and sets the huge page mode where asked.
+    pub fn set_up(
+        server_core: Option<usize>,
+        driver_core: Option<usize>,
+        huge_pages: Option<&str>,
+    ) -> Result<Self> {
+        let huge_pages = huge_pages.map(HugePageMode::set).transpose()?;
+        let machine = Machine::read()?;
+        let cores = machine::choose_cores(server_core, driver_core)?;
+        os::pin_thread(cores.driver)?;
+        let priority_refused = os::set_nice(NICE).is_err();
+        os::raise_open_files()?;
+        let placement = Placement { core: cores.server, nice: NICE };
+        Ok(Self { placement, cores, priority_refused, machine, _huge_pages: huge_pages })
+    }
+
+    /// What a report must state of it.
+    pub fn settings(&self) -> Vec<String> {
+        let machine = &self.machine;
+        vec![
+            format!(
+                "{}, {} cores usable, {} memory, kernel {}, load {}",
+                machine.processor,
+                machine.cores,
+                bytes(machine.memory_bytes),
+                machine.kernel,
+                machine.load_average
+            ),
+            format!(
+                "huge pages: {}; TCP congestion control: {}",
+                machine.huge_pages, machine.congestion_control
+            ),
+            format!(
+                "server on core {} with one worker, load on core {}, priority {}",
+                self.cores.server,
+                self.cores.driver,
+                match (self.priority_refused, machine.autogroup) {
+                    (true, _) => "ordinary (raising it was refused)",
+                    (false, true) => "raised (within its session: autogroup is on)",
+                    (false, false) => "raised",
+                }
+            ),
+        ]
+    }
+
+    /// The same for programs.
+    pub fn data(&self, report: &mut Report) -> Result<()> {
+        report.data("machine", &self.machine)?;
+        report.data("cores", &self.cores)
+    }
 }
 
 impl Bench {
@@ -120,43 +181,13 @@ impl Bench {
         if subjects.is_empty() {
             bail!("nothing to measure: no peer of {:?} is installed", common.peers);
         }
-        let huge_pages = common.huge_pages.as_deref().map(HugePageMode::set).transpose()?;
-        let machine = Machine::read()?;
-        let cores = machine::choose_cores(common.server_core, common.driver_core)?;
-        os::pin_thread(cores.driver)?;
-        let priority_refused = os::set_nice(NICE).is_err();
-        os::raise_open_files()?;
-        let placement = Placement { core: cores.server, nice: NICE };
-        Ok(Self { subjects, placement, cores, priority_refused, machine, _huge_pages: huge_pages })
+        let site = Site::set_up(common.server_core, common.driver_core, common.huge_pages.as_deref())?;
+        Ok(Self { subjects, placement: site.placement, site })
     }
 
     /// A report that states the settings.
     pub fn report(&self, experiment: &'static str, common: &Common) -> Result<Report> {
-        let machine = &self.machine;
-        let mut settings = vec![
-            format!(
-                "{}, {} cores usable, {} memory, kernel {}, load {}",
-                machine.processor,
-                machine.cores,
-                bytes(machine.memory_bytes),
-                machine.kernel,
-                machine.load_average
-            ),
-            format!(
-                "huge pages: {}; TCP congestion control: {}",
-                machine.huge_pages, machine.congestion_control
-            ),
-            format!(
-                "server on core {} with one worker, load on core {}, priority {}",
-                self.cores.server,
-                self.cores.driver,
-                match (self.priority_refused, machine.autogroup) {
-                    (true, _) => "ordinary (raising it was refused)",
-                    (false, true) => "raised (within its session: autogroup is on)",
-                    (false, false) => "raised",
-                }
-            ),
-        ];
+        let mut settings = self.site.settings();
         for subject in &self.subjects {
             settings.push(format!(
                 "{}: {} ({})",
@@ -169,8 +200,7 @@ impl Bench {
             settings.push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
         }
         let mut report = Report { experiment, settings, ..Report::default() };
-        report.data("machine", machine)?;
-        report.data("cores", &self.cores)?;
+        self.site.data(&mut report)?;
         report.data("quick", &common.quick)?;
         report.data("subjects", &self.subjects)?;
         Ok(report)

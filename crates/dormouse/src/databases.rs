@@ -1,0 +1,177 @@
+//! The OVSDB databases of a node: one thread with their event loop, beside the workers.
+
+use crate::config::{Config, OvsdbSection, Problem};
+use crate::ovsdb_server::open_database;
+use console::DatabaseFigures;
+use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings, Waker};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The figures are waited for so long; then those of before must do.
+const FIGURES_WAIT: Duration = Duration::from_secs(2);
+
+/// Log lines of the event loop as those of the node.
+struct NodeLogger;
+
+impl Logger for NodeLogger {
+    fn log(&self, module: &'static str, level: Level, text: &str) {
+        match level {
+            Level::Emergency | Level::Error => tracing::error!(module, "{text}"),
+            Level::Warning => tracing::warn!(module, "{text}"),
+            Level::Information => tracing::info!(module, "{text}"),
+            Level::Debug => tracing::debug!(module, "{text}"),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    stopping: AtomicBool,
+    figures: Mutex<Figures>,
+    told: Condvar,
+}
+
+#[derive(Default)]
+struct Figures {
+    /// How often they were asked for, and how often they were told.
+    asked: u64,
+    told: u64,
+    databases: Vec<DatabaseFigures>,
+}
+
+impl Shared {
+    fn figures(&self) -> MutexGuard<'_, Figures> {
+        // They are replaced as a whole.
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The running databases.
+pub struct Databases {
+    shared: Arc<Shared>,
+    waker: Waker,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// Knows the databases' figures.
+pub struct Watcher {
+    shared: Arc<Shared>,
+    waker: Waker,
+}
+
+impl Watcher {
+    /// The figures now, or of a moment ago where the databases are busy.
+    pub fn figures(&self) -> Vec<DatabaseFigures> {
+        let mut figures = self.shared.figures();
+        figures.asked += 1;
+        let wanted = figures.asked;
+        self.waker.wake();
+        let waited =
+            self.shared.told.wait_timeout_while(figures, FIGURES_WAIT, |figures| figures.told < wanted);
+        let (figures, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        figures.databases.clone()
+    }
+}
+
+impl Databases {
+    /// Opens the databases of the configuration and serves them. `None` when there is none.
+    pub fn start(config: &Config) -> anyhow::Result<Option<Self>> {
+        let sections: Vec<(&PathBuf, &OvsdbSection)> =
+            config.databases.iter().filter_map(|section| Some((section.file.as_ref()?, section))).collect();
+        if sections.is_empty() {
+            return Ok(None);
+        }
+        let limits = ovsdb::server::Limits {
+            sessions: config.limits.ovsdb_sessions,
+            backlog_bytes: config.limits.output_backlog_bytes,
+            ..ovsdb::server::Limits::default()
+        };
+        let core = Core::new(limits, open_database::random_uuids())
+            .map_err(|error| Problem::new(error.to_string()))?;
+        let settings = Settings {
+            logger: Arc::new(NodeLogger),
+            run_directory: config.node.data.clone().unwrap_or_default(),
+            messages: wire::jsonrpc::Limits {
+                message_bytes: config.limits.ovsdb_message_bytes,
+                depth: config.limits.ovsdb_depth,
+            },
+            backlog_bytes: config.limits.output_backlog_bytes,
+        };
+        let mut events = EventLoop::new(core, settings)?;
+        for (file, section) in &sections {
+            let name = file.display().to_string();
+            open_database::open(&mut events, &NodeLogger, &name, section.memory_bytes)
+                .map_err(|error| Problem::new(format!("ovsdb.file = {name:?}: {error}")))?;
+        }
+        for remote in sections.iter().flat_map(|(_, section)| &section.remotes) {
+            events
+                .add_remote(remote)
+                .map_err(|error| Problem::new(format!("ovsdb.remotes: \"{remote}\": {error}")))?;
+        }
+        events.open_remotes();
+        let shared = Arc::new(Shared::default());
+        let waker = events.waker();
+        let mut tenant = Tenant { shared: Arc::clone(&shared) };
+        let thread =
+            std::thread::Builder::new().name("dm:ovsdb".into()).spawn(move || events.run(&mut tenant))?;
+        Ok(Some(Self { shared, waker, thread }))
+    }
+
+    /// Who can be asked for figures.
+    pub fn watcher(&self) -> Watcher {
+        Watcher { shared: Arc::clone(&self.shared), waker: self.waker.clone() }
+    }
+
+    /// Ends all sessions and waits for the thread.
+    pub fn stop(self) {
+        self.shared.stopping.store(true, Relaxed);
+        self.waker.wake();
+        match self.thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the OVSDB databases ended with an error"),
+            Err(_) => tracing::error!("the thread of the OVSDB databases has panicked"),
+        }
+    }
+}
+
+/// The loop's surroundings in a node.
+struct Tenant {
+    shared: Arc<Shared>,
+}
+
+impl Host for Tenant {
+    fn command(&mut self, _: &mut EventLoop, _: &Command) -> Answer {
+        Answer::Error("there is no control socket in a node".into())
+    }
+
+    fn woken(&mut self, events: &mut EventLoop) {
+        if self.shared.stopping.load(Relaxed) {
+            events.stop();
+        }
+        let mut figures = self.shared.figures();
+        if figures.told < figures.asked {
+            figures.told = figures.asked;
+            figures.databases = events.hosted().iter().filter_map(|name| figures_of(events, name)).collect();
+            self.shared.told.notify_all();
+        }
+    }
+}
+
+fn figures_of(events: &EventLoop, name: &str) -> Option<DatabaseFigures> {
+    let database = events.core().database(name)?;
+    let figures = database.figures();
+    Some(DatabaseFigures {
+        name: name.to_owned(),
+        rows: figures.rows,
+        record_bytes: figures.record_bytes,
+        index_bytes: figures.index_bytes,
+        history_bytes: figures.history_bytes,
+        budget_bytes: database.budget_bytes(),
+        commits: database.commit_number().0,
+        log_bytes: events.core().log(name).map_or(0, |log| log.length_bytes()),
+    })
+}

@@ -1,0 +1,149 @@
+//! The process that serves: from the pidfile to its end.
+
+use super::arguments::Arguments;
+use super::commands;
+use super::detach::{self, Stage};
+use super::pidfile::Pidfile;
+use super::vlog::{Vlog, system_text};
+use super::{End, VERSION, directories, fatal, open_database};
+use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings};
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::{emulate_default_handler, pipe};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Signals that end the process.
+const DEADLY: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGALRM];
+
+/// The process around the loop.
+pub(super) struct Process {
+    pub log: Arc<Vlog>,
+    /// The deadly signal that came last, if any.
+    signal: Arc<AtomicUsize>,
+    /// The command of `--run`.
+    child: Option<(String, Child)>,
+    /// How the process ends when the loop does.
+    end: Result<(), End>,
+}
+
+impl Host for Process {
+    fn command(&mut self, events: &mut EventLoop, command: &Command) -> Answer {
+        commands::execute(self, events, command)
+    }
+
+    fn woken(&mut self, events: &mut EventLoop) {
+        if let Ok(signal) = i32::try_from(self.signal.load(Relaxed))
+            && signal != 0
+        {
+            let name = detach::signal_name(signal);
+            let text = format!("terminating with signal {signal} ({name})");
+            self.log.log("fatal_signal", Level::Warning, &text);
+            events.stop();
+            return;
+        }
+        if let Some((command, child)) = &mut self.child {
+            match child.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) if status.success() => events.stop(),
+                Ok(Some(status)) => {
+                    let text = format!("{command}: child exited, {}", detach::status_text(status));
+                    self.end = Err(End::failure(text));
+                    events.stop();
+                }
+                Err(error) => {
+                    self.end = Err(End::failure(format!("{command}: {}", system_text(&error))));
+                    events.stop();
+                }
+            }
+        }
+    }
+}
+
+/// Serves until something ends it.
+pub(super) fn serve(arguments: &Arguments, log: &Arc<Vlog>, stage: Stage) -> Result<(), End> {
+    let failed = |error: io::Error| End::failure(system_text(&error));
+    let pidfile = match &arguments.pidfile {
+        None => None,
+        Some(path) => {
+            super::check_pidfile(arguments, log)?;
+            Some(Pidfile::create(path).map_err(|failure| fatal(log, "daemon_unix", failure))?)
+        }
+    };
+    crate::listen::raise_open_files(arguments.limits.sessions);
+    let core = Core::new(arguments.limits, open_database::random_uuids())
+        .map_err(|error| End::failure(error.to_string()))?;
+    let settings = Settings {
+        logger: Arc::clone(log) as Arc<dyn Logger>,
+        run_directory: directories::run(),
+        messages: arguments.messages,
+        backlog_bytes: arguments.limits.backlog_bytes,
+    };
+    let mut events = EventLoop::new(core, settings).map_err(failed)?;
+    for file in &arguments.files {
+        open_database::open(&mut events, log.as_ref(), file, u64::MAX)
+            .map_err(|error| End::failure(error.to_string()))?;
+    }
+    if let Some(path) = &arguments.control {
+        events.open_control(path).map_err(|error| {
+            let text = format!("{}: could not initialize control socket ({error})", path.display());
+            End::failure(text)
+        })?;
+    }
+    for remote in &arguments.remotes {
+        events.add_remote(remote).map_err(|error| {
+            // COMPAT: the stock server ends these lines twice.
+            End::failure(format!("\"{remote}\": {error}\n"))
+        })?;
+    }
+    events.open_remotes();
+    let signal = watch_signals(&mut events).map_err(failed)?;
+    let mut process = Process { log: Arc::clone(log), signal: Arc::clone(&signal), child: None, end: Ok(()) };
+    if let Some(command) = &arguments.run {
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.arg("-c").arg(command).stdin(Stdio::null());
+        let child = detach::without_stage(&mut shell).spawn();
+        let child = child.map_err(|error| End::failure(format!("{command}: {}", system_text(&error))))?;
+        process.child = Some((command.clone(), child));
+    }
+    if stage == Stage::Server || stage == Stage::Detached {
+        detach::say_serving();
+        if !arguments.no_chdir && arguments.detach {
+            std::env::set_current_dir("/").map_err(failed)?;
+        }
+        detach::leave_files(arguments.detach).map_err(failed)?;
+        if arguments.detach {
+            log.silence_console();
+        }
+    }
+    if arguments.run.is_none() {
+        log.log("ovsdb_server", Level::Information, VERSION);
+    }
+    let result = events.run(&mut process);
+    drop(events);
+    drop(pidfile);
+    result.map_err(failed)?;
+    if let Ok(signal) = i32::try_from(signal.load(Relaxed))
+        && signal != 0
+    {
+        // Whoever started the process is to see what ended it.
+        let _ = emulate_default_handler(signal);
+    }
+    process.end
+}
+
+/// Has deadly signals and ends of children wake the loop up.
+fn watch_signals(events: &mut EventLoop) -> io::Result<Arc<AtomicUsize>> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    let (reader, writer) = UnixStream::pair()?;
+    for number in DEADLY {
+        let value = usize::try_from(number).unwrap_or_default();
+        signal_hook::flag::register_usize(number, Arc::clone(&signal), value)?;
+        pipe::register(number, writer.try_clone()?)?;
+    }
+    pipe::register(SIGCHLD, writer)?;
+    events.watch(reader)?;
+    Ok(signal)
+}

@@ -1,0 +1,112 @@
+//! A bound on how many warnings and errors a module may log: a client that sends nonsense must not fill the disk.
+
+use super::modules::MODULES;
+use net::ovsdb::Level;
+
+/// Lines at once.
+const BURST: u64 = 60;
+/// Lines per minute after that.
+const PER_MINUTE: u64 = 60;
+const SECONDS_PER_MINUTE: u64 = 60;
+
+#[derive(Debug, Clone)]
+struct Bucket {
+    limited: bool,
+    /// In sixtieths of a line.
+    tokens: u64,
+    filled_s: u64,
+    dropped: u64,
+    first_dropped_s: u64,
+    last_dropped_s: u64,
+}
+
+/// The bounds of all modules.
+#[derive(Debug, Clone)]
+pub struct Rates(Vec<Bucket>);
+
+impl Default for Rates {
+    fn default() -> Self {
+        let full = Bucket {
+            limited: true,
+            tokens: BURST * SECONDS_PER_MINUTE,
+            filled_s: 0,
+            dropped: 0,
+            first_dropped_s: 0,
+            last_dropped_s: 0,
+        };
+        Self(vec![full; MODULES.len()])
+    }
+}
+
+impl Rates {
+    /// Whether a line may be logged now, and what is to be said before it about those that were not.
+    pub fn take(&mut self, module: Option<usize>, level: Level, now_s: u64) -> (bool, Option<String>) {
+        let Some(bucket) = module.and_then(|module| self.0.get_mut(module)) else { return (true, None) };
+        if !bucket.limited || !matches!(level, Level::Warning | Level::Error) {
+            return (true, None);
+        }
+        let passed_s = now_s.saturating_sub(bucket.filled_s);
+        bucket.filled_s = now_s;
+        let tokens = bucket.tokens.saturating_add(passed_s.saturating_mul(PER_MINUTE));
+        bucket.tokens = tokens.min(BURST * SECONDS_PER_MINUTE);
+        if bucket.tokens < SECONDS_PER_MINUTE {
+            if bucket.dropped == 0 {
+                bucket.first_dropped_s = now_s;
+            }
+            bucket.dropped += 1;
+            bucket.last_dropped_s = now_s;
+            return (false, None);
+        }
+        bucket.tokens -= SECONDS_PER_MINUTE;
+        let dropped = std::mem::take(&mut bucket.dropped);
+        let told = (dropped > 0).then(|| {
+            format!(
+                "Dropped {dropped} log messages in last {} seconds (most recently, {} seconds ago) due to excessive rate",
+                now_s.saturating_sub(bucket.first_dropped_s),
+                now_s.saturating_sub(bucket.last_dropped_s)
+            )
+        });
+        (true, told)
+    }
+
+    /// Bounds a module, or does not.
+    pub fn set(&mut self, module: usize, limited: bool) {
+        if let Some(bucket) = self.0.get_mut(module) {
+            bucket.limited = limited;
+        }
+    }
+
+    /// Bounds all modules, or none.
+    pub fn set_all(&mut self, limited: bool) {
+        for bucket in &mut self.0 {
+            bucket.limited = limited;
+        }
+    }
+
+    /// Whether a module is bounded.
+    pub fn is_limited(&self, module: usize) -> bool {
+        self.0.get(module).is_none_or(|bucket| bucket.limited)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_cut_and_told_of() {
+        let mut rates = Rates::default();
+        let passed = (0..1000).filter(|_| rates.take(Some(3), Level::Warning, 100).0).count();
+        assert_eq!(passed as u64, BURST);
+        assert!(rates.take(Some(3), Level::Information, 100).0);
+        assert!(rates.take(Some(4), Level::Warning, 100).0);
+        let (passes, told) = rates.take(Some(3), Level::Warning, 102);
+        assert!(passes);
+        assert_eq!(
+            told.unwrap(),
+            "Dropped 940 log messages in last 2 seconds (most recently, 2 seconds ago) due to excessive rate"
+        );
+        rates.set(3, false);
+        assert!((0..1000).all(|_| rates.take(Some(3), Level::Warning, 103).0));
+    }
+}

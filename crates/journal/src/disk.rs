@@ -1,0 +1,163 @@
+//! The two traits: a disk with its names, a file with its bytes.
+//!
+//! Nothing is durable by being written. Bytes and length are durable after [`File::sync`]; that a name exists, is gone or
+//! was renamed, after [`Disk::sync_directory`]. After a failed sync nobody knows what is on the disk, and a later
+//! sync that succeeds does not change that: whoever sees one fail must stop using the file.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// It exists and is read.
+    Read,
+    /// It exists and is read and written.
+    ReadWrite,
+    /// It does not exist yet; read and written.
+    CreateNew,
+}
+
+/// A disk: names, and what they stand for. A handle, cloned freely.
+pub trait Disk: Clone + 'static {
+    /// An open file.
+    type File: File;
+    /// A lock that is held until it is dropped.
+    type Lock: 'static;
+
+    /// Opens a file.
+    fn open(&self, path: &Path, how: Open) -> io::Result<Self::File>;
+
+    /// Renames `from` to `to`, replacing what was there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes durable which names the directory of `path` has.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// Whether something has this name.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+
+    /// The name itself where it is no symbolic link, else what the link leads to (which need not exist).
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// Locks the file of this name against all other processes, creating it where it does not exist.
+    fn lock(&self, path: &Path) -> Result<Self::Lock, LockError>;
+
+    /// As [`File::sync`], on another thread.
+    fn sync_in_background(&self, file: &Self::File) -> Pending;
+
+    /// As [`Self::sync_directory`], on another thread.
+    fn sync_directory_in_background(&self, path: &Path) -> Pending;
+}
+
+/// An open file.
+pub trait File: 'static {
+    /// Its length in bytes.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Reads what there is at `offset`, up to the buffer's length; 0 at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes at `offset`; perhaps less than all.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Cuts or extends it.
+    fn set_length(&self, length: u64) -> io::Result<()>;
+
+    /// Makes durable what was written, and the length.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Writes all of `bytes`: one write unless the disk takes less.
+pub fn write_all_at<F: File>(file: &F, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = bytes.get(written..).unwrap_or_default();
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Something that goes on on another thread.
+#[derive(Debug)]
+pub struct Pending(State);
+
+#[derive(Debug)]
+enum State {
+    Done(Option<io::Result<()>>),
+    Running(Receiver<io::Result<()>>),
+}
+
+impl Pending {
+    /// Done already.
+    pub fn done(result: io::Result<()>) -> Self {
+        Self(State::Done(Some(result)))
+    }
+
+    pub(crate) fn running(receiver: Receiver<io::Result<()>>) -> Self {
+        Self(State::Running(receiver))
+    }
+
+    /// The result, once, when there is one.
+    pub fn poll(&mut self) -> Option<io::Result<()>> {
+        match &mut self.0 {
+            State::Done(result) => result.take(),
+            State::Running(receiver) => match receiver.try_recv() {
+                Ok(result) => Some(result),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the thread ended early"))),
+            },
+        }
+    }
+}
+
+/// Why a lock was not taken.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Another process has it; its id where the system knows.
+    OtherProcess(Option<i32>),
+    /// This process has it.
+    ThisProcess,
+    /// The lock file could not be opened or asked.
+    Io(io::Error),
+}
+
+impl LockError {
+    /// The system's error number, as the stock server would report it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::OtherProcess(_) => rustix::io::Errno::AGAIN.raw_os_error(),
+            Self::ThisProcess => rustix::io::Errno::DEADLK.raw_os_error(),
+            Self::Io(error) => error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()),
+        }
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherProcess(Some(pid)) => {
+                write!(formatter, "cannot lock file because it is already locked by pid {pid}")
+            }
+            Self::OtherProcess(None) => formatter.write_str("cannot lock file because it is already locked"),
+            Self::ThisProcess => {
+                formatter.write_str("cannot lock file because this process has already locked it")
+            }
+            Self::Io(error) => write!(formatter, "failed to lock file: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LockError {}

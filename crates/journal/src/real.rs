@@ -1,0 +1,148 @@
+//! The file system.
+
+use crate::lock::FileLock;
+use crate::{Disk, File, LockError, Open, Pending};
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+
+/// What a background thread calls when it is done, so that a sleeping event loop looks.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Symbolic links that lead to symbolic links, at most.
+const LINKS_MAX: u32 = 40;
+
+/// The file system.
+#[derive(Clone, Default)]
+pub struct RealDisk {
+    wake: Option<Wake>,
+}
+
+impl RealDisk {
+    /// The file system; `wake` is called whenever something in the background has ended.
+    pub fn new(wake: Option<Wake>) -> Self {
+        Self { wake }
+    }
+
+    fn in_background(&self, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> Pending {
+        let (sender, receiver) = mpsc::channel();
+        let wake = self.wake.clone();
+        let thread = thread::Builder::new().name("dm:sync".to_owned()).spawn(move || {
+            // The other end is gone where nobody is interested any more.
+            let _ = sender.send(work());
+            if let Some(wake) = wake {
+                wake();
+            }
+        });
+        match thread {
+            Ok(_) => Pending::running(receiver),
+            Err(error) => Pending::done(Err(error)),
+        }
+    }
+}
+
+impl fmt::Debug for RealDisk {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("RealDisk")
+    }
+}
+
+/// A file of the file system.
+#[derive(Debug, Clone)]
+pub struct RealFile(Arc<fs::File>);
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    fs::File::open(directory)?.sync_all()
+}
+
+impl Disk for RealDisk {
+    type File = RealFile;
+    type Lock = FileLock;
+
+    fn open(&self, path: &Path, how: Open) -> io::Result<RealFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(how != Open::Read).create_new(how == Open::CreateNew).mode(0o660);
+        options.open(path).map(|file| RealFile(Arc::new(file)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        sync_directory(directory_of(path))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        path.try_exists()
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        let mut path = path.to_owned();
+        for _ in 0..LINKS_MAX {
+            match fs::symlink_metadata(&path) {
+                Ok(metadata) if metadata.file_type().is_symlink() => {
+                    path = directory_of(&path).join(fs::read_link(&path)?);
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => return Ok(path),
+            }
+        }
+        Err(rustix::io::Errno::LOOP.into())
+    }
+
+    fn lock(&self, path: &Path) -> Result<FileLock, LockError> {
+        FileLock::take(path)
+    }
+
+    fn sync_in_background(&self, file: &RealFile) -> Pending {
+        let file = file.clone();
+        self.in_background(move || file.sync())
+    }
+
+    fn sync_directory_in_background(&self, path: &Path) -> Pending {
+        let directory = directory_of(path).to_owned();
+        self.in_background(move || sync_directory(&directory))
+    }
+}
+
+impl File for RealFile {
+    fn length(&self) -> io::Result<u64> {
+        self.0.metadata().map(|metadata| metadata.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,367 @@
+//! A disk in memory that forgets what was not synced, and fails when told to.
+//!
+//! ```text
+//! file       current bytes   what reads see
+//!            durable bytes   what a crash leaves
+//!            pending         the writes and cuts between the two, in order; a sync applies them,
+//!                            a failed sync drops them: they are never durable, as with a real disk
+//! directory  current and durable names; a sync of the directory makes them equal
+//! ```
+//!
+//! Each operation that changes something has a number, counted from 0. A [`Fault`] strikes at one of them.
+
+use crate::{Disk, File, LockError, Open, Pending};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What goes wrong at an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with EIO and does nothing. A sync that fails loses what it was to make durable.
+    Io,
+    /// It fails with ENOSPC and does nothing.
+    NoSpace,
+    /// A write takes at most so many bytes and says so. Other operations: as [`Fault::Io`].
+    Short(usize),
+    /// A write leaves at most so many bytes and fails with EIO. Other operations: as [`Fault::Io`].
+    Torn(usize),
+    /// The power goes: this and all that follows fails with EIO and does nothing, until [`SimulatedDisk::crash`].
+    PowerOff,
+}
+
+/// What of the unsynced data a crash leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survival {
+    /// Nothing: only what was synced.
+    Synced,
+    /// All of it, as when only the process dies.
+    Everything,
+    /// Of each file the first so many changes, and half of the next one; of the directory nothing.
+    Some(usize),
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write(u64, Vec<u8>),
+    Length(u64),
+}
+
+#[derive(Debug, Default)]
+struct Inode {
+    current: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Change>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inodes: Vec<Inode>,
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    locks: BTreeSet<PathBuf>,
+    operations: u64,
+    faults: BTreeMap<u64, Fault>,
+    power_off: bool,
+    /// Counts crashes: files opened before one are of no use after it.
+    life: u64,
+}
+
+/// The disk. Clones are the same disk.
+#[derive(Debug, Clone, Default)]
+pub struct SimulatedDisk(Arc<Mutex<State>>);
+
+/// A file of a simulated disk.
+#[derive(Debug, Clone)]
+pub struct SimulatedFile {
+    disk: SimulatedDisk,
+    inode: usize,
+    life: u64,
+}
+
+/// A lock of a simulated disk.
+#[derive(Debug)]
+pub struct SimulatedLock {
+    disk: SimulatedDisk,
+    path: PathBuf,
+    life: u64,
+}
+
+fn eio() -> io::Error {
+    Errno::IO.into()
+}
+
+fn apply(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Write(offset, written) => {
+            let start = usize::try_from(*offset).unwrap_or(usize::MAX);
+            let end = start + written.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            if let Some(place) = bytes.get_mut(start..end) {
+                place.copy_from_slice(written);
+            }
+        }
+        Change::Length(length) => bytes.resize(usize::try_from(*length).unwrap_or(usize::MAX), 0),
+    }
+}
+
+impl State {
+    /// Counts an operation: what goes wrong with it. Lasting conditions are an error at once.
+    fn begin(&mut self) -> io::Result<Option<Fault>> {
+        let fault = self.faults.remove(&self.operations);
+        self.operations += 1;
+        if fault == Some(Fault::PowerOff) {
+            self.power_off = true;
+        }
+        if self.power_off {
+            return Err(eio());
+        }
+        Ok(fault)
+    }
+
+    /// As [`Self::begin`], for what does either nothing or all.
+    fn begin_whole(&mut self) -> io::Result<()> {
+        match self.begin()? {
+            None => Ok(()),
+            Some(Fault::NoSpace) => Err(Errno::NOSPC.into()),
+            Some(_) => Err(eio()),
+        }
+    }
+
+    fn change(&mut self, inode: usize, change: Change) -> io::Result<()> {
+        let inode = self.inodes.get_mut(inode).ok_or_else(eio)?;
+        apply(&mut inode.current, &change);
+        inode.pending.push(change);
+        Ok(())
+    }
+}
+
+impl SimulatedDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number that the next operation will have.
+    pub fn operations(&self) -> u64 {
+        self.0.lock().operations
+    }
+
+    /// Lets `fault` strike at the operation of this number, which must not have been.
+    pub fn inject(&self, operation: u64, fault: Fault) {
+        self.0.lock().faults.insert(operation, fault);
+    }
+
+    /// Forgets what was not durable, all open files and all locks, and the faults to come; the power is on again.
+    pub fn crash(&self, survival: Survival) {
+        let mut state = self.0.lock();
+        for inode in &mut state.inodes {
+            let pending = std::mem::take(&mut inode.pending);
+            match survival {
+                Survival::Synced => {}
+                Survival::Everything => inode.durable = inode.current.clone(),
+                Survival::Some(count) => {
+                    for change in pending.iter().take(count) {
+                        apply(&mut inode.durable, change);
+                    }
+                    if let Some(Change::Write(offset, bytes)) = pending.get(count) {
+                        let half = bytes.get(..bytes.len() / 2).unwrap_or_default().to_vec();
+                        apply(&mut inode.durable, &Change::Write(*offset, half));
+                    }
+                }
+            }
+            inode.current = inode.durable.clone();
+        }
+        if survival == Survival::Everything {
+            state.durable_names = state.names.clone();
+        } else {
+            state.names = state.durable_names.clone();
+        }
+        state.locks.clear();
+        state.faults.clear();
+        state.power_off = false;
+        state.life += 1;
+    }
+
+    /// The bytes that a read of this name sees.
+    pub fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.0.lock();
+        state.names.get(path).and_then(|inode| state.inodes.get(*inode)).map(|inode| inode.current.clone())
+    }
+
+    /// Puts a file there, synced.
+    pub fn put(&self, path: &Path, bytes: &[u8]) {
+        let mut state = self.0.lock();
+        let inode = state.inodes.len();
+        state.inodes.push(Inode { current: bytes.to_vec(), durable: bytes.to_vec(), pending: Vec::new() });
+        state.names.insert(path.to_owned(), inode);
+        state.durable_names.insert(path.to_owned(), inode);
+    }
+
+    /// All names.
+    pub fn names(&self) -> Vec<PathBuf> {
+        self.0.lock().names.keys().cloned().collect()
+    }
+}
+
+impl Disk for SimulatedDisk {
+    type File = SimulatedFile;
+    type Lock = SimulatedLock;
+
+    fn open(&self, path: &Path, how: Open) -> io::Result<SimulatedFile> {
+        let mut state = self.0.lock();
+        if state.power_off {
+            return Err(eio());
+        }
+        let inode = match (state.names.get(path).copied(), how) {
+            (Some(_), Open::CreateNew) => return Err(Errno::EXIST.into()),
+            (Some(inode), _) => inode,
+            (None, Open::CreateNew) => {
+                state.begin_whole()?;
+                let inode = state.inodes.len();
+                state.inodes.push(Inode::default());
+                state.names.insert(path.to_owned(), inode);
+                inode
+            }
+            (None, _) => return Err(Errno::NOENT.into()),
+        };
+        Ok(SimulatedFile { disk: self.clone(), inode, life: state.life })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.begin_whole()?;
+        let inode = state.names.remove(from).ok_or(Errno::NOENT)?;
+        state.names.insert(to.to_owned(), inode);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if !state.names.contains_key(path) {
+            return Err(Errno::NOENT.into());
+        }
+        state.begin_whole()?;
+        state.names.remove(path);
+        Ok(())
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.begin_whole()?;
+        let State { names, durable_names, .. } = &mut *state;
+        durable_names.retain(|name, _| name.parent() != path.parent() || names.contains_key(name));
+        let here = names.iter().filter(|(name, _)| name.parent() == path.parent());
+        durable_names.extend(here.map(|(name, inode)| (name.clone(), *inode)));
+        Ok(())
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        Ok(self.0.lock().names.contains_key(path))
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(path.to_owned())
+    }
+
+    fn lock(&self, path: &Path) -> Result<SimulatedLock, LockError> {
+        let mut state = self.0.lock();
+        if !state.locks.insert(path.to_owned()) {
+            return Err(LockError::ThisProcess);
+        }
+        Ok(SimulatedLock { disk: self.clone(), path: path.to_owned(), life: state.life })
+    }
+
+    fn sync_in_background(&self, file: &SimulatedFile) -> Pending {
+        Pending::done(file.sync())
+    }
+
+    fn sync_directory_in_background(&self, path: &Path) -> Pending {
+        Pending::done(self.sync_directory(path))
+    }
+}
+
+impl SimulatedFile {
+    fn state(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+        let state = self.disk.0.lock();
+        if state.life == self.life { Ok(state) } else { Err(Errno::BADF.into()) }
+    }
+}
+
+impl File for SimulatedFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.state()?.inodes.get(self.inode).map_or(0, |inode| inode.current.len() as u64))
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let state = self.state()?;
+        let Some(inode) = state.inodes.get(self.inode) else { return Ok(0) };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let there = inode.current.get(start..).unwrap_or_default();
+        let length = there.len().min(buffer.len());
+        if let (Some(to), Some(from)) = (buffer.get_mut(..length), there.get(..length)) {
+            to.copy_from_slice(from);
+        }
+        Ok(length)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let mut state = self.state()?;
+        let part = |length: usize| bytes.get(..length.min(bytes.len())).unwrap_or_default().to_vec();
+        match state.begin()? {
+            None => {
+                state.change(self.inode, Change::Write(offset, bytes.to_vec()))?;
+                Ok(bytes.len())
+            }
+            Some(Fault::Short(length)) => {
+                let part = part(length);
+                let taken = part.len();
+                state.change(self.inode, Change::Write(offset, part))?;
+                Ok(taken)
+            }
+            Some(Fault::Torn(length)) => {
+                state.change(self.inode, Change::Write(offset, part(length)))?;
+                Err(eio())
+            }
+            Some(Fault::NoSpace) => Err(Errno::NOSPC.into()),
+            Some(Fault::Io | Fault::PowerOff) => Err(eio()),
+        }
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        let mut state = self.state()?;
+        state.begin_whole()?;
+        state.change(self.inode, Change::Length(length))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state()?;
+        let result = state.begin_whole();
+        let power_off = state.power_off;
+        if let Some(inode) = state.inodes.get_mut(self.inode).filter(|_| !power_off) {
+            for change in std::mem::take(&mut inode.pending) {
+                if result.is_ok() {
+                    apply(&mut inode.durable, &change);
+                }
+            }
+        }
+        result
+    }
+}
+
+impl Drop for SimulatedLock {
+    fn drop(&mut self) {
+        let mut state = self.disk.0.lock();
+        if state.life == self.life {
+            state.locks.remove(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! E5: what the stock `ovsdb-server` does under three allocators, and Dormouse in its place.
+//!
+//! ```text
+//! for each case, for each start:   every subject in turn (the turn rotates), each on a new database
+//!     start ── fill ── [measured: load, and until every replica has heard of all of it] ── rest ── memory ── check ── end
+//! ```
+//!
+//! Servers of one round stand beside each other while they rest, as far as memory allows; in full runs those whose
+//! memory is a goal after a rest of exactly ten seconds do not.
+
+mod case;
+mod findings;
+mod perform;
+mod stall;
+
+use super::{SETTLE, Site, progress_bar, settle};
+use crate::machine;
+use crate::ovsdb::subject::{Kind, Server, Subject};
+use crate::report::Report;
+use anyhow::{Context, Result, bail, ensure};
+use case::{Case, Sizes};
+use clap::Args;
+use indicatif::ProgressBar;
+use perform::{Performed, Sample};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// Memory that must be left for another server beside those that rest.
+const SPARE_MEMORY_BYTES: u64 = 4 << 30;
+/// Rest where resident sizes are only printed.
+const SHORT_REST: Duration = Duration::from_secs(1);
+
+/// Options of `lab ovsdb`.
+#[derive(Args, Debug)]
+pub struct OvsdbArgs {
+    /// Smaller counts, one start each
+    #[arg(long)]
+    quick: bool,
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM; those not installed are left out
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "stock,stock-jemalloc,stock-tcmalloc,floor"
+    )]
+    peers: Vec<String>,
+    /// Cases, each a name or the beginning of names and a star, as update1* [default: all; quick without size-*-mon]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Dormouse program to run instead of this one, PROGRAM or NAME=PROGRAM (repeatable: builds with other allocators)
+    #[arg(long, value_name = "PROGRAM")]
+    dormouse: Vec<String>,
+    /// Run the peers only
+    #[arg(long)]
+    without_dormouse: bool,
+    /// Starts of each server in each case [default: 1 quick, 3 full]
+    #[arg(long)]
+    starts: Option<usize>,
+    /// Multiplies the counts of transactions and rows
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    scale: f64,
+    /// Set the system's huge page mode for this run, and put it back at its end (needs a privilege)
+    #[arg(long, value_name = "MODE", value_parser = ["always", "madvise", "never"])]
+    huge_pages: Option<String>,
+    /// Core of the server (default: the first this process may use)
+    #[arg(long, value_name = "CORE")]
+    server_core: Option<usize>,
+    /// Core of the load (default: one that shares no hardware with the server's)
+    #[arg(long, value_name = "CORE")]
+    driver_core: Option<usize>,
+}
+
+/// Runs the experiment.
+pub fn run(arguments: &OvsdbArgs) -> Result<()> {
+    ensure!(arguments.scale > 0.0 && arguments.scale <= 10.0, "--scale is above 0 and at most 10");
+    let subjects = subjects(arguments)?;
+    let cases = Case::choose(&arguments.cases, arguments.quick)?;
+    let sizes = Sizes::new(arguments.quick, arguments.scale);
+    let site = Site::set_up(arguments.server_core, arguments.driver_core, arguments.huge_pages.as_deref())?;
+    let mut report = report(arguments, &site, &subjects, &sizes)?;
+    let starts = arguments.starts.unwrap_or(if arguments.quick { 1 } else { 3 }).max(1);
+    let bar = progress_bar((cases.len() * starts * subjects.len()) as u64);
+    let mut samples = Vec::new();
+    for &case in &cases {
+        for start in 0..starts {
+            let round = Round { case, start, site: &site, sizes: &sizes, quick: arguments.quick, bar: &bar };
+            round.run(&subjects, &mut samples)?;
+        }
+    }
+    bar.finish_and_clear();
+    findings::fill(&mut report, &cases, &subjects, &samples)?;
+    report.finish(arguments.json.as_deref())
+}
+
+fn subjects(arguments: &OvsdbArgs) -> Result<Vec<Subject>> {
+    let mut subjects = Vec::new();
+    if !arguments.without_dormouse {
+        if arguments.dormouse.is_empty() {
+            subjects.push(Subject::dormouse(None)?);
+        }
+        for given in &arguments.dormouse {
+            subjects.push(Subject::dormouse(Some(given))?);
+        }
+    }
+    for peer in arguments.peers.iter().filter(|peer| *peer != "none") {
+        subjects.extend(Subject::peer(peer)?);
+    }
+    for (index, subject) in subjects.iter().enumerate() {
+        let before = subjects.get(..index).unwrap_or_default();
+        if before.iter().any(|other| other.name == subject.name) {
+            bail!("two servers are named {}: tell them apart by NAME=PROGRAM", subject.name);
+        }
+    }
+    ensure!(!subjects.is_empty(), "nothing to measure: no peer of {:?} is installed", arguments.peers);
+    Ok(subjects)
+}
+
+fn report(arguments: &OvsdbArgs, site: &Site, subjects: &[Subject], sizes: &Sizes) -> Result<Report> {
+    let mut report = Report { experiment: "ovsdb", settings: site.settings(), ..Report::default() };
+    for subject in subjects {
+        let preload = subject
+            .preload
+            .as_ref()
+            .map(|library| format!(" under {}", library.display()))
+            .unwrap_or_default();
+        report.settings.push(format!(
+            "{}: {} ({}{preload})",
+            subject.name,
+            subject.version,
+            subject.program.display()
+        ));
+    }
+    report.settings.push(sizes.to_string());
+    report.settings.push(
+        "Unix sockets; CPU is user and system time of the whole server; replicas are kept by the workers' own sessions"
+            .to_owned(),
+    );
+    let own = subjects.iter().any(|subject| subject.kind == Kind::Dormouse) && arguments.dormouse.is_empty();
+    if cfg!(debug_assertions) && own {
+        report
+            .settings
+            .push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
+    }
+    site.data(&mut report)?;
+    report.data("quick", &arguments.quick)?;
+    report.data("sizes", sizes)?;
+    report.data("subjects", &subjects)?;
+    Ok(report)
+}
+
+/// One case, once with every subject.
+struct Round<'a> {
+    case: Case,
+    start: usize,
+    site: &'a Site,
+    sizes: &'a Sizes,
+    quick: bool,
+    bar: &'a ProgressBar,
+}
+
+/// A server whose load is over.
+struct Resting<'a> {
+    subject: &'a Subject,
+    server: Server,
+    performed: Performed,
+}
+
+impl Round<'_> {
+    fn run(&self, subjects: &[Subject], samples: &mut Vec<Sample>) -> Result<()> {
+        let mut resting = Vec::new();
+        for turn in 0..subjects.len() {
+            let Some(subject) = subjects.get((turn + self.start) % subjects.len()) else { continue };
+            if !self.case.is_for(subject.kind) {
+                self.bar.inc(1);
+                continue;
+            }
+            self.bar.set_message(format!("{}: {}", self.case.name(), subject.name));
+            let mut server = subject.start(self.site.placement)?;
+            let performed = perform::perform(self.case, subject, &mut server, self.sizes)
+                .with_context(|| format!("{} on {}", self.case.name(), subject.name))?;
+            resting.push(Resting { subject, server, performed });
+            let rests_alone = self.case == Case::DeleteAll && !self.quick;
+            if rests_alone || machine::available_bytes() < SPARE_MEMORY_BYTES {
+                self.rest(&mut resting, samples)?;
+            }
+            self.bar.inc(1);
+        }
+        self.rest(&mut resting, samples)
+    }
+
+    /// Lets servers come to rest, reads their memory, checks what they hold, and ends them.
+    fn rest(&self, resting: &mut Vec<Resting>, samples: &mut Vec<Sample>) -> Result<()> {
+        if resting.is_empty() {
+            return Ok(());
+        }
+        if self.case == Case::Startup {
+            settle(self.bar, SETTLE);
+            for Resting { subject, server, performed } in resting.iter_mut() {
+                self.bar.set_message(format!("restarting {}", subject.name));
+                let row = performed.restart.as_ref().context("no row to read after a restart")?;
+                perform::restart(&mut performed.sample, subject, server, self.site, row)?;
+            }
+        }
+        if self.case.judges_memory_at_rest() || !self.quick {
+            settle(self.bar, SETTLE);
+        } else {
+            thread::sleep(SHORT_REST);
+        }
+        for Resting { mut server, performed, .. } in resting.drain(..) {
+            let mut sample = performed.sample;
+            server.ensure_alive()?;
+            sample.end = server.memory()?;
+            sample.file_bytes = server.file_bytes();
+            performed
+                .expected
+                .check(&server)
+                .with_context(|| format!("{} on {}", self.case.name(), sample.subject))?;
+            server.end()?;
+            samples.push(sample);
+        }
+        Ok(())
+    }
+}

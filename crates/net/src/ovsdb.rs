@@ -1,0 +1,38 @@
+//! The event loop of OVSDB: one thread that owns all databases of the process, their clients' connections and the
+//! control socket.
+//!
+//! ```text
+//!   epoll ─> read each ready connection once, frame, Server::receive    ─┐
+//!         ─> Server::flush: one log write for all transactions of this   ├─ a turn
+//!            wake-up, then one write per session that has output         │
+//!         ─> timers that are due, a slice of compaction                 ─┘
+//! ```
+//! * A short read ends a connection's turn; a filled buffer puts it back into the queue, behind the others.
+//! * Nothing ticks: without work, probes of remote peers, retries or waiting transactions there is no timeout.
+//! * A peer whose unsent output passes a bound is not read from until it has taken some.
+//! * What logs say is the stock server's; what it says it to is a [`Logger`].
+
+mod compaction;
+mod connection;
+mod control;
+mod database_remote;
+mod event_loop;
+mod logger;
+mod outgoing;
+mod reconnect;
+mod remote;
+mod remotes;
+mod sessions;
+mod stream;
+
+pub use compaction::CompactionTimes;
+pub use control::{Answer, Command, Ticket};
+pub use database_remote::RemoteError;
+pub use event_loop::{EventLoop, Host, Settings, Waker};
+pub use logger::{Level, Logger};
+pub use remote::{DatabaseRemote, Remote};
+
+/// The log of a database on the real disk.
+pub type DatabaseLog = ovsdb::file::Log<journal::RealDisk>;
+/// The server of databases that the loop runs.
+pub type Core = ovsdb::server::Server<DatabaseLog>;

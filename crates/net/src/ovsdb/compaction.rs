@@ -1,0 +1,136 @@
+//! Compaction: a slice of work at the end of each turn, until it is done.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ovsdb::error::Error;
+use ovsdb::file::Step;
+
+use super::control::Ticket;
+use super::event_loop::EventLoop;
+use super::logger::Level;
+
+/// How long compactions take, and take others.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CompactionTimes {
+    /// Compactions that have ended well.
+    pub finished: u64,
+    /// The longest time that a slice held the loop.
+    pub longest_hold: Duration,
+    /// What the last one took from its beginning to its end.
+    pub last: Duration,
+}
+
+/// A compaction on its way.
+#[derive(Debug)]
+struct Running {
+    begun: Instant,
+    /// There is more to do at once; else a thread is waited for.
+    more: bool,
+    /// Commands to be answered when it ends.
+    tickets: Vec<Ticket>,
+}
+
+/// The compactions on their way, by database.
+#[derive(Debug, Default)]
+pub(super) struct Compactions {
+    running: BTreeMap<String, Running>,
+    times: CompactionTimes,
+}
+
+impl Compactions {
+    pub fn has_more(&self) -> bool {
+        self.running.values().any(|running| running.more)
+    }
+}
+
+impl EventLoop {
+    /// What compactions cost so far.
+    pub fn compaction_times(&self) -> CompactionTimes {
+        self.compactions.times
+    }
+
+    /// Begins to compact a database, or joins in where that is happening; `ticket` is answered when it is done.
+    pub fn start_compaction(&mut self, name: &str, ticket: Option<Ticket>) -> Result<(), Error> {
+        let now = self.now;
+        if !self.compactions.running.contains_key(name) {
+            self.server.flush(now);
+            let begun = Instant::now();
+            if let Some((database, Some(log))) = self.server.database_and_log(name) {
+                log.start_compaction(database, now.wall_ms, now.monotonic_ms)?;
+            }
+            self.held(begun);
+            let running = Running { begun, more: true, tickets: Vec::new() };
+            self.compactions.running.insert(name.to_owned(), running);
+        }
+        if let (Some(running), Some(ticket)) = (self.compactions.running.get_mut(name), ticket) {
+            running.tickets.push(ticket);
+        }
+        Ok(())
+    }
+
+    fn held(&mut self, begun: Instant) {
+        let times = &mut self.compactions.times;
+        times.longest_hold = times.longest_hold.max(begun.elapsed());
+    }
+
+    /// Does the next slice of each compaction, and begins those that are due.
+    pub(super) fn compact(&mut self) {
+        self.begin_due();
+        if self.compactions.running.is_empty() {
+            return;
+        }
+        let names: Vec<String> = self.compactions.running.keys().cloned().collect();
+        for name in names {
+            let begun = Instant::now();
+            let step = match self.server.database_and_log(&name) {
+                Some((database, Some(log))) => log.step(database),
+                _ => Ok(Step::Idle),
+            };
+            self.held(begun);
+            match step {
+                Ok(step @ (Step::Again | Step::Waiting)) => {
+                    if let Some(running) = self.compactions.running.get_mut(&name) {
+                        running.more = step == Step::Again;
+                    }
+                }
+                Ok(Step::Idle | Step::Finished(_)) => self.ended(&name, Ok(())),
+                Err(error) => self.ended(&name, Err(error)),
+            }
+        }
+    }
+
+    fn ended(&mut self, name: &str, result: Result<(), Error>) {
+        let Some(running) = self.compactions.running.remove(name) else { return };
+        match &result {
+            Ok(()) => {
+                self.compactions.times.finished += 1;
+                self.compactions.times.last = running.begun.elapsed();
+            }
+            Err(error) => {
+                self.log("ovsdb_file", Level::Warning, &format!("{name}: compaction failed: {error}"))
+            }
+        }
+        for ticket in running.tickets {
+            self.answer_part(ticket, result.as_ref().err().map(ToString::to_string));
+        }
+    }
+
+    fn begin_due(&mut self) {
+        let now_ms = self.now.monotonic_ms;
+        for at in 0..self.remotes.hosted.len() {
+            let Some(name) = self.remotes.hosted.get(at) else { return };
+            let due = match self.server.database_and_log(name) {
+                Some((_, Some(log))) => !log.has_pending() && log.should_compact(now_ms),
+                _ => false,
+            };
+            if due {
+                let name = name.clone();
+                if let Err(error) = self.start_compaction(&name, None) {
+                    let text = format!("{name}: compaction failed: {error}");
+                    self.log("ovsdb_file", Level::Warning, &text);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! One connection: a client's session, or a control connection.
+
+use std::io;
+
+use mio::{Interest, Registry, Token};
+use ovsdb::server::SessionId;
+use wire::jsonrpc::{Framer, Limits};
+
+use super::stream::Stream;
+
+/// What a connection is for.
+#[derive(Debug)]
+pub(super) enum Role {
+    /// A client of the databases, with the remote it came by.
+    Session { id: SessionId, remote: Box<str> },
+    /// Commands for the process.
+    Control(ControlState),
+}
+
+/// A control connection's state.
+#[derive(Debug, Default)]
+pub(super) struct ControlState {
+    /// Answers not sent yet.
+    pub output: Vec<u8>,
+    /// A command that is not answered yet; no other is taken meanwhile.
+    pub busy: bool,
+    /// Commands that came meanwhile.
+    pub waiting: Vec<Vec<u8>>,
+}
+
+/// How a connection is watched for dead peers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Probe {
+    /// Silence after which the peer is asked, and again after which it is given up; 0: never.
+    pub interval_ms: u64,
+    /// Since when an answer is waited for.
+    pub asked_ms: Option<u64>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub stream: Stream,
+    /// How logs call it.
+    pub name: String,
+    pub role: Role,
+    pub framer: Framer,
+    /// The beginning of a message whose end has not come.
+    pub rest: Vec<u8>,
+    /// What was read and must wait, because the peer has too much to take first.
+    pub unframed: Vec<u8>,
+    /// There may be something to read.
+    pub readable: bool,
+    /// The peer has closed its end: a short read does not mean that nothing more comes.
+    pub closed_by_peer: bool,
+    /// In the queue of those to be read.
+    pub queued: bool,
+    /// Waits until the socket takes more.
+    pub blocked: bool,
+    /// Is read no longer, and closed when its output is sent.
+    pub closing: bool,
+    pub received_ms: u64,
+    pub probe: Probe,
+    /// Tells this connection from others that had its slot.
+    pub serial: u64,
+}
+
+/// Buffers of messages double up to this size,
+const REST_SMALL_BYTES: usize = 1 << 20;
+/// have this one then, and then that of the longest message.
+const REST_STEP_BYTES: usize = 16 << 20;
+/// A message buffer that has become larger than this is given back.
+const REST_BYTES_KEPT: usize = 64 << 10;
+
+impl Connection {
+    pub fn new(stream: Stream, name: String, role: Role, limits: Limits, serial: u64, now_ms: u64) -> Self {
+        Self {
+            stream,
+            name,
+            role,
+            framer: Framer::new(limits),
+            rest: Vec::new(),
+            unframed: Vec::new(),
+            readable: true,
+            closed_by_peer: false,
+            queued: false,
+            blocked: false,
+            closing: false,
+            received_ms: now_ms,
+            probe: Probe::default(),
+            serial,
+        }
+    }
+
+    /// One read. A short one means that the socket is empty now; an event tells when it is not. `None`: nothing there.
+    pub fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match self.stream.read(room) {
+                Ok(count) => {
+                    if count < room.len() && !self.closed_by_peer {
+                        self.readable = false;
+                    }
+                    return Ok(Some(count));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Asks to be told when the socket takes more, or no longer.
+    pub fn set_blocked(&mut self, blocked: bool, poll: &Registry, token: Token) -> io::Result<()> {
+        if self.blocked != blocked {
+            // Writability is not watched otherwise: each read of the peer would wake this process up.
+            let interest = if blocked { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+            self.stream.reregister(poll, token, interest)?;
+            self.blocked = blocked;
+        }
+        Ok(())
+    }
+
+    /// Whether there is, or may be, something to receive.
+    pub fn has_input(&self) -> bool {
+        !self.closing && (self.readable || !self.unframed.is_empty())
+    }
+
+    /// Keeps bytes of a message whose end has not come; `message_bytes_max` will never be passed. False: there is no memory.
+    pub fn keep(&mut self, bytes: &[u8], message_bytes_max: usize) -> bool {
+        let needed = self.rest.len() + bytes.len();
+        if needed > self.rest.capacity() {
+            // A long message is moved twice at most: what is reserved and not used takes no memory.
+            let steps = [needed.next_power_of_two(), REST_STEP_BYTES, message_bytes_max];
+            let wanted = match needed {
+                0..=REST_SMALL_BYTES => steps[0],
+                _ if needed <= REST_STEP_BYTES => steps[1],
+                _ => steps[2].max(needed),
+            };
+            let more = |to: usize| to.saturating_sub(self.rest.len());
+            let (wanted, needed) = (more(wanted), more(needed));
+            if self.rest.try_reserve_exact(wanted).is_err() && self.rest.try_reserve_exact(needed).is_err() {
+                return false;
+            }
+        }
+        self.rest.extend_from_slice(bytes);
+        true
+    }
+
+    /// The message whose end has come is dealt with.
+    pub fn forget_message(&mut self) {
+        if self.rest.capacity() > REST_BYTES_KEPT {
+            self.rest = Vec::new();
+        } else {
+            self.rest.clear();
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The control socket: JSON-RPC requests with arguments that are strings, answered with a text.
+//!
+//! A connection's commands are executed one after another, each at the end of a turn, outside of the loop: by the [`Host`].
+
+use std::path::Path;
+
+use wire::json::write;
+use wire::jsonrpc::Message;
+
+use super::connection::Role;
+use super::event_loop::{EventLoop, Host, Slot};
+use super::logger::Level;
+use super::stream::{Listener, text_of};
+use mio::Token;
+
+/// Names a command whose answer is outstanding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    pub(super) slot: usize,
+    pub(super) serial: u64,
+}
+
+/// A command.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// Its name.
+    pub name: String,
+    /// Its arguments; `None` for what is not a string.
+    pub arguments: Vec<Option<String>>,
+    /// For an answer that comes later.
+    pub ticket: Ticket,
+}
+
+/// What a command comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It worked; the text may be empty.
+    Text(String),
+    /// It did not.
+    Error(String),
+    /// So many parts of it are answered later ([`EventLoop::start_compaction`]); the texts of those that fail come together.
+    Later(usize),
+}
+
+/// Commands that are answered later: what is outstanding, what was said, and the request's id.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    ticket: Ticket,
+    parts: usize,
+    errors: String,
+    id: Vec<u8>,
+}
+
+impl EventLoop {
+    /// Listens for commands. Fails with the system's text.
+    pub fn open_control(&mut self, path: &Path) -> Result<(), String> {
+        let slot = self.new_slot();
+        let opened = Listener::unix(path).and_then(|mut listener| {
+            listener.register(self.poll.registry(), Token(slot))?;
+            Ok(listener)
+        });
+        match opened {
+            Ok(listener) => {
+                self.put(slot, Slot::Listener(listener, None));
+                Ok(())
+            }
+            Err(error) => {
+                self.free_slot(slot);
+                let error = text_of(&error);
+                self.tell_not_bound(path, &error);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn execute(&mut self, host: &mut dyn Host, ticket: Ticket, text: &[u8]) {
+        let (method, params, id) = match Message::parse(text) {
+            Ok(Message::Request { method, params, id }) => (method, params, id),
+            Ok(other) => {
+                let kind = match other {
+                    Message::Notification { .. } => "notification",
+                    Message::Reply { .. } => "reply",
+                    _ => "error",
+                };
+                return self.reject(ticket, "unixctl", &format!("received unexpected {kind} message"));
+            }
+            Err(error) => {
+                return self.reject(ticket, "jsonrpc", &format!("received bad JSON-RPC message: {error}"));
+            }
+        };
+        let arguments =
+            params.elements().map(|argument| argument.as_string().map(|text| text.into_owned())).collect();
+        let command = Command { name: method.into_owned(), arguments, ticket };
+        let id = id.text().to_vec();
+        match host.command(self, &command) {
+            Answer::Text(text) => self.answer(ticket, &id, &Ok(text)),
+            Answer::Error(text) => self.answer(ticket, &id, &Err(text)),
+            Answer::Later(0) => self.answer(ticket, &id, &Ok(String::new())),
+            Answer::Later(parts) => {
+                self.remotes.outstanding.push(Outstanding { ticket, parts, errors: String::new(), id });
+            }
+        }
+    }
+
+    /// One part of a command that is answered later has ended.
+    pub(super) fn answer_part(&mut self, ticket: Ticket, error: Option<String>) {
+        let outstanding = &mut self.remotes.outstanding;
+        let Some(at) = outstanding.iter().position(|other| other.ticket == ticket) else { return };
+        let Some(entry) = outstanding.get_mut(at) else { return };
+        if let Some(error) = error {
+            entry.errors.push_str(&error);
+            entry.errors.push('\n');
+        }
+        entry.parts = entry.parts.saturating_sub(1);
+        if entry.parts == 0 {
+            let entry = outstanding.swap_remove(at);
+            let result = if entry.errors.is_empty() { Ok(String::new()) } else { Err(entry.errors) };
+            self.answer(ticket, &entry.id, &result);
+        }
+    }
+
+    fn answer(&mut self, ticket: Ticket, id: &[u8], result: &Result<String, String>) {
+        let Some(Slot::Connection(connection)) = self.slots.get_mut(ticket.slot) else { return };
+        if connection.serial != ticket.serial {
+            return;
+        }
+        let Role::Control(control) = &mut connection.role else { return };
+        let (member, text) = match result {
+            Ok(text) => (&b",\"result\":"[..], text),
+            Err(text) => (&b",\"error\":"[..], text),
+        };
+        let mut line = text.clone();
+        if !line.is_empty() && !line.ends_with('\n') {
+            line.push('\n');
+        }
+        control.output.extend_from_slice(b"{\"id\":");
+        control.output.extend_from_slice(id);
+        control.output.extend_from_slice(member);
+        write::string(&mut control.output, &line);
+        control.output.extend_from_slice(if result.is_ok() { b",\"error\":null}" } else { b"}" });
+        control.busy = false;
+        if !control.waiting.is_empty() {
+            control.busy = true;
+            let next = control.waiting.remove(0);
+            self.commands.push_back((ticket, next));
+        }
+        self.send(ticket.slot);
+    }
+
+    /// Ends a control connection that sent nonsense.
+    fn reject(&mut self, ticket: Ticket, module: &'static str, why: &str) {
+        if let Some(Slot::Connection(connection)) = self.slots.get(ticket.slot)
+            && connection.serial == ticket.serial
+        {
+            let text = format!("{}: {why}", connection.name);
+            self.log(module, Level::Warning, &text);
+            self.close_slot(ticket.slot);
+        }
+    }
+}

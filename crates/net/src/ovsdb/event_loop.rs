@@ -1,0 +1,464 @@
+//! The loop itself: slots, turns, sleep.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use journal::RealDisk;
+use mio::net::UnixStream;
+use mio::{Events, Interest, Poll, Token};
+use ovsdb::server::{Now, SessionId};
+
+use super::compaction::Compactions;
+use super::connection::Connection;
+use super::control::{Command, Ticket};
+use super::logger::{Level, Logger};
+use super::outgoing::Outgoing;
+use super::remotes::{Options, Remotes};
+use super::stream::{Listener, text_of};
+use super::{Answer, Core};
+
+const WAKE: Token = Token(usize::MAX);
+const EVENTS: usize = 1024;
+/// What is read from one connection in one turn, at most. Fits the second-level cache.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Connections that are read before what they sent is written to the logs.
+const TURN_CONNECTIONS: usize = 256;
+/// Listeners that cannot be opened are tried again after so long.
+const LISTEN_RETRY_MS: u64 = 5_000;
+
+/// What the loop is given.
+pub struct Settings {
+    /// Where its log lines go.
+    pub logger: Arc<dyn Logger>,
+    /// Relative names of sockets are below it.
+    pub run_directory: PathBuf,
+    /// What messages may be.
+    pub messages: wire::jsonrpc::Limits,
+    /// Unsent output of a session beyond which it is not read from, in bytes.
+    pub backlog_bytes: usize,
+}
+
+/// The process around the loop.
+pub trait Host {
+    /// Executes a command of the control socket.
+    fn command(&mut self, events: &mut EventLoop, command: &Command) -> Answer;
+
+    /// A signal has come, or somebody has called a [`Waker`].
+    fn woken(&mut self, events: &mut EventLoop);
+}
+
+/// Wakes the loop up, from any thread.
+#[derive(Clone)]
+pub struct Waker {
+    waker: Arc<mio::Waker>,
+    called: Arc<AtomicBool>,
+}
+
+impl Waker {
+    /// Makes the loop call [`Host::woken`].
+    pub fn wake(&self) {
+        self.called.store(true, Relaxed);
+        let _ = self.waker.wake();
+    }
+}
+
+/// What a token stands for.
+pub(super) enum Slot {
+    Free,
+    /// Of a remote, or the control socket's when it has none.
+    Listener(Listener, Option<Box<str>>),
+    Connection(Box<Connection>),
+    /// An outgoing remote's socket that is not connected yet.
+    Connecting(super::stream::Stream, Box<str>),
+    /// Becomes readable when a signal has come.
+    Signal(UnixStream),
+}
+
+/// The loop.
+pub struct EventLoop {
+    pub(super) server: Core,
+    pub(super) logger: Arc<dyn Logger>,
+    pub(super) poll: Poll,
+    waker: Waker,
+    pub(super) slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Slots that become free at the end of the turn: events at hand may still mean what was there.
+    freed: Vec<usize>,
+    pub(super) ready: VecDeque<usize>,
+    pub(super) sessions: BTreeMap<SessionId, usize>,
+    pub(super) remotes: Remotes,
+    pub(super) outgoing: BTreeMap<Box<str>, Outgoing>,
+    /// When which connection (slot, serial) is to be looked at, if it is still there.
+    pub(super) probes: BTreeSet<(u64, usize, u64)>,
+    pub(super) compactions: Compactions,
+    /// Commands that wait to be executed: slot, serial, text.
+    pub(super) commands: VecDeque<(Ticket, Vec<u8>)>,
+    pub(super) settings: Settings,
+    pub(super) now: Now,
+    start: Instant,
+    /// Unix connections so far: they are numbered in logs.
+    pub(super) unix_connections: u64,
+    serials: u64,
+    pub(super) control_connections: usize,
+    /// No connection can be accepted until one closes.
+    pub(super) starved: bool,
+    /// Listeners that could not be opened are tried again then.
+    pub(super) listen_again_ms: Option<u64>,
+    stopping: bool,
+    longest_turn: Duration,
+    ready_sessions: Vec<SessionId>,
+    closed_sessions: Vec<(SessionId, String)>,
+}
+
+impl EventLoop {
+    /// A loop that runs `server` once [`Self::run`] is called.
+    pub fn new(server: Core, settings: Settings) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Waker {
+            waker: Arc::new(mio::Waker::new(poll.registry(), WAKE)?),
+            called: Arc::new(AtomicBool::new(false)),
+        };
+        let mut this = Self {
+            server,
+            logger: Arc::clone(&settings.logger),
+            poll,
+            waker,
+            slots: Vec::new(),
+            free: Vec::new(),
+            freed: Vec::new(),
+            ready: VecDeque::new(),
+            sessions: BTreeMap::new(),
+            remotes: Remotes::default(),
+            outgoing: BTreeMap::new(),
+            probes: BTreeSet::new(),
+            compactions: Compactions::default(),
+            commands: VecDeque::new(),
+            settings,
+            now: Now::default(),
+            start: Instant::now(),
+            unix_connections: 0,
+            serials: 0,
+            control_connections: 0,
+            starved: false,
+            listen_again_ms: None,
+            stopping: false,
+            longest_turn: Duration::ZERO,
+            ready_sessions: Vec::new(),
+            closed_sessions: Vec::new(),
+        };
+        this.look_at_the_clock();
+        Ok(this)
+    }
+
+    /// The server of databases.
+    pub fn server(&mut self) -> &mut Core {
+        &mut self.server
+    }
+
+    /// The server of databases, to look at.
+    pub fn core(&self) -> &Core {
+        &self.server
+    }
+
+    /// The times of this turn.
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// The longest turn so far: from waking up to going to sleep.
+    pub fn longest_turn(&self) -> Duration {
+        self.longest_turn
+    }
+
+    /// A handle by which other threads wake the loop up.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// The disk whose background work wakes this loop up.
+    pub fn disk(&self) -> RealDisk {
+        let waker = Arc::clone(&self.waker.waker);
+        RealDisk::new(Some(Arc::new(move || {
+            let _ = waker.wake();
+        })))
+    }
+
+    /// Calls [`Host::woken`] whenever the other end of `pipe` is written to.
+    pub fn watch(&mut self, pipe: std::os::unix::net::UnixStream) -> io::Result<()> {
+        pipe.set_nonblocking(true)?;
+        let mut pipe = UnixStream::from_std(pipe);
+        let slot = self.new_slot();
+        self.poll.registry().register(&mut pipe, Token(slot), Interest::READABLE)?;
+        self.put(slot, Slot::Signal(pipe));
+        Ok(())
+    }
+
+    /// Ends [`Self::run`] after this turn.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Opens the configured remotes now, not at the end of a turn.
+    pub fn open_remotes(&mut self) {
+        self.look_at_the_clock();
+        self.configure();
+    }
+
+    /// Runs until [`Self::stop`] is called. Everything is closed then, and the names of the sockets are gone.
+    pub fn run(&mut self, host: &mut dyn Host) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
+        self.look_at_the_clock();
+        self.end_turn(host);
+        while !self.stopping {
+            let timeout = self.sleep();
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            let begun = self.look_at_the_clock();
+            for event in &events {
+                self.note(event, host);
+            }
+            for _ in 0..self.ready.len().min(TURN_CONNECTIONS) {
+                let Some(slot) = self.ready.pop_front() else { break };
+                self.receive(slot, &mut buffer);
+            }
+            self.end_turn(host);
+            self.longest_turn = self.longest_turn.max(begun.elapsed());
+        }
+        self.close_everything();
+        Ok(())
+    }
+
+    /// What follows when everything that was there has been read.
+    fn end_turn(&mut self, host: &mut dyn Host) {
+        self.server.flush(self.now);
+        if self.server.next_deadline_ms().is_some_and(|due_ms| due_ms <= self.now.monotonic_ms) {
+            self.server.on_deadline(self.now);
+        }
+        self.send_ready();
+        while let Some((ticket, text)) = self.commands.pop_front() {
+            self.execute(host, ticket, &text);
+        }
+        self.configure_if_changed();
+        self.outgoing_due();
+        self.probes_due();
+        self.compact();
+        self.listen_again();
+        self.tell_notes();
+        // Commands, changed remotes and probes may have given sessions something to hear.
+        self.send_ready();
+        self.free.append(&mut self.freed);
+    }
+
+    fn send_ready(&mut self) {
+        let mut sessions = std::mem::take(&mut self.ready_sessions);
+        self.server.take_ready(&mut sessions);
+        for session in sessions.drain(..) {
+            if let Some(slot) = self.sessions.get(&session).copied() {
+                self.send(slot);
+            }
+        }
+        self.ready_sessions = sessions;
+        let mut closed = std::mem::take(&mut self.closed_sessions);
+        self.server.take_closed(&mut closed);
+        for (session, reason) in closed.drain(..) {
+            if let Some(slot) = self.sessions.get(&session).copied() {
+                self.end_session(slot, &reason);
+            }
+        }
+        self.closed_sessions = closed;
+    }
+
+    fn note(&mut self, event: &mio::event::Event, host: &mut dyn Host) {
+        if event.token() == WAKE {
+            if self.waker.called.swap(false, Relaxed) {
+                host.woken(self);
+            }
+            return;
+        }
+        let slot = event.token().0;
+        match self.slots.get_mut(slot) {
+            Some(Slot::Connection(connection)) => {
+                connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+                connection.closed_by_peer |= event.is_read_closed() || event.is_error();
+                let writable = event.is_writable() && connection.blocked;
+                if connection.readable && !connection.queued {
+                    connection.queued = true;
+                    self.ready.push_back(slot);
+                }
+                if writable {
+                    self.send(slot);
+                }
+            }
+            Some(Slot::Listener(..)) => self.accept(slot),
+            Some(Slot::Connecting(..)) => self.connecting(slot),
+            Some(Slot::Signal(pipe)) => {
+                let mut drained = [0; 64];
+                while pipe.read(&mut drained).is_ok_and(|count| count == drained.len()) {}
+                host.woken(self);
+            }
+            _ => {}
+        }
+    }
+
+    /// How long to sleep: for ever, unless something is armed.
+    fn sleep(&self) -> Option<Duration> {
+        if !self.ready.is_empty() || self.compactions.has_more() {
+            return Some(Duration::ZERO);
+        }
+        let next = [
+            self.server.next_deadline_ms(),
+            self.probes.first().map(|(due_ms, ..)| *due_ms),
+            self.outgoing.values().filter_map(Outgoing::deadline_ms).min(),
+            self.listen_again_ms,
+        ];
+        let next = next.into_iter().flatten().min()?;
+        let now_ms = self.monotonic_ms(Instant::now());
+        Some(Duration::from_millis(next.saturating_sub(now_ms)))
+    }
+
+    fn monotonic_ms(&self, at: Instant) -> u64 {
+        u64::try_from(at.duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn look_at_the_clock(&mut self) -> Instant {
+        let instant = Instant::now();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.now = Now {
+            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
+            monotonic_ms: self.monotonic_ms(instant),
+        };
+        instant
+    }
+
+    pub(super) fn new_slot(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::Free);
+            self.slots.len() - 1
+        })
+    }
+
+    pub(super) fn put(&mut self, slot: usize, what: Slot) {
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = what;
+        }
+    }
+
+    /// Takes what is in a slot, which is to be put back or freed.
+    pub(super) fn take(&mut self, slot: usize) -> Slot {
+        self.slots.get_mut(slot).map_or(Slot::Free, |place| std::mem::replace(place, Slot::Free))
+    }
+
+    pub(super) fn free_slot(&mut self, slot: usize) {
+        self.put(slot, Slot::Free);
+        self.freed.push(slot);
+    }
+
+    pub(super) fn new_serial(&mut self) -> u64 {
+        self.serials += 1;
+        self.serials
+    }
+
+    pub(super) fn log(&self, module: &'static str, level: Level, text: &str) {
+        self.logger.log(module, level, text);
+    }
+
+    /// Opens a remote's listener. Failures are logged, and tried again later.
+    pub(super) fn open_listener(
+        &mut self,
+        name: &str,
+        remote: &super::Remote,
+        loud: bool,
+    ) -> Result<usize, &'static str> {
+        let opened = match remote {
+            super::Remote::ListenUnix(path) => Listener::unix(path),
+            super::Remote::ListenTcp(address) => Listener::tcp(*address),
+            _ => return Err("not a listener"),
+        };
+        let opened = opened.and_then(|mut listener| {
+            let slot = self.new_slot();
+            listener.register(self.poll.registry(), Token(slot))?;
+            Ok((listener, slot))
+        });
+        match opened {
+            Ok((listener, slot)) => {
+                if let (super::Remote::ListenTcp(address), Some(port)) = (remote, listener.port())
+                    && address.port() == 0
+                {
+                    let target = name.split_once(':').map_or(name, |(_, target)| target);
+                    self.log(
+                        "socket_util",
+                        Level::Information,
+                        &format!("{target}: listening on port {port}"),
+                    );
+                }
+                self.put(slot, Slot::Listener(listener, Some(name.into())));
+                Ok(slot)
+            }
+            Err(error) => {
+                let error = text_of(&error);
+                if loud {
+                    match remote {
+                        super::Remote::ListenUnix(path) => {
+                            self.tell_not_bound(path, &error);
+                        }
+                        _ => {
+                            let target = name.split_once(':').map_or(name, |(_, target)| target);
+                            self.log("socket_util", Level::Error, &format!("{target}: bind: {error}"));
+                        }
+                    }
+                    let text = format!("{name}: listen failed: {error}");
+                    self.log("ovsdb_jsonrpc_server", Level::Error, &text);
+                }
+                self.listen_again_ms = Some(self.now.monotonic_ms + LISTEN_RETRY_MS);
+                Err("listen failed")
+            }
+        }
+    }
+
+    /// Logs that a Unix socket could not be bound, as the stock server does: it tries to remove the name then.
+    pub(super) fn tell_not_bound(&self, path: &std::path::Path, error: &str) {
+        if let Err(error) = std::fs::remove_file(path) {
+            let text = format!("could not unlink \"{}\" ({})", path.display(), text_of(&error));
+            self.log("fatal_signal", Level::Warning, &text);
+        }
+        // COMPAT: of names that do not fit an address the stock server says no more.
+        if path.as_os_str().len() <= super::stream::SOCKET_NAME_MAX {
+            self.log("stream_unix", Level::Error, &format!("{}: binding failed: {error}", path.display()));
+        }
+    }
+
+    fn listen_again(&mut self) {
+        if self.listen_again_ms.is_some_and(|due_ms| due_ms <= self.now.monotonic_ms) {
+            self.listen_again_ms = None;
+            self.retry_listeners();
+        }
+    }
+
+    /// The options of a remote that is in force.
+    pub(super) fn options_of(&self, remote: &str) -> Options {
+        self.remotes.in_force.get(remote).map(|state| state.options.clone()).unwrap_or_default()
+    }
+
+    fn tell_notes(&mut self) {
+        for (module, level, text) in super::remotes::take_notes(&mut self.server, &self.remotes.hosted) {
+            self.log(module, level, &text);
+        }
+    }
+
+    fn close_everything(&mut self) {
+        self.server.flush(self.now);
+        self.send_ready();
+        self.slots.clear();
+        self.free.clear();
+        self.freed.clear();
+        self.sessions.clear();
+    }
+}

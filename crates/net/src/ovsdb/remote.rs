@@ -1,0 +1,178 @@
+//! A remote as the stock server writes it: where to listen, whom to connect to, or where in a database that is said.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// The port where none is given.
+pub const PORT: u16 = 6640;
+
+/// One remote, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remote {
+    /// `punix:FILE`
+    ListenUnix(PathBuf),
+    /// `ptcp:[PORT][:IP]`
+    ListenTcp(SocketAddr),
+    /// `unix:FILE`
+    ConnectUnix(PathBuf),
+    /// `tcp:IP[:PORT]`
+    ConnectTcp(SocketAddr),
+    /// `db:DATABASE,TABLE,COLUMN`
+    Database(DatabaseRemote),
+    /// What is not served: why, as a log line's module and text, and the system's error for it.
+    Unusable {
+        /// The module that the stock server's log line has.
+        module: &'static str,
+        /// Its text; empty where the stock server says nothing.
+        text: String,
+        /// Whether it would listen.
+        listens: bool,
+        /// The error that an attempt gives.
+        error: &'static str,
+    },
+}
+
+/// `db:DATABASE,TABLE,COLUMN`: the column has remotes, or refers to rows that have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DatabaseRemote {
+    /// The database's name.
+    pub database: String,
+    /// The table's name.
+    pub table: String,
+    /// The column's name.
+    pub column: String,
+}
+
+const NO_FAMILY: &str = "Address family not supported by protocol";
+
+impl Remote {
+    /// Understands `text`; relative file names are below `run_directory`. Never fails: what cannot be served says so when it
+    /// is opened, as with the stock server.
+    pub fn parse(text: &str, run_directory: &Path) -> Self {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        match kind {
+            "punix" => Self::ListenUnix(run_directory.join(rest)),
+            "unix" => Self::ConnectUnix(run_directory.join(rest)),
+            "ptcp" => match listening(rest) {
+                Ok(address) => Self::ListenTcp(address),
+                Err((module, text)) => unusable(module, text, true, NO_FAMILY),
+            },
+            "tcp" => match connecting(rest) {
+                Ok(address) => Self::ConnectTcp(address),
+                Err((module, text)) => unusable(module, text, false, NO_FAMILY),
+            },
+            "ssl" | "pssl" => unusable(
+                "stream_ssl",
+                format!("{text}: SSL is not supported by this server"),
+                kind == "pssl",
+                "Protocol not available",
+            ),
+            "db" => match DatabaseRemote::parse(rest) {
+                Some(remote) => Self::Database(remote),
+                None => unusable("ovsdb_server", format!("\"{text}\": invalid syntax"), false, NO_FAMILY),
+            },
+            _ => unusable("", String::new(), false, NO_FAMILY),
+        }
+    }
+
+    /// Whether it waits for connections.
+    pub fn listens(&self) -> bool {
+        match self {
+            Self::ListenUnix(_) | Self::ListenTcp(_) => true,
+            Self::Unusable { listens, .. } => *listens,
+            _ => false,
+        }
+    }
+}
+
+impl DatabaseRemote {
+    /// Understands what stands behind `db:`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ',').map(str::to_owned);
+        let (database, table, column) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(Self { database, table, column })
+    }
+}
+
+fn unusable(module: &'static str, text: String, listens: bool, error: &'static str) -> Remote {
+    Remote::Unusable { module, text, listens, error }
+}
+
+type Complaint = (&'static str, String);
+
+fn bad_port(text: &str, port: &str) -> Complaint {
+    ("socket_util", format!("{text}: bad port number \"{port}\""))
+}
+
+fn port(text: &str, port: &str) -> Result<u16, Complaint> {
+    port.parse().map_err(|_| bad_port(text, port))
+}
+
+fn address(host: &str) -> Result<IpAddr, Complaint> {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    // COMPAT: an address may have a zone (fe80::1%eth0), which is not served.
+    bare.parse().map_err(|_| ("dns_resolve", format!("{host}: failed to resolve")))
+}
+
+/// `[PORT][:IP]`; an IPv6 address in brackets, or bare.
+fn listening(text: &str) -> Result<SocketAddr, Complaint> {
+    let (number, host) = text.split_once(':').unwrap_or((text, ""));
+    let number = if number.is_empty() { PORT } else { port(text, number)? };
+    let host = if host.is_empty() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { address(host)? };
+    Ok(SocketAddr::new(host, number))
+}
+
+/// `IP[:PORT]`; an IPv6 address in brackets.
+fn connecting(text: &str) -> Result<SocketAddr, Complaint> {
+    let end = if text.starts_with('[') { text.find(']').map_or(text.len(), |at| at + 1) } else { 0 };
+    let (host, number) = match text.get(end..).and_then(|rest| rest.find(':')) {
+        Some(at) => (text.get(..end + at).unwrap_or_default(), text.get(end + at + 1..).unwrap_or_default()),
+        None => (text, ""),
+    };
+    if host.is_empty() {
+        return Err(("socket_util", format!("{text}: host must be specified")));
+    }
+    let number = if number.is_empty() { PORT } else { port(text, number)? };
+    Ok(SocketAddr::new(address(host)?, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Remote {
+        Remote::parse(text, Path::new("/run"))
+    }
+
+    #[test]
+    fn remotes_are_understood() {
+        assert_eq!(parse("punix:/a/b"), Remote::ListenUnix("/a/b".into()));
+        assert_eq!(parse("unix:b"), Remote::ConnectUnix("/run/b".into()));
+        let listen = |text: &str| match parse(text) {
+            Remote::ListenTcp(address) => address.to_string(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(listen("ptcp:"), "0.0.0.0:6640");
+        assert_eq!(listen("ptcp"), "0.0.0.0:6640");
+        assert_eq!(listen("ptcp:1234"), "0.0.0.0:1234");
+        assert_eq!(listen("ptcp:1234:127.0.0.1"), "127.0.0.1:1234");
+        assert_eq!(listen("ptcp:0:[::1]"), "[::1]:0");
+        assert_eq!(listen("ptcp:0:::1"), "[::1]:0");
+        assert_eq!(parse("tcp:127.0.0.1"), Remote::ConnectTcp("127.0.0.1:6640".parse().unwrap()));
+        assert_eq!(parse("tcp:[::1]:5"), Remote::ConnectTcp("[::1]:5".parse().unwrap()));
+        let Remote::Database(remote) = parse("db:a,b,c") else { panic!("a database remote") };
+        assert_eq!((&*remote.database, &*remote.table, &*remote.column), ("a", "b", "c"));
+    }
+
+    #[test]
+    fn what_cannot_be_served_says_why() {
+        let why = |text: &str| match parse(text) {
+            Remote::Unusable { module, text, listens, .. } => format!("{module}|{text}|{listens}"),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(why("ptcp:99999"), "socket_util|99999: bad port number \"99999\"|true");
+        assert_eq!(why("ptcp:0:zz"), "dns_resolve|zz: failed to resolve|true");
+        assert_eq!(why("foo:bar"), "||false");
+        assert_eq!(why("pssl:0"), "stream_ssl|pssl:0: SSL is not supported by this server|true");
+    }
+}

@@ -1,0 +1,249 @@
+//! Which remotes are configured, which are in force, and how the second follow from the first.
+
+use std::collections::BTreeMap;
+
+use ovsdb::database::Database;
+use ovsdb::error::Error;
+use ovsdb::file;
+use ovsdb::history::CommitId;
+
+use super::control::Outstanding;
+use super::database_remote::{Place, RemoteError, place, targets};
+use super::event_loop::EventLoop;
+use super::logger::Level;
+use super::remote::{DatabaseRemote, Remote};
+use super::{Core, DatabaseLog};
+
+/// A peer on another machine is asked after so much silence, where nothing else is configured.
+pub(super) const PROBE_MS: u64 = 5_000;
+
+/// What is configured about a remote besides its name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Options {
+    /// Silence after which the peer is asked; 0: never.
+    pub probe_ms: Option<u64>,
+    /// Longest wait between attempts to connect.
+    pub backoff_max_ms: Option<u64>,
+    pub read_only: bool,
+    pub role: String,
+}
+
+/// A remote in force.
+#[derive(Debug)]
+pub(super) struct InForce {
+    remote: Remote,
+    pub options: Options,
+    /// Its listener's slot, if it is open.
+    listener: Option<usize>,
+}
+
+/// A configured database remote: where it leads, and the commit it was last looked at.
+#[derive(Debug)]
+struct Watched {
+    remote: DatabaseRemote,
+    seen: Option<(Place, CommitId)>,
+}
+
+/// All remotes.
+#[derive(Debug, Default)]
+pub(super) struct Remotes {
+    /// As given, with the parsed form of those of databases.
+    configured: BTreeMap<String, Option<Watched>>,
+    pub in_force: BTreeMap<Box<str>, InForce>,
+    /// The names of the databases that have logs.
+    pub hosted: Vec<String>,
+    pub outstanding: Vec<Outstanding>,
+    /// The configured remotes have changed.
+    changed: bool,
+}
+
+impl EventLoop {
+    /// Adds a remote, as it is written; takes effect when the loop runs. One that is there already stays as it is.
+    pub fn add_remote(&mut self, text: &str) -> Result<(), RemoteError> {
+        let watched = match text.strip_prefix("db:") {
+            Some(rest) => {
+                let remote = DatabaseRemote::parse(rest).ok_or(RemoteError::Syntax)?;
+                let database = self
+                    .server
+                    .database(&remote.database)
+                    .ok_or_else(|| RemoteError::Database(remote.database.clone()))?;
+                place(database, &remote)?;
+                Some(Watched { remote, seen: None })
+            }
+            None => None,
+        };
+        self.remotes.configured.entry(text.to_owned()).or_insert(watched);
+        self.remotes.changed = true;
+        Ok(())
+    }
+
+    /// Removes a configured remote and ends its sessions. False: there is none.
+    pub fn remove_remote(&mut self, text: &str) -> bool {
+        let removed = self.remotes.configured.remove(text).is_some();
+        if removed {
+            self.configure();
+        }
+        removed
+    }
+
+    /// The configured remotes, as they were given, in order.
+    pub fn remotes(&self) -> impl Iterator<Item = &str> {
+        self.remotes.configured.keys().map(String::as_str)
+    }
+
+    /// Hosts a database whose log is on the disk.
+    pub fn add_database(&mut self, database: Database, log: DatabaseLog) -> Result<(), Error> {
+        let name = database.name().to_owned();
+        self.server.add_database(database, Some(log), self.now)?;
+        self.remotes.hosted.push(name);
+        self.remotes.hosted.sort_unstable();
+        Ok(())
+    }
+
+    /// Hosts a database no longer. False: there is none of that name.
+    pub fn remove_database(&mut self, name: &str, reason: &str) -> bool {
+        self.remotes.hosted.retain(|hosted| hosted != name);
+        let removed = self.server.remove_database(name, reason, self.now).is_some();
+        self.configure();
+        removed
+    }
+
+    /// The names of the databases with logs, in order.
+    pub fn hosted(&self) -> &[String] {
+        &self.remotes.hosted
+    }
+
+    /// Brings the remotes in force in line if something changed that they depend on.
+    pub(super) fn configure_if_changed(&mut self) {
+        let server = &self.server;
+        let mut changed = self.remotes.changed;
+        for watched in self.remotes.configured.values_mut().flatten() {
+            changed = has_changed(server, watched) || changed;
+        }
+        if changed {
+            self.configure();
+        }
+    }
+
+    /// Brings the remotes in force in line with the configured ones.
+    pub(super) fn configure(&mut self) {
+        self.remotes.changed = false;
+        let mut wanted: BTreeMap<Box<str>, Options> = BTreeMap::new();
+        for (name, watched) in &mut self.remotes.configured {
+            let Some(watched) = watched else {
+                wanted.insert(name.as_str().into(), Options::default());
+                continue;
+            };
+            watched.seen = None;
+            if let Some(database) = self.server.database(&watched.remote.database)
+                && let Ok(place) = place(database, &watched.remote)
+            {
+                watched.seen = Some((place, database.commit_number()));
+                for (target, options) in targets(database, place) {
+                    wanted.entry(target.into()).or_insert(options);
+                }
+            }
+        }
+        let gone: Vec<Box<str>> = self
+            .remotes
+            .in_force
+            .iter()
+            .filter(|(name, state)| wanted.get(*name).is_none_or(|options| *options != state.options))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            let same = wanted.contains_key(&name);
+            self.retire(&name, !same);
+        }
+        for (name, options) in wanted {
+            if !self.remotes.in_force.contains_key(&name) {
+                self.enforce(&name, options);
+            }
+        }
+    }
+
+    fn retire(&mut self, name: &str, deconfigured: bool) {
+        if deconfigured {
+            self.log("ovsdb_jsonrpc_server", Level::Information, &format!("{name}: remote deconfigured"));
+        }
+        if let Some(state) = self.remotes.in_force.remove(name) {
+            if let Some(slot) = state.listener {
+                self.close_slot(slot);
+            }
+            self.remove_outgoing(name);
+            self.close_sessions_of(name);
+        }
+    }
+
+    fn enforce(&mut self, name: &str, options: Options) {
+        let remote = Remote::parse(name, &self.settings.run_directory);
+        let mut listener = None;
+        match &remote {
+            Remote::ListenUnix(_) | Remote::ListenTcp(_) => {
+                listener = self.open_listener(name, &remote, true).ok();
+            }
+            // A database remote among those that a database names leads nowhere.
+            Remote::Database(_) => {}
+            _ => self.add_outgoing(name, remote.clone(), &options),
+        }
+        self.remotes.in_force.insert(name.into(), InForce { remote, options, listener });
+    }
+
+    /// Tries to open the listeners that could not be opened.
+    pub(super) fn retry_listeners(&mut self) {
+        let closed: Vec<(Box<str>, Remote)> = self
+            .remotes
+            .in_force
+            .iter()
+            .filter(|(_, state)| {
+                state.listener.is_none()
+                    && matches!(state.remote, Remote::ListenUnix(_) | Remote::ListenTcp(_))
+            })
+            .map(|(name, state)| (name.clone(), state.remote.clone()))
+            .collect();
+        for (name, remote) in closed {
+            let listener = self.open_listener(&name, &remote, false).ok();
+            if let Some(state) = self.remotes.in_force.get_mut(&name) {
+                state.listener = listener;
+            }
+        }
+    }
+}
+
+/// Whether a commit since the last look touched what a database remote depends on.
+fn has_changed(server: &Core, watched: &mut Watched) -> bool {
+    let Some(database) = server.database(&watched.remote.database) else { return watched.seen.is_some() };
+    let Some((place, seen)) = &mut watched.seen else { return true };
+    let last = database.commit_number();
+    if *seen == last {
+        return false;
+    }
+    let before = std::mem::replace(seen, last);
+    // Undone commits and those too far back: look again.
+    before > last
+        || before < database.oldest_kept()
+        || database
+            .changes_since(before)
+            .any(|change| change.table == place.table || Some(change.table) == place.targets)
+}
+
+/// What the logs of the databases have to say.
+pub(super) fn take_notes(server: &mut Core, hosted: &[String]) -> Vec<(&'static str, Level, String)> {
+    let mut notes = Vec::new();
+    for name in hosted {
+        if let Some((_, Some(log))) = server.database_and_log(name) {
+            notes
+                .extend(log.take_notes().into_iter().map(|note| (note.module, level(note.level), note.text)));
+        }
+    }
+    notes
+}
+
+/// A note's level as a logger has it.
+pub(super) fn level(level: file::Level) -> Level {
+    match level {
+        file::Level::Info => Level::Information,
+        file::Level::Warn => Level::Warning,
+        file::Level::Error => Level::Error,
+    }
+}

@@ -1,0 +1,496 @@
+//! Connections: how they come, are read, written, probed and closed.
+
+use std::io::{self, IoSlice};
+
+use mio::{Interest, Token};
+use ovsdb::error::system_text;
+use ovsdb::server::SessionOptions;
+
+use super::EventLoop;
+use super::connection::{Connection, ControlState, Probe, Role};
+use super::event_loop::Slot;
+use super::logger::Level;
+use super::reconnect::seconds;
+use super::remotes::Options;
+use super::stream::{Stream, text_of};
+
+/// Pieces of output that one write takes.
+const SLICES: usize = 64;
+/// Output of one connection that is sent before others have their turn.
+const SEND_TURN_BYTES: usize = 4 << 20;
+/// A peer that does not take its last output is closed after so long.
+const CLOSING_MS: u64 = 60_000;
+/// Control connections at once.
+const CONTROL_CONNECTIONS_MAX: usize = 256;
+/// What peers are asked to see whether they are there.
+const PROBE: &[u8] = br#"{"id":"echo","method":"echo","params":[]}"#;
+/// The system's numbers of "protocol error" and "cannot allocate memory".
+const EPROTO: i32 = 71;
+const ENOMEM: i32 = 12;
+
+impl EventLoop {
+    /// Takes all connections that wait at a listener.
+    pub(super) fn accept(&mut self, slot: usize) {
+        loop {
+            let Some(Slot::Listener(listener, remote)) = self.slots.get(slot) else { return };
+            let remote = remote.clone();
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    let name = match address {
+                        Some(address) => format!("tcp:{address}"),
+                        None => {
+                            self.unix_connections += 1;
+                            format!("unix#{}", self.unix_connections - 1)
+                        }
+                    };
+                    match remote {
+                        Some(remote) => {
+                            let options = self.options_of(&remote);
+                            self.add_session(stream, name, remote, &options);
+                        }
+                        None => self.add_control(stream, name),
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        if !std::mem::replace(&mut self.starved, true) {
+                            let text = format!(
+                                "accept: {}; no connection can be accepted until one closes",
+                                text_of(&error)
+                            );
+                            self.log("socket_util", Level::Warning, &text);
+                        }
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    /// A connection has closed: there may be file descriptors again.
+    fn accept_again(&mut self) {
+        if std::mem::take(&mut self.starved) {
+            for slot in 0..self.slots.len() {
+                self.accept(slot);
+            }
+        }
+    }
+
+    /// Makes a session of a connected socket.
+    pub(super) fn add_session(
+        &mut self,
+        stream: Stream,
+        name: String,
+        remote: Box<str>,
+        options: &Options,
+    ) -> Option<usize> {
+        let session =
+            SessionOptions { name: name.clone(), read_only: options.read_only, role: options.role.clone() };
+        let Some(id) = self.server.connect(session) else {
+            let text = format!("{name}: refused: there are as many sessions as are allowed");
+            self.log("ovsdb_jsonrpc_server", Level::Warning, &text);
+            return None;
+        };
+        let probe_ms =
+            options.probe_ms.unwrap_or(if stream.is_remote() { super::remotes::PROBE_MS } else { 0 });
+        let slot = self.add_connection(stream, name, Role::Session { id, remote }, probe_ms);
+        match slot {
+            Some(slot) => drop(self.sessions.insert(id, slot)),
+            None => self.server.disconnect(id),
+        }
+        slot
+    }
+
+    fn add_control(&mut self, stream: Stream, name: String) {
+        if self.control_connections >= CONTROL_CONNECTIONS_MAX {
+            self.log("unixctl", Level::Warning, &format!("{name}: refused: too many connections"));
+            return;
+        }
+        if self.add_connection(stream, name, Role::Control(ControlState::default()), 0).is_some() {
+            self.control_connections += 1;
+        }
+    }
+
+    fn add_connection(
+        &mut self,
+        mut stream: Stream,
+        name: String,
+        role: Role,
+        probe_ms: u64,
+    ) -> Option<usize> {
+        let slot = self.new_slot();
+        let token = Token(slot);
+        // An outgoing connection is registered already, for another interest.
+        let registered = match stream.register(self.poll.registry(), token, Interest::READABLE) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                stream.reregister(self.poll.registry(), token, Interest::READABLE)
+            }
+            other => other,
+        };
+        if let Err(error) = registered {
+            let text = format!("{name}: cannot be watched: {}", text_of(&error));
+            self.log("ovsdb_jsonrpc_server", Level::Warning, &text);
+            self.free_slot(slot);
+            return None;
+        }
+        let serial = self.new_serial();
+        let now_ms = self.now.monotonic_ms;
+        let mut connection = Connection::new(stream, name, role, self.settings.messages, serial, now_ms);
+        connection.probe = Probe { interval_ms: probe_ms, asked_ms: None };
+        if probe_ms > 0 {
+            self.probes.insert((now_ms + probe_ms, slot, serial));
+        }
+        self.put(slot, Slot::Connection(Box::new(connection)));
+        Some(slot)
+    }
+
+    fn take_connection(&mut self, slot: usize) -> Option<Box<Connection>> {
+        match self.take(slot) {
+            Slot::Connection(connection) => Some(connection),
+            other => {
+                self.put(slot, other);
+                None
+            }
+        }
+    }
+
+    /// One turn of a connection: one read, and what it completes.
+    pub(super) fn receive(&mut self, slot: usize, buffer: &mut [u8]) {
+        let Some(mut connection) = self.take_connection(slot) else { return };
+        connection.queued = false;
+        if !connection.has_input() || self.must_wait(&connection) {
+            self.put(slot, Slot::Connection(connection));
+            return;
+        }
+        if !connection.unframed.is_empty() {
+            let bytes = std::mem::take(&mut connection.unframed);
+            return self.received(slot, connection, &bytes);
+        }
+        match connection.read(buffer) {
+            Ok(None) => self.put(slot, Slot::Connection(connection)),
+            Ok(Some(0)) => {
+                self.lost(&connection);
+                self.close(slot, connection);
+            }
+            Ok(Some(count)) => {
+                connection.received_ms = self.now.monotonic_ms;
+                connection.probe.asked_ms = None;
+                self.received(slot, connection, buffer.get(..count).unwrap_or_default());
+            }
+            Err(error) => {
+                self.dropped(&connection, "receive error", &text_of(&error));
+                self.close(slot, connection);
+            }
+        }
+    }
+
+    /// Has bytes that came by a connection executed, and puts the connection back.
+    fn received(&mut self, slot: usize, mut connection: Box<Connection>, bytes: &[u8]) {
+        let goes_on = self.take_messages(slot, &mut connection, bytes);
+        // With output to be taken first, sending it puts the connection into the queue.
+        if goes_on && connection.has_input() && !self.must_wait(&connection) {
+            connection.queued = true;
+            self.ready.push_back(slot);
+        }
+        self.put(slot, Slot::Connection(connection));
+        if !goes_on {
+            self.server.flush(self.now);
+            self.finish(slot);
+        }
+    }
+
+    /// Whether the peer must take output before more of what it sends is executed.
+    fn must_wait(&mut self, connection: &Connection) -> bool {
+        let unsent = match &connection.role {
+            Role::Session { id, .. } => self.server.output(*id).map_or(0, |output| output.backlog_bytes()),
+            Role::Control(control) => control.output.len(),
+        };
+        unsent > self.settings.backlog_bytes
+    }
+
+    /// Cuts bytes into messages and has them executed. False: the connection is to be closed.
+    fn take_messages(&mut self, slot: usize, connection: &mut Connection, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            match connection.framer.advance(bytes) {
+                Ok(None) => {
+                    if connection.keep(bytes, self.settings.messages.message_bytes) {
+                        return true;
+                    }
+                    self.dropped(connection, "receive error", &system_text(ENOMEM));
+                    return false;
+                }
+                Ok(Some(end)) => {
+                    let (mine, others) = bytes.split_at(end.min(bytes.len()));
+                    bytes = others;
+                    if connection.rest.is_empty() {
+                        if !self.message(slot, connection, mine) {
+                            return false;
+                        }
+                    } else {
+                        if !connection.keep(mine, self.settings.messages.message_bytes) {
+                            self.dropped(connection, "receive error", &system_text(ENOMEM));
+                            return false;
+                        }
+                        let whole = std::mem::take(&mut connection.rest);
+                        let goes_on = self.message(slot, connection, &whole);
+                        connection.rest = whole;
+                        connection.forget_message();
+                        if !goes_on {
+                            return false;
+                        }
+                    }
+                    if !bytes.is_empty() && self.must_wait(connection) {
+                        connection.unframed = bytes.to_vec();
+                        return true;
+                    }
+                }
+                Err(error) => {
+                    let text = format!("{}: error parsing stream: {error}", connection.name);
+                    self.log("jsonrpc", Level::Warning, &text);
+                    self.dropped(connection, "", &system_text(EPROTO));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn message(&mut self, slot: usize, connection: &mut Connection, text: &[u8]) -> bool {
+        match &mut connection.role {
+            Role::Session { id, .. } => match self.server.receive(*id, text, self.now) {
+                Ok(()) => true,
+                Err(why) => {
+                    for (module, text) in why.log_lines(&connection.name) {
+                        self.log(module, Level::Warning, &text);
+                    }
+                    false
+                }
+            },
+            Role::Control(control) => {
+                let ticket = super::Ticket { slot, serial: connection.serial };
+                if control.busy {
+                    control.waiting.push(text.to_vec());
+                } else {
+                    control.busy = true;
+                    self.commands.push_back((ticket, text.to_vec()));
+                }
+                true
+            }
+        }
+    }
+
+    /// Sends what a connection has to send, as far as the socket takes it.
+    pub(super) fn send(&mut self, slot: usize) {
+        let Some(mut connection) = self.take_connection(slot) else { return };
+        match self.write(&mut connection) {
+            Ok(all) => {
+                let token = Token(slot);
+                let watched = connection.set_blocked(!all, self.poll.registry(), token);
+                if watched.is_err() || all && connection.closing {
+                    return self.close(slot, connection);
+                }
+                // It may have waited for its output to go.
+                if connection.has_input() && !connection.queued {
+                    connection.queued = true;
+                    self.ready.push_back(slot);
+                }
+                self.put(slot, Slot::Connection(connection));
+            }
+            Err(error) => {
+                self.dropped(&connection, "send error", &text_of(&error));
+                self.close(slot, connection);
+            }
+        }
+    }
+
+    /// Writes until there is nothing left (true) or the socket takes no more.
+    fn write(&mut self, connection: &mut Connection) -> io::Result<bool> {
+        let mut budget = SEND_TURN_BYTES;
+        loop {
+            let (taken, offered) = match &mut connection.role {
+                Role::Session { id, .. } => {
+                    let Some(output) = self.server.output(*id).filter(|output| !output.is_empty()) else {
+                        return Ok(true);
+                    };
+                    if budget == 0 {
+                        return Ok(false);
+                    }
+                    let mut slices = [IoSlice::new(&[]); SLICES];
+                    let filled = output.slices(&mut slices);
+                    let slices = slices.get(..filled).unwrap_or_default();
+                    let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+                    let taken = write_some(&mut connection.stream, slices)?;
+                    self.server.sent(*id, taken);
+                    (taken, offered)
+                }
+                Role::Control(control) => {
+                    if control.output.is_empty() {
+                        return Ok(true);
+                    }
+                    let taken = write_some(&mut connection.stream, &[IoSlice::new(&control.output)])?;
+                    let offered = control.output.len();
+                    control.output.drain(..taken);
+                    (taken, offered)
+                }
+            };
+            if taken > 0 && connection.blocked {
+                // It is there: it takes what it was sent, and a probe waits behind that.
+                connection.received_ms = self.now.monotonic_ms;
+                connection.probe.asked_ms = connection.probe.asked_ms.map(|_| self.now.monotonic_ms);
+            }
+            if taken < offered {
+                return Ok(false);
+            }
+            budget = budget.saturating_sub(taken);
+        }
+    }
+
+    /// Sends what is to be sent and closes then.
+    pub(super) fn finish(&mut self, slot: usize) {
+        if let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) {
+            connection.closing = true;
+            let due_ms = self.now.monotonic_ms + CLOSING_MS;
+            let probe = (due_ms, slot, connection.serial);
+            self.send(slot);
+            if matches!(self.slots.get(slot), Some(Slot::Connection(_))) {
+                self.probes.insert(probe);
+            }
+        }
+    }
+
+    /// The server wants a session to end.
+    pub(super) fn end_session(&mut self, slot: usize, reason: &str) {
+        if let Some(Slot::Connection(connection)) = self.slots.get(slot) {
+            let text = format!("{}: disconnecting ({reason})", connection.name);
+            self.log("ovsdb_jsonrpc_server", Level::Information, &text);
+            self.finish(slot);
+        }
+    }
+
+    /// Closes a connection that is out of its slot.
+    pub(super) fn close(&mut self, slot: usize, connection: Box<Connection>) {
+        match &connection.role {
+            Role::Session { id, remote } => {
+                self.sessions.remove(id);
+                self.server.disconnect(*id);
+                self.outgoing_lost(remote, slot, connection.received_ms);
+            }
+            Role::Control(_) => self.control_connections -= 1,
+        }
+        // Its entry among the probes goes when it is due.
+        drop(connection);
+        self.free_slot(slot);
+        self.accept_again();
+    }
+
+    /// Closes what is in a slot at once.
+    pub(super) fn close_slot(&mut self, slot: usize) {
+        match self.take(slot) {
+            Slot::Connection(connection) => self.close(slot, connection),
+            Slot::Free => {}
+            other => {
+                drop(other);
+                self.free_slot(slot);
+            }
+        }
+    }
+
+    /// The peer has closed.
+    fn lost(&self, connection: &Connection) {
+        if let Role::Session { remote, .. } = &connection.role
+            && self.outgoing.contains_key(remote)
+        {
+            let text = format!("{}: connection closed by peer", connection.name);
+            self.log("reconnect", Level::Information, &text);
+        }
+    }
+
+    fn dropped(&self, connection: &Connection, doing: &str, error: &str) {
+        let name = &connection.name;
+        if !doing.is_empty() {
+            self.log("jsonrpc", Level::Warning, &format!("{name}: {doing}: {error}"));
+        }
+        if let Role::Session { .. } = connection.role {
+            let text = format!("{name}: connection dropped ({error})");
+            self.log("reconnect", Level::Warning, &text);
+        }
+    }
+
+    /// Asks the peers that have been silent for long, and gives up those that do not answer.
+    pub(super) fn probes_due(&mut self) {
+        let now_ms = self.now.monotonic_ms;
+        while let Some((due_ms, slot, serial)) =
+            self.probes.first().copied().filter(|probe| probe.0 <= now_ms)
+        {
+            self.probes.remove(&(due_ms, slot, serial));
+            let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) else { continue };
+            if connection.serial != serial {
+                continue;
+            }
+            let interval_ms = connection.probe.interval_ms;
+            let since_ms = connection.probe.asked_ms.unwrap_or(connection.received_ms);
+            if connection.closing {
+                // It did not take its last output in time.
+                self.close_slot(slot);
+                continue;
+            }
+            if since_ms + interval_ms > now_ms {
+                self.probes.insert((since_ms + interval_ms, slot, serial));
+                continue;
+            }
+            if connection.probe.asked_ms.is_some() {
+                let text = format!(
+                    "{}: no response to inactivity probe after {} seconds, disconnecting",
+                    connection.name,
+                    seconds(interval_ms)
+                );
+                self.log("reconnect", Level::Error, &text);
+                self.close_slot(slot);
+                continue;
+            }
+            connection.probe.asked_ms = Some(now_ms);
+            self.probes.insert((now_ms + interval_ms, slot, serial));
+            if let Role::Session { id, .. } = connection.role
+                && let Some(output) = self.server.output(id)
+            {
+                // Nothing is held between two groups, so this makes nothing else visible.
+                output.append(PROBE);
+                output.publish();
+                self.send(slot);
+            }
+        }
+    }
+
+    /// Ends all sessions of a remote.
+    pub(super) fn close_sessions_of(&mut self, name: &str) {
+        for slot in 0..self.slots.len() {
+            if let Some(Slot::Connection(connection)) = self.slots.get(slot)
+                && matches!(&connection.role, Role::Session { remote, .. } if **remote == *name)
+            {
+                self.close_slot(slot);
+            }
+        }
+    }
+
+    /// Ends all sessions, so that clients connect again.
+    pub fn reconnect(&mut self, reason: &str) {
+        for slot in self.sessions.values().copied().collect::<Vec<_>>() {
+            self.end_session(slot, reason);
+        }
+    }
+}
+
+/// One write; nothing is taken where the socket is full.
+fn write_some(stream: &mut Stream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    loop {
+        match stream.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => return Ok(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Conditions: which rows an operation or a monitor is about.
+//!
+//! A condition is an array of clauses `[column, function, value]` or booleans. Operations want rows for which all hold
+//! ([`Condition::evaluate`]), monitors rows for which any holds ([`Condition::evaluate_any`]); an empty one is always true.
+//! The arguments are cells, all in one buffer. Clauses are sorted, so that equal conditions are equal. When a condition has
+//! many clauses `==` on a column, monitors look them up by hash.
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use crate::atom;
+use crate::cell::{self, Checks};
+use crate::column_type::{ColumnType, UNLIMITED};
+use crate::error::Error;
+use crate::row::{Row, uuid_type};
+use crate::schema::{ColumnRef, TableSchema};
+use crate::uuid::Uuid;
+use wire::json::Value;
+
+/// So many `==` clauses are looked up by hash.
+const HASHED_CLAUSES_MIN: usize = 8;
+
+/// What a clause demands. In the order in which the stock server sorts clauses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Function {
+    /// `false`
+    False,
+    /// `==`
+    Equal,
+    /// `includes`
+    Includes,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>=`
+    GreaterOrEqual,
+    /// `>`
+    Greater,
+    /// `excludes`
+    Excludes,
+    /// `!=`
+    NotEqual,
+    /// `true`
+    True,
+}
+
+impl Function {
+    fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "==" => Self::Equal,
+            "!=" => Self::NotEqual,
+            "<" => Self::Less,
+            "<=" => Self::LessOrEqual,
+            ">" => Self::Greater,
+            ">=" => Self::GreaterOrEqual,
+            "includes" => Self::Includes,
+            "excludes" => Self::Excludes,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Clause {
+    column: ColumnRef,
+    function: Function,
+    argument: Range<usize>,
+}
+
+/// Which rows are meant.
+#[derive(Debug, Clone, Default)]
+pub struct Condition {
+    clauses: Vec<Clause>,
+    arguments: Vec<u8>,
+    /// Of a condition of many clauses, all of them `==`: the arguments by column.
+    equal: Option<HashMap<ColumnRef, HashSet<Box<[u8]>>>>,
+}
+
+impl PartialEq for Condition {
+    fn eq(&self, other: &Self) -> bool {
+        let clauses = |this: &'_ Self| this.clauses.len();
+        clauses(self) == clauses(other)
+            && self.clauses.iter().zip(&other.clauses).all(|(one, two)| {
+                (one.column, one.function) == (two.column, two.function)
+                    && self.argument(one) == other.argument(two)
+            })
+    }
+}
+
+impl Eq for Condition {}
+
+impl Condition {
+    /// Reads the array of clauses. `names` gives the UUIDs of named ones.
+    pub fn parse(
+        schema: &TableSchema,
+        json: Value<'_>,
+        names: &mut dyn FnMut(&str) -> Option<Uuid>,
+    ) -> Result<Self, Error> {
+        let mut this = Self::default();
+        this.read(schema, json, names)?;
+        this.hash_equal();
+        Ok(this)
+    }
+
+    /// As [`Self::parse`], into this one, for one use: not prepared for lookups by hash.
+    pub(crate) fn read(
+        &mut self,
+        schema: &TableSchema,
+        json: Value<'_>,
+        names: &mut dyn FnMut(&str) -> Option<Uuid>,
+    ) -> Result<(), Error> {
+        self.clauses.clear();
+        self.arguments.clear();
+        self.equal = None;
+        for element in json.elements() {
+            self.read_clause(schema, element, names)?;
+        }
+        if self.clauses.len() > 1 {
+            let arguments = &self.arguments;
+            let argument = |clause: &Clause| arguments.get(clause.argument.clone()).unwrap_or_default();
+            self.clauses.sort_by(|one, other| {
+                (one.function, one.column).cmp(&(other.function, other.column)).then_with(|| {
+                    let kind = type_of(schema, one.column);
+                    cell::compare(&kind, argument(one), argument(other))
+                })
+            });
+        }
+        Ok(())
+    }
+
+    fn read_clause(
+        &mut self,
+        schema: &TableSchema,
+        json: Value<'_>,
+        names: &mut dyn FnMut(&str) -> Option<Uuid>,
+    ) -> Result<(), Error> {
+        let mut cursor = json.cursor();
+        let boolean = match cursor.peek() {
+            b't' => Some(Function::True),
+            b'f' => Some(Function::False),
+            _ => None,
+        };
+        let start = self.arguments.len();
+        if let Some(function) = boolean {
+            self.clauses.push(Clause { column: ColumnRef::Uuid, function, argument: start..start });
+            return Ok(());
+        }
+        let mut elements = json.elements();
+        let parts = (elements.next(), elements.next(), elements.next(), elements.next());
+        let (Some(column), Some(function), Some(argument), None) = parts else { return Err(malformed(json)) };
+        let (Some(column), Some(function)) = (column.as_string(), function.as_string()) else {
+            return Err(malformed(json));
+        };
+        let Some(column) = schema.find_column(&column) else {
+            let details = format!("No column {column} in table {}.", schema.name);
+            return Err(Error::tagged_syntax_error(json, "unknown column", details));
+        };
+        let Some(parsed) = Function::from_name(&function) else {
+            return Err(Error::new("unknown function", format!("No function named {function}.")));
+        };
+        let mut read =
+            |kind: &ColumnType, out: &mut Vec<u8>| cell::parse(kind, argument, names, Checks::All, out);
+        match column {
+            ColumnRef::Column(id) => {
+                let Some(schema_column) = schema.column(id) else { return Err(malformed(json)) };
+                let kind = &schema_column.kind;
+                match parsed {
+                    Function::Less | Function::LessOrEqual | Function::GreaterOrEqual | Function::Greater => {
+                        if !is_ordered(kind) {
+                            return Err(mismatch(json, &function, &schema_column.name, kind));
+                        }
+                        // One element must be given, which a cell of the optional type holds as well.
+                        if kind.is_scalar() {
+                            read(kind, &mut self.arguments)?;
+                        } else {
+                            let one = ColumnType { n_min: 1, ..kind.clone() };
+                            let before = self.arguments.len();
+                            read(&one, &mut self.arguments)?;
+                            let atom = self.arguments.split_off(before);
+                            cell::put(kind, 1, &atom, &mut self.arguments);
+                        }
+                    }
+                    Function::Excludes if !kind.is_scalar() => {
+                        read(
+                            &ColumnType { n_min: 0, n_max: UNLIMITED, ..kind.clone() },
+                            &mut self.arguments,
+                        )?;
+                    }
+                    Function::Includes if kind.n_min > 0 && !kind.is_scalar() => {
+                        read(&ColumnType { n_min: 0, ..kind.clone() }, &mut self.arguments)?;
+                    }
+                    _ => read(kind, &mut self.arguments)?,
+                }
+            }
+            ColumnRef::Uuid | ColumnRef::Version => {
+                let kind = uuid_type();
+                if (Function::Less..=Function::Greater).contains(&parsed) {
+                    return Err(mismatch(json, &function, schema.column_name(column), &kind));
+                }
+                read(&kind, &mut self.arguments)?;
+            }
+        }
+        self.clauses.push(Clause { column, function: parsed, argument: start..self.arguments.len() });
+        Ok(())
+    }
+
+    fn hash_equal(&mut self) {
+        let all_equal = self.clauses.iter().all(|clause| clause.function == Function::Equal);
+        if self.clauses.len() < HASHED_CLAUSES_MIN || !all_equal {
+            return;
+        }
+        let mut equal: HashMap<ColumnRef, HashSet<Box<[u8]>>> = HashMap::new();
+        for clause in &self.clauses {
+            equal.entry(clause.column).or_default().insert(self.argument(clause).into());
+        }
+        self.equal = Some(equal);
+    }
+
+    #[inline]
+    fn argument(&self, clause: &Clause) -> &[u8] {
+        self.arguments.get(clause.argument.clone()).unwrap_or_default()
+    }
+
+    /// Whether all clauses hold.
+    #[inline]
+    pub fn evaluate(&self, row: Row<'_>) -> bool {
+        self.clauses.iter().all(|clause| self.holds(clause, row))
+    }
+
+    /// Whether any clause holds, or there are none.
+    pub fn evaluate_any(&self, row: Row<'_>) -> bool {
+        if let Some(equal) = &self.equal {
+            return equal.iter().any(|(column, cells)| cells.contains(row.any_cell(*column).as_ref()));
+        }
+        self.clauses.is_empty() || self.clauses.iter().any(|clause| self.holds(clause, row))
+    }
+
+    fn holds(&self, clause: &Clause, row: Row<'_>) -> bool {
+        let argument = self.argument(clause);
+        match (clause.function, clause.column) {
+            (Function::True, _) => true,
+            (Function::False, _) => false,
+            (function, ColumnRef::Column(id)) => {
+                let Some(column) = row.schema().column(id) else { return false };
+                compare(function, &column.kind, row.cell(id), argument)
+            }
+            (Function::Equal | Function::Includes, column) => row.any_cell(column) == argument,
+            (_, column) => row.any_cell(column) != argument,
+        }
+    }
+
+    /// Whether it holds for every row.
+    pub fn is_true(&self) -> bool {
+        self.clauses.is_empty()
+    }
+
+    /// The columns it looks at.
+    pub fn columns(&self) -> impl Iterator<Item = ColumnRef> + '_ {
+        let clauses = self.clauses.iter();
+        clauses
+            .filter(|clause| !matches!(clause.function, Function::True | Function::False))
+            .map(|clause| clause.column)
+    }
+
+    /// Number of clauses.
+    pub fn len(&self) -> usize {
+        self.clauses.len()
+    }
+
+    /// Whether there are no clauses.
+    pub fn is_empty(&self) -> bool {
+        self.clauses.is_empty()
+    }
+
+    /// The columns that must have one value, and the values.
+    pub(crate) fn equalities(&self) -> impl Iterator<Item = (ColumnRef, &[u8])> {
+        let equal = self.clauses.iter().filter(|clause| clause.function == Function::Equal);
+        equal.map(|clause| (clause.column, self.argument(clause)))
+    }
+}
+
+fn type_of(schema: &TableSchema, column: ColumnRef) -> ColumnType {
+    match column {
+        ColumnRef::Column(id) => schema.column(id).map_or_else(uuid_type, |column| column.kind.clone()),
+        ColumnRef::Uuid | ColumnRef::Version => uuid_type(),
+    }
+}
+
+/// Whether a column has at most one number.
+fn is_ordered(kind: &ColumnType) -> bool {
+    (kind.is_scalar() || kind.is_optional_scalar())
+        && matches!(kind.key.kind, atom::AtomType::Integer | atom::AtomType::Real)
+}
+
+fn compare(function: Function, kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
+    let ordered = |wanted: &[Ordering]| {
+        let atoms = cell::first(kind, cell).zip(cell::first(kind, argument));
+        atoms.is_some_and(|(one, other)| wanted.contains(&atom::compare(&one, &other)))
+    };
+    match function {
+        Function::True => true,
+        Function::False => false,
+        Function::Equal => cell == argument,
+        Function::NotEqual => cell != argument,
+        Function::Less => ordered(&[Ordering::Less]),
+        Function::LessOrEqual => ordered(&[Ordering::Less, Ordering::Equal]),
+        Function::GreaterOrEqual => ordered(&[Ordering::Greater, Ordering::Equal]),
+        Function::Greater => ordered(&[Ordering::Greater]),
+        Function::Includes if kind.is_scalar() => cell == argument,
+        Function::Excludes if kind.is_scalar() => cell != argument,
+        Function::Includes => cell::includes(kind, cell, argument),
+        Function::Excludes => cell::excludes(kind, cell, argument),
+    }
+}
+
+#[cold]
+fn malformed(json: Value<'_>) -> Error {
+    Error::syntax_error(json, "Parse error in condition.")
+}
+
+/// The complaint about an operator that a column's type has not.
+#[cold]
+pub(crate) fn mismatch(json: Value<'_>, operator: &str, column: &str, kind: &ColumnType) -> Error {
+    let kind = english(kind);
+    let details = format!(
+        "Type mismatch: \"{operator}\" operator may not be applied to column {column} of type {kind}."
+    );
+    Error::syntax_error(json, details)
+}
+
+/// A type in words, as the stock server's messages have it.
+pub(crate) fn english(kind: &ColumnType) -> String {
+    let key = kind.key.kind.name();
+    if kind.is_scalar() {
+        return key.to_owned();
+    }
+    let number = match (kind.n_min, kind.n_max) {
+        (0, UNLIMITED) => " of".to_owned(),
+        (min, UNLIMITED) => format!(" of {min} or more"),
+        (0, max) => format!(" of up to {max}"),
+        (min, max) => format!(" of {min} to {max}"),
+    };
+    match &kind.value {
+        Some(value) => format!("map{number} ({key}, {}) pairs", value.kind.name()),
+        None => format!("set{number} {key}s"),
+    }
+}

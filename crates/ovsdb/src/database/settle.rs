@@ -1,0 +1,172 @@
+//! Brings the tables beside the rows up to date with changes that are done: counts of strong references, lists of weak ones,
+//! declared indexes.
+
+use super::Database;
+use crate::error::Error;
+use crate::history::Entry;
+use crate::reference::{Referring, Sources};
+use crate::row::{self, RowId};
+use crate::schema::{DatabaseSchema, TableId, TableSchema};
+use crate::table::Table;
+
+impl Database {
+    /// Brings the lists of weak references up to date with these changes.
+    pub(crate) fn note_weak_references(&mut self, entries: &[Entry]) {
+        let schema = std::sync::Arc::clone(&self.schema);
+        for entry in entries {
+            let is_referring =
+                self.tables.get(entry.table.index()).is_some_and(|table| !table.plan.weak.is_empty());
+            if is_referring && let Some(table) = schema.table(entry.table) {
+                self.note_weak_references_of(&schema, table, entry);
+            }
+        }
+        for entry in entries {
+            if let Some(table) = self.tables.get_mut(entry.table.index())
+                && table.plan.is_weak_target
+                && table.record(entry.row).is_none()
+            {
+                table.sources.remove(&entry.row);
+            }
+        }
+    }
+
+    fn note_weak_references_of(
+        &mut self,
+        schema: &DatabaseSchema,
+        table_schema: &TableSchema,
+        entry: &Entry,
+    ) {
+        let Some(table) = self.tables.get(entry.table.index()) else { return };
+        let old = entry.old.as_ref().map(|record| row::cells_of(record.bytes()));
+        let new = table.bytes(entry.row).map(row::cells_of);
+        let mut gone = Vec::new();
+        let mut come = Vec::new();
+        for referring in &table.plan.weak {
+            let cell = |cells: Option<&'_ [u8]>| {
+                cells.map(|cells| nth_cell(table_schema, cells, referring).to_vec())
+            };
+            let (removed, added) = match (cell(old), cell(new)) {
+                (Some(old), Some(new)) => referring.difference(table_schema, &old, &new),
+                (Some(old), None) => (referring.list(table_schema, &old), Vec::new()),
+                (None, Some(new)) => (Vec::new(), referring.list(table_schema, &new)),
+                (None, None) => continue,
+            };
+            gone.extend(removed);
+            come.extend(added);
+        }
+        for (target, uuid) in gone {
+            if let Some(table) = self.tables.get_mut(target.index())
+                && let Some(row) = table.find(&uuid)
+                && let Some(sources) = table.sources.get_mut(&row)
+            {
+                sources.stale += 1;
+                if sources.wants_sweep() {
+                    self.sweep(schema, target, row);
+                }
+            }
+        }
+        for (target, uuid) in come {
+            if let Some(table) = self.tables.get_mut(target.index())
+                && let Some(row) = table.find(&uuid)
+            {
+                table.sources.entry(row).or_default().rows.push((entry.table, entry.row));
+            }
+        }
+    }
+
+    /// Drops those from a row's list who do not refer to it any more.
+    fn sweep(&mut self, schema: &DatabaseSchema, target: TableId, row: RowId) {
+        let Some(table) = self.tables.get_mut(target.index()) else { return };
+        let (Some(mut sources), Some(bytes)) = (table.sources.remove(&row), table.bytes(row)) else { return };
+        let uuid = row::uuid_of(bytes);
+        sources.rows.sort_unstable();
+        sources.rows.dedup();
+        sources.rows.retain(|(source, row)| {
+            let table = self.tables.get(source.index()).zip(schema.table(*source));
+            table.is_some_and(|(table, schema)| {
+                let Some(bytes) = table.bytes(*row) else { return false };
+                table.plan.weak.iter().any(|referring| {
+                    let mut refers = false;
+                    referring.each(
+                        schema,
+                        nth_cell(schema, row::cells_of(bytes), referring),
+                        |table, other| {
+                            refers |= table == target && other == uuid;
+                        },
+                    );
+                    refers
+                })
+            })
+        });
+        sources.stale = 0;
+        if !sources.rows.is_empty()
+            && let Some(table) = self.tables.get_mut(target.index())
+        {
+            table.sources.insert(row, Sources { rows: sources.rows, stale: 0 });
+        }
+    }
+
+    /// Adds to the counts of all rows that these rows refer to, as they are now.
+    pub(super) fn count_strong_references(&mut self, entries: &[Entry], by: i32) {
+        let schema = std::sync::Arc::clone(&self.schema);
+        let mut references = Vec::new();
+        for entry in entries {
+            let table = self.tables.get(entry.table.index()).zip(schema.table(entry.table));
+            let Some((table, table_schema)) = table else { continue };
+            let Some(bytes) = table.bytes(entry.row) else { continue };
+            let this = row::uuid_of(bytes);
+            for referring in &table.plan.strong {
+                let cell = nth_cell(table_schema, row::cells_of(bytes), referring);
+                referring.each(table_schema, cell, |table, uuid| references.push((table, uuid)));
+            }
+            for (target, uuid) in references.drain(..) {
+                if uuid != this
+                    && let Some(table) = self.tables.get_mut(target.index())
+                    && let Some(row) = table.find(&uuid)
+                {
+                    table.adjust_count(row, by);
+                }
+            }
+        }
+    }
+
+    /// Puts changed rows into the declared indexes that they are missing from.
+    pub(super) fn note_unique(&mut self, entries: &[Entry]) -> Result<(), Error> {
+        let Self { schema, tables, records, .. } = self;
+        for entry in entries {
+            if let (Some(table), Some(schema)) =
+                (tables.get_mut(entry.table.index()), schema.table(entry.table))
+                && !schema.indexes.is_empty()
+                && table.record(entry.row).is_some()
+            {
+                table.settle_unique(schema, records, entry.row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    /// Changes the number of strong references to a row; returns the new one.
+    pub(crate) fn adjust_count(&mut self, row: RowId, by: i32) -> u32 {
+        let count = self.counts.entry(row).or_insert(0);
+        *count = count.saturating_add_signed(by);
+        let count = *count;
+        if count == 0 {
+            self.counts.remove(&row);
+        }
+        count
+    }
+}
+
+/// The cell of a referring column among a row's cells.
+pub(crate) fn nth_cell<'a>(schema: &TableSchema, cells: &'a [u8], referring: &Referring) -> &'a [u8] {
+    let mut rest = cells;
+    for (id, column) in schema.columns() {
+        let cell = crate::cell::split(&column.kind, &mut rest);
+        if id == referring.column {
+            return cell;
+        }
+    }
+    &[]
+}

@@ -1,0 +1,212 @@
+//! Groups of equal monitors, and which of them look at a table.
+
+use super::plan::Spec;
+use crate::history::CommitId;
+use crate::schema::TableId;
+use crate::server::{DatabaseId, SessionId};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Names a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct GroupId(u32);
+
+/// Monitors that ask for the same.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub spec: Spec,
+    /// In the order they came.
+    pub members: Vec<Member>,
+    /// `{"id":null,"method":"update","params":[`
+    pub head: Box<[u8]>,
+    /// The rows that were there at a commit, while anybody still sends them.
+    pub initial: Option<(CommitId, Weak<Vec<u8>>)>,
+    /// What members were told that had missed all between two commits, while anybody still sends it.
+    pub missed: Option<(CommitId, CommitId, Weak<Vec<u8>>)>,
+    key: Option<Box<[u8]>>,
+    stamp: u64,
+}
+
+/// A monitor in its group.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub session: SessionId,
+    /// Its id, as canonical JSON.
+    pub id: Box<[u8]>,
+    /// The last commit it was told of, if it was left behind.
+    pub behind: Option<CommitId>,
+}
+
+impl Group {
+    /// A member.
+    pub fn member(&mut self, session: SessionId, id: &[u8]) -> Option<&mut Member> {
+        self.members.iter_mut().find(|member| member.session == session && *member.id == *id)
+    }
+
+    /// The rows there are at `commit`: those that somebody still sends, or what `make` makes.
+    pub fn initial(&mut self, commit: CommitId, make: impl FnOnce(&Spec) -> Vec<u8>) -> Arc<Vec<u8>> {
+        if let Some((at, rows)) = &self.initial
+            && *at == commit
+            && let Some(rows) = rows.upgrade()
+        {
+            return rows;
+        }
+        let rows = Arc::new(make(&self.spec));
+        self.initial = Some((commit, Arc::downgrade(&rows)));
+        rows
+    }
+
+    /// What happened after commit `from` up to `to`: the text that somebody still sends, or what `make` makes.
+    pub fn missed(
+        &mut self,
+        from: CommitId,
+        to: CommitId,
+        make: impl FnOnce(&Spec) -> Vec<u8>,
+    ) -> Arc<Vec<u8>> {
+        if let Some((first, last, text)) = &self.missed
+            && (*first, *last) == (from, to)
+            && let Some(text) = text.upgrade()
+        {
+            return text;
+        }
+        let text = Arc::new(make(&self.spec));
+        self.missed = Some((from, to, Arc::downgrade(&text)));
+        text
+    }
+}
+
+/// All groups of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    groups: Vec<Option<Group>>,
+    free: Vec<GroupId>,
+    by_key: HashMap<Box<[u8]>, GroupId>,
+    /// By database, by table.
+    interested: Vec<Vec<Vec<GroupId>>>,
+    stamp: u64,
+    /// Monitors in all.
+    members: usize,
+}
+
+impl Groups {
+    /// Number of monitors.
+    pub fn monitors(&self) -> usize {
+        self.members
+    }
+
+    #[inline]
+    pub fn get(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id.0 as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// In no order that means anything.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.iter_mut().flatten()
+    }
+
+    /// Adds a monitor to the group of those that ask for the same.
+    pub fn join(&mut self, spec: Spec, member: Member) -> GroupId {
+        self.members += 1;
+        let key = spec.key().map(Vec::into_boxed_slice);
+        if let Some(id) = key.as_ref().and_then(|key| self.by_key.get(key)).copied()
+            && let Some(group) = self.get_mut(id)
+        {
+            group.members.push(member);
+            return id;
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.groups.push(None);
+            GroupId((self.groups.len() - 1) as u32)
+        });
+        if let Some(key) = &key {
+            self.by_key.insert(key.clone(), id);
+        }
+        for plan in &spec.tables {
+            if let Some(interested) = self.interested_in(spec.database, plan.table) {
+                interested.push(id);
+            }
+        }
+        let head = format!("{{\"id\":null,\"method\":\"{}\",\"params\":[", spec.version.method());
+        let group = Group {
+            spec,
+            members: vec![member],
+            head: head.into_bytes().into(),
+            initial: None,
+            missed: None,
+            key,
+            stamp: 0,
+        };
+        if let Some(place) = self.groups.get_mut(id.0 as usize) {
+            *place = Some(group);
+        }
+        id
+    }
+
+    fn interested_in(&mut self, database: DatabaseId, table: TableId) -> Option<&mut Vec<GroupId>> {
+        if self.interested.len() <= database.index() {
+            self.interested.resize_with(database.index() + 1, Vec::new);
+        }
+        let tables = self.interested.get_mut(database.index())?;
+        if tables.len() <= table.index() {
+            tables.resize_with(table.index() + 1, Vec::new);
+        }
+        tables.get_mut(table.index())
+    }
+
+    /// Removes a monitor; the group goes with its last.
+    pub fn leave(&mut self, id: GroupId, session: SessionId, monitor: &[u8]) -> Option<Member> {
+        let group = self.groups.get_mut(id.0 as usize)?.as_mut()?;
+        let place =
+            group.members.iter().position(|member| member.session == session && *member.id == *monitor)?;
+        let member = group.members.remove(place);
+        self.members -= 1;
+        if group.members.is_empty() {
+            let group = self.groups.get_mut(id.0 as usize)?.take()?;
+            if let Some(key) = &group.key {
+                self.by_key.remove(key);
+            }
+            for plan in &group.spec.tables {
+                if let Some(interested) = self.interested_in(group.spec.database, plan.table) {
+                    interested.retain(|other| *other != id);
+                }
+            }
+            self.free.push(id);
+        }
+        Some(member)
+    }
+
+    /// Appends the groups that look at any of the tables to `found`, each once.
+    pub fn find_interested(
+        &mut self,
+        database: DatabaseId,
+        tables: impl Iterator<Item = TableId>,
+        found: &mut Vec<GroupId>,
+    ) {
+        self.stamp += 1;
+        let Some(interested) = self.interested.get(database.index()) else { return };
+        let mut last = None;
+        for table in tables {
+            if last.replace(table) == Some(table) {
+                continue;
+            }
+            for id in interested.get(table.index()).into_iter().flatten() {
+                let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else { continue };
+                if group.stamp != self.stamp {
+                    group.stamp = self.stamp;
+                    found.push(*id);
+                }
+            }
+        }
+    }
+
+    /// Whether nobody looks at the database.
+    #[inline]
+    pub fn is_unwatched(&self, database: DatabaseId) -> bool {
+        self.interested.get(database.index()).is_none_or(|tables| tables.iter().all(Vec::is_empty))
+    }
+}

@@ -1,0 +1,153 @@
+//! What a monitor asks for, ready to be answered.
+
+use super::filter::Filter;
+use super::{Select, Version};
+use crate::schema::{ColumnRef, TableId, TableSchema};
+use crate::server::DatabaseId;
+use std::sync::Arc;
+use wire::json::write;
+
+/// All that a monitor asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec {
+    pub database: DatabaseId,
+    pub version: Version,
+    /// Ascending by table.
+    pub tables: Vec<Arc<TablePlan>>,
+}
+
+impl Spec {
+    /// The plan for a table.
+    #[inline]
+    pub fn plan(&self, table: TableId) -> Option<&TablePlan> {
+        let place = self.tables.binary_search_by_key(&table, |plan| plan.table).ok()?;
+        self.tables.get(place).map(|plan| &**plan)
+    }
+
+    /// Monitors of equal keys ask for the same. None: nothing is said about equality.
+    pub fn key(&self) -> Option<Vec<u8>> {
+        let mut key = vec![self.version as u8];
+        write::unsigned(&mut key, self.database.index() as u64);
+        for plan in &self.tables {
+            key.push(b'|');
+            plan.write_key(&mut key)?;
+        }
+        Some(key)
+    }
+}
+
+/// What a monitor asks for of one table.
+#[derive(Debug, Clone)]
+pub(crate) struct TablePlan {
+    pub table: TableId,
+    /// `"Name":`
+    pub name: Box<[u8]>,
+    /// What any of its requests selects.
+    pub select: Select,
+    pub uuid: Option<Select>,
+    pub version: Option<Select>,
+    /// Whether a changed `_version` counts, as it is a column of the filter.
+    pub version_counts: bool,
+    /// One for each column of the schema, up to the last that matters.
+    pub columns: Vec<ColumnPlan>,
+    /// Which rows; none: all of them.
+    pub filter: Option<Arc<Filter>>,
+}
+
+/// What a monitor asks for of one column.
+#[derive(Debug, Clone)]
+pub(crate) struct ColumnPlan {
+    /// `"name":`
+    pub name: Box<[u8]>,
+    /// Changes that show the column; none: it is not monitored.
+    pub select: Option<Select>,
+    /// Whether the filter looks, or has looked, at it: a row counts as modified when it changes, though nothing of it is
+    /// shown.
+    pub filtered: bool,
+}
+
+impl ColumnPlan {
+    /// Whether a change of the column makes the row modified.
+    #[inline]
+    pub fn counts(&self) -> bool {
+        self.select.is_some() || self.filtered
+    }
+}
+
+impl TablePlan {
+    /// Nothing of a table.
+    pub fn new(table: TableId, schema: &TableSchema) -> Self {
+        let columns = schema.columns().map(|(_, column)| ColumnPlan {
+            name: member(&column.name),
+            select: None,
+            filtered: false,
+        });
+        Self {
+            table,
+            name: member(&schema.name),
+            select: Select::default(),
+            uuid: None,
+            version: None,
+            version_counts: false,
+            columns: columns.collect(),
+            filter: None,
+        }
+    }
+
+    /// Adds a column; false if it was there.
+    pub fn add(&mut self, column: ColumnRef, select: Select) -> bool {
+        let place = match column {
+            ColumnRef::Uuid => Some(&mut self.uuid),
+            ColumnRef::Version => Some(&mut self.version),
+            ColumnRef::Column(id) => self.columns.get_mut(id.index()).map(|column| &mut column.select),
+        };
+        place.is_some_and(|place| place.replace(select).is_none())
+    }
+
+    /// From now on `filter` says which rows. Columns of earlier filters go on to count, as in the stock server.
+    pub fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
+        for column in filter.iter().flat_map(|filter| filter.columns()) {
+            self.add_filtered(column);
+        }
+        self.filter = filter;
+    }
+
+    /// A column that counts though it is not shown.
+    pub fn add_filtered(&mut self, column: ColumnRef) {
+        match column {
+            ColumnRef::Uuid => {}
+            ColumnRef::Version => self.version_counts = true,
+            ColumnRef::Column(id) => {
+                if let Some(column) = self.columns.get_mut(id.index()) {
+                    column.filtered = true;
+                }
+            }
+        }
+    }
+
+    /// Whether an ephemeral column is shown.
+    pub fn shows_ephemeral(&self, schema: &TableSchema) -> bool {
+        let mut columns = self.columns.iter().zip(schema.columns());
+        columns.any(|(plan, (_, column))| plan.select.is_some() && column.ephemeral)
+    }
+
+    fn write_key(&self, key: &mut Vec<u8>) -> Option<()> {
+        let bits = |select: Option<Select>| select.map_or(16, Select::bits);
+        key.extend_from_slice(&self.table.0.to_le_bytes());
+        key.extend([self.select.bits(), bits(self.uuid), bits(self.version), u8::from(self.version_counts)]);
+        key.extend(self.columns.iter().map(|column| bits(column.select) | u8::from(column.filtered) << 5));
+        match &self.filter {
+            None => key.push(b'*'),
+            Some(filter) => key.extend_from_slice(filter.key()?),
+        }
+        Some(())
+    }
+}
+
+/// `"name":`
+fn member(name: &str) -> Box<[u8]> {
+    let mut text = Vec::new();
+    write::string(&mut text, name);
+    text.push(b':');
+    text.into()
+}

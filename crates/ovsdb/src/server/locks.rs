@@ -1,0 +1,85 @@
+//! Locks: names that one session at a time owns, the others queue for. They belong to the server, not to a database.
+//!
+//! Who stole a lock and is robbed of it is out of the queue; who came by it honestly is the next to own it. Either has to
+//! unlock before it may lock again, which the session remembers.
+
+use super::SessionId;
+use std::collections::{BTreeMap, VecDeque};
+
+/// All locks of a server.
+#[derive(Debug, Default)]
+pub struct Locks {
+    /// Who wants a lock; the first one owns it. No queue is empty.
+    queues: BTreeMap<Box<str>, VecDeque<Claim>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Claim {
+    session: SessionId,
+    stolen: bool,
+}
+
+impl Locks {
+    /// Queues for a lock that the session has no claim to; tells whether it owns it at once.
+    pub fn lock(&mut self, name: &str, session: SessionId) -> bool {
+        let queue = self.queues.entry(name.into()).or_default();
+        queue.push_back(Claim { session, stolen: false });
+        queue.len() == 1
+    }
+
+    /// Takes a lock that the session has no claim to from whoever owns it, and tells who that was.
+    pub fn steal(&mut self, name: &str, session: SessionId) -> Option<SessionId> {
+        let queue = self.queues.entry(name.into()).or_default();
+        let victim = queue.front().copied();
+        if victim.is_some_and(|victim| victim.stolen) {
+            queue.pop_front();
+        }
+        queue.push_front(Claim { session, stolen: true });
+        victim.map(|victim| victim.session)
+    }
+
+    /// Gives up a claim. Who is then to be told that it owns the lock: COMPAT: also an owner who knows, when somebody
+    /// behind it leaves.
+    pub fn unlock(&mut self, name: &str, session: SessionId) -> Option<SessionId> {
+        let queue = self.queues.get_mut(name)?;
+        let place = queue.iter().position(|claim| claim.session == session)?;
+        queue.remove(place);
+        let owner = queue.front().map(|claim| claim.session);
+        if owner.is_none() {
+            self.queues.remove(name);
+        }
+        owner
+    }
+
+    /// Whether the session owns the lock.
+    #[inline]
+    pub fn owns(&self, name: &str, session: SessionId) -> bool {
+        self.queues.get(name).and_then(|queue| queue.front()).is_some_and(|claim| claim.session == session)
+    }
+
+    /// How many locks somebody owns.
+    pub fn owned(&self) -> usize {
+        self.queues.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_is_next_unless_it_is_a_thief() {
+        let [a, b, c, d] = [0, 1, 2, 3].map(SessionId::of_slot);
+        let mut locks = Locks::default();
+        assert!(locks.lock("l", a));
+        assert!(!locks.lock("l", b));
+        assert_eq!(locks.steal("l", c), Some(a));
+        assert!(locks.owns("l", c) && !locks.owns("l", a));
+        assert_eq!(locks.steal("l", d), Some(c));
+        assert_eq!(locks.unlock("l", c), None);
+        assert_eq!(locks.unlock("l", b), Some(d));
+        assert_eq!(locks.unlock("l", d), Some(a));
+        assert_eq!(locks.unlock("l", a), None);
+        assert_eq!(locks.owned(), 0);
+    }
+}

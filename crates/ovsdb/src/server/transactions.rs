@@ -1,0 +1,335 @@
+//! Transactions, collected into groups that are written to the log at once.
+//!
+//! A transaction is executed when it comes: later ones see what it did. Its reply and what monitors are told are put
+//! into the outputs, but held there until the group is written. If that fails the database is put back to where it was
+//! before the group, what is held is taken back, and every transaction of the group gets the error.
+
+use super::waits::Wait;
+use super::{DatabaseId, Log, Now, SCRATCH_BYTES_MAX, Server, SessionId};
+use crate::error::Error;
+use crate::history::CommitId;
+use crate::transaction::{self, Context, Outcome};
+use wire::json::{Value, write};
+
+/// The transactions since the last write.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// The one database they are of.
+    database: Option<DatabaseId>,
+    durable: bool,
+    replies: Vec<Reply>,
+    /// Sessions that were told everything in one piece although the group may be taken back.
+    pub caught_up: Vec<SessionId>,
+}
+
+/// A reply among the held bytes of a session's output.
+#[derive(Debug)]
+struct Reply {
+    session: SessionId,
+    start: usize,
+    end: usize,
+    /// Whether it tells the result of a transaction, and not something that stays true if the group fails.
+    transaction: bool,
+}
+
+/// What follows the result of a transaction in its reply.
+const RESULT_END: &[u8] = b"],\"error\":null}";
+
+/// How a transaction is tried.
+#[derive(Debug, Clone, Copy)]
+struct Attempt<'a> {
+    session: SessionId,
+    database: DatabaseId,
+    params: Value<'a>,
+    elapsed_ms: u64,
+}
+
+impl<L: Log> Server<L> {
+    /// `transact`
+    pub(super) fn transact(&mut self, session: SessionId, params: Value<'_>, id: Value<'_>, now: Now) {
+        let database = match self.find_database(params, "transact") {
+            Ok(database) => database,
+            Err(error) => return self.group_error(session, id, &error),
+        };
+        let waits = self.sessions.get(session).map_or(0, |session| session.waits);
+        if waits > 0 {
+            let mut text = Vec::new();
+            write::sorted(&mut text, id);
+            if self.waits.contains(session, &text) {
+                let error = Error::syntax_error(params, "transact: duplicate request ID");
+                return self.group_error(session, id, &error);
+            }
+        }
+        let known = self.databases.get(database).map(|hosted| hosted.database.commit_number());
+        match self.attempt(Attempt { session, database, params, elapsed_ms: 0 }, now) {
+            None => {
+                self.notify_since(database, known);
+                self.finish_transaction(session, |out| write_id(out, id));
+            }
+            Some(_) if waits >= self.limits.waits_per_session => {
+                let error = Error::resources_exhausted("too many waiting transactions");
+                self.group_error(session, id, &error);
+            }
+            Some(wait) => {
+                let mut text = Vec::new();
+                write::sorted(&mut text, id);
+                let wait = Wait { id: text.into(), params: params.text().into(), ..wait };
+                self.waits.push(wait);
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.waits += 1;
+                }
+            }
+        }
+    }
+
+    /// Tells monitors of what was committed after `known`, if anything was.
+    pub(super) fn notify_since(&mut self, database: DatabaseId, known: Option<CommitId>) {
+        let newest = self.databases.get(database).map(|hosted| hosted.database.commit_number());
+        if let (Some(known), Some(newest)) = (known, newest)
+            && known < newest
+        {
+            self.notify(database, known);
+        }
+    }
+
+    /// Tries a transaction again. It is given back if it has to go on waiting; otherwise its result is in the scratch
+    /// buffer.
+    pub(super) fn retry(&mut self, wait: Wait, now: Now) -> Result<Wait, Wait> {
+        let attempt = Attempt {
+            session: wait.session,
+            database: wait.database,
+            params: Value::of_checked(&wait.params),
+            elapsed_ms: now.monotonic_ms.saturating_sub(wait.started_ms),
+        };
+        match self.attempt(attempt, now) {
+            Some(Wait { tried, deadline_ms, .. }) => {
+                let deadline_ms = deadline_ms.map(|ms| ms.saturating_sub(now.monotonic_ms) + wait.started_ms);
+                Err(Wait { tried, deadline_ms, ..wait })
+            }
+            None => Ok(wait),
+        }
+    }
+
+    /// Executes a transaction. None: it is done, its result is in the scratch buffer, monitors are still to be told.
+    /// Otherwise it has to wait; its id and text are left empty.
+    fn attempt(&mut self, attempt: Attempt<'_>, now: Now) -> Option<Wait> {
+        let Attempt { session, database, params, elapsed_ms } = attempt;
+        if self.group.database.is_some_and(|other| other != database) {
+            self.flush_group();
+        }
+        self.scratch.reply.clear();
+        let hosted = self.databases.get_mut(database)?;
+        let (locks, options) = (&self.locks, self.sessions.get(session).map(|session| &session.options));
+        let context = Context {
+            owns_lock: &|name| locks.owns(name, session),
+            elapsed_ms,
+            read_only: options.is_some_and(|options| options.read_only),
+            internal: false,
+            can_wait: true,
+            role: options.map_or("", |options| &options.role),
+            id: "",
+        };
+        let operations: Vec<Value<'_>> = params.elements().skip(1).collect();
+        let outcome = transaction::execute(
+            &mut hosted.database,
+            &operations,
+            &context,
+            &mut *self.random,
+            &mut self.scratch.reply,
+        );
+        match outcome {
+            Outcome::Finished { committed, durable } => {
+                self.group.durable |= durable;
+                if durable {
+                    self.group.database = Some(database);
+                }
+                if let Some(commit) = committed {
+                    self.logged(database, commit, now);
+                }
+                None
+            }
+            Outcome::Waiting { timeout_ms } => Some(Wait {
+                session,
+                database,
+                id: Box::default(),
+                params: Box::default(),
+                started_ms: now.monotonic_ms,
+                deadline_ms: timeout_ms.map(|timeout| now.monotonic_ms.saturating_add(timeout)),
+                tried: hosted.database.commit_number(),
+            }),
+        }
+    }
+
+    /// A database has a new commit: the log takes it, monitors are told.
+    pub(super) fn committed(&mut self, id: DatabaseId, commit: CommitId, now: Now) {
+        self.logged(id, commit, now);
+        self.notify(id, CommitId(commit.0 - 1));
+    }
+
+    /// A database has a new commit, which monitors are still to be told of.
+    fn logged(&mut self, id: DatabaseId, commit: CommitId, now: Now) {
+        let Some(hosted) = self.databases.get_mut(id) else { return };
+        match &mut hosted.log {
+            Some(log) => {
+                if hosted.written.0 + 1 == commit.0 {
+                    hosted.database.hold_from(Some(hosted.written));
+                }
+                log.append(&mut hosted.database, commit, now.wall_ms);
+                self.group.database = Some(id);
+            }
+            None => hosted.written = commit,
+        }
+    }
+
+    /// Puts the result of a transaction, which is in the scratch buffer, behind what its session has to hear before.
+    pub(super) fn finish_transaction(&mut self, session: SessionId, write_id: impl FnOnce(&mut Vec<u8>)) {
+        if self.sessions.get(session).is_some_and(|session| session.behind > 0) {
+            self.catch_up(session);
+            self.group.caught_up.push(session);
+        }
+        let result = std::mem::take(&mut self.scratch.reply);
+        self.group_reply(session, true, |out| {
+            out.reserve(result.len() + 40);
+            out.extend_from_slice(b"{\"id\":");
+            write_id(out);
+            out.extend_from_slice(b",\"result\":");
+            out.extend_from_slice(&result);
+            out.extend_from_slice(b",\"error\":null}");
+        });
+        if result.capacity() <= SCRATCH_BYTES_MAX {
+            self.scratch.reply = result;
+        }
+    }
+
+    /// Answers within the group, with something that does not depend on it.
+    pub(super) fn group_answer(&mut self, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
+        self.group_reply(session, false, write);
+    }
+
+    fn group_error(&mut self, session: SessionId, id: Value<'_>, error: &Error) {
+        self.group_answer(session, |out| write_error(out, id, error));
+    }
+
+    fn group_reply(&mut self, session: SessionId, transaction: bool, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(output) = self.sessions.output(session) else { return };
+        let start = output.held_bytes();
+        output.write(write);
+        let end = output.held_bytes();
+        self.group.replies.push(Reply { session, start, end, transaction });
+    }
+
+    /// Writes the group to the log and makes what is held visible, or takes it back.
+    pub(super) fn flush_group(&mut self) {
+        let durable = std::mem::take(&mut self.group.durable);
+        if let Some(id) = self.group.database.take()
+            && let Some(hosted) = self.databases.get_mut(id)
+            && let Some(log) = &mut hosted.log
+        {
+            match log.write(durable) {
+                Ok(()) => {
+                    hosted.written = hosted.database.commit_number();
+                    hosted.database.hold_from(None);
+                }
+                Err(error) => self.take_back(id, &error),
+            }
+        }
+        self.group.replies.clear();
+        self.group.caught_up.clear();
+        self.sessions.publish();
+    }
+
+    /// The group could not be written: nothing of it has happened.
+    #[cold]
+    fn take_back(&mut self, id: DatabaseId, error: &Error) {
+        let Some(hosted) = self.databases.get_mut(id) else { return };
+        let written = hosted.written;
+        hosted.database.undo_since(written);
+        hosted.database.hold_from(None);
+        hosted.laggards.take_back(written);
+        for group in self.groups.iter_mut().filter(|group| group.spec.database == id) {
+            group.initial = None;
+            group.missed = None;
+            for member in &mut group.members {
+                member.behind = member.behind.map(|behind| behind.min(written));
+            }
+        }
+        for session in std::mem::take(&mut self.group.caught_up) {
+            self.close_session(session, "failed to write what it was told of");
+        }
+        let mut touched = self.sessions.touched.clone();
+        touched.sort_unstable();
+        touched.dedup();
+        let held: Vec<(SessionId, Vec<u8>)> = touched
+            .into_iter()
+            .filter_map(|id| Some((id, self.sessions.get_mut(id)?.output.take_held())))
+            .collect();
+        for reply in std::mem::take(&mut self.group.replies) {
+            let Ok(place) = held.binary_search_by_key(&reply.session, |(id, _)| *id) else { continue };
+            let bytes = held.get(place).and_then(|(_, bytes)| bytes.get(reply.start..reply.end));
+            let Some(bytes) = bytes else { continue };
+            let Some(output) = self.sessions.output(reply.session) else { continue };
+            match bytes.strip_suffix(RESULT_END).filter(|_| reply.transaction) {
+                None => output.append(bytes),
+                Some(before) => output.write(|out| {
+                    out.extend_from_slice(before);
+                    if before.last() != Some(&b'[') {
+                        out.push(b',');
+                    }
+                    error.write_json(out);
+                    out.extend_from_slice(RESULT_END);
+                }),
+            }
+        }
+    }
+
+    /// Executes a transaction of the process itself: `operations` is the text of an array. Returns the text of the array
+    /// of results.
+    pub fn execute(&mut self, database: &str, operations: &[u8], now: Now) -> Result<Vec<u8>, Error> {
+        self.flush_group();
+        let operations: Vec<Value<'_>> = wire::json::validate(operations)
+            .map_err(|error| Error::internal(error.to_string()))?
+            .elements()
+            .collect();
+        let id = self.databases.find(database);
+        let Some((id, hosted)) = id.and_then(|id| self.databases.get_mut(id).map(|hosted| (id, hosted)))
+        else {
+            return Err(Error::new("unknown database", format!("there is no database {database}")));
+        };
+        let context = Context {
+            owns_lock: &|_| false,
+            elapsed_ms: 0,
+            read_only: false,
+            internal: false,
+            can_wait: false,
+            role: "",
+            id: "",
+        };
+        let mut reply = Vec::new();
+        let outcome =
+            transaction::execute(&mut hosted.database, &operations, &context, &mut *self.random, &mut reply);
+        if let Outcome::Finished { committed, durable } = outcome {
+            self.group.durable |= durable;
+            if let Some(commit) = committed {
+                self.committed(id, commit, now);
+            }
+        }
+        let before = self.databases.get(id).map(|hosted| hosted.database.commit_number());
+        self.flush_group();
+        let after = self.databases.get(id).map(|hosted| hosted.database.commit_number());
+        if before == after { Ok(reply) } else { Err(Error::new("I/O error", "the log could not be written")) }
+    }
+}
+
+/// The id of a request in its reply.
+pub(super) fn write_id(out: &mut Vec<u8>, id: Value<'_>) {
+    write::sorted(out, id);
+}
+
+/// The reply to a request that failed.
+pub(super) fn write_error(out: &mut Vec<u8>, id: Value<'_>, error: &Error) {
+    out.extend_from_slice(b"{\"id\":");
+    write_id(out, id);
+    out.extend_from_slice(b",\"error\":");
+    error.write_json(out);
+    out.push(b'}');
+}

@@ -1,0 +1,495 @@
+//! The rows of a table, and the ways to find them.
+//!
+//! ```text
+//!   RowId ──> rows: Option<Record>, 8 bytes each        one record is one row (crate::row)
+//!   uuid  ──> uuids: RowIndex, 5 bytes each             always
+//!   cells ──> unique: one RowIndex per index of the schema: without the rows that a transaction has changed in these
+//!             columns so far; they come in when it commits, which is when there may be no other with the same values
+//!   cell  ──> automatic: RowIndex of a column that was searched often, always up to date
+//! ```
+//! A transaction writes in place and keeps the records it replaces: the table shows what the transaction has done so far, and
+//! nobody else looks meanwhile.
+
+use memory::{Record, Records, TenantVec};
+use std::collections::HashMap;
+
+use crate::error::Error;
+use crate::hashing::Hashing;
+use crate::index::{RowIndex, no_memory};
+use crate::reference::{IdHasher, Plan, Sources};
+use crate::row::{self, Row, RowId};
+use crate::schema::{ColumnId, TableSchema};
+use crate::uuid::Uuid;
+
+/// Fewer rows than this are searched without an automatic index.
+const AUTOMATIC_ROWS_MIN: usize = 64;
+/// A column gets an automatic index when so many times its table has been searched for one of its values.
+const AUTOMATIC_SEARCHES: u32 = 4;
+/// More rows with one value: no column for an index.
+const AUTOMATIC_RUN_MAX: usize = 512;
+/// So many buckets passed tell that many rows share a value.
+const AUTOMATIC_PASSED_MAX: usize = 48;
+/// Automatic indexes of one table.
+const AUTOMATIC_MAX: usize = 4;
+/// An automatic index goes after so many changes per row without a search that used it.
+const AUTOMATIC_CHANGES_MAX: usize = 16;
+
+/// The rows of a table.
+pub struct Table {
+    rows: TenantVec<Option<Record>>,
+    /// Row ids for which there is memory.
+    room: u32,
+    free: Vec<u32>,
+    live: usize,
+    hashing: Hashing,
+    uuids: RowIndex,
+    /// While many rows come: hashes of their UUIDs.
+    known: Known,
+    unique: Vec<RowIndex>,
+    automatic: Vec<Automatic>,
+    searches: HashMap<ColumnId, Searches>,
+    /// Which of its columns refer where.
+    pub(crate) plan: Plan,
+    /// Strong references to each row that has any.
+    pub(crate) counts: HashMap<RowId, u32, IdHasher>,
+    /// Rows with weak references to each row that has any.
+    pub(crate) sources: HashMap<RowId, Sources, IdHasher>,
+}
+
+/// An index that nobody declared.
+struct Automatic {
+    column: ColumnId,
+    index: RowIndex,
+    changes: usize,
+}
+
+/// Hashes by row id, so that an index that grows does not have to look at rows all over memory.
+#[derive(Default)]
+struct Known {
+    hashes: Option<Vec<u64>>,
+    /// The row of the first.
+    first: u32,
+}
+
+impl Known {
+    #[inline]
+    fn add(&mut self, row: RowId, hash: u64) {
+        let Some(hashes) = &mut self.hashes else { return };
+        match row.0.checked_sub(self.first).map(|place| place as usize) {
+            Some(place) if place == hashes.len() => hashes.push(hash),
+            // An id that was free; rows keep their UUIDs, but ids do not.
+            Some(place) => {
+                if let Some(known) = hashes.get_mut(place) {
+                    *known = hash;
+                }
+            }
+            None => {}
+        }
+    }
+
+    #[inline]
+    fn get(&self, row: RowId) -> Option<u64> {
+        self.hashes.as_ref()?.get(row.0.checked_sub(self.first)? as usize).copied()
+    }
+}
+
+/// How often a column without an index was searched.
+#[derive(Default)]
+struct Searches {
+    since: u32,
+    /// Doubled when its index was no use.
+    wanted: u32,
+}
+
+impl Table {
+    pub(crate) fn new(schema: &TableSchema, plan: Plan, hashing: Hashing) -> Self {
+        Self {
+            rows: TenantVec::new(),
+            room: 0,
+            free: Vec::new(),
+            live: 0,
+            hashing,
+            uuids: RowIndex::default(),
+            known: Known::default(),
+            unique: schema.indexes.iter().map(|_| RowIndex::default()).collect(),
+            automatic: Vec::new(),
+            searches: HashMap::new(),
+            plan,
+            counts: HashMap::default(),
+            sources: HashMap::default(),
+        }
+    }
+
+    /// Number of rows.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Row ids are below this.
+    #[inline]
+    pub fn capacity(&self) -> u32 {
+        self.rows.as_slice().len() as u32
+    }
+
+    /// The bytes of a row.
+    #[inline]
+    pub(crate) fn bytes(&self, row: RowId) -> Option<&[u8]> {
+        self.rows.as_slice().get(row.index())?.as_ref().map(Record::bytes)
+    }
+
+    /// The record of a row.
+    #[inline]
+    pub(crate) fn record(&self, row: RowId) -> Option<&Record> {
+        self.rows.as_slice().get(row.index())?.as_ref()
+    }
+
+    /// A row.
+    #[inline]
+    pub fn row<'a>(&'a self, schema: &'a TableSchema, row: RowId) -> Option<Row<'a>> {
+        self.bytes(row).map(|bytes| Row::new(schema, bytes, self.hashing.seed))
+    }
+
+    /// A record of this table as a row.
+    #[inline]
+    pub(crate) fn row_of<'a>(&self, schema: &'a TableSchema, record: &'a Record) -> Row<'a> {
+        Row::new(schema, record.bytes(), self.hashing.seed)
+    }
+
+    /// The rows from this id on, ascending.
+    pub fn rows_from<'a>(
+        &'a self,
+        schema: &'a TableSchema,
+        start: RowId,
+    ) -> impl Iterator<Item = (RowId, Row<'a>)> + use<'a> {
+        let seed = self.hashing.seed;
+        let rows = self.rows.as_slice().get(start.index()..).unwrap_or_default();
+        rows.iter().enumerate().filter_map(move |(place, record)| {
+            let record = record.as_ref()?;
+            Some((RowId(start.0 + place as u32), Row::new(schema, record.bytes(), seed)))
+        })
+    }
+
+    /// The row of that UUID.
+    #[inline]
+    pub fn find(&self, uuid: &Uuid) -> Option<RowId> {
+        self.uuids.find(self.hashing.uuid(uuid), |row| {
+            self.bytes(row).is_some_and(|bytes| row::uuid_of(bytes) == *uuid)
+        })
+    }
+
+    /// Many rows come.
+    pub(crate) fn grow(&mut self) {
+        self.known = Known { hashes: Some(Vec::new()), first: self.capacity() };
+        self.uuids.grow();
+    }
+
+    /// No more than usual come.
+    pub(crate) fn fit(&mut self, records: &mut Records) {
+        let (rows, hashing, known) = (&self.rows, self.hashing, &self.known);
+        let hash_of = |row: RowId| known.get(row).unwrap_or_else(|| hash_of_uuid(rows, hashing, row));
+        let have_come = known.hashes.as_ref().is_some_and(|hashes| !hashes.is_empty());
+        self.uuids.fit(records, have_come, &hash_of);
+        self.known = Known::default();
+    }
+
+    /// Adds a row under an id of its own.
+    pub(crate) fn insert(
+        &mut self,
+        schema: &TableSchema,
+        records: &mut Records,
+        record: Record,
+    ) -> Result<RowId, Error> {
+        let row = match self.free.pop() {
+            Some(row) => RowId(row),
+            None => {
+                let row = RowId(self.capacity());
+                let (tenant, cache) = records.parts();
+                // An eighth more at a time, rather than the array's own quarter: there is a place for each row.
+                if row.0 >= self.room {
+                    self.room = row.0.saturating_add(row.0 / 8).max(row.0.saturating_add(16));
+                    let _ = self.rows.resize(tenant, cache, self.room as usize);
+                }
+                if row.0 == u32::MAX - 1 || !self.rows.push(tenant, cache, None) {
+                    records.free(record);
+                    return Err(no_memory());
+                }
+                row
+            }
+        };
+        if let Err(error) = self.restore(schema, records, row, record) {
+            self.release(row);
+            return Err(error);
+        }
+        Ok(row)
+    }
+
+    /// Puts a row back under its id, which has been without one since.
+    pub(crate) fn restore(
+        &mut self,
+        schema: &TableSchema,
+        records: &mut Records,
+        row: RowId,
+        record: Record,
+    ) -> Result<(), Error> {
+        let hash = self.hashing.uuid(&row::uuid_of(record.bytes()));
+        self.known.add(row, hash);
+        let (rows, hashing, known) = (&self.rows, self.hashing, &self.known);
+        let hash_of = |row: RowId| known.get(row).unwrap_or_else(|| hash_of_uuid(rows, hashing, row));
+        if let Err(error) = self.uuids.insert(records, hash, row, &hash_of) {
+            records.free(record);
+            return Err(error);
+        }
+        if let Some(slot) = self.rows.as_mut_slice().get_mut(row.index()) {
+            *slot = Some(record);
+        }
+        self.live += 1;
+        self.add_automatic(schema, records, row);
+        Ok(())
+    }
+
+    /// Takes a row out. Its id stays its own until [`Self::release`].
+    pub(crate) fn take(&mut self, schema: &TableSchema, records: &mut Records, row: RowId) -> Option<Record> {
+        let hash = self.hashing.uuid(&row::uuid_of(self.bytes(row)?));
+        self.unsettle_unique(schema, records, row, None);
+        self.remove_automatic(schema, records, row);
+        let (rows, hashing) = (&self.rows, self.hashing);
+        self.uuids.remove(records, hash, row, &|row| hash_of_uuid(rows, hashing, row));
+        self.live -= 1;
+        self.rows.as_mut_slice().get_mut(row.index())?.take()
+    }
+
+    /// Replaces a row by another with the same UUID; returns the old one.
+    pub(crate) fn replace(
+        &mut self,
+        schema: &TableSchema,
+        records: &mut Records,
+        row: RowId,
+        record: Record,
+    ) -> Option<Record> {
+        if !self.unique.is_empty() {
+            self.unsettle_unique(schema, records, row, Some(record.bytes()));
+        }
+        self.remove_automatic(schema, records, row);
+        let old = self.rows.as_mut_slice().get_mut(row.index())?.replace(record);
+        self.add_automatic(schema, records, row);
+        old
+    }
+
+    /// The id of a row that was taken out may be given to another.
+    pub(crate) fn release(&mut self, row: RowId) {
+        debug_assert!(self.bytes(row).is_none());
+        self.free.push(row.0);
+        if self.live == 0 && self.free.len() == self.rows.as_slice().len() {
+            self.free.clear();
+            self.free.shrink_to_fit();
+            self.rows.truncate(0);
+        }
+    }
+
+    /// Gives memory back that was needed for more rows.
+    pub(crate) fn shrink(&mut self, records: &mut Records) {
+        if self.rows.as_slice().is_empty() {
+            let (tenant, cache) = records.parts();
+            self.rows.clear(tenant, cache);
+            self.room = 0;
+        }
+    }
+
+    /// Rows whose `column` has this value, by an automatic index if there is one; else `None`, which is noted: after some
+    /// searches there will be one.
+    pub(crate) fn search(
+        &mut self,
+        schema: &TableSchema,
+        records: &mut Records,
+        column: ColumnId,
+        value: &[u8],
+    ) -> Option<Vec<RowId>> {
+        if self.live < AUTOMATIC_ROWS_MIN {
+            return None;
+        }
+        if !self.automatic.iter().any(|automatic| automatic.column == column) {
+            let searches = self.searches.entry(column).or_default();
+            searches.since += 1;
+            if searches.since <= searches.wanted.max(AUTOMATIC_SEARCHES) {
+                return None;
+            }
+            searches.since = 0;
+            searches.wanted = searches.wanted.max(AUTOMATIC_SEARCHES).saturating_mul(8);
+            if self.automatic.len() == AUTOMATIC_MAX {
+                let mut least = self.automatic.remove(0);
+                least.index.clear(records);
+            }
+            let rows = self.rows_from(schema, RowId(0));
+            let rows = rows.map(|(id, row)| (self.hashing.bytes(row.cell(column)), id)).collect();
+            let index = RowIndex::build(records, rows, AUTOMATIC_RUN_MAX).ok()??;
+            self.automatic.push(Automatic { column, index, changes: 0 });
+        }
+        let place = self.automatic.iter().position(|automatic| automatic.column == column)?;
+        let mut found = Vec::new();
+        if let Some(automatic) = self.automatic.get(place) {
+            automatic.index.find(self.hashing.bytes(value), |row| {
+                if self.row(schema, row).is_some_and(|row| row.cell(column) == value) {
+                    found.push(row);
+                }
+                false
+            });
+        }
+        if let Some(automatic) = self.automatic.get_mut(place) {
+            automatic.changes = 0;
+        }
+        found.sort_unstable();
+        Some(found)
+    }
+
+    fn add_automatic(&mut self, schema: &TableSchema, records: &mut Records, row: RowId) {
+        for place in (0..self.automatic.len()).rev() {
+            self.add_to(schema, records, place, row);
+        }
+    }
+
+    /// Adds a row to an automatic index; `false` when the index is gone instead.
+    fn add_to(&mut self, schema: &TableSchema, records: &mut Records, place: usize, row: RowId) -> bool {
+        let Some(automatic) = self.automatic.get_mut(place) else { return false };
+        let (rows, hashing, column) = (&self.rows, self.hashing, automatic.column);
+        let hash_of = |row: RowId| hash_of_cell(rows, hashing, schema, column, row);
+        let passed = automatic.index.insert(records, hash_of(row), row, &hash_of);
+        automatic.changes += 1;
+        let is_used = automatic.changes <= AUTOMATIC_CHANGES_MAX * self.live.max(AUTOMATIC_ROWS_MIN);
+        if is_used && passed.is_ok_and(|passed| passed < AUTOMATIC_PASSED_MAX) {
+            return true;
+        }
+        automatic.index.clear(records);
+        self.automatic.remove(place);
+        false
+    }
+
+    fn remove_automatic(&mut self, schema: &TableSchema, records: &mut Records, row: RowId) {
+        for automatic in &mut self.automatic {
+            let (rows, hashing, column) = (&self.rows, self.hashing, automatic.column);
+            let hash_of = |row: RowId| hash_of_cell(rows, hashing, schema, column, row);
+            automatic.index.remove(records, hash_of(row), row, &hash_of);
+        }
+    }
+
+    /// Puts a row into the declared indexes that it is not in, or returns another row that has its values and the index.
+    pub(crate) fn settle_unique(
+        &mut self,
+        schema: &TableSchema,
+        records: &mut Records,
+        row: RowId,
+    ) -> Result<Option<(RowId, usize)>, Error> {
+        for (number, columns) in schema.indexes.iter().enumerate() {
+            let (rows, hashing) = (&self.rows, self.hashing);
+            let hash_of = |row: RowId| hash_of_cells(rows, hashing, schema, columns, row);
+            let (Some(index), Some(this)) = (self.unique.get_mut(number), bytes_of(rows, row)) else {
+                continue;
+            };
+            let this = Row::new(schema, this, 0);
+            let hash = hash_of(row);
+            let found = index.find(hash, |other| {
+                let is_equal = |other| {
+                    let other = Row::new(schema, other, 0);
+                    columns.iter().all(|column| other.cell(*column) == this.cell(*column))
+                };
+                other == row || bytes_of(rows, other).is_some_and(is_equal)
+            });
+            match found {
+                Some(other) if other != row => return Ok(Some((other, number))),
+                Some(_) => {}
+                None => {
+                    index.insert(records, hash, row, &hash_of)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A row in a declared index that has the values of this row and for which `accepts` holds.
+    pub(crate) fn find_settled(
+        &self,
+        schema: &TableSchema,
+        index: usize,
+        row: RowId,
+        accepts: impl Fn(&[u8]) -> bool,
+    ) -> Option<RowId> {
+        let columns = schema.indexes.get(index)?;
+        let this = self.row(schema, row)?;
+        let hash = hash_of_cells(&self.rows, self.hashing, schema, columns, row);
+        self.unique.get(index)?.find(hash, |other| {
+            let Some(other) = self.bytes(other).filter(|bytes| accepts(bytes)) else { return false };
+            let other = Row::new(schema, other, 0);
+            columns.iter().all(|column| other.cell(*column) == this.cell(*column))
+        })
+    }
+
+    /// Takes a row out of the declared indexes in which it would be another as `new` (`None`: out of all).
+    fn unsettle_unique(
+        &mut self,
+        schema: &TableSchema,
+        records: &mut Records,
+        row: RowId,
+        new: Option<&[u8]>,
+    ) {
+        for (index, columns) in self.unique.iter_mut().zip(&schema.indexes) {
+            // So it is while a log is replayed.
+            if index.is_empty() {
+                continue;
+            }
+            let (rows, hashing) = (&self.rows, self.hashing);
+            let hash_of = |row: RowId| hash_of_cells(rows, hashing, schema, columns, row);
+            if let (Some(old), Some(new)) = (bytes_of(rows, row), new) {
+                let (old, new) = (Row::new(schema, old, 0), Row::new(schema, new, 0));
+                if columns.iter().all(|column| old.cell(*column) == new.cell(*column)) {
+                    continue;
+                }
+            }
+            index.remove(records, hash_of(row), row, &hash_of);
+        }
+    }
+
+    /// Gives all memory back.
+    pub(crate) fn clear(&mut self, records: &mut Records) {
+        for slot in self.rows.as_mut_slice() {
+            if let Some(record) = slot.take() {
+                records.free(record);
+            }
+        }
+        let (tenant, cache) = records.parts();
+        self.rows.clear(tenant, cache);
+        self.uuids.clear(records);
+        self.unique.iter_mut().for_each(|index| index.clear(records));
+        self.automatic.iter_mut().for_each(|automatic| automatic.index.clear(records));
+    }
+}
+
+fn bytes_of(rows: &TenantVec<Option<Record>>, row: RowId) -> Option<&[u8]> {
+    rows.as_slice().get(row.index())?.as_ref().map(Record::bytes)
+}
+
+fn hash_of_uuid(rows: &TenantVec<Option<Record>>, hashing: Hashing, row: RowId) -> u64 {
+    bytes_of(rows, row).map_or(0, |bytes| hashing.uuid(&row::uuid_of(bytes)))
+}
+
+fn hash_of_cell(
+    rows: &TenantVec<Option<Record>>,
+    hashing: Hashing,
+    schema: &TableSchema,
+    column: ColumnId,
+    row: RowId,
+) -> u64 {
+    bytes_of(rows, row).map_or(0, |bytes| hashing.bytes(Row::new(schema, bytes, 0).cell(column)))
+}
+
+fn hash_of_cells(
+    rows: &TenantVec<Option<Record>>,
+    hashing: Hashing,
+    schema: &TableSchema,
+    columns: &[ColumnId],
+    row: RowId,
+) -> u64 {
+    bytes_of(rows, row).map_or(0, |bytes| {
+        let row = Row::new(schema, bytes, 0);
+        hashing.cells(columns.iter().map(|column| row.cell(*column)))
+    })
+}

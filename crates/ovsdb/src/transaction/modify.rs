@@ -1,0 +1,144 @@
+//! `update`, `mutate`, `delete`
+
+use std::ops::Range;
+
+use super::Transaction;
+use super::operation::{Member, Operation};
+use crate::error::Error;
+use crate::mutation::Mutation;
+use crate::row::{self, Row};
+use crate::schema::{ColumnId, TableSchema};
+use wire::json::write;
+
+impl Transaction<'_, '_> {
+    pub(super) fn update(&mut self, operation: &Operation<'_, '_>, reply: &mut Vec<u8>) -> Result<(), Error> {
+        let (table, schema) = operation.table()?;
+        let row_json = operation.need(Member::Row)?;
+        let names = &mut self.names;
+        self.database.scratch.parsed.read(schema, row_json, &mut |name| names.resolve(name))?;
+        if let Some(name) = self.database.scratch.parsed.first_immutable(schema, row_json) {
+            let details = format!("Cannot update immutable column {name} in table {}.", schema.name);
+            return Err(Error::tagged_syntax_error(operation.json, "constraint violation", details));
+        }
+        let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
+        let mut count = 0;
+        for row in self.candidates(table, schema, &condition) {
+            let database = &mut *self.database;
+            let Some(this) = database.tables.get(table.index()).and_then(|table| table.row(schema, row))
+            else {
+                continue;
+            };
+            if !condition.evaluate(this) {
+                continue;
+            }
+            count += 1;
+            if database.scratch.parsed.update(this, self.version, &mut database.scratch.row) {
+                self.replace_row(table, schema, row)?;
+            }
+        }
+        self.put_condition(condition);
+        write_count(reply, count);
+        Ok(())
+    }
+
+    pub(super) fn mutate(&mut self, operation: &Operation<'_, '_>, reply: &mut Vec<u8>) -> Result<(), Error> {
+        let (table, schema) = operation.table()?;
+        let names = &mut self.names;
+        let mutations = operation.need(Member::Mutations)?.elements();
+        let mutations: Vec<Mutation> = mutations
+            .map(|json| Mutation::parse(schema, json, &mut |name| names.resolve(name)))
+            .collect::<Result<_, _>>()?;
+        let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
+        let mut count = 0;
+        let mut mutated = Mutated::default();
+        for row in self.candidates(table, schema, &condition) {
+            let database = &mut *self.database;
+            let Some(this) = database.tables.get(table.index()).and_then(|table| table.row(schema, row))
+            else {
+                continue;
+            };
+            if !condition.evaluate(this) {
+                continue;
+            }
+            count += 1;
+            let differs = mutated.apply(schema, this, &mutations, self.version, &mut database.scratch.row)?;
+            self.touch(table);
+            if differs {
+                self.replace_row(table, schema, row)?;
+            }
+        }
+        self.put_condition(condition);
+        write_count(reply, count);
+        Ok(())
+    }
+
+    pub(super) fn delete(&mut self, operation: &Operation<'_, '_>, reply: &mut Vec<u8>) -> Result<(), Error> {
+        let (table, schema) = operation.table()?;
+        let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
+        let mut count = 0;
+        for row in self.candidates(table, schema, &condition) {
+            if self.matches(table, row, &condition) {
+                count += 1;
+                self.delete_row(table, schema, row);
+            }
+        }
+        self.put_condition(condition);
+        write_count(reply, count);
+        Ok(())
+    }
+}
+
+/// Cells that mutations have made of a row's.
+#[derive(Default)]
+struct Mutated {
+    bytes: Vec<u8>,
+    spans: Vec<(ColumnId, Range<usize>)>,
+    input: Vec<u8>,
+}
+
+impl Mutated {
+    /// Makes the row that `old` becomes; `false` when it is the same.
+    fn apply(
+        &mut self,
+        schema: &TableSchema,
+        old: Row<'_>,
+        mutations: &[Mutation],
+        version: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
+        self.bytes.clear();
+        self.spans.clear();
+        for mutation in mutations {
+            let Some(column) = schema.column(mutation.column) else { continue };
+            let start = self.bytes.len();
+            let known = self.spans.iter_mut().find(|(other, _)| *other == mutation.column);
+            match known {
+                None => {
+                    mutation.apply(&column.kind, old.cell(mutation.column), &mut self.bytes)?;
+                    self.spans.push((mutation.column, start..self.bytes.len()));
+                }
+                Some((_, span)) => {
+                    self.input.clear();
+                    self.input.extend_from_slice(self.bytes.get(span.clone()).unwrap_or_default());
+                    mutation.apply(&column.kind, &self.input, &mut self.bytes)?;
+                    *span = start..self.bytes.len();
+                }
+            }
+        }
+        row::start(out, old.uuid(), version);
+        let mut differs = false;
+        for ((id, _), cell) in schema.columns().zip(old.cells()) {
+            let span = self.spans.iter().find(|(other, _)| *other == id);
+            let new = span.and_then(|(_, span)| self.bytes.get(span.clone()));
+            differs |= new.is_some_and(|new| new != cell);
+            out.extend_from_slice(new.unwrap_or(cell));
+        }
+        Ok(differs)
+    }
+}
+
+fn write_count(reply: &mut Vec<u8>, count: u64) {
+    reply.extend_from_slice(b"{\"count\":");
+    write::unsigned(reply, count);
+    reply.push(b'}');
+}

@@ -1,0 +1,178 @@
+//! A history of commits, compaction among them, that is cut or disturbed at every operation on the disk. Whatever
+//! happens: what was acknowledged as durable is there afterwards, no transaction is there by half, and the log goes on.
+#![allow(clippy::expect_used)]
+
+mod log;
+
+use journal::{Fault, SimulatedDisk, Survival};
+use log::{Names, Random, commit, created, dump, open, transact};
+use ovsdb::file::{Opened, Step};
+use std::path::Path;
+
+const STEPS: u64 = 45;
+
+fn path() -> &'static Path {
+    Path::new("/db/t.db")
+}
+
+/// The states after each commit, and the last of them that was acknowledged as durable.
+struct History {
+    states: Vec<Vec<String>>,
+    durable: usize,
+}
+
+/// What clients and the administrator do: groups of commits, some durable, with a compaction on the way. Goes on after errors as
+/// the server does.
+fn live(opened: &mut Opened<SimulatedDisk>, seed: u64) -> History {
+    let (mut names, mut random) = (Names(0), Random(seed));
+    let mut history = History { states: vec![dump(&opened.database, false)], durable: 0 };
+    for step in 0..STEPS {
+        if matches!(step, 8 | 28) {
+            // Fails where the log is poisoned or the disk is.
+            let _ = opened.log.start_compaction(&opened.database, step, step);
+        }
+        let before = opened.database.commit_number();
+        opened.database.hold_from(Some(before));
+        for _ in 0..1 + random.below(3) {
+            let (_, committed) = transact(&mut opened.database, &mut names, &random.operations());
+            if let Some(commit) = committed {
+                opened.log.append(&mut opened.database, commit, step);
+                history.states.push(dump(&opened.database, false));
+            }
+        }
+        let durable = random.below(3) == 0;
+        let had_pending = opened.log.has_pending();
+        match opened.log.write(durable) {
+            Ok(()) if durable && had_pending => history.durable = history.states.len() - 1,
+            Ok(()) => {}
+            Err(_) => {
+                assert!(opened.log.poisoned().is_some());
+                opened.database.undo_since(before);
+            }
+        }
+        opened.database.hold_from(None);
+        // An error ends the compaction only.
+        let _: Result<Step, _> = opened.log.step(&opened.database);
+    }
+    history
+}
+
+fn check(disk: &SimulatedDisk, history: &History, survival: Survival, what: &str) {
+    disk.crash(survival);
+    let mut opened = open(disk, path());
+    let found = dump(&opened.database, false);
+    let place = history.states.iter().rposition(|state| *state == found);
+    match place {
+        Some(place) => assert!(place >= history.durable, "{what}: {place} < {}", history.durable),
+        None => panic!("{what}: a state that never was: {found:?}"),
+    }
+    // It goes on, durably.
+    commit(&mut opened, &mut Names(1 << 32), r#"[{"op":"insert","table":"C","row":{"n":"after"}}]"#);
+    let expected = dump(&opened.database, false);
+    drop(opened);
+    disk.crash(Survival::Synced);
+    assert_eq!(dump(&open(disk, path()).database, false), expected, "{what}");
+}
+
+/// The numbers of the disk's operations while the history is lived.
+fn operations(seed: u64) -> std::ops::Range<u64> {
+    let (disk, mut opened) = created(path());
+    let start = disk.operations();
+    let history = live(&mut opened, seed);
+    assert!(history.states.len() > 40 && history.durable > 30);
+    start..disk.operations()
+}
+
+#[test]
+fn power_may_go_at_every_operation() {
+    for seed in [3, 5] {
+        for operation in operations(seed) {
+            for survival in [
+                Survival::Synced,
+                Survival::Everything,
+                Survival::Some(0),
+                Survival::Some(1),
+                Survival::Some(4),
+            ] {
+                let (disk, mut opened) = created(path());
+                disk.inject(operation, Fault::PowerOff);
+                let history = live(&mut opened, seed);
+                drop(opened);
+                check(
+                    &disk,
+                    &history,
+                    survival,
+                    &format!("seed {seed}, operation {operation}, {survival:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_may_fail() {
+    let seed = 7;
+    for operation in operations(seed) {
+        for fault in
+            [Fault::Io, Fault::NoSpace, Fault::Short(1), Fault::Short(70), Fault::Torn(70), Fault::Torn(1)]
+        {
+            for survival in [Survival::Synced, Survival::Everything, Survival::Some(1)] {
+                let (disk, mut opened) = created(path());
+                disk.inject(operation, fault);
+                let history = live(&mut opened, seed);
+                drop(opened);
+                let what = format!("operation {operation}, {fault:?}, {survival:?}");
+                check(&disk, &history, survival, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_write_or_sync_undoes_its_group_and_poisons_the_log() {
+    for (skip, fault, error) in [
+        (0, Fault::NoSpace, "I/O error: /db/t.db: write failed (No space left on device)"),
+        (0, Fault::Torn(30), "I/O error: /db/t.db: write failed (Input/output error)"),
+        (1, Fault::Io, "I/O error: /db/t.db: fsync failed (Input/output error)"),
+    ] {
+        let (disk, mut opened) = created(path());
+        let mut names = Names(0);
+        commit(&mut opened, &mut names, r#"[{"op":"insert","table":"C","row":{"n":"kept"}}]"#);
+        let (kept, file) = (dump(&opened.database, false), disk.read(path()));
+        let before = opened.database.commit_number();
+        let insert = r#"[{"op":"insert","table":"C","row":{"n":"lost"}}]"#;
+        disk.inject(disk.operations() + skip, fault);
+        for expected in [error, "no writes until the database is reopened"] {
+            opened.database.hold_from(Some(before));
+            let (_, commit) = transact(&mut opened.database, &mut names, insert);
+            opened.log.append(&mut opened.database, commit.expect("a commit"), 0);
+            let text = opened.log.write(true).expect_err("it failed").to_string();
+            assert!(text.contains(expected), "{text}");
+            opened.database.undo_since(before);
+            assert_eq!(dump(&opened.database, false), kept);
+            assert_eq!(disk.read(path()), file, "what was half written is cut off");
+        }
+        assert!(opened.log.start_compaction(&opened.database, 0, 0).is_err());
+        assert!(!opened.log.take_notes().is_empty());
+        drop(opened);
+        let mut opened = open(&disk, path());
+        assert_eq!(dump(&opened.database, false), kept);
+        commit(&mut opened, &mut names, insert);
+    }
+}
+
+#[test]
+fn a_compaction_that_fails_leaves_the_log_as_it_is() {
+    let (disk, mut opened) = created(path());
+    let mut names = Names(0);
+    commit(&mut opened, &mut names, r#"[{"op":"insert","table":"C","row":{"n":"a"}}]"#);
+    opened.log.start_compaction(&opened.database, 0, 0).expect("started");
+    disk.inject(disk.operations(), Fault::NoSpace);
+    opened.log.step(&opened.database).expect_err("it failed");
+    assert!(!opened.log.compacting() && opened.log.poisoned().is_none());
+    assert_eq!(disk.names(), [path()]);
+    commit(&mut opened, &mut names, r#"[{"op":"insert","table":"C","row":{"n":"b"}}]"#);
+    let expected = dump(&opened.database, false);
+    drop(opened);
+    assert_eq!(dump(&open(&disk, path()).database, false), expected);
+}

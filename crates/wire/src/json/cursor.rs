@@ -1,0 +1,229 @@
+//! The pull parser: a place in checked text.
+//!
+//! The caller looks with [`Cursor::kind`] (or [`Cursor::peek`]) and calls the method of that kind; a method of another
+//! kind answers with an empty value and moves on by what it skipped. Text that was not checked gives some answers, never a
+//! panic and never an endless loop.
+
+use super::string;
+use super::{Kind, Number, Value, number};
+use std::borrow::Cow;
+
+/// A place in checked text.
+#[derive(Debug, Clone, Copy)]
+pub struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    /// At the start of checked text.
+    #[inline]
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { rest: text }
+    }
+
+    /// What comes after this place.
+    #[inline]
+    pub fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// The first byte of what is next, which tells its kind but for numbers (`-` and digits); 0 at the end.
+    #[inline]
+    pub fn peek(&mut self) -> u8 {
+        while let [b' ' | b'\t' | b'\r' | b'\n', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+        self.rest.first().copied().unwrap_or_default()
+    }
+
+    /// What the next value is.
+    #[inline]
+    pub fn kind(&mut self) -> Kind {
+        match self.peek() {
+            b'"' => Kind::String,
+            b'[' => Kind::Array,
+            b'{' => Kind::Object,
+            b't' | b'f' => Kind::Boolean,
+            b'-' | b'0'..=b'9' => match { *self }.number() {
+                Number::Integer(_) => Kind::Integer,
+                Number::Real(_) => Kind::Real,
+            },
+            _ => Kind::Null,
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self, bytes: usize) {
+        self.rest = self.rest.get(bytes..).unwrap_or_default();
+    }
+
+    /// Enters an array; then ask [`Self::next_element`] before each element.
+    #[inline]
+    pub fn enter_array(&mut self) {
+        self.peek();
+        self.advance(1);
+    }
+
+    /// Whether there is one more element, which is then next; false leaves the array.
+    #[inline]
+    pub fn next_element(&mut self) -> bool {
+        match self.peek() {
+            b',' => {
+                self.advance(1);
+                true
+            }
+            b']' => {
+                self.advance(1);
+                false
+            }
+            0 => false,
+            _ => true,
+        }
+    }
+
+    /// Enters an object; then ask [`Self::next_member`].
+    #[inline]
+    pub fn enter_object(&mut self) {
+        self.peek();
+        self.advance(1);
+    }
+
+    /// The name of one more member, whose value is then next; none leaves the object.
+    #[inline]
+    pub fn next_member(&mut self) -> Option<Cow<'a, str>> {
+        match self.peek() {
+            b',' => self.advance(1),
+            b'}' => {
+                self.advance(1);
+                return None;
+            }
+            _ => {}
+        }
+        if self.peek() != b'"' {
+            self.rest = &[];
+            return None;
+        }
+        let name = self.string();
+        if self.peek() == b':' {
+            self.advance(1);
+        }
+        Some(name)
+    }
+
+    /// Takes a string: what is between its quotes, and whether there are escapes in it.
+    #[inline]
+    fn raw_string(&mut self) -> (&'a [u8], bool) {
+        if self.peek() != b'"' {
+            self.skip();
+            return (&[], false);
+        }
+        let inside = self.rest.get(1..).unwrap_or_default();
+        let (end, escapes) = string::end_of_checked(inside);
+        let (raw, rest) = inside.split_at_checked(end).unwrap_or((inside, &[]));
+        self.rest = rest.get(1..).unwrap_or_default();
+        (raw, escapes)
+    }
+
+    /// Takes a string; U+FFFD stands for what is not UTF-8.
+    #[inline]
+    pub fn string(&mut self) -> Cow<'a, str> {
+        let (raw, escapes) = self.raw_string();
+        string::text(raw, escapes)
+    }
+
+    /// Takes a string as its bytes.
+    #[inline]
+    pub fn string_bytes(&mut self) -> Cow<'a, [u8]> {
+        let (raw, escapes) = self.raw_string();
+        string::bytes(raw, escapes)
+    }
+
+    /// Takes a number.
+    #[inline]
+    pub fn number(&mut self) -> Number {
+        let first = self.peek();
+        if let Some((integer, length)) = plain_integer(self.rest, first == b'-') {
+            self.advance(length);
+            return Number::Integer(integer);
+        }
+        let length = self.rest.iter().position(|byte| !is_number_byte(*byte)).unwrap_or(self.rest.len());
+        let number = self.rest.get(..length).and_then(|text| number::parse(text).ok());
+        self.advance(length);
+        number.unwrap_or(Number::Integer(0))
+    }
+
+    /// Takes a boolean.
+    #[inline]
+    pub fn boolean(&mut self) -> bool {
+        let value = self.peek() == b't';
+        self.skip();
+        value
+    }
+
+    /// Takes a null.
+    #[inline]
+    pub fn null(&mut self) {
+        self.skip();
+    }
+
+    /// Takes whatever is next and returns its span.
+    #[inline]
+    pub fn skip(&mut self) -> Value<'a> {
+        let length = match self.peek() {
+            b'"' => string::end_of_checked(self.rest.get(1..).unwrap_or_default()).0 + 2,
+            b'[' | b'{' => container_length(self.rest),
+            0 => 0,
+            _ => scalar_length(self.rest),
+        };
+        let (text, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, &[]));
+        self.rest = rest;
+        Value::of_checked(text)
+    }
+}
+
+/// An integer of at most 18 digits in the plainest notation, and its length.
+#[inline]
+fn plain_integer(text: &[u8], negative: bool) -> Option<(i64, usize)> {
+    let mut length = usize::from(negative);
+    let mut value = 0_i64;
+    loop {
+        match text.get(length) {
+            Some(digit @ b'0'..=b'9') if length < 18 => value = value * 10 + i64::from(digit - b'0'),
+            Some(byte) if is_number_byte(*byte) => return None,
+            _ => return Some((if negative { -value } else { value }, length)),
+        }
+        length += 1;
+    }
+}
+
+/// Bytes a number is made of.
+#[inline]
+pub(super) fn is_number_byte(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')
+}
+
+/// A number's or keyword's length: up to what separates.
+fn scalar_length(text: &[u8]) -> usize {
+    let separates = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b':' | b' ' | b'\t' | b'\r' | b'\n');
+    text.iter().position(separates).unwrap_or(text.len()).max(1)
+}
+
+fn container_length(text: &[u8]) -> usize {
+    let mut depth = 0_usize;
+    let mut place = 0;
+    while let Some(byte) = text.get(place) {
+        place += 1;
+        match byte {
+            b'"' => place += string::end_of_checked(text.get(place..).unwrap_or_default()).0 + 1,
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => {
+                depth -= 1;
+                if depth == 0 {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    place
+}

@@ -1,0 +1,181 @@
+"""Open vSwitch on our server: Debian's ovs-vswitchd with the dummy datapath, driven by ovs-vsctl that waits for it."""
+
+import json
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from tests.servers import end_with_the_tests
+
+from .connection import Connection
+from .names import ZERO
+from .rows import Replica, Schema
+from .servers import PATIENCE_S, SCHEMAS, SUBJECT, OvsdbServer, create_database
+
+
+class Switch:
+    """ovs-vswitchd in the foreground, with its own run directory."""
+
+    def __init__(self, server, directory):
+        self.server, self.directory = server, directory
+        directory.mkdir()
+        self.environment = dict(os.environ, OVS_RUNDIR=str(directory), OVS_LOGDIR=str(directory), OVS_DBDIR=str(directory))
+        self.log_path = directory / "vswitchd.log"
+        self.process = None
+        self.stopped = False
+
+    def start(self):
+        self.stopped = False
+        self.process = subprocess.Popen(
+            ["ovs-vswitchd", "--enable-dummy=override", "--disable-system", "-vconsole:off", "-vsyslog:off", f"--log-file={self.log_path}",
+             f"--unixctl={self.directory / 'ctl'}", f"unix:{self.server.sock}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=end_with_the_tests, env=self.environment)
+        return self
+
+    def vsctl(self, *arguments, timeout_s=PATIENCE_S):
+        """ovs-vsctl, which waits for the switch; returns its output."""
+        done = subprocess.run(["ovs-vsctl", f"--timeout={timeout_s}", f"--db=unix:{self.server.sock}", *arguments],
+                              capture_output=True, text=True, env=self.environment, timeout=2 * PATIENCE_S)
+        assert done.returncode == 0, f"ovs-vsctl {' '.join(arguments)}: {done.returncode}\n{done.stderr}\n{self.log()}\n{self.server.log()}"
+        return done.stdout.strip()
+
+    def appctl(self, *arguments):
+        done = subprocess.run(["ovs-appctl", "-t", str(self.directory / "ctl"), *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")[-6000:] if self.log_path.exists() else ""
+
+    def complaints(self):
+        """Lines of warning and worse about the database."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return [line for line in lines if re.search(r"\|(jsonrpc|ovsdb_\w+)\|(WARN|ERR|EMER)\|", line)]
+
+    def stop(self):
+        self.stopped = True
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def switch(kind, tmp_path):
+    path = create_database(tmp_path / "conf.db", SCHEMAS / "vswitch.ovsschema")
+    with OvsdbServer(kind, tmp_path / "run", databases=[path], arguments=["--remote=db:Open_vSwitch,Open_vSwitch,manager_options"]) as server:
+        one = Switch(server, tmp_path / "switch")
+        one.vsctl("--no-wait", "init")
+        one.start()
+        try:
+            yield one
+            assert one.stopped or one.process.poll() is None, one.log()
+            assert server.alive(), server.log() + server.stderr()
+        finally:
+            one.stop()
+
+
+def eventually(check, timeout_s=PATIENCE_S):
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = check()
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
+def test_bridges_and_ports_come_and_go(switch):
+    switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+    switch.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy")
+    assert int(switch.vsctl("get", "interface", "p1", "ofport")) > 0
+    assert "p1" in switch.appctl("dpif/show")
+    for number in range(2, 12):
+        switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "interface", f"p{number}", "type=dummy", f"external_ids:number={number}")
+    assert switch.vsctl("list-ports", "br0").split() == sorted(f"p{number}" for number in range(1, 12))
+    switch.vsctl("set", "port", "p3", "tag=7", "--", "set", "bridge", "br0", "other_config:hwaddr=00:00:00:00:12:34")
+    assert eventually(lambda: "00:00:00:00:12:34" in switch.vsctl("get", "interface", "br0", "mac_in_use"))
+    switch.vsctl("del-port", "p5")
+    assert "p5" not in switch.appctl("dpif/show")
+    switch.vsctl("add-bond", "br0", "bond0", "q1", "q2", "--", "set", "interface", "q1", "type=dummy", "--", "set", "interface", "q2", "type=dummy")
+    switch.vsctl("--", "--id=@m", "create", "mirror", "name=m0", "select_all=true", "--", "set", "bridge", "br0", "mirrors=@m")
+    switch.vsctl("clear", "bridge", "br0", "mirrors")
+    assert switch.vsctl("list", "mirror") == "", "the mirror that nobody refers to is collected"
+    # A port name that is there already is an error of ovs-vsctl and of the index.
+    done = subprocess.run(["ovs-vsctl", f"--db=unix:{switch.server.sock}", "add-port", "br0", "p1"], capture_output=True, text=True, env=switch.environment)
+    assert done.returncode == 1 and "already exists" in done.stderr
+    switch.vsctl("del-br", "br0")
+    assert switch.vsctl("list-br") == ""
+    assert "p1" not in switch.appctl("dpif/show")
+    assert switch.complaints() == []
+
+
+def test_the_switch_settles_after_a_restart_of_the_server(switch, kind):
+    switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+    switch.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy")
+    for kill in (False, True):
+        before = switch.appctl("dpif/show")
+        switch.server.kill() if kill else switch.server.exit()
+        switch.server.start()
+        name = "after-kill" if kill else "after-exit"
+        # Returns only when the switch is connected again and has taken the change over.
+        switch.vsctl("add-port", "br0", name, "--", "set", "interface", name, "type=dummy")
+        after = switch.appctl("dpif/show")
+        assert name in after and all(line in after for line in before.splitlines() if "/" in line and "(dummy)" in line)
+    assert switch.vsctl("get", "Open_vSwitch", ".", "cur_cfg") == switch.vsctl("get", "Open_vSwitch", ".", "next_cfg")
+    statistics = lambda: json_of(switch.vsctl("--format=json", "--columns=statistics", "list", "interface", "p1"))
+    assert eventually(statistics), "the switch writes no statistics after the restart"
+
+
+def json_of(text):
+    """The statistics' pairs of a table of one row and one column."""
+    return json.loads(text)["data"][0][0][1]
+
+
+def test_a_client_gets_the_delta_after_a_restart(switch, kind, vswitch_schema):
+    """found: true, and with the ephemeral columns reset what the client holds is what the database holds."""
+    switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+    switch.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy")
+    interface = lambda peer: {row["_uuid"][1]: row for row in peer.transact("Open_vSwitch", {"op": "select", "table": "Interface", "where": []})[0]["rows"]}
+    columns = ["name", "type", "statistics", "ofport", "external_ids", "link_state"]
+    schema = Schema(vswitch_schema)
+    ephemeral = [name for name in columns if schema.columns("Interface")[name].ephemeral]
+    assert ephemeral
+    with Connection(switch.server.sock) as peer:
+        assert eventually(lambda: any(row["statistics"][1] for row in interface(peer).values()))
+    switch.stop()
+    requests = {"Interface": {"columns": columns}, "Bridge": {"columns": ["name", "ports"]}}
+    replica = Replica(schema)
+    columns_of = lambda table: requests[table]["columns"]
+    with Connection(switch.server.sock) as peer:
+        found, last, updates = peer.request("monitor_cond_since", "Open_vSwitch", "m", requests, ZERO)["result"]
+        assert found is False
+        replica.update2(updates, columns_of)
+        heard = []
+        peer.transact("Open_vSwitch", {"op": "update", "table": "Interface", "where": [["name", "==", "p1"]], "row": {"external_ids": ["map", [["a", "b"]]]}}, until=heard)
+        for message in heard:
+            last = message["params"][1]
+            replica.update2(message["params"][2], columns_of)
+    with Connection(switch.server.sock) as peer:
+        # Not seen by the client that is away.
+        peer.transact("Open_vSwitch", {"op": "update", "table": "Interface", "where": [["name", "==", "p1"]], "row": {"external_ids": ["map", [["c", "d"]]]}})
+    switch.server.kill()
+    switch.server.start()
+    with Connection(switch.server.sock) as peer:
+        found, last, updates = peer.request("monitor_cond_since", "Open_vSwitch", "m", requests, last)["result"]
+        assert found is (kind == SUBJECT)
+        if not found:
+            replica.clear()
+        replica.update2(updates, columns_of)
+        if found:
+            assert "Bridge" not in updates, "bridges did not change"
+        truth = {
+            row: {name: schema.normal("Interface", name, content[name]) for name in columns} for row, content in interface(peer).items()
+        }
+        wanted = Replica(schema)
+        wanted.tables = {"Interface": truth, "Bridge": replica.tables["Bridge"]}
+        assert replica.state() == wanted.state()
+        assert all(not row["statistics"][1] for row in truth.values())
+    switch.start()
+    switch.vsctl("add-port", "br0", "p2", "--", "set", "interface", "p2", "type=dummy")

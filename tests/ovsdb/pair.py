@@ -4,16 +4,15 @@ import collections
 import dataclasses
 import time
 
+from tests.servers import StartFailed
+
 from . import differences, log_file
 from .names import sort_key
 from .rows import comparable
 from .schemas import has_sized_sets
-from .script import Burst, Compact, Dump, Monitor, Open, Request, Restart, Transact, show_step
+from .script import Burst, Dump, Restart, show_step
 from .servers import STOCK
-from tests.servers import StartFailed
-from .side import CLOSED, Side
-from .connection import Connection
-
+from .side import Side
 
 # Debian's server kept a weak reference to a row that is gone: see differences.DELIBERATE.
 ORACLE_DANGLES = "oracle: dangling weak reference"

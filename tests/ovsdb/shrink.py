@@ -3,7 +3,7 @@
 import copy
 import time
 
-from .script import Burst, Monitor, Open, Script, Transact
+from .script import Burst, Monitor, Script, Transact
 
 BUDGET_S = 40
 

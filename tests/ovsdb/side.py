@@ -7,13 +7,12 @@ First the acting session is waited for, then the others, so that an update cause
 import json
 import pathlib
 import re
-import shutil
 import tempfile
 
 from . import log_file
 from .connection import Closed, Connection
 from .names import UUID, Names, sort_key
-from .rows import Replica, Schema, comparable
+from .rows import Replica, Schema
 from .script import Burst, Compact, Dump, Monitor, Open, Raw, Reopen, Request, Restart, Transact, encode
 from .servers import OvsdbServer, create_database
 
@@ -118,7 +117,7 @@ class Side:
         if "dump" not in self.connections:
             self.open("dump")
         for name, schema in self.schemas.items():
-            ops = [Op_select(table) for table in sorted(schema.tables)]
+            ops = [select_all(table) for table in sorted(schema.tables)]
             self.connections["dump"].send({"method": "transact", "params": [name, *ops], "id": f"dump {name}"})
         return "dump"
 
@@ -293,7 +292,7 @@ class Side:
         with Connection(self.server.sock) as peer:
             for name, schema in self.schemas.items():
                 tables = sorted(schema.tables)
-                found = dict(zip(tables, peer.transact(name, *map(Op_select, tables))))
+                found = dict(zip(tables, peer.transact(name, *map(select_all, tables))))
                 there = {table: {row["_uuid"][1] for row in result["rows"]} for table, result in found.items()}
                 for table, result in found.items():
                     for column, kind in schema.columns(table).items():
@@ -354,12 +353,6 @@ class Side:
                         row["_version"] = "version"
         return found
 
-    def use_file_of(self, other):
-        """Takes the other side's file, and its UUIDs with it."""
-        for name, path in self.files.items():
-            shutil.copyfile(other.files[name], path)
-        self.names = other.names
-
 
 def normal_record(record):
     """A compacted log's comment carries the last transaction's id on ours: differences.DELIBERATE, "transaction ids"."""
@@ -380,8 +373,5 @@ def keys(value):
     return [pair[0] for pair in value[1]] if value[0] == "map" else value
 
 
-def Op_select(table):
+def select_all(table):
     return {"op": "select", "table": table, "where": []}
-
-
-__all__ = ["Side", "CLOSED", "comparable"]

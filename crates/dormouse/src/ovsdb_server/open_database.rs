@@ -22,6 +22,9 @@ pub fn open(events: &mut EventLoop, log: &dyn Logger, file: &str, budget_bytes: 
         refusal.error
     })?;
     tell(log, &opened.notes);
+    if opened.database.name().starts_with('_') {
+        return Err(Error::new("ovsdb error", format!("{file}: names beginning with \"_\" are reserved")));
+    }
     events.add_database(opened.database, opened.log)
 }
 

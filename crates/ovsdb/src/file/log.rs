@@ -9,7 +9,7 @@
 //! failed, the log is poisoned: nothing is ever written again, as nobody knows what the disk has.
 
 use super::compaction::{self, Compaction, CompactionFigures, Step};
-use super::header::Header;
+use super::header::{Checksum, Header, WIDE_DIGITS};
 use super::note::{Level, Note};
 use super::reader::{BUFFER_BYTES, Reader, Record, errno};
 use super::replay::{Failure, Replay};
@@ -62,6 +62,11 @@ pub struct Log<D: Disk> {
     /// When it was compacted last, or somebody first asked.
     pub(super) compacted_ms: Option<u64>,
 }
+
+/// From so many rows on, a commit's text is long enough that two copies of it would be felt.
+const BULK_ROWS: usize = 4096;
+/// What a row is taken to need of a record: room that is not used stays untouched.
+const BULK_ROW_BYTES: usize = 192;
 
 /// A log that was opened, and its database.
 pub struct Opened<D: Disk> {
@@ -199,19 +204,55 @@ impl<D: Disk> Log<D> {
     /// Takes the last commit of the database, before there is another one. This only makes the record's text, and gives
     /// the commit its id.
     pub fn append(&mut self, database: &mut Database, commit: CommitId, now_ms: u64) {
-        self.text.clear();
-        if record::write_commit(database, commit, now_ms, &mut self.scratch, &mut self.text) {
-            let checksum = Sha1::digest(&self.text).into();
-            Header { length: self.text.len() as u64, checksum }.write(0, &mut self.pending);
-            self.pending.extend_from_slice(&self.text);
-            self.id = transaction_id::successor(self.id, &checksum);
+        let rows = database.changes_of(commit).count();
+        let checksum = if rows < BULK_ROWS {
+            self.encode(database, commit, now_ms)
         } else {
-            self.id = transaction_id::unlogged(self.id, now_ms);
-        }
+            self.encode_bulk(database, commit, now_ms, rows)
+        };
+        self.id = match &checksum {
+            Some(checksum) => transaction_id::successor(self.id, checksum),
+            None => transaction_id::unlogged(self.id, now_ms),
+        };
         database.set_transaction_id(commit, self.id);
         if let Some(compaction) = &mut self.compaction {
             compaction.observe(database, commit);
         }
+    }
+
+    /// Makes a commit's record; gives its checksum, or `None` if there is nothing to log.
+    fn encode(&mut self, database: &Database, commit: CommitId, now_ms: u64) -> Option<Checksum> {
+        self.text.clear();
+        record::write_commit(database, commit, now_ms, &mut self.scratch, &mut self.text).then(|| {
+            let checksum = Sha1::digest(&self.text).into();
+            Header { length: self.text.len() as u64, checksum }.write(0, &mut self.pending);
+            self.pending.extend_from_slice(&self.text);
+            checksum
+        })
+    }
+
+    /// As [`Self::encode`], without a second copy of the text: room for a header of known length is left before it.
+    fn encode_bulk(
+        &mut self,
+        database: &Database,
+        commit: CommitId,
+        now_ms: u64,
+        rows: usize,
+    ) -> Option<Checksum> {
+        let start = self.pending.len();
+        self.pending.reserve(rows * BULK_ROW_BYTES);
+        Header { length: 0, checksum: [0; 20] }.write(WIDE_DIGITS, &mut self.pending);
+        let body = self.pending.len();
+        if !record::write_commit(database, commit, now_ms, &mut self.scratch, &mut self.pending) {
+            self.pending.truncate(start);
+            return None;
+        }
+        let text = self.pending.get(body..).unwrap_or_default();
+        let checksum = Sha1::digest(text).into();
+        let mut header = Vec::with_capacity(body - start);
+        Header { length: text.len() as u64, checksum }.write(WIDE_DIGITS, &mut header);
+        self.pending.splice(start..body, header);
+        Some(checksum)
     }
 
     /// Writes what was appended since the last time, and makes it durable if asked to. After an error none of it is in the

@@ -30,10 +30,15 @@ impl ColumnSchema {
         members.finish()?;
         let kind = ColumnType::parse(kind.unwrap_or(json))?;
         let default = kind.default_cell();
+        // COMPAT: a weak reference goes with the row it names, so its column is never immutable.
+        let is_weak = [Some(&kind.key), kind.value.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|base| base.weak_reference().is_some());
         Ok(Self {
             name: name.to_owned(),
             kind,
-            mutable: mutable.unwrap_or(true),
+            mutable: mutable.unwrap_or(true) || is_weak,
             ephemeral: ephemeral.unwrap_or(false),
             default,
         })

@@ -53,6 +53,9 @@ pub trait Disk: Clone + 'static {
 
     /// As [`Self::sync_directory`], on another thread.
     fn sync_directory_in_background(&self, path: &Path) -> Pending;
+
+    /// Closes a file that no longer has a name, on another thread: the system frees its blocks then, and a long file has many.
+    fn discard_in_background(&self, file: Self::File);
 }
 
 /// An open file.

@@ -284,6 +284,10 @@ impl Disk for SimulatedDisk {
     fn sync_directory_in_background(&self, path: &Path) -> Pending {
         Pending::done(self.sync_directory(path))
     }
+
+    fn discard_in_background(&self, file: SimulatedFile) {
+        drop(file);
+    }
 }
 
 impl SimulatedFile {

@@ -408,7 +408,9 @@ impl<D: Disk> Log<D> {
 
     fn adopt(&mut self, compaction: Compaction<D>) {
         if let Some((file, end, base)) = compaction.into_parts() {
-            (self.file, self.end, self.base) = (file, end, base);
+            let old = std::mem::replace(&mut self.file, file);
+            self.disk.discard_in_background(old);
+            (self.end, self.base) = (end, base);
             self.must_cut = false;
         }
     }

@@ -111,6 +111,27 @@ fn the_stock_tool_reads_what_we_write() {
 }
 
 #[test]
+fn both_read_a_commit_of_many_rows_between_small_ones() {
+    let scratch = Scratch::new("bulk");
+    let mut opened = created(&scratch);
+    let mut names = Names(0);
+    let rows: Vec<String> = (0..5000)
+        .map(|number| format!(r#"{{"op":"insert","table":"C","row":{{"n":"row {number}"}}}}"#))
+        .collect();
+    commit(&mut opened, &mut names, r#"[{"op":"insert","table":"C","row":{"n":"before"}}]"#);
+    commit(&mut opened, &mut names, &format!("[{}]", rows.join(",")));
+    commit(&mut opened, &mut names, r#"[{"op":"insert","table":"C","row":{"n":"after"}}]"#);
+    let expected = dump(&opened.database, false);
+    let id = opened.database.transaction_id();
+    assert_eq!(expected.len(), 5002);
+    assert_eq!(stock_dump(&scratch.database()), expected);
+    drop(opened);
+    let again = open(&RealDisk::default(), &scratch.database());
+    assert_eq!((again.notes.len(), dump(&again.database, false)), (0, expected));
+    assert!(again.database.find_transaction(id).is_some(), "its id chains through the long record");
+}
+
+#[test]
 fn we_read_what_the_stock_tool_writes() {
     let scratch = Scratch::new("theirs");
     let schema_path = scratch.0.join("t.ovsschema");

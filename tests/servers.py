@@ -30,6 +30,9 @@ _libc = ctypes.CDLL(None)
 def end_with_the_tests():
     """Runs in the child: when the test process dies, however that is, the server goes too."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A run in the background ignores these, and its children would inherit that.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class StartFailed(Exception):

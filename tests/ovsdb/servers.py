@@ -17,7 +17,7 @@ import time
 
 from tests.servers import StartFailed, dormouse_binary, end_with_the_tests
 
-# Somebody may freeze the machine's processes for a minute to measure: no test depends on the clock below this.
+# A busy machine may stand still for a while: no test depends on the clock below this.
 PATIENCE_S = int(os.environ.get("OVSDB_PATIENCE_S", "120"))
 STOCK, SUBJECT = "stock", "subject"
 SCHEMAS = pathlib.Path("/usr/share/openvswitch")

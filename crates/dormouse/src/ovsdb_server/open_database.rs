@@ -23,7 +23,10 @@ pub fn open(events: &mut EventLoop, log: &dyn Logger, file: &str, budget_bytes: 
     })?;
     tell(log, &opened.notes);
     if opened.database.name().starts_with('_') {
-        return Err(Error::new("ovsdb error", format!("{file}: names beginning with \"_\" are reserved")));
+        return Err(Error::new(
+            "ovsdb error",
+            format!("{}: names beginning with \"_\" are reserved", opened.database.name()),
+        ));
     }
     events.add_database(opened.database, opened.log)
 }

@@ -255,15 +255,15 @@ impl Bucket {
         }
         let mut locked = self.lock(cx, at.vb);
         let (mut outcome, mut dead) = (Meter::GetMisses, None);
-        let result = match locked.live(key, at.hash) {
-            Some(present) => {
+        let result = match locked.look_up(key, at.hash) {
+            Ok(present) => {
                 outcome = Meter::GetHits;
                 let result = f(Some(Document::new(&locked, &present)));
                 locked.record_access(present);
                 result
             }
-            None => {
-                dead = locked.remove_dead(key, at.hash);
+            Err(why) => {
+                dead = why;
                 f(None)
             }
         };

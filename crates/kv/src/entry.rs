@@ -19,10 +19,7 @@ impl<'v> Entry<'v> {
     pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
         // Looked up in its place: moving what was just written stalls the processor.
         let mut entry = Self { locked, key, hash, vb_uuid, present: None };
-        entry.present = entry.locked.live(key, hash);
-        if entry.present.is_none() {
-            entry.locked.remove_dead(key, hash);
-        }
+        entry.present = entry.locked.look_up(key, hash).ok();
         entry
     }
 

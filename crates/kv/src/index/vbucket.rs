@@ -183,13 +183,17 @@ impl<'v> Locked<'v> {
         self.death(present.item).is_none().then_some(present)
     }
 
-    /// Removes what is left of a key that was not found alive, if anything is.
-    #[inline]
-    pub(crate) fn remove_dead(&mut self, key: Key<'_>, hash: u64) -> Option<Dead> {
-        let present = self.find(key, hash)?;
-        let dead = self.death(present.item)?;
-        self.remove(present);
-        Some(dead)
+    /// Finds a key's item; removes it if it is dead, and tells why it was.
+    #[inline(always)]
+    pub(crate) fn look_up(&mut self, key: Key<'_>, hash: u64) -> Result<Present, Option<Dead>> {
+        let present = self.find(key, hash).ok_or(None)?;
+        match self.death(present.item) {
+            None => Ok(present),
+            Some(dead) => {
+                self.remove(present);
+                Err(Some(dead))
+            }
+        }
     }
 
     #[inline(always)]

@@ -1,8 +1,9 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lab soak differential ovsdb-differential ovsdb-crash
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear
 
-DORMOUSE := $(or $(CARGO_TARGET_DIR),target)/release/dormouse
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+DORMOUSE := $(TARGET)/release/dormouse
 
 help: ## What can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -14,6 +15,9 @@ run: ## Build and start a node on loopback with the ephemeral bucket "default"
 test: ## Install what the tests need, then run all of them (STAGES="build unit" for some)
 	tests/run.sh $(STAGES)
 
+test-allocators: ## Test the crates that allocate with mimalloc and with the system's malloc
+	tests/run.sh allocators-long
+
 check: ## The quick part before a commit: format, lints, unit tests
 	tests/run.sh lints unit
 
@@ -21,8 +25,28 @@ lab: ## Measure this server and its peers: make lab ARGS="throughput --quick"
 	cargo build --release --locked --bin dormouse
 	$(DORMOUSE) lab $(ARGS)
 
+EXPERIMENT ?= ovsdb
+PEERS_ovsdb := stock,stock-jemalloc,stock-tcmalloc
+PEERS_fragmentation := memcached,redis,redis-defrag,valkey,valkey-defrag
+
+# The default allocator is built last, so that it is what stays in the build directory.
+lab-allocators: ## Measure builds with each allocator: make lab-allocators EXPERIMENT=fragmentation (or ovsdb) ARGS="--quick"
+	mkdir -p $(TARGET)/allocators
+	set -e; for allocator in system mimalloc jemalloc; do \
+	    cargo build --release --locked --bin dormouse --no-default-features --features alloc-$$allocator; \
+	    cp $(DORMOUSE) $(TARGET)/allocators/$$allocator; \
+	done
+	$(DORMOUSE) lab $(EXPERIMENT) --peers $(PEERS_$(EXPERIMENT)) --preload jemalloc,tcmalloc \
+	    $(foreach name,jemalloc mimalloc system,--dormouse $(name)=$(TARGET)/allocators/$(name)) $(ARGS)
+
 soak: ## Ten minutes of everything at once (SOAK_SECONDS=60 for a slice)
 	SOAK_SECONDS=$${SOAK_SECONDS:-600} tests/run.sh install build soak
+
+soak-memory: ## Half an hour of full buckets whose values shrink, grow, expire and move (SOAK_SECONDS=120 for a slice)
+	SOAK_SECONDS=$${SOAK_SECONDS:-1800} tests/run.sh install build soak-memory
+
+miri: ## The crate memory under Miri: slabs, blocks, large values, records (needs the nightly toolchain with miri)
+	tests/run.sh miri
 
 differential: ## Random scripts against memcached with a seed of the moment, for ten minutes
 	DIFFERENTIAL_SEED=$${DIFFERENTIAL_SEED:-$$(date +%s)} DIFFERENTIAL_SECONDS=$${DIFFERENTIAL_SECONDS:-600} tests/run.sh install build differential
@@ -32,3 +56,9 @@ ovsdb-differential: ## Random transactions against Debian's ovsdb-server with a 
 
 ovsdb-crash: ## 200 rounds of killing the OVSDB server at random moments
 	OVSDB_CRASH_ROUNDS=$${OVSDB_CRASH_ROUNDS:-200} tests/run.sh install build ovsdb-crash
+
+kv-crash: ## 500 rounds of killing a persistent bucket at random moments (KV_SEED=N for the load of a failure)
+	KV_CRASH_ROUNDS=$${KV_CRASH_ROUNDS:-500} tests/run.sh install build kv-crash
+
+kv-linear: ## 200 epochs of histories with kills, checked for linearizability (KV_SEED=N)
+	KV_LINEAR_EPOCHS=$${KV_LINEAR_EPOCHS:-200} tests/run.sh install build kv-linear

@@ -62,6 +62,24 @@ def schemas():
     yield text(TYPES[:-1])
 
 
+def segments():
+    """Two segments of a log, piece by piece, as the target reads them: a batch of a run of a record, and what may follow."""
+    def batch(number, start, first):
+        run = start
+        record = bytes([1, 1, 3, 5, first])
+        header = bytes([0, 1, number, first, first, 88, 1])
+        commit = bytes([2, 1, number, start, number - 1, 0, run, 1, first, first, 88, 1])
+        return header + record + commit
+
+    one, two = batch(1, 72, 1), batch(2, 252, 2)
+    close = bytes([2, 0, 3, 252, 1, 1])
+    second = bytes([255, 1, 1, 2])
+    for pieces in (one, one + two, one + close, one + second + batch(2, 72, 2), one + bytes([4, 40]), two,
+                   one + bytes([5, 7]) + second, one + bytes([3, 0, 0, 0]), one[:12], one + one):
+        yield pieces
+        yield pieces + bytes([4, 3]) + batch(3, 200, 3)
+
+
 def inputs(kinds):
     """Single commands, and rounds of several."""
     for kind in kinds:
@@ -88,6 +106,7 @@ def main():
         print(f"{target}: {write(target, inputs(kinds))} inputs")
     print(f"json: {write('json', [bytes([n]) + one for one in JSON for n in (1, 3, 255)])} inputs")
     print(f"schema: {write('schema', schemas())} inputs")
+    print(f"journal_segment: {write('journal_segment', segments())} inputs")
     # Two messages and the hash: the fuzzer's decoder takes the lengths from the end of the input.
     print(f"sasl: {write('sasl', [first + last + bytes([n]) for n, (first, last) in enumerate(SASL)])} inputs")
 

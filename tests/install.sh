@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl
-    openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
+    libjemalloc2 libgoogle-perftools4 libmimalloc2.0 systemd openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

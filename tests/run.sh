@@ -5,21 +5,26 @@
 #   build         the binary the tests start: target/quick/dormouse
 #   lints         rustfmt and clippy
 #   unit          unit, property and integration tests of the crates
+#   allocators    the crate memory built with the other two allocators (allocators-long: all crates that allocate), and the
+#                 binary with each: settings, memory given back, preloaded libraries, heap profiles
+#   packaging     the systemd unit with each drop-in
 #   clients       memccapable, pymemcache, the Couchbase SDKs, raw protocol tests
+#   persistence   persistent buckets: restarts, kills at random moments, full disks, damaged files, backups, linearizability,
+#                 the SDK's durability (mounts a tmpfs: needs root)
 #   differential  random scripts against Debian's memcached
 #   ovsdb         the OVSDB server against Debian's, under Open vSwitch and its clients, killed and maltreated
-#   soak          everything at once for SOAK_SECONDS (60)
+#   soak          everything at once for SOAK_SECONDS (60), then the memory soak for SOAK_MEMORY_SECONDS (120)
 #   fuzz          every fuzz target for FUZZ_SECONDS (20)
 #
 # A stage that fails does not stop the others, but without a build only lints and unit run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all=(install build lints unit clients differential ovsdb soak fuzz)
+all=(install build lints unit allocators packaging clients persistence differential ovsdb soak fuzz)
 stages=("$@")
 [ "${#stages[@]}" -gt 0 ] || stages=("${all[@]}")
 for stage in "${stages[@]}"; do
-    case " ${all[*]} ovsdb-differential ovsdb-crash " in
+    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory miri " in
         *" $stage "*) ;;
         *) echo "run.sh: unknown stage $stage; allowed: ${all[*]}" >&2; exit 2 ;;
     esac
@@ -46,6 +51,27 @@ stage_unit() {
     RUSTFLAGS="--cfg loom" cargo test --profile quick --locked --target-dir "$target/loom" -p memory --test slot_protocol
 }
 
+stage_allocators() {
+    local allocator tests
+    "$python" -m pytest -q tests/allocators/test_settings.py tests/allocators/test_memory_returns.py tests/allocators/test_memory_returns_by_kind.py
+    cargo build --profile quick --locked --target-dir "$target/allocators" --bin dormouse --features heap-profile
+    DORMOUSE=$(realpath "$target/allocators/quick/dormouse") "$python" -m pytest -q tests/allocators/test_heap_profile.py
+    for allocator in mimalloc system; do
+        local features=(--no-default-features --features "alloc-$allocator")
+        cargo test --profile quick --locked "${features[@]}" "${@:--pmemory}"
+        # In a directory of its own: the other stages start the default build.
+        cargo build --profile quick --locked --target-dir "$target/allocators" --bin dormouse "${features[@]}"
+        tests=(tests/allocators/test_memory_returns.py)
+        [ "$allocator" = mimalloc ] || tests+=(tests/allocators/test_preloaded.py)
+        DORMOUSE=$(realpath "$target/allocators/quick/dormouse") "$python" -m pytest -q "${tests[@]}"
+    done
+}
+
+# For `make test-allocators`.
+stage_allocators-long() { stage_allocators -p memory -p kv -p ovsdb; }
+
+stage_packaging() { "$python" -m pytest -q tests/packaging; }
+
 stage_clients() { "$python" -m pytest -q tests/wire tests/clients; }
 
 stage_differential() {
@@ -65,9 +91,26 @@ stage_ovsdb() {
 stage_ovsdb-differential() { "$python" -m tests.ovsdb --seconds "${OVSDB_SECONDS:-600}"; }
 stage_ovsdb-crash() { "$python" -m tests.ovsdb.crash --rounds "${OVSDB_CRASH_ROUNDS:-200}"; }
 
+# 30 rounds of kills and 12 epochs of histories among them, with a seed that a failure tells; KV_SEED=N for the same load again.
+stage_persistence() { "$python" -m pytest -q tests/persistence; }
+
+# For `make kv-crash` and `make kv-linear`.
+stage_kv-crash() { "$python" -m tests.persistence.crash --rounds "${KV_CRASH_ROUNDS:-500}" ${KV_SEED:+--seed "$KV_SEED"}; }
+stage_kv-linear() { "$python" -m tests.persistence.histories --epochs "${KV_LINEAR_EPOCHS:-200}" ${KV_SEED:+--seed "$KV_SEED"}; }
+
 stage_soak() {
     "$python" -m pytest -q tests/soak
     "$python" -m tests.soak --seconds "${SOAK_SECONDS:-60}"
+    "$python" -m tests.soak.memory --seconds "${SOAK_MEMORY_SECONDS:-120}" --seed "${SOAK_SEED:-20261122}"
+}
+
+# For `make soak-memory` and `make miri`.
+stage_soak-memory() { "$python" -m tests.soak.memory --seconds "${SOAK_SECONDS:-1800}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
+
+# With malloc, which Miri knows; addresses come back out of locations and the page map, which is what exposed provenance is for.
+stage_miri() {
+    MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" \
+        cargo +nightly miri test --locked --target-dir "$target/miri" -p memory --no-default-features --features alloc-system --lib -- --skip backend::
 }
 
 stage_fuzz() {
@@ -94,7 +137,7 @@ for stage in "${stages[@]}"; do
     verdict=passed
     case " ${failed[*]-} " in
         *" build "*)
-            case "$stage" in clients | differential | ovsdb* | soak) verdict="failed (no build)" ;; esac ;;
+            case "$stage" in allocators* | packaging | clients | differential | ovsdb* | persistence | kv-* | soak*) verdict="failed (no build)" ;; esac ;;
     esac
     # A subshell of its own, so that `set -e` holds inside the stage although its result is looked at.
     if [ "$verdict" = passed ]; then

@@ -102,27 +102,37 @@ class Memcached:
 class Dormouse:
     """One node: `memcached`, `kv` and `http` are (host, port) pairs of its first listener of each kind."""
 
-    def __init__(self, *arguments, buckets=("default,ephemeral,256MiB",), memory=None, workers=2, config=None):
-        self.data = pathlib.Path(tempfile.mkdtemp(prefix="dormouse-test-"))
+    def __init__(
+        self, *arguments, buckets=("default,ephemeral,256MiB",), memory=None, workers=2, config=None, home=None, ports=None, wrap=(), await_ready=True
+    ):
+        """`home`: a directory that is kept, for a node that is started again in it. `ports` ({"kv": 12345}) are not left to the kernel.
+        `wrap`: a command before the command. Without `await_ready` the node is spawned, and that is all."""
+        self.keeps_data = home is not None
+        self.data = pathlib.Path(home or tempfile.mkdtemp(prefix="dormouse-test-"))
         self.log_path = self.data / "server.log"
-        command = [str(dormouse_binary()), "serve"]
+        command = [*wrap, str(dormouse_binary()), "serve"]
         if config is not None:
             path = self.data / "dormouse.toml"
             path.write_text(config)
             command += ["--config", str(path)]
         for kind in ("memcached", "kv", "http"):
-            command += [f"--{kind}", "127.0.0.1:0"]
+            command += [f"--{kind}", f"127.0.0.1:{(ports or {}).get(kind, 0)}"]
         command += ["--data", str(self.data / "node"), "--workers", str(workers)]
         if memory:
             command += ["--memory", memory]
         for bucket in buckets:
             command += ["--bucket", bucket]
-        (self.data / "node").mkdir()
+        (self.data / "node").mkdir(exist_ok=True)
         self.command = command + list(arguments)
-        with open(self.log_path, "wb") as log:
+        with open(self.log_path, "ab") as log:
+            self.log_start = log.tell()
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=end_with_the_tests
             )
+        if await_ready:
+            self._learn_endpoints()
+
+    def _learn_endpoints(self):
         self.endpoints = self._wait_endpoints()
         self.memcached = split_address(self.endpoints["memcached"][0]["address"])
         self.kv = split_address(self.endpoints["kv"][0])
@@ -136,9 +146,13 @@ class Dormouse:
             if self.process.poll() is not None:
                 raise StartFailed(f"{' '.join(self.command)}\nexit code {self.process.returncode}\n{self.log()}")
             try:
-                return json.loads(path.read_text())
+                endpoints = json.loads(path.read_text())
+                # A node that was killed has left its own.
+                if endpoints["pid"] == self.process.pid:
+                    return endpoints
             except (FileNotFoundError, ValueError):
-                time.sleep(0.02)
+                pass
+            time.sleep(0.02)
         self.process.kill()
         self.process.wait()
         raise StartFailed(f"{' '.join(self.command)}\nno {path} within {START_TIMEOUT_S} s\n{self.log()}")
@@ -153,8 +167,9 @@ class Dormouse:
                 return split_address(listener["address"])
         raise KeyError(bucket)
 
-    def log(self):
-        return self.log_path.read_text(errors="replace")[-8000:]
+    def log(self, bytes_most=8000):
+        """What this node has logged, not those before it in the same home."""
+        return self.log_path.read_bytes()[self.log_start :][-bytes_most:].decode(errors="replace")
 
     def alive(self):
         return self.process.poll() is None
@@ -169,8 +184,14 @@ class Dormouse:
             self.process.kill()
             code = self.process.wait()
         self.last_log = self.log()
-        shutil.rmtree(self.data, ignore_errors=True)
+        if not self.keeps_data:
+            shutil.rmtree(self.data, ignore_errors=True)
         return code
+
+    def kill(self):
+        """SIGKILL: nothing of the node's own making happens any more."""
+        self.process.kill()
+        self.process.wait()
 
     def __enter__(self):
         return self

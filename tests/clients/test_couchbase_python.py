@@ -4,8 +4,6 @@ import time
 from datetime import timedelta
 
 import pytest
-from couchbase.auth import PasswordAuthenticator
-from couchbase.cluster import Cluster
 from couchbase.durability import DurabilityLevel, ServerDurability
 from couchbase.exceptions import (
     BucketNotFoundException,
@@ -21,8 +19,6 @@ from couchbase.exceptions import (
 )
 from couchbase.options import (
     AppendOptions,
-    ClusterOptions,
-    ClusterTimeoutOptions,
     DecrementOptions,
     GetOptions,
     IncrementOptions,
@@ -35,27 +31,9 @@ from couchbase.options import (
 from couchbase.options import DeltaValue, SignedInt64
 from couchbase.transcoder import LegacyTranscoder, RawBinaryTranscoder, RawJSONTranscoder, RawStringTranscoder
 
-KV_TIMEOUT = timedelta(seconds=8)
+from .cluster import connect
+
 MEBIBYTE = 1024 * 1024
-
-
-def connect(node, user="Administrator", password="password"):
-    host, port = node.kv
-    timeouts = ClusterTimeoutOptions(kv_timeout=KV_TIMEOUT, kv_durable_timeout=KV_TIMEOUT, connect_timeout=timedelta(seconds=10))
-    return Cluster(f"couchbase://{host}:{port}", ClusterOptions(PasswordAuthenticator(user, password), timeout_options=timeouts))
-
-
-@pytest.fixture(scope="module")
-def cluster(node):
-    one = connect(node)
-    one.wait_until_ready(timedelta(seconds=20))
-    yield one
-    one.close()
-
-
-@pytest.fixture(scope="module")
-def collection(cluster):
-    return cluster.bucket("default").default_collection()
 
 
 @pytest.fixture

@@ -9,21 +9,12 @@ from couchbase.exceptions import CASMismatchException, CouchbaseException, Docum
 from couchbase.options import GetOptions, IncrementOptions, RemoveOptions, ReplaceOptions, SignedInt64, UpsertOptions
 from couchbase.transcoder import LegacyTranscoder, RawBinaryTranscoder, RawStringTranscoder
 
-from .test_couchbase_python import connect
 from .text_connection import TextConnection
 
 # The upper byte of the flags the SDKs write: the format of the value. What stands below it is each SDK's own.
 JSON_FLAGS = 0x0200_0006
 JSON, BINARY, STRING = 2, 3, 4
 RAW = RawBinaryTranscoder()
-
-
-@pytest.fixture(scope="module")
-def collection(node):
-    cluster = connect(node)
-    cluster.wait_until_ready(timedelta(seconds=20))
-    yield cluster.bucket("default").default_collection()
-    cluster.close()
 
 
 @pytest.fixture

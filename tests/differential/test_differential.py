@@ -13,13 +13,14 @@ SCRIPTS = int(os.environ.get("DIFFERENTIAL_SCRIPTS", "25"))
 MUTANT_SCRIPTS = 60
 
 
-@pytest.fixture(scope="module")
+# New servers for each test: the script "counter-edges" needs memory that the oracle has never used.
+@pytest.fixture
 def oracle():
     with servers.Memcached(*differential.MEMCACHED_ARGUMENTS) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def second_oracle():
     with servers.Memcached(*differential.MEMCACHED_ARGUMENTS) as server:
         yield server

@@ -17,6 +17,11 @@ class Damaged(Exception):
         self.offset = offset
 
 
+def text_of_record(body):
+    """A record as it stands in the file."""
+    return b"OVSDB JSON %d %s\n%s" % (len(body), hashlib.sha1(body).hexdigest().encode(), body)
+
+
 def records(path, with_dates=False):
     """The parsed records, the schema first; checks every length and checksum."""
     content = path.read_bytes()

@@ -67,7 +67,8 @@ class Names:
             if "_uuid" in value and isinstance(value["_uuid"], list):
                 row = self.of(value["_uuid"][1])
             result = {}
-            for key, member in value.items():
+            # A row's old version is seen before its new one, whichever the server writes first.
+            for key, member in sorted(value.items(), key=lambda one: one[0] == "new"):
                 if key == "_version" and isinstance(member, list) and member[:1] == ["uuid"]:
                     result[key] = ["uuid", self.version(row, member[1])]
                 elif key == "rows" and isinstance(member, list) and member and isinstance(member[0], dict):

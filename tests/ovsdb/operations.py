@@ -340,8 +340,10 @@ class Operation:
         if numeric and (column.scalar or rng.random() < 0.5):
             operand = rng.choice((0, 1, 2, -1, 3, 7, 2**62, -(2**63))) if column.key["type"] == "integer" else rng.choice((0, 1, 0.5, -2.5, 1e308, 3))
             mutator = rng.choice(MUTATORS[:5])
-            if (mutator, operand) in DIVIDES or mutator == "*=" and column.key["type"] == "integer" and (operand < 0 or operand == 1):
+            if (mutator, operand) in DIVIDES or mutator == "*=" and column.key["type"] == "integer" and operand == -1:
                 operand = 2
+            if column.key["type"] == "real" and operand < 0 and self.schema.is_indexed(self.table, name):
+                operand = 3
             return [name, mutator, operand]
         if rng.random() < 0.05:
             return [name, rng.choice(MUTATORS if not numeric else ("insert", "delete")), values.cell(column)]
@@ -418,6 +420,9 @@ def clause(rng, schema, table, values, rows, monitor=False, safe=False):
         value = values.cell(column)
     if function in ("<", "<=", ">", ">=") and value == ["set", []] and rng.random() < 0.9:
         value = values.atom(column.key)
+    if safe and column.key["type"] == "uuid" and value[0] in ("set", "map"):
+        # Two names may be one row's, where an insert has given its UUID: a duplicate.
+        value = [value[0], value[1][:1]]
     return [name, function, value]
 
 

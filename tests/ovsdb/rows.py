@@ -58,6 +58,9 @@ class Schema:
     def columns(self, table):
         return self.tables[table]
 
+    def is_indexed(self, table, column):
+        return any(column in index for index in self.json["tables"][table].get("indexes", []))
+
     def normal(self, table, column, value):
         if column.startswith("_"):
             return value

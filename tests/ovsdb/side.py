@@ -242,8 +242,6 @@ class Side:
             return self.monitor_reply(session, step, message)
         if isinstance(step, Request) and message.get("error") is None:
             self.monitor_changed(session, step.json)
-        if isinstance(step, Transact) and isinstance(message.get("result"), list):
-            message = dict(message, result=[without_versions(one) for one in message["result"]])
         canonical = self.names.canonical(message)
         if isinstance(step, Request) and step.json["method"] == "get_server_id" and isinstance(message.get("result"), str):
             canonical["result"] = "some server id"
@@ -359,13 +357,6 @@ def normal_record(record):
     if "_comment" in record:
         record = dict(record, _comment=TRANSACTION.sub("", record["_comment"]))
     return record
-
-
-def without_versions(result):
-    """A select's result without _version: differences.DELIBERATE, "versions inside of a transaction"."""
-    if isinstance(result, dict) and isinstance(result.get("rows"), list):
-        return dict(result, rows=[{name: value for name, value in row.items() if name != "_version"} for row in result["rows"]])
-    return result
 
 
 def keys(value):

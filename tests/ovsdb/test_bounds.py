@@ -40,6 +40,22 @@ def test_what_ends_debians_server_is_answered(kind, tmp_path, number):
         assert serves(server)
 
 
+def test_negative_zero_is_zero_in_an_index(kind, tmp_path):
+    """Debian's server takes a second zero: differences.DELIBERATE, "negative zero in an index"."""
+    path = create_database(tmp_path / "D.db", {"name": "D", "version": "1.0.0", "tables": {"T": {"isRoot": True, "indexes": [["r"]], "columns": {"r": {"type": "real"}}}}})
+    with OvsdbServer(kind, tmp_path / "run", databases=[path]) as server, Connection(server.sock) as peer:
+        zero = {"op": "insert", "table": "T", "row": {"r": 0.0}}
+        negate = {"op": "mutate", "table": "T", "where": [], "mutations": [["r", "*=", -1.0]]}
+        assert peer.transact("D", zero, negate, zero)[-1]["error"] == "constraint violation"
+        peer.transact("D", zero, negate)
+        for _ in range(2):
+            assert peer.transact("D", zero)[-1]["error"] == "constraint violation"
+            assert peer.transact("D", {"op": "select", "table": "T", "where": [["r", "==", 0]], "columns": ["r"]}) == [{"rows": [{"r": 0}]}]
+            server.exit()
+            server.start()
+            peer = Connection(server.sock)
+
+
 def test_depth(small):
     for depth in (100, 900, 100_000):
         with Connection(small.sock) as peer:

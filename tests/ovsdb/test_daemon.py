@@ -11,6 +11,7 @@ import pytest
 
 from .connection import Connection
 from .conftest import SMALL
+from .log_file import text_of_record
 from .names import UUID
 from .servers import PATIENCE_S, STOCK, OvsdbServer, create_database, server_command
 
@@ -40,15 +41,9 @@ def prepared(tmp_path, name):
     (directory / "garbage.db").write_bytes(b"this is no database\n")
     (directory / "empty.db").write_bytes(b"")
     (directory / "torn.db").write_bytes(b"OVSDB JSON 100 0000000000000000000000000000000000000000\n{")
-    (directory / "schema.db").write_bytes(log_record(b'{"name":"D","tables":{}}'))
+    (directory / "schema.db").write_bytes(text_of_record(b'{"name":"D","tables":{}}'))
     (directory / "directory.db").mkdir()
     return directory
-
-
-def log_record(body):
-    import hashlib
-
-    return b"OVSDB JSON %d %s\n%s" % (len(body), hashlib.sha1(body).hexdigest().encode(), body)
 
 
 # Command lines that end by themselves. A difference in the words of an option that ours refuses by name is in the table below.
@@ -211,18 +206,54 @@ def test_unixctl_answers_the_same(both, name):
             assert answers[0] == answers[1], command
 
 
-TIER_A = (
-    "exit", "version", "list-commands", "ovsdb-server/compact", "ovsdb-server/add-remote", "ovsdb-server/remove-remote", "ovsdb-server/list-remotes", "ovsdb-server/add-db",
-    "ovsdb-server/remove-db", "ovsdb-server/list-dbs", "ovsdb-server/reconnect", "ovsdb-server/get-db-storage-status", "ovsdb-server/memory-trim-on-compaction",
-    "memory/show", "coverage/show", "vlog/set", "vlog/list", "vlog/list-pattern", "vlog/reopen", "vlog/close", "vlog/enable-rate-limit", "vlog/disable-rate-limit",
-)
-
-
 def test_list_commands(both):
-    lines = [{line.split()[0]: line for line in server.unixctl("list-commands")[0].splitlines()[1:]} for server in both]
-    for command in TIER_A:
-        assert clean(lines[1].get(command, "missing"), "/") == clean(lines[0][command], "/")
-    assert [server.unixctl("list-commands")[0].splitlines()[0] for server in both] == ["The available commands are:"] * 2
+    """Every command of Debian's is there: served, or refused by name. Ours has one more, which is not listed."""
+    texts = [clean(server.unixctl("list-commands")[0], "/") for server in both]
+    assert texts[0] == texts[1]
+
+
+# What is there for those that look for it, and what of it is refused: by name, in one line.
+REFUSED = {
+    ("ovsdb-server/tlog-set", "D:T", "on"): "logging of transactions is not supported by this server\n",
+    ("ovsdb-server/disable-monitor-cond",): "monitor_cond cannot be disabled in this server\n",
+    ("ovsdb-server/set-active-ovsdb-server", "tcp:127.0.0.1:1"): "replication is not supported by this server\n",
+    ("ovsdb-server/set-active-ovsdb-server-probe-interval", "1"): "replication is not supported by this server\n",
+    ("ovsdb-server/set-sync-exclude-tables", "D:T"): "replication is not supported by this server\n",
+}
+
+
+def test_what_is_not_served_is_refused_by_name(small):
+    for (command, *arguments), text in REFUSED.items():
+        assert small.unixctl(command, *arguments) == (None, text)
+
+
+def test_logs_of_tables_and_counters_answer_the_same(both):
+    commands = (["ovsdb-server/tlog-list"], ["ovsdb-server/tlog-set", "D:T", "off"], ["ovsdb-server/tlog-set", "D:X", "on"], ["ovsdb-server/tlog-set", "X:T", "on"],
+                ["ovsdb-server/tlog-set", "DT", "on"], ["ovsdb-server/tlog-set", "D:T", "maybe"], ["ovsdb-server/tlog-set", "D:", "on"], ["ovsdb-server/tlog-set", ":T", "on"],
+                ["ovsdb-server/tlog-set", "D:T"], ["coverage/read-counter", "nix"], ["coverage/read-counter"], ["ovsdb-server/perf-counters-show"], ["ovsdb-server/perf-counters-clear"])
+    for command in commands:
+        assert both[0].unixctl(*command) == both[1].unixctl(*command), command
+    shown = [server.unixctl("coverage/show")[0].splitlines() for server in both]
+    assert shown[0][0].split("hash=")[0] == shown[1][0].split("hash=")[0]
+
+
+def test_what_both_count_is_counted_the_same(both):
+    for server in both:
+        server.unixctl("version")
+    counters = ("pstream_open", "stream_open", "unixctl_received", "unixctl_replied")
+    assert [both[0].unixctl("coverage/read-counter", name) for name in counters] == [both[1].unixctl("coverage/read-counter", name) for name in counters]
+    lines = [{line.split()[0]: re.sub(r"\d", "N", line) for line in server.unixctl("coverage/show")[0].splitlines()[1:-1]} for server in both]
+    assert lines[1] and lines[1] == {name: line for name, line in lines[0].items() if name in counters}
+
+
+def test_every_option_of_debians_is_known(kind, tmp_path):
+    """Served, accepted or refused, but by its name."""
+    _, text, _ = run(STOCK, tmp_path, "--help")
+    options = sorted(set(re.findall(r"--[a-z][a-z-]+", text)))
+    assert len(options) > 20
+    for option in options:
+        _, _, errors = run(kind, tmp_path, f"{option}=x", "--version")
+        assert "unrecognized" not in errors and "ambiguous" not in errors, option
 
 
 def test_memory_show_counts(both):
@@ -236,6 +267,35 @@ def test_memory_show_counts(both):
     for key in ("monitors", "sessions"):
         assert answers[0][key] == answers[1][key], answers
     assert "cells" in answers[1]
+
+
+def test_growing_memory_is_told_in_the_log(both):
+    """After ten seconds, and when the most that was resident has grown by half: without a timer of its own ours tells it when something happens after that."""
+    started = time.monotonic()
+
+    def told():
+        return [[re.sub(r"[0-9.]+", "N", re.sub(r" sessions:\d+", "", line.split("|", 2)[2])) for line in server.log_path.read_text().splitlines() if "|memory|" in line] for server in both]
+
+    def work(rows):
+        for server in both:
+            with Connection(server.sock) as peer:
+                peer.transact("D", *({"op": "insert", "table": "T", "row": {"key": -time.monotonic_ns(), "s": "x" * 1000}} for _ in range(rows)))
+
+    def work_until(lines):
+        while min(map(len, told())) < lines:
+            assert time.monotonic() < started + PATIENCE_S, told()
+            time.sleep(0.5)
+            work(1)
+
+    work(1)
+    assert told() == [[], []]
+    work_until(2)
+    assert time.monotonic() > started + 10
+    work(30_000)
+    work_until(4)
+    first, second = told()
+    assert first[0] == "memory|INFO|N kB peak resident set size after N seconds" and "memory|INFO|peak resident set size grew N% in last N seconds, from N kB to N kB" in first
+    assert second[:4] == first[:4]
 
 
 def test_exit_code_and_socket_modes(both):

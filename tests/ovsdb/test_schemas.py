@@ -7,15 +7,16 @@ import pytest
 
 from . import schemas
 from .connection import Connection
+from .log_file import text_of_record
 from .servers import STOCK, OvsdbServer
-from .test_daemon import log_record, program_aside, run
+from .test_daemon import program_aside, run
 
 BROKEN = dict(schemas.broken_schemas(random.Random("broken schemas")))
 
 
 def outcome(kind, directory, schema):
     directory.mkdir()
-    (directory / "D.db").write_bytes(log_record(json.dumps(schema).encode()))
+    (directory / "D.db").write_bytes(text_of_record(json.dumps(schema).encode()))
     code, out, errors = run(kind, directory, "-vsyslog:off", "--unixctl=ctl", "--remote=punix:sock", "--run=true", "D.db")
     return code, out, program_aside(errors)
 
@@ -33,7 +34,7 @@ def test_a_schema_is_told_as_it_was_given(kind, tmp_path, number):
     for which, one in (("stock", STOCK), ("ours", kind)):
         directory = tmp_path / which
         directory.mkdir()
-        (directory / "D.db").write_bytes(log_record(json.dumps(schema).encode()))
+        (directory / "D.db").write_bytes(text_of_record(json.dumps(schema).encode()))
         with OvsdbServer(one, directory, databases=[directory / "D.db"]) as server, Connection(server.sock) as peer:
             inside = peer.transact("_Server", {"op": "select", "table": "Database", "where": [["name", "==", "D"]], "columns": ["schema"]})
             told.append((peer.request("get_schema", "D")["result"], inside))

@@ -133,18 +133,20 @@ def json_of(text):
     return json.loads(text)["data"][0][0][1]
 
 
+def interfaces(peer):
+    return {row["_uuid"][1]: row for row in peer.transact("Open_vSwitch", {"op": "select", "table": "Interface", "where": []})[0]["rows"]}
+
+
 @pytest.mark.parametrize("statistics", (False, True), ids=("lasting columns", "with statistics"))
 def test_a_client_gets_the_delta_after_a_restart(switch, kind, vswitch_schema, statistics):
-    """found: true with what changed. What a client held of ephemeral columns nobody knows any more after a restart: a monitor that shows
-    statistics is sent everything. Either way the client ends with what the database holds."""
+    """found: true with what changed, the reset of statistics among it; the client ends with what the database holds."""
     switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
     switch.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy")
-    interface = lambda peer: {row["_uuid"][1]: row for row in peer.transact("Open_vSwitch", {"op": "select", "table": "Interface", "where": []})[0]["rows"]}
-    columns = ["name", "type", "external_ids", *(["statistics", "link_state"] if statistics else [])]
+    columns = ["name", "type", "external_ids", *(["statistics", "status", "link_state"] if statistics else [])]
     schema = Schema(vswitch_schema)
     assert any(schema.columns("Interface")[name].ephemeral for name in columns) == statistics
     with Connection(switch.server.sock) as peer:
-        assert eventually(lambda: any(row["statistics"][1] for row in interface(peer).values()))
+        assert eventually(lambda: any(row["statistics"][1] for row in interfaces(peer).values()))
     switch.stop()
     requests = {"Interface": {"columns": columns}, "Bridge": {"columns": ["name", "ports"]}}
     columns_of = lambda table: requests[table]["columns"]
@@ -165,17 +167,63 @@ def test_a_client_gets_the_delta_after_a_restart(switch, kind, vswitch_schema, s
     switch.server.start()
     with Connection(switch.server.sock) as peer:
         found, last, updates = peer.request("monitor_cond_since", "Open_vSwitch", "m", requests, last)["result"]
-        if not statistics:
-            assert found is (kind == SUBJECT)
+        assert found is (kind == SUBJECT)
         if found:
             assert "Bridge" not in updates, "bridges did not change"
         else:
             replica.clear()
         replica.update2(updates, columns_of)
-        truth = {row: {name: schema.normal("Interface", name, content[name]) for name in columns} for row, content in interface(peer).items()}
+        truth = {row: {name: schema.normal("Interface", name, content[name]) for name in columns} for row, content in interfaces(peer).items()}
         wanted = Replica(schema)
         wanted.tables = {"Interface": truth, "Bridge": replica.tables["Bridge"]}
         assert replica.state() == wanted.state()
         assert not statistics or all(not row["statistics"][1] for row in truth.values())
     switch.start()
     switch.vsctl("add-port", "br0", "p2", "--", "set", "interface", "p2", "type=dummy")
+
+
+def test_statistics_are_watched_across_restarts_under_the_running_switch(switch, kind, vswitch_schema):
+    """The switch goes on writing statistics and status, before, after and while a client is away that asks for the delta."""
+    switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+    for number in range(4):
+        switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "interface", f"p{number}", "type=dummy")
+    schema = Schema(vswitch_schema)
+    columns_of = lambda table: list(schema.columns(table))
+    requests = {table: {"columns": columns_of(table)} for table in ("Interface", "Port", "Bridge", "Open_vSwitch", "Controller")}
+    replica, last = Replica(schema), ZERO
+    hello = lambda number: switch.appctl("netdev-dummy/receive", "p0", f"in_port(1),eth(src=50:54:00:00:00:0{number},dst=50:54:00:00:00:09),eth_type(0x1234)")
+    for life in range(5):
+        with Connection(switch.server.sock) as peer:
+            found, last, updates = peer.request("monitor_cond_since", "Open_vSwitch", "m", requests, last)["result"]
+            assert found is (kind == SUBJECT and life > 0), f"life {life}"
+            if not found:
+                replica.clear()
+            replica.update2(updates, columns_of)
+            # Until the switch has counted a packet of now: it looks every five seconds.
+            packets = lambda: max(dict(row["statistics"][1]).get("rx_packets", 0) for row in replica.tables["Interface"].values())
+            before, deadline = packets(), time.monotonic() + PATIENCE_S
+            peer.socket.settimeout(1)
+            while packets() <= before or (found and packets() == 0):
+                assert time.monotonic() < deadline, f"life {life}: no statistics"
+                try:
+                    message = peer.receive()
+                except TimeoutError:
+                    hello(life)
+                    continue
+                if message.get("method") == "update3":
+                    _, last, updates = message["params"]
+                    replica.update2(updates, columns_of)
+            peer.socket.settimeout(PATIENCE_S)
+            # All that is on its way, up to a moment at which the server says what there is.
+            heard = []
+            truth = peer.transact("Open_vSwitch", *({"op": "select", "table": table, "where": []} for table in requests), until=heard)
+            for message in heard:
+                if message.get("method") == "update3":
+                    _, last, updates = message["params"]
+                    replica.update2(updates, columns_of)
+            wanted = Replica(schema)
+            for table, rows in zip(requests, truth):
+                wanted.tables[table] = {row["_uuid"][1]: schema.complete(table, {name: row[name] for name in columns_of(table)}) for row in rows["rows"]}
+            assert replica.state() == wanted.state(), f"life {life}"
+        switch.server.kill() if life % 2 else switch.server.exit()
+        switch.server.start()

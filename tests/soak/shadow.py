@@ -1,6 +1,6 @@
 """What one connection knows of the keys only it writes.
 
-A miss is always right (eviction). A hit is right when it shows a length this connection may have left there and
+A miss is right where items are evicted. A hit is right when it shows a length this connection may have left there and
 the expiry has not passed. A write that was cut off leaves both the old and the new state possible, and for a while
 even after a later write: the server may come to the cut connection's bytes last.
 """
@@ -27,7 +27,9 @@ class Shadow:
         self.states[key] = [*self._pending(key), (length, deadline, 0)]
 
     def maybe_wrote(self, key, length, deadline):
-        self.states.setdefault(key, []).append((length, deadline, time.monotonic() + CUT_WRITE_LANDS_WITHIN_S))
+        """The expiry counts from when the write lands, which may be as late as it can be."""
+        latest = None if deadline is None else deadline + CUT_WRITE_LANDS_WITHIN_S
+        self.states.setdefault(key, []).append((length, latest, time.monotonic() + CUT_WRITE_LANDS_WITHIN_S))
 
     def removed(self, key):
         self.states[key] = self._pending(key)
@@ -42,6 +44,14 @@ class Shadow:
                 new = deadline
             states.append((length, new, until))
         self.states[key] = states
+
+    def loss(self, key, now):
+        """Why a miss cannot be where nothing is evicted, or None."""
+        states = self.states.get(key, [])
+        # An expiry is counted from the beginning of a second.
+        if len(states) == 1 and (states[0][1] is None or now < states[0][1] - LATE_S):
+            return f"{key!r}: lost; {states[0][0]} bytes were written last"
+        return None
 
     def problem(self, key, length, now):
         """Why a hit of this length cannot be, or None."""

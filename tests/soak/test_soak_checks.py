@@ -4,15 +4,15 @@ import time
 
 from . import __main__ as soak
 from . import values
-from .shadow import LATE_S, Shadow
+from .shadow import CUT_WRITE_LANDS_WITHIN_S, LATE_S, Shadow
 from .values import MEBIBYTE
 from .watch import Sample
 
 BUDGET = 100 * MEBIBYTE
 
 
-def samples(*pairs):
-    return [Sample(n, int(resident * BUDGET), int(live * BUDGET), 0, 0, 0) for n, (resident, live) in enumerate(pairs)]
+def samples(*pairs, evicted=1):
+    return [Sample(n, int(resident * BUDGET), int(live * BUDGET), 0, 0, 0, 0, evicted) for n, (resident, live) in enumerate(pairs)]
 
 
 def test_a_damaged_value_is_noticed():
@@ -37,8 +37,11 @@ def test_a_wrong_hit_is_noticed():
     assert "after it expired" in shadow.problem(b"k", 6, now + 1 + LATE_S + 0.1)
     shadow.touched(b"k", None)
     assert shadow.problem(b"k", 6, now + 100) is None
+    assert "lost" in shadow.loss(b"k", now)
+    shadow.touched(b"k", now + 10)
+    assert "lost" in shadow.loss(b"k", now) and shadow.loss(b"k", now + 10 - LATE_S) is None
     shadow.removed(b"k")
-    assert "deleted" in shadow.problem(b"k", 6, now)
+    assert "deleted" in shadow.problem(b"k", 6, now) and shadow.loss(b"k", now) is None
 
 
 def test_a_cut_write_leaves_both_possible():
@@ -51,8 +54,17 @@ def test_a_cut_write_leaves_both_possible():
     assert "written last" in shadow.problem(b"k", 5, now)
 
 
+def test_the_expiry_of_a_cut_write_counts_from_when_it_lands():
+    shadow, now = Shadow(), time.monotonic()
+    shadow.maybe_wrote(b"k", 9, now + 1)
+    last = now + 1 + CUT_WRITE_LANDS_WITHIN_S + LATE_S
+    assert shadow.problem(b"k", 9, last) is None
+    assert "after it expired" in shadow.problem(b"k", 9, last + 1)
+
+
 def test_memory_over_the_budget_is_noticed():
-    assert soak.judge_memory(samples((0.5, 0.4), (1.04, 0.9), (1.04, 0.71)), BUDGET) == []
+    assert soak.judge_memory(samples((0.5, 0.4), evicted=0) + samples((1.04, 0.9), (1.04, 0.71)), BUDGET) == []
     assert "resident memory over" in soak.judge_memory(samples((1.06, 0.9)), BUDGET)[0]
-    assert "never reached" in soak.judge_memory(samples((0.9, 0.6)), BUDGET)[0]
+    assert "never full" in soak.judge_memory(samples((0.9, 0.8), evicted=0), BUDGET)[0]
+    assert soak.judge_memory(samples((0.9, 0.6), evicted=0) + samples((0.9, 0.8)), BUDGET) == []
     assert "live bytes under" in soak.judge_memory(samples((0.9, 0.8), (0.9, 0.69)), BUDGET)[0]

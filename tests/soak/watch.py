@@ -1,10 +1,13 @@
 """What the server's memory does while the load runs.
 
-Sampled once a second:
-    resident    Rss of /proc/PID/smaps_rollup: the whole process, connection buffers and program included
-    live        `payload` + `metadata` of `stats memory`: keys, values and item headers
+Sampled once a second, Rss four times as often:
+    resident    Rss of /proc/PID/smaps_rollup: the whole process, connection buffers and program included; its highest since the
+                sample before
+    live        `payload` of `stats memory`: keys and values
+    headers     `metadata` of `stats memory`: headers of items and their optional words
     in flight   `in_flight` of `stats memory`: large items being received, connection buffers
     allocated   `allocated` of `stats memory`: what the allocator handed out for items and index
+    evicted     `evictions` of `stats`: items that had to go because the budget was reached
 """
 
 import dataclasses
@@ -14,6 +17,7 @@ import time
 from tests.clients.text_connection import TextConnection
 
 INTERVAL_S = 1.0
+LOOKS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +25,11 @@ class Sample:
     at_s: float
     resident: int
     live: int
+    headers: int
     allocated: int
     items: int
     in_flight: int
+    evicted: int
 
 
 def resident(pid):
@@ -40,32 +46,43 @@ class Watch:
         self.samples = []
         self.problems = []
         self.began = time.monotonic()
+        self._highest = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def memory(self):
-        self.text.socket.sendall(b"stats memory\r\n")
+    def figures(self, what):
+        self.text.socket.sendall(what + b"\r\n")
         figures = {}
         while (line := self.text.reader.readline()) != b"END\r\n":
             if not line.startswith(b"STAT "):
-                raise RuntimeError(f"stats memory: {line!r}")
-            _, name, value = line.split()
-            figures[name.decode()] = int(value)
+                raise RuntimeError(f"{what!r}: {line!r}")
+            _, name, value = line.split(maxsplit=2)
+            figures[name.decode()] = value
         return figures
 
     def sample(self):
-        figures = self.memory()
+        evicted = int(self.figures(b"stats")["evictions"])
+        figures = {name: int(value) for name, value in self.figures(b"stats memory").items()}
+        self._look()
         one = Sample(
-            time.monotonic() - self.began, resident(self.node.pid), figures["payload"] + figures["metadata"], figures["allocated"], figures["items"],
-            figures["in_flight"],
+            time.monotonic() - self.began, self._highest, figures["payload"], figures["metadata"], figures["allocated"], figures["items"],
+            figures["in_flight"], evicted,
         )
+        self._highest = 0
         self.samples.append(one)
         return one
 
+    def _look(self):
+        self._highest = max(self._highest, resident(self.node.pid))
+
     def _run(self):
-        while not self._end.wait(INTERVAL_S):
+        looks = 0
+        while not self._end.wait(INTERVAL_S / LOOKS):
+            looks += 1
             try:
-                self.sample()
+                self._look()
+                if looks % LOOKS == 0:
+                    self.sample()
             except Exception as error:
                 self.problems.append(f"watching: {error!r}")
                 return

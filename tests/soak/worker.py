@@ -109,17 +109,18 @@ class Connection:
 
     async def fetch(self):
         keys = list({self.any_key() for _ in range(self.chooser.choice((1, 1, 1, 2, 8)))})
+        asked_at = time.monotonic()
         found = await self.client.fetch(keys)
-        self.check(keys, found)
+        self.check(keys, found, asked_at)
 
-    def check(self, keys, found):
-        now = time.monotonic()
+    def check(self, keys, found, asked_at):
+        """What was asked for may have expired before it is here, but not before it was asked for."""
         self.tally.add("fetch", len(keys))
         self.tally.add("hit", len(found))
         for key, (value, flags) in found.items():
             problem = values.problem(key, value, flags) if key in keys else f"{key!r} was not asked for"
             if problem is None and key.startswith(b"own-"):
-                problem = self.shadow.problem(key, len(value), now)
+                problem = self.shadow.problem(key, len(value), asked_at)
             if problem:
                 self.tally.fail(problem)
 
@@ -165,6 +166,7 @@ class RudeConnection(Connection):
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         self.client.writer.transport.pause_reading()
         batches = [keys[at : at + 20] for at in range(0, len(keys), 20)]
+        asked_at = time.monotonic()
         for batch in batches:
             self.client.writer.write(self.client.fetch_bytes(batch))
         await asyncio.sleep(RUDE_PAUSE_S * self.chooser.random())
@@ -175,7 +177,7 @@ class RudeConnection(Connection):
         self.client.writer.transport.resume_reading()
         for batch in batches:
             found = await self.client.guarded(self.read_batch(batch))
-            self.check(batch, found)
+            self.check(batch, found, asked_at)
 
     async def read_batch(self, batch):
         if isinstance(self.client, client.TextClient):

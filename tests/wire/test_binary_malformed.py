@@ -10,9 +10,9 @@ import struct
 import pytest
 
 from tests.frames import (
-    ADD, AUTH_ERROR, BAD_DELTA, COLLECTION_ID, DELETE, DURABILITY_INVALID_LEVEL, ERROR_MAP, FEATURE_ALT_REQUEST, FEATURE_COLLECTIONS, FEATURE_JSON,
+    ADD, AUTH_ERROR, BAD_DELTA, COLLECTION_ID, DEL_VBUCKET, DELETE, DURABILITY_INVALID_LEVEL, ERROR_MAP, FEATURE_ALT_REQUEST, FEATURE_COLLECTIONS, FEATURE_JSON,
     FEATURE_SELECT_BUCKET, FEATURE_SYNC_REPLICATION, FEATURE_XERROR, GAT, GET, GET_CLUSTER_CONFIG, GET_LOCKED, HELLO, INCREMENT, INVALID, LOOKUP,
-    NO_ACCESS, NO_BUCKET, NOOP, NOT_FOUND, NOT_SUPPORTED, OBSERVE_SEQNO, REPLACE, SASL_AUTH, SELECT_BUCKET, SET, SUCCESS, TOO_BIG, TOUCH,
+    NO_ACCESS, NO_BUCKET, NOOP, NOT_FOUND, NOT_SUPPORTED, OBSERVE_SEQNO, REPLACE, SASL_AUTH, SELECT_BUCKET, SET, SET_VBUCKET, SUCCESS, TOO_BIG, TOUCH,
     UNKNOWN_COLLECTION, UNKNOWN_COMMAND, UNKNOWN_FRAME_INFO, BinaryConnection, request,
 )
 
@@ -89,8 +89,8 @@ def test_every_opcode_alone_gets_an_answer(node, opcode):
     """An empty frame of each opcode: answered, or (quiet, QUIT) silent, but the node goes on."""
     with BinaryConnection(node.kv) as one:
         one.open_bucket()
-        one.send(request(opcode, opaque=7))
-        one.send(request(NOOP, opaque=8))
+        # In one piece: a connection that closes before all is read is reset, and may lose its last answer.
+        one.send(request(opcode, opaque=7) + request(NOOP, opaque=8))
         answer = one.response()
         while answer is not None and answer.opaque == 7:
             answer = one.response()
@@ -98,6 +98,9 @@ def test_every_opcode_alone_gets_an_answer(node, opcode):
             assert answer is None, "QUIT did not end the connection"
         else:
             assert answer is not None and answer.opaque == 8, answer
+        if opcode == DEL_VBUCKET:
+            # That was a complete request. The tests behind this one want their vBucket back.
+            assert one.ask(SET_VBUCKET, extras=struct.pack(">I", 1)).status == SUCCESS
 
 
 def test_too_big_for_the_memcached_port(memcached):

@@ -3,6 +3,7 @@
 import random
 import select
 import socket
+import threading
 import time
 
 import pytest
@@ -164,3 +165,17 @@ def test_ten_thousand_pipelined_requests(node):
             got += len(text.socket.recv(1 << 16))
     text.close()
     assert got == expected
+
+
+def test_short_requests_without_end_and_nothing_read(node):
+    """A turn that ends with most of a full buffer unparsed goes on with it, whoever else has taken of the buffer meanwhile."""
+    peers = [TextConnection(node.memcached, timeout_s=30) for _ in range(4)]
+    data = b"".join(b"delete key%d noreply\r\n" % number for number in range(150_000)) + b"set end 0 0 1\r\n1\r\n"
+    threads = [threading.Thread(target=peer.socket.sendall, args=(data,)) for peer in peers]
+    for thread in threads:
+        thread.start()
+    for thread, peer in zip(threads, peers):
+        thread.join()
+        assert peer.reader.readline() == b"STORED\r\n"
+        peer.close()
+    serves(node)

@@ -1,12 +1,14 @@
 //! Buckets over HTTP: list, show, create, delete.
 
-use crate::{BucketRequest, Console, Refusal, document, pools};
+use crate::{BucketChange, BucketRequest, Console, Refusal, document, pools};
 use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use kv::{BucketKind, BucketSettings, Eviction};
+use kv::{BucketKind, BucketSettings, Compression, Eviction, HeapChoice, PersistenceSettings};
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `GET /pools/default/buckets`.
 pub async fn list(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
@@ -43,6 +45,37 @@ pub async fn create(State(console): State<Console>, Form(fields): Form<Vec<(Stri
     }
 }
 
+/// `POST /pools/default/buckets/B`, a form of what shall change. What the configuration says of the bucket counts again at the next
+/// start; of a persistent bucket that it does not name, the change is kept.
+pub async fn change(
+    State(console): State<Console>,
+    Path(name): Path<String>,
+    Form(fields): Form<Vec<(String, String)>>,
+) -> Response {
+    if console.node.bucket(&name).is_none() {
+        return missing();
+    }
+    let mut change = BucketChange::default();
+    for (field, value) in &fields {
+        let understood = match field.as_str() {
+            "defragmenter" => on_or_off(value).map(|is_on| change.defragmenter = Some(is_on)),
+            "compressionMode" => compression(value).map(|mode| change.compression = Some(mode)),
+            other => Err(invalid(
+                "_",
+                format!("Unknown or fixed field {other:?}. Allowed: defragmenter, compressionMode."),
+            )),
+        };
+        if let Err(refusal) = understood {
+            return refused(refusal);
+        }
+    }
+    let control = Arc::clone(&console.control);
+    match on_a_thread("dm:settings", move || control.change_bucket(&name, change)).await {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
 /// `DELETE /pools/default/buckets/B`.
 pub async fn delete(State(console): State<Console>, Path(name): Path<String>) -> Response {
     match console.control.delete_bucket(&name) {
@@ -54,14 +87,56 @@ pub async fn delete(State(console): State<Console>, Path(name): Path<String>) ->
     }
 }
 
+/// `POST /pools/default/buckets/B/backup`, a form with an optional `label`; without one it is the second of now. Answers when the
+/// copy is complete.
+pub async fn backup(
+    State(console): State<Console>,
+    Path(name): Path<String>,
+    Form(fields): Form<Vec<(String, String)>>,
+) -> Response {
+    let mut label = None;
+    for (field, value) in fields {
+        match field.as_str() {
+            "label" => label = Some(value),
+            other => return refused(invalid("_", format!("Unknown field {other:?}. Allowed: label."))),
+        }
+    }
+    let label = label.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()).to_string()
+    });
+    let control = Arc::clone(&console.control);
+    match on_a_thread("dm:backup", move || control.backup_bucket(&name, &label)).await {
+        Ok(directory) => Json(json!({ "directory": directory })).into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+/// Does what takes long on a thread of its own, to its end even if nobody waits for it any more.
+pub async fn on_a_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    let work = move || {
+        // Nobody to tell if the client has gone.
+        let _ = done.send(work());
+    };
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+    spawned.map_err(|error| Refusal::Failed { reason: error.to_string() })?;
+    result.await.unwrap_or_else(|_| Err(Refusal::Failed { reason: "The work ended early.".into() }))
+}
+
 /// The answer for a bucket that is not there, in Couchbase's words.
 pub fn missing() -> Response {
     (StatusCode::NOT_FOUND, "Requested resource not found.\r\n").into_response()
 }
 
-fn refused(refusal: Refusal) -> Response {
+pub fn refused(refusal: Refusal) -> Response {
     match refusal {
         Refusal::Missing => missing(),
+        Refusal::Failed { reason } => {
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "errors": { "_": reason } }))).into_response()
+        }
         Refusal::Invalid { field, reason } => {
             (StatusCode::BAD_REQUEST, Json(json!({ "errors": { field: reason }, "summaries": {} })))
                 .into_response()
@@ -69,7 +144,7 @@ fn refused(refusal: Refusal) -> Response {
     }
 }
 
-fn invalid(field: &'static str, reason: impl Into<String>) -> Refusal {
+pub fn invalid(field: &'static str, reason: impl Into<String>) -> Refusal {
     Refusal::Invalid { field, reason: reason.into() }
 }
 
@@ -77,8 +152,9 @@ fn invalid(field: &'static str, reason: impl Into<String>) -> Refusal {
 /// is not there is refused by name, and so is an unknown field.
 fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     let mut name = None;
-    let mut kind = None;
+    let (mut kind, mut policy) = (None, None);
     let mut settings = BucketSettings { memory_bytes: 0, ..BucketSettings::default() };
+    settings.persistence.flush_interval_ms = PersistenceSettings::FLUSH_INTERVAL_MS;
     for (field, value) in fields {
         match field.as_str() {
             "name" => name = Some(value.clone()),
@@ -89,17 +165,18 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                     .and_then(|quota| quota.checked_mul(1 << 20))
                     .ok_or_else(|| invalid("ramQuota", "The RAM quota must be a positive number of MiB."))?;
             }
-            "evictionPolicy" => {
-                settings.eviction = match value.as_str() {
-                    "nruEviction" => Eviction::AutoDelete,
-                    "noEviction" => Eviction::FailNewData,
-                    _ => {
-                        return Err(invalid(
-                            "evictionPolicy",
-                            "Allowed for an ephemeral bucket: nruEviction or noEviction.",
-                        ));
-                    }
-                }
+            "evictionPolicy" => policy = Some(value.as_str()),
+            "flushIntervalMs" => {
+                settings.persistence.flush_interval_ms = value
+                    .parse()
+                    .ok()
+                    .filter(|interval_ms| *interval_ms <= 60_000)
+                    .ok_or_else(|| invalid("flushIntervalMs", "Allowed: 0 to 60000 milliseconds."))?;
+            }
+            "defragmenter" => settings.defragmenter = on_or_off(value)?,
+            "itemHeap" => {
+                settings.item_heap = HeapChoice::of_name(value)
+                    .ok_or_else(|| invalid("itemHeap", "Allowed: auto, slab, block."))?;
             }
             "numVBuckets" => {
                 settings.vbuckets = value
@@ -118,16 +195,9 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                 only(value, &["0"], "maxTTL", "Only 0 exists: buckets have no expiry of their own yet.")?
             }
             "flushEnabled" => only(value, &["0", "1", "true", "false"], "flushEnabled", "Allowed: 0 or 1.")?,
-            "compressionMode" => {
-                only(value, &["off", "passive"], "compressionMode", "Only off and passive exist yet.")?
-            }
+            "compressionMode" => settings.compression = compression(value)?,
             "durabilityMinLevel" => {
-                only(
-                    value,
-                    &["none", "majority"],
-                    "durabilityMinLevel",
-                    "Allowed on an ephemeral bucket: none or majority.",
-                )?;
+                only(value, &["none", "majority"], "durabilityMinLevel", "Allowed: none or majority.")?;
             }
             "conflictResolutionType" => {
                 only(value, &["seqno"], "conflictResolutionType", "Only seqno exists.")?;
@@ -143,7 +213,7 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                 return Err(invalid(
                     "_",
                     format!(
-                        "Unknown field {other:?}. Allowed: name, bucketType, ramQuota, evictionPolicy, numVBuckets."
+                        "Unknown field {other:?}. Allowed: name, bucketType, ramQuota, evictionPolicy, numVBuckets, itemHeap, flushIntervalMs, defragmenter, compressionMode."
                     ),
                 ));
             }
@@ -152,7 +222,10 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     let name = name
         .filter(|name| !name.is_empty())
         .ok_or_else(|| invalid("name", "Bucket name needs to be specified."))?;
-    settings.kind = kind.map_or_else(|| bucket_kind("couchbase"), Ok)?;
+    settings.kind = kind.unwrap_or(BucketKind::Persistent);
+    if let Some(policy) = policy {
+        settings.eviction = eviction(settings.kind, policy)?;
+    }
     if settings.memory_bytes == 0 {
         return Err(invalid("ramQuota", "The RAM quota needs to be specified, in MiB."));
     }
@@ -162,13 +235,38 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
 fn bucket_kind(word: &str) -> Result<BucketKind, Refusal> {
     match word {
         "ephemeral" | "memcached" => Ok(BucketKind::Ephemeral),
-        "couchbase" | "membase" | "persistent" => Err(invalid(
-            "bucketType",
-            format!(
-                "{word:?} means a persistent bucket, and persistent buckets do not exist yet. Allowed: ephemeral, memcached."
-            ),
+        // COMPAT: the server's own name for what SDKs call "couchbase" is "membase".
+        "couchbase" | "membase" | "persistent" => Ok(BucketKind::Persistent),
+        _ => Err(invalid("bucketType", "Allowed: couchbase (persistent), ephemeral, memcached (ephemeral).")),
+    }
+}
+
+fn eviction(kind: BucketKind, policy: &str) -> Result<Eviction, Refusal> {
+    match (kind, policy) {
+        (BucketKind::Ephemeral, "nruEviction") => Ok(Eviction::AutoDelete),
+        (BucketKind::Ephemeral, "noEviction") => Ok(Eviction::FailNewData),
+        (BucketKind::Ephemeral, _) => {
+            Err(invalid("evictionPolicy", "Allowed for an ephemeral bucket: nruEviction or noEviction."))
+        }
+        (BucketKind::Persistent, "valueOnly") => Ok(Eviction::AutoDelete),
+        (BucketKind::Persistent, _) => Err(invalid(
+            "evictionPolicy",
+            "Allowed for a persistent bucket: valueOnly. (Keys always stay in memory.)",
         )),
-        _ => Err(invalid("bucketType", "Allowed: ephemeral, memcached.")),
+    }
+}
+
+fn compression(value: &str) -> Result<Compression, Refusal> {
+    Compression::of_name(value).ok_or_else(|| {
+        invalid("compressionMode", format!("{value:?} is none. Allowed: {}.", Compression::NAMES.join(", ")))
+    })
+}
+
+fn on_or_off(value: &str) -> Result<bool, Refusal> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(invalid("defragmenter", "Allowed: on or off.")),
     }
 }
 
@@ -188,26 +286,50 @@ mod tests {
     #[test]
     fn a_complete_form_is_understood() {
         let request = read(
-            "name=a&bucketType=ephemeral&ramQuotaMB=128&evictionPolicy=noEviction&replicaNumber=1&numVBuckets=64",
+            "name=a&bucketType=ephemeral&ramQuotaMB=128&evictionPolicy=noEviction&replicaNumber=1&numVBuckets=64&itemHeap=slab",
         );
         let request = request.expect("valid");
         assert_eq!(request.name, "a");
         assert_eq!(request.settings.memory_bytes, 128 << 20);
         assert_eq!(request.settings.eviction, Eviction::FailNewData);
+        assert!(request.settings.defragmenter);
+        let off = read("name=a&bucketType=ephemeral&ramQuotaMB=128&defragmenter=off").expect("valid");
+        assert!(!off.settings.defragmenter);
         assert_eq!(request.settings.vbuckets, 64);
+        assert_eq!(request.settings.item_heap, HeapChoice::Slab);
+        assert_eq!(request.settings.compression, Compression::Passive);
+        let off = read("name=a&bucketType=ephemeral&ramQuota=9&compressionMode=off").expect("valid");
+        assert_eq!(off.settings.compression, Compression::Off);
+    }
+
+    #[test]
+    fn what_sdks_call_couchbase_is_persistent() {
+        for form in
+            ["name=a&ramQuota=128", "name=a&ramQuota=128&bucketType=couchbase&evictionPolicy=valueOnly"]
+        {
+            assert_eq!(read(form).expect("valid").settings.kind, BucketKind::Persistent, "{form}");
+        }
+        let membase = read("name=a&ramQuota=128&bucketType=membase&flushIntervalMs=7").expect("valid");
+        assert_eq!(membase.settings.kind, BucketKind::Persistent);
+        assert_eq!(membase.settings.persistence.flush_interval_ms, 7);
     }
 
     #[test]
     fn what_is_not_there_is_refused_by_name() {
         for (form, field) in [
             ("bucketType=ephemeral&ramQuota=128", "name"),
-            ("name=a&ramQuota=128", "bucketType"),
-            ("name=a&bucketType=couchbase&ramQuota=128", "bucketType"),
+            ("name=a&bucketType=magma&ramQuota=128", "bucketType"),
+            ("name=a&bucketType=couchbase&ramQuota=128&evictionPolicy=noEviction", "evictionPolicy"),
+            ("name=a&bucketType=ephemeral&ramQuota=128&evictionPolicy=valueOnly", "evictionPolicy"),
+            ("name=a&bucketType=couchbase&ramQuota=128&flushIntervalMs=-1", "flushIntervalMs"),
+            ("name=a&ramQuota=128&defragmenter=yes", "defragmenter"),
             ("name=a&bucketType=ephemeral", "ramQuota"),
             ("name=a&bucketType=ephemeral&ramQuota=-1", "ramQuota"),
             ("name=a&bucketType=ephemeral&ramQuota=18446744073709551615", "ramQuota"),
             ("name=a&bucketType=ephemeral&ramQuota=9&numVBuckets=3", "numVBuckets"),
+            ("name=a&bucketType=ephemeral&ramQuota=9&itemHeap=heap", "itemHeap"),
             ("name=a&bucketType=ephemeral&ramQuota=9&maxTTL=5", "maxTTL"),
+            ("name=a&bucketType=ephemeral&ramQuota=9&compressionMode=zstd", "compressionMode"),
             ("name=a&bucketType=ephemeral&ramQuota=9&colour=red", "_"),
         ] {
             match read(form) {

@@ -2,7 +2,7 @@
 //! the vBucket map and the ports come from the same cluster configuration that the KV port serves.
 
 use crate::Console;
-use kv::{Bucket, Eviction};
+use kv::{Bucket, BucketKind, Eviction};
 use serde_json::{Map, Value, json};
 
 /// What SDKs read as the server's version: it decides which features they try.
@@ -35,18 +35,24 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
     let about = json!({
         "name": name,
         "uuid": bucket.uuid(),
-        "bucketType": "ephemeral",
+        "bucketType": match settings.kind { BucketKind::Ephemeral => "ephemeral", BucketKind::Persistent => "membase" },
         "authType": "sasl",
         "nodeLocator": "vbucket",
         "uri": format!("/pools/default/buckets/{name}?bucket_uuid={}", bucket.uuid()),
         "streamingUri": format!("/pools/default/bs/{name}?bucket_uuid={}", bucket.uuid()),
-        "evictionPolicy": match settings.eviction { Eviction::AutoDelete => "nruEviction", Eviction::FailNewData => "noEviction" },
+        "evictionPolicy": match (settings.kind, settings.eviction) {
+            (BucketKind::Persistent, _) => "valueOnly",
+            (_, Eviction::AutoDelete) => "nruEviction",
+            (_, Eviction::FailNewData) => "noEviction",
+        },
+        "defragmenter": if bucket.defragmenter().is_on { "on" } else { "off" },
         "replicaNumber": 0,
         "numVBuckets": bucket.vbuckets(),
+        "itemHeap": settings.item_heap.name(),
         // COMPAT: the C++ core of the SDKs ends the process when this member is missing.
         "controllers": {},
         "maxTTL": 0,
-        "compressionMode": "off",
+        "compressionMode": bucket.compression().name(),
         "conflictResolutionType": "seqno",
         "durabilityMinLevel": "none",
         "storageBackend": "undefined",
@@ -57,14 +63,19 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
             "residentBytes": memory.resident,
             "quotaPercentUsed": percent,
         },
-        "nodes": [node(console, host)],
+        "nodes": [node(console, host, warms_up(bucket))],
     });
     merge(&mut document, about);
     document
 }
 
+/// Whether some of a bucket's vBuckets are still being read from disk.
+pub fn warms_up(bucket: &Bucket) -> bool {
+    bucket.persistence().is_some_and(|persistence| persistence.warm_up().is_running())
+}
+
 /// The document of this node, as it stands in `nodes`.
-pub fn node(console: &Console, host: &str) -> Value {
+pub fn node(console: &Console, host: &str, warms_up: bool) -> Value {
     let endpoints = console.node.endpoints();
     let http = endpoints.http.first().map_or(0, std::net::SocketAddr::port);
     let direct = endpoints.kv.first().map_or(0, std::net::SocketAddr::port);
@@ -74,7 +85,7 @@ pub fn node(console: &Console, host: &str) -> Value {
         "otpNode": format!("ns_1@{host}"),
         "nodeUUID": "",
         "thisNode": true,
-        "status": if draining { "warmup" } else { "healthy" },
+        "status": if draining || warms_up { "warmup" } else { "healthy" },
         "clusterMembership": "active",
         "recoveryType": "none",
         "clusterCompatibility": CLUSTER_COMPATIBILITY,
@@ -105,7 +116,7 @@ pub fn default_pool(console: &Console, host: &str) -> Value {
         "rebalanceProgressUri": "/pools/default/rebalanceProgress",
         "maxBucketCount": crate::BUCKETS_MAX,
         "memoryQuota": mebibytes(quota),
-        "nodes": [node(console, host)],
+        "nodes": [node(console, host, console.node.buckets().iter().any(|bucket| warms_up(bucket)))],
         "buckets": {
             "uri": "/pools/default/buckets",
             "terseBucketsBase": "/pools/default/b/",

@@ -4,11 +4,18 @@
 //!   GET  /                            a name, for pings; no login
 //!   GET  /health                      200 while serving, 503 while draining; no login
 //!   GET  /metrics                     Prometheus text, from the table of meters
+//!   GET  /allocator                   who it is, its settings in force, where memory is
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
+//!   GET  /pools/default/buckets/B/vbuckets/N
 //!   GET  /whoami                      the user logged in; always needs a login
+//!   POST /allocator                   settings that can change while the node runs; always needs a login
+//!   POST /allocator/profile           a heap profile into the data directory; always needs a login
 //!   POST /pools/default/buckets       create; always needs a login
 //!   DELETE /pools/default/buckets/B   delete; always needs a login
+//!   POST /pools/default/buckets/B/vbuckets/N   state and chains; always needs a login
+//!   POST /pools/default/buckets/B/audit    walks over everything it has; always needs a login
+//!   POST /pools/default/buckets/B/backup   a copy of a persistent bucket; always needs a login
 //! ```
 //!
 //! It runs on one thread with one tokio current-thread runtime, apart from the data ports. Reads need a login
@@ -17,20 +24,24 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod allocator;
+mod audit;
 mod buckets;
 mod document;
 mod login;
 mod metrics;
 mod pools;
 mod stream;
+mod vbuckets;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
-use kv::{BucketSettings, Node};
+use kv::{BucketSettings, Compression, Cx, Node};
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -49,6 +60,15 @@ pub struct BucketRequest {
     pub settings: BucketSettings,
 }
 
+/// What of a bucket's settings shall change while it is in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BucketChange {
+    /// Whether items are moved to give pages back.
+    pub defragmenter: Option<bool>,
+    /// Whether values are compressed.
+    pub compression: Option<Compression>,
+}
+
 /// Why a change was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
@@ -59,6 +79,11 @@ pub enum Refusal {
         /// Field of the form.
         field: &'static str,
         /// What is wrong and what is allowed.
+        reason: String,
+    },
+    /// It was tried, and the disk did not do it.
+    Failed {
+        /// What the disk said.
         reason: String,
     },
 }
@@ -76,6 +101,8 @@ pub struct DatabaseFigures {
     pub index_bytes: u64,
     /// Bytes of what the last commits replaced.
     pub history_bytes: u64,
+    /// Physical memory of its arena, or what the budget is held against where the allocator does not tell.
+    pub resident_bytes: u64,
     /// Most memory it may take.
     pub budget_bytes: u64,
     /// Commits, with those that were read from the log.
@@ -92,8 +119,16 @@ pub trait Control: Send + Sync + 'static {
     fn login_required(&self) -> bool;
     /// Makes a bucket within the node's memory.
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal>;
+    /// Copies a persistent bucket while it is served; gives the new directory. May take long, and is called on a thread of its own.
+    fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal>;
+    /// Changes settings of the allocator, by their names.
+    fn set_allocator(&self, fields: &[(String, String)]) -> Result<(), Refusal>;
+    /// Writes a heap profile; gives its file. May take long, and is called on a thread of its own.
+    fn heap_profile(&self) -> Result<PathBuf, Refusal>;
     /// Removes a bucket.
     fn delete_bucket(&self, name: &str) -> Result<(), Refusal>;
+    /// Changes a bucket's settings, and keeps them where the bucket's settings are kept. Takes its time.
+    fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), Refusal>;
     /// Resident memory that all buckets may use together, bytes.
     fn memory_bytes(&self) -> u64;
     /// The figures of the OVSDB databases; may wait a moment for their thread.
@@ -112,14 +147,19 @@ pub(crate) struct Console {
     pub(crate) started: Instant,
     /// Rises when a bucket is made or removed: streams of the cluster map wait on it.
     pub(crate) map_changes: watch::Sender<()>,
+    /// What this thread executes in: the last of the node's threads.
+    pub(crate) cx: Arc<Mutex<Cx>>,
 }
 
-/// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`.
+/// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`. It is the last of the threads the node
+/// was made for.
 pub fn serve(node: Arc<Node>, listener: TcpListener, control: Arc<dyn Control>) -> io::Result<Handle> {
     listener.set_nonblocking(true)?;
     let (stop, mut stopped) = watch::channel(false);
     let (map_changes, _) = watch::channel(());
-    let console = Console { node, control, started: Instant::now(), map_changes };
+    let thread = node.settings().threads.saturating_sub(1);
+    let cx = Arc::new(Mutex::new(Cx::new(Arc::clone(&node), thread)));
+    let console = Console { node, control, started: Instant::now(), map_changes, cx };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
@@ -150,18 +190,28 @@ impl Handle {
 fn router(console: Console) -> Router {
     let reads = Router::new()
         .route("/metrics", get(metrics::scrape))
+        .route("/allocator", get(allocator::show))
         .route("/pools", get(pools::pools))
         .route("/pools/default", get(pools::default_pool))
         .route("/pools/default/nodeServices", get(pools::node_services))
         .route("/pools/default/buckets", get(buckets::list))
         .route("/pools/default/buckets/{bucket}", get(buckets::show))
+        .route("/pools/default/buckets/{bucket}/vbuckets/{vb}", get(vbuckets::show))
         .route("/pools/default/b/{bucket}", get(buckets::terse))
         .route("/pools/default/bs/{bucket}", get(stream::terse))
         .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
     let changes = Router::new()
         .route("/whoami", get(login::whoami))
+        .route("/allocator", axum::routing::post(allocator::set))
+        .route("/allocator/profile", axum::routing::post(allocator::profile))
         .route("/pools/default/buckets", axum::routing::post(buckets::create))
-        .route("/pools/default/buckets/{bucket}", axum::routing::delete(buckets::delete))
+        .route(
+            "/pools/default/buckets/{bucket}",
+            axum::routing::delete(buckets::delete).post(buckets::change),
+        )
+        .route("/pools/default/buckets/{bucket}/vbuckets/{vb}", axum::routing::post(vbuckets::set))
+        .route("/pools/default/buckets/{bucket}/audit", axum::routing::post(audit::walk))
+        .route("/pools/default/buckets/{bucket}/backup", axum::routing::post(buckets::backup))
         .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
     Router::new()
         .route("/", get(pools::root))

@@ -2,12 +2,14 @@
 //!
 //! Nothing is kept here: each scrape reads the node.
 
-use crate::{Console, Control, DatabaseFigures};
+use crate::{Console, DatabaseFigures, vbuckets};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use kv::bucket::MemoryFigures;
-use kv::{Meter, Node};
+use kv::persistence::{FIGURES, PersistenceFigures};
+use kv::{Bucket, Meter, Persistence};
+use memory::backend::{self, report, report::Figure};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -17,7 +19,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A memory figure's name, help and value.
 type MemoryGauge = (&'static str, &'static str, fn(&MemoryFigures) -> u64);
@@ -27,11 +28,28 @@ const MEMORY: &[MemoryGauge] = &[
     ("payload_bytes", "Key and value bytes of all items", |m| m.payload),
     ("metadata_bytes", "Item headers and optional words", |m| m.metadata),
     ("index_bytes", "Index, seqno slots, expiry entries and side tables", |m| m.index),
-    ("allocated_bytes", "Bytes handed out by the allocator, rounded to its classes", |m| m.allocated),
+    ("allocated_bytes", "Blocks, slots and index, rounded to their classes", |m| m.allocated),
+    ("slab_bytes", "Slabs, whatever of them is in use", |m| m.slabs),
+    ("slot_bytes", "Slots in use of slabs, a part of the allocated bytes", |m| m.slots),
     ("in_flight_bytes", "Values being received or sent, and connection buffers", |m| m.in_flight),
     ("resident_bytes", "Physical memory of the bucket's arena", |m| m.resident),
     ("budget_bytes", "Budget of resident memory", |m| m.budget),
     ("items", "Items stored", |m| m.items),
+    ("compressed_values", "Values in memory that are compressed", |m| m.compressed),
+    ("compressed_bytes", "Bytes of these, a part of the payload", |m| m.compressed_bytes),
+    ("inflated_bytes", "Bytes these would be inflated", |m| m.inflated_bytes),
+];
+
+/// A figure about reading a journal: name, help and value.
+type WarmUpGauge = (&'static str, &'static str, fn(&Persistence) -> u64);
+
+/// How far journals are read, and what of them cannot be served.
+const WARM_UP: &[WarmUpGauge] = &[
+    ("warmup_segments", "Segments of the journal at the start", |p| p.warm_up().segments),
+    ("warmup_segments_done", "Those of them that are read", |p| p.warm_up().segments_done),
+    ("damaged_vbuckets", "vBuckets that are not served because of a damaged journal", |p| {
+        p.damaged().count() as u64
+    }),
 ];
 
 /// An OVSDB database's figure: name, help and value.
@@ -43,18 +61,15 @@ const DATABASES: &[DatabaseGauge] = &[
     ("record_bytes", "Bytes of the rows, rounded to the allocator's classes", |d| d.record_bytes),
     ("index_bytes", "Bytes of row arrays and indexes", |d| d.index_bytes),
     ("history_bytes", "Bytes of what the last commits replaced", |d| d.history_bytes),
-    ("budget_bytes", "Budget of memory", |d| d.budget_bytes),
+    ("resident_bytes", "Physical memory of the database's arena", |d| d.resident_bytes),
+    ("budget_bytes", "Budget of resident memory", |d| d.budget_bytes),
     ("log_bytes", "Bytes of the log file", |d| d.log_bytes),
 ];
 
 /// `GET /metrics`.
 pub async fn scrape(State(console): State<Console>) -> Response {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(NodeCollector {
-        node: console.node,
-        control: console.control,
-        started: console.started,
-    }));
+    registry.register_collector(Box::new(NodeCollector { console }));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => {
@@ -66,9 +81,7 @@ pub async fn scrape(State(console): State<Console>) -> Response {
 }
 
 struct NodeCollector {
-    node: Arc<Node>,
-    control: Arc<dyn Control>,
-    started: Instant,
+    console: Console,
 }
 
 impl fmt::Debug for NodeCollector {
@@ -79,7 +92,7 @@ impl fmt::Debug for NodeCollector {
 
 impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let connections = self.node.connections();
+        let connections = self.console.node.connections();
         gauge(&mut encoder, "dormouse_connections", "Open client connections", connections.current)?;
         counter(
             &mut encoder,
@@ -97,15 +110,30 @@ impl Collector for NodeCollector {
             &mut encoder,
             "dormouse_memory_limit_bytes",
             "Resident memory all buckets may use together",
-            self.control.memory_bytes(),
+            self.console.control.memory_bytes(),
         )?;
-        let uptime_s = self.started.elapsed().as_secs();
+        let uptime_s = self.console.started.elapsed().as_secs();
         gauge(&mut encoder, "dormouse_uptime_seconds", "Time since the start", uptime_s)?;
         if let Some(resident) = process_resident_bytes() {
             let help = "Physical memory of the process, connection buffers and code included";
             gauge(&mut encoder, "dormouse_process_resident_bytes", help, resident)?;
         }
-        let buckets = self.node.buckets();
+        let mut metric = encoder.encode_descriptor(
+            "dormouse_allocator",
+            "The allocator that serves, as a label",
+            None,
+            MetricType::Gauge,
+        )?;
+        constant(1).encode(metric.encode_family(&[("version", backend::version())])?)?;
+        for Figure { name, help, value } in report::figures() {
+            match name {
+                // Told above.
+                "process_resident_bytes" => {}
+                "process_huge_bytes" => gauge(&mut encoder, "dormouse_process_huge_bytes", help, value)?,
+                _ => gauge(&mut encoder, &format!("dormouse_allocator_{name}"), help, value)?,
+            }
+        }
+        let buckets = self.console.node.buckets();
         for meter in Meter::ALL {
             let name = format!("dormouse_bucket_{}", meter.name());
             let mut metric = encoder.encode_descriptor(&name, meter.help(), None, MetricType::Counter)?;
@@ -122,13 +150,55 @@ impl Collector for NodeCollector {
                 constant(value(figures)).encode(metric.encode_family(&[("bucket", *bucket)])?)?;
             }
         }
+        self.encode_persistence(&mut encoder, &buckets)?;
         self.encode_databases(&mut encoder)
     }
 }
 
 impl NodeCollector {
+    /// The figures of persistent buckets; none without such a bucket.
+    fn encode_persistence(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        buckets: &[Arc<Bucket>],
+    ) -> Result<(), fmt::Error> {
+        let figures: Vec<(&str, PersistenceFigures)> = vbuckets::execute(&self.console, |cx| {
+            buckets
+                .iter()
+                .filter_map(|bucket| Some((bucket.name(), bucket.persistence_figures(cx)?)))
+                .collect()
+        });
+        if !figures.is_empty() {
+            let help = "Buffers of the flushers: what writing needs beside the items themselves";
+            gauge(encoder, "dormouse_flush_buffer_bytes", help, self.console.node.flush_buffer_bytes())?;
+        }
+        for figure in FIGURES.iter().filter(|_| !figures.is_empty()) {
+            let name = format!("dormouse_bucket_{}", figure.name);
+            let kind = if figure.is_counter { MetricType::Counter } else { MetricType::Gauge };
+            let mut metric = encoder.encode_descriptor(&name, figure.help, None, kind)?;
+            for (bucket, figures) in &figures {
+                let (value, label) = ((figure.value)(figures), [("bucket", *bucket)]);
+                let family = metric.encode_family(&label)?;
+                if figure.is_counter {
+                    ConstCounter::new(value).encode(family)?;
+                } else {
+                    constant(value).encode(family)?;
+                }
+            }
+        }
+        let persistent = || buckets.iter().filter_map(|bucket| Some((bucket.name(), bucket.persistence()?)));
+        for (suffix, help, value) in WARM_UP.iter().filter(|_| !figures.is_empty()) {
+            let name = format!("dormouse_bucket_{suffix}");
+            let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for (bucket, persistence) in persistent() {
+                constant(value(persistence)).encode(metric.encode_family(&[("bucket", bucket)])?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn encode_databases(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let databases = self.control.databases();
+        let databases = self.console.control.databases();
         if databases.is_empty() {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 
 use crate::config::size;
 use crate::password::Login;
+use kv::Node;
 use kv::node::Endpoints;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -10,19 +11,20 @@ use std::net::SocketAddr;
 const KV_PORT: u16 = 11210;
 
 /// Prints the banner on standard output; nobody has to read it.
-pub fn print(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) {
-    let text = text(endpoints, login, workers, memory_bytes);
+pub fn print(node: &Node, endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) {
+    let text = text(endpoints, login, workers, memory_bytes) + &persistent_buckets(node);
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) -> String {
     let mut lines = vec![format!(
-        "dormouse {} serves: pid {}, {workers} worker{}, {} for buckets",
+        "dormouse {} serves: pid {}, {workers} worker{}, {} for buckets, {}",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         if workers == 1 { "" } else { "s" },
-        about(memory_bytes)
+        about(memory_bytes),
+        memory::backend::version()
     )];
     for (address, bucket) in &endpoints.memcached {
         let asks = if login.development { "no login" } else { "login" };
@@ -44,6 +46,28 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
         )
     });
     lines.join("\n") + "\n"
+}
+
+/// A line for each persistent bucket, and a loud one for each that is not synced.
+fn persistent_buckets(node: &Node) -> String {
+    let mut text = String::new();
+    for bucket in node.buckets() {
+        let Some(persistence) = bucket.persistence() else { continue };
+        let (name, directory) = (bucket.name(), persistence.directory().display());
+        let warm_up = persistence.warm_up();
+        let state = if warm_up.is_running() {
+            format!("; warming up, {} of {} segments read", warm_up.segments_done, warm_up.segments)
+        } else {
+            String::new()
+        };
+        text += &format!("  persistent bucket {name} in {directory}{state}\n");
+        if !persistence.settings().sync {
+            text += &format!(
+                "  WARNING    bucket {name}: sync = false; what is reported as durable is NOT safe from a crash of the machine\n"
+            );
+        }
+    }
+    text
 }
 
 fn connection_string(address: SocketAddr) -> String {

@@ -27,11 +27,6 @@ impl Budgets {
         Self { node_bytes, claims: BTreeMap::new() }
     }
 
-    /// All the memory there is to divide.
-    pub fn node_bytes(&self) -> u64 {
-        self.node_bytes
-    }
-
     /// Adds or replaces a claim.
     pub fn claim(&mut self, name: &str, size: Option<u64>) -> Result<(), DoesNotFit> {
         let others = self.claims.iter().filter(|(other, _)| *other != name);
@@ -53,6 +48,11 @@ impl Budgets {
     /// The budget of a bucket now; `None` without a claim.
     pub fn budget(&self, name: &str) -> Option<u64> {
         self.claims.get(name).map(|size| size.unwrap_or_else(|| self.share()))
+    }
+
+    /// The size of its own that a bucket has asked for, if it has.
+    pub fn size(&self, name: &str) -> Option<u64> {
+        self.claims.get(name).copied().flatten()
     }
 
     /// The buckets that have a share.

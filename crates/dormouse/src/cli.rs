@@ -1,12 +1,14 @@
 //! The command line: what may be typed, and its help.
 
 use crate::config::reader::Flags;
+use crate::journal_command::JournalCommand;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 /// A memory-first data server for memcached clients, Couchbase SDKs and Open vSwitch.
 #[derive(Debug, Parser)]
-#[command(name = "dormouse", version, about, long_about = None, arg_required_else_help = true, max_term_width = 110)]
+#[command(name = "dormouse", version = version(), about, long_about = None, arg_required_else_help = true, max_term_width = 110)]
 #[command(after_help = "Examples:
   dormouse serve                            a node on loopback with the ephemeral bucket \"default\"
   dormouse config default > node.toml       every setting with its default
@@ -15,6 +17,13 @@ use std::path::PathBuf;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The version, and the allocator in use: which one `malloc` really is decides the loader.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> =
+        LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), memory::backend::version()));
+    &VERSION
 }
 
 /// What to do.
@@ -26,6 +35,11 @@ pub enum Command {
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
+    },
+    /// Verify, show, compact and restore the journals of persistent buckets, without a server.
+    Journal {
+        #[command(subcommand)]
+        command: JournalCommand,
     },
     /// Serve OVSDB databases with the command line of the stock ovsdb-server.
     #[command(name = crate::ovsdb_server::NAME, disable_help_flag = true)]
@@ -66,6 +80,7 @@ Signals: SIGTERM and SIGINT drain and stop with exit code 0; SIGHUP reads the co
 Examples:
   dormouse serve
   dormouse serve --memory 2GiB --bucket default,ephemeral,1GiB --bucket sessions
+  dormouse serve --data /var/lib/dormouse --bucket default,persistent,4GiB
   dormouse serve --bucket default --bucket sessions \\
       --memcached 127.0.0.1:11211,default --memcached 127.0.0.1:11212,sessions
   dormouse serve --kv 0.0.0.0:11210 --user ada --password-file /etc/dormouse/password
@@ -74,7 +89,7 @@ pub struct Serve {
     /// TOML configuration file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Directory for what the node writes (endpoints.json); made when missing [default: none]
+    /// Directory for what the node writes: endpoints.json, persistent buckets; made when missing [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
     /// memcached port and its bucket; may be repeated [default: 127.0.0.1:11211,default]

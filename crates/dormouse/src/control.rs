@@ -1,58 +1,120 @@
 //! What changes a running node: buckets within the node's memory, the user, draining. One per process.
 
+use crate::allocator;
+use crate::bucket_store::{BucketStore, IDENTITY};
 use crate::budgets::{Budgets, DoesNotFit};
 use crate::config::key::is_bucket_name;
 use crate::config::keys::BUCKET_MEMORY_MIN;
 use crate::config::{BucketSection, OvsdbSection, size};
 use crate::databases::Watcher;
 use crate::password::Login;
-use console::{BucketRequest, Refusal};
+use console::{BucketChange, BucketRequest, Refusal};
 use kv::node::BucketError;
 use kv::users::Reach;
-use kv::{BucketSettings, Node};
+use kv::{BucketKind, BucketSettings, Node};
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The node with what governs it.
 pub struct Control {
     node: Arc<Node>,
+    memory_bytes: u64,
     /// Held while buckets come or go, so that budgets and buckets agree.
     budgets: Mutex<Budgets>,
     development: AtomicBool,
     draining: AtomicBool,
+    /// Where persistent buckets are; none without a data directory.
+    store: Option<BucketStore>,
     databases: OnceLock<Watcher>,
 }
 
 impl Control {
     /// Governs `node`, whose buckets may use `memory_bytes` together.
-    pub fn new(node: Arc<Node>, memory_bytes: u64, login: &Login) -> Self {
+    pub fn new(node: Arc<Node>, memory_bytes: u64, login: &Login, store: Option<BucketStore>) -> Self {
         let control = Self {
             node,
+            memory_bytes,
             budgets: Mutex::new(Budgets::new(memory_bytes)),
             development: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            store,
             databases: OnceLock::new(),
         };
         control.set_login(login);
         control
     }
 
-    /// Makes the buckets of the configuration. All claims come first, so that each bucket starts with its final share.
-    pub fn create_configured(&self, buckets: &[BucketSection]) -> Result<(), Refusal> {
+    /// Makes the buckets of the configuration, and opens the others that the data directory holds: `found`. For a bucket that is
+    /// both, the configuration counts. All claims come first, so that each bucket starts with its final share.
+    pub fn create_at_start(
+        &self,
+        configured: &[BucketSection],
+        found: &[BucketSection],
+    ) -> Result<(), Refusal> {
+        let is_configured = |name: &str| configured.iter().any(|section| section.name == name);
+        let others = found.iter().filter(|section| !is_configured(&section.name));
+        let sections: Vec<(&BucketSection, bool)> = configured
+            .iter()
+            .map(|section| (section, true))
+            .chain(others.map(|section| (section, false)))
+            .collect();
         let mut budgets = self.budgets();
-        for bucket in buckets {
-            budgets.claim(&bucket.name, bucket.memory_bytes).map_err(does_not_fit)?;
+        for (section, _) in &sections {
+            let in_words = |free| of_bucket(&section.name, does_not_fit(free));
+            budgets.claim(&section.name, section.memory_bytes).map_err(in_words)?;
         }
-        for bucket in buckets {
+        for (section, is_configured) in sections {
+            let name = section.name.as_str();
+            if section.kind == BucketKind::Ephemeral && found.iter().any(|found| found.name == name) {
+                let reason =
+                    "kind = \"ephemeral\", but the data directory holds a persistent bucket of this name";
+                let refusal = Refusal::Invalid { field: "kind", reason: reason.into() };
+                return Err(of_bucket(name, refusal));
+            }
             let settings = BucketSettings {
-                kind: bucket.kind,
-                memory_bytes: budgets.budget(&bucket.name).unwrap_or_default(),
-                vbuckets: bucket.vbuckets,
-                eviction: bucket.eviction,
+                kind: section.kind,
+                memory_bytes: budgets.budget(name).unwrap_or_default(),
+                vbuckets: section.vbuckets,
+                eviction: section.eviction.of_ephemeral(),
+                defragmenter: section.defragmenter,
+                persistence: section.persistence.clone(),
+                item_heap: section.item_heap,
+                compression: section.compression,
             };
-            self.make(&bucket.name, settings)?;
+            let wanted = settings.clone();
+            self.make(name, settings, section.memory_bytes).map_err(|refusal| of_bucket(name, refusal))?;
+            self.tell_opened(name, is_configured.then_some(&wanted));
         }
         Ok(())
+    }
+
+    /// Logs what an operator should know of a persistent bucket that was opened; `wanted` is what the configuration asks for.
+    fn tell_opened(&self, name: &str, wanted: Option<&BucketSettings>) {
+        let Some(bucket) = self.node.bucket(name) else { return };
+        let Some(persistence) = bucket.persistence() else { return };
+        let Some(wanted) = wanted else {
+            tracing::info!(bucket = name, "not in the configuration: opened as it was made or set last");
+            return;
+        };
+        let (vbuckets, shards) = (bucket.vbuckets(), persistence.shards());
+        if wanted.vbuckets != vbuckets {
+            tracing::warn!(
+                bucket = name,
+                vbuckets,
+                "the configuration says {}, but this is fixed since the bucket was made",
+                wanted.vbuckets
+            );
+        }
+        if usize::from(wanted.persistence.shards.min(vbuckets)) != shards {
+            tracing::warn!(
+                bucket = name,
+                shards,
+                "the configuration says {}, but this is fixed since the bucket was made",
+                wanted.persistence.shards
+            );
+        }
     }
 
     /// Sets memory aside for the OVSDB databases of the configuration.
@@ -102,7 +164,8 @@ impl Control {
             return Err(refusal(BucketError::Exists(name.to_owned())));
         }
         budgets.claim(name, Some(settings.memory_bytes)).map_err(does_not_fit)?;
-        let made = self.make(name, settings);
+        let size = Some(settings.memory_bytes);
+        let made = self.make(name, settings, size);
         if made.is_err() {
             budgets.release(name);
         }
@@ -110,15 +173,51 @@ impl Control {
         made
     }
 
-    fn make(&self, name: &str, settings: BucketSettings) -> Result<(), Refusal> {
+    /// Makes a bucket or opens it; `size` is the size of its own that it has, if it has one.
+    fn make(&self, name: &str, settings: BucketSettings, size: Option<u64>) -> Result<(), Refusal> {
         if self.node.buckets().len() >= console::BUCKETS_MAX {
             let reason = format!("The node has {} buckets, and more are not allowed.", console::BUCKETS_MAX);
             return Err(Refusal::Invalid { field: "name", reason });
         }
         let memory = size::show(settings.memory_bytes);
-        self.node.create_bucket(name, settings).map_err(refusal)?;
-        tracing::info!(bucket = name, memory, "bucket created");
+        match settings.kind {
+            BucketKind::Ephemeral => {
+                self.node.create_bucket(name, settings).map_err(refusal)?;
+                tracing::info!(bucket = name, memory, "bucket created");
+            }
+            BucketKind::Persistent => self.open(name, settings, size)?,
+        }
         Ok(())
+    }
+
+    fn open(&self, name: &str, settings: BucketSettings, size: Option<u64>) -> Result<(), Refusal> {
+        let store = self.store()?;
+        let (memory, sync) = (size::show(settings.memory_bytes), settings.persistence.sync);
+        store.keep(name, size, &settings).map_err(|error| failed(name, &error))?;
+        let directory = store.directory(name);
+        let opened = self.node.open_bucket(name, settings, store.disk(), &directory);
+        if opened.is_err() && !directory.join(IDENTITY).exists() {
+            // None was made: what was kept for it goes too. If not now, at the next start.
+            let _ = store.forget(name);
+        }
+        let bucket = opened.map_err(refusal)?;
+        let directory = directory.display();
+        let segments = bucket.persistence().map_or(0, |persistence| persistence.warm_up().segments);
+        tracing::info!(bucket = name, memory, %directory, segments, "persistent bucket opened");
+        if !sync {
+            tracing::warn!(
+                bucket = name,
+                "sync = false: what is reported as durable is NOT safe from a crash of the machine"
+            );
+        }
+        Ok(())
+    }
+
+    fn store(&self) -> Result<&BucketStore, Refusal> {
+        self.store.as_ref().ok_or_else(|| {
+            let reason = "A persistent bucket needs a data directory, and this node has none (node.data, --data). Allowed here: ephemeral.";
+            Refusal::Invalid { field: "bucketType", reason: reason.into() }
+        })
     }
 
     fn apply_shares(&self, budgets: &Budgets) {
@@ -152,17 +251,80 @@ impl console::Control for Control {
         self.create_sized(&request.name, request.settings)
     }
 
+    fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal> {
+        let bucket = self.node.bucket(name).ok_or(Refusal::Missing)?;
+        let Some(persistence) = bucket.persistence() else {
+            let reason = "Only persistent buckets can be copied, and this one is ephemeral.";
+            return Err(Refusal::Invalid { field: "_", reason: reason.into() });
+        };
+        if !is_bucket_name(label) {
+            let reason = "Label: allowed are 1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot.";
+            return Err(Refusal::Invalid { field: "label", reason: reason.into() });
+        }
+        let directory =
+            self.store()?.backup(name, label, persistence).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    let reason = format!("There is a backup {label:?} already.");
+                    Refusal::Invalid { field: "label", reason }
+                }
+                _ => failed(name, &error),
+            })?;
+        tracing::info!(bucket = name, directory = %directory.display(), "backup complete");
+        Ok(directory)
+    }
+
+    fn set_allocator(&self, fields: &[(String, String)]) -> Result<(), Refusal> {
+        allocator::set(fields)
+    }
+
+    fn heap_profile(&self) -> Result<PathBuf, Refusal> {
+        let store = self.store.as_ref().ok_or_else(|| Refusal::Invalid {
+            field: "_",
+            reason: "A heap profile needs a data directory, and this node has none (node.data, --data)."
+                .into(),
+        })?;
+        allocator::write_profile(store.data())
+    }
+
     fn delete_bucket(&self, name: &str) -> Result<(), Refusal> {
         let mut budgets = self.budgets();
-        self.node.delete_bucket(name).map_err(refusal)?;
-        budgets.release(name);
-        self.apply_shares(&budgets);
+        let is_persistent = self.node.bucket(name).is_some_and(|bucket| bucket.persistence().is_some());
+        let deleted = self.node.delete_bucket(name).map_err(refusal);
+        if deleted != Err(Refusal::Missing) && self.node.bucket(name).is_none() {
+            budgets.release(name);
+            self.apply_shares(&budgets);
+        }
+        deleted?;
+        if is_persistent {
+            self.store()?.forget(name).map_err(|error| failed(name, &error))?;
+        }
         tracing::info!(bucket = name, "bucket deleted");
         Ok(())
     }
 
+    fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), Refusal> {
+        // Held, so that no settings are written for a bucket that is being deleted.
+        let budgets = self.budgets();
+        let bucket = self.node.bucket(name).ok_or(Refusal::Missing)?;
+        let defragmenter = change.defragmenter.unwrap_or(bucket.has_defragmenter());
+        let compression = change.compression.unwrap_or(bucket.compression());
+        if bucket.persistence().is_some() {
+            let settings = BucketSettings { defragmenter, compression, ..bucket.settings().clone() };
+            let kept = self.store()?.keep(name, budgets.size(name), &settings);
+            kept.map_err(|error| failed(name, &error))?;
+        }
+        if change.defragmenter.is_some() {
+            bucket.set_defragmenter(defragmenter);
+        }
+        if change.compression.is_some() {
+            bucket.set_compression(compression);
+        }
+        Ok(())
+    }
+
     fn memory_bytes(&self) -> u64 {
-        self.budgets().node_bytes()
+        // Not from the budgets: those are held while a bucket is opened, and a disk may be slow.
+        self.memory_bytes
     }
 
     fn databases(&self) -> Vec<console::DatabaseFigures> {
@@ -186,6 +348,23 @@ fn refusal(error: BucketError) -> Refusal {
         BucketError::Exists(_) => {
             Refusal::Invalid { field: "name", reason: "Bucket with given name already exists".into() }
         }
+        BucketError::Journal(reason) => Refusal::Failed { reason },
         other => Refusal::Invalid { field: "_", reason: other.to_string() },
+    }
+}
+
+/// What a disk did not do.
+fn failed(name: &str, error: &io::Error) -> Refusal {
+    Refusal::Failed { reason: format!("bucket {name:?}: {error}") }
+}
+
+/// A refusal at the start, where no form field tells which bucket is meant.
+fn of_bucket(name: &str, refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::Invalid { field, reason } => {
+            Refusal::Invalid { field, reason: format!("bucket {name:?}: {reason}") }
+        }
+        Refusal::Failed { reason } => Refusal::Failed { reason: format!("bucket {name:?}: {reason}") },
+        Refusal::Missing => refusal,
     }
 }

@@ -1,5 +1,6 @@
 //! The data directory and `endpoints.json` in it: where a running node says how to reach it.
 
+use crate::bucket_store::BucketStore;
 use crate::config::Problem;
 use crate::config::reader::cause;
 use kv::node::Endpoints;
@@ -45,20 +46,56 @@ impl DataDir {
         Ok(dir)
     }
 
+    /// The persistent buckets in it.
+    pub fn buckets(&self) -> BucketStore {
+        BucketStore::new(&self.path)
+    }
+
     /// Writes `endpoints.json`: complete or not at all.
     pub fn write_endpoints(&self, endpoints: &Endpoints) -> io::Result<()> {
-        let temporary = self.path.join(format!(".{ENDPOINTS}.{}", std::process::id()));
-        let mut file = File::create(&temporary)?;
-        file.write_all(document(endpoints).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, self.path.join(ENDPOINTS))?;
-        File::open(&self.path)?.sync_all()
+        write_whole(&self.path.join(ENDPOINTS), document(endpoints).as_bytes())
     }
 
     /// Removes `endpoints.json`: the node does not serve any more.
     pub fn forget_endpoints(&self) {
         let _ = fs::remove_file(self.path.join(ENDPOINTS));
     }
+}
+
+/// Locks the data directory around a bucket's directory, where it is in one, against nodes.
+pub fn lock_around(bucket: &Path) -> anyhow::Result<Option<File>> {
+    let bucket = fs::canonicalize(bucket)?;
+    let Some(data) = bucket.parent().and_then(Path::parent) else { return Ok(None) };
+    let path = data.join(LOCK);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let lock = File::options().write(true).open(&path)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => {
+            anyhow::bail!("{}: a node uses it; stop the node first", data.display())
+        }
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// Writes a file durably: complete or not at all.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let temporary = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written?;
+    File::open(directory)?.sync_all()
 }
 
 fn document(endpoints: &Endpoints) -> String {

@@ -14,6 +14,9 @@ use std::time::Duration;
 /// The figures are waited for so long; then those of before must do.
 const FIGURES_WAIT: Duration = Duration::from_secs(2);
 
+/// The names of hosts that listeners need are waited for so long.
+const NAMES_WAIT: Duration = Duration::from_secs(2);
+
 /// Log lines of the event loop as those of the node.
 struct NodeLogger;
 
@@ -113,6 +116,7 @@ impl Databases {
                 .map_err(|error| Problem::new(format!("ovsdb.remotes: \"{remote}\": {error}")))?;
         }
         events.open_remotes();
+        events.await_names(NAMES_WAIT);
         let shared = Arc::new(Shared::default());
         let waker = events.waker();
         let mut tenant = Tenant { shared: Arc::clone(&shared) };
@@ -170,6 +174,7 @@ fn figures_of(events: &EventLoop, name: &str) -> Option<DatabaseFigures> {
         record_bytes: figures.record_bytes,
         index_bytes: figures.index_bytes,
         history_bytes: figures.history_bytes,
+        resident_bytes: database.resident_bytes(),
         budget_bytes: database.budget_bytes(),
         commits: database.commit_number().0,
         log_bytes: events.core().log(name).map_or(0, |log| log.length_bytes()),

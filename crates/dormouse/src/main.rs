@@ -1,13 +1,16 @@
 //! `dormouse`: the binary. Command line, configuration, wiring; everything else is in the crates it uses.
 #![forbid(unsafe_code)]
 
+mod allocator;
 mod banner;
+mod bucket_store;
 mod budgets;
 mod cli;
 mod config;
 mod control;
 mod data_dir;
 mod databases;
+mod journal_command;
 mod listen;
 mod logging;
 mod machine;
@@ -22,7 +25,7 @@ use clap::error::ErrorKind;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: memory::backend::GlobalAllocator = memory::backend::GLOBAL_ALLOCATOR;
 
 /// Exit code of a mistake in the command line or the configuration.
 const EXIT_USAGE: u8 = 2;
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     match cli.command {
         cli::Command::Serve(arguments) => outcome(serve::run(&arguments)),
         cli::Command::Config { command } => outcome(config_command(&command)),
+        cli::Command::Journal { command } => outcome(journal_command::run(&command)),
         cli::Command::OvsdbServer { .. } => ExitCode::from(EXIT_USAGE),
         cli::Command::Lab(arguments) => outcome(lab::run(*arguments)),
     }

@@ -12,6 +12,7 @@ mod commands;
 mod detach;
 mod directories;
 mod figures;
+mod memory_report;
 mod monitor;
 pub mod open_database;
 mod options;

@@ -1,11 +1,12 @@
 //! SIGHUP: reads the configuration again, applies what can be applied, and names what cannot.
 
+use crate::allocator::Allocator;
 use crate::cli::Serve;
 use crate::config::{Config, Problem, keys, reader};
 use crate::control::Control;
 use crate::logging::Logging;
 use crate::password::{self, Login};
-use kv::{Limits, Node};
+use kv::{Compression, Limits, Node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub struct Reload<'a> {
     pub control: Arc<Control>,
     /// Where the level goes.
     pub logging: Logging,
+    /// What the process was started with, and where the allocator's settings go.
+    pub allocator: Allocator,
 }
 
 impl Reload<'_> {
@@ -46,7 +49,19 @@ impl Reload<'_> {
             self.control.set_login(&login);
         }
         self.node.set_limits(limits(&next));
+        self.node.set_timeout_mode(next.node.durability_timeout_mode);
         self.logging.set_level(next.log.level);
+        for section in &next.buckets {
+            let before = self.config.buckets.iter().find(|before| before.name == section.name);
+            let Some(bucket) = self.node.bucket(&section.name) else { continue };
+            if before.is_none_or(|before| before.defragmenter) != section.defragmenter {
+                bucket.set_defragmenter(section.defragmenter);
+            }
+            if before.map_or_else(Compression::default, |before| before.compression) != section.compression {
+                bucket.set_compression(section.compression);
+            }
+        }
+        self.allocator.apply(&next);
         for key in &changed {
             if can_reload(key) && (same_mode || !key.starts_with("auth.")) {
                 tracing::info!(key, "reloaded");
@@ -112,6 +127,8 @@ mod tests {
     fn the_table_says_what_can_be_reloaded() {
         assert!(can_reload("limits.connections"));
         assert!(can_reload("log.level"));
+        assert!(can_reload("allocator.thp") && !can_reload("allocator.narenas"));
+        assert!(can_reload("node.durability_timeout_mode"));
         assert!(!can_reload("bucket[3].memory"));
         assert!(!can_reload("node.workers"));
     }

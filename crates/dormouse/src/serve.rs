@@ -1,13 +1,15 @@
 //! `dormouse serve`: from the command line to a serving node, and back to nothing on SIGTERM.
 //!
 //! ```text
-//!   configuration ── password ── data directory ── listeners ── signals ── node ── buckets
+//!   configuration ── allocator (may start the program again) ── password ── data directory ── listeners ── signals ── node ── buckets
 //!         ── databases (ovsdb) ── workers (net) ── http (console) ── endpoints.json ── banner ── sleep ── drain
 //! ```
 //!
 //! Every mistake is found before anything serves, and is one line. After that the main thread sleeps in the kernel
 //! until a signal comes.
 
+use crate::allocator::Allocator;
+use crate::bucket_store::BucketStore;
 use crate::cli::Serve;
 use crate::config::{Config, Problem, keys, reader, size};
 use crate::control::Control;
@@ -28,8 +30,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Executing threads beside the workers: the pager, and one to spare for the console.
-const OTHER_THREADS: usize = 2;
+/// Executing threads beside those of the data plane: the console's.
+const OTHER_THREADS: usize = 1;
 /// Received requests are answered for so long while draining.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// Most worker threads that are started without being asked for.
@@ -40,6 +42,7 @@ const MEMORY_PERCENT: u64 = 60;
 /// Runs a node until it is told to stop.
 pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let config = reader::load(arguments.config.as_deref(), &arguments.flags())?;
+    let mut allocator = Allocator::start(&config);
     let login = password::login(&config.auth)?;
     let memory_bytes = node_memory(&config)?;
     let data = config.node.data.as_deref().map(DataDir::open).transpose()?;
@@ -47,6 +50,8 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let endpoints = listeners.endpoints()?;
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
+    allocator.report();
+    allocator.apply(&config);
     let mut signals = Signals::new()?;
     if u64::try_from(config.limits.connections).is_ok_and(|connections| connections > open_files) {
         let connections = config.limits.connections;
@@ -58,19 +63,22 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         workers => workers,
     };
     let settings = NodeSettings {
-        threads: workers + OTHER_THREADS,
+        threads: net::executing_threads(workers) + OTHER_THREADS,
         shutdown_command: config.node.shutdown_command,
         // COMPAT: libmemcached takes a server below 1.4 for one that lacks half of the protocol (memccapable shows it).
         version: concat!("1.6.18-dormouse-", env!("CARGO_PKG_VERSION")).into(),
         seed: u64::from_le_bytes(machine::random()?),
     };
     let node = Node::new(settings, limits(&config));
+    node.set_timeout_mode(config.node.durability_timeout_mode);
     node.set_users(Users::new(machine::random()?));
     let stopper = signals.stopper();
     node.shutdown_bell().connect(Box::new(move || stopper.stop()));
-    let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login));
+    let store = data.as_ref().map(DataDir::buckets);
+    let found = store.as_ref().map_or(Ok(Vec::new()), BucketStore::found)?;
+    let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, store));
     control.claim_databases(&config.databases).map_err(problem_of)?;
-    control.create_configured(&config.buckets).map_err(problem_of)?;
+    control.create_at_start(&config.buckets, &found).map_err(problem_of)?;
     let databases = Databases::start(&config)?;
     if let Some(databases) = &databases {
         control.set_databases(databases.watcher());
@@ -85,12 +93,16 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         Some(listener) => Some(console::serve(Arc::clone(&node), listener, control.clone())?),
         None => None,
     };
-    if let Some(data) = &data {
-        data.write_endpoints(&endpoints)?;
+    if let Some(data) = &data
+        && let Err(error) = data.write_endpoints(&endpoints)
+    {
+        // A full disk is no reason not to serve what is there; the banner names the addresses, too.
+        tracing::warn!(%error, "endpoints.json could not be written");
     }
-    banner::print(&endpoints, &login, workers, memory_bytes);
+    banner::print(&node, &endpoints, &login, workers, memory_bytes);
 
-    let mut reload = Reload { arguments, config, login, node, control: Arc::clone(&control), logging };
+    let mut reload =
+        Reload { arguments, config, login, node, control: Arc::clone(&control), logging, allocator };
     let who = loop {
         match signals.next() {
             Wish::Reload => reload.apply(),
@@ -102,13 +114,14 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     if let Some(data) = &data {
         data.forget_endpoints();
     }
-    server.shutdown(DRAIN_GRACE);
+    let unwritten = server.shutdown(DRAIN_GRACE);
     if let Some(databases) = databases {
         databases.stop();
     }
-    if let Some(http) = http {
-        http.stop()?;
-    }
+    let http = http.map_or(Ok(()), console::Handle::stop);
+    // Nothing changes a bucket any more.
+    unwritten.close()?;
+    http?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -144,7 +157,7 @@ fn node_memory(config: &Config) -> Result<u64, Problem> {
 fn problem_of(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Missing => Problem::new("bucket: not found"),
-        Refusal::Invalid { field, reason } => Problem::new(format!("bucket: {field}: {reason}")),
+        Refusal::Invalid { reason, .. } | Refusal::Failed { reason } => Problem::new(reason),
     }
 }
 

@@ -67,8 +67,8 @@ fn mistakes_in_a_file_name_the_line_the_key_and_what_is_allowed() {
             ":2: bucket.vbuckets = 100: not allowed; allowed: a power of two from 1 to 1024",
         ),
         (
-            "[[bucket]]\nkind = \"persistent\"\n",
-            ":2: bucket.kind = \"persistent\": persistent buckets do not exist yet",
+            "[[bucket]]\nkind = \"durable\"\n",
+            ":2: bucket.kind = \"durable\": not allowed; allowed: \"ephemeral\" or \"persistent\"",
         ),
         ("[cluster]\n", ":1: unknown section cluster; allowed sections: [node] [[memcached]]"),
     ] {
@@ -83,7 +83,7 @@ fn mistakes_in_flags_name_the_flag() {
         (&["serve", "--memory", "5x"][..], "dormouse: --memory: node.memory = \"5x\": not allowed; allowed:"),
         (
             &["serve", "--bucket", "a,persistent"],
-            "dormouse: --bucket: bucket.kind = \"persistent\": persistent buckets",
+            "dormouse: bucket.kind = \"persistent\" of bucket \"a\" needs node.data (or --data DIR), which is \"\"; allowed:",
         ),
         (
             &["serve", "--bucket", "default", "--bucket", "default"],
@@ -178,5 +178,6 @@ fn help_is_complete_and_goes_to_standard_output() {
     }
     assert!(text.contains("Examples:"));
     let version = dormouse(&["--version"]).output().expect("runs");
-    assert_eq!(String::from_utf8_lossy(&version.stdout), format!("dormouse {}\n", env!("CARGO_PKG_VERSION")));
+    let expected = format!("dormouse {} ({})\n", env!("CARGO_PKG_VERSION"), memory::backend::version());
+    assert_eq!(String::from_utf8_lossy(&version.stdout), expected);
 }

@@ -45,6 +45,10 @@ fn a_database_is_a_tenant_of_the_node() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
     }
+    let resident = text
+        .lines()
+        .find_map(|line| line.strip_prefix("dormouse_database_resident_bytes{database=\"Test\"} "));
+    assert!(resident.and_then(|bytes| bytes.parse().ok()).is_some_and(|bytes: u64| bytes > 30_000), "{text}");
     // The other tenants are served beside it.
     let mut memcached: TcpStream = server.memcached();
     assert_eq!(binary::exchange(&mut memcached, b"set k 0 0 1\r\nx\r\n", "\r\n"), "STORED\r\n");

@@ -80,6 +80,26 @@ fn sighup_applies_what_it_can_and_names_what_it_cannot() {
     assert_eq!(server.http("GET", "/pools", Some(ADA), "").0, 401);
     // base64 of ada:changed
     assert_eq!(server.http("GET", "/pools", Some("YWRhOmNoYW5nZWQ="), "").0, 200);
+    // Threads come and go with the mode.
+    let polls = || server.threads().iter().any(|name| name == "dm:durability");
+    assert!(!polls());
+    fs::write(&file, "[node]\nmemory = \"128MiB\"\ndurability_timeout_mode = \"polling\"\n")
+        .expect("written");
+    server.signal("HUP");
+    server.wait_for_output("node.durability_timeout_mode");
+    server.wait_until(&polls, "the polling thread");
+    fs::write(&file, "[node]\nmemory = \"128MiB\"\n").expect("written");
+    server.signal("HUP");
+    server.wait_until(&|| !polls(), "its end");
+    let defragmenter = || {
+        let (_, body) = server.http("GET", "/pools/default/buckets/default", Some("YWRhOmNoYW5nZWQ="), "");
+        serde_json::from_str::<serde_json::Value>(&body).expect("JSON")["defragmenter"].clone()
+    };
+    assert_eq!(defragmenter(), "on");
+    let bucket = "[[bucket]]\nname = \"default\"\ndefragmenter = \"off\"\n";
+    fs::write(&file, format!("[node]\nmemory = \"128MiB\"\n{bucket}")).expect("written");
+    server.signal("HUP");
+    server.wait_until(&|| defragmenter() == "off", "the switch");
     // A file with a mistake changes nothing, and the node lives.
     fs::write(&file, "[node]\nmemroy = 1\n").expect("written");
     server.signal("HUP");
@@ -136,17 +156,60 @@ fn buckets_come_and_go_over_http() {
 
     for (form, words) in [
         ("name=b&bucketType=ephemeral&ramQuota=16", "Bucket with given name already exists"),
-        ("name=c&bucketType=membase&ramQuota=16", "persistent buckets do not exist yet"),
+        ("name=c&bucketType=membase&ramQuota=16&evictionPolicy=nruEviction", "valueOnly"),
         ("name=c&bucketType=ephemeral&ramQuota=48", "at most 40 MiB"),
         ("name=c/d&bucketType=ephemeral&ramQuota=16", "name"),
     ] {
         let (status, body) = post(form);
         assert!(status == 400 && body.contains(words), "{form}: {status} {body}");
     }
+    let change = |form: &str| server.http("POST", "/pools/default/buckets/b", Some(DEVELOPMENT), form).0;
+    for (form, status, now) in [
+        ("defragmenter=off", 200, "off"),
+        ("defragmenter=maybe", 400, "off"),
+        ("ramQuota=17", 400, "off"),
+        ("defragmenter=on", 200, "on"),
+    ] {
+        assert_eq!(change(form), status, "{form}");
+        let (_, body) = server.http("GET", "/pools/default/buckets/b", None, "");
+        let document: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(document["defragmenter"], now, "{form}");
+    }
+    for (form, status, now) in [
+        ("compressionMode=off", 200, "off"),
+        ("compressionMode=zstd", 400, "off"),
+        ("compressionMode=active", 200, "active"),
+        ("compressionMode=passive", 200, "passive"),
+    ] {
+        assert_eq!(change(form), status, "{form}");
+        let (_, body) = server.http("GET", "/pools/default/buckets/b", None, "");
+        let document: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(document["compressionMode"], now, "{form}");
+    }
     let delete = |name: &str| server.http("DELETE", &format!("{buckets}/{name}"), Some(DEVELOPMENT), "").0;
     assert_eq!(delete("b"), 200);
     assert_eq!(delete("b"), 404);
     assert_eq!(server.http("GET", "/pools/default/buckets/b", None, "").0, 404);
+}
+
+#[test]
+fn vbuckets_have_states_and_chains_over_http() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let path = "/pools/default/buckets/default/vbuckets/7";
+    let show = || server.http("GET", path, None, "").1;
+    let set = |form: &str| server.http("POST", path, Some(DEVELOPMENT), form).0;
+    assert_eq!(show(), r#"{"state":"active","topology":null}"#);
+    assert_eq!(server.http("POST", path, None, "state=dead").0, 401);
+    assert_eq!(set("topology=%5B%5B%22us%22%2C%22absent%22%5D%5D"), 200);
+    assert_eq!(show(), r#"{"state":"active","topology":[["us","absent"]]}"#);
+    assert_eq!(set("state=replica&topology=null"), 200);
+    assert_eq!(show(), r#"{"state":"replica","topology":null}"#);
+    for form in ["state=alive", "topology=%5B%5D", "topology=%5B", "chain=us"] {
+        assert_eq!(set(form), 400, "{form}");
+    }
+    for path in ["default/vbuckets/1024", "other/vbuckets/7"] {
+        assert_eq!(server.http("GET", &format!("/pools/default/buckets/{path}"), None, "").0, 404);
+    }
 }
 
 #[test]
@@ -227,6 +290,49 @@ fn an_idle_node_does_nothing() {
     let server = Server::start(&["--memory", "64MiB"]);
     let _idle = server.memcached();
     // Starting and accepting set off a few late wake-ups, and the machine may have its own reasons for one.
+    let quiet = (0..4).any(|_| {
+        let before = context_switches(server.pid());
+        std::thread::sleep(Duration::from_secs(5));
+        context_switches(server.pid()) == before
+    });
+    assert!(quiet, "something wakes up periodically");
+}
+
+#[test]
+fn what_deletes_leave_behind_is_given_back_and_then_the_node_rests() {
+    let server = Server::start(&["--memory", "512MiB", "--bucket", "default,ephemeral,256MiB"]);
+    let mut stream = server.memcached();
+    let value = "v".repeat(1000);
+    for numbers in (0..60_000).collect::<Vec<u32>>().chunks(500) {
+        let sets: String = numbers
+            .iter()
+            .map(|number| format!("set key-{number} 0 0 1000 noreply\r\n{value}\r\n"))
+            .collect();
+        exchange(&mut stream, (sets + "mn\r\n").as_bytes(), "MN\r\n");
+    }
+    // Of each seven neighbours three stay: all slabs become thin alike.
+    for numbers in (0..60_000).filter(|number| number % 7 > 2).collect::<Vec<u32>>().chunks(500) {
+        let deletes: String =
+            numbers.iter().map(|number| format!("delete key-{number} noreply\r\n")).collect();
+        exchange(&mut stream, (deletes + "mn\r\n").as_bytes(), "MN\r\n");
+    }
+    let statistics = || {
+        let answer = exchange(&mut server.memcached(), b"stats defragmenter\r\n", "END\r\n");
+        let figure = |name: &str| {
+            let line = answer.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+            line.unwrap_or_else(|| panic!("no {name} in {answer}")).to_owned()
+        };
+        let number = |name: &str| figure(name).parse::<f64>().expect("a number");
+        (figure("state"), number("defragmented_items"), number("resident") / number("used"))
+    };
+    let (_, _, before) = statistics();
+    assert!(before > 1.5, "nothing to do: {before}");
+    let has_worked = || statistics().1 > 0.0;
+    server.wait_until(&has_worked, "the defragmenter");
+    let rests = || statistics().0 == "disarmed";
+    server.wait_until(&rests, "its rest");
+    let (_, moved, after) = statistics();
+    assert!(after < 1.15, "{after} of {before} is left after {moved} moves");
     let quiet = (0..4).any(|_| {
         let before = context_switches(server.pid());
         std::thread::sleep(Duration::from_secs(5));

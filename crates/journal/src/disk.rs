@@ -21,7 +21,7 @@ pub enum Open {
 }
 
 /// A disk: names, and what they stand for. A handle, cloned freely.
-pub trait Disk: Clone + 'static {
+pub trait Disk: Clone + fmt::Debug + Send + Sync + 'static {
     /// An open file.
     type File: File;
     /// A lock that is held until it is dropped.
@@ -32,6 +32,18 @@ pub trait Disk: Clone + 'static {
 
     /// Renames `from` to `to`, replacing what was there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives the file `from` a second name, `to`, which must be new and in the same file system.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Makes a directory in one that exists; one that is there already will do.
+    fn create_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a directory, which must be empty.
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// What a directory holds, in no order.
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
 
     /// Removes a name.
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -58,8 +70,8 @@ pub trait Disk: Clone + 'static {
     fn discard_in_background(&self, file: Self::File);
 }
 
-/// An open file.
-pub trait File: 'static {
+/// An open file; clones are the same file.
+pub trait File: Clone + fmt::Debug + Send + Sync + 'static {
     /// Its length in bytes.
     fn length(&self) -> io::Result<u64>;
 

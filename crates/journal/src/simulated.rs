@@ -5,7 +5,8 @@
 //!            durable bytes   what a crash leaves
 //!            pending         the writes and cuts between the two, in order; a sync applies them,
 //!                            a failed sync drops them: they are never durable, as with a real disk
-//! directory  current and durable names; a sync of the directory makes them equal
+//! directory  current and durable names; a sync of the directory makes them equal. A directory that was made here
+//!            is a name in its parent; any other is taken to be there
 //! ```
 //!
 //! Each operation that changes something has a number, counted from 0. A [`Fault`] strikes at one of them.
@@ -14,6 +15,7 @@ use crate::{Disk, File, LockError, Open, Pending};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,8 +40,10 @@ pub enum Fault {
 pub enum Survival {
     /// Nothing: only what was synced.
     Synced,
-    /// All of it, as when only the process dies.
+    /// All of it, and now it is durable.
     Everything,
+    /// All of it, as when only the process dies: the system has it in its cache, and the next crash may take it.
+    Cached,
     /// Of each file the first so many changes, and half of the next one; of the directory nothing.
     Some(usize),
 }
@@ -62,12 +66,28 @@ struct State {
     inodes: Vec<Inode>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
+    /// All that were ever made; those that are there are among the names.
+    directories: BTreeSet<PathBuf>,
+    /// Bytes that all files together may have.
+    space: Option<u64>,
     locks: BTreeSet<PathBuf>,
+    hook: Option<Hook>,
+    reads: u64,
     operations: u64,
     faults: BTreeMap<u64, Fault>,
     power_off: bool,
     /// Counts crashes: files opened before one are of no use after it.
     life: u64,
+}
+
+/// Somebody who has a turn at every write.
+#[derive(Clone)]
+struct Hook(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Hook")
+    }
 }
 
 /// The disk. Clones are the same disk.
@@ -89,6 +109,9 @@ pub struct SimulatedLock {
     path: PathBuf,
     life: u64,
 }
+
+/// What stands for a directory where a name stands for a file.
+const DIRECTORY: usize = usize::MAX;
 
 fn eio() -> io::Error {
     Errno::IO.into()
@@ -133,37 +156,34 @@ impl State {
         }
     }
 
+    /// How many bytes of a write to here there is space for.
+    fn space_for(&self, inode: usize, offset: u64, length: usize) -> usize {
+        let Some(space) = self.space else { return length };
+        let files: BTreeSet<usize> = self.names.values().copied().chain([inode]).collect();
+        let bytes_of = |inode: &usize| self.inodes.get(*inode).map_or(0, |inode| inode.current.len() as u64);
+        let free = space.saturating_sub(files.iter().map(bytes_of).sum());
+        let end = bytes_of(&inode) + free;
+        length.min(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX))
+    }
+
+    /// Whether a directory is there, as far as this disk knows.
+    fn has_directory(&self, path: &Path) -> bool {
+        !self.directories.contains(path) || self.names.contains_key(path)
+    }
+
     fn change(&mut self, inode: usize, change: Change) -> io::Result<()> {
         let inode = self.inodes.get_mut(inode).ok_or_else(eio)?;
         apply(&mut inode.current, &change);
         inode.pending.push(change);
         Ok(())
     }
-}
 
-impl SimulatedDisk {
-    /// An empty disk.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The number that the next operation will have.
-    pub fn operations(&self) -> u64 {
-        self.0.lock().operations
-    }
-
-    /// Lets `fault` strike at the operation of this number, which must not have been.
-    pub fn inject(&self, operation: u64, fault: Fault) {
-        self.0.lock().faults.insert(operation, fault);
-    }
-
-    /// Forgets what was not durable, all open files and all locks, and the faults to come; the power is on again.
-    pub fn crash(&self, survival: Survival) {
-        let mut state = self.0.lock();
-        for inode in &mut state.inodes {
+    /// The cache is gone.
+    fn lose_power(&mut self, survival: Survival) {
+        for inode in &mut self.inodes {
             let pending = std::mem::take(&mut inode.pending);
             match survival {
-                Survival::Synced => {}
+                Survival::Synced | Survival::Cached => {}
                 Survival::Everything => inode.durable = inode.current.clone(),
                 Survival::Some(count) => {
                     for change in pending.iter().take(count) {
@@ -177,10 +197,55 @@ impl SimulatedDisk {
             }
             inode.current = inode.durable.clone();
         }
-        if survival == Survival::Everything {
-            state.durable_names = state.names.clone();
-        } else {
-            state.names = state.durable_names.clone();
+        if survival != Survival::Everything {
+            self.names = self.durable_names.clone();
+        }
+        let Self { names, directories, .. } = self;
+        loop {
+            // With a directory that was not durable goes what was in it.
+            let gone = |path: &Path| directories.contains(path) && !names.contains_key(path);
+            let lost: Vec<PathBuf> =
+                names.keys().filter(|name| name.parent().is_some_and(gone)).cloned().collect();
+            if lost.is_empty() {
+                break;
+            }
+            names.retain(|name, _| !lost.contains(name));
+        }
+        self.durable_names = self.names.clone();
+    }
+}
+
+impl SimulatedDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Calls this before every write: somebody who is always as fast as the disk.
+    pub fn at_each_write(&self, hook: Arc<dyn Fn() + Send + Sync>) {
+        self.0.lock().hook = Some(Hook(hook));
+    }
+
+    /// The number that the next operation will have.
+    pub fn operations(&self) -> u64 {
+        self.0.lock().operations
+    }
+
+    /// How many reads there were.
+    pub fn reads(&self) -> u64 {
+        self.0.lock().reads
+    }
+
+    /// Lets `fault` strike at the operation of this number, which must not have been.
+    pub fn inject(&self, operation: u64, fault: Fault) {
+        self.0.lock().faults.insert(operation, fault);
+    }
+
+    /// Forgets what was not durable, all open files and all locks, and the faults to come; the power is on again.
+    pub fn crash(&self, survival: Survival) {
+        let mut state = self.0.lock();
+        if survival != Survival::Cached {
+            state.lose_power(survival);
         }
         state.locks.clear();
         state.faults.clear();
@@ -203,6 +268,22 @@ impl SimulatedDisk {
         state.durable_names.insert(path.to_owned(), inode);
     }
 
+    /// From now on all files together may have so many bytes, or any number.
+    pub fn limit_space(&self, bytes: Option<u64>) {
+        self.0.lock().space = bytes;
+    }
+
+    /// Turns one bit of a file, on the disk and for whoever reads it; whether there was one to turn.
+    pub fn flip(&self, path: &Path, offset: usize, bit: u32) -> bool {
+        let mut state = self.0.lock();
+        let State { names, inodes, .. } = &mut *state;
+        let Some(inode) = names.get(path).and_then(|inode| inodes.get_mut(*inode)) else { return false };
+        let turn =
+            |bytes: &mut Vec<u8>| bytes.get_mut(offset).map(|byte| *byte ^= 1_u8.wrapping_shl(bit)).is_some();
+        turn(&mut inode.durable);
+        turn(&mut inode.current)
+    }
+
     /// All names.
     pub fn names(&self) -> Vec<PathBuf> {
         self.0.lock().names.keys().cloned().collect()
@@ -218,7 +299,11 @@ impl Disk for SimulatedDisk {
         if state.power_off {
             return Err(eio());
         }
+        if path.parent().is_some_and(|parent| !state.has_directory(parent)) {
+            return Err(Errno::NOENT.into());
+        }
         let inode = match (state.names.get(path).copied(), how) {
+            (Some(DIRECTORY), _) => return Err(Errno::ISDIR.into()),
             (Some(_), Open::CreateNew) => return Err(Errno::EXIST.into()),
             (Some(inode), _) => inode,
             (None, Open::CreateNew) => {
@@ -239,6 +324,56 @@ impl Disk for SimulatedDisk {
         let inode = state.names.remove(from).ok_or(Errno::NOENT)?;
         state.names.insert(to.to_owned(), inode);
         Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if state.names.contains_key(to) {
+            return Err(Errno::EXIST.into());
+        }
+        let inode = *state.names.get(from).ok_or(Errno::NOENT)?;
+        state.begin_whole()?;
+        state.names.insert(to.to_owned(), inode);
+        Ok(())
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        match state.names.get(path) {
+            Some(&DIRECTORY) => return Ok(()),
+            Some(_) => return Err(Errno::EXIST.into()),
+            None if path.parent().is_some_and(|parent| !state.has_directory(parent)) => {
+                return Err(Errno::NOENT.into());
+            }
+            None => {}
+        }
+        state.begin_whole()?;
+        state.names.insert(path.to_owned(), DIRECTORY);
+        state.directories.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if state.names.get(path) != Some(&DIRECTORY) {
+            return Err(Errno::NOENT.into());
+        }
+        if state.names.keys().any(|name| name.parent() == Some(path)) {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        state.begin_whole()?;
+        state.names.remove(path);
+        Ok(())
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let state = self.0.lock();
+        let within: Vec<PathBuf> =
+            state.names.keys().filter(|name| name.parent() == Some(directory)).cloned().collect();
+        if within.is_empty() && state.names.get(directory) != Some(&DIRECTORY) {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(within)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -303,7 +438,8 @@ impl File for SimulatedFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let state = self.state()?;
+        let mut state = self.state()?;
+        state.reads += 1;
         let Some(inode) = state.inodes.get(self.inode) else { return Ok(0) };
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let there = inode.current.get(start..).unwrap_or_default();
@@ -315,15 +451,24 @@ impl File for SimulatedFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let hook = self.state()?.hook.clone();
+        if let Some(Hook(hook)) = hook {
+            hook();
+        }
         let mut state = self.state()?;
         let part = |length: usize| bytes.get(..length.min(bytes.len())).unwrap_or_default().to_vec();
-        match state.begin()? {
+        let fault = state.begin()?;
+        let space = state.space_for(self.inode, offset, bytes.len());
+        if fault.is_none() && space == 0 && !bytes.is_empty() {
+            return Err(Errno::NOSPC.into());
+        }
+        match fault {
             None => {
-                state.change(self.inode, Change::Write(offset, bytes.to_vec()))?;
-                Ok(bytes.len())
+                state.change(self.inode, Change::Write(offset, part(space)))?;
+                Ok(space)
             }
             Some(Fault::Short(length)) => {
-                let part = part(length);
+                let part = part(length.min(space));
                 let taken = part.len();
                 state.change(self.inode, Change::Write(offset, part))?;
                 Ok(taken)

@@ -1,12 +1,12 @@
 //! What a batch of binary GETs and SETs costs without any socket: `cargo run --release -p kv --example batch_cost`.
-//! Prints nanoseconds of CPU per request, by stage. Arguments: items, requests per batch, reads in per cent.
+//! Prints nanoseconds of CPU per request, by stage. Arguments: items, requests per batch, reads in per cent, item heap.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use kv::session::{Batch, Output, Peer, Port, Session};
-use kv::{BucketSettings, Cx, Limits, Node, NodeSettings, Now};
+use kv::{BucketSettings, Cx, HeapChoice, Limits, Node, NodeSettings, Now};
 
 fn frame(out: &mut Vec<u8>, number: u64, is_set: bool, value: &[u8]) {
     let key = format!("{number:024}");
@@ -29,11 +29,12 @@ fn main() {
     let (items, depth, reads) = (argument(1, 1_000_000), argument(2, 64) as usize, argument(3, 20));
     let settings = NodeSettings { threads: 2, shutdown_command: false, version: "bench".into(), seed: 7 };
     let node = Node::new(settings, Limits::default());
-    let bucket = node
-        .create_bucket("default", BucketSettings { memory_bytes: 16 << 30, ..BucketSettings::default() })
-        .expect("a bucket");
+    let item_heap =
+        std::env::args().nth(4).map_or(HeapChoice::Auto, |name| HeapChoice::of_name(&name).expect("a heap"));
+    let settings = BucketSettings { memory_bytes: 16 << 30, item_heap, ..BucketSettings::default() };
+    let bucket = node.create_bucket("default", settings).expect("a bucket");
     let mut cx = Cx::new(Arc::clone(&node), 0);
-    cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_ms: 0 };
+    cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     let peer = Peer {
         port: Port::Memcached,
         login_required: false,
@@ -42,6 +43,8 @@ fn main() {
         bucket: Some(Arc::clone(&bucket)),
         value_limit: 1 << 20,
         close: false,
+        connection: 0,
+        waits: None,
         couchbase: Default::default(),
     };
     let mut session = Session::new(peer, &Limits::default());

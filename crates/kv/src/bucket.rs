@@ -1,38 +1,34 @@
 //! A bucket: a tenant with its arena and budget, its vBuckets, and the operations on its keys.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+pub(crate) mod attention;
+mod audit;
+mod budget;
+mod flush_all;
+mod operations;
 
-use memory::{BlockHeap, Gauge, LargeBlock, Quiescence, Shards, Tenant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+
+use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, Tenant};
 use parking_lot::Mutex;
 use rapidhash::v3::RapidSecrets;
+use wire::snappy;
 
+use crate::compressor::Compressor;
 use crate::cx::Held;
+use crate::defragmenter::Defragmenter;
 use crate::eviction::Sweeper;
-use crate::index::{self, Dead, Ground, Locked, Memory, VALUE_MAX, VBucket};
+use crate::index::{self, Dead, DirtySet, Ground, Locked, Memory, VBucket};
 use crate::node::Doorbell;
-use crate::settings::{BucketSettings, Eviction};
-use crate::{
-    Cx, Document, Entry, Expiry, Key, KvError, LargeItem, Meter, Mutated, Mutation, Place, Store, StoreKind,
-    Value, VbId,
-};
+use crate::persistence::{self, Persistence};
+use crate::settings::{BucketSettings, Compression};
+use crate::sync_writes::{Lateness, SyncWrites};
+use crate::{Cx, Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, VbId};
 
-/// A Couchbase counter operation; see [`Bucket::arithmetic`].
-#[derive(Debug, Clone, Copy)]
-pub struct Arithmetic {
-    /// Amount.
-    pub delta: u64,
-    /// Subtract (floors at 0) instead of adding (wraps at 2^64).
-    pub decrement: bool,
-    /// Value of a new document; `None` = NotFound if missing.
-    pub initial: Option<u64>,
-    /// Expiry of a new document; an existing one keeps its own.
-    pub expiry: Expiry,
-    /// Required CAS; 0 = any.
-    pub cas: u64,
-    /// Explicit new CAS; 0 = next of the clock.
-    pub new_cas: u64,
-}
+pub use audit::{Audited, Auditing};
+pub(crate) use budget::{HIGH_WATERMARK, LOW_WATERMARK, REFUSE_WATERMARK};
+pub use operations::Arithmetic;
+pub(crate) use operations::{check_version, count_entry, mutate_entry};
 
 /// State of a vBucket as `OBSERVE_SEQNO` and stats show it.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +41,8 @@ pub struct VbInfo {
     pub max_cas: u64,
     /// Items (expired ones not yet reclaimed included).
     pub items: u64,
+    /// Everything up to here is on disk; 0 in an ephemeral bucket.
+    pub persisted_seqno: u64,
 }
 
 /// Where a bucket's bytes are. Exact: counted where they are allocated.
@@ -56,25 +54,29 @@ pub struct MemoryFigures {
     pub metadata: u64,
     /// Index lines, directories, seqno slots, expiry entries.
     pub index: u64,
-    /// Bytes handed out by the allocator for items and index, rounded to its classes.
+    /// Blocks, slots and index as they were handed out, rounded to their classes.
     pub allocated: u64,
+    /// Slabs, whatever of them is in use.
+    pub slabs: u64,
+    /// Of slabs the slots in use: a part of `allocated`.
+    pub slots: u64,
     /// Large items being received and connection buffers charged here.
     pub in_flight: u64,
-    /// Physical pages of the bucket's arena.
+    /// Physical pages of the bucket's arena; where the allocator cannot tell, what the budget is held against.
     pub resident: u64,
     /// Budget in bytes.
     pub budget: u64,
     /// Number of items.
     pub items: u64,
+    /// Number of compressed values in memory.
+    pub compressed: u64,
+    /// Their bytes: a part of `payload`.
+    pub compressed_bytes: u64,
+    /// What these would be inflated.
+    pub inflated_bytes: u64,
 }
 
-/// Per-mille of the budget from which items are evicted, and down to which.
-pub(crate) const HIGH_WATERMARK: u64 = 900;
-pub(crate) const LOW_WATERMARK: u64 = 880;
-/// Per-mille of the budget above which new data has to wait for room, or is refused.
-pub(crate) const REFUSE_WATERMARK: u64 = 950;
-
-const LONGEST_NUMBER: usize = 20;
+pub(crate) const LONGEST_NUMBER: usize = 20;
 
 /// A bucket. Shared by all threads.
 pub struct Bucket {
@@ -82,6 +84,10 @@ pub struct Bucket {
     uuid: String,
     settings: BucketSettings,
     gone: AtomicBool,
+    /// What every operation has to look after: bits of [`attention`].
+    attention: AtomicU8,
+    /// vBuckets that are not active: most buckets have none, and need not look.
+    inactive: AtomicU32,
     /// A delayed flush_all: at this unix second; 0 = none.
     flush_at_s: AtomicU32,
     /// Earliest second at which an expiry window is due; `u32::MAX` = none.
@@ -94,40 +100,112 @@ pub struct Bucket {
     ground: Ground,
     meters: Shards,
     pub(crate) sweeper: Mutex<Sweeper>,
+    pub(crate) defragmenter: Defragmenter,
+    pub(crate) compressor: Compressor,
+    /// A [`Compression`].
+    compression: AtomicU8,
     doorbell: Arc<Doorbell>,
+    threads: usize,
+    persistence: Option<Persistence>,
+    pub(crate) lateness: Lateness,
+}
+
+/// What a bucket is made on.
+pub(crate) struct Foundation {
+    pub(crate) slot: usize,
+    pub(crate) threads: usize,
+    pub(crate) quiescence: Arc<Quiescence>,
+    pub(crate) doorbell: Arc<Doorbell>,
+    /// Of the hashes.
+    pub(crate) secrets: RapidSecrets,
+}
+
+/// The secrets of a bucket's hashes.
+pub(crate) fn secrets(random: u64) -> RapidSecrets {
+    RapidSecrets::seed(scramble(random, 1))
+}
+
+/// Public identities: they must not tell the secrets they are made from. Gives the bucket's, and a seed for its vBuckets'.
+pub(crate) fn identities(secrets: &RapidSecrets) -> (String, u64) {
+    let identity = |part: &[u8]| index::hash(Key::plain(part), secrets);
+    let uuid = format!("{:016x}{:016x}", identity(b"bucket, high"), identity(b"bucket, low"));
+    (uuid, identity(b"vbuckets"))
 }
 
 impl Bucket {
+    /// A bucket; with a journal if it is persistent, and with the bells of its shards' flushers.
     pub(crate) fn new(
         name: &str,
-        settings: BucketSettings,
-        slot: usize,
-        threads: usize,
-        quiescence: Arc<Quiescence>,
-        doorbell: Arc<Doorbell>,
-        random: u64,
+        mut settings: BucketSettings,
+        foundation: Foundation,
+        journal: Option<(persistence::Opened, Vec<Arc<Doorbell>>)>,
     ) -> Result<Self, String> {
-        let tenant = Tenant::new(threads, settings.memory_bytes).map_err(|error| error.to_string())?;
+        let Foundation { slot, threads, quiescence, doorbell, secrets } = foundation;
+        // The thread after the last one is whichever drops the bucket.
+        let tenant = Tenant::new(threads + 1, settings.memory_bytes).map_err(|error| error.to_string())?;
+        let (mut uuid, mut uuid_seed) = identities(&secrets);
+        let (mut persistence, mut dirty, mut attention) = (None, None, 0);
+        if let Some((opened, bells)) = &journal {
+            (uuid, uuid_seed) = (opened.uuid.clone(), opened.history_seed);
+            settings.vbuckets = opened.vbuckets;
+            dirty = Some(DirtySet::new(settings.vbuckets, bells.iter().cloned()));
+        }
         let vbuckets = VBucket::table(settings.vbuckets);
-        // The identities are public: they must not tell the secrets they are made from.
-        let secrets = RapidSecrets::seed(scramble(random, 1));
-        let identity = |part: &[u8]| index::hash(Key::plain(part), &secrets);
+        if let Some((opened, _)) = journal {
+            for (vbucket, runs) in vbuckets.iter().zip(&opened.runs) {
+                if *runs > 0 {
+                    vbucket.begin_replay(*runs);
+                }
+            }
+            attention = if opened.is_all_open() { 0 } else { attention::GATES | attention::EJECTED };
+            persistence = Some(opened.persistence);
+        }
         Ok(Self {
             name: name.into(),
-            uuid: format!("{:016x}{:016x}", identity(b"bucket, high"), identity(b"bucket, low")),
+            uuid,
             gone: AtomicBool::new(false),
+            attention: AtomicU8::new(attention),
+            inactive: AtomicU32::new(0),
             flush_at_s: AtomicU32::new(0),
             expiry_due_s: AtomicU32::new(u32::MAX),
             flushed: AtomicBool::new(false),
-            uuid_seed: identity(b"vbuckets"),
+            uuid_seed,
             vbucket_mask: settings.vbuckets - 1,
             vbuckets,
-            ground: Ground { heap: BlockHeap::new(Arc::clone(&tenant)), tenant, quiescence, slot, secrets },
+            ground: Ground {
+                heap: Heap::new(Arc::clone(&tenant), settings.item_heap),
+                tenant,
+                quiescence,
+                slot,
+                secrets,
+                dirty,
+            },
             meters: Shards::new(threads, Meter::COUNT),
             sweeper: Mutex::new(Sweeper::default()),
+            defragmenter: Defragmenter::new(settings.defragmenter),
+            compressor: Compressor::default(),
+            compression: AtomicU8::new(settings.compression as u8),
             doorbell,
+            threads,
+            persistence,
+            lateness: Lateness::default(),
             settings,
         })
+    }
+
+    /// Its journal, if it is persistent.
+    #[inline]
+    pub fn persistence(&self) -> Option<&Persistence> {
+        self.persistence.as_ref()
+    }
+
+    pub(crate) fn dirty(&self) -> Option<&DirtySet> {
+        self.ground.dirty.as_ref()
+    }
+
+    /// From this its vBuckets' history ids come.
+    pub(crate) fn history_seed(&self) -> u64 {
+        self.uuid_seed
     }
 
     /// Its name.
@@ -149,6 +227,16 @@ impl Bucket {
     }
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Relaxed);
+    }
+    /// Whether values are kept compressed.
+    #[inline]
+    pub fn compression(&self) -> Compression {
+        Compression::of_number(self.compression.load(Relaxed))
+    }
+    /// Changes that. What is there already stays as it is.
+    pub fn set_compression(&self, compression: Compression) {
+        self.compression.store(compression as u8, Relaxed);
+        self.restart_compressor();
     }
     pub(crate) fn slot(&self) -> usize {
         self.ground.slot
@@ -204,6 +292,32 @@ impl Bucket {
         &self.vbuckets[usize::from(vb.0 & self.vbucket_mask)]
     }
 
+    /// Whether this node serves the vBucket of this number.
+    #[inline]
+    pub fn serves(&self, vb: u16) -> bool {
+        vb < self.vbuckets() && (self.serves_all() || self.is_active(VbId(vb)))
+    }
+
+    /// Whether this node serves every vBucket.
+    #[inline]
+    pub(crate) fn serves_all(&self) -> bool {
+        self.inactive.load(Relaxed) == 0
+    }
+
+    /// A vBucket that was active or not is so or not from now on. Under its lock.
+    pub(crate) fn count_inactive(&self, was_active: bool, is_active: bool) {
+        match (was_active, is_active) {
+            (true, false) => drop(self.inactive.fetch_add(1, Relaxed)),
+            (false, true) => drop(self.inactive.fetch_sub(1, Relaxed)),
+            _ => {}
+        }
+    }
+
+    /// Calls `f` with the SyncWrites of a vBucket, if it has any.
+    pub(crate) fn with_sync_writes(&self, vb: VbId, f: impl FnOnce(&mut SyncWrites)) {
+        self.vbucket(vb).with_sync_writes(f);
+    }
+
     /// State of a vBucket; `None` if out of range.
     pub fn vb_info(&self, vb: VbId) -> Option<VbInfo> {
         let snapshot = self.vbuckets.get(usize::from(vb.0))?.snapshot();
@@ -212,11 +326,37 @@ impl Bucket {
             high_seqno: snapshot.high_seqno,
             max_cas: snapshot.max_cas,
             items: u64::from(snapshot.items),
+            persisted_seqno: snapshot.persisted_seqno,
         })
     }
 
+    /// Somebody waits for what is dirty in this vBucket: the interval between flushes does not hold.
+    pub(crate) fn hurry(&self, vb: VbId) {
+        if let (Some(persistence), Some(dirty)) = (&self.persistence, self.dirty())
+            && persistence.hurry(vb)
+        {
+            dirty.ring(vb.0);
+        }
+    }
+
+    /// Why a vBucket is not served, if it is not: [`KvError::WarmingUp`] or [`KvError::Damaged`].
+    pub fn closed(&self, vb: VbId) -> Option<KvError> {
+        self.persistence.as_ref().and_then(|persistence| persistence.closed(vb))
+    }
+
+    /// History ids of a vBucket, newest first, each with the seqno it began at.
+    pub fn histories(&self, vb: VbId) -> Vec<(u64, u64)> {
+        let mut histories = self.vbuckets.get(usize::from(vb.0)).map(VBucket::histories).unwrap_or_default();
+        if histories.is_empty() {
+            histories.push((self.vb_uuid(vb), 0));
+        }
+        // On the wire the newest comes first.
+        histories.reverse();
+        histories
+    }
+
     #[inline]
-    fn vb_uuid(&self, vb: VbId) -> u64 {
+    pub(crate) fn vb_uuid(&self, vb: VbId) -> u64 {
         scramble(self.uuid_seed, u64::from(vb.0)) >> 16
     }
 
@@ -230,6 +370,20 @@ impl Bucket {
         held.used = true;
         let (cache, retired) = (&mut held.cache, &mut cx.retired);
         self.vbucket(vb).lock(Memory { ground: &self.ground, cache, retired, owner: vb.0 }, &cx.now)
+    }
+
+    /// From now on, or until now, the calling thread allocates and frees past what it keeps for later.
+    pub(crate) fn go_direct(&self, cx: &mut Cx, direct: bool) {
+        if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
+            self.open_cache(cx);
+        }
+        if let Some(Some(held)) = cx.caches.get_mut(self.slot()) {
+            self.ground.tenant.go_direct(&mut held.cache, direct);
+        }
+    }
+
+    pub(crate) fn ring_pager(&self) {
+        self.doorbell.ring();
     }
 
     #[cold]
@@ -250,8 +404,11 @@ impl Bucket {
         at: Place,
         f: impl FnOnce(Option<Document<'_>>) -> R,
     ) -> R {
-        if self.flush_at_s.load(Relaxed) != 0 {
-            self.flush_when_due(cx);
+        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0
+            && let Some(why) = self.attend(cx, at.vb)
+        {
+            cx.obstacle = Some(why);
+            return f(None);
         }
         let mut locked = self.lock(cx, at.vb);
         let (mut outcome, mut dead) = (Meter::GetMisses, None);
@@ -260,6 +417,11 @@ impl Bucket {
                 outcome = Meter::GetHits;
                 let result = f(Some(Document::new(&locked, &present)));
                 locked.record_access(present);
+                if locked.has_missed() {
+                    drop(locked);
+                    self.note_missed(cx);
+                    return result;
+                }
                 result
             }
             Err(why) => {
@@ -274,130 +436,31 @@ impl Bucket {
             None => {}
             Some(Dead::Expired) => self.count(cx, Meter::GetExpired, 1),
             Some(Dead::Flushed) => self.count(cx, Meter::GetFlushed, 1),
+            Some(Dead::Deleted) => {}
         }
         result
     }
 
-    /// SET, ADD, REPLACE, APPEND, PREPEND, CAS: one conditional store. Locked documents: [`KvError::Locked`] unless the
-    /// CAS is the lock's (which also unlocks).
-    #[inline(always)]
-    pub fn mutate(
-        &self,
-        cx: &mut Cx,
-        key: Key<'_>,
-        at: Place,
-        mutation: Mutation<'_>,
-    ) -> Result<Mutated, KvError> {
-        if let Mutation { kind: StoreKind::Set, cas: 0, store } = &mutation
-            && let Store { expiry: Expiry::At(0), value: Value::Bytes(value), new_cas: 0, .. } = store
-            && let Some(mutated) = self.overwrite(cx, key, at, store.flags, store.datatype, value)
-        {
-            return Ok(mutated);
-        }
-        self.mutate_any(cx, key, at, mutation)
-    }
-
-    /// The commonest mutation: a plain SET of another value of much the same size over a small document, without a condition or an
-    /// expiry. Its arguments stay in registers; `None`, with nothing changed: it is something else.
-    #[inline(always)]
-    fn overwrite(
-        &self,
-        cx: &mut Cx,
-        key: Key<'_>,
-        at: Place,
-        flags: u32,
-        datatype: u8,
-        value: &[u8],
-    ) -> Option<Mutated> {
-        self.admit(cx, key.bytes.len() + value.len()).ok()?;
-        if self.flush_at_s.load(Relaxed) != 0 {
-            return None;
-        }
-        let mut locked = self.lock(cx, at.vb);
-        let present = locked.live(key, at.hash)?;
-        let (cas, seqno) = locked.overwrite(present, 0, datatype, flags, value)?;
+    /// Makes what was prepared at this seqno the current version of its key. [`KvError::NotFound`] if nothing was;
+    /// [`KvError::NoMemory`] leaves it prepared.
+    pub fn commit(&self, cx: &mut Cx, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
+        let mut locked = self.lock(cx, vb);
+        let ended = locked.commit(prepare_seqno)?;
+        let armed_s = locked.armed_s();
         drop(locked);
-        self.count(cx, Meter::CmdSet, 1);
-        self.count(cx, Meter::TotalItems, 1);
-        Some(Mutated { cas, seqno, vb_uuid: self.vb_uuid(at.vb) })
+        self.expiry_entered(armed_s);
+        Ok(Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid: self.vb_uuid(vb) })
     }
 
-    fn mutate_any(
-        &self,
-        cx: &mut Cx,
-        key: Key<'_>,
-        at: Place,
-        mutation: Mutation<'_>,
-    ) -> Result<Mutated, KvError> {
-        let added = key.bytes.len() + mutation.store.value.len();
-        let result = match self.admit(cx, added) {
-            Ok(()) => self.with_entry(cx, key, at, |entry| {
-                mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)
-            }),
-            Err(error) => Err(error),
-        };
-        self.count(cx, Meter::CmdSet, 1);
-        match result {
-            Ok(_) => {
-                self.count(cx, Meter::TotalItems, 1);
-                if mutation.cas != 0 {
-                    self.count(cx, Meter::CasHits, 1);
-                }
-            }
-            Err(error) => self.count_failed_store(cx, mutation.cas != 0, error),
-        }
-        result
+    /// Ends what was prepared at this seqno without effect. [`KvError::NotFound`] if nothing was.
+    pub fn abort(&self, cx: &mut Cx, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
+        let ended = self.lock(cx, vb).abort(prepare_seqno)?;
+        Ok(Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid: self.vb_uuid(vb) })
     }
 
-    fn count_failed_store(&self, cx: &Cx, with_cas: bool, error: KvError) {
-        match error {
-            KvError::NoMemory => self.count(cx, Meter::StoreNoMemory, 1),
-            KvError::TooBig => self.count(cx, Meter::StoreTooLarge, 1),
-            KvError::NotFound if with_cas => self.count(cx, Meter::CasMisses, 1),
-            KvError::Exists if with_cas => self.count(cx, Meter::CasBadval, 1),
-            _ => {}
-        }
-    }
-
-    /// DELETE; `cas` 0 = any.
-    pub fn remove(&self, cx: &mut Cx, key: Key<'_>, at: Place, cas: u64) -> Result<Mutated, KvError> {
-        let result = self.with_entry(cx, key, at, |entry| {
-            check_version(entry, cas)?;
-            entry.remove()
-        });
-        match result {
-            Ok(_) => self.count(cx, Meter::DeleteHits, 1),
-            Err(KvError::NotFound) => self.count(cx, Meter::DeleteMisses, 1),
-            Err(_) => {}
-        }
-        result
-    }
-
-    /// INCR/DECR; gives the new number.
-    pub fn arithmetic(
-        &self,
-        cx: &mut Cx,
-        key: Key<'_>,
-        at: Place,
-        how: Arithmetic,
-    ) -> Result<(u64, Mutated), KvError> {
-        self.admit(cx, key.bytes.len() + LONGEST_NUMBER)?;
-        let mut existed = false;
-        let result = self.with_entry(cx, key, at, |entry| {
-            existed = entry.document().is_some();
-            count_entry(entry, &how)
-        });
-        let (hits, misses) = if how.decrement {
-            (Meter::DecrHits, Meter::DecrMisses)
-        } else {
-            (Meter::IncrHits, Meter::IncrMisses)
-        };
-        if !existed {
-            self.count(cx, misses, 1);
-        } else if result.is_ok() {
-            self.count(cx, hits, 1);
-        }
-        result
+    /// The pending prepares of a vBucket, in the order of their seqnos: (seqno, durability level).
+    pub fn prepared(&self, cx: &mut Cx, vb: VbId) -> Vec<(u64, u8)> {
+        self.lock(cx, vb).all_prepared().iter().map(|prepared| (prepared.seqno, prepared.level)).collect()
     }
 
     /// Anything else a command does to one key under one hold of the vBucket's lock.
@@ -409,59 +472,48 @@ impl Bucket {
         at: Place,
         f: impl FnOnce(&mut Entry<'_>) -> R,
     ) -> R {
-        if self.flush_at_s.load(Relaxed) != 0 {
-            self.flush_when_due(cx);
+        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0
+            && let Some(why) = self.attend(cx, at.vb)
+        {
+            let result = f(&mut Entry::closed(self.lock(cx, at.vb), key, at.hash, why));
+            cx.obstacle = Some(why);
+            return result;
         }
         let uuid = self.vb_uuid(at.vb);
         let locked = self.lock(cx, at.vb);
         let mut entry = Entry::new(locked, key, at.hash, uuid);
         let result = f(&mut entry);
-        let armed_s = entry.armed_s();
+        let (armed_s, missed) = (entry.armed_s(), entry.has_missed());
         drop(entry);
-        if armed_s != u32::MAX && armed_s < self.expiry_due_s.load(Relaxed) {
-            self.arm_expiry(armed_s);
+        if missed {
+            self.note_missed(cx);
         }
+        self.expiry_entered(armed_s);
         result
     }
 
-    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`].
+    /// An expiry window that is due then was entered (`u32::MAX`: none).
     #[inline]
-    pub fn admit(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
-        if bytes > VALUE_MAX {
-            return Err(KvError::TooBig);
+    pub(crate) fn expiry_entered(&self, due_s: u32) {
+        if due_s != u32::MAX && due_s < self.expiry_due_s.load(Relaxed) {
+            self.arm_expiry(due_s);
         }
-        if self.is_gone() {
-            return Err(KvError::BucketGone);
-        }
-        let (used, budget) = (self.ground.tenant.used() + bytes as u64, self.ground.tenant.budget());
-        if used <= budget / 1000 * HIGH_WATERMARK && !self.ground.tenant.wants_measure() {
-            return Ok(());
-        }
-        self.admit_under_pressure(cx, bytes as u64)
-    }
-
-    #[cold]
-    fn admit_under_pressure(&self, cx: &mut Cx, bytes: u64) -> Result<(), KvError> {
-        if self.settings.eviction == Eviction::AutoDelete || self.ground.tenant.wants_measure() {
-            self.doorbell.ring();
-        }
-        let limit = self.ground.tenant.budget() / 1000 * REFUSE_WATERMARK;
-        if self.ground.tenant.used() + bytes <= limit {
-            return Ok(());
-        }
-        if self.settings.eviction == Eviction::AutoDelete && bytes < limit {
-            self.make_room(cx, limit - bytes);
-            if self.ground.tenant.used() + bytes <= limit {
-                return Ok(());
-            }
-        }
-        Err(KvError::NoMemory)
     }
 
     /// Memory for a large value (over [`crate::session::LARGE_VALUE`]), within the budget: to be filled before it is stored.
     pub fn prepare_large(&self, cx: &mut Cx, key: Key<'_>, value_len: usize) -> Result<LargeItem, KvError> {
         self.admit(cx, key.bytes.len() + value_len)?;
-        let value_offset = index::large_value_offset(index::stored_key_len(key));
+        self.new_large_item(cx, index::stored_key_len(key), value_len)
+    }
+
+    /// Memory for a large value, whatever the budget says.
+    pub(crate) fn new_large_item(
+        &self,
+        cx: &mut Cx,
+        stored_key_len: usize,
+        value_len: usize,
+    ) -> Result<LargeItem, KvError> {
+        let value_offset = index::large_value_offset(stored_key_len);
         if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
             self.open_cache(cx);
         }
@@ -474,9 +526,18 @@ impl Bucket {
         Ok(LargeItem { block, value_offset })
     }
 
-    /// Charges (or with a negative number, releases) a connection's buffers to the bucket.
-    pub fn charge_buffers(&self, bytes: i64) {
-        self.ground.tenant.count_shared(Gauge::InFlight, bytes);
+    /// A long value as a client sees it that takes none compressed: a copy within the budget, until it is sent.
+    pub(crate) fn inflate_large(
+        &self,
+        cx: &mut Cx,
+        block: &[u8],
+        inflated_len: usize,
+    ) -> Result<PinnedValue, KvError> {
+        let LargeItem { block: mut copy, value_offset } =
+            self.prepare_large(cx, Key::plain(&[]), inflated_len)?;
+        snappy::inflate(block, copy.window(value_offset..value_offset + inflated_len));
+        let Some(Some(held)) = cx.caches.get_mut(self.slot()) else { return Err(KvError::NoMemory) };
+        Ok(PinnedValue::new(copy.into_pin(&mut held.cache, value_offset)))
     }
 
     /// Keeps the items of every vBucket in the order of their seqnos, for who reads them so; or no longer.
@@ -488,49 +549,6 @@ impl Bucket {
     /// Calls `f` with seqno and CAS of every item of a vBucket in the order of the seqnos; `false` if it is not kept.
     pub fn in_seqno_order(&self, cx: &mut Cx, vb: VbId, f: &mut dyn FnMut(u64, u64)) -> bool {
         self.lock(cx, vb).in_order(&mut |seqno, header| f(seqno, header.cas))
-    }
-
-    /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed flush.
-    pub fn flush(&self, cx: &mut Cx, at_unix_s: u32) {
-        self.count(cx, Meter::CmdFlush, 1);
-        if at_unix_s > cx.now.unix_s {
-            self.flush_at_s.store(at_unix_s, Relaxed);
-            self.doorbell.ring();
-        } else {
-            self.flush_at_s.store(0, Relaxed);
-            self.flush_now();
-        }
-    }
-
-    #[cold]
-    pub(crate) fn flush_when_due(&self, cx: &Cx) {
-        let at_s = self.flush_at_s.load(Relaxed);
-        if at_s != 0
-            && at_s <= cx.now.unix_s
-            && self.flush_at_s.compare_exchange(at_s, 0, Relaxed, Relaxed).is_ok()
-        {
-            self.flush_now();
-        }
-    }
-
-    fn flush_now(&self) {
-        let mut any = false;
-        for vbucket in &self.vbuckets {
-            any |= vbucket.flush();
-        }
-        if any {
-            self.flushed.store(true, Relaxed);
-            self.doorbell.ring();
-        }
-    }
-
-    /// When a delayed flush is due, in unix seconds.
-    pub(crate) fn flush_due_s(&self) -> Option<u32> {
-        Some(self.flush_at_s.load(Relaxed)).filter(|at| *at != 0)
-    }
-
-    pub(crate) fn take_flushed(&self) -> bool {
-        self.flushed.swap(false, Relaxed)
     }
 
     #[cold]
@@ -572,29 +590,49 @@ impl Bucket {
 
     /// The bucket's memory figures; measures resident memory now.
     pub fn memory(&self) -> MemoryFigures {
-        let resident = self.ground.tenant.measure().resident as u64;
-        MemoryFigures { resident, ..self.accounts() }
+        let measured = self.ground.tenant.measure();
+        self.note_measured();
+        if self.is_wasteful() {
+            self.ring_pager();
+        }
+        let accounts = self.accounts();
+        MemoryFigures { resident: measured.map_or(accounts.resident, |it| it.resident as u64), ..accounts }
+    }
+
+    /// Where the bucket's memory is as the allocator sees it: names and bytes. What it is charged for, where the allocator does
+    /// not tell tenants apart.
+    pub fn arena_figures(&self) -> Vec<(&'static str, u64)> {
+        let tenant = &self.ground.tenant;
+        let charged = ("charged_bytes", tenant.used());
+        let Some(figures) = tenant.measure() else { return vec![charged] };
+        vec![
+            charged,
+            ("allocated_bytes", figures.allocated as u64),
+            ("active_bytes", figures.active as u64),
+            ("dirty_bytes", figures.dirty as u64),
+            ("resident_bytes", figures.resident as u64),
+        ]
     }
 
     /// The bucket's accounts without a measurement: `resident` is what the budget is held against.
     pub fn accounts(&self) -> MemoryFigures {
         let gauge = |gauge| self.ground.tenant.gauge(gauge);
+        let slabs = self.ground.tenant.slab_figures();
         MemoryFigures {
             payload: gauge(Gauge::Payload),
             metadata: gauge(Gauge::Metadata),
             index: gauge(Gauge::Index),
             allocated: gauge(Gauge::Items) + gauge(Gauge::Index),
+            slabs: slabs.slab_bytes,
+            slots: slabs.slot_bytes,
             in_flight: gauge(Gauge::InFlight),
             resident: self.ground.tenant.used(),
             budget: self.ground.tenant.budget(),
             items: gauge(Gauge::Count),
+            compressed: gauge(Gauge::CompressedCount),
+            compressed_bytes: gauge(Gauge::Compressed),
+            inflated_bytes: gauge(Gauge::Inflated),
         }
-    }
-
-    /// Changes the budget at run time (`cache_memlimit`).
-    pub fn set_budget(&self, bytes: u64) {
-        self.ground.tenant.set_budget(bytes);
-        self.doorbell.ring();
     }
 
     /// Calls `f` with the size of every item in bytes, locking one vBucket at a time (`stats sizes`).
@@ -605,72 +643,20 @@ impl Bucket {
     }
 }
 
-/// A document's version must be `cas` (0 = any), and its lock, if any, the caller's.
-#[inline(always)]
-fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> {
-    if cas == 0 && !entry.may_be_locked() {
-        return if entry.exists() { Ok(()) } else { Err(KvError::NotFound) };
-    }
-    let Some(document) = entry.document() else { return Err(KvError::NotFound) };
-    if document.is_locked() {
-        return if document.cas() == cas { Ok(()) } else { Err(KvError::Locked) };
-    }
-    if cas != 0 && document.cas() != cas { Err(KvError::Exists) } else { Ok(()) }
-}
-
-#[inline(always)]
-fn mutate_entry(
-    entry: &mut Entry<'_>,
-    kind: &StoreKind,
-    cas: u64,
-    store: Store<'_>,
-) -> Result<Mutated, KvError> {
-    let version = check_version(entry, cas);
-    match kind {
-        StoreKind::Set => match version {
-            Err(KvError::NotFound) if cas == 0 => entry.store(store),
-            Ok(()) => entry.store(store),
-            Err(error) => Err(error),
-        },
-        StoreKind::Add => match version {
-            Err(KvError::NotFound) => entry.store(store),
-            Err(KvError::Locked) => Err(KvError::Locked),
-            _ => Err(KvError::Exists),
-        },
-        StoreKind::Replace => version.and_then(|()| entry.store(store)),
-        StoreKind::Append | StoreKind::Prepend => match version {
-            Err(KvError::NotFound) => Err(KvError::NotStored),
-            Err(error) => Err(error),
-            Ok(()) => entry.extend(&store.value, *kind == StoreKind::Prepend, store.new_cas),
-        },
-    }
-}
-
-fn count_entry(entry: &mut Entry<'_>, how: &Arithmetic) -> Result<(u64, Mutated), KvError> {
-    match check_version(entry, how.cas) {
-        Err(KvError::NotFound) => {
-            let number = how.initial.ok_or(KvError::NotFound)?;
-            let text = number.to_string();
-            let value = Value::Bytes(text.as_bytes());
-            let store = Store { flags: 0, expiry: how.expiry, datatype: 0, value, new_cas: how.new_cas };
-            return entry.store(store).map(|mutated| (number, mutated));
+impl Drop for Bucket {
+    /// Frees item by item what does not go with the arena. Takes as long as there are items, and is done by whoever lets go
+    /// last.
+    fn drop(&mut self) {
+        if memory::backend::ARENA_GOES_AS_A_WHOLE {
+            return;
         }
-        other => other?,
+        let tenant = &self.ground.tenant;
+        let mut cache = tenant.cache(self.threads);
+        for vbucket in &mut self.vbuckets {
+            vbucket.end(&self.ground, &mut cache);
+        }
+        tenant.rest(&mut cache);
     }
-    let Some(document) = entry.document() else { return Err(KvError::NotFound) };
-    let old = parse_number(document.value()).ok_or(KvError::DeltaBadValue)?;
-    let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };
-    let (flags, text) = (document.flags(), number.to_string());
-    let value = Value::Bytes(text.as_bytes());
-    let store = Store { flags, expiry: Expiry::Keep, datatype: 0, value, new_cas: how.new_cas };
-    entry.store(store).map(|mutated| (number, mutated))
-}
-
-/// A counter's number: decimal digits, trailing spaces allowed, at most 20 characters.
-fn parse_number(value: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= LONGEST_NUMBER)?;
-    let digits = text.trim_end_matches(' ');
-    if digits.starts_with('+') { None } else { digits.parse().ok() }
 }
 
 /// Mixes a seed and a number into 64 bits (splitmix64).

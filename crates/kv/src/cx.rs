@@ -1,11 +1,14 @@
 //! The context a thread executes requests in: the time of this wake-up and the thread's own caches.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use memory::{Tenant, TenantCache};
 
 use crate::index::{HashPart, Retired};
+use crate::mailbox::{Cookie, Letter, Outcome};
 use crate::node::Node;
+use crate::{KvError, VbId};
 
 /// The time of one wake-up, read once from the clocks by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,8 +17,16 @@ pub struct Now {
     pub unix_s: u32,
     /// Wall clock, nanoseconds since 1970.
     pub unix_ns: u64,
-    /// Monotonic clock, milliseconds since the process started.
-    pub mono_ms: u64,
+    /// Monotonic clock, microseconds since the process started.
+    pub mono_us: u64,
+}
+
+impl Now {
+    /// Monotonic clock in milliseconds.
+    #[inline]
+    pub const fn mono_ms(&self) -> u64 {
+        self.mono_us / 1000
+    }
 }
 
 /// Per-thread execution context. One per worker, one per background thread; never shared.
@@ -29,10 +40,22 @@ pub struct Cx {
     /// The clock [`Now::unix_ns`] was read from, asked again only for clients that want server durations.
     /// Without one all durations are 0.
     pub clock_ns: Option<fn() -> u64>,
+    /// Set by an operation that could not see what it was asked for: [`crate::KvError::WarmingUp`],
+    /// [`crate::KvError::Damaged`], or [`crate::KvError::NotResident`]. What it gave says nothing then; whoever answers takes this.
+    pub obstacle: Option<KvError>,
     pub(crate) caches: Vec<Option<Held>>,
     pub(crate) retired: Vec<Retired>,
     pub(crate) parts: Vec<HashPart>,
     generation: u64,
+    /// The monotonic clock of [`Now::mono_us`], asked again where a wake-up's time is too coarse: for deadlines.
+    pub clock_us: Option<fn() -> u64>,
+    /// Whether this thread calls [`Cx::ring_alarms`] when [`Cx::next_alarm_us`] has come.
+    pub keeps_alarms: bool,
+    tickets: u64,
+    /// When which vBucket (bucket's slot, number) is to be looked at for overdue writes.
+    alarms: BTreeSet<(u64, usize, VbId)>,
+    /// What this thread has posted to itself.
+    letters: Vec<Letter>,
 }
 
 /// A thread's access to one tenant.
@@ -57,10 +80,74 @@ impl Cx {
             node,
             thread,
             clock_ns: None,
+            obstacle: None,
             caches: Vec::new(),
             retired: Vec::new(),
             parts: Vec::new(),
             generation: 0,
+            clock_us: None,
+            keeps_alarms: false,
+            tickets: 0,
+            alarms: BTreeSet::new(),
+            letters: Vec::new(),
+        }
+    }
+
+    /// The monotonic time now, not that of the wake-up.
+    pub fn fresh_us(&self) -> u64 {
+        self.clock_us.map_or(self.now.mono_us, |clock_us| clock_us())
+    }
+
+    /// This thread will look at a vBucket then.
+    pub(crate) fn arm(&mut self, at_us: u64, slot: usize, vb: VbId) {
+        self.alarms.insert((at_us, slot, vb));
+    }
+
+    /// When the next alarm is due, by the monotonic clock.
+    #[inline]
+    pub fn next_alarm_us(&self) -> Option<u64> {
+        self.alarms.first().map(|(at_us, _, _)| *at_us)
+    }
+
+    /// Looks at the vBuckets whose alarms are due.
+    pub fn ring_alarms(&mut self) {
+        let now_us = self.fresh_us();
+        while let Some((at_us, slot, vb)) = self.alarms.first().copied()
+            && at_us <= now_us
+        {
+            self.alarms.pop_first();
+            if let Some(bucket) = self.node.bucket_in_slot(slot) {
+                bucket.expire_sync_writes(self, vb);
+            }
+        }
+    }
+
+    /// A number this thread has given to nobody yet.
+    pub fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Tells a session how what it waits for has ended.
+    pub fn post(&mut self, cookie: Cookie, outcome: Outcome) {
+        if usize::from(cookie.thread) == self.thread {
+            self.letters.push((cookie, outcome));
+        } else {
+            self.node.post(cookie, outcome);
+        }
+    }
+
+    /// Whether this thread has posted anything to itself since [`Cx::take_letters`].
+    #[inline]
+    pub fn has_letters(&self) -> bool {
+        !self.letters.is_empty()
+    }
+
+    /// The letters for this thread, to the end of `into`: its own, and with `from_others` those of its mailbox.
+    pub fn take_letters(&mut self, from_others: bool, into: &mut Vec<Letter>) {
+        into.append(&mut self.letters);
+        if from_others && let Some(mailbox) = self.node.mailbox(self.thread) {
+            mailbox.take(into);
         }
     }
 

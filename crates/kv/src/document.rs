@@ -1,10 +1,12 @@
 //! A read view of one item, valid while its vBucket is locked.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 
 use memory::Pin;
+use wire::snappy;
 
-use crate::index::{Header, Locked, Present, mark};
+use crate::index::{Header, Kind, Locked, Present, mark};
 
 /// The CAS readers see while a document is locked.
 pub const LOCKED_CAS: u64 = u64::MAX;
@@ -28,16 +30,47 @@ impl<'a> Document<'a> {
         self.locked.header(*self.present)
     }
 
-    /// The value's bytes.
+    /// Whether the value is in memory; if not, [`Document::value`] is empty.
     #[inline]
-    pub fn value(&self) -> &'a [u8] {
+    pub fn is_resident(&self) -> bool {
+        self.header().kind != Kind::Ejected
+    }
+
+    /// The value's bytes as they are stored.
+    #[inline]
+    pub fn stored(&self) -> &'a [u8] {
         self.locked.value(*self.present, &self.header())
+    }
+
+    /// Whether it is stored compressed.
+    #[inline]
+    pub fn is_compressed(&self) -> bool {
+        self.header().is_compressed()
+    }
+
+    /// The value, inflated if it is compressed. Under the lock: only what is short, see [`Document::value_len`].
+    pub fn value(&self) -> Cow<'a, [u8]> {
+        let stored = self.stored();
+        if !self.is_compressed() {
+            return Cow::Borrowed(stored);
+        }
+        let mut value = vec![0; self.value_len()];
+        snappy::inflate(stored, &mut value);
+        Cow::Owned(value)
+    }
+
+    /// Length of the value, inflated if it is compressed.
+    #[inline]
+    pub fn value_len(&self) -> usize {
+        // Not of the header alone: of an ejected value it is noted that it was wanted.
+        let (stored, header) = (self.stored(), self.header());
+        if header.is_compressed() { header.inflated_len } else { stored.len() }
     }
 
     /// A handle that keeps a large value where it is, to be sent after the lock is gone; `None` for small values.
     #[inline]
     pub fn pin(&self) -> Option<PinnedValue> {
-        self.locked.pin(*self.present, &self.header()).map(PinnedValue)
+        self.locked.pin(*self.present, &self.header()).map(PinnedValue::new)
     }
 
     /// The client's flags.
@@ -75,12 +108,12 @@ impl<'a> Document<'a> {
         self.header().seqno
     }
 
-    /// Revision number (48 bits).
+    /// Revision number (44 bits).
     pub fn rev(&self) -> u64 {
         self.header().rev
     }
 
-    /// Datatype bits: 1 JSON.
+    /// Datatype bits: 1 JSON, 2 stored compressed.
     #[inline]
     pub fn datatype(&self) -> u8 {
         self.header().datatype
@@ -106,7 +139,7 @@ impl<'a> Document<'a> {
         self.locked.now.unix_s.wrapping_sub(self.header().accessed) & 0xf_ffff
     }
 
-    /// Key, value and item header in bytes, as stored.
+    /// Key, value and item header in bytes, as in memory.
     pub fn item_size(&self) -> usize {
         self.header().item_size()
     }
@@ -114,6 +147,13 @@ impl<'a> Document<'a> {
 
 /// A large value kept alive and in place until dropped, charged to its bucket meanwhile. Send it from where it lies.
 pub struct PinnedValue(Pin);
+
+impl PinnedValue {
+    #[inline]
+    pub(crate) fn new(pin: Pin) -> Self {
+        Self(pin)
+    }
+}
 
 impl Deref for PinnedValue {
     type Target = [u8];

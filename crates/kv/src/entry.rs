@@ -1,6 +1,8 @@
 //! One key under its vBucket's lock: the primitive from which every command is made.
 
-use crate::index::{Header, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
+use wire::snappy;
+
+use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
 use crate::session::LARGE_VALUE;
 use crate::{Document, Expiry, Key, KvError, Mutated, Store, Value};
 
@@ -12,15 +14,31 @@ pub struct Entry<'v> {
     hash: u64,
     vb_uuid: u64,
     present: Option<Present>,
+    /// Durability level of what is written; 0: at once.
+    level: u8,
+    /// The vBucket is not served: the key looks missing, and nothing can be changed.
+    closed: Option<KvError>,
 }
 
 impl<'v> Entry<'v> {
     #[inline(always)]
     pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
         // Looked up in its place: moving what was just written stalls the processor.
-        let mut entry = Self { locked, key, hash, vb_uuid, present: None };
+        let mut entry = Self { locked, key, hash, vb_uuid, present: None, level: 0, closed: None };
         entry.present = entry.locked.look_up(key, hash).ok();
         entry
+    }
+
+    /// A key of a vBucket that is not served.
+    #[cold]
+    pub(crate) fn closed(locked: Locked<'v>, key: Key<'v>, hash: u64, why: KvError) -> Self {
+        Self { locked, key, hash, vb_uuid: 0, present: None, level: 0, closed: Some(why) }
+    }
+
+    /// Whether a value was wanted that is not in memory.
+    #[inline]
+    pub(crate) fn has_missed(&self) -> bool {
+        self.locked.has_missed()
     }
 
     #[inline]
@@ -39,16 +57,52 @@ impl<'v> Entry<'v> {
         self.present.as_ref().map(|present| Document::new(&self.locked, present))
     }
 
+    pub(crate) fn locked(&mut self) -> &mut Locked<'v> {
+        &mut self.locked
+    }
+
     /// Whether there is a live document.
     #[inline]
     pub fn exists(&self) -> bool {
         self.present.is_some()
     }
 
-    /// Whether the document may be locked: asked before looking closer.
+    /// Whether the document may be locked or wait for a commit: asked before looking closer.
     #[inline]
-    pub(crate) fn may_be_locked(&self) -> bool {
-        self.locked.has_document_locks()
+    pub(crate) fn may_be_held(&self) -> bool {
+        self.locked.has_holds() || self.closed.is_some()
+    }
+
+    /// What is stored, extended or removed from now on is prepared at this durability level (1 to 3): it becomes
+    /// visible with [`crate::Bucket::commit`]. The seqno of [`Mutated`] is the prepare's.
+    pub fn prepare_at(&mut self, level: u8) {
+        self.level = level;
+    }
+
+    /// The seqno of the prepare this key waits for: no other write is taken meanwhile.
+    #[inline]
+    pub fn pending(&self) -> Option<u64> {
+        if self.may_be_held() { self.locked.pending(self.hash) } else { None }
+    }
+
+    /// [`KvError::SyncWriteInProgress`] while a prepare waits for its commit, or why the vBucket is not served.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), KvError> {
+        match self.closed {
+            Some(why) => Err(why),
+            None if self.pending().is_some() => Err(KvError::SyncWriteInProgress),
+            None => Ok(()),
+        }
+    }
+
+    /// The document with its value in memory. [`KvError::NotFound`] if missing, [`KvError::NotResident`] if ejected.
+    fn resident(&self) -> Result<(Present, Header), KvError> {
+        let (present, header) = self.current().ok_or(KvError::NotFound)?;
+        if header.kind == Kind::Ejected {
+            self.locked.miss();
+            return Err(KvError::NotResident);
+        }
+        Ok((present, header))
     }
 
     /// Marks the document read now: fetched bit, last access, frequency. ([`crate::Bucket::read`] does it itself.)
@@ -67,6 +121,7 @@ impl<'v> Entry<'v> {
     /// Clears stale and win marks, and a document lock.
     #[inline]
     pub fn store(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
+        self.check_open()?;
         let old = self.current();
         let expiry = match store.expiry {
             Expiry::At(at) => at,
@@ -75,8 +130,11 @@ impl<'v> Entry<'v> {
         let header = Header {
             cas: self.locked.next_cas(store.new_cas),
             seqno: 0,
-            rev: old.map_or(1, |(_, header)| header.rev + 1),
+            kind: Kind::Document,
+            committed: false,
+            rev: old.map_or_else(|| self.locked.first_rev(), |(_, header)| header.rev + 1),
             value_len: 0,
+            inflated_len: 0,
             key_len: 0,
             datatype: store.datatype,
             marks: 0,
@@ -93,25 +151,34 @@ impl<'v> Entry<'v> {
 
     #[inline]
     fn write(&mut self, header: Header, value: NewValue<'_>) -> Result<Mutated, KvError> {
+        if self.level != 0 {
+            let seqno = self.locked.prepare(self.key, self.hash, header, Some(value), self.level)?;
+            return Ok(self.mutated(header.cas, seqno));
+        }
         let (present, seqno) = self.locked.write(self.key, self.hash, self.present, header, value)?;
         self.present = Some(present);
         Ok(self.mutated(header.cas, seqno))
     }
 
     /// Adds bytes behind (`front == false`) or before the present value, in place where it fits; new CAS.
-    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the sum is too long for an item.
+    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the sum is too long for an item. The sum is not compressed.
     pub fn extend(&mut self, value: &Value<'_>, front: bool, new_cas: u64) -> Result<Mutated, KvError> {
-        let Some((present, old)) = self.current() else { return Err(KvError::NotStored) };
-        let added = match value {
-            Value::Bytes(bytes) => bytes,
-            Value::Large(item) => item.bytes(),
-        };
-        let sum = old.value_len + added.len();
+        self.check_open()?;
+        let (present, old) = self.resident().map_err(|error| match error {
+            KvError::NotFound => KvError::NotStored,
+            other => other,
+        })?;
+        let added = value.bytes();
+        let sum = old.inflated_len + added.len();
         if sum > VALUE_MAX {
             return Err(KvError::TooBig);
         }
+        if old.is_compressed() && !self.locked.has_room(sum.saturating_sub(old.value_len)) {
+            return Err(KvError::NoMemory);
+        }
         let cas = self.locked.next_cas(new_cas);
         if !front
+            && self.level == 0
             && sum <= LARGE_VALUE
             && let Some(seqno) = self.locked.append_in_place(present, added, cas)
         {
@@ -134,10 +201,18 @@ impl<'v> Entry<'v> {
                 }
             };
             let present_value = self.locked.value(present, &old);
-            let (first, second) = if front { (added, present_value) } else { (present_value, added) };
-            let (head, tail) = into.split_at_mut(first.len());
-            head.copy_from_slice(first);
-            tail.copy_from_slice(second);
+            let (for_added, for_present) = if front {
+                into.split_at_mut(added.len())
+            } else {
+                let (head, tail) = into.split_at_mut(old.inflated_len);
+                (tail, head)
+            };
+            for_added.copy_from_slice(added);
+            if old.is_compressed() {
+                snappy::inflate(present_value, for_present);
+            } else {
+                for_present.copy_from_slice(present_value);
+            }
         }
         match large {
             Some(block) => self.write(header, NewValue::Large(block)),
@@ -145,8 +220,10 @@ impl<'v> Entry<'v> {
         }
     }
 
-    /// Changes the expiry alone; the CAS stays (memcached touch). [`KvError::NotFound`] if missing.
+    /// Changes the expiry alone; the CAS stays (memcached touch), though in a persistent bucket there is a new seqno.
+    /// [`KvError::NotFound`] if missing.
     pub fn set_expiry(&mut self, expiry: Expiry) -> Result<(), KvError> {
+        self.check_open()?;
         let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
         let Expiry::At(expiry) = expiry else { return Ok(()) };
         if expiry == header.expiry || self.locked.set_expiry_in_place(present, self.hash, expiry)? {
@@ -175,7 +252,8 @@ impl<'v> Entry<'v> {
 
     /// Writes the present value again under another header.
     fn rewrite(&mut self, header: Header) -> Result<Mutated, KvError> {
-        let Some((present, old)) = self.current() else { return Err(KvError::NotFound) };
+        self.check_open()?;
+        let (present, old) = self.resident()?;
         if old.marks & mark::LARGE != 0 {
             let seqno = self.locked.rewrite_large(present, self.hash, header)?;
             return Ok(self.mutated(header.cas, seqno));
@@ -201,17 +279,24 @@ impl<'v> Entry<'v> {
 
     /// Removes the document. [`KvError::NotFound`] if missing.
     pub fn remove(&mut self) -> Result<Mutated, KvError> {
-        let Some(present) = self.present.take() else { return Err(KvError::NotFound) };
+        self.check_open()?;
+        let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
         let cas = self.locked.next_cas(0);
-        let seqno = self.locked.next_seqno();
-        self.locked.remove(present);
+        if self.level != 0 {
+            let header = Header { cas, rev: header.rev + 1, marks: 0, ..header };
+            let seqno = self.locked.prepare(self.key, self.hash, header, None, self.level)?;
+            return Ok(self.mutated(cas, seqno));
+        }
+        let seqno = self.locked.delete(present, cas)?;
+        self.present = None;
         Ok(self.mutated(cas, seqno))
     }
 
     /// Locks the document until `until_unix_s`; the lock has a new CAS, which is returned.
-    /// [`KvError::Locked`] if it is locked already.
+    /// [`KvError::Locked`] if it is locked already. Who locks wants to see the value: it must be in memory.
     pub fn lock(&mut self, until_unix_s: u32) -> Result<Mutated, KvError> {
-        let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
+        self.check_open()?;
+        let (present, header) = self.resident()?;
         if self.locked.locked_until(header.seqno).is_some() {
             return Err(KvError::Locked);
         }

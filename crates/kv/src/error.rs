@@ -29,6 +29,30 @@ pub enum KvError {
     /// The bucket's memory budget does not allow it now.
     #[error("no memory within the bucket's budget")]
     NoMemory,
+    /// The document's value is on disk only: fetch it, then try again.
+    #[error("the value is not in memory")]
+    NotResident,
+    /// The value could not be read from disk.
+    #[error("the value could not be read from disk")]
+    ReadFailed,
+    /// The vBucket is still being read from disk: try again later.
+    #[error("warming up")]
+    WarmingUp,
+    /// The vBucket's journal is damaged: it is not served.
+    #[error("the vBucket's journal is damaged")]
+    Damaged,
+    /// Another node serves the vBucket, or nobody does yet.
+    #[error("the vBucket is not active on this node")]
+    NotActive,
+    /// The disk is full, so that nothing new can be kept.
+    #[error("no space on the disk")]
+    NoSpace,
+    /// A SyncWrite of the key waits for its commit.
+    #[error("a durable write of the key is in progress")]
+    SyncWriteInProgress,
+    /// The vBucket's chains have too few nodes for a durable write.
+    #[error("too few nodes for a durable write")]
+    DurabilityImpossible,
     /// The bucket is being deleted.
     #[error("bucket is gone")]
     BucketGone,

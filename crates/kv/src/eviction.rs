@@ -1,75 +1,147 @@
 //! Staying within the budget: who goes when memory runs out.
 //!
-//! A clock hand walks over all vBuckets, one group of items per hold of a lock. Each visit ages an item; an item whose
-//! frequency has been halved away since its last access goes (see the rank bits in the index slot). Dead items met on the
-//! way go too. Workers turn the hand themselves only above the refusing watermark; below it the pager does.
+//! A clock hand walks over all vBuckets, one group of items per hold of a lock. Items visited take note of whether they were
+//! accessed since the last visit (see `index/rank.rs`), and those of them go that belong to the least worthy quarter of all visited
+//! lately. Dead items met on the way go too. In a persistent bucket only values go, of documents that are on disk. Workers turn the hand themselves only above the refusing watermark; below it the pager does.
+//!
+//! What goes out of a slab leaves a free slot, not a free page. So where slabs have more free than new items need, one slab after the
+//! other is emptied instead: its least used items go, the others move (`docs/decisions/0016`).
 
-use crate::bucket::{HIGH_WATERMARK, LOW_WATERMARK};
-use crate::index::Hand;
-use crate::settings::Eviction;
+use crate::bucket::{HIGH_WATERMARK, LOW_WATERMARK, attention};
+use crate::index::{Census, Hand, Swept};
 use crate::{Bucket, Cx, Meter, VbId};
 
-/// An item is evicted within so many visits of the hand, whatever its frequency.
-const VISITS_MAX: u64 = 6;
+/// Rounds of the hand over all items after which evicting ends, whatever is left.
+const ROUNDS_MAX: usize = 32;
 /// Per-mille of the budget wasted above which free pages are given back before anything is evicted.
 const PURGE_WASTE: u64 = 10;
+/// The same of freed slabs where so much of the budget is used: their pages are resident before a measurement knows of them.
+const PURGE_FREED: u64 = 15;
+const NEARLY_FULL: u64 = 900;
 /// Free pages are given back so long after they became many.
 const PURGE_DELAY_S: u32 = 4;
-/// Rounds of evicting, purging and measuring per turn of the pager.
-const ROUNDS_MAX: usize = 8;
+/// Where a search has found nothing to eject, it is not repeated for so long: all that is left waits for the flusher.
+const FRUITLESS_MS: u64 = 100;
+/// Times of evicting, purging and measuring per turn of the pager, and of emptying slabs and evicting to make room.
+const TURNS_MAX: usize = 8;
+/// In each of them the pager moves at most so many bytes, as a part of the budget.
+const MOVED_FRACTION: u64 = 64;
 
 /// Where the hand stands, and what the pager has planned.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
     vb: u16,
     hand: Hand,
+    census: Census,
     /// When free pages are to be given back, in unix seconds.
     purge_at_s: Option<u32>,
+    /// In a persistent bucket nothing could be freed: not looked for again before this, ms of the monotonic clock.
+    fruitless_until_ms: u64,
 }
 
 impl Bucket {
-    /// Evicts until `used` is down to `target`, or until everything has been visited often enough.
-    pub(crate) fn make_room(&self, cx: &mut Cx, target: u64) {
-        let mut sweeper = self.sweeper.lock();
-        let Some(mut excess) = self.tenant().used().checked_sub(target) else { return };
-        let mut evicted = 0;
-        let mut wraps_left = VISITS_MAX * u64::from(self.vbuckets());
-        while excess > 0 && wraps_left > 0 {
-            let (bytes, living, next) = self.lock(cx, VbId(sweeper.vb)).sweep(sweeper.hand);
-            excess = excess.saturating_sub(bytes);
-            evicted += living;
-            sweeper.hand = next.unwrap_or_default();
-            if next.is_none() {
-                sweeper.vb = (sweeper.vb + 1) % self.vbuckets();
-                wraps_left -= 1;
+    /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the hand, until everything
+    /// has been visited often enough. What goes by the hand may leave free slots only: then once more by slabs, which have room now to
+    /// be emptied into each other.
+    pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
+        let persistent = self.persistence().is_some();
+        if persistent {
+            // ORDERING: before the first value goes, so that whoever misses one has looked.
+            self.raise(attention::EJECTED);
+        }
+        for _ in 0..TURNS_MAX {
+            self.give_slack_back(cx, target, moved_max);
+            let Some(excess) = self.tenant().used().checked_sub(target).filter(|&excess| excess > 0) else {
+                break;
+            };
+            if !self.evict(cx, excess) || self.tenant().used() <= target {
+                break;
             }
+        }
+    }
+
+    /// Evicts about so many bytes by the hand. Gives whether that much could go.
+    fn evict(&self, cx: &mut Cx, mut excess: u64) -> bool {
+        let mut sweeper = self.sweeper.lock();
+        let persistent = self.persistence().is_some();
+        let now_ms = cx.now.mono_ms();
+        if persistent && now_ms < sweeper.fruitless_until_ms {
+            return false;
+        }
+        let mut evicted = 0;
+        for _ in 0..ROUNDS_MAX {
+            let round = self.sweep_round(cx, &mut sweeper, &mut excess);
+            evicted += round.evicted;
+            if excess == 0 || round.candidates == 0 {
+                break;
+            }
+            if round.evicted == 0 {
+                sweeper.census.clear();
+            }
+        }
+        if excess > 0 {
+            sweeper.fruitless_until_ms = now_ms + FRUITLESS_MS;
         }
         drop(sweeper);
         self.count(cx, Meter::Evictions, evicted);
         cx.end_batch();
+        excess == 0
+    }
+
+    /// What is known of the worth of items, for whoever evicts otherwise than by the hand.
+    pub(crate) fn census(&self) -> Census {
+        self.sweeper.lock().census.clone()
+    }
+
+    /// Keeps what the other has learnt.
+    pub(crate) fn keep_census(&self, census: Census) {
+        self.sweeper.lock().census = census;
+    }
+
+    /// Moves the hand over all items, until what has gone makes up for the excess. Starting within a vBucket, it comes there twice.
+    fn sweep_round(&self, cx: &mut Cx, sweeper: &mut Sweeper, excess: &mut u64) -> Swept {
+        let (mut round, mut ended) = (Swept::default(), 0);
+        while *excess > 0 && ended <= self.vbuckets() {
+            let swept = self.lock(cx, VbId(sweeper.vb)).sweep(sweeper.hand, &mut sweeper.census);
+            *excess = excess.saturating_sub(swept.freed_bytes);
+            round.evicted += swept.evicted;
+            round.candidates += swept.candidates;
+            sweeper.hand = swept.next.unwrap_or_default();
+            if swept.next.is_none() {
+                sweeper.vb = (sweeper.vb + 1) % self.vbuckets();
+                ended += 1;
+            }
+        }
+        round
     }
 
     /// The pager's part: measures, gives free pages back, then evicts, until resident memory is within the watermarks.
     pub(crate) fn keep_within_budget(&self, cx: &mut Cx) {
         let mark = |per_mille: u64| self.tenant().budget() / 1000 * per_mille;
-        for _ in 0..ROUNDS_MAX {
+        for _ in 0..TURNS_MAX {
             if self.tenant().used() <= mark(HIGH_WATERMARK) && !self.tenant().wants_measure() {
                 break;
             }
             self.tenant().measure();
-            if self.tenant().used() <= mark(HIGH_WATERMARK) {
+            self.note_measured();
+            let has_freed =
+                self.tenant().freed_slabs() > mark(PURGE_FREED) && self.tenant().used() > mark(NEARLY_FULL);
+            if self.tenant().used() <= mark(HIGH_WATERMARK) && !has_freed {
                 break;
             }
-            if self.tenant().waste() > mark(PURGE_WASTE) {
+            if self.tenant().waste() > mark(PURGE_WASTE) || has_freed {
                 self.tenant().purge();
                 self.tenant().measure();
             }
-            if self.tenant().used() <= mark(HIGH_WATERMARK)
-                || self.settings().eviction == Eviction::FailNewData
-            {
+            if self.tenant().used() <= mark(HIGH_WATERMARK) {
                 break;
             }
-            self.make_room(cx, mark(LOW_WATERMARK));
+            let moved_max = self.tenant().budget() / MOVED_FRACTION;
+            if !self.may_evict() {
+                self.give_slack_back(cx, mark(LOW_WATERMARK), moved_max);
+                break;
+            }
+            self.make_room(cx, mark(LOW_WATERMARK), moved_max);
         }
     }
 
@@ -90,6 +162,7 @@ impl Bucket {
         }
         self.tenant().purge();
         self.tenant().measure();
+        self.note_measured();
         None
     }
 

@@ -2,35 +2,50 @@
 //!
 //! The engine knows no socket, thread or clock: time comes in through [`Cx`], bytes through [`session::Session`].
 //! Reading order: [`bucket`] (what a client of the engine calls), [`entry`] (one key under its vBucket's lock),
-//! [`index`] (where items are), then the sessions.
+//! [`index`] (where items are), [`persistence`] (what outlives the process), then the sessions.
 #![deny(unsafe_code)]
 
 pub mod bucket;
 pub mod cluster_config;
+pub mod compressor;
 pub mod cx;
+pub mod defragmenter;
 pub mod document;
+pub mod durability_monitor;
 pub mod entry;
 pub mod error;
 mod eviction;
 #[allow(unsafe_code)]
 mod index;
 pub mod key;
+pub mod mailbox;
 pub mod meters;
 pub mod mutation;
 pub mod node;
 pub mod pager;
+pub mod persistence;
 pub mod session;
 pub mod settings;
 pub mod stats;
+pub mod sync_writes;
+pub mod topology;
 pub mod users;
 
-pub use bucket::Bucket;
+pub use bucket::{Audited, Auditing, Bucket};
 pub use cx::{Cx, Now};
+pub use defragmenter::DefragmenterFigures;
 pub use document::{Document, PinnedValue};
 pub use entry::Entry;
 pub use error::KvError;
+pub use index::Audit;
 pub use key::{Key, Place, VbId};
+pub use mailbox::{Cookie, Outcome};
 pub use meters::Meter;
 pub use mutation::{Expiry, LargeItem, Mutated, Mutation, Store, StoreKind, Value};
 pub use node::Node;
-pub use settings::{BucketKind, BucketSettings, Eviction, Limits, NodeSettings};
+pub use persistence::Persistence;
+pub use settings::{
+    BucketKind, BucketSettings, Compression, Eviction, HeapChoice, Limits, NodeSettings, PersistenceSettings,
+};
+pub use sync_writes::{Durability, TimeoutMode, Written};
+pub use topology::{Topology, VbState};

@@ -45,6 +45,17 @@ meters! {
     StoreNoMemory "store_no_memory" "Stores refused by the memory budget";
     TotalItems "total_items" "Items stored since the start";
     Evictions "evictions" "Items evicted to stay within the budget";
+    DefragmentedItems "defragmented_items" "Items moved by the defragmenter";
+    DefragmentedBytes "defragmented_bytes" "Bytes of the items moved by the defragmenter";
+    DefragmentationFreed "defragmentation_freed" "Bytes of slabs less at the ends of the defragmenter's passes";
+    DefragmentingUs "defragmenting_us" "Time the defragmenter has worked, microseconds";
+    CompressorValues "compressor_values" "Values compressed while memory was short";
+    CompressorSaved "compressor_saved_bytes" "Bytes of memory these took less";
+    CompressorUs "compressor_us" "Time the compressor has worked, microseconds";
     ExpiredReclaimed "expired_reclaimed" "Expired items whose memory came back";
     Locks "get_locked" "Documents locked";
+    SyncWritesPrepared "sync_writes_prepared" "Durable writes that had to wait";
+    SyncWritesCommitted "sync_writes_committed" "Waiting durable writes that were committed";
+    SyncWritesAborted "sync_writes_aborted" "Waiting durable writes that were aborted";
+    SyncWritesAmbiguous "sync_writes_ambiguous" "Durable writes that were answered ambiguous at their deadline";
 }

@@ -50,6 +50,13 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Large(item) => item.bytes(),
+        }
+    }
     /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
@@ -69,7 +76,7 @@ pub struct Store<'a> {
     pub flags: u32,
     /// The new expiry.
     pub expiry: Expiry,
-    /// Datatype bits.
+    /// Datatype bits; 2 says that the value is a Snappy block, which the caller has checked ([`wire::snappy::check`]).
     pub datatype: u8,
     /// The value.
     pub value: Value<'a>,

@@ -1,14 +1,20 @@
 //! The node: its buckets, users and endpoints.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
+use journal::AnyDisk;
 use memory::Quiescence;
 use parking_lot::RwLock;
 
 use crate::Bucket;
-use crate::settings::{BucketSettings, Limits, NodeSettings};
+use crate::bucket::{self, Foundation};
+use crate::mailbox::{Cookie, Mailbox, Outcome};
+use crate::persistence::{self, FETCHERS, FLUSHERS, FetchQueue};
+use crate::settings::{BucketKind, BucketSettings, Limits, NodeSettings};
+use crate::sync_writes::TimeoutMode;
 use crate::users::Users;
 
 /// The addresses in use, known once the listeners are bound.
@@ -34,6 +40,9 @@ pub enum BucketError {
     /// A setting is out of range.
     #[error("{0}")]
     Invalid(String),
+    /// Its journal could not be opened, or not be removed.
+    #[error("{0}")]
+    Journal(String),
 }
 
 /// A bell that wakes a thread which waits for work. Ringing twice before it is answered wakes once.
@@ -62,7 +71,8 @@ impl Doorbell {
 
     /// The thread is awake: the next ring wakes it again.
     pub fn answer(&self) {
-        self.rung.store(false, Relaxed);
+        // ORDERING: before the work is looked for.
+        self.rung.swap(false, SeqCst);
     }
 
     fn wake(&self) {
@@ -93,7 +103,21 @@ struct Connections {
 #[derive(Default)]
 struct Buckets {
     by_name: BTreeMap<String, Arc<Bucket>>,
+    /// Names of buckets whose files are being opened or removed.
+    busy: BTreeSet<String>,
     next_slot: usize,
+}
+
+/// Nobody else opens or removes a bucket of this name.
+struct Reserved<'n> {
+    node: &'n Node,
+    name: &'n str,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.node.buckets.write().busy.remove(self.name);
+    }
 }
 
 const NAME_MAX: usize = 100;
@@ -110,8 +134,15 @@ pub struct Node {
     connections: Connections,
     quiescence: Arc<Quiescence>,
     doorbell: Arc<Doorbell>,
+    flushers: [Arc<Doorbell>; FLUSHERS],
+    fetches: [FetchQueue; FETCHERS],
+    flush_buffer_bytes: [AtomicU64; FLUSHERS],
+    warm_up: Doorbell,
     shutdown: Doorbell,
     changed: Doorbell,
+    mailboxes: Box<[Mailbox]>,
+    timeout_mode: AtomicU8,
+    timeout_mode_bell: Doorbell,
     started_unix_s: AtomicU64,
     /// The pager knows that some bucket wants its free pages given back.
     purge_asked: AtomicBool,
@@ -130,8 +161,15 @@ impl Node {
             connections: Connections::default(),
             quiescence: Arc::new(Quiescence::new(settings.threads)),
             doorbell: Arc::default(),
+            flushers: Default::default(),
+            fetches: Default::default(),
+            flush_buffer_bytes: Default::default(),
+            warm_up: Doorbell::default(),
             shutdown: Doorbell::default(),
             changed: Doorbell::default(),
+            timeout_mode: AtomicU8::new(TimeoutMode::EventDriven as u8),
+            timeout_mode_bell: Doorbell::default(),
+            mailboxes: (0..settings.threads).map(|_| Mailbox::default()).collect(),
             started_unix_s: AtomicU64::new(0),
             purge_asked: AtomicBool::new(false),
             random: AtomicU64::new(settings.seed),
@@ -154,8 +192,33 @@ impl Node {
         *self.limits.write() = limits;
     }
 
-    /// Makes a bucket: name 1 to 100 characters of `A-Za-z0-9_.%-`.
+    /// Makes an ephemeral bucket: name 1 to 100 characters of `A-Za-z0-9_.%-`.
     pub fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<Arc<Bucket>, BucketError> {
+        if settings.kind != BucketKind::Ephemeral {
+            return Err(BucketError::Invalid(format!("bucket {name:?} is persistent: it needs a directory")));
+        }
+        self.add_bucket(name, settings, None)
+    }
+
+    /// Opens the persistent bucket in this directory, or makes one there if there is none. It warms up while it is served:
+    /// its journal waits for [`crate::persistence::load_next`]. What is fixed when a bucket is made is taken from there.
+    pub fn open_bucket(
+        &self,
+        name: &str,
+        settings: BucketSettings,
+        disk: AnyDisk,
+        directory: &Path,
+    ) -> Result<Arc<Bucket>, BucketError> {
+        let settings = BucketSettings { kind: BucketKind::Persistent, ..settings };
+        self.add_bucket(name, settings, Some((disk, directory)))
+    }
+
+    fn add_bucket(
+        &self,
+        name: &str,
+        settings: BucketSettings,
+        place: Option<(AnyDisk, &Path)>,
+    ) -> Result<Arc<Bucket>, BucketError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_.%-".contains(c);
         if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(allowed) {
             let message = format!(
@@ -168,33 +231,113 @@ impl Node {
                 format!("vbuckets {}: a power of two from 1 to {VBUCKETS_MAX} is allowed", settings.vbuckets);
             return Err(BucketError::Invalid(message));
         }
-        let mut buckets = self.buckets.write();
-        if buckets.by_name.contains_key(name) {
-            return Err(BucketError::Exists(name.to_owned()));
-        }
-        let slot = buckets.next_slot;
-        let (quiescence, doorbell) = (Arc::clone(&self.quiescence), Arc::clone(&self.doorbell));
-        let bucket =
-            Bucket::new(name, settings, slot, self.settings.threads, quiescence, doorbell, self.random())
-                .map_err(BucketError::Invalid)?;
+        // Opening reads and syncs files: others must not wait for that whenever they look for a bucket.
+        let (slot, _reserved) = self.reserve_new(name)?;
+        let secrets = bucket::secrets(self.random());
+        let journal = match place {
+            None => None,
+            Some((disk, directory)) => {
+                let fresh = bucket::identities(&secrets);
+                let opened =
+                    persistence::open(disk, directory, name, settings.vbuckets, &settings.persistence, fresh)
+                        .map_err(|error| BucketError::Journal(error.to_string()))?;
+                let bells = (0..opened.persistence.shards())
+                    .map(|shard| Arc::clone(&self.flushers[persistence::flusher_of(slot, shard)]));
+                let bells = bells.collect();
+                Some((opened, bells))
+            }
+        };
+        let foundation = Foundation {
+            slot,
+            threads: self.settings.threads,
+            quiescence: Arc::clone(&self.quiescence),
+            doorbell: Arc::clone(&self.doorbell),
+            secrets,
+        };
+        let bucket = Bucket::new(name, settings, foundation, journal).map_err(BucketError::Invalid)?;
         let bucket = Arc::new(bucket);
-        buckets.next_slot += 1;
-        buckets.by_name.insert(name.to_owned(), Arc::clone(&bucket));
-        drop(buckets);
+        self.buckets.write().by_name.insert(name.to_owned(), Arc::clone(&bucket));
+        if bucket.persistence().is_some() {
+            self.warm_up.ring();
+        }
         self.generation.fetch_add(1, Relaxed);
         self.changed.ring();
         Ok(bucket)
     }
 
-    /// Removes a bucket; its sessions learn of it with their next request, its memory goes back when the last lets go.
+    /// A slot for a new bucket of this name.
+    fn reserve_new<'n>(&'n self, name: &'n str) -> Result<(usize, Reserved<'n>), BucketError> {
+        let mut buckets = self.buckets.write();
+        if buckets.by_name.contains_key(name) || !buckets.busy.insert(name.to_owned()) {
+            return Err(BucketError::Exists(name.to_owned()));
+        }
+        let slot = buckets.next_slot;
+        buckets.next_slot += 1;
+        Ok((slot, Reserved { node: self, name }))
+    }
+
+    /// Removes a bucket, its journal included; its sessions learn of it with their next request, its memory goes back when
+    /// the last lets go. An error before that is durable leaves it as it was: [`Node::bucket`] tells.
     pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
-        let bucket = self.buckets.write().by_name.remove(name);
-        let bucket = bucket.ok_or_else(|| BucketError::Missing(name.to_owned()))?;
+        let (bucket, _reserved) = {
+            let mut buckets = self.buckets.write();
+            let bucket = buckets.by_name.get(name).cloned();
+            let bucket = bucket.filter(|_| buckets.busy.insert(name.to_owned()));
+            (bucket.ok_or_else(|| BucketError::Missing(name.to_owned()))?, Reserved { node: self, name })
+        };
+        // Before anybody is told: otherwise it might be back at the next start.
+        bucket.mark_deleted().map_err(|error| BucketError::Journal(format!("not deleted: {error}")))?;
+        self.buckets.write().by_name.remove(name);
         bucket.set_gone();
+        bucket.abandon_sync_writes(&mut |cookie, outcome| self.post(cookie, outcome));
         self.generation.fetch_add(1, Relaxed);
         self.changed.ring();
         self.doorbell.ring();
-        Ok(())
+        bucket.remove_journal().map_err(|error| {
+            let message =
+                format!("deleted, but not all its files are gone; the next start removes them: {error}");
+            BucketError::Journal(message)
+        })
+    }
+
+    /// Rings when there is work for the flusher of this number, below [`persistence::FLUSHERS`].
+    pub fn flusher_bell(&self, index: usize) -> &Doorbell {
+        &self.flushers[index % FLUSHERS]
+    }
+
+    /// The thread of this flusher could not be started: the next vBucket that something changes in, or a write that waits for the
+    /// disk, rings again.
+    pub fn flusher_not_started(&self, index: usize) {
+        self.flusher_bell(index).answer();
+        for bucket in self.buckets() {
+            let (Some(persistence), Some(dirty)) = (bucket.persistence(), bucket.dirty()) else { continue };
+            (0..persistence.shards())
+                .filter(|shard| persistence::flusher_of(bucket.slot(), *shard) == index)
+                .for_each(|shard| dirty.note_unheard(shard));
+        }
+    }
+
+    /// Bytes of the flushers' buffers, of all buckets: what a flush needs beside the items themselves.
+    pub fn flush_buffer_bytes(&self) -> u64 {
+        self.flush_buffer_bytes.iter().map(|bytes| bytes.load(Relaxed)).sum()
+    }
+
+    pub(crate) fn set_flush_buffer_bytes(&self, index: usize, bytes: u64) {
+        self.flush_buffer_bytes[index % FLUSHERS].store(bytes, Relaxed);
+    }
+
+    /// Rings when a persistent bucket was opened: its journal waits for [`persistence::load_next`].
+    pub fn warm_up_bell(&self) -> &Doorbell {
+        &self.warm_up
+    }
+
+    /// Rings when there is work for the fetcher of this number, below [`persistence::FETCHERS`].
+    pub fn fetcher_bell(&self, index: usize) -> &Doorbell {
+        &self.fetch_queue(index).bell
+    }
+
+    pub(crate) fn fetch_queue(&self, index: usize) -> &FetchQueue {
+        &self.fetches[index % FETCHERS]
     }
 
     /// The bucket of that name.
@@ -208,7 +351,11 @@ impl Node {
     }
 
     pub(crate) fn has_slot(&self, slot: usize) -> bool {
-        self.buckets.read().by_name.values().any(|bucket| bucket.slot() == slot)
+        self.bucket_in_slot(slot).is_some()
+    }
+
+    pub(crate) fn bucket_in_slot(&self, slot: usize) -> Option<Arc<Bucket>> {
+        self.buckets.read().by_name.values().find(|bucket| bucket.slot() == slot).cloned()
     }
 
     /// Rises whenever a bucket is made or removed.
@@ -283,6 +430,39 @@ impl Node {
     /// Rings when buckets were made or removed: every executing thread should call [`crate::Cx::tend`] soon.
     pub fn changed_bell(&self) -> &Doorbell {
         &self.changed
+    }
+
+    /// When durable writes are looked at for their deadlines.
+    pub fn timeout_mode(&self) -> TimeoutMode {
+        if self.timeout_mode.load(Relaxed) == TimeoutMode::Polling as u8 {
+            TimeoutMode::Polling
+        } else {
+            TimeoutMode::EventDriven
+        }
+    }
+
+    /// Changes that, at any time.
+    pub fn set_timeout_mode(&self, mode: TimeoutMode) {
+        if self.timeout_mode.swap(mode as u8, Relaxed) != mode as u8 {
+            self.timeout_mode_bell.ring();
+        }
+    }
+
+    /// Rings when the mode has changed: in polling mode, a thread has to call [`crate::sync_writes::poll`] all the time.
+    pub fn timeout_mode_bell(&self) -> &Doorbell {
+        &self.timeout_mode_bell
+    }
+
+    /// The letters for one of the executing threads.
+    pub fn mailbox(&self, thread: usize) -> Option<&Mailbox> {
+        self.mailboxes.get(thread)
+    }
+
+    /// Tells a session how what it waits for has ended, and wakes its thread. Who has a [`crate::Cx`] uses [`crate::Cx::post`].
+    pub fn post(&self, cookie: Cookie, outcome: Outcome) {
+        if let Some(mailbox) = self.mailbox(usize::from(cookie.thread)) {
+            mailbox.put((cookie, outcome));
+        }
     }
 
     /// Some bucket wants its free pages given back: the pager is told once.

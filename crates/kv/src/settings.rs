@@ -1,13 +1,49 @@
 //! Settings of a node and of its buckets, as the configuration gives them.
 
+pub use memory::HeapChoice;
+
 /// Whether a bucket's data outlives the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BucketKind {
     /// Memory only.
     Ephemeral,
+    /// A journal on disk.
+    Persistent,
 }
 
-/// What an ephemeral bucket does when its budget is used up.
+/// How a persistent bucket is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersistenceSettings {
+    /// Journals, among which the vBuckets are shared out; fixed when the bucket is made.
+    pub shards: u16,
+    /// Time between two flushes of plain writes, ms; 0 = as soon as there is anything.
+    pub flush_interval_ms: u64,
+    /// Length of a segment, bytes.
+    pub segment_bytes: u64,
+    /// Whether a flush is synced. If not, what is reported as persisted survives the process, not the machine.
+    pub sync: bool,
+    /// So long deletions are remembered on disk, s.
+    pub tombstone_age_s: u32,
+}
+
+impl PersistenceSettings {
+    /// [`Self::flush_interval_ms`] where an operator does not say otherwise.
+    pub const FLUSH_INTERVAL_MS: u64 = 50;
+}
+
+impl Default for PersistenceSettings {
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            flush_interval_ms: 0,
+            segment_bytes: 64 << 20,
+            sync: true,
+            tombstone_age_s: 3 * 24 * 3600,
+        }
+    }
+}
+
+/// What an ephemeral bucket does when its budget is used up. (A persistent one keeps keys, and values on disk.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eviction {
     /// Evict documents by frequency and age (`auto_delete`).
@@ -16,10 +52,43 @@ pub enum Eviction {
     FailNewData,
 }
 
+/// Whether values are kept compressed, with Snappy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Compression {
+    /// What arrives compressed is inflated.
+    Off,
+    /// What arrives compressed is stored so.
+    #[default]
+    Passive,
+    /// So it is, and while memory is short the rest is compressed, too.
+    Active,
+}
+
+impl Compression {
+    const ALL: [Self; 3] = [Self::Off, Self::Passive, Self::Active];
+    /// All names.
+    pub const NAMES: &'static [&'static str] = &["off", "passive", "active"];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|compression| compression.name() == name)
+    }
+
+    pub(crate) fn of_number(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+}
+
 /// Settings of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketSettings {
-    /// Ephemeral (persistent buckets come with the journal).
+    /// Whether it has a journal.
     pub kind: BucketKind,
     /// Budget of resident memory in bytes.
     pub memory_bytes: u64,
@@ -27,6 +96,14 @@ pub struct BucketSettings {
     pub vbuckets: u16,
     /// What happens at the budget.
     pub eviction: Eviction,
+    /// Whether items are moved to give pages back; can be changed later ([`crate::Bucket::set_defragmenter`]).
+    pub defragmenter: bool,
+    /// Of a persistent bucket.
+    pub persistence: PersistenceSettings,
+    /// Where items lie.
+    pub item_heap: HeapChoice,
+    /// Whether values are compressed; can be changed later ([`crate::Bucket::set_compression`]).
+    pub compression: Compression,
 }
 
 impl Default for BucketSettings {
@@ -36,6 +113,10 @@ impl Default for BucketSettings {
             memory_bytes: 1 << 30,
             vbuckets: 1024,
             eviction: Eviction::AutoDelete,
+            defragmenter: true,
+            persistence: PersistenceSettings::default(),
+            item_heap: HeapChoice::Auto,
+            compression: Compression::default(),
         }
     }
 }

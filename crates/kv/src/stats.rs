@@ -5,6 +5,9 @@
 
 use std::fmt::{Arguments, Write as _};
 
+use memory::backend::{self, report};
+
+use crate::persistence;
 use crate::session::Output;
 use crate::{Bucket, Cx, Eviction, Meter};
 
@@ -67,6 +70,13 @@ pub fn gather(
         b"slabs" => slabs(bucket, emit),
         b"sizes" => sizes(bucket, cx, emit),
         b"memory" => memory(bucket, emit),
+        b"defragmenter" => defragmenter(bucket, emit),
+        b"compression" => compression(bucket, emit),
+        b"allocator" => allocator(bucket, emit),
+        b"durability-monitor" => bucket.sync_write_statistics(emit),
+        b"vbucket" => bucket.vbucket_statistics(emit),
+        b"persistence" if persistence::stats::persistence(bucket, cx, emit) => {}
+        b"warmup" => persistence::stats::warm_up(bucket, emit),
         b"sizes_enable" | b"sizes_disable" => {
             emit("sizes_status", format_args!("enabled"));
             return Answer::Entry;
@@ -78,12 +88,12 @@ pub fn gather(
     Answer::List
 }
 
-fn general(bucket: &Bucket, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let connections = cx.node.connections();
     let accounts = bucket.accounts();
     let settings = cx.node.settings();
     emit("pid", format_args!("{}", std::process::id()));
-    emit("uptime", format_args!("{}", cx.now.mono_ms / 1000));
+    emit("uptime", format_args!("{}", cx.now.mono_ms() / 1000));
     emit("time", format_args!("{}", cx.now.unix_s));
     emit("version", format_args!("{}", settings.version));
     emit("pointer_size", format_args!("{}", usize::BITS));
@@ -100,6 +110,7 @@ fn general(bucket: &Bucket, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) 
     emit("hash_bytes", format_args!("{}", accounts.index));
     emit("bytes", format_args!("{}", accounts.payload + accounts.metadata));
     emit("curr_items", format_args!("{}", accounts.items));
+    persistence::stats::known(bucket, cx, emit);
 }
 
 fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
@@ -129,6 +140,7 @@ fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&s
     emit("hash_algorithm", format_args!("rapidhash"));
     emit("bucket", format_args!("{}", bucket.name()));
     emit("vbuckets", format_args!("{}", bucket.vbuckets()));
+    emit("item_heap", format_args!("{}", bucket.settings().item_heap.name()));
     emit("line_bytes_max", format_args!("{}", limits.line_bytes));
 }
 
@@ -184,6 +196,8 @@ fn memory(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
         ("metadata", figures.metadata),
         ("index", figures.index),
         ("allocated", figures.allocated),
+        ("slabs", figures.slabs),
+        ("slots", figures.slots),
         ("in_flight", figures.in_flight),
         ("resident", figures.resident),
         ("budget", figures.budget),
@@ -197,5 +211,63 @@ fn memory(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
         ("total_fragmentation_bytes", figures.resident.saturating_sub(figures.allocated + figures.in_flight)),
     ] {
         emit(name, format_args!("{bytes}"));
+    }
+}
+
+/// What the defragmenter is at, and what there is for it to gain.
+fn defragmenter(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let memory = bucket.memory();
+    let figures = bucket.defragmenter();
+    let state = match (figures.is_on, figures.is_armed) {
+        (false, _) => "off",
+        (true, false) => "disarmed",
+        (true, true) => "armed",
+    };
+    let used = memory.payload + memory.metadata + memory.index;
+    let wasted = memory.resident.saturating_sub(used + memory.in_flight);
+    emit("state", format_args!("{state}"));
+    emit(
+        "fragmentation_percent",
+        format_args!("{:.1}", wasted as f64 * 100.0 / memory.resident.max(1) as f64),
+    );
+    emit("resident", format_args!("{}", memory.resident));
+    emit("used", format_args!("{used}"));
+    emit("recoverable", format_args!("{}", figures.recoverable_bytes));
+    for meter in [
+        Meter::DefragmentedItems,
+        Meter::DefragmentedBytes,
+        Meter::DefragmentationFreed,
+        Meter::DefragmentingUs,
+    ] {
+        emit(meter.name(), format_args!("{}", bucket.meter(meter)));
+    }
+}
+
+/// How many values are compressed, and what that saves.
+fn compression(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let accounts = bucket.accounts();
+    emit("mode", format_args!("{}", bucket.compression().name()));
+    emit("compressed_values", format_args!("{}", accounts.compressed));
+    emit("compressed_bytes", format_args!("{}", accounts.compressed_bytes));
+    emit("inflated_bytes", format_args!("{}", accounts.inflated_bytes));
+    emit("compressor", format_args!("{}", if bucket.is_compressing() { "armed" } else { "disarmed" }));
+    for meter in [Meter::CompressorValues, Meter::CompressorSaved, Meter::CompressorUs] {
+        emit(meter.name(), format_args!("{}", bucket.meter(meter)));
+    }
+}
+
+/// Who allocates, its settings in force, and where the memory of the process and of the bucket's arena is. Walks all arenas, and
+/// the kernel all pages of the process.
+fn allocator(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    emit("allocator", format_args!("{}", backend::version()));
+    for (setting, value) in report::settings() {
+        emit(setting.name(), format_args!("{value}"));
+    }
+    emit("system_thp", format_args!("{}", report::system_thp()));
+    for figure in report::figures() {
+        emit(figure.name, format_args!("{}", figure.value));
+    }
+    for (name, bytes) in bucket.arena_figures() {
+        emit(&format!("bucket_{name}"), format_args!("{bytes}"));
     }
 }

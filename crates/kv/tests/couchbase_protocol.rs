@@ -19,6 +19,7 @@ const NOOP: u8 = 0x0a;
 const APPEND: u8 = 0x0e;
 const TOUCH: u8 = 0x1c;
 const GAT: u8 = 0x1d;
+const SET_VBUCKET: u8 = 0x3d;
 const HELLO: u8 = 0x1f;
 const SASL_AUTH: u8 = 0x21;
 const SASL_STEP: u8 = 0x22;
@@ -26,6 +27,7 @@ const SELECT_BUCKET: u8 = 0x89;
 const OBSERVE_SEQNO: u8 = 0x91;
 const GET_LOCKED: u8 = 0x94;
 const UNLOCK: u8 = 0x95;
+const GET_FAILOVER_LOG: u8 = 0x96;
 const GET_META: u8 = 0xa0;
 const GET_CLUSTER_CONFIG: u8 = 0xb5;
 const GET_COLLECTION_ID: u8 = 0xbb;
@@ -49,9 +51,7 @@ fn log_in(client: &mut Client) {
 /// A client with these features, logged in, on the bucket `default`.
 fn ready(features: &[u16]) -> Client {
     let mut client = Client::couchbase();
-    hello(&mut client, features);
-    log_in(&mut client);
-    assert_eq!(client.ask(frame(SELECT_BUCKET).key(b"default")).status, 0);
+    client.open_bucket(features);
     client
 }
 
@@ -76,7 +76,7 @@ fn hello_grants_what_works_and_nothing_else() {
     let asked: Vec<u16> = (0..0x22).collect();
     let mut granted = hello(&mut client, &asked);
     granted.sort_unstable();
-    assert_eq!(granted, [0x03, 0x04, 0x07, 0x08, 0x0b, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x1d, 0x1e]);
+    assert_eq!(granted, [0x03, 0x04, 0x07, 0x08, 0x0a, 0x0b, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x1d, 0x1e]);
     assert_eq!(client.ask(frame(HELLO).value(b"odd")).status, 4);
 }
 
@@ -450,6 +450,32 @@ fn meta_and_seqnos() {
     assert_eq!((observed.status, observed.body), (0, expected));
     assert_eq!(client.ask(frame(OBSERVE_SEQNO).vbucket(vbucket).value(&[0; 8])).status, 1);
     assert_eq!(client.ask(frame(OBSERVE_SEQNO).vbucket(vbucket).value(&[0; 7])).status, 4);
+}
+
+#[test]
+fn the_failover_log_of_a_vbucket_that_lost_nothing_has_one_entry() {
+    let mut client = ready(&USUAL);
+    let stored = client.ask(set("a", b"1"));
+    let vbucket = (crc32fast::hash(b"a") >> 16) as u16 & 0x3ff;
+    let log = client.ask(frame(GET_FAILOVER_LOG).vbucket(vbucket));
+    assert_eq!((log.status, log.extras.len(), log.key.len()), (0, 0, 0));
+    assert_eq!(log.body, [&stored.extras[..8], &[0; 8]].concat(), "the mutation token's history, from 0 on");
+    assert_ne!(client.ask(frame(GET_FAILOVER_LOG).vbucket(vbucket ^ 1)).body, log.body);
+    assert_eq!(client.ask(frame(GET_FAILOVER_LOG).vbucket(1024)).status, 7);
+    for malformed in [
+        frame(GET_FAILOVER_LOG).key(b"a"),
+        frame(GET_FAILOVER_LOG).extras(&[0]),
+        frame(GET_FAILOVER_LOG).value(b"a"),
+    ] {
+        assert_eq!(client.ask(malformed).status, 4);
+    }
+    // Another vBucket state changes nothing about its histories.
+    assert_eq!(client.ask(frame(SET_VBUCKET).vbucket(vbucket).extras(&[2])).status, 0);
+    assert_eq!(client.ask(frame(GET_FAILOVER_LOG).vbucket(vbucket)).body, log.body);
+    let mut stranger = Client::couchbase();
+    assert_eq!(stranger.ask(frame(GET_FAILOVER_LOG)).status, 0x24);
+    log_in(&mut stranger);
+    assert_eq!(stranger.ask(frame(GET_FAILOVER_LOG)).status, 8);
 }
 
 #[test]

@@ -6,11 +6,16 @@ mod client;
 
 use client::{Client, Frame, frame};
 use proptest::prelude::*;
+use wire::snappy::Compressor;
 
 const QUITS: [u8; 2] = [0x07, 0x17];
 
 fn bytes(len: usize) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..len)
+}
+
+fn block(value: &[u8]) -> Vec<u8> {
+    Compressor::default().compress(value).unwrap().to_vec()
 }
 
 fn extras() -> impl Strategy<Value = Vec<u8>> {
@@ -34,7 +39,13 @@ prop_compose! {
         framing in framing(),
         extras in extras(),
         key in prop_oneof![Just(b"\0key".to_vec()), Just(b"\0other".to_vec()), bytes(8), bytes(300)],
-        value in prop_oneof![Just(b"12".to_vec()), bytes(64), Just(vec![b'x'; 40_000])],
+        value in prop_oneof![
+            Just(b"12".to_vec()),
+            bytes(64),
+            Just(vec![b'x'; 40_000]),
+            Just(block(&[b'x'; 300])),
+            Just(block(&[b'x'; 300_000])),
+        ],
         header in (0u8..8, prop_oneof![Just(0u16), any::<u16>()], prop_oneof![Just(0u64), any::<u64>()]),
     ) -> Frame {
         let (datatype, vbucket, cas) = header;

@@ -2,6 +2,10 @@
 
 use clap::{Parser, Subcommand};
 
+// Of the experiments, `flush` counts what the allocator hands out.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]

@@ -1,13 +1,17 @@
 //! A blocking connection: greets the server, and reads single items back to prove what it stored.
 
-use crate::protocol::{Dialect, Protocol, binary_request, describe};
+use crate::protocol::{Dialect, Protocol, binary_request, describe, resp_command};
 use anyhow::{Context, Result, bail, ensure};
-use std::io::{Read, Write};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How long a single answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// base64 of `Administrator:password`.
+const LOGIN: &str = "QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==";
 
 const OPCODE_HELLO: u8 = 0x1f;
 const OPCODE_SASL_AUTH: u8 = 0x21;
@@ -29,22 +33,26 @@ pub struct Target {
 impl Target {
     /// Opens a connection that is ready for requests.
     pub fn connect(&self) -> Result<TcpStream> {
+        self.connect_with(&[])
+    }
+
+    /// The same with further features of the Couchbase protocol, all of which must be granted.
+    pub fn connect_with(&self, features: &[u16]) -> Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.address, ANSWER_TIMEOUT)
             .with_context(|| format!("connecting to {}", self.address))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         if self.protocol == Protocol::Couchbase {
-            greet(&mut stream, &self.bucket).context("greeting the Couchbase port")?;
+            greet(&mut stream, &self.bucket, features).context("greeting the Couchbase port")?;
         }
         Ok(stream)
     }
 }
 
-fn greet(stream: &mut TcpStream, bucket: &str) -> Result<()> {
-    let features: Vec<u8> = [FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS]
-        .iter()
-        .flat_map(|feature| feature.to_be_bytes())
-        .collect();
+fn greet(stream: &mut TcpStream, bucket: &str, further: &[u16]) -> Result<()> {
+    let features = [FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS];
+    let features: Vec<u8> =
+        features.iter().chain(further).flat_map(|feature| feature.to_be_bytes()).collect();
     let granted = binary_call(stream, OPCODE_HELLO, b"dormouse-lab", &features)?;
     ensure!(granted == features, "HELLO granted {granted:02x?}, asked for {features:02x?}");
     binary_call(stream, OPCODE_SASL_AUTH, b"PLAIN", b"\0Administrator\0password")?;
@@ -52,9 +60,69 @@ fn greet(stream: &mut TcpStream, bucket: &str) -> Result<()> {
     Ok(())
 }
 
+/// The statistics of a memcached port, of one subject.
+pub fn statistics(address: SocketAddr, subject: &str) -> Result<BTreeMap<String, String>> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(format!("stats {subject}\r\n").as_bytes())?;
+    let mut found = BTreeMap::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line?;
+        match line.strip_prefix("STAT ").and_then(|line| line.split_once(' ')) {
+            Some((name, value)) => found.insert(name.to_owned(), value.to_owned()),
+            None if line == "END" => return Ok(found),
+            None => bail!("`stats {subject}` was answered by {line:?}"),
+        };
+    }
+    bail!("`stats {subject}` has no end")
+}
+
+/// One section of what a Redis says of itself.
+pub fn redis_information(address: SocketAddr, section: &str) -> Result<BTreeMap<String, String>> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(&resp_command(&[b"INFO", section.as_bytes()]))?;
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    reader.read_line(&mut head)?;
+    let length = head.trim_end().strip_prefix('$').and_then(|digits| digits.parse::<u64>().ok());
+    let length = length.with_context(|| format!("`INFO {section}` was answered by {head:?}"))?;
+    let mut text = String::new();
+    reader.take(length).read_to_string(&mut text)?;
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+/// One figure of them.
+pub fn figure(statistics: &BTreeMap<String, String>, name: &str) -> Result<u64> {
+    let value = statistics.get(name).with_context(|| format!("the server has no figure {name}"))?;
+    value.parse().with_context(|| format!("{name} is {value:?}"))
+}
+
+/// Changes a bucket over a console, by a form such as `defragmenter=off`.
+pub fn change_bucket(console: SocketAddr, bucket: &str, form: &str) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&console, ANSWER_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    let request = format!(
+        "POST /pools/default/buckets/{bucket} HTTP/1.1\r\nHost: {console}\r\nConnection: close\r\nAuthorization: Basic {LOGIN}\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{form}",
+        form.len()
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 200 "), "`{form}` was answered by {:?}", answer.trim());
+    Ok(())
+}
+
 /// One binary request and the body of its successful answer.
 fn binary_call(stream: &mut TcpStream, opcode: u8, key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
-    stream.write_all(&binary_request(opcode, &[], key, value))?;
+    exchange(stream, &binary_request(opcode, &[], key, value))
+}
+
+/// One binary frame and the body of its successful answer.
+pub fn exchange(stream: &mut TcpStream, frame: &[u8]) -> Result<Vec<u8>> {
+    stream.write_all(frame)?;
     let mut header = [0; 24];
     stream.read_exact(&mut header)?;
     let [_, _, _, _, _, _, status_high, status_low, a, b, c, d, ..] = header;

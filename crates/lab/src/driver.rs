@@ -15,6 +15,7 @@ use crate::os;
 use crate::protocol::{Answer, Dialect, describe};
 use crate::random::Random;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::io::{ErrorKind, Read, Write};
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Longest silence of the server before a run is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Longest time between a batch and its last answer that is told apart.
+const LATENCY_MAX_US: u64 = 60_000_000;
 /// Read at once from one connection; stays in the second-level cache.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
@@ -30,8 +33,23 @@ const SCRATCH_BYTES: usize = 256 * 1024;
 pub enum Items {
     /// Any of the first so many, uniformly.
     Uniform(u32),
+    /// Any of the first so many, uniformly, but no two connections ever write the same: a durable write refuses another one on
+    /// its key.
+    Apart(u32),
     /// Each one from the first to before the second, once. Ends the run by itself.
     Sequence(u32, u32),
+    /// Each of the first two to this power, once, in an order that looks random. Ends the run by itself.
+    Shuffled(u32),
+}
+
+/// Turns a number below two to the power of `bits` into another one, each into one of its own.
+fn shuffle(mut number: u32, bits: u32) -> u32 {
+    for factor in [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d] {
+        number ^= number >> (bits / 2);
+        // An odd factor keeps them apart, and what leaves at the top does not matter below.
+        number = u32::wrapping_mul(number, factor) & ((1 << bits) - 1);
+    }
+    number ^ (number >> (bits / 2))
 }
 
 /// What to send.
@@ -79,6 +97,8 @@ struct Connection {
     unsent: Vec<u8>,
     /// Requests answered since the driver was made.
     answered: u64,
+    /// When the batch left, where that is measured.
+    sent_at: Option<Instant>,
 }
 
 /// The connections and buffers of a load.
@@ -90,6 +110,8 @@ pub struct Driver {
     random: Random,
     scratch: Vec<u8>,
     out: Vec<u8>,
+    /// Microseconds from a batch to its last answer, where they are measured.
+    latencies: Option<Histogram<u64>>,
 }
 
 /// State of one run.
@@ -125,6 +147,7 @@ impl Driver {
                     seen: 0,
                     unsent: Vec::new(),
                     answered: 0,
+                    sent_at: None,
                 })
             })
             .collect::<Result<Vec<_>>>()
@@ -137,7 +160,21 @@ impl Driver {
             random: Random::new(seed),
             scratch: vec![0; SCRATCH_BYTES],
             out: Vec::new(),
+            latencies: None,
         })
+    }
+
+    /// Measures from now on how long each batch takes, which costs two clock readings per batch.
+    pub fn measure_latencies(&mut self) -> Result<()> {
+        self.latencies = Some(Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?);
+        Ok(())
+    }
+
+    /// What was measured since the last call.
+    pub fn take_latencies(&mut self) -> Option<Histogram<u64>> {
+        let taken = self.latencies.clone();
+        self.latencies.iter_mut().for_each(Histogram::reset);
+        taken
     }
 
     /// Requests answered on each connection so far.
@@ -222,6 +259,9 @@ impl Driver {
             run.answered += answered;
             connection.answered += answered;
             if connection.next == connection.batch.len() {
+                if let (Some(latencies), Some(sent_at)) = (&mut self.latencies, connection.sent_at) {
+                    latencies.saturating_record(u64::try_from(sent_at.elapsed().as_micros())?);
+                }
                 return Ok(!self.send_batch(index, run)?);
             }
             // A buffer not filled means an empty socket: the next byte raises a new event.
@@ -233,6 +273,7 @@ impl Driver {
 
     /// Sends the next batch of a connection; `false` if there is none any more.
     fn send_batch(&mut self, index: usize, run: &mut Run) -> Result<bool> {
+        let connections = u32::try_from(self.connections.len())?;
         let connection = self.connections.get_mut(index).context("unknown connection")?;
         connection.batch.clear();
         connection.next = 0;
@@ -245,7 +286,15 @@ impl Driver {
             let draw = self.random.next();
             let item = match run.plan.items {
                 Items::Uniform(items) => Random::below(draw, items),
+                Items::Apart(items) => {
+                    Random::below(draw, (items / connections).max(1)) * connections + u32::try_from(index)?
+                }
                 Items::Sequence(_, end) if run.next_item >= end => break,
+                Items::Shuffled(bits) if run.next_item >= 1 << bits => break,
+                Items::Shuffled(bits) => {
+                    run.next_item += 1;
+                    shuffle(run.next_item - 1, bits)
+                }
                 Items::Sequence(..) => {
                     run.next_item += 1;
                     run.next_item - 1
@@ -260,6 +309,7 @@ impl Driver {
             return Ok(false);
         }
         run.sent += connection.batch.len() as u64;
+        connection.sent_at = self.latencies.as_ref().map(|_| Instant::now());
         connection.send(&self.out)?;
         Ok(true)
     }
@@ -363,6 +413,21 @@ mod tests {
         assert!((40..=48).contains(&outcome.requests), "{}", outcome.requests);
         assert_eq!(per_connection.iter().sum::<u64>(), outcome.requests);
         assert!(outcome.driver_cpu_ns <= outcome.wall_ns + 20_000_000);
+    }
+
+    #[test]
+    fn shuffled_numbers_are_all_there_once_and_in_no_order() {
+        for bits in [4, 11] {
+            let shuffled: Vec<u32> = (0..1 << bits).map(|number| shuffle(number, bits)).collect();
+            let mut sorted = shuffled.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..1 << bits).collect::<Vec<u32>>());
+            if bits == 11 {
+                // Of pairs of neighbours a half lies in the same half.
+                let same = shuffled.windows(2).filter(|pair| pair[0] >> 10 == pair[1] >> 10).count();
+                assert!((800..1250).contains(&same), "{same}");
+            }
+        }
     }
 
     #[test]

@@ -9,14 +9,21 @@
 //! ```
 //!
 //! Servers are reached over their sockets only, so Dormouse and its peers are measured alike. Subjects take turns within a run,
-//! several starts each, because two starts of one configuration differ by several per cent.
+//! several starts each, because two starts of one configuration differ by several per cent. One experiment looks at the engine
+//! itself, in a process of its own: `flush`, whose subject is what a flush allocates.
 
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod allocations;
+mod allocator;
+mod child;
 mod client;
+mod documents;
 mod driver;
 mod experiment;
 mod floor;
+mod look_aside;
 mod machine;
 #[allow(unsafe_code)]
 mod os;
@@ -27,8 +34,10 @@ mod protocol;
 mod random;
 mod report;
 mod statistics;
+mod storage;
 mod strace;
 mod subject;
+mod trace;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -50,12 +59,25 @@ enum Experiment {
     Syscalls(experiment::syscalls::SyscallsArgs),
     /// E6: bytes of memory per item beyond key and value
     Overhead(experiment::overhead::OverheadArgs),
+    /// Hit ratios of caches with equal resident memory, on Zipf's law, beside scans and as it drifts
+    HitRatio(experiment::hit_ratio::HitRatioArgs),
+    /// E2: what memory becomes when values and keys grow, shrink and go away, in both kinds of bucket and both item heaps
+    Fragmentation(experiment::fragmentation::FragmentationArgs),
     /// E3: CPU, wake-ups and memory of a server with nothing to do; fairness over 10,000 connections
     Idle(experiment::idle::IdleArgs),
+    /// E4: memory, CPU and time of one flush of a persistent bucket
+    Flush(experiment::flush::FlushArgs),
+    /// Time until the data of a persistent bucket is served after a start, beside a plain read of its files
+    Warmup(experiment::warmup::WarmupArgs),
     /// Tail latency of small reads, alone and beside a stream of 20 MiB values
     Latency(experiment::latency::LatencyArgs),
     /// E5: OVSDB workloads beside the stock ovsdb-server and its allocators
     Ovsdb(experiment::ovsdb::OvsdbArgs),
+    /// The allocator matrix of E1: metadata_thp x background threads x the system's huge pages
+    Allocators(experiment::allocators::AllocatorsArgs),
+    /// One flush, in a process of its own (started by the experiment)
+    #[command(hide = true)]
+    FlushTrial(experiment::flush::trial::TrialArgs),
     /// The same of the OVSDB workloads
     #[command(hide = true)]
     OvsdbFloor {
@@ -69,6 +91,9 @@ enum Experiment {
         listen: SocketAddr,
         #[arg(long, default_value_t = 256)]
         value_bytes: usize,
+        /// File to which every request is appended and synced before its answer
+        #[arg(long)]
+        journal: Option<PathBuf>,
     },
 }
 
@@ -78,10 +103,18 @@ pub fn run(arguments: LabArgs) -> Result<()> {
         Experiment::Throughput(arguments) => experiment::throughput::run(&arguments),
         Experiment::Syscalls(arguments) => experiment::syscalls::run(&arguments),
         Experiment::Overhead(arguments) => experiment::overhead::run(&arguments),
+        Experiment::HitRatio(arguments) => experiment::hit_ratio::run(&arguments),
+        Experiment::Fragmentation(arguments) => experiment::fragmentation::run(&arguments),
         Experiment::Idle(arguments) => experiment::idle::run(&arguments),
+        Experiment::Flush(arguments) => experiment::flush::run(&arguments),
+        Experiment::FlushTrial(arguments) => experiment::flush::trial::run(&arguments),
+        Experiment::Warmup(arguments) => experiment::warmup::run(&arguments),
         Experiment::Latency(arguments) => experiment::latency::run(&arguments),
+        Experiment::Allocators(arguments) => experiment::allocators::run(&arguments),
         Experiment::Ovsdb(arguments) => experiment::ovsdb::run(&arguments),
         Experiment::OvsdbFloor { socket } => ovsdb::floor::serve(&socket),
-        Experiment::Floor { listen, value_bytes } => floor::serve(listen, value_bytes),
+        Experiment::Floor { listen, value_bytes, journal } => {
+            floor::serve(listen, value_bytes, journal.as_deref())
+        }
     }
 }

@@ -4,6 +4,9 @@ use crate::os;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// Settings of the machine that change figures.
@@ -62,26 +65,59 @@ impl Machine {
 }
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+/// Waits for the end of its input, then writes its first argument into the file that the second names.
+const KEEPER: &str = r#"read -r _; echo "$0" >"$1""#;
 
-/// Huge page mode of the system for the length of a run; the former one returns when this is dropped.
+/// Huge page mode of the system for the length of a run; the former one returns when this is dropped, and also when this process is
+/// interrupted or killed.
+///
+/// A child keeps the former mode. Its input is a pipe whose other end is here, so it learns of the end of this process, however that
+/// comes; and it has a process group of its own, which Ctrl-C does not reach.
 pub struct HugePageMode {
-    former: String,
+    path: PathBuf,
+    keeper: Child,
 }
 
 impl HugePageMode {
-    /// Sets `always`, `madvise` or `never`, which needs a privilege.
-    pub fn set(mode: &str) -> Result<Self> {
-        let modes = first_line(HUGE_PAGES);
-        let former = chosen(&modes).context("the system tells no huge page mode")?.to_owned();
-        fs::write(HUGE_PAGES, mode).with_context(|| format!("setting the huge page mode to {mode}"))?;
-        Ok(Self { former })
+    /// Makes sure that the mode in force returns; needs the privilege to set it.
+    pub fn keep() -> Result<Self> {
+        Self::keep_at(Path::new(HUGE_PAGES))
+    }
+
+    fn keep_at(path: &Path) -> Result<Self> {
+        let modes = fs::read_to_string(path).unwrap_or_default();
+        let former = chosen(&modes).context("the system tells no huge page mode")?;
+        // Changes nothing, but tells whether it may be changed.
+        fs::write(path, former).context("setting the system's huge page mode")?;
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, former])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("starting what puts the huge page mode back")?;
+        Ok(Self { path: path.to_owned(), keeper })
+    }
+
+    /// Sets `always`, `madvise` or `never`.
+    pub fn set(&self, mode: &str) -> Result<()> {
+        fs::write(&self.path, mode).with_context(|| format!("setting the huge page mode to {mode}"))
     }
 }
 
 impl Drop for HugePageMode {
     fn drop(&mut self) {
-        let _it_could_be_set_before = fs::write(HUGE_PAGES, &self.former);
+        drop(self.keeper.stdin.take());
+        let _it_ends_by_itself = self.keeper.wait();
     }
+}
+
+/// The system's huge page mode now.
+pub fn huge_page_mode() -> Option<&'static str> {
+    let modes = first_line(HUGE_PAGES);
+    let now = chosen(&modes)?;
+    ["always", "madvise", "never"].into_iter().find(|mode| *mode == now)
 }
 
 /// The word in brackets.
@@ -172,6 +208,18 @@ mod tests {
     fn the_chosen_mode_is_in_brackets() {
         assert_eq!(chosen("always [madvise] never"), Some("madvise"));
         assert_eq!(chosen("unknown"), None);
+    }
+
+    #[test]
+    fn the_former_mode_returns_when_the_pipe_to_its_keeper_ends() {
+        let path = std::env::temp_dir().join(format!("dormouse-lab-huge-pages-{}", std::process::id()));
+        fs::write(&path, "always [madvise] never\n").unwrap();
+        let mode = HugePageMode::keep_at(&path).unwrap();
+        mode.set("always").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "always");
+        drop(mode);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "madvise\n");
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -12,8 +12,12 @@ use std::time::Duration;
 /// How a server under test is placed: the same for every subject of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
-    /// The only core its threads may use.
+    /// The core its threads may use.
     pub core: usize,
+    /// A second one, where two are under test.
+    pub further_core: Option<usize>,
+    /// Its process gets no huge pages, whatever the system's mode is.
+    pub without_huge_pages: bool,
     /// Nice value asked for; where it is refused the child runs at the priority it inherits.
     pub nice: i32,
 }
@@ -22,11 +26,11 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn set_of(core: usize) -> libc::cpu_set_t {
+fn set_of(cores: impl IntoIterator<Item = usize>) -> libc::cpu_set_t {
     // SAFETY: cpu_set_t is a plain bit array, for which all zeroes is the empty set; CPU_SET bounds-checks `core`.
     unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
-        libc::CPU_SET(core, &mut set);
+        cores.into_iter().for_each(|core| libc::CPU_SET(core, &mut set));
         set
     }
 }
@@ -43,7 +47,7 @@ pub fn allowed_cores() -> io::Result<Vec<usize>> {
 
 /// Pins the calling thread to one core.
 pub fn pin_thread(core: usize) -> io::Result<()> {
-    let set = set_of(core);
+    let set = set_of([core]);
     // SAFETY: `set` outlives the call, and its size is passed along.
     check(unsafe { libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set) })
 }
@@ -104,6 +108,12 @@ pub fn ticks_per_second() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1)
 }
 
+/// Bytes of a page of memory.
+pub fn page_bytes() -> u64 {
+    // SAFETY: no pointers.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// Raises the limit of open files as far as allowed and returns it.
 pub fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -136,6 +146,13 @@ pub fn interval_timer(interval: Duration) -> io::Result<OwnedFd> {
     Ok(timer)
 }
 
+/// Makes the kernel forget the pages it has cached of an open file, as far as they are on disk.
+pub fn forget_cached(file: RawFd) -> io::Result<()> {
+    // SAFETY: no pointers; a length of 0 means to the end.
+    let error = unsafe { libc::posix_fadvise(file, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
 /// Sends a signal to one process.
 pub fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
@@ -145,12 +162,15 @@ pub fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
 
 /// Prepares a command so that its process runs where `placement` says and dies with the lab.
 pub fn place(command: &mut Command, placement: Placement) {
-    let set = set_of(placement.core);
-    // SAFETY: between fork and exec only three async-signal-safe system calls are made, on values copied into the
+    let set = set_of([placement.core].into_iter().chain(placement.further_core));
+    // SAFETY: between fork and exec only a few async-signal-safe system calls are made, on values copied into the
     // closure; nothing allocates and no lock is taken.
     unsafe {
         command.pre_exec(move || {
             check(libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set))?;
+            if placement.without_huge_pages {
+                check(libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0))?;
+            }
             let _priority_may_be_refused = libc::setpriority(libc::PRIO_PROCESS, 0, placement.nice);
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))
         });
@@ -173,12 +193,13 @@ mod tests {
     }
 
     #[test]
-    fn a_placed_child_may_use_its_core_only() {
+    fn a_placed_child_may_use_its_core_only_and_no_huge_pages_where_told_so() {
         let core = *allowed_cores().unwrap().last().unwrap();
         let mut command = Command::new("grep");
-        command.args(["Cpus_allowed_list", "/proc/self/status"]);
-        place(&mut command, Placement { core, nice: 0 });
+        command.args(["-E", "^(Cpus_allowed_list|THP_enabled)", "/proc/self/status"]);
+        place(&mut command, Placement { core, further_core: None, without_huge_pages: true, nice: 0 });
         let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        assert_eq!(text.split_whitespace().last(), Some(core.to_string().as_str()));
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(words, ["THP_enabled:", "0", "Cpus_allowed_list:", &core.to_string()]);
     }
 }

@@ -1,7 +1,7 @@
-//! Small reads on a schedule, each timed: what a client feels that does not ask faster because it is answered faster.
+//! Small requests on a schedule, each timed: what a client feels that does not ask faster because it is answered faster.
 //!
 //! ```text
-//! tick every interval ──> idle connection? ──yes──> GET, timed from now
+//! tick every interval ──> idle connection? ──yes──> GET (or GET and SET in turn), timed from now
 //!                              └──no──> queue, timed from its tick: a stall is charged to all it delays
 //! ```
 //!
@@ -27,6 +27,34 @@ const TICK: Token = Token(usize::MAX);
 /// Shortest and longest time told apart.
 const LATENCY_NS: (u64, u64) = (100, 60_000_000_000);
 
+/// Nanoseconds that requests took.
+pub struct Times {
+    /// Reads.
+    pub gets: Histogram<u64>,
+    /// Writes.
+    pub sets: Histogram<u64>,
+}
+
+impl Times {
+    /// None yet.
+    pub fn new() -> Result<Self> {
+        Ok(Self { gets: histogram()?, sets: histogram()? })
+    }
+
+    fn record(&mut self, request: Request) {
+        let times = if request.is_read { &mut self.gets } else { &mut self.sets };
+        times.saturating_record(u64::try_from(request.since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+/// A request that is due.
+#[derive(Clone, Copy)]
+struct Request {
+    /// When it should have left.
+    since: Instant,
+    is_read: bool,
+}
+
 /// An empty histogram of nanoseconds.
 pub fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(LATENCY_NS.0, LATENCY_NS.1, 3)?)
@@ -34,8 +62,7 @@ pub fn histogram() -> Result<Histogram<u64>> {
 
 struct Connection {
     stream: TcpStream,
-    /// When the request in flight should have left.
-    since: Option<Instant>,
+    in_flight: Option<Request>,
     seen: usize,
 }
 
@@ -46,6 +73,9 @@ pub struct Prober {
     idle: VecDeque<usize>,
     dialect: Dialect,
     items: u32,
+    /// Every other request is a write.
+    writes: bool,
+    asked: u64,
     random: Random,
     request: Vec<u8>,
     input: Vec<u8>,
@@ -61,30 +91,37 @@ impl Prober {
                 stream.set_nonblocking(true)?;
                 let mut stream = TcpStream::from_std(stream);
                 poll.registry().register(&mut stream, Token(index), Interest::READABLE)?;
-                Ok(Connection { stream, since: None, seen: 0 })
+                Ok(Connection { stream, in_flight: None, seen: 0 })
             })
             .collect::<Result<Vec<_>>>()?;
         let idle = (0..connections.len()).collect();
-        let input = vec![0; dialect.get.answer.length + 1];
+        let input = vec![0; dialect.get.answer.length.max(dialect.set.answer.length) + 1];
         Ok(Self {
             poll,
             connections,
             idle,
             dialect,
             items,
+            writes: false,
+            asked: 0,
             random: Random::new(11),
             request: Vec::new(),
             input,
         })
     }
 
-    /// Asks once per interval for a while and returns the times in nanoseconds.
-    pub fn probe(&mut self, interval: Duration, length: Duration) -> Result<Histogram<u64>> {
-        let mut latencies = histogram()?;
+    /// Makes every other request a write from now on.
+    pub fn write_too(&mut self) {
+        self.writes = true;
+    }
+
+    /// Asks once per interval for a while.
+    pub fn probe(&mut self, interval: Duration, length: Duration) -> Result<Times> {
+        let mut times = Times::new()?;
         let mut timer = File::from(os::interval_timer(interval)?);
         self.poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TICK, Interest::READABLE)?;
         let mut events = Events::with_capacity(256);
-        let mut waiting: VecDeque<Instant> = VecDeque::new();
+        let mut waiting: VecDeque<Request> = VecDeque::new();
         let start = Instant::now();
         while start.elapsed() < length {
             if let Err(error) = self.poll.poll(&mut events, None)
@@ -96,56 +133,61 @@ impl Prober {
                 if event.token() == TICK {
                     let mut ticks = [0; 8];
                     timer.read_exact(&mut ticks)?;
-                    let now = Instant::now();
-                    waiting.extend((0..u64::from_ne_bytes(ticks)).map(|_| now));
+                    let since = Instant::now();
+                    for _ in 0..u64::from_ne_bytes(ticks) {
+                        let is_read = !self.writes || self.asked.is_multiple_of(2);
+                        waiting.push_back(Request { since, is_read });
+                        self.asked += 1;
+                    }
                 } else {
-                    self.answered(event.token().0, &mut latencies)?;
+                    self.answered(event.token().0, &mut times)?;
                 }
             }
             while !waiting.is_empty()
                 && let Some(index) = self.idle.pop_front()
             {
-                let since = waiting.pop_front().context("nothing waits")?;
-                self.ask(index, since)?;
+                let request = waiting.pop_front().context("nothing waits")?;
+                self.ask(index, request)?;
             }
         }
         self.poll.registry().deregister(&mut SourceFd(&timer.as_raw_fd()))?;
-        for since in waiting {
-            record(&mut latencies, since);
+        for request in waiting {
+            times.record(request);
         }
-        self.drain(&mut events, &mut latencies)?;
-        Ok(latencies)
+        self.drain(&mut events, &mut times)?;
+        Ok(times)
     }
 
     /// Takes the answers still due, so that the next probe begins with idle connections.
-    fn drain(&mut self, events: &mut Events, latencies: &mut Histogram<u64>) -> Result<()> {
+    fn drain(&mut self, events: &mut Events, times: &mut Times) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.idle.len() < self.connections.len() {
             if Instant::now() > deadline {
-                bail!("small reads without an answer after 30 s");
+                bail!("small requests without an answer after 30 s");
             }
             self.poll.poll(events, Some(Duration::from_secs(1)))?;
             for event in &*events {
-                self.answered(event.token().0, latencies)?;
+                self.answered(event.token().0, times)?;
             }
         }
         Ok(())
     }
 
-    fn ask(&mut self, index: usize, since: Instant) -> Result<()> {
+    fn ask(&mut self, index: usize, request: Request) -> Result<()> {
         let connection = self.connections.get_mut(index).context("unknown connection")?;
         self.request.clear();
-        self.dialect.get.write(Random::below(self.random.next(), self.items), &mut self.request);
-        connection.since = Some(since);
-        connection.stream.write_all(&self.request).context("sending a small read")
+        let template = if request.is_read { &self.dialect.get } else { &self.dialect.set };
+        template.write(Random::below(self.random.next(), self.items), &mut self.request);
+        connection.in_flight = Some(request);
+        connection.stream.write_all(&self.request).context("sending a small request")
     }
 
-    fn answered(&mut self, index: usize, latencies: &mut Histogram<u64>) -> Result<()> {
+    fn answered(&mut self, index: usize, times: &mut Times) -> Result<()> {
         let connection = self.connections.get_mut(index).context("unknown connection")?;
-        let answer = &self.dialect.get.answer;
-        let Some(since) = connection.since else { return Ok(()) };
+        let Some(request) = connection.in_flight else { return Ok(()) };
+        let answer = if request.is_read { &self.dialect.get.answer } else { &self.dialect.set.answer };
         let count = match connection.stream.read(self.input.get_mut(connection.seen..).unwrap_or_default()) {
-            Ok(0) => bail!("the server closed a connection of small reads"),
+            Ok(0) => bail!("the server closed a connection of small requests"),
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -155,20 +197,16 @@ impl Prober {
         let known = due.len().min(count);
         connection.seen += count;
         if got.get(..known) != due.get(..known) || connection.seen > answer.length {
-            bail!("a small read was answered by {}", describe(got));
+            bail!("a small request was answered by {}", describe(got));
         }
         if connection.seen == answer.length {
-            record(latencies, since);
-            connection.since = None;
+            times.record(request);
+            connection.in_flight = None;
             connection.seen = 0;
             self.idle.push_back(index);
         }
         Ok(())
     }
-}
-
-fn record(latencies: &mut Histogram<u64>, since: Instant) {
-    latencies.saturating_record(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
 }
 
 #[cfg(test)]
@@ -202,7 +240,7 @@ mod tests {
         let shape = Shape { key_bytes: 10, value_bytes: 3 };
         let dialect = Dialect::new(Protocol::MemcachedText, shape, 1).unwrap();
         let mut prober = Prober::new(&target, dialect, 1, 10).unwrap();
-        let times = prober.probe(Duration::from_millis(2), Duration::from_millis(500)).unwrap();
+        let times = prober.probe(Duration::from_millis(2), Duration::from_millis(500)).unwrap().gets;
         let delayed = times.count_between(20_000_000, u64::MAX);
         assert!((60..=200).contains(&delayed), "{delayed} of {}", times.len());
         assert!(times.max() >= 190_000_000);

@@ -60,6 +60,13 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
+/// Resident size of a process, read at a cost that allows to do so often.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).context("reading statm")?;
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.context("unexpected form of /proc/PID/statm")? * os::page_bytes())
+}
+
 /// Reads user and system time of a process.
 pub fn cpu_split(pid: u32) -> Result<CpuSplit> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("reading stat")?;

@@ -10,7 +10,8 @@
 //! ```
 
 use crate::random::Random;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
 use serde::Serialize;
 
 /// Digits of a key that change from item to item, and of the stamp in its value.
@@ -22,7 +23,12 @@ const VBUCKETS: u32 = 1024;
 
 const OPCODE_GET: u8 = 0x00;
 const OPCODE_SET: u8 = 0x01;
+const OPCODE_DELETE: u8 = 0x04;
 const HEADER: usize = 24;
+/// Magic of a request whose key's length leaves a byte to the length of framing extras.
+pub const MAGIC_WITH_FRAMING: u8 = 0x08;
+/// Framing extra of a durability level without a timeout: id 1, one byte.
+const DURABILITY_FRAME: u8 = 0x11;
 
 /// Language of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -36,6 +42,30 @@ pub enum Protocol {
     Resp,
     /// Couchbase's key-value protocol with collections: keys carry a collection id, requests a vBucket.
     Couchbase,
+}
+
+/// How durable a write must be before it is answered, by its number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[value(rename_all = "camelCase")]
+pub enum Level {
+    /// In the memory of a majority of the vBucket's chain.
+    Majority = 1,
+    /// The same, and on the disk of the active.
+    MajorityAndPersistToActive = 2,
+    /// On the disks of a majority.
+    PersistToMajority = 3,
+}
+
+impl Level {
+    /// Its name, as the SDKs spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Majority => "majority",
+            Self::MajorityAndPersistToActive => "majorityAndPersistToActive",
+            Self::PersistToMajority => "persistToMajority",
+        }
+    }
 }
 
 /// Sizes of the items of a load.
@@ -64,6 +94,22 @@ pub struct Answer {
     /// Where in the answer the value begins (reads only).
     pub value_at: usize,
 }
+
+/// What an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// It is the one its request must be answered with.
+    Success,
+    /// There is no such item.
+    Missing,
+    /// It was not done.
+    Refused,
+}
+
+/// How a read of an item that is not there is answered in the languages of lines.
+const MISSING: [&[u8]; 2] = [b"END\r\n", b"$-1\r\n"];
+/// How errors begin there.
+const ERRORS: [&[u8]; 2] = [b"SERVER_ERROR ", b"-"];
 
 /// One kind of request, ready but for its key.
 #[derive(Clone, Debug)]
@@ -111,6 +157,34 @@ impl Dialect {
         Ok(Self { get, set, shape })
     }
 
+    /// The same over the Couchbase protocol with writes that are answered when they are durable to this degree, or
+    /// ambiguously after the server's default timeout.
+    pub fn durable(shape: Shape, seed: u64, level: Level) -> Result<Self> {
+        let mut dialect = Self::new(Protocol::Couchbase, shape, seed)?;
+        dialect.set.demand(level);
+        Ok(dialect)
+    }
+
+    /// Whether the answer to a read holds the value of item `index`, as far as its stamp tells.
+    pub fn is_of(&self, index: u32, answer: &[u8]) -> bool {
+        let value = answer.get(self.get.answer.value_at..).unwrap_or_default();
+        self.shape.value_bytes < DIGITS || value.starts_with(&digits(index))
+    }
+
+    /// The same over memcached's binary protocol with deletes in the place of writes: the item must be there.
+    pub fn deleting(shape: Shape, seed: u64) -> Result<Self> {
+        let mut dialect = Self::new(Protocol::MemcachedBinary, shape, seed)?;
+        let bytes = binary_request(OPCODE_DELETE, &[], &vec![b'0'; shape.key_bytes], &[]);
+        dialect.set = Template {
+            digits_at: bytes.len() - DIGITS,
+            bytes: bytes.into(),
+            stamp_at: None,
+            vbucket_state: None,
+            answer: binary_answer(OPCODE_DELETE, 0, 0),
+        };
+        Ok(dialect)
+    }
+
     /// The value item `index` must have.
     pub fn value_of(&self, index: u32) -> Vec<u8> {
         let mut request = Vec::new();
@@ -121,6 +195,23 @@ impl Dialect {
 }
 
 impl Template {
+    /// Puts the framing extra of a durability level before the others.
+    fn demand(&mut self, level: Level) {
+        let extra = [DURABILITY_FRAME, level as u8];
+        let mut bytes = self.bytes.to_vec();
+        // The key's length loses its upper byte to that of the framing extras.
+        if let [magic, _, extras_length, _, _, _, _, _, a, b, c, d, ..] = &mut *bytes {
+            *magic = MAGIC_WITH_FRAMING;
+            *extras_length = extra.len() as u8;
+            let body = u32::from_be_bytes([*a, *b, *c, *d]) + extra.len() as u32;
+            [*a, *b, *c, *d] = body.to_be_bytes();
+        }
+        bytes.splice(HEADER..HEADER, extra);
+        self.bytes = bytes.into();
+        self.digits_at += extra.len();
+        self.stamp_at = self.stamp_at.map(|at| at + extra.len());
+    }
+
     /// Appends the request for item `index`.
     #[inline]
     pub fn write(&self, index: u32, out: &mut Vec<u8>) {
@@ -139,9 +230,37 @@ impl Template {
         }
     }
 
+    /// What the answer at the beginning of `bytes` says, and its length, of which less may be there; `None` while that cannot be
+    /// told.
+    pub fn answered(&self, bytes: &[u8]) -> Result<Option<(Answered, usize)>> {
+        let prefix = bytes.get(..self.answer.prefix.len().min(bytes.len())).unwrap_or_default();
+        if self.answer.prefix.starts_with(prefix) {
+            let is_told = prefix.len() == self.answer.prefix.len();
+            return Ok(is_told.then_some((Answered::Success, self.answer.length)));
+        }
+        if let [0x81, ..] = *self.answer.prefix {
+            return match *bytes {
+                [0x81, _, _, _, _, _, high, low, a, b, c, d, ..] if (high, low) != (0, 0) => {
+                    let answered = if (high, low) == (0, 1) { Answered::Missing } else { Answered::Refused };
+                    Ok(Some((answered, HEADER + u32::from_be_bytes([a, b, c, d]) as usize)))
+                }
+                [0x81, ..] if bytes.len() < HEADER => Ok(None),
+                _ => bail!("unexpected {}", describe(bytes)),
+            };
+        }
+        let Some(line) = bytes.windows(2).position(|pair| pair == b"\r\n").map(|at| at + 2) else {
+            return Ok(None);
+        };
+        if MISSING.iter().any(|missing| bytes.starts_with(missing)) {
+            return Ok(Some((Answered::Missing, line)));
+        }
+        ensure!(ERRORS.iter().any(|error| bytes.starts_with(error)), "unexpected {}", describe(bytes));
+        Ok(Some((Answered::Refused, line)))
+    }
+
     /// Bytes behind the value.
     fn value_tail(&self) -> usize {
-        if self.bytes.first().is_some_and(|&byte| byte == 0x80) { 0 } else { 2 }
+        if matches!(self.bytes.first(), Some(&(0x80 | MAGIC_WITH_FRAMING))) { 0 } else { 2 }
     }
 }
 
@@ -324,7 +443,8 @@ fn resp_set(key: &[u8], value: &[u8]) -> Template {
     }
 }
 
-fn resp_command(words: &[&[u8]]) -> Vec<u8> {
+/// Encodes a request of Redis' protocol.
+pub fn resp_command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -393,6 +513,14 @@ mod tests {
     }
 
     #[test]
+    fn a_delete_is_a_key() {
+        let delete = request(&Dialect::deleting(SHAPE, 1).unwrap().set, 42);
+        assert_eq!(delete.len(), 24 + 24);
+        assert_eq!((delete[1], &delete[2..4], &delete[8..12]), (4, &[0, 24][..], &24u32.to_be_bytes()[..]));
+        assert_eq!(&delete[24..], b"000000000000000000000042");
+    }
+
+    #[test]
     fn couchbase_keys_carry_collection_and_vbucket() {
         let dialect = Dialect::new(Protocol::Couchbase, SHAPE, 1).unwrap();
         for index in [0, 1, 12_345_678] {
@@ -408,6 +536,52 @@ mod tests {
             }
             let vbucket = ((!crc >> 16) & 0x7fff) % 1024;
             assert_eq!(u32::from(u16::from_be_bytes([get[6], get[7]])), vbucket);
+        }
+    }
+
+    #[test]
+    fn a_durable_write_is_the_plain_one_with_a_framing_extra() {
+        let plain = request(&Dialect::new(Protocol::Couchbase, SHAPE, 1).unwrap().set, 42);
+        let dialect = Dialect::durable(SHAPE, 1, Level::PersistToMajority).unwrap();
+        let durable = request(&dialect.set, 42);
+        assert_eq!(durable[..4], [0x08, 1, 2, 25]);
+        assert_eq!(durable[4..8], plain[4..8]);
+        assert_eq!(durable[8..12], (8u32 + 25 + 16 + 2).to_be_bytes());
+        assert_eq!(durable[24..26], [0x11, 3]);
+        assert_eq!(durable[26..], plain[24..]);
+        assert_eq!(dialect.value_of(42).len(), 16);
+    }
+
+    #[test]
+    fn answers_are_told_apart_as_soon_as_they_can_be() {
+        for (protocol, found, missing, refused) in [
+            (
+                Protocol::MemcachedText,
+                &b"VALUE 000000000000000000000007 0 16\r\n00000007abcdefgh\r\nEND\r\n"[..],
+                &b"END\r\n"[..],
+                &b"SERVER_ERROR out of memory storing object\r\n"[..],
+            ),
+            (Protocol::Resp, b"$16\r\n00000007abcdefgh\r\n", b"$-1\r\n", b"-OOM no room\r\n"),
+            (
+                Protocol::MemcachedBinary,
+                b"\x81\0\0\0\x04\0\0\0\0\0\0\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x0000000007abcdefgh",
+                b"\x81\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0no",
+                b"\x81\0\0\0\0\0\0\x82\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0no",
+            ),
+        ] {
+            let dialect = Dialect::new(protocol, SHAPE, 1).unwrap();
+            let cases =
+                [(Answered::Success, found), (Answered::Missing, missing), (Answered::Refused, refused)];
+            for (answered, bytes) in cases {
+                for length in 0..=bytes.len() {
+                    let told = dialect.get.answered(&bytes[..length]).unwrap();
+                    assert!(told.is_none_or(|told| told == (answered, bytes.len())), "{told:?}");
+                }
+                let told = dialect.get.answered(&[bytes, bytes].concat()).unwrap();
+                assert_eq!(told, Some((answered, bytes.len())), "{protocol:?}");
+            }
+            assert!(dialect.is_of(7, found) && !dialect.is_of(8, found));
+            assert!(dialect.get.answered(b"nonsense\r\n").is_err());
         }
     }
 

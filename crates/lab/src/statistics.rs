@@ -37,6 +37,58 @@ impl Spread {
     }
 }
 
+/// A mean, and the interval it lies in by Student's distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// Mean of the samples.
+    pub mean: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Of samples that do not depend on each other; covers the true mean with this confidence, such as 0.95. `None` for less than two.
+    pub fn of(samples: &[f64], confidence: f64) -> Option<Self> {
+        let count = samples.len() as f64;
+        let freedom = samples.len().checked_sub(1).filter(|&freedom| freedom > 0)?;
+        let mean = samples.iter().sum::<f64>() / count;
+        let variance = samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / freedom as f64;
+        let half = student(freedom, confidence) * (variance / count).sqrt();
+        Some(Self { mean, low: mean - half, high: mean + half })
+    }
+
+    /// The same of another scale, by a function that rises.
+    pub fn map(self, scale: impl Fn(f64) -> f64) -> Self {
+        Self { mean: scale(self.mean), low: scale(self.low), high: scale(self.high) }
+    }
+
+    /// Whether the true mean can be told from zero.
+    pub fn excludes_zero(&self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+}
+
+/// The bound that the size of a variable of Student's distribution keeps with this probability. The angle whose tangent is the
+/// variable over the root of the degrees of freedom has a density of cosine to their power less one, which is summed up here.
+fn student(freedom: usize, probability: f64) -> f64 {
+    const STEPS: u32 = 100_000;
+    let width = std::f64::consts::FRAC_PI_2 / f64::from(STEPS);
+    let density = |step: u32| ((f64::from(step) + 0.5) * width).cos().powf(freedom as f64 - 1.0);
+    let wanted = (0..STEPS).map(density).sum::<f64>() * probability;
+    let mut sum = 0.0;
+    for step in 0..STEPS {
+        let next = sum + density(step);
+        if next >= wanted {
+            let angle = (f64::from(step) + (wanted - sum) / (next - sum)) * width;
+            return angle.tan() * (freedom as f64).sqrt();
+        }
+        sum = next;
+    }
+    f64::INFINITY
+}
+
 /// Median of samples; `None` where there are none.
 pub fn median(samples: &[f64]) -> Option<f64> {
     let mut sorted = samples.to_vec();
@@ -63,6 +115,25 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
         assert!(Spread::of(&[]).is_none());
+    }
+
+    #[test]
+    fn bounds_of_students_distribution() {
+        for (freedom, probability, bound) in
+            [(1, 0.95, 12.706), (2, 0.95, 4.303), (10, 0.95, 2.228), (30, 0.99, 2.750), (17, 0.995, 3.222)]
+        {
+            let found = student(freedom, probability);
+            assert!((found - bound).abs() < 0.001, "{freedom} {probability}: {found}");
+        }
+    }
+
+    #[test]
+    fn an_interval_excludes_zero_when_its_samples_agree() {
+        let agreeing = Interval::of(&[1.0, 1.1, 0.9], 0.95).unwrap();
+        assert!(agreeing.excludes_zero() && (agreeing.high - agreeing.mean - 0.2484).abs() < 0.001);
+        assert!(!Interval::of(&[1.0, -0.5, 0.9], 0.95).unwrap().excludes_zero());
+        assert_eq!(Interval::of(&[1.0], 0.95), None);
+        assert!(agreeing.map(|value| -1.0 / value).excludes_zero());
     }
 
     #[test]

@@ -1,20 +1,26 @@
 //! The servers under test: found, started as child processes on one core, told apart from each other, and stopped.
 
+use crate::allocator;
+use crate::child::{self, find_program, version_of};
 use crate::client::Target;
-use crate::os::{self, Placement};
+use crate::os::Placement;
 use crate::protocol::Protocol;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+const START_LOOK: Duration = Duration::from_millis(10);
+/// A persistent bucket is made with a few syncs.
+const START_TIMEOUT_PER_BUCKET: Duration = Duration::from_millis(200);
+/// Dormouse writes there where it listens.
+const ENDPOINTS: &str = "endpoints.json";
+const CONFIGURATION: &str = "node.toml";
+const POLLING: &str = "[node]\ndurability_timeout_mode = \"polling\"\n";
 /// Bucket every load goes to.
 pub const BUCKET: &str = "default";
 
@@ -24,6 +30,10 @@ pub const BUCKET: &str = "default";
 pub enum Kind {
     /// The program this lab belongs to.
     Dormouse,
+    /// The same with items in slabs from the first one on.
+    DormouseSlab,
+    /// The same with each item a block.
+    DormouseBlock,
     /// memcached.
     Memcached,
     /// Redis.
@@ -39,10 +49,26 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Dormouse => "dormouse",
+            Self::DormouseSlab => "dormouse-slab",
+            Self::DormouseBlock => "dormouse-block",
             Self::Memcached => "memcached",
             Self::Redis => "redis",
             Self::Valkey => "valkey",
             Self::Floor => "floor",
+        }
+    }
+
+    /// Whether it is a Dormouse, however its items lie.
+    pub fn is_dormouse(self) -> bool {
+        matches!(self, Self::Dormouse | Self::DormouseSlab | Self::DormouseBlock)
+    }
+
+    /// Where a Dormouse is told to keep its items.
+    fn item_heap(self) -> Option<&'static str> {
+        match self {
+            Self::DormouseSlab => Some("slab"),
+            Self::DormouseBlock => Some("block"),
+            _ => None,
         }
     }
 }
@@ -50,15 +76,19 @@ impl Kind {
 /// A server that can be started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Subject {
+    /// Its name in tables and options.
+    pub name: String,
     /// Which server.
     pub kind: Kind,
     /// Its program.
     pub program: PathBuf,
+    /// Library that replaces its allocator.
+    pub preload: Option<PathBuf>,
     /// What the program says of itself.
     pub version: String,
     /// Language the load speaks to it.
     pub protocol: Protocol,
-    /// Further arguments (Dormouse only).
+    /// Further arguments (Dormouse, Redis and Valkey).
     pub extra: Vec<String>,
 }
 
@@ -67,6 +97,8 @@ pub struct Subject {
 pub struct Start {
     /// Core and priority.
     pub placement: Placement,
+    /// Workers (Dormouse only).
+    pub workers: usize,
     /// Memory its data may take.
     pub memory_bytes: u64,
     /// Connections it must accept.
@@ -79,6 +111,18 @@ pub struct Start {
     pub further_buckets: usize,
     /// Memory budget of each bucket if there are several.
     pub bucket_bytes: u64,
+    /// What is written must be kept: persistent buckets; Redis and Valkey append to a file and sync it before each answer.
+    pub durable: bool,
+    /// Directory of what is kept, which outlives the server; otherwise it has one of its own.
+    pub data: Option<PathBuf>,
+    /// Where the server's own directory is made, if not among the system's temporary ones.
+    pub parent: Option<PathBuf>,
+    /// Dormouse looks for overdue durable writes all the time, instead of when one is due.
+    pub polls: bool,
+    /// `memory_bytes` is a limit, and what does not fit goes (Redis and Valkey: by this policy; the others have one only).
+    pub eviction: Option<&'static str>,
+    /// What else a Dormouse is told in its configuration.
+    pub configuration: String,
 }
 
 impl Start {
@@ -86,50 +130,66 @@ impl Start {
     pub fn new(placement: Placement, memory_bytes: u64) -> Self {
         Self {
             placement,
+            workers: 1,
             memory_bytes,
             connections: 1000,
             value_bytes: 256,
             value_bytes_max: 1024 * 1024,
             further_buckets: 0,
             bucket_bytes: memory_bytes,
+            durable: false,
+            data: None,
+            parent: None,
+            polls: false,
+            eviction: None,
+            configuration: String::new(),
         }
+    }
+
+    /// Names of the buckets (Dormouse only).
+    fn buckets(&self) -> impl Iterator<Item = String> {
+        let further = (0..self.further_buckets).map(|number| format!("bucket-{number}"));
+        std::iter::once(BUCKET.to_owned()).chain(further)
+    }
+
+    fn bucket_kind(&self) -> &'static str {
+        if self.durable { "persistent" } else { "ephemeral" }
     }
 }
 
 /// A running server; killed when dropped.
 pub struct Server {
-    child: Child,
-    directory: PathBuf,
+    child: child::Server,
     /// Its process.
     pub pid: u32,
     /// Where the load connects.
     pub target: Target,
     /// Couchbase port, where it has one.
     pub couchbase: Option<Target>,
+    /// memcached port, where it has one.
+    pub memcached: Option<SocketAddr>,
+    /// HTTP port, where it has one.
+    pub console: Option<SocketAddr>,
+}
+
+/// Where a server is reached, as far as that is known yet.
+struct Place {
+    target: Target,
+    couchbase: Option<Target>,
+    memcached: Option<SocketAddr>,
+    console: Option<SocketAddr>,
 }
 
 #[derive(Deserialize)]
 struct Endpoints {
     memcached: Vec<MemcachedEndpoint>,
     kv: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
 }
 
 #[derive(Deserialize)]
 struct MemcachedEndpoint {
     address: SocketAddr,
-}
-
-/// Finds a program in the search path.
-fn find(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|directory| directory.join(program))
-        .find(|path| path.is_file())
-}
-
-fn version_of(program: &Path, flag: &str) -> String {
-    let output = Command::new(program).arg(flag).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().next().unwrap_or("unknown").trim().to_owned()
 }
 
 impl Subject {
@@ -139,8 +199,24 @@ impl Subject {
             Some(program) => program.to_owned(),
             None => std::env::current_exe().context("finding this program")?,
         };
-        let version = version_of(&program, "--version");
-        Ok(Self { kind: Kind::Dormouse, program, version, protocol, extra: extra.to_vec() })
+        let version = version_of(&mut Command::new(&program), "--version");
+        Ok(Self { extra: extra.to_vec(), ..Self::new(Kind::Dormouse, program, version, protocol) })
+    }
+
+    fn new(kind: Kind, program: PathBuf, version: String, protocol: Protocol) -> Self {
+        let name = kind.name().to_owned();
+        Self { name, kind, program, preload: None, version, protocol, extra: Vec::new() }
+    }
+
+    /// The same with the library of an allocator preloaded, if that can be.
+    pub fn with_allocator(&self, name: &str) -> Result<Option<Self>> {
+        let found = allocator::preloaded(&self.program, name)?;
+        Ok(found.map(|(library, version)| Self {
+            name: format!("{}-{name}", self.name),
+            preload: Some(library),
+            version,
+            ..self.clone()
+        }))
     }
 
     /// A peer by `name` or `name=program`; `None` if it is not installed.
@@ -151,105 +227,139 @@ impl Subject {
             "memcached-text" => (Kind::Memcached, "memcached", "-V", Protocol::MemcachedText),
             "redis" | "redis-server" => (Kind::Redis, "redis-server", "--version", Protocol::Resp),
             "valkey" | "valkey-server" => (Kind::Valkey, "valkey-server", "--version", Protocol::Resp),
+            "dormouse-slab" | "dormouse-block" => {
+                let kind = if name == "dormouse-slab" { Kind::DormouseSlab } else { Kind::DormouseBlock };
+                let own = Self::dormouse(given.map(Path::new), Protocol::MemcachedBinary, &[])?;
+                return Ok(Some(Self { name: name.to_owned(), kind, ..own }));
+            }
             "floor" => {
                 let program = std::env::current_exe().context("finding this program")?;
                 let version = "header parse and canned answer".to_owned();
                 let protocol = Protocol::MemcachedBinary;
-                return Ok(Some(Self { kind: Kind::Floor, program, version, protocol, extra: Vec::new() }));
+                return Ok(Some(Self::new(Kind::Floor, program, version, protocol)));
             }
-            _ => bail!("unknown peer `{name}`: memcached, memcached-text, redis, valkey, floor or none"),
+            _ => bail!(
+                "unknown peer `{name}`: memcached, memcached-text, redis, valkey, floor, dormouse-slab, dormouse-block or none"
+            ),
         };
         let program = match given {
             Some(path) if Path::new(path).is_file() => PathBuf::from(path),
             Some(path) => bail!("peer {name}: there is no program {path}"),
-            None => match find(default) {
+            None => match find_program(default) {
                 Some(program) => program,
                 None => return Ok(None),
             },
         };
-        let version = version_of(&program, flag);
-        Ok(Some(Self { kind, program, version, protocol, extra: Vec::new() }))
+        let version = version_of(&mut Command::new(&program), flag);
+        Ok(Some(Self::new(kind, program, version, protocol)))
     }
 
     /// Starts the server and waits until it answers connections.
     pub fn start(&self, start: &Start) -> Result<Server> {
-        static STARTS: AtomicU32 = AtomicU32::new(0);
-        let number = STARTS.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("dormouse-lab-{}-{number}", std::process::id()));
-        fs::create_dir_all(&directory).context("creating a directory for the server")?;
-        let result = self.start_in(start, &directory);
-        if result.is_err() {
-            let _the_first_error_counts = fs::remove_dir_all(&directory);
-        }
-        result.with_context(|| format!("starting {} ({})", self.kind.name(), self.program.display()))
+        self.start_alone(start)
+            .with_context(|| format!("starting {} ({})", self.name, self.program.display()))
     }
 
-    fn start_in(&self, start: &Start, directory: &Path) -> Result<Server> {
+    fn start_alone(&self, start: &Start) -> Result<Server> {
+        let directory = child::make_directory(start.parent.as_deref())?;
         let address = free_address()?;
-        let mut command = self.command(start, directory, address);
-        os::place(&mut command, start.placement);
-        let log = File::create(directory.join("log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let child = command.spawn()?;
-        let target = Target { address, protocol: self.protocol, bucket: BUCKET.to_owned() };
-        let mut server =
-            Server { pid: child.id(), child, directory: directory.to_owned(), target, couchbase: None };
-        let deadline = Instant::now() + START_TIMEOUT;
-        while !server.is_ready(self, directory)? {
-            if let Some(status) = server.child.try_wait()? {
-                let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
-                bail!("it ended with {status}: {}", log.trim());
-            }
-            if Instant::now() > deadline {
-                bail!("it does not serve after {} s", START_TIMEOUT.as_secs());
-            }
-            thread::sleep(Duration::from_millis(10));
+        let data = start.data.as_deref().unwrap_or(&directory);
+        // One of a former start would be believed.
+        let _there_may_be_none = fs::remove_file(data.join(ENDPOINTS));
+        if let Some(configuration) = self.configuration(start) {
+            fs::write(directory.join(CONFIGURATION), configuration)?;
         }
-        Ok(server)
+        let command = self.command(start, &directory, data, address);
+        let mut child = child::Server::start(command, directory.clone(), start.placement)?;
+        let mut place = Place {
+            target: Target { address, protocol: self.protocol, bucket: BUCKET.to_owned() },
+            couchbase: None,
+            memcached: None,
+            console: None,
+        };
+        let timeout = START_TIMEOUT + START_TIMEOUT_PER_BUCKET * start.further_buckets as u32;
+        child.wait_until(timeout, START_LOOK, || place.is_ready(self, data))?;
+        allocator::ensure_loaded(self.preload.as_ref(), child.pid())?;
+        let Place { target, couchbase, memcached, console } = place;
+        Ok(Server { pid: child.pid(), child, target, couchbase, memcached, console })
     }
 
-    fn command(&self, start: &Start, directory: &Path, address: SocketAddr) -> Command {
-        let mut command = Command::new(&self.program);
+    /// What a Dormouse has to be told in a file.
+    fn configuration(&self, start: &Start) -> Option<String> {
+        let mut text =
+            if self.kind.is_dormouse() && start.polls { POLLING.to_owned() } else { String::new() };
+        if self.kind.is_dormouse() {
+            text += &start.configuration;
+        }
+        if let Some(item_heap) = self.kind.item_heap() {
+            for name in start.buckets() {
+                text += &format!(
+                    "[[bucket]]\nname = \"{name}\"\nkind = \"{}\"\nmemory = \"{}\"\nitem_heap = \"{item_heap}\"\n",
+                    start.bucket_kind(),
+                    start.bucket_bytes
+                );
+            }
+        }
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn command(&self, start: &Start, directory: &Path, data: &Path, address: SocketAddr) -> Command {
+        let mut command = allocator::command(&self.program, self.preload.as_ref());
         let port = address.port().to_string();
         let connections = (start.connections + 64).to_string();
         match self.kind {
-            Kind::Dormouse => {
+            Kind::Dormouse | Kind::DormouseSlab | Kind::DormouseBlock => {
                 command.args(["serve", "--memcached", "127.0.0.1:0", "--kv", "127.0.0.1:0"]);
-                command.args(["--http", "127.0.0.1:0", "--workers", "1", "--data"]).arg(directory);
+                command.args(["--http", "127.0.0.1:0", "--workers", &start.workers.to_string()]);
+                command.arg("--data").arg(data);
                 command.args(["--memory", &start.memory_bytes.to_string()]);
-                let bucket = |name: &str| format!("{name},ephemeral,{}", start.bucket_bytes);
-                command.args(["--bucket", &bucket(BUCKET)]);
-                for number in 0..start.further_buckets {
-                    command.args(["--bucket", &bucket(&format!("bucket-{number}"))]);
+                if self.configuration(start).is_some() {
+                    command.arg("--config").arg(directory.join(CONFIGURATION));
+                }
+                if self.kind.item_heap().is_none() {
+                    let bucket = |name| format!("{name},{},{}", start.bucket_kind(), start.bucket_bytes);
+                    for name in start.buckets() {
+                        command.args(["--bucket", &bucket(name)]);
+                    }
                 }
                 command.args(&self.extra);
             }
             Kind::Memcached => {
                 command.args(["-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1", "-c", &connections]);
-                command.args(["-m", &(start.memory_bytes >> 20).max(64).to_string(), "-u", "root"]);
+                command.args(["-m", &(start.memory_bytes >> 20).to_string(), "-u", "root"]);
                 if start.value_bytes_max > 1024 * 1024 {
                     command.args(["-I", &format!("{}m", (start.value_bytes_max >> 20) + 4)]);
                 }
             }
             Kind::Redis | Kind::Valkey => {
-                command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"]);
-                command.args(["--daemonize", "no", "--maxclients", &connections, "--dir"]).arg(directory);
+                command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
+                command.args(["--appendonly", if start.durable { "yes" } else { "no" }]);
+                command.args(["--appendfsync", "always"]);
+                command.args(["--daemonize", "no", "--maxclients", &connections, "--dir"]).arg(data);
+                if let Some(policy) = start.eviction {
+                    command.args(["--maxmemory", &start.memory_bytes.to_string()]);
+                    command.args(["--maxmemory-policy", policy]);
+                }
+                command.args(&self.extra);
             }
             Kind::Floor => {
                 command.args(["lab", "floor", "--listen", &address.to_string()]);
                 command.args(["--value-bytes", &start.value_bytes.to_string()]);
+                if start.durable {
+                    command.arg("--journal").arg(data.join("floor-journal"));
+                }
             }
         }
         command
     }
 }
 
-impl Server {
-    fn is_ready(&mut self, subject: &Subject, directory: &Path) -> Result<bool> {
-        if subject.kind != Kind::Dormouse {
+impl Place {
+    fn is_ready(&mut self, subject: &Subject, data: &Path) -> Result<bool> {
+        if !subject.kind.is_dormouse() {
             return Ok(TcpStream::connect(self.target.address).is_ok());
         }
-        let Ok(text) = fs::read_to_string(directory.join("endpoints.json")) else { return Ok(false) };
+        let Ok(text) = fs::read_to_string(data.join(ENDPOINTS)) else { return Ok(false) };
         // The file may be seen half written.
         let Ok(endpoints) = serde_json::from_str::<Endpoints>(&text) else { return Ok(false) };
         let memcached =
@@ -259,38 +369,21 @@ impl Server {
             Target { address: kv, protocol: Protocol::Couchbase, bucket: self.target.bucket.clone() };
         self.target.address = if subject.protocol == Protocol::Couchbase { kv } else { memcached };
         self.couchbase = Some(couchbase);
+        self.memcached = Some(memcached);
+        self.console = endpoints.http.first().copied();
         Ok(TcpStream::connect(self.target.address).is_ok())
     }
+}
 
+impl Server {
     /// Whether it still runs.
     pub fn ensure_alive(&mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
-            bail!("the server ended with {status}: {}", log.trim());
-        }
-        Ok(())
+        self.child.ensure_alive()
     }
 
     /// Asks it to end and waits for that.
     pub fn stop(mut self) -> Result<()> {
-        self.ensure_alive()?;
-        os::signal(self.pid, libc::SIGTERM)?;
-        let deadline = Instant::now() + STOP_TIMEOUT;
-        while self.child.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                bail!("it does not end on SIGTERM after {} s", STOP_TIMEOUT.as_secs());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _it_may_have_ended = self.child.kill();
-        let _it_may_have_ended = self.child.wait();
-        let _nothing_is_lost_by_leaving_it = fs::remove_dir_all(&self.directory);
+        self.child.end()
     }
 }
 
@@ -312,16 +405,12 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_at_once_is_reported_with_its_words() {
-        let subject = Subject {
-            kind: Kind::Redis,
-            program: find("false").unwrap(),
-            version: String::new(),
-            protocol: Protocol::Resp,
-            extra: Vec::new(),
-        };
-        let core = os::allowed_cores().unwrap()[0];
-        let start = Start::new(Placement { core, nice: 0 }, 64 << 20);
+        let program = find_program("false").unwrap();
+        let subject = Subject::new(Kind::Redis, program, String::new(), Protocol::Resp);
+        let core = crate::os::allowed_cores().unwrap()[0];
+        let start =
+            Start::new(Placement { core, further_core: None, without_huge_pages: false, nice: 0 }, 64 << 20);
         let error = format!("{:#}", subject.start(&start).err().unwrap());
-        assert!(error.contains("it ended with"), "{error}");
+        assert!(error.contains("the server ended with"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use crate::tenant::{Gauge, Tenant, TenantCache};
 /// A growable array of values without destructor whose memory is the tenant's, counted as index. 16 bytes; none allocated while empty; all zero, it is
 /// empty.
 ///
-/// It has no destructor: call [`TenantVec::clear`], or let the tenant's arena go as a whole.
+/// It has no destructor: call [`TenantVec::clear`], or let the tenant's arena go, if it goes as a whole.
 #[repr(C)]
 pub struct TenantVec<T> {
     items: Option<NonNull<T>>,
@@ -57,6 +57,12 @@ impl<T> TenantVec<T> {
     /// Values it can hold without growing.
     pub fn capacity(&self) -> usize {
         self.capacity as usize
+    }
+
+    /// Bytes of its block, as the accounts count them.
+    pub fn allocated_bytes(&self) -> u64 {
+        let bytes = self.capacity as usize * size_of::<T>();
+        if bytes == 0 { 0 } else { crate::footprint(bytes) as u64 }
     }
 
     /// Appends; `false` when there is no memory.

@@ -13,12 +13,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::arena::BLOCK_ALIGNMENT;
-use crate::heap::{BlockHeap, Location};
+use crate::backend::BLOCK_ALIGNMENT;
+use crate::heap::Location;
 use crate::tenant::{Gauge, Tenant, TenantCache};
 
 const PREFIX: usize = BLOCK_ALIGNMENT;
 const _: () = assert!(size_of::<AtomicU32>() <= PREFIX);
+
+/// Bytes that a large item of `size` bytes is counted with.
+pub fn item_footprint(size: usize) -> usize {
+    crate::footprint(PREFIX + size)
+}
 
 /// A large item that is not linked yet: owned, writable. Dropped, its memory goes back.
 pub struct LargeBlock {
@@ -69,17 +74,37 @@ impl LargeBlock {
         }
     }
 
+    /// Whether its memory is this tenant's: only there may it be linked.
+    pub fn is_of(&self, tenant: &Arc<Tenant>) -> bool {
+        Arc::ptr_eq(&self.tenant, tenant)
+    }
+
     /// Hands the item over to an index: counted as an item from now on.
-    pub fn into_location(mut self, cache: &mut TenantCache) -> Location {
-        self.window(self.size..self.size);
-        let class = crate::size_class(PREFIX + self.size).cast_signed() as i64;
-        self.tenant.count(cache, Gauge::InFlight, -class);
-        self.tenant.count(cache, Gauge::Items, class);
-        let location = BlockHeap::location_of(self.item);
-        let mut this = std::mem::ManuallyDrop::new(self);
+    pub fn into_location(self, cache: &mut TenantCache) -> Location {
+        let location = Location::of_block(self.item);
+        let mut this = std::mem::ManuallyDrop::new(self.finish(cache));
         // SAFETY: the handle is never used or dropped again, so its reference to the tenant is dropped exactly once here.
         unsafe { std::ptr::drop_in_place(&raw mut this.tenant) };
         location
+    }
+
+    /// Keeps the bytes from `offset` on as what is sent once, and never linked: counted as an item until then.
+    pub fn into_pin(self, cache: &mut TenantCache, offset: usize) -> Pin {
+        assert!(offset <= self.size, "{offset} of {} bytes", self.size);
+        let this = std::mem::ManuallyDrop::new(self.finish(cache));
+        // SAFETY: the handle is never used or dropped again: its reference to the tenant, and the block's only reference,
+        // are the pin's.
+        let tenant = unsafe { std::ptr::read(&raw const this.tenant) };
+        Pin { tenant, item: this.item, size: this.size, offset }
+    }
+
+    /// Filled to its end, and counted as an item.
+    fn finish(mut self, cache: &mut TenantCache) -> Self {
+        self.window(self.size..self.size);
+        let class = crate::footprint(PREFIX + self.size).cast_signed() as i64;
+        self.tenant.count(cache, Gauge::InFlight, -class);
+        self.tenant.count(cache, Gauge::Items, class);
+        self
     }
 }
 
@@ -163,10 +188,10 @@ mod tests {
         assert_eq!((block.bytes().len(), &block.bytes()[8..12]), (20, &[0, 0, 7, 7][..]));
         assert!(tenant.gauge(Gauge::InFlight) >= size as u64);
         let location = block.into_location(&mut cache);
-        let item = crate::ItemHeap::address(&BlockHeap::new(Arc::clone(&tenant)), location);
+        let item = location.pointer();
         assert_eq!(
             (tenant.gauge(Gauge::InFlight), tenant.gauge(Gauge::Items)),
-            (0, crate::size_class(PREFIX + size) as u64)
+            (0, crate::footprint(PREFIX + size) as u64)
         );
         // SAFETY: the item is a large one of this tenant; nobody else uses it.
         let pin = unsafe { Pin::new(&tenant, item, size, 10) };
@@ -174,12 +199,26 @@ mod tests {
         unsafe { release(&tenant, item, size) }
         assert_eq!(
             tenant.gauge(Gauge::Items),
-            crate::size_class(PREFIX + size) as u64,
+            crate::footprint(PREFIX + size) as u64,
             "charged while pinned"
         );
         assert_eq!((pin.len(), pin[0], pin[10], pin[size - 11]), (size - 10, 7, 0, 0));
         drop(pin);
         assert_eq!(tenant.gauge(Gauge::Items), 0);
+    }
+
+    #[test]
+    fn a_block_that_is_only_sent_goes_back_with_its_pin() {
+        let tenant = Tenant::new(1, 1 << 30).unwrap();
+        let mut cache = tenant.cache(0);
+        let mut block = LargeBlock::new(&tenant, &mut cache, 100_000).unwrap();
+        block.window(0..100_000).fill(7);
+        let pin = block.into_pin(&mut cache, 10);
+        assert_eq!((tenant.gauge(Gauge::InFlight), pin.len(), pin[0]), (0, 99_990, 7));
+        assert_eq!(tenant.gauge(Gauge::Items), crate::footprint(PREFIX + 100_000) as u64);
+        drop(pin);
+        assert_eq!(tenant.gauge(Gauge::Items), 0);
+        assert_eq!(Arc::strong_count(&tenant), 1);
     }
 
     #[test]

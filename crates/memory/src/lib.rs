@@ -1,41 +1,50 @@
-//! Memory of the tenants: one jemalloc arena each, exact accounts, item heaps, large values that stay where they are.
+//! Memory of the tenants: an arena each, exact accounts, item heaps, large values that stay where they are.
 //!
 //! ```text
-//!   Tenant ── Arena ── extents (2 MiB-aligned chunks, huge pages once the tenant is larger than a few MiB)
-//!     │          └── allocate / free through the calling thread's TenantCache (an explicit tcache)
+//!   Tenant ── Arena ── with jemalloc extents of our own (2 MiB-aligned chunks, huge pages once it is larger than a few MiB)
+//!     │          └── allocate / free through the calling thread's TenantCache
 //!     ├── Shards: what was allocated for what, one shard per thread, no shared cache line on the hot path
 //!     ├── used / waste / budget: what the watermarks look at
+//!     ├── Lines: the index's blocks, all sizes in the same slabs
 //!     ├── Records: byte records with one owner, each one allocation
-//!     └── BlockHeap: items as relocatable blocks, named by a 45-bit Location
+//!     └── Heap: items as relocatable blocks or slots of slabs, named by a 45-bit Location
 //! ```
 //!
-//! `unsafe` lives in the modules `arena`, `array`, `extents`, `jemalloc`, `heap`, `large` and `record`; each use says why it holds.
+//! Which allocator an arena is of is a feature of this crate, see [`backend`].
+//!
+//! `unsafe` lives in the modules `array`, `backend`, `heap`, `large`, `lines`, `prefetch`, `record` and `slab`; each use says why it holds.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
-pub mod arena;
-#[allow(unsafe_code)]
 mod array;
 #[allow(unsafe_code)]
-mod extents;
+pub mod backend;
 #[allow(unsafe_code)]
 pub mod heap;
 #[allow(unsafe_code)]
-pub mod jemalloc;
-#[allow(unsafe_code)]
 pub mod large;
+#[allow(unsafe_code)]
+pub mod lines;
+#[allow(unsafe_code)]
+mod prefetch;
 pub mod quiescence;
 #[allow(unsafe_code)]
 pub mod record;
 pub mod shards;
-pub mod size_class;
+#[allow(unsafe_code)]
+pub mod slab;
+pub mod survey;
 pub mod tenant;
 
 pub use array::TenantVec;
-pub use heap::{BlockHeap, ItemHeap, Location};
+pub use backend::{Occupancy, footprint, size_class};
+pub use heap::{BlockHeap, Heap, HeapChoice, ItemHeap, Location, SlabHeap};
 pub use large::{LargeBlock, Pin};
+pub use lines::line_footprint;
+pub use prefetch::prefetch;
 pub use quiescence::Quiescence;
 pub use record::{Record, Records};
 pub use shards::Shards;
-pub use size_class::size_class;
+pub use slab::{SlabFigures, SlabWalk, Victim};
+pub use survey::Survey;
 pub use tenant::{Gauge, Tenant, TenantCache};

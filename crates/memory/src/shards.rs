@@ -38,6 +38,12 @@ impl Shards {
         }
     }
 
+    /// What was added from any thread, with [`Shards::add_shared`].
+    pub fn shared(&self, counter: usize) -> u64 {
+        let cell = self.cells.get(self.threads * self.stride + counter);
+        cell.map_or(0, |cell| u64::try_from(cell.load(Relaxed).cast_signed()).unwrap_or(0))
+    }
+
     /// The sum over all shards; never below zero for counters whose writers rest.
     pub fn sum(&self, counter: usize) -> u64 {
         let total = self

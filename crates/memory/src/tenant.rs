@@ -1,23 +1,31 @@
 //! A tenant's memory: its arena, its accounts, its budget.
 //!
-//! Two kinds of figures. *Accounts* ([`Gauge`]) are exact and sharded per thread. `used` is one shared number, brought
-//! up to date by each thread at the end of its batch, that the watermarks look at; to it is added `waste`, the part of
-//! resident memory the accounts cannot see (thin slabs, free pages), measured now and then.
+//! Two kinds of figures. *Accounts* ([`Gauge`]) are exact and sharded per thread. `used` is what the watermarks look at:
+//!
+//! ```text
+//!   used = accounts   brought up to date by each thread at the end of its batch
+//!        + waste      the part of resident memory the accounts cannot see (the allocator's thin slabs, free pages), measured now and
+//!                     then where the allocator can tell
+//!        + slack      what our own slabs have beyond their slots in use, less a part of the budget
+//! ```
+//! A part of the slack does not count, because it is room for new items: whoever evicts makes slack, not free pages, and would not
+//! end if all of it counted.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
-use crate::arena::{Arena, ArenaFigures, ThreadCache};
-use crate::jemalloc::{self, ControlError};
+use crate::backend::{self, Arena, ArenaFigures, ControlError, Occupancy, ThreadCache, footprint};
+use crate::lines::{self, Lines, line_footprint};
 use crate::shards::Shards;
-use crate::size_class::size_class;
+use crate::slab::{Slabs, SlotCache, class};
+use crate::survey::Survey;
 
 /// What a tenant's bytes are counted as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Gauge {
-    /// Items (allocator's size).
+    /// Items (size of their block or slot).
     Items,
     /// Index lines, directories, seqno slots, expiry entries (allocator's size).
     Index,
@@ -29,10 +37,18 @@ pub enum Gauge {
     Metadata,
     /// Number of items.
     Count,
+    /// Items in slots of slabs: a part of `Items`.
+    Slots,
+    /// Number of compressed values.
+    CompressedCount,
+    /// Bytes of these values: a part of `Payload`.
+    Compressed,
+    /// Bytes they would have inflated.
+    Inflated,
 }
 
 impl Gauge {
-    const COUNT: usize = Self::Count as usize + 1;
+    const COUNT: usize = Self::Inflated as usize + 1;
 
     /// Whether it is memory of its own, rather than a part or a number.
     const fn is_allocation(self) -> bool {
@@ -47,18 +63,37 @@ const PURGE_FRACTION: i64 = 16;
 const PURGE_LEAST: i64 = 4 << 20;
 /// Waste is measured again when this fraction of the budget has been allocated.
 const MEASURE_FRACTION: u64 = 32;
+/// The same of a tenant that has used most of its budget: what was freed is resident until it is known of.
+const MEASURE_FULL_FRACTION: u64 = 128;
+/// Or, if that is sooner, this fraction of what is used, and no less than [`MEASURE_LEAST`]: a budget may be far away.
+const MEASURE_USED_FRACTION: u64 = 8;
+const MEASURE_LEAST: u64 = 16 << 20;
+/// So much of the budget slabs may have free without its being counted as used.
+const SLACK_FRACTION: i64 = 32;
 
-/// Memory of one tenant. Shared by all threads; memory goes back when the last reference is dropped.
+/// Memory of one tenant. Shared by all threads. With its last reference what is still allocated goes back too, if the
+/// allocator can do that ([`backend::ARENA_GOES_AS_A_WHOLE`]); with others its owner has freed it before.
 pub struct Tenant {
     accounts: Shards,
     used: AtomicI64,
     waste: AtomicI64,
     /// Bytes allocated since the last measurement.
     churn: AtomicU64,
+    /// So many are reason for the next.
+    churn_most: AtomicU64,
     /// Most bytes used since free pages were last given back.
     peak: AtomicI64,
     purge_wanted: AtomicBool,
     budget: AtomicU64,
+    threads: usize,
+    lines: Lines,
+    slabs: OnceLock<Box<Slabs>>,
+    slab_bytes: AtomicI64,
+    /// Most of these since free pages were last given back.
+    slab_peak: AtomicI64,
+    /// Bytes of slots in use, as published.
+    slot_bytes: AtomicI64,
+    /// Last: it goes after all that lies in it.
     arena: Arena,
 }
 
@@ -66,8 +101,12 @@ pub struct Tenant {
 pub struct TenantCache {
     thread: usize,
     unpublished: i64,
+    unpublished_slots: i64,
     churned: u64,
     blocks: Option<ThreadCache>,
+    slots: Option<SlotCache>,
+    /// No blocks are kept for later.
+    direct: bool,
 }
 
 impl Tenant {
@@ -78,40 +117,97 @@ impl Tenant {
             used: AtomicI64::new(0),
             waste: AtomicI64::new(0),
             churn: AtomicU64::new(0),
+            churn_most: AtomicU64::new(MEASURE_LEAST.min(budget_bytes / MEASURE_FRACTION)),
             peak: AtomicI64::new(0),
             purge_wanted: AtomicBool::new(false),
             budget: AtomicU64::new(budget_bytes),
+            threads,
+            lines: Lines::default(),
+            slabs: OnceLock::new(),
+            slab_bytes: AtomicI64::new(0),
+            slab_peak: AtomicI64::new(0),
+            slot_bytes: AtomicI64::new(0),
             arena: Arena::new()?,
         }))
     }
 
     /// Access for the thread with this number, which no other thread uses.
     pub fn cache(&self, thread: usize) -> TenantCache {
-        TenantCache { thread, unpublished: 0, churned: 0, blocks: self.arena.new_cache() }
+        TenantCache {
+            thread,
+            unpublished: 0,
+            unpublished_slots: 0,
+            churned: 0,
+            blocks: self.arena.new_cache(),
+            slots: None,
+            direct: false,
+        }
     }
 
     /// Gives back what the thread kept for later; the access goes on without until the next allocation.
     pub fn rest(&self, cache: &mut TenantCache) {
         self.publish(cache);
+        self.give_back_slots(cache);
         if let Some(blocks) = cache.blocks.take() {
             self.arena.destroy_cache(blocks);
         }
     }
 
-    /// Whether the thread keeps blocks for later.
+    /// From now on, or until now, the thread's blocks come from the arena and go back to it: a new one lies in the slab
+    /// that the allocator fills first, and a freed one is free for all. What the thread keeps for later goes back.
+    pub fn go_direct(&self, cache: &mut TenantCache, direct: bool) {
+        self.rest(cache);
+        cache.direct = direct;
+    }
+
+    /// Whether the thread keeps nothing for later.
     pub fn is_resting(cache: &TenantCache) -> bool {
-        cache.blocks.is_none()
+        cache.blocks.is_none() && cache.slots.is_none()
     }
 
     /// Allocates `size` bytes, counted as `gauge`. `None` when the system has no memory.
     #[inline]
     pub fn allocate(&self, cache: &mut TenantCache, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
-        if cache.blocks.is_none() {
+        if cache.blocks.is_none() && !cache.direct {
             cache.blocks = self.arena.new_cache();
         }
         let block = self.arena.allocate(cache.blocks.as_ref(), size)?;
-        self.count(cache, gauge, size_class(size).cast_signed() as i64);
+        self.count(cache, gauge, footprint(size).cast_signed() as i64);
         Some(block)
+    }
+
+    /// As [`Tenant::allocate`], for whole cache lines (64 bytes), which it begins with: the index's. Up to 64 of them lie in slabs of
+    /// their own, see [`crate::lines`]. Goes back with [`Tenant::free_lines`].
+    #[inline]
+    pub fn allocate_lines(&self, cache: &mut TenantCache, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
+        let block = if lines::has(size) {
+            self.lines.allocate(&self.arena, size)?
+        } else {
+            if cache.blocks.is_none() && !cache.direct {
+                cache.blocks = self.arena.new_cache();
+            }
+            self.arena.allocate_lines(cache.blocks.as_ref(), size)?
+        };
+        self.count(cache, gauge, line_footprint(size).cast_signed() as i64);
+        Some(block)
+    }
+
+    /// Gives a block of lines back.
+    ///
+    /// # Safety
+    /// As [`Tenant::free`], for a block from [`Tenant::allocate_lines`].
+    #[expect(unsafe_code, reason = "passes the contract on")]
+    #[inline]
+    pub unsafe fn free_lines(&self, cache: &mut TenantCache, block: NonNull<u8>, size: usize, gauge: Gauge) {
+        // SAFETY: by the contract of this function; where it lies follows from its size.
+        unsafe {
+            if lines::has(size) {
+                self.lines.free(&self.arena, block, size);
+            } else {
+                self.arena.free(cache.blocks.as_ref(), block, size);
+            }
+        }
+        self.count(cache, gauge, -(line_footprint(size).cast_signed() as i64));
     }
 
     /// Gives a block back.
@@ -123,7 +219,24 @@ impl Tenant {
     pub unsafe fn free(&self, cache: &mut TenantCache, block: NonNull<u8>, size: usize, gauge: Gauge) {
         // SAFETY: by the contract of this function.
         unsafe { self.arena.free(cache.blocks.as_ref(), block, size) }
-        self.count(cache, gauge, -(size_class(size).cast_signed() as i64));
+        self.count(cache, gauge, -(footprint(size).cast_signed() as i64));
+    }
+
+    /// Room for a block that is to take the place of another one of the same class. It is counted already: when the other was.
+    #[inline]
+    pub(crate) fn allocate_for_move(&self, size: usize) -> Option<NonNull<u8>> {
+        self.arena.allocate(None, size)
+    }
+
+    /// Gives back a block whose place another has taken, the one from [`Tenant::allocate_for_move`].
+    ///
+    /// # Safety
+    /// As [`Tenant::free`].
+    #[expect(unsafe_code, reason = "passes the contract on to the arena")]
+    #[inline]
+    pub(crate) unsafe fn free_moved(&self, block: NonNull<u8>, size: usize) {
+        // SAFETY: by the contract of this function.
+        unsafe { self.arena.free(None, block, size) }
     }
 
     /// As [`Tenant::free`], from a thread without a cache.
@@ -134,7 +247,100 @@ impl Tenant {
     pub(crate) unsafe fn free_shared(&self, block: NonNull<u8>, size: usize, gauge: Gauge) {
         // SAFETY: by the contract of this function.
         unsafe { self.arena.free(None, block, size) }
-        self.count_shared(gauge, -(size_class(size).cast_signed() as i64));
+        self.count_shared(gauge, -(footprint(size).cast_signed() as i64));
+    }
+
+    /// As [`Tenant::allocate`], without a cache; whole lines begin with one, whole pages too.
+    pub(crate) fn allocate_shared(&self, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
+        let block = match size {
+            pages if pages.is_multiple_of(class::PAGE) => self.arena.allocate_pages(size)?,
+            lines if lines.is_multiple_of(backend::LINE_BYTES) => self.arena.allocate_lines(None, size)?,
+            _ => self.arena.allocate(None, size)?,
+        };
+        self.count_shared(gauge, footprint(size).cast_signed() as i64);
+        Some(block)
+    }
+
+    /// The pages of a slab of `size` bytes, of which [`class::usable`] may be used.
+    pub(crate) fn allocate_slab(&self, size: usize) -> Option<NonNull<u8>> {
+        let slab = self.arena.allocate_pages(class::usable(size))?;
+        let size = size.cast_signed() as i64;
+        self.slab_peak.fetch_max(self.slab_bytes.fetch_add(size, Relaxed) + size, Relaxed);
+        Some(slab)
+    }
+
+    /// Gives the pages of a slab back.
+    ///
+    /// # Safety
+    /// They came from [`Tenant::allocate_slab`] of this tenant with this `size`, and nothing uses them any more.
+    #[expect(unsafe_code, reason = "passes the contract on to the arena")]
+    pub(crate) unsafe fn free_slab(&self, slab: NonNull<u8>, size: usize) {
+        // SAFETY: by the contract of this function.
+        unsafe { self.arena.free(None, slab, class::usable(size)) }
+        self.slab_bytes.fetch_sub(size.cast_signed() as i64, Relaxed);
+        self.note_used(self.used.load(Relaxed));
+    }
+
+    /// A slot for an item of `size` bytes, at most [`class::SLOT_MAX`], counted as item. `None` when the system has no memory.
+    #[inline]
+    pub(crate) fn allocate_slot(
+        &self,
+        cache: &mut TenantCache,
+        size: usize,
+        owner: u16,
+    ) -> Option<NonNull<u8>> {
+        let slots = cache.slots.get_or_insert_with(SlotCache::new);
+        let slot = match slots.hand_out(size, owner) {
+            Some(slot) => slot,
+            None => {
+                let slabs = self.slabs.get_or_init(Box::default);
+                if !slabs.reserve(self, slots, size) {
+                    return None;
+                }
+                slots.hand_out(size, owner)?
+            }
+        };
+        self.count_slot(cache, class::slot_bytes(size).cast_signed() as i64);
+        Some(slot)
+    }
+
+    /// Gives a slot back.
+    ///
+    /// # Safety
+    /// It came from [`Tenant::allocate_slot`] of this tenant with this `size`, and nothing refers to it any more.
+    #[expect(unsafe_code, reason = "passes the contract on to the slabs")]
+    #[inline]
+    pub(crate) unsafe fn free_slot(&self, cache: &mut TenantCache, slot: NonNull<u8>, size: usize) {
+        let Some(slabs) = self.slabs.get() else { unreachable!("a slot without slabs") };
+        // SAFETY: by the contract of this function.
+        unsafe { slabs.free(self, slot) }
+        self.count_slot(cache, -(class::slot_bytes(size).cast_signed() as i64));
+    }
+
+    #[inline]
+    fn count_slot(&self, cache: &mut TenantCache, amount: i64) {
+        cache.unpublished_slots += amount;
+        self.accounts.add(cache.thread, Gauge::Slots as usize, amount);
+        self.count(cache, Gauge::Items, amount);
+    }
+
+    pub(crate) fn slabs(&self) -> Option<&Slabs> {
+        self.slabs.get().map(|slabs| &**slabs)
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Bytes of all slabs.
+    pub(crate) fn slab_bytes(&self) -> u64 {
+        u64::try_from(self.slab_bytes.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// What slabs have beyond their slots in use, as published.
+    #[inline]
+    fn slack(&self) -> i64 {
+        self.slab_bytes.load(Relaxed) - self.slot_bytes.load(Relaxed)
     }
 
     /// Adds to an account from the cache's thread.
@@ -159,7 +365,7 @@ impl Tenant {
         }
     }
 
-    /// Notes that free pages are to be given back soon, once much less is used than before.
+    /// Notes that free pages are to be given back soon, once much less is used than before: where that left free slots, by emptying slabs.
     fn note_used(&self, used: i64) {
         let peak = self.peak.load(Relaxed);
         if used > peak {
@@ -178,6 +384,9 @@ impl Tenant {
     /// Makes the thread's share of `used` visible to all; called at the end of each batch.
     #[inline]
     pub fn publish(&self, cache: &mut TenantCache) {
+        if cache.unpublished_slots != 0 {
+            self.slot_bytes.fetch_add(std::mem::take(&mut cache.unpublished_slots), Relaxed);
+        }
         if cache.unpublished != 0 {
             let change = std::mem::take(&mut cache.unpublished);
             let used = self.used.fetch_add(change, Relaxed) + change;
@@ -193,10 +402,31 @@ impl Tenant {
         self.accounts.sum(gauge as usize)
     }
 
-    /// Bytes the budget is held against: what is allocated, and what was last measured as waste.
+    /// What of [`Gauge::Index`] is the bookkeeping of slabs.
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        self.accounts.shared(Gauge::Index as usize)
+    }
+
+    /// Bytes the budget is held against: what is allocated, what was last measured as waste, and what slabs have free beyond a
+    /// part of the budget.
     #[inline]
     pub fn used(&self) -> u64 {
-        u64::try_from(self.used.load(Relaxed) + self.waste.load(Relaxed)).unwrap_or(0)
+        let slack = self.excess_slack().cast_signed();
+        u64::try_from(self.used.load(Relaxed) + self.waste.load(Relaxed) + slack).unwrap_or(0)
+    }
+
+    /// What slabs have free beyond the part of the budget that does not count as used: evicting does not make it less, emptying
+    /// slabs does.
+    #[inline]
+    pub fn excess_slack(&self) -> u64 {
+        let allowed = self.budget.load(Relaxed).cast_signed() / SLACK_FRACTION;
+        u64::try_from(self.slack() - allowed).unwrap_or(0)
+    }
+
+    /// Bytes allocated by now, as published: without waste and slack.
+    #[inline]
+    pub(crate) fn allocated(&self) -> u64 {
+        u64::try_from(self.used.load(Relaxed)).unwrap_or(0)
     }
 
     /// Resident memory the accounts cannot see, as last measured.
@@ -207,7 +437,7 @@ impl Tenant {
     /// Whether so much has been allocated since the last measurement that the waste may be another.
     #[inline]
     pub fn wants_measure(&self) -> bool {
-        self.churn.load(Relaxed) > self.budget() / MEASURE_FRACTION
+        self.churn.load(Relaxed) > self.churn_most.load(Relaxed)
     }
 
     /// The budget in bytes.
@@ -219,22 +449,53 @@ impl Tenant {
     /// Changes the budget.
     pub fn set_budget(&self, bytes: u64) {
         self.budget.store(bytes, Relaxed);
+        self.churn_most.store(self.churn_most(), Relaxed);
     }
 
-    /// Measures resident memory and with it the waste. Walks all arenas of the process.
-    pub fn measure(&self) -> ArenaFigures {
+    fn churn_most(&self) -> u64 {
+        let (used, budget) = (self.used(), self.budget());
+        if used > budget / 8 * 7 {
+            return budget / MEASURE_FULL_FRACTION;
+        }
+        (used / MEASURE_USED_FRACTION).max(MEASURE_LEAST).min(budget / MEASURE_FRACTION)
+    }
+
+    /// Measures resident memory and with it the waste. Walks all arenas of the process. `None` where the allocator does not
+    /// know a tenant's pages: then the waste stays 0, and the budget is held against the accounts alone.
+    pub fn measure(&self) -> Option<ArenaFigures> {
         self.churn.store(0, Relaxed);
-        jemalloc::refresh();
-        let figures = self.arena.figures();
-        let in_arena = self.gauge(Gauge::Items) + self.gauge(Gauge::Index);
+        self.churn_most.store(self.churn_most(), Relaxed);
+        backend::refresh();
+        let figures = self.arena.figures()?;
+        let slack = self.slab_bytes().saturating_sub(self.gauge(Gauge::Slots));
+        let in_arena = self.gauge(Gauge::Items) + self.gauge(Gauge::Index) + slack;
         let waste = figures.resident.cast_signed() as i64 - in_arena.cast_signed();
         self.waste.store(waste.max(0), Relaxed);
-        figures
+        Some(figures)
     }
 
-    /// Bytes allocated from its arena, blocks that threads keep for later included, as of the last [`jemalloc::refresh`].
-    pub fn allocated_bytes(&self) -> usize {
-        self.arena.figures().allocated
+    /// How full the slabs are, now. Walks all arenas of the process. `None` where the allocator does not tell: then nothing
+    /// can be gained by moving blocks.
+    pub fn survey(&self) -> Option<Survey> {
+        backend::refresh();
+        self.arena.classes().map(|classes| Survey::new(&classes, self.lines.dense_end()))
+    }
+
+    /// How full the slabs of these blocks are.
+    pub fn occupancy(&self, blocks: &[NonNull<u8>], found: &mut [Occupancy]) {
+        debug_assert_eq!(blocks.len(), found.len());
+        self.arena.occupancy(blocks, found);
+    }
+
+    /// Whether a block moved from here would go to the same slab.
+    pub fn is_in_current_slab(&self, block: NonNull<u8>) -> bool {
+        self.arena.is_in_current_slab(block)
+    }
+
+    /// Whether its end would take memory away that is in use: the allocator says so, of arenas that go as a whole.
+    pub(crate) fn would_take_blocks_along(&self) -> bool {
+        backend::refresh();
+        backend::ARENA_GOES_AS_A_WHOLE && self.arena.figures().is_none_or(|figures| figures.allocated > 0)
     }
 
     /// Whether much less is used than before still: what was freed may have been needed again.
@@ -245,10 +506,35 @@ impl Tenant {
         shrunk
     }
 
+    /// At most so many bytes of slabs have been freed that may still be resident.
+    pub fn freed_slabs(&self) -> u64 {
+        u64::try_from(self.slab_peak.load(Relaxed) - self.slab_bytes.load(Relaxed)).unwrap_or(0)
+    }
+
     /// Gives all free pages back to the system now.
     pub fn purge(&self) {
+        self.slab_peak.store(self.slab_bytes.load(Relaxed), Relaxed);
         self.purge_wanted.store(false, Relaxed);
         self.peak.store(self.used.load(Relaxed), Relaxed);
         self.arena.purge();
+    }
+}
+
+impl Drop for Tenant {
+    /// Frees the bookkeeping of slabs, if it does not go with the arena.
+    #[expect(unsafe_code, reason = "the tenant is not used any more")]
+    fn drop(&mut self) {
+        if !backend::ARENA_GOES_AS_A_WHOLE
+            && let Some(mut slabs) = self.slabs.take()
+        {
+            // SAFETY: access is exclusive.
+            unsafe { slabs.end(self) }
+        }
+    }
+}
+
+impl TenantCache {
+    pub(crate) fn take_slots(&mut self) -> Option<SlotCache> {
+        self.slots.take()
     }
 }

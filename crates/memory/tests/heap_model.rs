@@ -1,16 +1,17 @@
-//! The block heap and the tenant's arrays against models: what was written is read back, nothing overlaps, and the accounts
+//! The heap and the tenant's arrays against models: what was written is read back, nothing overlaps, and the accounts
 //! equal the sum of what is held.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 use std::sync::Arc;
 
-use memory::{BlockHeap, Gauge, ItemHeap, Location, Tenant, TenantVec, size_class};
+use memory::{Gauge, Heap, HeapChoice, ItemHeap, Location, Tenant, TenantVec};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 enum Step {
     Allocate(usize),
     Free(usize),
+    Choose(HeapChoice),
     Rest,
 }
 
@@ -18,6 +19,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => prop_oneof![24usize..400, 400usize..40_000].prop_map(Step::Allocate),
         3 => any::<usize>().prop_map(Step::Free),
+        1 => prop_oneof![Just(HeapChoice::Auto), Just(HeapChoice::Slab), Just(HeapChoice::Block)].prop_map(Step::Choose),
         1 => Just(Step::Rest),
     ]
 }
@@ -26,40 +28,41 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn blocks_hold_what_was_written(steps in proptest::collection::vec(step(), 1..400)) {
+    fn items_hold_what_was_written_wherever_they_lie(steps in proptest::collection::vec(step(), 1..400)) {
         let tenant = Tenant::new(1, 1 << 30).unwrap();
         let mut cache = tenant.cache(0);
-        let heap = BlockHeap::new(Arc::clone(&tenant));
+        let heap = Heap::new(Arc::clone(&tenant), HeapChoice::Auto);
         let mut held: Vec<(Location, usize, u8)> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             let fill = number as u8;
             match step {
                 Step::Allocate(size) => {
                     let location = heap.allocate(&mut cache, size, 7).unwrap();
-                    prop_assert!(!location.is_slab());
+                    prop_assert!(location.is_slab() == (size <= 32 << 10 && heap.choice() == HeapChoice::Slab));
                     prop_assert_eq!(Location::from_bits(location.bits()), Some(location));
-                    // SAFETY: a fresh block of `size` bytes.
+                    // SAFETY: fresh memory of `size` bytes.
                     unsafe { heap.address(location).write_bytes(fill, size) };
                     held.push((location, size, fill));
                 }
                 Step::Free(choice) if !held.is_empty() => {
                     let (location, size, fill) = held.swap_remove(choice % held.len());
-                    // SAFETY: a held block of `size` bytes, freed once.
+                    // SAFETY: a held item of `size` bytes, freed once.
                     unsafe {
                         let bytes = std::slice::from_raw_parts(heap.address(location).as_ptr(), size);
-                        prop_assert!(bytes.iter().all(|byte| *byte == fill), "a block was written over");
+                        prop_assert!(bytes.iter().all(|byte| *byte == fill), "an item was written over");
                         heap.free(&mut cache, location, size);
                     }
                 }
                 Step::Free(_) => {}
+                Step::Choose(choice) => heap.choose(choice),
                 Step::Rest => tenant.rest(&mut cache),
             }
-            let expected: usize = held.iter().map(|(_, size, _)| size_class(*size)).sum();
+            let expected: usize = held.iter().map(|(location, size, _)| location.footprint(*size)).sum();
             prop_assert_eq!(tenant.gauge(Gauge::Items), expected as u64);
         }
         tenant.publish(&mut cache);
-        let expected: usize = held.iter().map(|(_, size, _)| size_class(*size)).sum();
-        prop_assert_eq!(tenant.used(), expected as u64);
+        let expected: usize = held.iter().map(|(location, size, _)| location.footprint(*size)).sum();
+        prop_assert_eq!(tenant.used(), expected as u64 + tenant.gauge(Gauge::Index));
     }
 
     #[test]
@@ -94,4 +97,79 @@ proptest! {
         array.clear(&tenant, &mut cache);
         prop_assert_eq!(tenant.gauge(Gauge::Index), 0);
     }
+}
+
+/// Moves blocks of thin slabs until a pass moves none, as a defragmenter does: the pages of most of a half-empty heap come free, and
+/// every block keeps its bytes. The accounts count each block once.
+#[cfg(feature = "alloc-jemalloc")]
+#[test]
+fn moving_out_of_thin_slabs_empties_them() {
+    use memory::Occupancy;
+    const SIZES: [usize; 4] = [64, 300, 1000, 9000];
+    let tenant = Tenant::new(1, u64::MAX).unwrap();
+    let mut cache = tenant.cache(0);
+    let heap = memory::BlockHeap::new(Arc::clone(&tenant));
+    let place = |location: Location, size: usize, fill: u8| {
+        // SAFETY: a fresh block of `size` bytes.
+        unsafe { heap.address(location).write_bytes(fill, size) };
+    };
+    let mut held: Vec<(Location, usize, u8)> = Vec::new();
+    for number in 0..40_000usize {
+        let (size, fill) = (SIZES[number % SIZES.len()], number as u8);
+        let location = heap.allocate(&mut cache, size, 0).unwrap();
+        place(location, size, fill);
+        held.push((location, size, fill));
+    }
+    let mut random = 7u64;
+    held.retain(|(location, size, _)| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let keep = random >> 63 == 0;
+        if !keep {
+            // SAFETY: a held block, freed once.
+            unsafe { heap.free(&mut cache, *location, *size) };
+        }
+        keep
+    });
+    tenant.rest(&mut cache);
+    let items = tenant.gauge(Gauge::Items);
+    tenant.purge();
+    let before = tenant.measure().unwrap();
+    let mut moved = 0;
+    for _ in 0..8 {
+        let survey = tenant.survey().unwrap();
+        if survey.recoverable_bytes() < items / 32 {
+            break;
+        }
+        for (location, size, _) in &mut held {
+            let from = heap.address(*location);
+            let mut slab = [Occupancy::default()];
+            tenant.occupancy(&[from], &mut slab);
+            if !survey.is_thin(slab[0]) || tenant.is_in_current_slab(from) {
+                continue;
+            }
+            let to = heap.allocate_for_move(&mut cache, *location, *size, 0).unwrap();
+            // SAFETY: both blocks are ours and `size` bytes long; the old one is freed once.
+            unsafe {
+                heap.address(to).copy_from_nonoverlapping(from, *size);
+                heap.free_moved(&mut cache, *location, *size);
+            }
+            *location = to;
+            moved += 1;
+        }
+    }
+    tenant.purge();
+    let after = tenant.measure().unwrap();
+    assert_eq!(tenant.gauge(Gauge::Items), items);
+    assert!(moved > 0 && moved < 2 * held.len(), "{moved} moves of {} blocks", held.len());
+    assert!(before.resident as u64 > items * 3 / 2, "{} resident for {items}", before.resident);
+    assert!((after.resident as u64) < items * 11 / 10, "{} resident for {items}", after.resident);
+    for (location, size, fill) in held {
+        // SAFETY: a held block of `size` bytes, freed once.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(heap.address(location).as_ptr(), size);
+            assert!(bytes.iter().all(|byte| *byte == fill), "a block was written over");
+            heap.free(&mut cache, location, size);
+        }
+    }
+    assert_eq!(tenant.gauge(Gauge::Items), 0);
 }

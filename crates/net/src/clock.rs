@@ -1,19 +1,22 @@
-//! Reading the clocks: once per wake-up.
+//! Reading the clocks: once per wake-up, and once more for deadlines.
 
+use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use kv::Now;
 
+/// Monotonic time counts from here.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 /// The process's clocks.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    start: Instant,
-}
+pub struct Clock(());
 
 impl Clock {
-    /// Monotonic time counts from here.
+    /// Monotonic time counts from the first call.
     pub fn start() -> Self {
-        Self { start: Instant::now() }
+        LazyLock::force(&START);
+        Self(())
     }
 
     /// The time now.
@@ -22,9 +25,14 @@ impl Clock {
         Now {
             unix_s: u32::try_from(wall.as_secs()).unwrap_or(u32::MAX),
             unix_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
-            mono_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            mono_us: mono_us(),
         }
     }
+}
+
+/// The monotonic clock alone, for deadlines.
+pub(crate) fn mono_us() -> u64 {
+    u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The wall clock alone, for server durations.

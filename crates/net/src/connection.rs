@@ -1,5 +1,6 @@
 //! One connection of a worker: its socket, its session, and what is left over between wake-ups.
 
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use mio::net::TcpStream;
@@ -8,6 +9,9 @@ use kv::Bucket;
 use kv::session::Session;
 
 use crate::backlog::Backlog;
+
+/// Bytes of a large value read per turn.
+const SINK_TURN_BYTES: usize = 256 << 10;
 
 /// A connection. Idle, it holds no buffer: unparsed input and unsent output exist only while there are any.
 pub(crate) struct Connection {
@@ -53,9 +57,62 @@ impl Connection {
         self.backlog.as_ref().map_or(0, |backlog| backlog.len())
     }
 
+    /// One read. A short one means that the socket is empty now; an event tells when it is not.
+    pub(crate) fn read(&mut self, room: &mut [u8]) -> Result<usize, ()> {
+        loop {
+            match self.socket.read(room) {
+                Ok(0) => {
+                    (self.ended, self.readable) = (true, false);
+                    return Ok(0);
+                }
+                Ok(count) => {
+                    if count < room.len() && !self.closed_by_peer {
+                        self.readable = false;
+                    }
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Ok(0);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(()),
+            }
+        }
+    }
+
+    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn.
+    pub(crate) fn fill_sink(&mut self) -> Result<(), ()> {
+        let mut budget = SINK_TURN_BYTES;
+        while self.readable && budget > 0 {
+            let Self { socket, session, .. } = self;
+            let Some(sink) = session.sink() else { return Ok(()) };
+            let room = sink.len().min(budget);
+            match socket.read(&mut sink[..room]) {
+                Ok(0) => {
+                    (self.ended, self.readable) = (true, false);
+                    return Ok(());
+                }
+                Ok(count) => {
+                    session.filled(count);
+                    budget -= count;
+                    if count < room && !self.closed_by_peer {
+                        self.readable = false;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(()),
+            }
+        }
+        Ok(())
+    }
+
     /// Charges the buffers held now to the bucket in use.
     pub(crate) fn charge(&mut self) {
-        let held = self.rest.capacity() + self.backlog.as_ref().map_or(0, |backlog| backlog.buffered());
+        let held = self.rest.capacity()
+            + self.backlog.as_ref().map_or(0, |backlog| backlog.buffered())
+            + self.session.held_bytes();
         if held == self.charged {
             return;
         }

@@ -13,10 +13,13 @@ mod acceptor;
 mod backlog;
 mod clock;
 mod connection;
+mod durability;
+mod journals;
 pub mod ovsdb;
 mod pager;
 mod server;
 mod worker;
 
 pub use clock::Clock;
-pub use server::{Listener, Server};
+pub use journals::Unwritten;
+pub use server::{Listener, Server, executing_threads};

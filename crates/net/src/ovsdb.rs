@@ -15,13 +15,17 @@
 mod compaction;
 mod connection;
 mod control;
+mod coverage;
 mod database_remote;
 mod event_loop;
 mod logger;
 mod outgoing;
+mod probes;
 mod reconnect;
 mod remote;
+mod remote_status;
 mod remotes;
+mod resolver;
 mod sessions;
 mod stream;
 
@@ -30,7 +34,7 @@ pub use control::{Answer, Command, Ticket};
 pub use database_remote::RemoteError;
 pub use event_loop::{EventLoop, Host, Settings, Waker};
 pub use logger::{Level, Logger};
-pub use remote::{DatabaseRemote, Remote};
+pub use remote::{DatabaseRemote, Endpoint, Remote};
 
 /// The log of a database on the real disk.
 pub type DatabaseLog = ovsdb::file::Log<journal::RealDisk>;

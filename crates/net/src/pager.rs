@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use kv::defragmenter::Passed;
 use kv::{Cx, Node};
 
 use crate::clock::Clock;
@@ -11,6 +12,8 @@ use crate::clock::Clock;
 /// Runs the pager until `stop`. The doorbell unparks this thread.
 pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBool) {
     let mut cx = Cx::new(node, thread);
+    cx.clock_us = Some(crate::clock::mono_us);
+    let (mut operations, mut operations_compressed) = (0, 0);
     while !stop.load(Relaxed) {
         cx.now = clock.now();
         let due_s = kv::pager::turn(&mut cx);
@@ -19,14 +22,33 @@ pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBoo
             cx.rest();
             cx.rest();
         }
-        match due_s {
-            // A doorbell rung meanwhile has left its token: park returns at once.
+        let turn = kv::defragmenter::turn(&mut cx, &mut operations);
+        if let Some(passed) = &turn.passed {
+            tell(passed);
+        }
+        let compressor_rest_us = kv::compressor::turn(&mut cx, &mut operations_compressed);
+        let due = due_s.map(|due_s| {
+            let now_ns = clock.now().unix_ns;
+            Duration::from_nanos((u64::from(due_s) * 1_000_000_000).saturating_sub(now_ns))
+        });
+        // A doorbell rung meanwhile has left its token: park returns at once.
+        let rests_us = [turn.rest_us, compressor_rest_us].into_iter().flatten();
+        match due.into_iter().chain(rests_us.map(Duration::from_micros)).min() {
             None => std::thread::park(),
-            Some(due_s) => {
-                let now_ns = clock.now().unix_ns;
-                let wait_ns = (u64::from(due_s) * 1_000_000_000).saturating_sub(now_ns);
-                std::thread::park_timeout(Duration::from_nanos(wait_ns));
-            }
+            Some(wait) => std::thread::park_timeout(wait),
         }
     }
+}
+
+fn tell(passed: &Passed) {
+    tracing::debug!(
+        bucket = &*passed.bucket,
+        items = passed.items,
+        bytes = passed.bytes,
+        freed_bytes = passed.freed_bytes,
+        work_us = passed.work_us,
+        recoverable_bytes = passed.recoverable_bytes,
+        goes_on = passed.goes_on,
+        "defragmented"
+    );
 }

@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 
 use crate::acceptor::{Acceptor, is_starved};
 use crate::clock::Clock;
+use crate::durability::Poller;
+use crate::journals::{Journals, Unwritten, journal_threads};
 use crate::pager;
 use crate::worker::Worker;
 
@@ -95,6 +97,12 @@ impl Inbox {
     }
 }
 
+/// Executing threads of a server with so many workers.
+pub const fn executing_threads(workers: usize) -> usize {
+    // The pager, and the thread that polls deadlines.
+    workers + 2 + journal_threads(workers)
+}
+
 /// The running data plane.
 pub struct Server {
     shared: Arc<Shared>,
@@ -103,11 +111,13 @@ pub struct Server {
     workers: Vec<JoinHandle<()>>,
     acceptor: JoinHandle<()>,
     pager: JoinHandle<()>,
+    poller: Arc<Poller>,
+    journals: Journals,
 }
 
 impl Server {
-    /// Starts `workers` workers, the acceptor and the pager. The node was made for `workers + 2` threads at least: workers
-    /// are threads 0 to `workers - 1`, the pager is thread `workers`.
+    /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1`, the pager is thread
+    /// `workers`, then come the one for polling deadlines and those of persistent buckets: [`executing_threads`] in all.
     pub fn start(node: Arc<Node>, listeners: Vec<Listener>, workers: usize) -> io::Result<Self> {
         let clock = Clock::start();
         let shared = Arc::new(Shared::default());
@@ -118,6 +128,10 @@ impl Server {
             let inbox =
                 Arc::new(Inbox { arrivals: Mutex::default(), connections: AtomicUsize::new(0), waker });
             inboxes.push(Arc::clone(&inbox));
+            if let Some(mailbox) = node.mailbox(index) {
+                let inbox = Arc::clone(&inbox);
+                mailbox.connect(Box::new(move || drop(inbox.waker.wake())));
+            }
             let worker = Worker::new(poll, Arc::clone(&node), index, clock, inbox, Arc::clone(&shared));
             threads.push(spawn(&format!("dm:worker{index}"), move || worker.run())?);
         }
@@ -146,11 +160,16 @@ impl Server {
         node.doorbell().connect(Box::new(move || pager_thread.unpark()));
         let wake = inboxes.clone();
         node.changed_bell().connect(Box::new(move || wake.iter().for_each(|inbox| drop(inbox.waker.wake()))));
-        Ok(Self { shared, inboxes, pager_stop, workers: threads, acceptor, pager })
+        let poller = Poller::new(Arc::clone(&node), workers + 1, clock);
+        let look = Arc::clone(&poller);
+        node.timeout_mode_bell().connect(Box::new(move || look.look()));
+        let journals = Journals::new(&node, clock, workers + 2, workers);
+        Ok(Self { shared, inboxes, pager_stop, workers: threads, acceptor, pager, poller, journals })
     }
 
-    /// Stops accepting, lets what was received be answered for at most `grace`, closes everything and waits for the threads.
-    pub fn shutdown(self, grace: Duration) {
+    /// Stops accepting, lets what was received be answered for at most `grace`, closes everything and waits for
+    /// the threads, all but those that write what is not written yet.
+    pub fn shutdown(self, grace: Duration) -> Unwritten {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.shared.grace_ms.store(grace_ms, Relaxed);
         self.shared.stopping.store(true, Release);
@@ -162,9 +181,11 @@ impl Server {
         for worker in self.workers {
             let _ = worker.join();
         }
+        self.poller.stop();
         self.pager_stop.store(true, Relaxed);
         self.pager.thread().unpark();
         let _ = self.pager.join();
+        Unwritten(self.journals)
     }
 }
 

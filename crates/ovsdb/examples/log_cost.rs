@@ -34,15 +34,7 @@ fn main() {
     if let Some(operations) = operations {
         let value = validate(operations.as_bytes()).expect("JSON");
         let operations: Vec<Value<'_>> = value.elements().collect();
-        let context = Context {
-            owns_lock: &|_| true,
-            elapsed_ms: 0,
-            read_only: false,
-            internal: false,
-            can_wait: false,
-            role: "",
-            id: "",
-        };
+        let context = Context { owns_lock: &|_| true, ..Context::own() };
         let mut counter = 0_u128;
         let mut random = || {
             counter += 1;

@@ -1,6 +1,6 @@
 //! The type of an atom in a column with its constraints: allowed values, range, length, reference.
 
-use crate::atom::{Atom, AtomType};
+use crate::atom::{self, Atom, AtomType};
 use crate::cell::{self, Checks};
 use crate::column_type::ColumnType;
 use crate::error::Error;
@@ -211,6 +211,16 @@ impl BaseType {
             }
             (Constraint::Length(low, high), Atom::String(text)) => check_length(text, *low, *high),
             _ => Ok(()),
+        }
+    }
+
+    /// As [`Self::check`], of a packed atom.
+    #[inline]
+    pub(crate) fn check_packed(&self, mut packed: &[u8]) -> Result<(), Error> {
+        match &self.constraint {
+            Constraint::None => Ok(()),
+            Constraint::Enumeration(allowed) if cell::contains_packed(self.kind, allowed, packed) => Ok(()),
+            _ => self.check(&atom::take(&mut packed, self.kind)),
         }
     }
 

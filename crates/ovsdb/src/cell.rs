@@ -19,6 +19,7 @@ mod sort;
 pub use algebra::{compare, excludes, includes, subtract, union};
 pub use arithmetic::{Operator, arithmetic};
 pub use difference::{apply_diff, diff};
+pub(crate) use parse::put_checked;
 pub use parse::{Checks, no_names, parse};
 pub use sort::Builder;
 
@@ -167,6 +168,22 @@ impl<'a> Iterator for Packed<'a> {
         };
         Some(Element { key, value, both: start.get(..key.len() + value.len()).unwrap_or_default() })
     }
+}
+
+/// Whether a set of atoms of a kind, which is no scalar, has this one.
+#[inline]
+pub(crate) fn contains_packed(kind: AtomType, cell: &[u8], packed: &[u8]) -> bool {
+    let mut rest = cell;
+    if take_length(&mut rest) == 0 {
+        return false;
+    }
+    take_length(&mut rest);
+    while !rest.is_empty() {
+        if atom::take_packed(&mut rest, kind) == packed {
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether an element has this key.

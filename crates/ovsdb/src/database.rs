@@ -14,6 +14,7 @@ mod settle;
 mod undo;
 
 pub use replay::{ReplayError, ReplayedRow};
+pub(crate) use settle::nth_cell;
 
 use memory::tenant::Gauge;
 use memory::{Records, Tenant};
@@ -21,8 +22,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::file::transaction_id;
 use crate::hashing::Hashing;
-use crate::history::{Change, CommitId, Entry, History};
+use crate::history::{self, Change, CommitId, Entry, History};
 use crate::reference::Plan;
 use crate::row::{Row, RowId};
 use crate::schema::{DatabaseSchema, TableId};
@@ -30,8 +32,11 @@ use crate::table::Table;
 use crate::transaction::Scratch;
 use crate::uuid::Uuid;
 
-/// History that takes more than this, and more than the rows, goes even if it is a single commit.
-const HISTORY_REST_BYTES: usize = 1 << 20;
+/// Changes that leave a row no larger than it was may pass the budget by this fraction of it, until what they replaced can go: so a
+/// full database can be made smaller. And this near to its budget it lets go of that after each transaction.
+const OVERDRAFT_FRACTION: u64 = 16;
+/// Waste of no more than this fraction of the budget is not worth giving pages back for.
+const WASTE_FRACTION: u64 = 64;
 
 /// How a database is made.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +70,8 @@ pub struct Database {
     pub(crate) history: History,
     pub(crate) scratch: Scratch,
     budget_bytes: u64,
+    /// What was used when giving pages back did not help the last time.
+    fruitless_bytes: u64,
 }
 
 impl Database {
@@ -83,6 +90,7 @@ impl Database {
             history: History::default(),
             scratch: Scratch::default(),
             budget_bytes: options.budget_bytes,
+            fruitless_bytes: 0,
         })
     }
 
@@ -191,6 +199,22 @@ impl Database {
         Some(table.row_of(schema, entry.old.as_ref()?))
     }
 
+    /// The rows as they were after a commit, which must not be older than [`Self::oldest_kept`]; in no order.
+    pub(crate) fn rows_as_of(&self, commit: CommitId) -> impl Iterator<Item = (TableId, Row<'_>)> {
+        let there = self.schema.tables().flat_map(move |(table, _)| {
+            self.rows_from(table, RowId(0)).filter_map(move |(id, row)| {
+                if row.version() <= commit.0 { Some(row) } else { self.row_as_of(commit, table, id) }
+                    .map(|row| (table, row))
+            })
+        });
+        let gone = self.history.entries_after(commit).filter_map(move |entry| {
+            let is_gone = self.row(entry.table, entry.row).is_none();
+            let old = self.old_row(entry).filter(|old| is_gone && old.version() <= commit.0)?;
+            Some((entry.table, old))
+        });
+        there.chain(gone)
+    }
+
     /// A row as it was after a commit.
     fn row_as_of(&self, commit: CommitId, table: TableId, row: RowId) -> Option<Row<'_>> {
         let Some(mut state) = self.row(table, row) else {
@@ -227,7 +251,13 @@ impl Database {
 
     /// The newest commit with that transaction id, if its successors are kept.
     pub fn find_transaction(&self, id: Uuid) -> Option<CommitId> {
-        self.history.find_transaction(id)
+        self.history.find_transaction(|other| other == id)
+    }
+
+    /// The newest commit of which the log says the same as of that transaction, ephemeral columns aside.
+    pub fn find_logged(&self, id: Uuid) -> Option<CommitId> {
+        let id = transaction_id::logged(id);
+        self.history.find_transaction(|other| transaction_id::logged(other) == id)
     }
 
     /// [`Self::changes_since`] can tell what happened after this commit.
@@ -263,61 +293,109 @@ impl Database {
         self.budget_bytes
     }
 
-    /// Changes the budget. What is there stays.
-    pub fn set_budget_bytes(&mut self, bytes: u64) {
-        self.budget_bytes = bytes;
-        self.records.tenant().set_budget(bytes);
+    /// Physical memory of its arena, where the allocator knows; otherwise what the budget is held against.
+    pub fn resident_bytes(&self) -> u64 {
+        let tenant = self.records.tenant();
+        tenant.measure().map_or(tenant.used(), |arena| arena.resident as u64)
     }
 
     /// Gives memory back that is not needed any more, to the system where it is much. To be called when what was committed is
     /// on its way, at the end of each wake-up.
     pub fn rest(&mut self) {
         self.trim_history();
-        if self.history.bytes() > HISTORY_REST_BYTES {
-            let Self { records, tables, history, .. } = self;
-            let items = records.tenant().gauge(Gauge::Items) as usize;
-            let live_bytes = items.saturating_sub(history.record_bytes());
-            history.trim_all(records, live_bytes.max(HISTORY_REST_BYTES), |table, row| {
-                if let Some(table) = tables.get_mut(table.index()) {
-                    table.release(row);
-                }
-            });
+        let most_bytes = self.history_bytes_most();
+        if self.history.bytes() > most_bytes {
+            let (history, records, release) = self.history_parts();
+            history.trim_all(records, most_bytes, release);
         }
+        let is_limited = self.is_limited();
         let (tenant, cache) = self.records.parts();
         tenant.publish(cache);
         if tenant.wants_purge() && tenant.has_shrunk() {
             for table in &mut self.tables {
                 table.shrink(&mut self.records);
             }
-            self.records.rest();
-            self.records.tenant().purge();
+            self.give_back();
+        } else if is_limited && tenant.wants_measure() {
+            tenant.measure();
         }
     }
 
-    /// Whether one more row would pass the budget.
+    /// Gives free pages back to the system.
+    fn give_back(&mut self) {
+        self.records.rest();
+        self.records.tenant().purge();
+        if self.is_limited() {
+            self.records.tenant().measure();
+        }
+    }
+
+    fn is_limited(&self) -> bool {
+        self.budget_bytes < u64::MAX
+    }
+
+    /// Whether little is left of the budget.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.records.tenant().used() >= self.budget_bytes - self.budget_bytes / OVERDRAFT_FRACTION
+    }
+
+    /// Makes sure that a row of so many bytes may come, in the place of one of `replaced` bytes: an error when it would pass the
+    /// budget.
     #[inline]
-    pub(crate) fn check_budget(&self) -> Result<(), Error> {
-        if self.records.tenant().used() < self.budget_bytes { Ok(()) } else { Err(self.over_budget()) }
+    pub(crate) fn admit(&mut self, bytes: usize, replaced: usize) -> Result<(), Error> {
+        let used = self.records.tenant().used().saturating_add(bytes as u64);
+        if used <= self.budget_bytes { Ok(()) } else { self.admit_under_pressure(bytes, replaced) }
     }
 
     #[cold]
-    fn over_budget(&self) -> Error {
+    fn admit_under_pressure(&mut self, bytes: usize, replaced: usize) -> Result<(), Error> {
+        let (history, records, release) = self.history_parts();
+        history.drop_unheld(records, release);
+        let (tenant, cache) = self.records.parts();
+        tenant.publish(cache);
+        // What they take is rounded up to the allocator's classes.
+        let grows = memory::footprint(bytes) > memory::footprint(replaced);
+        let overdraft = if grows { 0 } else { self.budget_bytes / OVERDRAFT_FRACTION };
+        let most = self.budget_bytes + overdraft;
+        let fits = |tenant: &Tenant| tenant.used().saturating_add(bytes as u64) <= most;
+        let is_wasteful = tenant.waste() > self.budget_bytes / WASTE_FRACTION;
+        if !fits(tenant) && is_wasteful && tenant.used() != self.fruitless_bytes {
+            self.give_back();
+            self.fruitless_bytes = self.records.tenant().used();
+        }
+        if fits(self.records.tenant()) { Ok(()) } else { Err(self.over_budget(bytes)) }
+    }
+
+    fn over_budget(&self, bytes: usize) -> Error {
         Error::resources_exhausted(format!(
-            "database {} uses all of its {} bytes of memory",
-            self.schema.name, self.budget_bytes
+            "database {} uses {} of its {} bytes of memory, and {bytes} more would be too much",
+            self.schema.name,
+            self.records.tenant().used(),
+            self.budget_bytes
         ))
     }
 
     /// Drops history that nobody needs.
     pub(crate) fn trim_history(&mut self) {
+        let most_bytes = self.history_bytes_most();
+        let (history, records, release) = self.history_parts();
+        history.trim(records, most_bytes, release);
+    }
+
+    fn history_bytes_most(&self) -> usize {
         let items = self.records.tenant().gauge(Gauge::Items) as usize;
-        let live_bytes = items.saturating_sub(self.history.record_bytes());
-        let tables = &mut self.tables;
-        self.history.trim(&mut self.records, live_bytes, |table, row| {
+        history::recent_bytes_most(items.saturating_sub(self.history.record_bytes()))
+    }
+
+    /// The history, and what dropping from it needs: where records go, and what is told of rows whose ids are free now.
+    fn history_parts(&mut self) -> (&mut History, &mut Records, impl FnMut(TableId, RowId)) {
+        let Self { history, records, tables, .. } = self;
+        let release = |table: TableId, row| {
             if let Some(table) = tables.get_mut(table.index()) {
                 table.release(row);
             }
-        });
+        };
+        (history, records, release)
     }
 }
 

@@ -105,6 +105,11 @@ impl Error {
         Self::new("resources exhausted", details)
     }
 
+    /// Whether it is [`Self::resources_exhausted`].
+    pub fn is_resources_exhausted(&self) -> bool {
+        self.tag() == "resources exhausted"
+    }
+
     /// `range error`
     pub fn range_error(details: impl Into<String>) -> Self {
         Self::new("range error", details)

@@ -16,11 +16,14 @@
 //! * Compaction writes another file beside this one, with the schema and one record of all rows, and renames it. It goes
 //!   in slices between commits ([`Log::step`]).
 //! * Transactions have ids that outlive restarts though the file does not name them: [`transaction_id`].
+//! * What ephemeral columns were is in a file of our own beside it, which nothing depends on: [`ephemeral`].
 //!
 //! What is acknowledged as durable has been synced, in every file that a crash could leave under the name.
 
 mod compaction;
+mod ephemeral;
 mod header;
+mod load;
 mod log;
 mod note;
 mod plain;

@@ -8,9 +8,10 @@
 //! after k to its current one: nothing of the new is kept. That serves clients that come back, slow monitors, the text of the
 //! log and undoing a group of commits whose write failed.
 //!
-//! Kept are the last [`COMMITS_MAX`] commits as long as their old records take no more than the rows themselves (or a mebibyte),
-//! at least one;
-//! and what [`History::retain_from`] and [`History::hold_from`] ask for.
+//! Kept are the last [`COMMITS_MAX`] commits as long as their old records take no more than a part of the rows, or a mebibyte
+//! ([`recent_bytes_most`]), at least one until the wake-up ends; and what [`History::retain_from`] and [`History::hold_from`] ask
+//! for. One commit may be excused from the count of bytes: see [`History::excuse_last`]. When memory is short, only what is held
+//! stays.
 
 use memory::{Record, Records};
 use std::collections::VecDeque;
@@ -24,7 +25,14 @@ pub const COMMITS_MAX: usize = 100;
 /// Old records kept for slow monitors, in bytes.
 pub const RETAINED_BYTES_MAX: usize = 12 << 20;
 /// History may take so many bytes, however few rows there are.
-pub const RECENT_BYTES_MIN: usize = 1 << 20;
+const RECENT_BYTES_MIN: usize = 1 << 20;
+/// And this fraction of what the rows take: more would keep the memory of a mass deletion.
+const RECENT_FRACTION: usize = 4;
+
+/// Most bytes of history that nobody has asked for, beside so many bytes of rows.
+pub(crate) fn recent_bytes_most(live_bytes: usize) -> usize {
+    (live_bytes / RECENT_FRACTION).max(RECENT_BYTES_MIN)
+}
 
 /// The number of a commit; 0 is the empty database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -83,8 +91,10 @@ pub(crate) struct History {
     record_bytes: usize,
     retained: Option<u64>,
     held: Option<u64>,
-    /// The transaction id of the newest commit, which may not be kept.
-    transaction_id: Uuid,
+    /// The newest commit when it was excused, and what it takes.
+    excused: Option<(u64, usize)>,
+    /// The transaction id of the commit before the oldest that is kept.
+    transaction_id_before: Uuid,
 }
 
 /// What changed in a row.
@@ -199,14 +209,14 @@ impl History {
         None
     }
 
-    /// Adds the next commit. Its entries are taken from `entries`, sorted here.
+    /// Adds the next commit, with the transaction id of the one before. Its entries are taken from `entries`, sorted here.
     pub fn add(&mut self, entries: &mut Vec<Entry>, comment: Option<Box<str>>) -> CommitId {
         entries.sort_unstable_by_key(|entry| (entry.table, entry.row));
         let record_bytes: usize =
             entries.iter().filter_map(|entry| Some(entry.old.as_ref()?.allocated_bytes())).sum();
         let bytes = record_bytes + entries.len() * size_of::<Entry>() + size_of::<Commit>();
         let start = self.dropped + self.entries.len() as u64;
-        let transaction_id = self.transaction_id;
+        let transaction_id = self.transaction_id();
         self.commits.push_back(Commit {
             start,
             entries: entries.len(),
@@ -228,26 +238,24 @@ impl History {
         self.bytes -= commit.bytes;
         self.record_bytes -= commit.record_bytes;
         self.last -= 1;
-        self.transaction_id = self.commits.back().map_or(Uuid::zero(), |commit| commit.transaction_id);
         let start = (commit.start - self.dropped) as usize;
         Some(self.entries.drain(start..).rev().collect())
     }
 
-    /// Drops the oldest commits that nobody needs; `live_bytes` is what the rows take. Calls `release` with each row that was
-    /// deleted: its id is free now.
+    /// Drops the oldest commits that nobody needs; the newest stays, others while all take no more than `most_bytes`. Calls
+    /// `release` with each row that was deleted: its id is free now.
     pub fn trim(
         &mut self,
         records: &mut Records,
-        live_bytes: usize,
+        most_bytes: usize,
         mut release: impl FnMut(TableId, RowId),
     ) {
         while self.commits.len() > 1 {
             let oldest = self.oldest().0 + 1;
-            let is_held = self.held.is_some_and(|held| held < oldest);
             let is_retained = self.retained.is_some_and(|retained| retained < oldest);
-            let is_recent =
-                self.commits.len() <= COMMITS_MAX && self.bytes <= live_bytes.max(RECENT_BYTES_MIN);
-            if is_held || is_recent || is_retained && self.bytes <= RETAINED_BYTES_MAX {
+            let most_bytes = most_bytes + self.excused_bytes();
+            let is_recent = self.commits.len() <= COMMITS_MAX && self.bytes <= most_bytes;
+            if self.is_oldest_held() || is_recent || is_retained && self.bytes <= RETAINED_BYTES_MAX {
                 return;
             }
             self.drop_oldest(records, &mut release);
@@ -262,12 +270,34 @@ impl History {
         mut release: impl FnMut(TableId, RowId),
     ) {
         if self.commits.len() == 1
-            && self.bytes > most_bytes
+            && self.bytes > most_bytes + self.excused_bytes()
             && self.held.is_none()
             && self.retained.is_none()
         {
             self.drop_oldest(records, &mut release);
         }
+    }
+
+    fn is_oldest_held(&self) -> bool {
+        self.held.is_some_and(|held| held <= self.oldest().0)
+    }
+
+    /// Drops all that is not held.
+    pub fn drop_unheld(&mut self, records: &mut Records, mut release: impl FnMut(TableId, RowId)) {
+        while !self.commits.is_empty() && !self.is_oldest_held() {
+            self.drop_oldest(records, &mut release);
+        }
+    }
+
+    /// What the newest commit takes does not count against the commits that are kept, unless it is too much: it has replaced
+    /// much of what rows take, all at once (ephemeral columns were reset), and clients are about to ask what came before.
+    pub fn excuse_last(&mut self) {
+        let bytes = self.commits.back().map_or(0, |commit| commit.bytes);
+        self.excused = (bytes <= RETAINED_BYTES_MAX).then_some((self.last, bytes));
+    }
+
+    fn excused_bytes(&self) -> usize {
+        self.excused.filter(|(commit, _)| *commit > self.oldest().0).map_or(0, |(_, bytes)| bytes)
     }
 
     /// Drops everything; later commits go on counting.
@@ -282,6 +312,7 @@ impl History {
         self.bytes -= commit.bytes;
         self.record_bytes -= commit.record_bytes;
         self.dropped += commit.entries as u64;
+        self.transaction_id_before = commit.transaction_id;
         for entry in self.entries.drain(..commit.entries) {
             if let Some(old) = entry.old {
                 records.free(old);
@@ -308,30 +339,31 @@ impl History {
     }
 
     pub fn transaction_id(&self) -> Uuid {
-        self.transaction_id
+        self.commits.back().map_or(self.transaction_id_before, |commit| commit.transaction_id)
     }
 
     pub fn transaction_id_of(&self, commit: CommitId) -> Option<Uuid> {
+        if commit == self.oldest() {
+            return Some(self.transaction_id_before);
+        }
         self.commit(commit).map(|commit| commit.transaction_id)
     }
 
     pub fn set_transaction_id(&mut self, commit: CommitId, id: Uuid) {
-        if commit == self.last() {
-            self.transaction_id = id;
-        }
-        if let Some(place) = self.place(commit)
+        if commit == self.oldest() {
+            self.transaction_id_before = id;
+        } else if let Some(place) = self.place(commit)
             && let Some(commit) = self.commits.get_mut(place)
         {
             commit.transaction_id = id;
         }
     }
 
-    /// The newest commit with that transaction id.
-    pub fn find_transaction(&self, id: Uuid) -> Option<CommitId> {
-        if id == self.transaction_id {
-            return Some(self.last());
-        }
-        let place = self.commits.iter().rposition(|commit| commit.transaction_id == id)?;
-        Some(CommitId(self.oldest().0 + 1 + place as u64))
+    /// The newest commit with such a transaction id of which it is known what happened after it.
+    pub fn find_transaction(&self, is_it: impl Fn(Uuid) -> bool) -> Option<CommitId> {
+        let oldest = self.oldest();
+        let place = self.commits.iter().rposition(|commit| is_it(commit.transaction_id));
+        let before = is_it(self.transaction_id_before).then_some(oldest);
+        place.map(|place| CommitId(oldest.0 + 1 + place as u64)).or(before)
     }
 }

@@ -48,21 +48,12 @@ pub struct RowIndex {
     directory: Vec<u32>,
     depth: u32,
     tagged: bool,
-    /// Many rows come: segments are made as large as they get, until [`RowIndex::fit`].
-    is_growing: bool,
     len: usize,
 }
 
 impl Default for RowIndex {
     fn default() -> Self {
-        Self {
-            segments: Vec::new(),
-            directory: Vec::new(),
-            depth: 0,
-            tagged: true,
-            is_growing: false,
-            len: 0,
-        }
+        Self { segments: Vec::new(), directory: Vec::new(), depth: 0, tagged: true, len: 0 }
     }
 }
 
@@ -78,10 +69,7 @@ impl RowIndex {
             return Ok(None);
         }
         let tagged = rows.iter().all(|(_, row)| row.0 < TAGGED_IDS);
-        let mut this = Self { tagged, ..Self::default() };
-        while rows.len() >> this.depth > BUILT_ROWS_MAX && this.depth < DEPTH_MAX {
-            this.depth += 1;
-        }
+        let mut this = Self { tagged, depth: depth_for(rows.len()), ..Self::default() };
         let mut rest = rows.as_slice();
         for prefix in 0..1_u64 << this.depth {
             let end = rest.partition_point(|(hash, _)| top_bits(*hash, this.depth) <= prefix);
@@ -105,31 +93,29 @@ impl RowIndex {
         Ok(Some(this))
     }
 
-    /// Makes room generously from now on: many rows come.
-    pub fn grow(&mut self) {
-        self.is_growing = true;
-    }
-
-    /// Gives back the room that was made after [`Self::grow`] and is not needed.
-    pub fn fit(&mut self, records: &mut Records, has_grown: bool, hash_of: &dyn Fn(RowId) -> u64) {
-        self.is_growing = false;
-        if !has_grown {
-            return;
-        }
-        for number in 0..self.segments.len() {
-            let Some(segment) = self.segments.get(number) else { continue };
-            let (used, capacity) = (segment.used as usize, segment.slots.as_slice().len());
-            if capacity > BUCKET_SLOTS && used * 3 < capacity * 2 {
-                // Without memory for a smaller one, the large one stays.
-                let _ = self.rebuild(records, number, used * 5 / 4, hash_of);
+    /// An index without rows and with room for so many, in which they will be as dense as in [`Self::build`].
+    pub fn with_room(records: &mut Records, rows: usize) -> Result<Self, Error> {
+        let mut this = Self { depth: depth_for(rows), ..Self::default() };
+        for number in 0..1_u32 << this.depth {
+            match Segment::new(records, (rows >> this.depth) * 4 / 3, this.depth) {
+                Ok(segment) => this.segments.push(segment),
+                Err(error) => {
+                    this.clear(records);
+                    return Err(error);
+                }
             }
+            this.directory.push(number);
         }
+        Ok(this)
     }
 
-    /// Whether there are no rows in it.
+    /// Starts loading what a search for that hash looks at first.
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    pub fn prefetch(&self, hash: u64) {
+        let segment = self.segment_of(hash).and_then(|number| self.segments.get(number));
+        if let Some(bucket) = segment.and_then(|segment| segment.buckets().get(segment.home(hash))) {
+            memory::prefetch(bucket);
+        }
     }
 
     #[inline]
@@ -188,7 +174,6 @@ impl RowIndex {
                 self.split(records, number, hash_of)?;
             } else {
                 let more = match capacity {
-                    _ if self.is_growing => capacity * 3,
                     ..2048 => capacity / 2,
                     _ => capacity / 4,
                 };
@@ -265,7 +250,7 @@ impl RowIndex {
         let Some(segment) = self.segments.get_mut(number) else { return Ok(()) };
         let depth = segment.depth;
         // Each half would fit into one: the hashes may be uneven.
-        let room = segment.used as usize * if self.is_growing { 2 } else { 1 } * 2 / 3;
+        let room = segment.used as usize * 2 / 3;
         let mut halves = Segment::new(records, room, depth + 1)?;
         let mut second = match Segment::new(records, room, depth + 1) {
             Ok(second) => second,
@@ -404,6 +389,11 @@ impl Segment {
     }
 }
 
+/// Directory bits of an index that is made for so many rows.
+fn depth_for(rows: usize) -> u32 {
+    (0..DEPTH_MAX).find(|depth| rows >> depth <= BUILT_ROWS_MAX).unwrap_or(DEPTH_MAX)
+}
+
 #[inline]
 fn top_bits(hash: u64, depth: u32) -> u64 {
     if depth == 0 { 0 } else { hash >> (64 - depth) }
@@ -490,6 +480,23 @@ mod tests {
     }
 
     #[test]
+    fn an_index_with_room_for_its_rows_stays_as_it_is() {
+        let mut records = records();
+        let hash_of = |row: RowId| hash(row, 1);
+        for rows in [0, 1, 100, 5501, 300_000] {
+            let mut index = RowIndex::with_room(&mut records, rows as usize).unwrap();
+            let bytes = records.tenant().gauge(memory::tenant::Gauge::Index);
+            for row in (0..rows).map(RowId) {
+                index.prefetch(hash_of(row));
+                index.insert(&mut records, hash_of(row), row, &|_| unreachable!("made anew")).unwrap();
+            }
+            assert_eq!(records.tenant().gauge(memory::tenant::Gauge::Index), bytes, "{rows} rows");
+            assert!((0..rows).map(RowId).all(|row| index.find(hash_of(row), |other| other == row).is_some()));
+            index.clear(&mut records);
+        }
+    }
+
+    #[test]
     fn row_ids_of_32_bits_find_their_way() {
         let mut records = records();
         let mut index = RowIndex::default();
@@ -514,7 +521,7 @@ mod tests {
             index.remove(&mut records, hash, row, &hash_of);
             assert!(index.find(hash, |other| other == row).is_none());
         }
-        assert!(index.is_empty());
+        assert!(index.len == 0);
     }
 
     proptest! {

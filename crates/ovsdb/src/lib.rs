@@ -7,12 +7,14 @@
 pub mod atom;
 pub mod base_type;
 pub mod cell;
+mod changes;
 pub mod column_type;
 pub mod condition;
 pub mod database;
 pub mod error;
 pub mod file;
 mod hashing;
+mod hexadecimal;
 pub mod history;
 mod index;
 pub mod member_order;

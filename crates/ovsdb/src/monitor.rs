@@ -21,7 +21,7 @@ mod request;
 
 pub(crate) use groups::{GroupId, Groups, Member};
 pub(crate) use notification::{Notification, write_initial, write_refiltered};
-pub(crate) use plan::Spec;
+pub(crate) use plan::{Spec, TablePlan};
 pub(crate) use request::{parse_condition_change, parse_requests};
 
 use std::ops::{BitAnd, BitOr, BitOrAssign};

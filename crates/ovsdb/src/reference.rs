@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::atom::Atom;
 use crate::cell;
 use crate::row::RowId;
-use crate::schema::{ColumnId, DatabaseSchema, TableId, TableSchema};
+use crate::schema::{ColumnId, ColumnSchema, DatabaseSchema, TableId, TableSchema};
 use crate::uuid::Uuid;
 
 /// A column with references, and where its keys and values refer.
@@ -22,36 +22,53 @@ pub(crate) struct Referring {
     pub value: Option<TableId>,
 }
 
-/// The references of one table.
+/// What is to be looked after in one table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
-    /// Columns with strong ones.
+    /// Columns with strong references.
     pub strong: Vec<Referring>,
     /// Columns with weak ones.
     pub weak: Vec<Referring>,
     /// Whether weak ones refer to this table.
     pub is_weak_target: bool,
+    /// Whether its rows go when no strong one refers to them.
+    pub is_collected: bool,
+    /// Nothing of all this, nor are there indexes.
+    pub is_plain: bool,
 }
 
 impl Plan {
     /// The plans of all tables.
     pub fn of(schema: &DatabaseSchema) -> Vec<Self> {
-        let mut plans: Vec<Self> = schema.tables().map(|(_, table)| Self::of_table(table)).collect();
-        let targets: Vec<TableId> = plans
-            .iter()
-            .flat_map(|plan| &plan.weak)
-            .flat_map(|column| [column.key, column.value])
-            .flatten()
-            .collect();
-        for target in targets {
+        Self::of_columns(schema, |_| true)
+    }
+
+    /// The plans of all tables without their ephemeral columns.
+    pub fn lasting(schema: &DatabaseSchema) -> Vec<Self> {
+        Self::of_columns(schema, |column| !column.ephemeral)
+    }
+
+    /// The plans of all tables as if there were only their ephemeral columns.
+    pub fn ephemeral(schema: &DatabaseSchema) -> Vec<Self> {
+        Self::of_columns(schema, |column| column.ephemeral)
+    }
+
+    fn of_columns(schema: &DatabaseSchema, wanted: impl Fn(&ColumnSchema) -> bool) -> Vec<Self> {
+        let mut plans: Vec<Self> = schema.tables().map(|(_, table)| Self::of_table(table, &wanted)).collect();
+        for target in targets(&plans, |plan| &plan.weak) {
             if let Some(plan) = plans.get_mut(target.index()) {
-                plan.is_weak_target = true;
+                (plan.is_weak_target, plan.is_plain) = (true, false);
+            }
+        }
+        for target in targets(&plans, |plan| &plan.strong) {
+            if let Some(plan) = plans.get_mut(target.index()) {
+                plan.is_plain = false;
             }
         }
         plans
     }
 
-    fn of_table(schema: &TableSchema) -> Self {
+    fn of_table(schema: &TableSchema, wanted: &impl Fn(&ColumnSchema) -> bool) -> Self {
         let columns = |weak: bool| {
             let target = move |base: &crate::base_type::BaseType| {
                 base.reference
@@ -59,14 +76,21 @@ impl Plan {
                     .filter(|reference| reference.weak == weak)
                     .map(|reference| reference.target)
             };
-            schema.columns().filter_map(move |(id, column)| {
+            schema.columns().filter(|(_, column)| wanted(column)).filter_map(move |(id, column)| {
                 let key = target(&column.kind.key);
                 let value = column.kind.value.as_ref().and_then(target);
                 (key.is_some() || value.is_some()).then_some(Referring { column: id, key, value })
             })
         };
-        Self { strong: columns(false).collect(), weak: columns(true).collect(), is_weak_target: false }
+        let (strong, weak): (Vec<_>, Vec<_>) = (columns(false).collect(), columns(true).collect());
+        let is_plain = strong.is_empty() && weak.is_empty() && schema.is_root && schema.indexes.is_empty();
+        Self { strong, weak, is_weak_target: false, is_collected: !schema.is_root, is_plain }
     }
+}
+
+/// The tables to which some columns of the plans refer, one for each of their keys and values.
+fn targets<'a>(plans: &'a [Plan], columns: impl Fn(&'a Plan) -> &'a Vec<Referring>) -> Vec<TableId> {
+    plans.iter().flat_map(columns).flat_map(|column| [column.key, column.value]).flatten().collect()
 }
 
 impl Referring {

@@ -32,13 +32,23 @@ pub struct Row<'a> {
     schema: &'a TableSchema,
     bytes: &'a [u8],
     seed: u64,
+    /// The version that clients are to see; [`AS_WRITTEN`]: that of the bytes.
+    shown: u64,
 }
+
+/// No commit has this number.
+const AS_WRITTEN: u64 = u64::MAX;
 
 impl<'a> Row<'a> {
     /// The row in these bytes.
     #[inline]
     pub(crate) fn new(schema: &'a TableSchema, bytes: &'a [u8], seed: u64) -> Self {
-        Self { schema, bytes, seed }
+        Self { schema, bytes, seed, shown: AS_WRITTEN }
+    }
+
+    /// The row with the `_version` that the commit of this number gave it.
+    pub(crate) fn shown_as(self, version: u64) -> Self {
+        Self { shown: version, ..self }
     }
 
     /// The schema of its table.
@@ -65,7 +75,8 @@ impl<'a> Row<'a> {
         let mut bytes = [0; 24];
         let (uuid, version) = bytes.split_at_mut(16);
         uuid.copy_from_slice(&self.uuid().0);
-        version.copy_from_slice(&self.version().to_le_bytes());
+        let shown = if self.shown == AS_WRITTEN { self.version() } else { self.shown };
+        version.copy_from_slice(&shown.to_le_bytes());
         let low = rapidhash::v3::rapidhash_v3_nano_inline::<true, false>(&bytes, &secrets);
         let secrets = rapidhash::v3::RapidSecrets::seed(!self.seed);
         let high = rapidhash::v3::rapidhash_v3_nano_inline::<true, false>(&bytes, &secrets);

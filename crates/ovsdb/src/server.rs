@@ -27,6 +27,7 @@ mod waits;
 
 pub use databases::DatabaseId;
 pub use disconnect::Disconnect;
+pub use locks::Claims;
 pub use log::Log;
 pub use output::Output;
 pub use session::{SessionId, SessionOptions};
@@ -140,6 +141,17 @@ impl<L> Server<L> {
             locks: self.locks.owned(),
             backlog_bytes: self.sessions.iter().map(|(_, session)| session.output.backlog_bytes()).sum(),
         }
+    }
+
+    /// The locks that a session has asked for.
+    pub fn claims(&self, session: SessionId) -> Claims {
+        let names = self.sessions.get(session).into_iter().flat_map(|session| &session.locks);
+        self.locks.claims(names.map(|name| &**name), session)
+    }
+
+    /// Grows whenever [`Self::claims`] of somebody may have changed.
+    pub fn lock_changes(&self) -> u64 {
+        self.locks.changes()
     }
 
     /// What `get_server_id` answers.

@@ -34,17 +34,20 @@ const AUTOMATIC_MAX: usize = 4;
 /// An automatic index goes after so many changes per row without a search that used it.
 const AUTOMATIC_CHANGES_MAX: usize = 16;
 
+/// Room for fewer rows is not made in advance.
+const EXPECTED_ROWS_MIN: usize = 4096;
+
 /// The rows of a table.
 pub struct Table {
     rows: TenantVec<Option<Record>>,
-    /// Row ids for which there is memory.
-    room: u32,
     free: Vec<u32>,
     live: usize,
     hashing: Hashing,
     uuids: RowIndex,
-    /// While many rows come: hashes of their UUIDs.
-    known: Known,
+    /// Rows for which the index of UUIDs was made; 0: it grows by itself.
+    expected: usize,
+    /// So many rows may still come soon.
+    coming: usize,
     unique: Vec<RowIndex>,
     automatic: Vec<Automatic>,
     searches: HashMap<ColumnId, Searches>,
@@ -63,36 +66,6 @@ struct Automatic {
     changes: usize,
 }
 
-/// Hashes by row id, so that an index that grows does not have to look at rows all over memory.
-#[derive(Default)]
-struct Known {
-    hashes: Option<Vec<u64>>,
-    /// The row of the first.
-    first: u32,
-}
-
-impl Known {
-    #[inline]
-    fn add(&mut self, row: RowId, hash: u64) {
-        let Some(hashes) = &mut self.hashes else { return };
-        match row.0.checked_sub(self.first).map(|place| place as usize) {
-            Some(place) if place == hashes.len() => hashes.push(hash),
-            // An id that was free; rows keep their UUIDs, but ids do not.
-            Some(place) => {
-                if let Some(known) = hashes.get_mut(place) {
-                    *known = hash;
-                }
-            }
-            None => {}
-        }
-    }
-
-    #[inline]
-    fn get(&self, row: RowId) -> Option<u64> {
-        self.hashes.as_ref()?.get(row.0.checked_sub(self.first)? as usize).copied()
-    }
-}
-
 /// How often a column without an index was searched.
 #[derive(Default)]
 struct Searches {
@@ -105,12 +78,12 @@ impl Table {
     pub(crate) fn new(schema: &TableSchema, plan: Plan, hashing: Hashing) -> Self {
         Self {
             rows: TenantVec::new(),
-            room: 0,
             free: Vec::new(),
             live: 0,
             hashing,
             uuids: RowIndex::default(),
-            known: Known::default(),
+            expected: 0,
+            coming: 0,
             unique: schema.indexes.iter().map(|_| RowIndex::default()).collect(),
             automatic: Vec::new(),
             searches: HashMap::new(),
@@ -178,19 +151,60 @@ impl Table {
         })
     }
 
-    /// Many rows come.
-    pub(crate) fn grow(&mut self) {
-        self.known = Known { hashes: Some(Vec::new()), first: self.capacity() };
-        self.uuids.grow();
+    /// Starts loading what [`Self::find`] and [`Self::insert`] look at first.
+    #[inline]
+    pub(crate) fn prefetch(&self, uuid: &Uuid) {
+        self.uuids.prefetch(self.hashing.uuid(uuid));
     }
 
-    /// No more than usual come.
+    /// Up to so many rows come: room is made for all of them when many have come.
+    pub(crate) fn may_grow(&mut self, rows: usize) {
+        self.coming = rows;
+    }
+
+    /// So many rows may be here in the end: makes room for them at once. Without memory for that, what there is stays.
+    pub(crate) fn expect(&mut self, records: &mut Records, rows: usize) {
+        if rows < EXPECTED_ROWS_MIN || rows <= self.expected {
+            return;
+        }
+        // A guess is a little wrong, and a second one shows that it may be wrong again.
+        let room = (rows + rows / 16).max(self.expected + self.expected / 2).min(u32::MAX as usize);
+        self.index_anew(records, room);
+        self.resize(records, room);
+    }
+
+    /// No more than usual come: gives back what was made for more.
     pub(crate) fn fit(&mut self, records: &mut Records) {
-        let (rows, hashing, known) = (&self.rows, self.hashing, &self.known);
-        let hash_of = |row: RowId| known.get(row).unwrap_or_else(|| hash_of_uuid(rows, hashing, row));
-        let have_come = known.hashes.as_ref().is_some_and(|hashes| !hashes.is_empty());
-        self.uuids.fit(records, have_come, &hash_of);
-        self.known = Known::default();
+        if self.expected > self.live + self.live / 8 {
+            self.index_anew(records, self.live);
+        }
+        (self.expected, self.coming) = (0, 0);
+        let rows = self.rows.as_slice().len();
+        if self.rows.capacity() > rows + (rows / 8).max(16) {
+            self.resize(records, rows);
+        }
+    }
+
+    /// Makes the index of UUIDs anew, with room for so many rows.
+    fn index_anew(&mut self, records: &mut Records, room: usize) {
+        let Ok(mut index) = RowIndex::with_room(records, room) else { return };
+        let (rows, hashing) = (&self.rows, self.hashing);
+        let hash_of = |row: RowId| hash_of_uuid(rows, hashing, row);
+        for row in (0..rows.as_slice().len() as u32).map(RowId) {
+            if bytes_of(rows, row).is_some() && index.insert(records, hash_of(row), row, &hash_of).is_err() {
+                index.clear(records);
+                return;
+            }
+        }
+        std::mem::replace(&mut self.uuids, index).clear(records);
+        self.expected = room;
+    }
+
+    /// Makes room for so many row ids.
+    fn resize(&mut self, records: &mut Records, room: usize) {
+        let (tenant, cache) = records.parts();
+        // Without memory for that, the array grows by as little as it can.
+        let _ = self.rows.resize(tenant, cache, room);
     }
 
     /// Adds a row under an id of its own.
@@ -204,12 +218,11 @@ impl Table {
             Some(row) => RowId(row),
             None => {
                 let row = RowId(self.capacity());
-                let (tenant, cache) = records.parts();
                 // An eighth more at a time, rather than the array's own quarter: there is a place for each row.
-                if row.0 >= self.room {
-                    self.room = row.0.saturating_add(row.0 / 8).max(row.0.saturating_add(16));
-                    let _ = self.rows.resize(tenant, cache, self.room as usize);
+                if row.index() >= self.rows.capacity() {
+                    self.resize(records, row.index() + (row.index() / 8).max(16));
                 }
+                let (tenant, cache) = records.parts();
                 if row.0 == u32::MAX - 1 || !self.rows.push(tenant, cache, None) {
                     records.free(record);
                     return Err(no_memory());
@@ -220,6 +233,12 @@ impl Table {
         if let Err(error) = self.restore(schema, records, row, record) {
             self.release(row);
             return Err(error);
+        }
+        if self.coming > 0 {
+            self.coming -= 1;
+            if self.live >= EXPECTED_ROWS_MIN && self.live.is_power_of_two() && self.coming > self.live {
+                self.expect(records, self.live + self.coming);
+            }
         }
         Ok(row)
     }
@@ -233,9 +252,8 @@ impl Table {
         record: Record,
     ) -> Result<(), Error> {
         let hash = self.hashing.uuid(&row::uuid_of(record.bytes()));
-        self.known.add(row, hash);
-        let (rows, hashing, known) = (&self.rows, self.hashing, &self.known);
-        let hash_of = |row: RowId| known.get(row).unwrap_or_else(|| hash_of_uuid(rows, hashing, row));
+        let (rows, hashing) = (&self.rows, self.hashing);
+        let hash_of = |row: RowId| hash_of_uuid(rows, hashing, row);
         if let Err(error) = self.uuids.insert(records, hash, row, &hash_of) {
             records.free(record);
             return Err(error);
@@ -292,7 +310,6 @@ impl Table {
         if self.rows.as_slice().is_empty() {
             let (tenant, cache) = records.parts();
             self.rows.clear(tenant, cache);
-            self.room = 0;
         }
     }
 
@@ -432,10 +449,6 @@ impl Table {
         new: Option<&[u8]>,
     ) {
         for (index, columns) in self.unique.iter_mut().zip(&schema.indexes) {
-            // So it is while a log is replayed.
-            if index.is_empty() {
-                continue;
-            }
             let (rows, hashing) = (&self.rows, self.hashing);
             let hash_of = |row: RowId| hash_of_cells(rows, hashing, schema, columns, row);
             if let (Some(old), Some(new)) = (bytes_of(rows, row), new) {

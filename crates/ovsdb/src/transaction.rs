@@ -4,39 +4,34 @@
 //!   operations ──> Operation (members found, complaints made) ──> insert, select, update, ... on the tables as they are now
 //!                         │ replaced records                           │ results, appended to the reply
 //!                         v                                            v
-//!                     entries ──> commit: what really changed, counts and garbage, limits, weak references, indexes ──> history
+//!                     entries ──> commit: may they stay (crate::changes)? ──> history
 //! ```
-//! A record of the version that the commit will have was written by this transaction: so the first change of a row is told from
-//! later ones without a table. When anything fails, the entries' old records go back to where they were.
+//! When anything fails, the entries' old records go back to where they were.
 
-mod commit;
-mod complaint;
 mod insert;
 mod modify;
 mod names;
 mod operation;
 mod parsed_row;
 mod select;
+mod shown;
 mod wait;
-mod weak;
-
-pub(crate) use weak::without_dangling;
 
 use memory::{Record, Records};
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::changes::Changes;
 use crate::condition::Condition;
 use crate::database::Database;
 use crate::error::Error;
 use crate::history::{CommitId, Entry, Fate};
 use crate::row::{self, RowId};
-use crate::schema::{ColumnRef, DatabaseSchema, TableId, TableSchema};
-use crate::table::Table;
+use crate::schema::{ColumnRef, TableId, TableSchema};
 use crate::uuid::Uuid;
 use names::Names;
 use operation::{Kind, Operation};
 use parsed_row::ParsedRow;
+use shown::Shown;
 use wire::json::Value;
 
 /// Who asks, and what about.
@@ -52,10 +47,22 @@ pub struct Context<'a> {
     pub internal: bool,
     /// Whether a `wait` that is not satisfied may wait; else it is an error.
     pub can_wait: bool,
-    /// The session's role.
+    /// The session's role; empty: none.
     pub role: &'a str,
-    /// The session's identity.
-    pub id: &'a str,
+}
+
+impl Context<'_> {
+    /// The server itself, in nobody's name: no locks, no waiting.
+    pub fn own() -> Self {
+        Self {
+            owns_lock: &|_| false,
+            elapsed_ms: 0,
+            read_only: false,
+            internal: false,
+            can_wait: false,
+            role: "",
+        }
+    }
 }
 
 /// What became of a transaction.
@@ -88,7 +95,7 @@ pub(crate) struct Scratch {
     pub entries: Vec<Entry>,
     pub row: Vec<u8>,
     /// Tables in the order in which the transaction first wrote to them.
-    touched: Vec<TableId>,
+    pub touched: Vec<TableId>,
     parsed: ParsedRow,
     condition: Condition,
 }
@@ -137,26 +144,23 @@ pub fn execute(
     let is_large = operations.len() >= LARGE_OPERATIONS;
     if is_large {
         reply.reserve(operations.len() * INSERT_RESULT_BYTES);
-        database.tables.iter_mut().for_each(Table::grow);
+        database.tables.iter_mut().for_each(|table| table.may_grow(operations.len()));
     }
     let schema = Arc::clone(&database.schema);
     let mut transaction = Transaction {
-        version: database.history.last().0 + 1,
-        database,
-        schema: &schema,
+        shown: Shown::new(database.history.last().0 + 1),
+        changes: Changes::new(database, &schema),
         context,
         names: Names::new(random),
-        deleted: None,
-        adjustments: Vec::new(),
         comment: String::new(),
         durable: false,
         timeout_ms: None,
     };
     let outcome = transaction.run(operations, reply);
-    transaction.database.scratch.touched.clear();
-    transaction.database.scratch.give_back();
+    transaction.changes.database.scratch.touched.clear();
+    transaction.changes.database.scratch.give_back();
     if is_large {
-        let Database { tables, records, .. } = &mut *transaction.database;
+        let Database { tables, records, .. } = &mut *transaction.changes.database;
         tables.iter_mut().for_each(|table| table.fit(records));
     }
     if matches!(outcome, Outcome::Waiting { .. }) {
@@ -167,16 +171,10 @@ pub fn execute(
 
 /// A transaction being executed.
 struct Transaction<'a, 'r> {
-    database: &'a mut Database,
-    schema: &'a DatabaseSchema,
+    changes: Changes<'a>,
     context: &'a Context<'a>,
-    /// The number of the commit that it will be.
-    version: u64,
+    shown: Shown,
     names: Names<'r>,
-    /// Rows that existed before and were deleted, once somebody has asked.
-    deleted: Option<HashMap<(TableId, Uuid), RowId>>,
-    /// What commit changed in the counts of references so far.
-    adjustments: Vec<(TableId, RowId, i32)>,
     comment: String,
     durable: bool,
     timeout_ms: Option<u64>,
@@ -207,12 +205,12 @@ impl Transaction<'_, '_> {
                 Ok(()) => continue,
                 Err(Stop::Error(error)) => error,
                 Err(Stop::Wait) if self.context.can_wait => {
-                    self.abort();
+                    self.changes.abort();
                     return Outcome::Waiting { timeout_ms: self.timeout_ms };
                 }
                 Err(Stop::Wait) => Error::new("not supported", "triggers not supported"),
             };
-            self.abort();
+            self.changes.abort();
             reply.truncate(start);
             error.write_json(reply);
             for _ in place + 1..operations.len() {
@@ -224,7 +222,7 @@ impl Transaction<'_, '_> {
         let committed = match self.commit() {
             Ok(committed) => committed,
             Err(error) => {
-                self.abort();
+                self.changes.abort();
                 if !operations.is_empty() {
                     reply.push(b',');
                 }
@@ -243,7 +241,7 @@ impl Transaction<'_, '_> {
         of: usize,
         reply: &mut Vec<u8>,
     ) -> Result<(), Stop> {
-        let operation = Operation::parse(self.schema, value, number, of)?;
+        let operation = Operation::parse(self.changes.schema, value, number, of)?;
         match operation.kind {
             Kind::Insert => self.insert(&operation, reply)?,
             Kind::Select => self.select(&operation, reply)?,
@@ -283,31 +281,44 @@ impl Transaction<'_, '_> {
                 format!("{} operation not allowed when database server is in read only mode", kind.name());
             return Err(Error::new("not allowed", details));
         }
-        if !self.context.internal && self.schema.name.starts_with('_') {
+        if !self.context.internal && self.changes.schema.name.starts_with('_') {
             let details = format!(
                 "{} operation not allowed on table in reserved database {}",
                 kind.name(),
-                self.schema.name
+                self.changes.schema.name
             );
             return Err(Error::new("not allowed", details));
         }
         Ok(())
     }
 
+    /// COMPAT: a role restricts sessions where the database says what roles may do, and who has no certificate that names it may
+    /// change nothing then. There are no certificates here.
+    fn check_role(&self, doing: &str, table: &TableSchema) -> Result<(), Error> {
+        let role = self.context.role;
+        if role.is_empty() || self.changes.schema.find_table("RBAC_Role").is_none() {
+            return Ok(());
+        }
+        let table = &table.name;
+        Err(Error::permission(format!(
+            "RBAC rules for client \"(null)\" role \"{role}\" prohibit {doing} table \"{table}\"."
+        )))
+    }
+
     /// Reads `where`. Give the condition back with [`Self::put_condition`].
     fn take_condition(&mut self, schema: &TableSchema, json: Value<'_>) -> Result<Condition, Error> {
-        let mut condition = std::mem::take(&mut self.database.scratch.condition);
+        let mut condition = std::mem::take(&mut self.changes.database.scratch.condition);
         condition.read(schema, json, &mut |name| self.names.resolve(name))?;
         Ok(condition)
     }
 
     fn put_condition(&mut self, condition: Condition) {
-        self.database.scratch.condition = condition;
+        self.changes.database.scratch.condition = condition;
     }
 
     /// The rows among which are all that the condition wants: those, or `None` for the whole table.
     fn candidates(&mut self, table: TableId, schema: &TableSchema, condition: &Condition) -> Candidates {
-        let Database { tables, records, .. } = &mut *self.database;
+        let Database { tables, records, .. } = &mut *self.changes.database;
         let Some(table) = tables.get_mut(table.index()) else { return Candidates::One(None) };
         for (column, value) in condition.equalities() {
             match column {
@@ -330,119 +341,37 @@ impl Transaction<'_, '_> {
     /// Whether there is such a row and the condition holds for it.
     #[inline]
     fn matches(&self, table: TableId, row: RowId, condition: &Condition) -> bool {
-        self.database.row(table, row).is_some_and(|row| condition.evaluate(row))
-    }
-
-    /// Notes that a table is written to, even if nothing changes.
-    #[inline]
-    fn touch(&mut self, table: TableId) {
-        let touched = &mut self.database.scratch.touched;
-        if touched.last() != Some(&table) && !touched.contains(&table) {
-            touched.push(table);
-        }
+        let this = self.changes.database.row(table, row);
+        this.is_some_and(|this| condition.evaluate(self.shown.row(table, row, this)))
     }
 
     /// Inserts the row whose bytes are in the scratch buffer.
     fn insert_row(&mut self, table: TableId, schema: &TableSchema) -> Result<RowId, Error> {
-        self.touch(table);
-        self.database.check_budget()?;
-        let Database { tables, records, scratch, .. } = &mut *self.database;
-        let (Some(this), Some(record)) = (tables.get_mut(table.index()), records.store(&scratch.row)) else {
-            return Err(crate::index::no_memory());
-        };
-        let row = this.insert(schema, records, record)?;
-        scratch.entries.push(Entry { old: None, row, table, fate: Fate::Inserted });
-        Ok(row)
+        let database = &mut *self.changes.database;
+        database.admit(database.scratch.row.len(), 0)?;
+        self.changes.insert_row(table, schema)
     }
 
     /// Replaces a row by the one whose bytes are in the scratch buffer.
     fn replace_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) -> Result<(), Error> {
-        self.touch(table);
-        self.database.check_budget()?;
-        let Database { tables, records, scratch, .. } = &mut *self.database;
-        let (Some(this), Some(record)) = (tables.get_mut(table.index()), records.store(&scratch.row)) else {
-            return Err(crate::index::no_memory());
-        };
-        if let Some(old) = this.replace(schema, records, row, record) {
-            scratch.note_replaced(records, table, row, self.version, old, Fate::Changed);
-        }
-        Ok(())
+        let database = &mut *self.changes.database;
+        let replaced =
+            database.tables.get(table.index()).and_then(|table| table.bytes(row)).map_or(0, <[u8]>::len);
+        database.admit(database.scratch.row.len(), replaced)?;
+        self.changes.replace_row(table, schema, row)
     }
 
-    /// Takes a row out.
-    fn delete_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) {
-        self.touch(table);
-        let Database { tables, records, scratch, .. } = &mut *self.database;
-        let Some(this) = tables.get_mut(table.index()) else { return };
-        if let Some(old) = this.take(schema, records, row) {
-            if let Some(deleted) = &mut self.deleted
-                && row::version_of(old.bytes()) != self.version
-            {
-                deleted.insert((table, row::uuid_of(old.bytes())), row);
-            } else {
-                // A row that was changed before it was deleted existed before, too: only the entries know.
-                self.deleted = None;
-            }
-            scratch.note_replaced(records, table, row, self.version, old, Fate::Deleted);
+    /// Commits; `None` when nothing has changed. After an error the caller aborts.
+    fn commit(&mut self) -> Result<Option<CommitId>, Error> {
+        self.changes.settle()?;
+        let database = &mut *self.changes.database;
+        if database.scratch.entries.is_empty() {
+            return Ok(None);
         }
-    }
-
-    /// The row of that UUID that existed before the transaction and was deleted by it.
-    fn find_deleted(&mut self, table: TableId, uuid: Uuid) -> Option<RowId> {
-        let Database { tables, scratch, .. } = &*self.database;
-        let deleted = self.deleted.get_or_insert_with(|| {
-            let entries = scratch.entries.iter();
-            entries
-                .filter(|entry| {
-                    tables.get(entry.table.index()).is_some_and(|table| table.record(entry.row).is_none())
-                })
-                .filter_map(|entry| {
-                    Some(((entry.table, row::uuid_of(entry.old.as_ref()?.bytes())), entry.row))
-                })
-                .collect()
-        });
-        deleted.get(&(table, uuid)).copied()
-    }
-
-    /// Puts everything back as it was.
-    fn abort(&mut self) {
-        for (table, row, by) in self.adjustments.drain(..).rev() {
-            if let Some(table) = self.database.tables.get_mut(table.index()) {
-                table.adjust_count(row, -by);
-            }
-        }
-        let Database { tables, records, scratch, .. } = &mut *self.database;
-        let mut settle = Vec::new();
-        for Entry { old, row, table: id, .. } in scratch.entries.drain(..).rev() {
-            let (Some(table), Some(schema)) = (tables.get_mut(id.index()), self.schema.table(id)) else {
-                continue;
-            };
-            let existed = old.is_some();
-            let new = match old {
-                Some(old) if table.record(row).is_some() => table.replace(schema, records, row, old),
-                Some(old) => {
-                    // Its place in the index was freed when it was taken out, so there is memory for it.
-                    let _ = table.restore(schema, records, row, old);
-                    None
-                }
-                None => {
-                    let new = table.take(schema, records, row);
-                    table.release(row);
-                    new
-                }
-            };
-            if let Some(new) = new {
-                records.free(new);
-            }
-            if existed && !schema.indexes.is_empty() {
-                settle.push((id, row));
-            }
-        }
-        for (id, row) in settle {
-            if let (Some(table), Some(schema)) = (tables.get_mut(id.index()), self.schema.table(id)) {
-                let _ = table.settle_unique(schema, records, row);
-            }
-        }
+        let comment = (!self.comment.is_empty()).then(|| std::mem::take(&mut self.comment).into());
+        let committed = database.history.add(&mut database.scratch.entries, comment);
+        database.trim_history();
+        Ok(Some(committed))
     }
 }
 

@@ -59,7 +59,7 @@ fn stock_dump(path: &Path) -> Vec<String> {
             let mut columns: Vec<_> = row.members().collect();
             columns.sort_by(|(a, _), (b, _)| a.cmp(b));
             for (name, value) in columns {
-                if !matches!(&*name, "_uuid" | "_version" | "e") {
+                if !matches!(&*name, "_uuid" | "_version" | "e" | "es" | "em") {
                     line.push_str(&format!(" {name}={}", text(value)));
                 }
             }

@@ -71,5 +71,6 @@ scripts! {
     pipelines,
     requests,
     server_database,
+    versions,
     waits,
 }

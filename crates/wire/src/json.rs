@@ -17,6 +17,7 @@ pub mod write;
 pub use cursor::Cursor;
 pub use number::Number;
 pub use scan::{DEPTH_MAX, Scanner, SyntaxError};
+pub use string::special;
 pub use value::{Kind, Value};
 
 /// Checks that `text` is one value (an array or object) with white space around it, no deeper than [`DEPTH_MAX`].

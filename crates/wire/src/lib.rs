@@ -42,6 +42,7 @@ pub mod couchbase;
 pub mod json;
 pub mod jsonrpc;
 pub mod sasl;
+pub mod snappy;
 
 pub mod meta;
 pub mod text;

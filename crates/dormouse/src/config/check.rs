@@ -1,7 +1,8 @@
 //! The rules between keys, which no single key can check.
 
 use super::size::show;
-use super::{Config, Problem, keys};
+use super::{BucketSection, Config, EvictionChoice, Problem, keys};
+use kv::BucketKind;
 use std::net::SocketAddr;
 
 /// Reports the first rule that the configuration breaks.
@@ -13,6 +14,9 @@ pub fn rules(config: &Config) -> Result<(), Problem> {
                 bucket.name
             )));
         }
+    }
+    for bucket in &config.buckets {
+        persistence(config, bucket)?;
     }
     for port in &config.memcached {
         if port.address.is_some() && !config.buckets.iter().any(|bucket| bucket.name == port.bucket) {
@@ -60,6 +64,30 @@ pub fn rules(config: &Config) -> Result<(), Problem> {
         }
     }
     memory(config)
+}
+
+/// A persistent bucket needs a directory, and each kind has its own ways out of a full budget.
+fn persistence(config: &Config, bucket: &BucketSection) -> Result<(), Problem> {
+    let is_persistent = bucket.kind == BucketKind::Persistent;
+    if is_persistent && config.node.data.is_none() {
+        return Err(Problem::new(format!(
+            "bucket.kind = \"persistent\" of bucket {:?} needs node.data (or --data DIR), which is \"\"; allowed: a directory, or \
+             bucket.kind = \"ephemeral\"",
+            bucket.name
+        )));
+    }
+    let (word, allowed) = match (bucket.eviction, is_persistent) {
+        (EvictionChoice::AutoDelete, true) => ("auto_delete", "\"auto\" or \"value_ejection\""),
+        (EvictionChoice::FailNewData, true) => ("fail_new_data", "\"auto\" or \"value_ejection\""),
+        (EvictionChoice::ValueEjection, false) => {
+            ("value_ejection", "\"auto\", \"auto_delete\" or \"fail_new_data\"")
+        }
+        _ => return Ok(()),
+    };
+    Err(Problem::new(format!(
+        "bucket.eviction = \"{word}\" of bucket {:?}: not allowed for its kind; allowed: {allowed}",
+        bucket.name
+    )))
 }
 
 /// The budgets must fit the node's memory; the machine is asked only at start.

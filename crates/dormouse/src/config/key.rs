@@ -37,6 +37,8 @@ pub enum Kind<T> {
     SizeOrAuto { min: u64, max: u64, set: fn(&mut T, Option<u64>) },
     /// A whole number; `unit` follows it in messages.
     Count { min: u64, max: u64, unit: &'static str, set: fn(&mut T, u64) },
+    /// A number of milliseconds, or -1 for never.
+    MillisecondsOrNever { max: u64, set: fn(&mut T, Option<u64>) },
     /// A power of two from 1.
     PowerOfTwo { max: u64, set: fn(&mut T, u64) },
     /// `true` or `false`.
@@ -71,6 +73,7 @@ impl<T> Kind<T> {
             Self::Count { min, max, unit, .. } => {
                 format!("{min} to {max}{}{unit}", if unit.is_empty() { "" } else { " " })
             }
+            Self::MillisecondsOrNever { max, .. } => format!("0 to {max} milliseconds, or -1 for never"),
             Self::PowerOfTwo { max, .. } => format!("a power of two from 1 to {max}"),
             Self::Flag { .. } => "true or false".into(),
             Self::Choice { allowed, .. } => {
@@ -106,6 +109,10 @@ impl<T> Kind<T> {
                 _ => set(target, Some(bytes(raw, *min, *max)?)),
             },
             Self::Count { min, max, set, .. } => set(target, count(raw, *min, *max)?),
+            Self::MillisecondsOrNever { max, set } => match raw {
+                Raw::Integer(-1) | Raw::Text("-1") => set(target, None),
+                _ => set(target, Some(count(raw, 0, *max)?)),
+            },
             Self::PowerOfTwo { max, set } => {
                 let value = count(raw, 1, *max)?;
                 if !value.is_power_of_two() {

@@ -5,11 +5,12 @@
 
 use super::key::{Key, Kind, Raw, Section};
 use super::{
-    AuthSection, BucketSection, HttpSection, KvSection, LimitsSection, LogSection, MemcachedSection,
-    NodeSection, OvsdbSection,
+    AllocatorSection, AuthSection, BucketSection, EvictionChoice, HttpSection, KvSection, LimitsSection,
+    LogSection, MemcachedSection, NodeSection, OvsdbSection,
 };
 use super::{Format, Level};
-use kv::{BucketKind, Eviction};
+use kv::{BucketKind, Compression, HeapChoice, PersistenceSettings, TimeoutMode};
+use memory::backend::settings::{Setting, Thp};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -45,7 +46,7 @@ pub static NODE: Section<NodeSection> = Section {
             name: "data",
             kind: Kind::Path { set: |s, v| s.data = v },
             default: Raw::Text(""),
-            about: "Directory for what the node writes; endpoints.json is written there. It is made when missing. \"\": nothing is written, which is enough for ephemeral buckets.",
+            about: "Directory for what the node writes: endpoints.json, and the persistent buckets in buckets/. It is made when missing. \"\": nothing is written, which is enough for ephemeral buckets.",
             reload: false,
         },
         Key {
@@ -54,6 +55,16 @@ pub static NODE: Section<NodeSection> = Section {
             default: Raw::Flag(false),
             about: "Whether memcached's text command \"shutdown\" stops the node.",
             reload: false,
+        },
+        Key {
+            name: "durability_timeout_mode",
+            kind: Kind::Choice {
+                allowed: &["event-driven", "polling"],
+                set: |s, word| s.durability_timeout_mode = TimeoutMode::from_name(word).unwrap_or_default(),
+            },
+            default: Raw::Text("event-driven"),
+            about: "When pending durable writes are looked at for their timeouts. \"event-driven\": when one comes, which costs nothing while none is pending. \"polling\": every vBucket every 25 ms, by a thread of its own.",
+            reload: true,
         },
     ],
 };
@@ -137,15 +148,13 @@ pub static BUCKET: Section<BucketSection> = Section {
         Key {
             name: "kind",
             kind: Kind::Choice {
-                allowed: &["ephemeral"],
+                allowed: &["ephemeral", "persistent"],
                 set: |s, word| {
-                    if word == "ephemeral" {
-                        s.kind = BucketKind::Ephemeral;
-                    }
+                    s.kind = if word == "ephemeral" { BucketKind::Ephemeral } else { BucketKind::Persistent };
                 },
             },
             default: Raw::Text("ephemeral"),
-            about: "\"ephemeral\": in memory only. (\"persistent\" is refused by name until persistent buckets exist.)",
+            about: "\"ephemeral\": in memory only. \"persistent\": also in a journal below node.data, which must be given.",
             reload: false,
         },
         Key {
@@ -162,20 +171,101 @@ pub static BUCKET: Section<BucketSection> = Section {
                 set: |s, v| s.vbuckets = u16::try_from(v).unwrap_or(u16::MAX),
             },
             default: Raw::Integer(1024),
-            about: "Number of vBuckets.",
+            about: "Number of vBuckets. Of a persistent bucket it is fixed when the bucket is made.",
             reload: false,
         },
         Key {
             name: "eviction",
             kind: Kind::Choice {
-                allowed: &["auto_delete", "fail_new_data"],
+                allowed: &["auto", "auto_delete", "fail_new_data", "value_ejection"],
                 set: |s, word| {
-                    s.eviction =
-                        if word == "auto_delete" { Eviction::AutoDelete } else { Eviction::FailNewData };
+                    s.eviction = match word {
+                        "auto_delete" => EvictionChoice::AutoDelete,
+                        "fail_new_data" => EvictionChoice::FailNewData,
+                        "value_ejection" => EvictionChoice::ValueEjection,
+                        _ => EvictionChoice::Auto,
+                    };
                 },
             },
-            default: Raw::Text("auto_delete"),
-            about: "What happens when the budget is used up: old and rarely used documents go, or new data is refused.",
+            default: Raw::Text("auto"),
+            about: "What happens when the budget is used up. \"auto_delete\": old and rarely used documents go. \"fail_new_data\": new data is refused. \"value_ejection\", of persistent buckets only and their only choice: values that are on disk leave memory, their keys stay. \"auto\": auto_delete, or value_ejection for a persistent bucket.",
+            reload: false,
+        },
+        Key {
+            name: "item_heap",
+            kind: Kind::Choice {
+                allowed: HeapChoice::NAMES,
+                set: |s, word| s.item_heap = HeapChoice::of_name(word).unwrap_or_default(),
+            },
+            default: Raw::Text("auto"),
+            about: "Where items lie. \"slab\": in slots of slabs, which cost the least memory and stay dense when sizes change. \"block\": each is a block of the allocator. \"auto\": blocks while the bucket is smaller than 4 MiB, slabs for what comes later.",
+            reload: false,
+        },
+        Key {
+            name: "defragmenter",
+            kind: Kind::Choice { allowed: &["on", "off"], set: |s, word| s.defragmenter = word == "on" },
+            default: Raw::Text("on"),
+            about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It works when more than 4 % of the used memory, and no less than 4 MiB, is waste, and rests otherwise. Slots of slabs move with any allocator, blocks only with jemalloc.",
+            reload: true,
+        },
+        Key {
+            name: "compression",
+            kind: Kind::Choice {
+                allowed: Compression::NAMES,
+                set: |s, word| s.compression = Compression::of_name(word).unwrap_or_default(),
+            },
+            default: Raw::Text("passive"),
+            about: "Whether values are kept compressed, with Snappy. \"off\": what SDKs send compressed is kept inflated. \"passive\": it is kept as it came. \"active\": and while more than three quarters of the budget are used, what came otherwise is compressed, too, where that saves an eighth. Who does not take Snappy gets values inflated, always.",
+            reload: true,
+        },
+        Key {
+            name: "flush_interval_ms",
+            kind: Kind::Count {
+                min: 0,
+                max: 60_000,
+                unit: "milliseconds",
+                set: |s, v| s.persistence.flush_interval_ms = v,
+            },
+            default: Raw::Integer(PersistenceSettings::FLUSH_INTERVAL_MS.cast_signed()),
+            about: "Persistent: time between two flushes of plain writes; what is younger may be lost with the machine's power. 0: as soon as a flusher is free. The default bounds the disk's load at 20 commits per second and shard, whatever clients do. Writes with a durability level do not wait for it.",
+            reload: false,
+        },
+        Key {
+            name: "segment_size",
+            kind: Kind::Size { min: MIB, max: 4 * 1024 * MIB, set: |s, v| s.persistence.segment_bytes = v },
+            default: Raw::Text("64MiB"),
+            about: "Persistent: length of the journal's files. Compaction rewrites whole files.",
+            reload: false,
+        },
+        Key {
+            name: "shards",
+            kind: Kind::Count {
+                min: 1,
+                max: 64,
+                unit: "journals",
+                set: |s, v| s.persistence.shards = u16::try_from(v).unwrap_or(u16::MAX),
+            },
+            default: Raw::Integer(1),
+            about: "Persistent: journals among which the vBuckets are shared out, at most as many as vBuckets; fixed when the bucket is made. At most two are written at a time, so more than 2 help only on a slow disk that takes many syncs at once.",
+            reload: false,
+        },
+        Key {
+            name: "tombstone_age_s",
+            kind: Kind::Count {
+                min: 0,
+                max: 60 * 86_400,
+                unit: "seconds",
+                set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
+            },
+            default: Raw::Integer(3 * 86_400),
+            about: "Persistent: so long deletions are remembered in the journal, for whoever copies the bucket; compaction drops older ones.",
+            reload: false,
+        },
+        Key {
+            name: "sync",
+            kind: Kind::Flag { set: |s, v| s.persistence.sync = v },
+            default: Raw::Flag(true),
+            about: "Persistent: whether each commit is synced to the disk. false: what is reported as durable survives the process, NOT the machine; log, banner and statistics say so.",
             reload: false,
         },
     ],
@@ -309,6 +399,92 @@ pub static LIMITS: Section<LimitsSection> = Section {
     ],
 };
 
+pub static ALLOCATOR: Section<AllocatorSection> = Section {
+    name: "allocator",
+    repeated: false,
+    about: "jemalloc's settings, see docs/allocator.md. A key that is not given stays as jemalloc has it at the start; of these builds that is the default here. With another allocator each key is refused by name; a jemalloc that is preloaded on alloc-system takes all but thp. Options that an operator puts into jemalloc's environment variable (_RJEM_MALLOC_CONF; MALLOC_CONF of a preloaded one) go over the file.",
+    keys: &[
+        Key {
+            name: "metadata_thp",
+            kind: Kind::Choice {
+                allowed: &["disabled", "auto", "always"],
+                set: |s, word| s.set(Setting::MetadataThp, word),
+            },
+            default: Raw::Text("disabled"),
+            about: "Huge pages for the allocator's own bookkeeping. \"auto\": once there is much of it.",
+            reload: false,
+        },
+        Key {
+            name: "narenas",
+            kind: Kind::Count { min: 1, max: 256, unit: "arenas", set: |s, v| s.set(Setting::Narenas, v) },
+            default: Raw::Integer(2),
+            about: "Arenas that threads share for everything but item memory; each tenant has one of its own beside them.",
+            reload: false,
+        },
+        Key {
+            name: "cache_oblivious",
+            kind: Kind::Flag { set: |s, v| s.set(Setting::CacheOblivious, v) },
+            default: Raw::Flag(false),
+            about: "Whether large blocks begin at random offsets, for a page more each.",
+            reload: false,
+        },
+        Key {
+            name: "profile",
+            kind: Kind::Flag { set: |s, v| s.set(Setting::Profile, v) },
+            default: Raw::Flag(false),
+            about: "Whether allocations are sampled, one for each 512 KiB, so that POST /allocator/profile can write a heap profile into node.data. Needs a build with the feature heap-profile, or a preloaded jemalloc that can.",
+            reload: false,
+        },
+        Key {
+            name: "background_thread",
+            kind: Kind::Flag { set: |s, v| s.set(Setting::BackgroundThread, v) },
+            default: Raw::Flag(true),
+            about: "Whether a thread of the allocator's gives free pages back. Without one that is done while something is allocated or freed.",
+            reload: true,
+        },
+        Key {
+            name: "dirty_decay_ms",
+            kind: Kind::MillisecondsOrNever {
+                max: DECAY_MS_MAX,
+                set: |s, v| s.set(Setting::DirtyDecayMs, or_never(v)),
+            },
+            default: Raw::Integer(5000),
+            about: "So long after they became free, pages of the shared arenas go back to the system. Tenants' arenas do not decay: they give back by amount.",
+            reload: true,
+        },
+        Key {
+            name: "muzzy_decay_ms",
+            kind: Kind::MillisecondsOrNever {
+                max: DECAY_MS_MAX,
+                set: |s, v| s.set(Setting::MuzzyDecayMs, or_never(v)),
+            },
+            default: Raw::Integer(0),
+            about: "The same for pages that the system may already take (MADV_FREE); 0: pages go back for good at once when dirty_decay_ms is over.",
+            reload: true,
+        },
+        Key {
+            name: "thp",
+            kind: Kind::Choice { allowed: Thp::NAMES, set: |s, word| s.set(Setting::Thp, word) },
+            default: Raw::Text("default"),
+            about: "Huge pages for item memory. \"default\": for all chunks of a tenant but its first 8 MiB. \"always\": for the first as well. \"never\": none. A change reaches memory that is there as advice: what lies in huge or small pages stays so until it is freed, or the kernel joins it.",
+            reload: true,
+        },
+    ],
+};
+
+/// Longest decay: a day.
+const DECAY_MS_MAX: u64 = 86_400_000;
+
+/// jemalloc's word for a time or none.
+fn or_never(time_ms: Option<u64>) -> String {
+    time_ms.map_or_else(|| "-1".to_owned(), |time_ms| time_ms.to_string())
+}
+
+/// Why a key cannot be given to this build, with the allocator that really serves.
+pub fn missing(section: &str, key: &str) -> Option<String> {
+    Setting::from_name(key).filter(|_| section == ALLOCATOR.name)?.missing()
+}
+
 pub static AUTH: Section<AuthSection> = Section {
     name: "auth",
     repeated: false,
@@ -375,6 +551,8 @@ pub struct KeyRow {
     pub about: &'static str,
     /// Whether SIGHUP applies it.
     pub reload: bool,
+    /// Why it cannot be given here, if it cannot.
+    pub missing: Option<String>,
 }
 
 /// One section with its type erased, for listings.
@@ -398,6 +576,7 @@ pub fn rows() -> Vec<SectionRow> {
             default: key.default.show(),
             about: key.about,
             reload: key.reload,
+            missing: missing(section.name, key.name),
         });
         SectionRow {
             name: section.name,
@@ -414,6 +593,7 @@ pub fn rows() -> Vec<SectionRow> {
         row(&BUCKET),
         row(&OVSDB),
         row(&LIMITS),
+        row(&ALLOCATOR),
         row(&AUTH),
         row(&LOG),
     ]

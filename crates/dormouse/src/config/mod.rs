@@ -13,7 +13,8 @@ pub mod size;
 
 pub use problem::Problem;
 
-use kv::{BucketKind, Eviction};
+use kv::{BucketKind, Compression, Eviction, HeapChoice, PersistenceSettings, TimeoutMode};
+use memory::backend::settings::Setting;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,6 +36,8 @@ pub struct Config {
     pub databases: Vec<OvsdbSection>,
     /// `[limits]`.
     pub limits: LimitsSection,
+    /// `[allocator]`.
+    pub allocator: AllocatorSection,
     /// `[auth]`.
     pub auth: AuthSection,
     /// `[log]`.
@@ -54,6 +57,8 @@ pub struct NodeSection {
     pub data: Option<PathBuf>,
     /// Whether `shutdown` is honoured.
     pub shutdown_command: bool,
+    /// When durable writes are looked at for their deadlines.
+    pub durability_timeout_mode: TimeoutMode,
 }
 
 /// One `[[memcached]]`.
@@ -95,7 +100,39 @@ pub struct BucketSection {
     /// Its number of vBuckets.
     pub vbuckets: u16,
     /// What happens at the budget.
-    pub eviction: Eviction,
+    pub eviction: EvictionChoice,
+    /// Where its items lie.
+    pub item_heap: HeapChoice,
+    /// Whether its items are moved to give pages back.
+    pub defragmenter: bool,
+    /// Whether its values are kept compressed.
+    pub compression: Compression,
+    /// How it is written, if it is persistent.
+    pub persistence: PersistenceSettings,
+}
+
+/// What shall happen at a bucket's budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EvictionChoice {
+    /// What fits the bucket's kind.
+    #[default]
+    Auto,
+    /// Ephemeral: documents go.
+    AutoDelete,
+    /// Ephemeral: new data is refused.
+    FailNewData,
+    /// Persistent: values go.
+    ValueEjection,
+}
+
+impl EvictionChoice {
+    /// What an ephemeral bucket does. A persistent one has no choice.
+    pub const fn of_ephemeral(self) -> Eviction {
+        match self {
+            Self::FailNewData => Eviction::FailNewData,
+            _ => Eviction::AutoDelete,
+        }
+    }
 }
 
 impl Default for BucketSection {
@@ -105,7 +142,11 @@ impl Default for BucketSection {
             kind: BucketKind::Ephemeral,
             memory_bytes: None,
             vbuckets: 0,
-            eviction: Eviction::AutoDelete,
+            eviction: EvictionChoice::Auto,
+            item_heap: HeapChoice::Auto,
+            defragmenter: true,
+            compression: Compression::default(),
+            persistence: PersistenceSettings::default(),
         }
     }
 }
@@ -142,6 +183,24 @@ pub struct LimitsSection {
     pub ovsdb_depth: usize,
     /// OVSDB sessions at a time.
     pub ovsdb_sessions: usize,
+}
+
+/// `[allocator]`: values in jemalloc's words, defaults among them.
+#[derive(Debug, Clone, Default)]
+pub struct AllocatorSection {
+    values: BTreeMap<Setting, String>,
+}
+
+impl AllocatorSection {
+    /// Puts a value in place of another.
+    pub fn set(&mut self, setting: Setting, value: impl ToString) {
+        self.values.insert(setting, value.to_string());
+    }
+
+    /// The value of a setting.
+    pub fn value(&self, setting: Setting) -> &str {
+        self.values.get(&setting).map_or("", String::as_str)
+    }
 }
 
 /// `[auth]`.

@@ -24,7 +24,11 @@ pub fn default_toml() -> String {
             comment(&mut out, key.about);
             let reload = if key.reload { " [reload]" } else { "" };
             comment(&mut out, &format!("Allowed: {}.{reload}", key.allowed));
-            let _ = writeln!(out, "{} = {}", key.name, key.default);
+            if let Some(why) = &key.missing {
+                comment(&mut out, &format!("Not here: {why}."));
+            }
+            let off = if key.missing.is_some() { "# " } else { "" };
+            let _ = writeln!(out, "{off}{} = {}", key.name, key.default);
         }
     }
     out

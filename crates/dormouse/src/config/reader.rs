@@ -60,6 +60,7 @@ pub fn defaults() -> Config {
         buckets: vec![keys::BUCKET.defaults()],
         databases: vec![keys::OVSDB.defaults()],
         limits: keys::LIMITS.defaults(),
+        allocator: keys::ALLOCATOR.defaults(),
         auth: keys::AUTH.defaults(),
         log: keys::LOG.defaults(),
         given: BTreeMap::new(),
@@ -114,6 +115,9 @@ impl Reader {
                 "bucket" => self.sections(&source, &keys::BUCKET, &mut config.buckets, value)?,
                 "ovsdb" => self.sections(&source, &keys::OVSDB, &mut config.databases, value)?,
                 "limits" => self.section(&source, &keys::LIMITS, &mut config.limits, value)?,
+                "allocator" => {
+                    self.section(&source, &keys::ALLOCATOR, &mut config.allocator, value)?;
+                }
                 "auth" => self.section(&source, &keys::AUTH, &mut config.auth, value)?,
                 "log" => self.section(&source, &keys::LOG, &mut config.log, value)?,
                 unknown => {
@@ -206,6 +210,10 @@ impl Reader {
         raw: Raw<'_>,
     ) -> Result<(), Problem> {
         key.kind.store(target, raw).map_err(|()| refused(origin, section, key, &raw.show()))?;
+        if let Some(why) = keys::missing(section.name, key.name) {
+            let given = format!("{}.{} = {}", section.name, key.name, raw.show());
+            return Err(Problem::at(origin, format!("{given}: {why}; allowed: to leave the key out")));
+        }
         self.given.insert(format!("{path}.{}", key.name), raw.show());
         Ok(())
     }
@@ -292,7 +300,10 @@ impl Reader {
                 other => other,
             };
             if parts.next().is_some() {
-                return Err(Problem::at(&origin, format!("{value:?}: allowed is NAME[,ephemeral][,SIZE]")));
+                return Err(Problem::at(
+                    &origin,
+                    format!("{value:?}: allowed is NAME[,ephemeral|persistent][,SIZE]"),
+                ));
             }
             for (word, text) in [("name", Some(name)), ("kind", kind), ("memory", size)] {
                 if let (Some(text), Some(key)) = (text, keys::BUCKET.key(word)) {
@@ -318,12 +329,6 @@ impl Reader {
 
 fn refused<T>(origin: &Origin, section: &Section<T>, key: &Key<T>, shown: &str) -> Problem {
     let path = format!("{}.{}", section.name, key.name);
-    if path == "bucket.kind" && shown == "\"persistent\"" {
-        return Problem::at(
-            origin,
-            "bucket.kind = \"persistent\": persistent buckets do not exist yet; allowed: \"ephemeral\"",
-        );
-    }
     Problem::at(origin, format!("{path} = {shown}: not allowed; allowed: {}", key.kind.allowed()))
 }
 
@@ -405,8 +410,12 @@ mod tests {
                 "node.toml:2: bucket.vbuckets = 1000: not allowed; allowed: a power of two",
             ),
             (
-                "[[bucket]]\nkind = \"persistent\"",
-                "node.toml:2: bucket.kind = \"persistent\": persistent buckets do not exist",
+                "[[bucket]]\nkind = \"durable\"",
+                "node.toml:2: bucket.kind = \"durable\": not allowed; allowed: \"ephemeral\" or \"persistent\"",
+            ),
+            (
+                "[[bucket]]\nflush_interval_ms = \"soon\"",
+                "node.toml:2: bucket.flush_interval_ms = \"soon\": not allowed; allowed: 0 to 60000 milliseconds",
             ),
             (
                 "[bucket]\nname = \"a\"",
@@ -451,7 +460,7 @@ mod tests {
             ),
             (
                 Flags { bucket: vec!["a,persistent".into()], ..Flags::default() },
-                "--bucket: bucket.kind = \"persistent\"",
+                "bucket.kind = \"persistent\" of bucket \"a\" needs node.data",
             ),
             (
                 Flags { bucket: vec!["a,ephemeral,1g,x".into()], ..Flags::default() },

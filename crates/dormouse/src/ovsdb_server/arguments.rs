@@ -129,10 +129,10 @@ JSON-RPC options (may be specified any number of times):
   --remote=REMOTE         connect or listen to REMOTE
 
 Active JSON-RPC connection methods:
-  tcp:IP:PORT             PORT at remote IP
+  tcp:HOST:PORT           PORT at remote HOST
   unix:FILE               Unix domain socket named FILE
 Passive JSON-RPC connection methods:
-  ptcp:PORT[:IP]          listen to TCP PORT on IP
+  ptcp:PORT[:HOST]        listen to TCP PORT on HOST
   punix:FILE              listen on Unix domain socket FILE
   db:DB,TABLE,COLUMN      the remotes that a database names
 

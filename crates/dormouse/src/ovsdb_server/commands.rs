@@ -29,12 +29,14 @@ const fn entry(
 
 const MANY: usize = usize::MAX;
 const NO_REPLICATION: &str = "replication is not supported by this server";
-const COVERAGE: &str = "Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash=00000000:\n0 events never hit\n";
 
 /// All commands, by name.
 const COMMANDS: &[Entry] = &[
-    entry("coverage/read-counter", "COUNTER", 1, 1, |_, _, _, _| Err("No such counter".into())),
-    entry("coverage/show", "", 0, 0, |_, _, _, _| text(COVERAGE)),
+    entry("coverage/read-counter", "COUNTER", 1, 1, |_, events, arguments, _| {
+        let total = events.coverage_of(first(arguments)).ok_or("No such counter")?;
+        text(total.to_string())
+    }),
+    entry("coverage/show", "", 0, 0, |_, events, _, _| text(events.coverage())),
     Entry {
         name: "dormouse/figures",
         usage: None,
@@ -47,7 +49,7 @@ const COMMANDS: &[Entry] = &[
         text("")
     }),
     entry("list-commands", "", 0, 0, |_, _, _, _| text(list())),
-    entry("memory/show", "", 0, 0, |_, events, _, _| text(figures::memory(events.core()))),
+    entry("memory/show", "", 0, 0, |_, events, _, _| text(figures::memory_shown(events.core()))),
     entry("ovsdb-server/add-db", "DB", 1, 1, |process, events, arguments, _| {
         open_database::open(events, process.log.as_ref(), first(arguments), u64::MAX)
             .map_err(|error| error.to_string())?;
@@ -248,7 +250,9 @@ fn set_table_log(
     arguments: &[String],
     _: &Command,
 ) -> Result<Answer, String> {
-    let (name, table) = first(arguments).split_once(':').ok_or("invalid DB:TABLE argument")?;
+    let parts =
+        first(arguments).split_once(':').filter(|(name, table)| !name.is_empty() && !table.is_empty());
+    let (name, table) = parts.ok_or("invalid DB:TABLE argument")?;
     let database = events.core().database(name).ok_or("no such database")?;
     database.schema().find_table(table).ok_or("no such table")?;
     match arguments.get(1).map(|word| word.to_ascii_lowercase()).as_deref() {

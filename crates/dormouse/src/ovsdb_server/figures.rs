@@ -2,8 +2,8 @@
 
 use net::ovsdb::{Core, EventLoop};
 use ovsdb::cell;
-use ovsdb::database::Database;
-use std::fmt::Write as _;
+use ovsdb::column_type::ColumnType;
+use ovsdb::database::{Database, Figures};
 
 /// What the stock server counts in a database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,25 +18,68 @@ struct Counts {
 /// Columns that every row has besides those of its table: `_uuid` and `_version`.
 const PSEUDO_COLUMNS: usize = 2;
 
+/// Of each element of a column: its keys and values, and how many of them are weak references.
+fn parts_of(kind: &ColumnType) -> (usize, usize) {
+    let weak = kind.base_types().filter(|base| base.weak_reference().is_some()).count();
+    (kind.base_types().count(), weak)
+}
+
 fn count(database: &Database) -> Counts {
     let mut counts = Counts::default();
     for (id, table) in database.schema().tables() {
+        let rows = database.row_count(id);
+        counts.cells += rows * (table.column_count() + PSEUDO_COLUMNS);
+        counts.atoms += rows * PSEUDO_COLUMNS;
+        let columns: Vec<_> =
+            table.columns().map(|(_, column)| (&column.kind, parts_of(&column.kind))).collect();
+        for (kind, (atoms, weak)) in &columns {
+            if kind.is_scalar() {
+                counts.atoms += rows * atoms;
+                counts.weak_references += rows * weak;
+            }
+        }
+        // The cells of columns that may have several elements, or none, have to be looked at.
+        if columns.iter().all(|(kind, _)| kind.is_scalar()) {
+            continue;
+        }
         for row in database.rows(id) {
-            counts.cells += table.column_count() + PSEUDO_COLUMNS;
-            counts.atoms += PSEUDO_COLUMNS;
-            for ((_, column), bytes) in table.columns().zip(row.cells()) {
-                let elements = cell::len(&column.kind, bytes);
-                counts.atoms += elements * column.kind.base_types().count();
-                let weak = column.kind.base_types().filter(|base| base.weak_reference().is_some()).count();
-                counts.weak_references += elements * weak;
+            for ((kind, (atoms, weak)), cell) in columns.iter().zip(row.cells()) {
+                if !kind.is_scalar() {
+                    let elements = cell::len(kind, cell);
+                    counts.atoms += elements * atoms;
+                    counts.weak_references += elements * weak;
+                }
             }
         }
     }
     counts
 }
 
-/// The answer to `memory/show`. Looks at every row.
+/// The stock server's words of `memory/show`, as they are logged too. Looks at every row of tables that have more than scalar
+/// columns.
 pub fn memory(server: &Core) -> String {
+    in_order(counted(server))
+}
+
+/// The answer to `memory/show`: these words, and the bytes of the databases' arenas.
+pub fn memory_shown(server: &Core) -> String {
+    let databases = || server.databases().filter_map(|name| server.database(name));
+    let sum = |of: fn(&Figures) -> u64| databases().map(|database| of(&database.figures())).sum::<u64>();
+    let mut words = counted(server);
+    words.push(format!("record-bytes:{}", sum(|figures| figures.record_bytes)));
+    words.push(format!("index-bytes:{}", sum(|figures| figures.index_bytes)));
+    words.push(format!("history-bytes:{}", sum(|figures| figures.history_bytes)));
+    words.push(format!("resident-bytes:{}", databases().map(Database::resident_bytes).sum::<u64>()));
+    in_order(words)
+}
+
+/// In the order of their names.
+fn in_order(mut words: Vec<String>) -> String {
+    words.sort_unstable();
+    words.join(" ")
+}
+
+fn counted(server: &Core) -> Vec<String> {
     let mut total = Counts::default();
     for database in server.databases().filter_map(|name| server.database(name)) {
         let counts = count(database);
@@ -45,25 +88,16 @@ pub fn memory(server: &Core) -> String {
         total.weak_references += counts.weak_references;
     }
     let figures = server.figures();
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    if figures.backlog_bytes > 0 {
-        let _ = write!(text, "backlog:{} ", figures.backlog_bytes);
-    }
-    let _ = write!(
-        text,
-        "atoms:{} cells:{} monitors:{} n-weak-refs:{}",
-        total.atoms, total.cells, figures.monitors, total.weak_references
-    );
-    for (name, value) in [("sessions", figures.sessions), ("triggers", figures.triggers)] {
-        if value > 0 {
-            let _ = write!(text, " {name}:{value}");
-        }
-    }
-    // In the order of their names.
-    let mut words: Vec<&str> = text.split(' ').collect();
-    words.sort_unstable();
-    words.join(" ")
+    let always = [
+        ("atoms", total.atoms),
+        ("cells", total.cells),
+        ("monitors", figures.monitors),
+        ("n-weak-refs", total.weak_references),
+    ];
+    let unless_none =
+        [("backlog", figures.backlog_bytes), ("sessions", figures.sessions), ("triggers", figures.triggers)];
+    let unless_none = unless_none.into_iter().filter(|(_, value)| *value > 0);
+    always.into_iter().chain(unless_none).map(|(name, value)| format!("{name}:{value}")).collect()
 }
 
 /// The answer to `dormouse/figures`: one figure per line.
@@ -83,6 +117,7 @@ pub fn own(events: &EventLoop) -> String {
             lines.push((format!("{name}.index_bytes"), figures.index_bytes as u128));
             lines.push((format!("{name}.history_bytes"), figures.history_bytes as u128));
             lines.push((format!("{name}.history_commits"), figures.history_commits as u128));
+            lines.push((format!("{name}.resident_bytes"), database.resident_bytes() as u128));
         }
     }
     lines.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()

@@ -3,9 +3,10 @@
 use super::arguments::Arguments;
 use super::commands;
 use super::detach::{self, Stage};
+use super::memory_report::{self, MemoryReport};
 use super::pidfile::Pidfile;
 use super::vlog::{Vlog, system_text};
-use super::{End, VERSION, directories, fatal, open_database};
+use super::{End, VERSION, directories, fatal, figures, open_database};
 use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings};
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, pipe};
@@ -14,6 +15,10 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The names of hosts that listeners need are waited for so long before the process says that it serves.
+const NAMES_WAIT: Duration = Duration::from_secs(2);
 
 /// Signals that end the process.
 const DEADLY: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGALRM];
@@ -25,6 +30,7 @@ pub(super) struct Process {
     signal: Arc<AtomicUsize>,
     /// The command of `--run`.
     child: Option<(String, Child)>,
+    memory: MemoryReport,
     /// How the process ends when the loop does.
     end: Result<(), End>,
 }
@@ -32,6 +38,13 @@ pub(super) struct Process {
 impl Host for Process {
     fn command(&mut self, events: &mut EventLoop, command: &Command) -> Answer {
         commands::execute(self, events, command)
+    }
+
+    fn turn_ended(&mut self, events: &mut EventLoop) {
+        if let Some(text) = self.memory.look(events.now().monotonic_ms, memory_report::peak_kb) {
+            self.log.log("memory", Level::Information, &text);
+            self.log.log("memory", Level::Information, &figures::memory(events.core()));
+        }
     }
 
     fn woken(&mut self, events: &mut EventLoop) {
@@ -99,8 +112,15 @@ pub(super) fn serve(arguments: &Arguments, log: &Arc<Vlog>, stage: Stage) -> Res
         })?;
     }
     events.open_remotes();
+    events.await_names(NAMES_WAIT);
     let signal = watch_signals(&mut events).map_err(failed)?;
-    let mut process = Process { log: Arc::clone(log), signal: Arc::clone(&signal), child: None, end: Ok(()) };
+    let mut process = Process {
+        log: Arc::clone(log),
+        signal: Arc::clone(&signal),
+        child: None,
+        memory: MemoryReport::default(),
+        end: Ok(()),
+    };
     if let Some(command) = &arguments.run {
         let mut shell = std::process::Command::new("/bin/sh");
         shell.arg("-c").arg(command).stdin(Stdio::null());

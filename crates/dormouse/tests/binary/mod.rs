@@ -108,6 +108,22 @@ impl Server {
         read("stdout") + &read("stderr")
     }
 
+    /// The names of the server's threads.
+    pub fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.map(|name| name.trim().to_owned()).collect()
+    }
+
+    /// Waits until `holds`.
+    pub fn wait_until(&self, holds: &dyn Fn() -> bool, what: &str) {
+        let started = Instant::now();
+        while !holds() {
+            assert!(started.elapsed() < PATIENCE, "{what} did not come:\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits until the output contains `words`.
     pub fn wait_for_output(&self, words: &str) {
         let started = Instant::now();

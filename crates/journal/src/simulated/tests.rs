@@ -25,6 +25,17 @@ fn a_crash_leaves_what_was_synced() {
 }
 
 #[test]
+fn what_only_a_process_left_in_the_cache_goes_with_the_power() {
+    let disk = SimulatedDisk::new();
+    let file = created(&disk, "a");
+    write_all_at(&file, b"one", 0).expect("written");
+    disk.crash(Survival::Cached);
+    assert_eq!(disk.read(&path("a")).as_deref(), Some(&b"one"[..]));
+    disk.crash(Survival::Synced);
+    assert_eq!(disk.read(&path("a")).as_deref(), Some(&b""[..]));
+}
+
+#[test]
 fn names_need_a_sync_of_their_directory() {
     let disk = SimulatedDisk::new();
     let file = disk.open(&path("a"), Open::CreateNew).expect("created");

@@ -2,16 +2,22 @@
 //!
 //! ```text
 //!    0  cas 64
-//!    8  seqno 48 | rev, low 16
+//!    8  seqno 48 | kind 3, committed 1 | rev, low 12
 //!   16  value_len 25 | key_len 8 | datatype 3 | marks 8 | last access 20 (seconds, wraps)
 //!   24  optional words, 4 B each, in this order: flags, expiry, rev high 32
 //!    .  key (LEB128 collection id, then the key) | value
 //! ```
+//! An ejected item has no value, but its length; a tombstone has none at all. The expiry of a tombstone is the second of the deletion.
+//!
 //! Invariants: `key_len` counts the collection id. Large items (`LARGE`) carry all optional words, have a reference
 //! count before them ([`memory::large`]) and a value that is never written once they are linked.
 //! Callers hold the vBucket's lock; this file only knows the layout.
 
 use std::ptr::NonNull;
+
+use memory::Location;
+use wire::binary::datatype;
+use wire::snappy;
 
 use crate::Key;
 
@@ -31,7 +37,14 @@ const MARK_SHIFT: u32 = DATATYPE_SHIFT + DATATYPE_BITS;
 const ACCESS_SHIFT: u32 = MARK_SHIFT + MARK_BITS;
 
 const SEQNO_BITS: u32 = 48;
-const REV_LOW_BITS: u32 = 16;
+const KIND_BITS: u32 = 3;
+const REV_LOW_BITS: u32 = 12;
+const KIND_SHIFT: u32 = SEQNO_BITS;
+const COMMITTED: u64 = 1 << (KIND_SHIFT + KIND_BITS);
+const REV_SHIFT: u32 = KIND_SHIFT + KIND_BITS + 1;
+const _: () = assert!(REV_SHIFT + REV_LOW_BITS == 64);
+const SEQNO_MASK: u64 = (1 << SEQNO_BITS) - 1;
+const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 
 /// Longest value an item can hold.
 pub(crate) const VALUE_MAX: usize = (1 << VALUE_LEN_BITS) - 1;
@@ -53,13 +66,55 @@ pub(crate) mod mark {
     pub(crate) const WORDS: u8 = HAS_FLAGS | HAS_EXPIRY | HAS_REV_HIGH;
 }
 
+/// What an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Document,
+    /// A deletion that is not on disk yet.
+    Tombstone,
+    /// A value that waits for its commit.
+    Prepare,
+    /// A deletion that waits for its commit.
+    PrepareDelete,
+    /// The end of a prepare, not on disk yet.
+    Abort,
+    /// A document whose value is on disk only.
+    Ejected,
+}
+
+impl Kind {
+    #[inline]
+    fn of(order: u64) -> Self {
+        match order >> KIND_SHIFT & KIND_MASK {
+            0 => Self::Document,
+            1 => Self::Tombstone,
+            2 => Self::Prepare,
+            3 => Self::PrepareDelete,
+            4 => Self::Abort,
+            5 => Self::Ejected,
+            kind => unreachable!("no item is of kind {kind}"),
+        }
+    }
+
+    #[inline]
+    const fn may_have_value(self) -> bool {
+        matches!(self, Self::Document | Self::Prepare | Self::Abort)
+    }
+}
+
 /// Everything in an item but key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) cas: u64,
     pub(crate) seqno: u64,
+    pub(crate) kind: Kind,
+    /// It was prepared before: a commit of a SyncWrite.
+    pub(crate) committed: bool,
     pub(crate) rev: u64,
     pub(crate) value_len: usize,
+    /// Length of the value as a client sees it: another than `value_len` where that is compressed, and in memory.
+    pub(crate) inflated_len: usize,
     pub(crate) key_len: usize,
     pub(crate) datatype: u8,
     pub(crate) marks: u8,
@@ -88,10 +143,16 @@ impl Header {
         self
     }
 
-    /// Size of the whole item.
+    /// Size of the whole item in memory.
     #[inline]
     pub(crate) fn item_size(&self) -> usize {
-        self.value_offset() + self.value_len
+        self.value_offset() + self.resident_len()
+    }
+
+    /// Length of the value in memory.
+    #[inline]
+    pub(crate) fn resident_len(&self) -> usize {
+        if self.kind == Kind::Ejected { 0 } else { self.value_len }
     }
 
     #[inline]
@@ -99,11 +160,25 @@ impl Header {
         key_offset(self.marks) + self.key_len
     }
 
+    /// Whether the value in memory is compressed.
+    #[inline]
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.datatype & datatype::SNAPPY != 0 && self.kind.may_have_value()
+    }
+
     /// Header bytes with the optional words.
     #[inline]
     pub(crate) fn metadata(&self) -> usize {
         key_offset(self.marks)
     }
+}
+
+/// Length of a compressed value as a client sees it. Without a panic, so that who does not use it does not pay for it.
+#[inline]
+pub(crate) fn inflated_len(block: &[u8]) -> usize {
+    let length = snappy::inflated_len(block);
+    debug_assert!(length.is_some(), "compressed values are checked when they come");
+    length.unwrap_or_default()
 }
 
 #[inline]
@@ -141,6 +216,8 @@ pub(crate) fn stored_key_len(key: Key<'_>) -> usize {
 /// Where a new value goes in an item that is overwritten in place.
 pub(crate) struct Room {
     pub(crate) old_len: usize,
+    pub(crate) old_seqno: u64,
+    pub(crate) old_datatype: u8,
     key_len: u64,
     offset: usize,
     words: u8,
@@ -155,7 +232,7 @@ pub(crate) struct ItemPtr(pub(crate) NonNull<u8>);
 impl ItemPtr {
     #[inline]
     unsafe fn word(self, index: usize) -> *mut u64 {
-        // SAFETY: the three words of the header are part of every item; items are 16-aligned.
+        // SAFETY: the three words of the header are part of every item; items are 8-aligned.
         unsafe { self.0.cast::<u64>().add(index).as_ptr() }
     }
 
@@ -174,7 +251,13 @@ impl ItemPtr {
     #[inline]
     pub(crate) unsafe fn seqno(self) -> u64 {
         // SAFETY: see the impl.
-        unsafe { *self.word(1) & ((1 << SEQNO_BITS) - 1) }
+        unsafe { *self.word(1) & SEQNO_MASK }
+    }
+
+    #[inline]
+    pub(crate) unsafe fn kind(self) -> Kind {
+        // SAFETY: see the impl.
+        Kind::of(unsafe { *self.word(1) })
     }
 
     #[inline]
@@ -198,9 +281,9 @@ impl ItemPtr {
         }
     }
 
-    /// Notes an access at `now_s`; writes only when something changes, and gives whether it does.
+    /// Notes an access at `now_s`; writes only when something changes.
     #[inline]
-    pub(crate) unsafe fn record_access(self, now_s: u32) -> bool {
+    pub(crate) unsafe fn record_access(self, now_s: u32) {
         // SAFETY: see the impl.
         unsafe {
             let old = self.shape();
@@ -209,7 +292,6 @@ impl ItemPtr {
             if new != old {
                 *self.word(2) = new;
             }
-            new != old
         }
     }
 
@@ -255,18 +337,26 @@ impl ItemPtr {
             };
             let (flags, expiry) = (next(mark::HAS_FLAGS), next(mark::HAS_EXPIRY));
             let rev_high = u64::from(next(mark::HAS_REV_HIGH));
-            Header {
+            let value_len = (shape & ((1 << VALUE_LEN_BITS) - 1)) as usize;
+            let mut header = Header {
                 cas: self.cas(),
-                seqno: order & ((1 << SEQNO_BITS) - 1),
-                rev: rev_high << REV_LOW_BITS | order >> SEQNO_BITS,
-                value_len: (shape & ((1 << VALUE_LEN_BITS) - 1)) as usize,
+                seqno: order & SEQNO_MASK,
+                kind: Kind::of(order),
+                committed: order & COMMITTED != 0,
+                rev: rev_high << REV_LOW_BITS | order >> REV_SHIFT,
+                value_len,
+                inflated_len: value_len,
                 key_len: (shape >> KEY_LEN_SHIFT & ((1 << KEY_LEN_BITS) - 1)) as usize,
                 datatype: (shape >> DATATYPE_SHIFT & ((1 << DATATYPE_BITS) - 1)) as u8,
                 marks,
                 accessed: (shape >> ACCESS_SHIFT) as u32,
                 flags,
                 expiry,
+            };
+            if header.is_compressed() {
+                header.inflated_len = inflated_len(self.value(&header));
             }
+            header
         }
     }
 
@@ -282,7 +372,10 @@ impl ItemPtr {
         // SAFETY: see the impl.
         unsafe {
             *self.word(0) = header.cas;
-            *self.word(1) = header.seqno | (header.rev & ((1 << REV_LOW_BITS) - 1)) << SEQNO_BITS;
+            *self.word(1) = header.seqno
+                | (header.kind as u64) << KIND_SHIFT
+                | if header.committed { COMMITTED } else { 0 }
+                | (header.rev & ((1 << REV_LOW_BITS) - 1)) << REV_SHIFT;
             *self.word(2) = shape;
             let mut words = self.0.add(HEADER).cast::<u32>();
             let rev_high = (header.rev >> REV_LOW_BITS) as u32;
@@ -299,15 +392,17 @@ impl ItemPtr {
         }
     }
 
-    /// Room for a new value over the present one: a small item without expiry that keeps its words and its size class.
+    /// Room for a new value over the present one: a small item without expiry that keeps its words and, where it lies, its size class.
     #[inline]
-    pub(crate) unsafe fn room_for(self, flags: u32, value_len: usize) -> Option<Room> {
+    pub(crate) unsafe fn room_for(self, at: Location, flags: u32, value_len: usize) -> Option<Room> {
         // SAFETY: see the impl.
         let (shape, order) = unsafe { (self.shape(), *self.word(1)) };
         let marks = (shape >> MARK_SHIFT) as u8;
-        let words = if flags == 0 { 0 } else { mark::HAS_FLAGS };
-        let rev = order >> SEQNO_BITS;
+        // The high part of the revision stays as it is while the low part does not overflow.
+        let words = if flags == 0 { 0 } else { mark::HAS_FLAGS } | marks & mark::HAS_REV_HIGH;
+        let rev = order >> REV_SHIFT;
         if marks & (mark::WORDS | mark::LARGE | mark::EXPIRY_QUEUED) != words
+            || order >> KIND_SHIFT & KIND_MASK != Kind::Document as u64
             || rev == (1 << REV_LOW_BITS) - 1
         {
             return None;
@@ -315,9 +410,17 @@ impl ItemPtr {
         let old_len = (shape & ((1 << VALUE_LEN_BITS) - 1)) as usize;
         let key_len = shape >> KEY_LEN_SHIFT & ((1 << KEY_LEN_BITS) - 1);
         let offset = key_offset(words) + key_len as usize;
-        let fits = old_len == value_len
-            || memory::size_class(offset + old_len) == memory::size_class(offset + value_len);
-        fits.then_some(Room { old_len, key_len, offset, words, rev })
+        let fits = old_len == value_len || at.capacity(offset + old_len) == at.capacity(offset + value_len);
+        let old_datatype = (shape >> DATATYPE_SHIFT & ((1 << DATATYPE_BITS) - 1)) as u8;
+        fits.then_some(Room {
+            old_len,
+            old_seqno: order & SEQNO_MASK,
+            old_datatype,
+            key_len,
+            offset,
+            words,
+            rev,
+        })
     }
 
     /// Writes a new version over an item, into the room just found.
@@ -342,12 +445,21 @@ impl ItemPtr {
         // SAFETY: see the impl; the allocation has room for the value at this offset, and `value` lies elsewhere.
         unsafe {
             *self.word(0) = cas;
-            *self.word(1) = seqno | (room.rev + 1) << SEQNO_BITS;
+            *self.word(1) = seqno | (room.rev + 1) << REV_SHIFT;
             *self.word(2) = shape;
-            if room.words != 0 {
+            if room.words & mark::HAS_FLAGS != 0 {
                 *self.0.add(HEADER).cast::<u32>().as_ptr() = flags;
             }
             self.0.add(room.offset).copy_from_nonoverlapping(NonNull::from(value).cast(), value.len());
+        }
+    }
+
+    /// Writes the key of an item whose header is written, collection id and all.
+    pub(crate) unsafe fn set_stored_key(self, stored: &[u8]) {
+        // SAFETY: see the impl; the header's key_len is that of `stored`.
+        unsafe {
+            let at = self.0.add(key_offset(self.marks()));
+            at.copy_from_nonoverlapping(NonNull::from(stored).cast(), stored.len());
         }
     }
 
@@ -389,7 +501,9 @@ impl ItemPtr {
     #[inline]
     pub(crate) unsafe fn value<'a>(self, header: &Header) -> &'a [u8] {
         // SAFETY: see the impl; 'a must not outlive the lock.
-        unsafe { std::slice::from_raw_parts(self.0.add(header.value_offset()).as_ptr(), header.value_len) }
+        unsafe {
+            std::slice::from_raw_parts(self.0.add(header.value_offset()).as_ptr(), header.resident_len())
+        }
     }
 
     /// The value's bytes, to be written. Never for a large item that is linked.

@@ -3,13 +3,33 @@
 //! [`vbucket`] is what the rest of the crate uses; it is safe. [`item`] and [`table`] hold the unsafe code: they read and
 //! write item memory by raw pointer, which [`vbucket`] only lets them do while it holds the vBucket's lock.
 
+mod audit;
+mod background;
+mod compressing;
+mod dirty;
+mod document_locks;
+mod durable;
+mod hashing;
 mod item;
 mod lock;
 mod order;
+mod prepares;
+mod rank;
+mod relocate;
+mod replay;
 mod table;
 pub(crate) mod vbucket;
 mod wheel;
 
-pub(crate) use item::{Header, VALUE_MAX, large_value_offset, mark, stored_key_len};
+pub use audit::Audit;
+pub(crate) use background::Swept;
+pub(crate) use compressing::{Block, Candidates, Passage};
+pub(crate) use dirty::DirtySet;
+pub(crate) use durable::{Dirty, Walked};
+pub(crate) use hashing::hash;
+pub(crate) use item::{Header, Kind, VALUE_MAX, large_value_offset, mark, stored_key_len};
+pub(crate) use rank::Census;
+pub(crate) use relocate::{Moved, Stand};
+pub(crate) use replay::{StateRecord, Stored};
 pub(crate) use table::{Ground, Hand, HashPart, Memory, Retired};
-pub(crate) use vbucket::{Dead, Locked, NewValue, Present, VBucket, hash};
+pub(crate) use vbucket::{Dead, Locked, NewValue, Present, VBucket};

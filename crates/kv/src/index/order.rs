@@ -7,17 +7,17 @@
 //!   slot    seqno - base 19 | location 45 (kind 1, number 44)    location 0: superseded
 //! ```
 //! An ephemeral bucket keeps a slot for every item, while somebody reads it in this order (`docs/decisions/0002`); a
-//! persistent one only for unflushed items, which makes this its dirty list. Slots are appended (seqnos only rise), cleared when their item is overwritten or removed, and rewritten when
-//! it moves. Clearing is put off: superseded seqnos collect in `retired` and are cleared eight at a time, so that their
+//! persistent one only for unflushed items, those above the *floor*, which makes this its dirty list: armed by the first
+//! unflushed item, trimmed when a flush is complete, dropped when nothing is left. Slots are appended (seqnos only rise),
+//! cleared when their item is overwritten or removed, and rewritten when it moves. Clearing is put off: superseded seqnos collect in `retired` and are cleared eight at a time, so that their
 //! cache misses overlap. Every reader drains `retired` first; to everybody outside this file a stale slot does not exist.
 //!
 //! When a third of the slots is superseded, runs of sealed chunks are rewritten densely, a bounded number at a time. What is
 //! left of old seqnos is then anything but evenly spread; between two fences it nearly is, so that a slot is found by a
 //! guess that is off by few places, mostly within one cache line.
 
-use memory::{Location, Tenant, TenantCache, TenantVec};
-
-use super::table::prefetch;
+use arrayvec::ArrayVec;
+use memory::{Location, Tenant, TenantCache, TenantVec, prefetch};
 
 const LOCATION_BITS: u32 = memory::heap::LOCATION_BITS;
 const DELTA_BITS: u32 = 64 - LOCATION_BITS;
@@ -56,6 +56,9 @@ struct Sealed {
 
 const _: () = assert!(size_of::<Sealed>() == 64);
 
+/// Some slots in a row.
+pub(crate) type Slots = ArrayVec<(u64, Location), { super::vbucket::SLICE_ITEMS }>;
+
 /// The order. It has no destructor: [`SeqnoOrder::clear`] it, or let the tenant's arena go.
 ///
 /// All zero, it is empty.
@@ -69,6 +72,8 @@ pub(crate) struct SeqnoOrder {
     sealed: TenantVec<Sealed>,
     live: u32,
     dead: u32,
+    /// Seqnos up to here have no slots: their items are flushed.
+    floor: u64,
     retired: [u64; RETIRED],
 }
 
@@ -156,12 +161,22 @@ impl Chunk {
         }
     }
 
+    /// The highest seqno that had a slot.
+    fn last(&self) -> u64 {
+        self.base + u64::from(self.span)
+    }
+
     fn dead(&self) -> u32 {
         self.slots.as_slice().len() as u32 - self.live
     }
 }
 
 impl SeqnoOrder {
+    /// An order for items above `floor` only.
+    pub(crate) fn above(floor: u64) -> Self {
+        Self { floor, ..Self::default() }
+    }
+
     /// Makes sure that [`SeqnoOrder::push`] finds room; `false` when there is no memory.
     #[inline]
     pub(crate) fn reserve(&mut self, seqno: u64, tenant: &Tenant, cache: &mut TenantCache) -> bool {
@@ -201,11 +216,36 @@ impl SeqnoOrder {
     /// The item of this seqno is gone or has a newer one.
     #[inline]
     pub(crate) fn retire(&mut self, seqno: u64, tenant: &Tenant, cache: &mut TenantCache) {
+        if seqno <= self.floor {
+            return;
+        }
         if self.retired_len as usize == RETIRED {
             self.drain(tenant, cache);
         }
         self.retired[self.retired_len as usize] = seqno;
         self.retired_len += 1;
+    }
+
+    /// Where the item of this seqno lies, if it has a slot.
+    pub(crate) fn location(&mut self, seqno: u64) -> Option<Location> {
+        if seqno <= self.floor {
+            return None;
+        }
+        let (chunk, guess) = self.chunk_of(seqno);
+        location_of(*chunk.slots.as_slice().get(chunk.find(seqno, guess)?)?)
+    }
+
+    /// The item of this seqno lies there now.
+    pub(crate) fn relocate(&mut self, seqno: u64, location: Location) {
+        if seqno <= self.floor {
+            return;
+        }
+        let (chunk, guess) = self.chunk_of(seqno);
+        let at = chunk.find(seqno, guess);
+        debug_assert!(at.is_some(), "seqno {seqno} has no slot");
+        if let Some(slot) = at.and_then(|at| chunk.slots.as_mut_slice().get_mut(at)) {
+            *slot = pack(delta_of(*slot), location.bits());
+        }
     }
 
     /// Starts loading the slots that the next [`SeqnoOrder::retire`] will clear, if it has to clear any.
@@ -236,6 +276,77 @@ impl SeqnoOrder {
                 }
             }
         }
+    }
+
+    /// How many items have a slot.
+    pub(crate) fn live(&mut self, tenant: &Tenant, cache: &mut TenantCache) -> u32 {
+        self.drain(tenant, cache);
+        self.live
+    }
+
+    /// The first items above `after`, in seqno order; none when there are no more.
+    pub(crate) fn next(&mut self, after: u64, tenant: &Tenant, cache: &mut TenantCache) -> Slots {
+        self.drain(tenant, cache);
+        let mut slots = Slots::new();
+        let sealed = self.sealed.as_slice();
+        let first = sealed.partition_point(|sealed| sealed.chunk.last() <= after);
+        let chunks = sealed[first..].iter().map(|sealed| &sealed.chunk).chain(std::iter::once(&self.tail));
+        for chunk in chunks {
+            let all = chunk.slots.as_slice();
+            let from = match after.checked_sub(chunk.base) {
+                None => 0,
+                Some(delta) => all.partition_point(|slot| delta_of(*slot) <= delta),
+            };
+            for slot in &all[from..] {
+                if let Some(location) = location_of(*slot)
+                    && slots.try_push((chunk.base + delta_of(*slot), location)).is_err()
+                {
+                    return slots;
+                }
+            }
+        }
+        slots
+    }
+
+    /// Items up to `floor` are flushed: their slots go. Gives whether none is left.
+    pub(crate) fn trim(&mut self, floor: u64, tenant: &Tenant, cache: &mut TenantCache) -> bool {
+        self.drain(tenant, cache);
+        self.floor = self.floor.max(floor);
+        let gone = self.sealed.as_slice().partition_point(|sealed| sealed.chunk.last() <= floor);
+        for sealed in &mut self.sealed.as_mut_slice()[..gone] {
+            self.live -= sealed.chunk.live;
+            self.dead -= sealed.chunk.dead();
+            sealed.chunk.slots.clear(tenant, cache);
+        }
+        let kept = self.sealed.as_slice().len() - gone;
+        self.sealed.as_mut_slice().rotate_left(gone);
+        self.sealed.truncate(kept);
+        self.hand = self.hand.saturating_sub(gone as u32);
+        let first = match self.sealed.as_mut_slice().first_mut() {
+            Some(sealed) => &mut sealed.chunk,
+            None => &mut self.tail,
+        };
+        if let Some(delta) = floor.checked_sub(first.base) {
+            let flushed = first.slots.as_slice().partition_point(|slot| delta_of(*slot) <= delta);
+            for at in 0..flushed {
+                if location_of(first.slots.as_slice()[at]).is_some() {
+                    first.clear(at);
+                    self.live -= 1;
+                    self.dead += 1;
+                }
+            }
+        }
+        self.live == 0
+    }
+
+    /// Seqnos up to here have no slots.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Bytes of its blocks, as the accounts count them.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.chunks().map(|chunk| chunk.slots.allocated_bytes()).sum::<u64>() + self.sealed.allocated_bytes()
     }
 
     /// Gives all memory back.
@@ -386,8 +497,27 @@ mod tests {
             }
             let mut seen = Vec::new();
             order.iterate(&tenant, &mut cache, |seqno, at| seen.push((seqno, at)));
-            prop_assert_eq!(seen, model.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(&seen, &model.into_iter().collect::<Vec<_>>());
             prop_assert_eq!(order.live as usize, holders.iter().flatten().count());
+            let (mut after, mut walked) = (seqno / 3, Vec::new());
+            loop {
+                let slots = order.next(after, &tenant, &mut cache);
+                let Some((last, _)) = slots.last() else { break };
+                after = *last;
+                walked.extend(slots);
+            }
+            seen.retain(|(at, _)| *at > seqno / 3);
+            prop_assert_eq!(&walked, &seen);
+            for third in 1..3 {
+                let floor = seqno / 3 * third;
+                let left = seen.iter().filter(|(at, _)| *at > floor).count();
+                prop_assert_eq!(order.trim(floor, &tenant, &mut cache), left == 0);
+                prop_assert_eq!(order.live as usize, left);
+            }
+            let mut left = Vec::new();
+            order.iterate(&tenant, &mut cache, |seqno, at| left.push((seqno, at)));
+            seen.retain(|(at, _)| *at > order.floor);
+            prop_assert_eq!(left, seen);
             for old in holders.into_iter().flatten() {
                 order.retire(old, &tenant, &mut cache);
             }

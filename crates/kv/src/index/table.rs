@@ -26,8 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use arrayvec::ArrayVec;
-use memory::{BlockHeap, Gauge, ItemHeap, Location, Quiescence, Tenant, TenantCache, quiescence::Stamp};
+use memory::{Gauge, Heap, ItemHeap, Location, Quiescence, Tenant, TenantCache, prefetch, quiescence::Stamp};
 use rapidhash::v3::RapidSecrets;
+
+use super::dirty::DirtySet;
+use super::rank;
 
 const TAG_BITS: u32 = 11;
 const RANK_BITS: u32 = 8;
@@ -70,19 +73,21 @@ impl Retired {
     /// `tenant` is the one it was allocated from, and its stamp has passed.
     pub(crate) unsafe fn free(self, tenant: &Tenant, cache: &mut TenantCache) {
         // SAFETY: by the contract; size and gauge are those of `Memory::allocate`.
-        unsafe { tenant.free(cache, self.block, self.size, Gauge::Index) }
+        unsafe { tenant.free_lines(cache, self.block, self.size, Gauge::Index) }
     }
 }
 
 /// What all vBuckets of a bucket stand on.
 pub(crate) struct Ground {
     pub(crate) tenant: Arc<Tenant>,
-    pub(crate) heap: BlockHeap,
+    pub(crate) heap: Heap,
     pub(crate) quiescence: Arc<Quiescence>,
     /// The bucket's place among a thread's caches.
     pub(crate) slot: usize,
     /// Of the hash of its keys.
     pub(crate) secrets: RapidSecrets,
+    /// Which vBuckets have something to flush; a persistent bucket has it.
+    pub(crate) dirty: Option<DirtySet>,
 }
 
 /// What a vBucket needs to allocate, free and retire. Handed on by every operation: kept small.
@@ -97,7 +102,8 @@ pub(crate) struct Memory<'a> {
 impl Memory<'_> {
     /// `words` zeroed atomics.
     fn allocate(&mut self, words: usize) -> Option<NonNull<AtomicU64>> {
-        let block = self.ground.tenant.allocate(self.cache, words * 8, Gauge::Index)?.cast::<AtomicU64>();
+        let block =
+            self.ground.tenant.allocate_lines(self.cache, words * 8, Gauge::Index)?.cast::<AtomicU64>();
         for index in 0..words {
             // SAFETY: the block holds `words` words and is aligned to 16.
             unsafe { block.add(index).write(AtomicU64::new(0)) };
@@ -235,16 +241,9 @@ impl Group {
     }
 }
 
-/// Lines for a group of `items`: the fewest at or below the fill, in sizes the allocator has.
+/// Lines for a group of `items`: the fewest at or below the fill.
 fn lines_for(items: usize) -> usize {
-    let least = items.div_ceil(LINE_FILL).max(1);
-    let step = match least {
-        0..=8 => 1,
-        9..=16 => 2,
-        17..=32 => 4,
-        _ => 8,
-    };
-    least.next_multiple_of(step)
+    items.div_ceil(LINE_FILL).max(1)
 }
 
 /// Where a found item's slot is. Valid until the table changes.
@@ -349,7 +348,7 @@ impl Root {
 
     /// Starts loading the items the index line names for this hash, `bytes` of each. Within a quiescence section.
     #[inline]
-    pub(crate) fn prefetch_item(&self, heap: &BlockHeap, hash: u64, bytes: usize) {
+    pub(crate) fn prefetch_item(&self, heap: &Heap, hash: u64, bytes: usize) {
         let Some(group) = self.peek(hash) else { return };
         let tag = tag_of(hash);
         let home = group.home(tag);
@@ -403,15 +402,25 @@ impl Root {
         (directory, group)
     }
 
-    /// Frequency and age of a found item.
+    /// Notes that a found item was accessed; writes only when that is news.
     #[inline]
+    pub(crate) fn record_access(&self, found: &Found) {
+        let (_, group) = self.found_group(found);
+        let slot = group.slot(found.index);
+        let old = Slot(slot.load(Relaxed));
+        let new = old.with_rank(rank::accessed(old.rank()));
+        if new.0 != old.0 {
+            slot.store(new.0, Relaxed);
+        }
+    }
+
+    /// Frequency and age of a found item.
     pub(crate) fn rank(&self, found: &Found) -> u8 {
         let (_, group) = self.found_group(found);
         Slot(group.slot(found.index).load(Relaxed)).rank()
     }
 
     /// Notes frequency and age of a found item.
-    #[inline]
     pub(crate) fn set_rank(&self, found: &Found, rank: u8) {
         let (_, group) = self.found_group(found);
         let slot = group.slot(found.index);
@@ -505,7 +514,8 @@ impl Root {
         Some(directory)
     }
 
-    fn clear(&self, state: &mut TableState, memory: &mut Memory<'_>) {
+    /// Gives all memory back; what items there are is forgotten.
+    pub(crate) fn clear(&self, state: &mut TableState, memory: &mut Memory<'_>) {
         let Some(directory) = self.directory() else { return };
         self.set_directory(None);
         for at in 0..directory.groups() {
@@ -622,6 +632,42 @@ impl Root {
         (next < directory.groups()).then_some(Hand { group: next })
     }
 
+    /// Moves the block of a group, and with the first one the directory's, if `is_thin` wants it, of so many bytes, away from where it
+    /// lies. Gives how many bytes were moved.
+    pub(crate) fn move_blocks(
+        &self,
+        state: &mut TableState,
+        memory: &mut Memory<'_>,
+        hand: Hand,
+        is_thin: impl Fn(NonNull<u8>, usize) -> bool,
+    ) -> usize {
+        let mut moved = 0;
+        let Some(directory) = self.directory() else { return moved };
+        if hand.group < directory.groups()
+            && let Some(group) = directory.group(hand.group)
+            && is_thin(group.slots.cast(), group.lines * LINE_BYTES)
+            && relayout(directory, hand.group, Some(group), group.lines, memory)
+        {
+            moved += group.lines * LINE_BYTES;
+        }
+        let directory_bytes = state.directory_words as usize * 8;
+        if hand.group == 0
+            && is_thin(directory.0.cast(), directory_bytes)
+            && self.resize_directory(state, memory, state.directory_words as usize)
+        {
+            moved += directory_bytes;
+        }
+        moved
+    }
+
+    /// Bytes of its blocks, as the accounts count them.
+    pub(crate) fn allocated_bytes(&self, state: &TableState) -> u64 {
+        let Some(directory) = self.directory() else { return 0 };
+        let groups = (0..directory.groups()).filter_map(|at| directory.group(at));
+        let groups: usize = groups.map(|group| memory::line_footprint(group.lines * LINE_BYTES)).sum();
+        (groups + memory::line_footprint(state.directory_words as usize * 8)) as u64
+    }
+
     /// Calls `visit` for each item that may have the hash of which `tag_and_low` keeps the tag and the low bits.
     pub(crate) fn matching(&self, part: HashPart, mut visit: impl FnMut(Found)) {
         let Some(directory) = self.directory() else { return };
@@ -693,17 +739,4 @@ fn new_group(memory: &mut Memory<'_>, slots: &[Slot]) -> Option<Option<Group>> {
         group.place(*slot);
     }
     Some(Some(group))
-}
-
-/// Starts loading the cache line of an address, which need not be valid.
-#[inline]
-pub(crate) fn prefetch<T>(address: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults and changes nothing but caches.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

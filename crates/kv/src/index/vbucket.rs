@@ -5,19 +5,30 @@
 //!   Locked           the lock held, with the memory of the bucket: find, write, remove
 //! ```
 //! Invariants, whenever the lock is free: every item has exactly one index slot and, where the seqno order is
-//! kept, one live seqno slot, both with its location; an item with an expiry has an entry in the wheel at or before it; the accounts equal the sum of the items.
+//! kept, one live seqno slot (in a persistent bucket: if it is not flushed), both with its location; an item with an expiry has an
+//! entry in the wheel at or before it; the accounts equal the sum of the items. Prepares and aborts are items without an
+//! index slot ([`super::prepares`]); what only persistent buckets have is in [`super::durable`].
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::cell::Cell;
 use std::ptr::NonNull;
 
-use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantVec, large};
-use rapidhash::v3::RapidSecrets;
+use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantCache, TenantVec, large, prefetch};
+use wire::binary::datatype::SNAPPY;
 
-use super::item::{Header, ItemPtr, mark, stored_key_len};
+use super::dirty::DirtySet;
+use super::document_locks::DocumentLock;
+use super::durable::Durable;
+use super::hashing::hash_stored;
+use super::item::{Header, ItemPtr, Kind, inflated_len, mark, stored_key_len};
 use super::lock::{Lock, LockGuard};
 use super::order::SeqnoOrder;
-use super::table::{Found, Hand, HashPart, Memory, Root, TableState, prefetch};
+use super::prepares::Prepares;
+use super::rank;
+use super::table::{Found, Ground, Hand, HashPart, Memory, Root, TableState};
 use super::wheel::ExpiryWheel;
+use crate::bucket::REFUSE_WATERMARK;
+use crate::sync_writes::SyncWrites;
 use crate::{Key, KvError, Now};
 
 /// Most items handled under one hold of the lock by background work.
@@ -30,42 +41,41 @@ const CAS_DRIFT_NS: u64 = 5_000_000_000;
 #[repr(C, align(64))]
 pub(crate) struct VBucket {
     root: Root,
-    state: Lock<State>,
+    pub(super) state: Lock<State>,
 }
 
 const _: () = assert!(size_of::<VBucket>() == 64);
 
 #[repr(C)]
-struct State {
-    table: TableState,
-    high_seqno: u64,
-    max_cas: u64,
+pub(super) struct State {
+    pub(super) table: TableState,
+    pub(super) high_seqno: u64,
+    pub(super) max_cas: u64,
     /// Items up to this seqno were flushed.
-    flushed_seqno: u64,
-    rare: Option<Box<Rare>>,
-    /// Kept while somebody reads the items in the order of their seqnos.
-    order: Option<Box<SeqnoOrder>>,
+    pub(super) flushed_seqno: u64,
+    pub(super) rare: Option<Box<Rare>>,
+    /// Kept while somebody reads the items in the order of their seqnos; in a persistent bucket, while there are unflushed items.
+    pub(super) order: Option<Box<SeqnoOrder>>,
 }
 
 /// What most vBuckets never need.
 #[derive(Default)]
-struct Rare {
-    wheel: ExpiryWheel,
-    locks: TenantVec<DocumentLock>,
-}
-
-#[derive(Clone, Copy)]
-struct DocumentLock {
-    /// The locked item: nothing changes its seqno while it is locked.
-    seqno: u64,
-    until_s: u32,
+pub(super) struct Rare {
+    pub(super) wheel: ExpiryWheel,
+    pub(super) locks: TenantVec<DocumentLock>,
+    /// None while nothing is prepared.
+    pub(super) prepares: Option<Box<Prepares>>,
+    /// Of a persistent bucket, from the first item on.
+    pub(super) durable: Option<Box<Durable>>,
+    /// State, chains and who waits, where they are not as by default.
+    pub(super) sync_writes: Option<Box<SyncWrites>>,
 }
 
 /// An item as found in the table.
 #[derive(Clone, Copy)]
 pub(crate) struct Present {
-    found: Found,
-    item: ItemPtr,
+    pub(super) found: Found,
+    pub(super) item: ItemPtr,
 }
 
 /// Why an item that is still there must not be seen.
@@ -73,6 +83,8 @@ pub(crate) struct Present {
 pub(crate) enum Dead {
     Expired,
     Flushed,
+    /// A tombstone that waits for the flusher.
+    Deleted,
 }
 
 /// The bytes of a new value.
@@ -87,6 +99,21 @@ impl NewValue<'_> {
     fn is_large(&self) -> bool {
         matches!(self, Self::Large(_))
     }
+
+    fn len(&self, key_len: usize) -> usize {
+        match self {
+            Self::Parts(first, second) => first.len() + second.len(),
+            Self::Large(block) => block.size() - super::large_value_offset(key_len),
+        }
+    }
+
+    /// Its length inflated, if it is compressed. (Only whole values are.)
+    fn inflated_len(&self, key_len: usize) -> usize {
+        inflated_len(match self {
+            Self::Parts(first, _) => first,
+            Self::Large(block) => block.bytes().get(super::large_value_offset(key_len)..).unwrap_or_default(),
+        })
+    }
 }
 
 /// State of a vBucket, as a copy.
@@ -94,6 +121,7 @@ pub(crate) struct Snapshot {
     pub(crate) items: u32,
     pub(crate) high_seqno: u64,
     pub(crate) max_cas: u64,
+    pub(crate) persisted_seqno: u64,
 }
 
 impl VBucket {
@@ -128,26 +156,76 @@ impl VBucket {
     }
 
     #[inline]
-    pub(crate) fn prefetch_item(&self, heap: &memory::BlockHeap, hash: u64, bytes: usize) {
+    pub(crate) fn prefetch_item(&self, heap: &memory::Heap, hash: u64, bytes: usize) {
         self.root.prefetch_item(heap, hash, bytes);
     }
 
     /// Takes the lock.
     #[inline(always)]
     pub(crate) fn lock<'v>(&'v self, memory: Memory<'v>, now: &'v Now) -> Locked<'v> {
-        Locked { root: &self.root, state: self.state.lock(), memory, now, armed_s: u32::MAX }
+        Locked {
+            root: &self.root,
+            state: self.state.lock(),
+            memory,
+            now,
+            armed_s: u32::MAX,
+            missed: Cell::new(false),
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let state = self.state.lock();
-        Snapshot { items: state.table.items, high_seqno: state.high_seqno, max_cas: state.max_cas }
+        let durable = state.rare.as_ref().and_then(|rare| rare.durable.as_ref());
+        let (tombstones, persisted_seqno) =
+            durable.map_or((0, 0), |durable| (durable.tombstones, durable.persisted_seqno));
+        Snapshot {
+            items: state.table.items - tombstones,
+            high_seqno: state.high_seqno,
+            max_cas: state.max_cas,
+            persisted_seqno,
+        }
+    }
+
+    /// Its history ids, oldest first; none while it never had any but the present one.
+    pub(crate) fn histories(&self) -> Vec<(u64, u64)> {
+        let state = self.state.lock();
+        let durable = state.rare.as_ref().and_then(|rare| rare.durable.as_ref());
+        durable.map(|durable| durable.histories.clone()).unwrap_or_default()
     }
 
     /// flush_all: what is there now is gone. Gives whether there was anything.
-    pub(crate) fn flush(&self) -> bool {
+    pub(crate) fn flush(&self, dirty: Option<&DirtySet>, vb: u16) -> bool {
         let mut state = self.state.lock();
+        if let Some(durable) = state.rare.as_mut().and_then(|rare| rare.durable.as_mut()) {
+            durable.state_version += 1;
+            if let Some(replay) = &mut durable.replay {
+                replay.flush();
+                return false;
+            }
+            if let Some(dirty) = dirty {
+                dirty.mark(vb);
+            }
+        }
         state.flushed_seqno = state.high_seqno;
         state.table.items > 0
+    }
+
+    /// Calls `f` with the SyncWrites, if there are any.
+    pub(crate) fn with_sync_writes(&self, f: impl FnOnce(&mut SyncWrites)) {
+        let mut state = self.state.lock();
+        if let Some(sync) = state.rare.as_mut().and_then(|rare| rare.sync_writes.as_mut()) {
+            f(sync);
+        }
+    }
+
+    /// Frees everything it has: its bucket ends, and the arena leaves that to us.
+    pub(crate) fn end(&mut self, ground: &Ground, cache: &mut TenantCache) {
+        let (mut retired, now) = (Vec::new(), Now::default());
+        self.lock(Memory { ground, cache, retired: &mut retired, owner: 0 }, &now).free_all();
+        for block in retired {
+            // SAFETY: of this tenant; access is exclusive, so nobody peeks.
+            unsafe { block.free(&ground.tenant, cache) }
+        }
     }
 
     pub(crate) fn expiry_due_s(&self) -> Option<u32> {
@@ -157,20 +235,22 @@ impl VBucket {
 
 /// A locked vBucket.
 pub(crate) struct Locked<'v> {
-    root: &'v Root,
-    state: LockGuard<'v, State>,
-    memory: Memory<'v>,
+    pub(super) root: &'v Root,
+    pub(super) state: LockGuard<'v, State>,
+    pub(super) memory: Memory<'v>,
     pub(crate) now: &'v Now,
     armed_s: u32,
+    /// Somebody asked for a value that is not in memory.
+    missed: Cell<bool>,
 }
 
 impl<'v> Locked<'v> {
     #[inline]
-    fn item(&self, location: Location) -> ItemPtr {
+    pub(super) fn item(&self, location: Location) -> ItemPtr {
         ItemPtr(self.memory.ground.heap.address(location))
     }
 
-    fn hash_of(&self, location: Location) -> u64 {
+    pub(super) fn hash_of(&self, location: Location) -> u64 {
         // SAFETY: the location is in the table and the lock is held.
         let stored = unsafe { self.item(location).stored_key() };
         hash_stored(stored, &self.memory.ground.secrets)
@@ -183,21 +263,35 @@ impl<'v> Locked<'v> {
         self.death(present.item).is_none().then_some(present)
     }
 
-    /// Finds a key's item; removes it if it is dead, and tells why it was.
+    /// Finds a key's item; lets go of it if it is dead, and tells why it was.
     #[inline(always)]
     pub(crate) fn look_up(&mut self, key: Key<'_>, hash: u64) -> Result<Present, Option<Dead>> {
         let present = self.find(key, hash).ok_or(None)?;
         match self.death(present.item) {
             None => Ok(present),
+            Some(Dead::Deleted) => Err(None),
             Some(dead) => {
-                self.remove(present);
+                self.let_go(present, dead);
                 Err(Some(dead))
             }
         }
     }
 
+    /// Frees a dead item, or as much of it as may go: in a persistent bucket an expired one leaves a tombstone.
+    /// Gives whether it looks any different now.
+    pub(super) fn let_go(&mut self, present: Present, dead: Dead) -> bool {
+        match dead {
+            Dead::Deleted => false,
+            Dead::Expired if self.is_persistent() => self.bury_expired(present),
+            Dead::Expired | Dead::Flushed => {
+                self.remove(present);
+                true
+            }
+        }
+    }
+
     #[inline(always)]
-    fn find(&self, key: Key<'_>, hash: u64) -> Option<Present> {
+    pub(super) fn find(&self, key: Key<'_>, hash: u64) -> Option<Present> {
         let heap = &self.memory.ground.heap;
         // SAFETY: the locations come from the table and the lock is held.
         let found = self.root.find(hash, |location| unsafe { ItemPtr(heap.address(location)).is(key) })?;
@@ -205,11 +299,13 @@ impl<'v> Locked<'v> {
     }
 
     #[inline]
-    fn death(&self, item: ItemPtr) -> Option<Dead> {
+    pub(super) fn death(&self, item: ItemPtr) -> Option<Dead> {
         // SAFETY: the item is in the table and the lock is held.
-        let (seqno, expiry) = unsafe { (item.seqno(), item.expiry()) };
+        let (seqno, kind, expiry) = unsafe { (item.seqno(), item.kind(), item.expiry()) };
         if seqno <= self.state.flushed_seqno {
             Some(Dead::Flushed)
+        } else if kind == Kind::Tombstone {
+            Some(Dead::Deleted)
         } else if expiry != 0 && expiry <= self.now.unix_s {
             Some(Dead::Expired)
         } else {
@@ -224,10 +320,25 @@ impl<'v> Locked<'v> {
     }
 
     /// The value's bytes; they live as long as the lock and are not changed meanwhile but through `&mut self`.
+    /// Of an ejected item there are none, and it is noted that they were wanted.
     #[inline]
     pub(crate) fn value(&self, present: Present, header: &Header) -> &[u8] {
+        if header.kind == Kind::Ejected {
+            self.missed.set(true);
+        }
         // SAFETY: the item is in the table, the lock is held as long as `self` is borrowed.
         unsafe { present.item.value(header) }
+    }
+
+    /// Whether a value was wanted that is not in memory.
+    #[inline]
+    pub(crate) fn has_missed(&self) -> bool {
+        self.missed.get()
+    }
+
+    /// Notes that a value is wanted that is not in memory.
+    pub(crate) fn miss(&self) {
+        self.missed.set(true);
     }
 
     /// Keeps a large value in place beyond the lock.
@@ -250,10 +361,8 @@ impl<'v> Locked<'v> {
     #[inline]
     pub(crate) fn record_access(&mut self, present: Present) {
         // SAFETY: the item is in the table and the lock is held.
-        if unsafe { present.item.record_access(self.now.unix_s & 0xf_ffff) } {
-            let rank = rank::accessed(self.root.rank(&present.found));
-            self.root.set_rank(&present.found, rank);
-        }
+        unsafe { present.item.record_access(self.now.unix_s & 0xf_ffff) };
+        self.root.record_access(&present.found);
     }
 
     /// Writes the protocol marks `STALE`, `WIN_SENT`, `FETCHED` of an item.
@@ -296,16 +405,38 @@ impl<'v> Locked<'v> {
         flags: u32,
         value: &[u8],
     ) -> Option<(u64, u64)> {
-        if self.has_document_locks() || self.state.order.is_some() {
+        if self.has_holds() {
+            return None;
+        }
+        let (seqno, persistent) = (self.state.high_seqno + 1, self.is_persistent());
+        match &mut self.state.order {
+            Some(order) => {
+                order.prefetch_slots();
+                if !order.reserve(seqno, &self.memory.ground.tenant, self.memory.cache) {
+                    return None;
+                }
+            }
+            // The first unflushed item arms the flusher.
+            None if persistent => return None,
+            None => {}
+        }
+        if persistent && self.is_full() {
             return None;
         }
         // SAFETY: the item is in the table and the lock is held.
-        let room = unsafe { present.item.room_for(flags, value.len()) }?;
-        let (cas, seqno) = (self.next_cas(new_cas), self.state.high_seqno + 1);
+        let room = unsafe { present.item.room_for(present.found.location, flags, value.len()) }?;
+        let cas = self.next_cas(new_cas);
         let accessed = self.now.unix_s & 0xf_ffff;
+        let is_compressed = (room.old_datatype | datatype) & SNAPPY != 0;
+        if is_compressed {
+            self.count_compressed(&self.header(present), -1);
+        }
         // SAFETY: as above, and there is room.
         unsafe { present.item.overwrite(&room, cas, seqno, datatype, accessed, flags, value) }
-        self.state.high_seqno = seqno;
+        if is_compressed {
+            self.count_compressed(&self.header(present), 1);
+        }
+        self.renumber(Some(room.old_seqno), seqno, present.found.location);
         let added = value.len().cast_signed() as i64 - room.old_len.cast_signed() as i64;
         if added != 0 {
             self.count(Gauge::Payload, added);
@@ -314,7 +445,7 @@ impl<'v> Locked<'v> {
     }
 
     /// Writes an item as `header` describes it, over `old` if there is one; gives it the next seqno, which is returned.
-    /// `header`'s seqno, lengths and word marks are filled in here. On failure nothing has changed.
+    /// `header`'s seqno, kind, lengths and word marks are filled in here. On failure nothing has changed.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -331,31 +462,28 @@ impl<'v> Locked<'v> {
         }
         let seqno = self.state.high_seqno + 1;
         header.seqno = seqno;
-        header.key_len = stored_key_len(key);
-        header.value_len = match &value {
-            NewValue::Parts(first, second) => first.len() + second.len(),
-            NewValue::Large(block) => block.size() - super::large_value_offset(header.key_len),
-        };
+        (header.kind, header.committed) = (Kind::Document, false);
+        let header = Self::shaped(key, header, &value);
+        // What looks missing may still be there in a persistent bucket, as a tombstone.
+        let old = if self.is_persistent() { old.or_else(|| self.find(key, hash)) } else { old };
         let old = old.map(|present| (present, self.header(present)));
-        header.marks &= !(mark::LARGE | mark::EXPIRY_QUEUED);
-        if value.is_large() {
-            header.marks |= mark::LARGE;
-        }
-        let header = header.with_words();
         let size = header.item_size();
+        self.check_space()?;
         self.reserve_seqno(seqno)?;
         let header = self.queue_expiry(hash, old.as_ref().map(|(_, header)| header), header)?;
 
         let present = match (&old, value) {
             (Some((present, old_header)), NewValue::Parts(first, second))
                 if old_header.marks & mark::LARGE == 0
-                    && memory::size_class(old_header.item_size()) == memory::size_class(size) =>
+                    && present.found.location.capacity(old_header.item_size())
+                        == present.found.location.capacity(size) =>
             {
                 self.fill(present.item, key, &header, first, second);
                 *present
             }
             (Some((present, old_header)), value) => {
                 let mut moved = *present;
+                self.memory.ground.heap.prefetch_free(present.found.location);
                 let location = self.place(key, &header, value)?;
                 self.root.relocate(&mut moved.found, location);
                 moved.item = self.item(location);
@@ -363,31 +491,56 @@ impl<'v> Locked<'v> {
                 moved
             }
             (None, value) => {
-                let (heap, seed) = (&self.memory.ground.heap, &self.memory.ground.secrets);
-                let hash_of = |location| {
-                    // SAFETY: the locations come from the table and the lock is held.
-                    hash_stored(unsafe { ItemPtr(heap.address(location)).stored_key() }, seed)
-                };
-                if !self.root.reserve(&mut self.state.table, &mut self.memory, hash, hash_of) {
-                    return Err(KvError::NoMemory);
-                }
+                self.reserve_slot(hash)?;
                 let location = self.place(key, &header, value)?;
-                self.root.insert(&mut self.state.table, hash, rank::NEW, location);
-                self.count(Gauge::Count, 1);
-                let heap = &self.memory.ground.heap;
-                let found = self.root.find(hash, |at| at == location);
-                let Some(found) = found else { unreachable!("just inserted") };
-                Present { found, item: ItemPtr(heap.address(location)) }
+                self.insert(hash, location)
             }
         };
-        self.count(Gauge::Payload, (header.key_len + header.value_len).cast_signed() as i64);
-        self.count(Gauge::Metadata, header.metadata().cast_signed() as i64);
-        if let Some((_, old_header)) = &old {
-            self.uncount(old_header);
-            self.unlock_seqno(old_header.seqno);
+        self.recount(&header);
+        match &old {
+            Some((_, old_header)) => self.exchange(old_header, &header),
+            None => self.added(&header),
         }
         self.renumber(old.map(|(_, header)| header.seqno), seqno, present.found.location);
         Ok((present, seqno))
+    }
+
+    /// The header with the lengths and words that key and value give it.
+    pub(super) fn shaped(key: Key<'_>, mut header: Header, value: &NewValue<'_>) -> Header {
+        header.key_len = stored_key_len(key);
+        header.value_len = value.len(header.key_len);
+        header.inflated_len =
+            if header.is_compressed() { value.inflated_len(header.key_len) } else { header.value_len };
+        header.marks &= !(mark::LARGE | mark::EXPIRY_QUEUED);
+        if value.is_large() {
+            header.marks |= mark::LARGE;
+        }
+        header.with_words()
+    }
+
+    /// Makes sure that [`Locked::insert`] finds room in the table.
+    pub(super) fn reserve_slot(&mut self, hash: u64) -> Result<(), KvError> {
+        let (heap, seed) = (&self.memory.ground.heap, &self.memory.ground.secrets);
+        let hash_of = |location| {
+            // SAFETY: the locations come from the table and the lock is held.
+            hash_stored(unsafe { ItemPtr(heap.address(location)).stored_key() }, seed)
+        };
+        let reserved = self.root.reserve(&mut self.state.table, &mut self.memory, hash, hash_of);
+        if reserved { Ok(()) } else { Err(KvError::NoMemory) }
+    }
+
+    /// Puts an item of a new key into the table, which has room.
+    pub(super) fn insert(&mut self, hash: u64, location: Location) -> Present {
+        self.root.insert(&mut self.state.table, hash, rank::NEW, location);
+        let found = self.root.find(hash, |at| at == location);
+        let Some(found) = found else { unreachable!("just inserted") };
+        Present { found, item: self.item(location) }
+    }
+
+    /// Whether the budget allows so many bytes more. Nothing is evicted for them.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let tenant = &self.memory.ground.tenant;
+        tenant.used() + bytes as u64 <= tenant.budget() / 1000 * REFUSE_WATERMARK
     }
 
     /// Room for a large item of the same vBucket's tenant.
@@ -405,6 +558,7 @@ impl<'v> Locked<'v> {
     ) -> Result<u64, KvError> {
         let old = self.header(present);
         let seqno = self.state.high_seqno + 1;
+        self.check_space()?;
         self.reserve_seqno(seqno)?;
         let words = old.marks & (mark::WORDS | mark::LARGE);
         let marks = header.marks & !(mark::WORDS | mark::LARGE) | words;
@@ -419,7 +573,10 @@ impl<'v> Locked<'v> {
 
     /// Makes sure that the order has room for one more.
     #[inline]
-    fn reserve_seqno(&mut self, seqno: u64) -> Result<(), KvError> {
+    pub(super) fn reserve_seqno(&mut self, seqno: u64) -> Result<(), KvError> {
+        if self.state.order.is_none() && self.is_persistent() {
+            self.arm();
+        }
         if let Some(order) = &mut self.state.order
             && !order.reserve(seqno, &self.memory.ground.tenant, self.memory.cache)
         {
@@ -430,7 +587,7 @@ impl<'v> Locked<'v> {
 
     /// Gives an item its seqno, and the order its slot, for which room is reserved, in place of the old one.
     #[inline]
-    fn renumber(&mut self, old: Option<u64>, new: u64, location: Location) {
+    pub(super) fn renumber(&mut self, old: Option<u64>, new: u64, location: Location) {
         self.state.high_seqno = new;
         if let Some(order) = &mut self.state.order {
             order.push(new, location, &self.memory.ground.tenant, self.memory.cache);
@@ -440,8 +597,12 @@ impl<'v> Locked<'v> {
         }
     }
 
-    /// Keeps the items in the order of their seqnos from now on, or no longer. Nothing changes if that is so already.
+    /// Keeps the items in the order of their seqnos from now on, or no longer. Nothing changes if that is so already, nor in
+    /// a persistent bucket, where the order is the flusher's.
     pub(crate) fn keep_order(&mut self, keep: bool) -> Result<(), KvError> {
+        if self.is_persistent() {
+            return Ok(());
+        }
         if !keep {
             if let Some(mut order) = self.state.order.take() {
                 order.clear(&self.memory.ground.tenant, self.memory.cache);
@@ -485,13 +646,18 @@ impl<'v> Locked<'v> {
 
     /// Appends to a small item in its place, if it fits its allocation.
     pub(crate) fn append_in_place(&mut self, present: Present, tail: &[u8], cas: u64) -> Option<u64> {
-        let old = self.header(present);
-        let seqno = self.state.high_seqno + 1;
+        let (old, at) = (self.header(present), present.found.location);
+        if old.is_compressed() {
+            return None;
+        }
+        let (seqno, value_len) = (self.state.high_seqno + 1, old.value_len + tail.len());
         let header = Header {
             cas,
             seqno,
+            committed: false,
             rev: old.rev + 1,
-            value_len: old.value_len + tail.len(),
+            value_len,
+            inflated_len: value_len,
             datatype: 0,
             accessed: self.now.unix_s & 0xf_ffff,
             marks: old.marks & !(mark::FETCHED | mark::STALE | mark::WIN_SENT),
@@ -499,8 +665,8 @@ impl<'v> Locked<'v> {
         };
         let fits = old.marks & mark::LARGE == 0
             && header.marks & mark::WORDS == header.with_words().marks & mark::WORDS
-            && memory::size_class(header.item_size()) == memory::size_class(old.item_size());
-        if !fits || self.reserve_seqno(seqno).is_err() {
+            && at.capacity(header.item_size()) == at.capacity(old.item_size());
+        if !fits || self.is_full() || self.reserve_seqno(seqno).is_err() {
             return None;
         }
         // SAFETY: the item is in the table, the lock is held, and its allocation has room for the new length.
@@ -514,7 +680,7 @@ impl<'v> Locked<'v> {
         Some(seqno)
     }
 
-    /// Changes the expiry of an item that has the word already, or gives `false`.
+    /// Changes the expiry of an item that has the word already, without a new seqno, or gives `false`.
     pub(crate) fn set_expiry_in_place(
         &mut self,
         present: Present,
@@ -522,7 +688,10 @@ impl<'v> Locked<'v> {
         expiry: u32,
     ) -> Result<bool, KvError> {
         let old = self.header(present);
-        if old.marks & mark::HAS_EXPIRY == 0 || (expiry == 0 && old.marks & mark::LARGE == 0) {
+        if self.is_persistent()
+            || old.marks & mark::HAS_EXPIRY == 0
+            || (expiry == 0 && old.marks & mark::LARGE == 0)
+        {
             return Ok(false);
         }
         let header = self.queue_expiry(hash, Some(&old), Header { expiry, ..old })?;
@@ -534,104 +703,42 @@ impl<'v> Locked<'v> {
         Ok(true)
     }
 
-    /// Removes an item.
-    pub(crate) fn remove(&mut self, present: Present) {
+    /// Deletes a document: gives the deletion its seqno, and in a persistent bucket leaves a tombstone.
+    pub(crate) fn delete(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
+        if self.is_persistent() {
+            self.check_space()?;
+            return self.bury(present, cas);
+        }
+        self.state.high_seqno += 1;
+        self.remove(present);
+        Ok(self.state.high_seqno)
+    }
+
+    /// Removes an item without a trace.
+    pub(super) fn remove(&mut self, present: Present) {
         let header = self.header(present);
         self.root.remove(&mut self.state.table, &mut self.memory, &present.found);
-        let is_empty = self.state.table.items == 0;
+        let is_last = self.state.table.items == 0 && !self.is_persistent();
         if let Some(order) = &mut self.state.order {
             order.retire(header.seqno, &self.memory.ground.tenant, self.memory.cache);
-            if is_empty {
+            if is_last {
                 order.clear(&self.memory.ground.tenant, self.memory.cache);
             }
         }
-        self.unlock_seqno(header.seqno);
         self.free(present.found.location, present.item, &header);
-        self.uncount(&header);
-        self.count(Gauge::Count, -1);
+        self.removed(&header);
     }
 
-    /// Gives a removal its seqno.
-    pub(crate) fn next_seqno(&mut self) -> u64 {
-        self.state.high_seqno += 1;
-        self.state.high_seqno
+    /// State, chains and pending durable writes, where they are not as by default.
+    pub(crate) fn sync_writes(&self) -> Option<&SyncWrites> {
+        self.state.rare.as_ref()?.sync_writes.as_deref()
     }
 
-    // ---- document locks -------------------------------------------------------------------------------------------
-
-    /// Whether any document of the vBucket may be locked.
-    #[inline]
-    pub(crate) fn has_document_locks(&self) -> bool {
-        self.state.rare.as_ref().is_some_and(|rare| !rare.locks.as_slice().is_empty())
-    }
-
-    /// Until when a document is locked, if it is.
-    #[inline]
-    pub(crate) fn locked_until(&self, seqno: u64) -> Option<u32> {
-        let rare = self.state.rare.as_ref()?;
-        let lock = rare.locks.as_slice().iter().find(|lock| lock.seqno == seqno)?;
-        (lock.until_s > self.now.unix_s).then_some(lock.until_s)
-    }
-
-    pub(crate) fn lock_seqno(&mut self, seqno: u64, until_s: u32) -> Result<(), KvError> {
-        let now_s = self.now.unix_s;
-        let locks = &mut self.state.rare.get_or_insert_default().locks;
-        for at in (0..locks.as_slice().len()).rev() {
-            if locks.as_slice()[at].until_s <= now_s || locks.as_slice()[at].seqno == seqno {
-                locks.remove(at);
-            }
-        }
-        let pushed =
-            locks.push(&self.memory.ground.tenant, self.memory.cache, DocumentLock { seqno, until_s });
-        if pushed { Ok(()) } else { Err(KvError::NoMemory) }
-    }
-
-    pub(crate) fn unlock_seqno(&mut self, seqno: u64) {
-        if let Some(rare) = &mut self.state.rare
-            && let Some(at) = rare.locks.as_slice().iter().position(|lock| lock.seqno == seqno)
-        {
-            rare.locks.remove(at);
-            if rare.locks.as_slice().is_empty() {
-                rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
-            }
-        }
-    }
-
-    // ---- background work ------------------------------------------------------------------------------------------
-
-    /// Frees what has expired, up to a slice; gives how many items went and whether more is due.
-    pub(crate) fn reclaim_expired(&mut self, taken: &mut Vec<HashPart>) -> (usize, bool) {
-        taken.clear();
-        let now_s = self.now.unix_s;
-        let Some(rare) = &mut self.state.rare else { return (0, false) };
-        rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.ground.tenant, self.memory.cache, taken);
-        let mut freed = 0;
-        for part in taken.iter() {
-            let mut candidates = arrayvec::ArrayVec::<Found, 16>::new();
-            self.root.matching(*part, |found| {
-                let _ = candidates.try_push(found);
-            });
-            for found in candidates {
-                let item = self.item(found.location);
-                let hash = self.hash_of(found.location);
-                // SAFETY: the item is in the table and the lock is held.
-                let expiry = unsafe { item.expiry() };
-                if HashPart::of(hash) != *part || expiry == 0 {
-                    continue;
-                }
-                if self.death(item).is_some() {
-                    self.remove(Present { found, item });
-                    freed += 1;
-                    // A removal may move its neighbours' slots; an entry of the same hash part comes again.
-                    break;
-                }
-                let Some(rare) = &mut self.state.rare else { break };
-                let _ = rare.wheel.enter(*part, expiry, now_s, &self.memory.ground.tenant, self.memory.cache);
-            }
-        }
-        let more =
-            self.state.rare.as_ref().and_then(|rare| rare.wheel.due_s()).is_some_and(|due_s| due_s <= now_s);
-        (freed, more)
+    /// The same, which from now on they have.
+    pub(crate) fn sync_writes_mut(&mut self) -> &mut SyncWrites {
+        let persisted_seqno = self.persisted_seqno();
+        let rare = self.state.rare.get_or_insert_default();
+        rare.sync_writes.get_or_insert_with(|| Box::new(SyncWrites::new(persisted_seqno)))
     }
 
     /// When the earliest window entered under this hold of the lock is due; `u32::MAX` if none was.
@@ -640,86 +747,9 @@ impl<'v> Locked<'v> {
         self.armed_s
     }
 
-    /// Frees the flushed items of one group of the table; gives how many went, and the next hand.
-    ///
-    /// Groups split and merge meanwhile, so that a walk may miss some: walk again until one finds none.
-    pub(crate) fn reclaim_flushed(&mut self, hand: Hand) -> (usize, Option<Hand>) {
-        let mut dead = arrayvec::ArrayVec::<Location, { 8 * 64 }>::new();
-        let this = &*self;
-        let next = this.root.walk(hand, |found, _| {
-            if this.death(this.item(found.location)).is_some() {
-                dead.push(found.location);
-            }
-        });
-        for location in &dead {
-            self.remove_at(*location);
-        }
-        (dead.len(), if self.state.table.items == 0 { None } else { next })
-    }
-
-    /// Visits one group of the table with the evicting hand: living items age, those whose rank has sunk to nothing go, and
-    /// so do the dead. Gives (bytes freed, living items evicted, next hand).
-    pub(crate) fn sweep(&mut self, hand: Hand) -> (u64, u64, Option<Hand>) {
-        let mut victims = arrayvec::ArrayVec::<(Location, bool), { 8 * 64 }>::new();
-        let (root, this) = (self.root, &*self);
-        let next = root.walk(hand, |found, rank| {
-            let item = this.item(found.location);
-            // SAFETY: the item is in the table and the lock is held.
-            let is_locked = this.locked_until(unsafe { item.seqno() }).is_some();
-            if this.death(item).is_some() {
-                victims.push((found.location, false));
-            } else if rank::is_worthless(rank) && !is_locked {
-                victims.push((found.location, true));
-            } else {
-                root.set_rank(&found, rank::aged(rank));
-            }
-        });
-        let (mut bytes, mut evicted) = (0, 0);
-        for (location, living) in victims {
-            bytes += self.remove_at(location);
-            evicted += u64::from(living);
-        }
-        (bytes, evicted, if self.state.table.items == 0 { None } else { next })
-    }
-
-    /// Removes the item at a location of the table; gives the bytes it took.
-    fn remove_at(&mut self, location: Location) -> u64 {
-        let hash = self.hash_of(location);
-        let Some(found) = self.root.find(hash, |at| at == location) else {
-            unreachable!("an item without a slot")
-        };
-        let present = Present { found, item: self.item(location) };
-        let bytes = memory::size_class(self.header(present).item_size()) as u64;
-        self.remove(present);
-        bytes
-    }
-
-    /// Calls `f` with the size of each live item.
-    pub(crate) fn sizes(&self, f: &mut dyn FnMut(usize)) {
-        let mut hand = Some(Hand::default());
-        while let Some(at) = hand {
-            hand = self.root.walk(at, |found, _| {
-                // SAFETY: the item is in the table and the lock is held.
-                f(unsafe { self.item(found.location).header() }.item_size());
-            });
-        }
-    }
-
-    /// Gives the wheel's and locks' memory back if nothing is left in them.
-    pub(crate) fn tidy(&mut self) {
-        if self.state.table.items == 0
-            && let Some(mut rare) = self.state.rare.take()
-        {
-            rare.wheel.clear(&self.memory.ground.tenant, self.memory.cache);
-            rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
-        }
-    }
-
-    // ---- private --------------------------------------------------------------------------------------------------
-
     /// Makes sure that an item with an expiry is in the wheel; gives the header with the mark for it.
     #[inline]
-    fn queue_expiry(
+    pub(super) fn queue_expiry(
         &mut self,
         hash: u64,
         old: Option<&Header>,
@@ -744,7 +774,12 @@ impl<'v> Locked<'v> {
 
     /// Writes a new item somewhere new.
     #[inline]
-    fn place(&mut self, key: Key<'_>, header: &Header, value: NewValue<'_>) -> Result<Location, KvError> {
+    pub(super) fn place(
+        &mut self,
+        key: Key<'_>,
+        header: &Header,
+        value: NewValue<'_>,
+    ) -> Result<Location, KvError> {
         match value {
             NewValue::Parts(first, second) => {
                 let location = self.memory.ground.heap.allocate(
@@ -757,6 +792,10 @@ impl<'v> Locked<'v> {
                 Ok(location)
             }
             NewValue::Large(block) => {
+                // The bucket it was meant for may have been deleted, and made anew, while it arrived.
+                if !block.is_of(&self.memory.ground.tenant) {
+                    return Err(KvError::BucketGone);
+                }
                 let location = block.into_location(self.memory.cache);
                 let item = self.item(location);
                 // SAFETY: the block is ours, with room for header, key and the value that is in place already.
@@ -784,7 +823,7 @@ impl<'v> Locked<'v> {
         }
     }
 
-    fn free(&mut self, location: Location, item: ItemPtr, header: &Header) {
+    pub(super) fn free(&mut self, location: Location, item: ItemPtr, header: &Header) {
         let size = header.item_size();
         // SAFETY: no slot names the item any more; its size and kind are what its header says.
         unsafe {
@@ -796,89 +835,29 @@ impl<'v> Locked<'v> {
         }
     }
 
-    fn count(&mut self, gauge: Gauge, amount: i64) {
+    pub(super) fn count(&mut self, gauge: Gauge, amount: i64) {
         self.memory.ground.tenant.count(self.memory.cache, gauge, amount);
     }
 
-    fn uncount(&mut self, header: &Header) {
-        self.count(Gauge::Payload, -((header.key_len + header.value_len).cast_signed() as i64));
+    pub(super) fn recount(&mut self, header: &Header) {
+        self.count(Gauge::Payload, (header.key_len + header.resident_len()).cast_signed() as i64);
+        self.count(Gauge::Metadata, header.metadata().cast_signed() as i64);
+        self.count_compressed(header, 1);
+    }
+
+    pub(super) fn uncount(&mut self, header: &Header) {
+        self.count(Gauge::Payload, -((header.key_len + header.resident_len()).cast_signed() as i64));
         self.count(Gauge::Metadata, -(header.metadata().cast_signed() as i64));
-    }
-}
-
-/// The bucket's hash of a stored key (with its collection id); must agree with [`hash`].
-#[inline]
-fn hash_stored(stored: &[u8], secrets: &RapidSecrets) -> u64 {
-    match stored.split_first() {
-        Some((0, key)) => hash_bytes(key, secrets),
-        _ => hash_bytes(stored, secrets),
-    }
-}
-
-/// The bucket's hash of a key.
-#[inline]
-pub(crate) fn hash(key: Key<'_>, secrets: &RapidSecrets) -> u64 {
-    if key.collection == 0 {
-        return hash_bytes(key.bytes, secrets);
-    }
-    let (prefix, len) = super::item::collection_prefix(key.collection);
-    let mut stored = arrayvec::ArrayVec::<u8, 256>::new();
-    let _ = stored.try_extend_from_slice(&prefix[..len]);
-    let _ = stored.try_extend_from_slice(key.bytes);
-    hash_bytes(&stored, secrets)
-}
-
-#[inline]
-fn hash_bytes(bytes: &[u8], secrets: &RapidSecrets) -> u64 {
-    rapidhash::v3::rapidhash_v3_nano_inline::<true, false>(bytes, secrets)
-}
-
-/// Frequency and age in the 8 bits an index slot has for them: `frequency 4 | age 4`.
-///
-/// The frequency counts seconds with an access, the age visits of the evicting hand since the last one; what the
-/// item is worth is the frequency halved once per visit.
-mod rank {
-    const AGE_MAX: u8 = 15;
-    const FREQUENCY_MAX: u8 = 15;
-
-    /// A new item: survives one visit.
-    pub(super) const NEW: u8 = 1 << 4;
-
-    fn worth(rank: u8) -> u8 {
-        (rank >> 4).checked_shr(u32::from(rank & AGE_MAX)).unwrap_or(0)
+        self.count_compressed(header, -1);
     }
 
-    pub(super) fn accessed(rank: u8) -> u8 {
-        (worth(rank) + 1).min(FREQUENCY_MAX) << 4
-    }
-
-    pub(super) fn aged(rank: u8) -> u8 {
-        if rank & AGE_MAX == AGE_MAX { rank } else { rank + 1 }
-    }
-
-    pub(super) fn is_worthless(rank: u8) -> bool {
-        worth(rank) == 0
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn worth_sinks_with_visits_and_rises_with_accesses() {
-            let mut rank = NEW;
-            assert!(!is_worthless(rank));
-            rank = aged(rank);
-            assert!(is_worthless(rank));
-            for _ in 0..20 {
-                rank = accessed(rank);
-            }
-            let mut visits = 0;
-            while !is_worthless(rank) {
-                rank = aged(rank);
-                visits += 1;
-            }
-            assert_eq!(visits, 4, "fifteen halves away in four visits");
+    /// Counts the value if it is compressed; `values` is 1 or -1.
+    #[inline]
+    fn count_compressed(&mut self, header: &Header, values: i64) {
+        if header.is_compressed() {
+            self.count(Gauge::CompressedCount, values);
+            self.count(Gauge::Compressed, values * header.value_len.cast_signed() as i64);
+            self.count(Gauge::Inflated, values * header.inflated_len.cast_signed() as i64);
         }
     }
 }

@@ -95,6 +95,12 @@ impl ExpiryWheel {
         }
     }
 
+    /// Bytes of its blocks, as the accounts count them.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        let lists = self.lists.as_slice().iter();
+        lists.map(|list| list.entries.allocated_bytes()).sum::<u64>() + self.lists.allocated_bytes()
+    }
+
     /// Gives all memory back.
     pub(crate) fn clear(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
         for list in self.lists.as_mut_slice() {

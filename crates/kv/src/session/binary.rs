@@ -67,6 +67,12 @@ pub fn changes_session(request: &Request<'_>) -> bool {
     )
 }
 
+/// Whether a request is about everything before and after it, so that it waits for what waits before it, and the others
+/// behind it wait for it.
+pub(super) fn is_fence(request: &Request<'_>) -> bool {
+    changes_session(request) || matches!(request.header.opcode, Opcode::FLUSH | Opcode::FLUSHQ)
+}
+
 /// What is to be done with a body, before any of it is taken.
 #[inline]
 pub fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admission<'a> {
@@ -216,7 +222,7 @@ fn placed(bucket: &Bucket, key: Key<'_>, at: At) -> Place {
 /// A document as the answer to a retrieval.
 #[inline]
 fn answer_hit(header: &Header, key: &[u8], document: &Document<'_>, out: &mut Output) {
-    let value_len = document.value().len();
+    let value_len = document.value_len();
     out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), key.len(), value_len));
     if !key.is_empty() {
         out.bytes(key);
@@ -288,8 +294,7 @@ fn store(
         let is_too_long = bucket.with_entry(cx, key, place, |entry| {
             entry.document().is_some_and(|document| {
                 let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
-                (header.cas == 0 || header.cas == document.cas())
-                    && flags_len + document.value().len() > limit
+                (header.cas == 0 || header.cas == document.cas()) && flags_len + document.value_len() > limit
             })
         });
         if is_too_long {
@@ -364,7 +369,7 @@ fn count(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &m
             let document = entry.document();
             existed = document.is_some();
             // COMPAT: memcached looks at the CAS last where it holds the item in chunks.
-            if document.is_some_and(|document| document.value().len() > CHUNKED_VALUE) {
+            if document.is_some_and(|document| document.value_len() > CHUNKED_VALUE) {
                 return Err(KvError::DeltaBadValue);
             }
             let Some(initial) = how.initial.filter(|_| !existed) else {
@@ -479,13 +484,30 @@ pub fn refuse(peer: &mut Peer, request: &Request<'_>, refusal: Refusal, cx: &mut
     };
     if let Some(bucket) = peer.bucket.as_deref() {
         bucket.count(cx, meter, 1);
-        if store.kind == StoreKind::Set {
+        let key = Key::plain(request.key);
+        let place = bucket.locate(key);
+        if store.kind == StoreKind::Set && bucket.serves(place.vb.0) {
             // A client that could not store the new value must not go on reading the old one.
-            let key = Key::plain(request.key);
-            let _ = bucket.remove(cx, key, bucket.locate(key), 0);
+            let _ = bucket.remove(cx, key, place, 0);
         }
     }
     answer_error(header, status, out);
+}
+
+/// Whether a request needs the value that is there, or at least rewrites the item.
+pub(super) const fn wants_value(opcode: Opcode) -> bool {
+    !matches!(
+        opcode.0,
+        0x01..=0x04 | 0x11..=0x14 | 0x83 | 0x95 | 0xa0 | 0xa1
+    )
+}
+
+/// Answers a request that could not be executed.
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &Cx, out: &mut Output) {
+    if peer.port == Port::Couchbase {
+        return couchbase::fail(peer, request, error, cx, out);
+    }
+    answer_error(&request.header, status_of(error), out);
 }
 
 /// Answers a frame that cannot be executed.
@@ -522,6 +544,10 @@ fn status_of(error: KvError) -> Status {
         KvError::TooBig => Status::E2BIG,
         KvError::DeltaBadValue => Status::DELTA_BADVAL,
         KvError::NoMemory => Status::ENOMEM,
+        KvError::NotResident | KvError::WarmingUp | KvError::NotActive | KvError::NoSpace => Status::ETMPFAIL,
+        KvError::Damaged | KvError::ReadFailed => Status::EINTERNAL,
+        KvError::SyncWriteInProgress => Status::SYNC_WRITE_IN_PROGRESS,
+        KvError::DurabilityImpossible => Status::DURABILITY_IMPOSSIBLE,
         KvError::BucketGone => Status::NO_BUCKET,
     }
 }

@@ -8,33 +8,40 @@
 //! JSON context where XERROR was granted.
 //!
 //! * [`handshake`]: HELLO, SASL, error map, bucket and cluster map;
-//! * [`documents`]: everything that touches a document;
+//! * [`documents`]: everything that touches a document; [`incoming`]: the values they are sent;
 //! * [`inquiry`]: metadata, seqnos, collections.
 //!
-//! Answers come in the order of the requests. A node alone is its own majority: a durable write at level "majority" is
+//! A node alone is its own majority: a durable write at level "majority" is
 //! complete when it is in memory; persistence levels are refused by an ephemeral bucket.
 
 mod answer;
 mod documents;
 mod handshake;
+mod incoming;
 mod inquiry;
+mod vbuckets;
 
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
 use wire::sasl::Exchange;
 
+use super::waits::Touch;
 use super::{Admission, At, Body, LARGE_VALUE, Output, Peer, Refusal};
 use crate::key::KEY_MAX;
-use crate::{BucketKind, Cx, Key, VbId};
+use crate::{BucketKind, Cx, Durability, Key, KvError, Place, VbId};
 use answer::Answer;
+pub use answer::Pending;
+use documents::Executed;
 
 /// What HELLO grants. Nothing that does not work is in here.
 pub const OFFERED: FeatureSet = FeatureSet::of(&[
     Feature::TCP_NODELAY,
     Feature::MUTATION_SEQNO,
     Feature::XERROR,
+    Feature::UNORDERED_EXECUTION,
     Feature::SELECT_BUCKET,
+    Feature::SNAPPY,
     Feature::JSON,
     Feature::TRACING,
     Feature::ALT_REQUEST_SUPPORT,
@@ -122,9 +129,7 @@ pub(super) fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admi
         return Admission::Refuse(Refusal::TooBig);
     }
     match (key(peer, request), &peer.user, &peer.bucket) {
-        (Some(key), Some(_), Some(bucket)) if request.header.vbucket < bucket.vbuckets() => {
-            Admission::Store(key)
-        }
+        (Some(key), Some(_), Some(bucket)) if bucket.serves(request.header.vbucket) => Admission::Store(key),
         _ => Admission::Refuse(Refusal::NotAllowed),
     }
 }
@@ -144,7 +149,7 @@ pub(super) fn execute(
     }
     let answer = Answer::new(peer, request, cx);
     if names_document(request.header.opcode) && peer.user.is_some() {
-        return execute_on_document(peer, &answer, request, at, body, cx, out);
+        return execute_on_document(peer, answer, request, at, body, cx, out);
     }
     execute_other(peer, &answer, request, &body, cx, out);
 }
@@ -152,7 +157,7 @@ pub(super) fn execute(
 #[inline]
 fn execute_on_document(
     peer: &mut Peer,
-    answer: &Answer,
+    answer: Answer,
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
@@ -162,7 +167,7 @@ fn execute_on_document(
     let infos = if request.framing.is_empty() {
         FrameInfos::default()
     } else {
-        match frame_infos(peer, answer, request, out) {
+        match frame_infos(peer, &answer, request, out) {
             Some(infos) => infos,
             None => return,
         }
@@ -172,18 +177,66 @@ fn execute_on_document(
     };
     let key = match document_key(peer.couchbase.collections, request.key) {
         Ok(key) => key,
-        Err(error) => return key_error(answer, &error, out),
+        Err(error) => return key_error(&answer, &error, out),
     };
-    if request.header.vbucket >= bucket.vbuckets() {
-        return handshake::not_my_vbucket(peer, answer, cx, out);
+    if !bucket.serves(request.header.vbucket) {
+        return handshake::not_my_vbucket(peer, &answer, cx, out);
     }
     let vb = VbId(request.header.vbucket);
     let place = at.filter(|place| place.vb == vb).unwrap_or_else(|| bucket.locate_in(key, vb));
-    let target = documents::Target { bucket, key, place, value_limit: peer.value_limit };
+    let durability = infos.durability.map(|asked| Durability {
+        level: asked.level,
+        timeout_ms: asked.timeout_ms,
+        cookie: peer.cookie(cx),
+    });
+    let target = documents::Target { bucket, key, place, value_limit: peer.value_limit, durability };
     match request.header.opcode {
-        Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&target, answer, request, &body, cx, out),
-        Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, answer, cx, out),
-        _ => documents::execute(&target, answer, request, &infos, body, cx, out),
+        Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&target, &answer, request, &body, cx, out),
+        Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
+        _ => match documents::execute(&target, &answer, request, &infos, body, cx, out) {
+            Executed::Answered => {}
+            Executed::Waits(number) => wait(peer, answer, &infos, durability, place, number, cx),
+        },
+    }
+}
+
+/// The answer to a durable write waits.
+#[cold]
+fn wait(
+    peer: &mut Peer,
+    answer: Answer,
+    infos: &FrameInfos,
+    durability: Option<Durability>,
+    place: Place,
+    number: Option<u64>,
+    cx: &Cx,
+) {
+    let Some(durability) = durability else { return };
+    let touch = if infos.barrier {
+        Touch::Everything
+    } else if peer.is_unordered() && !answer.is_quiet() {
+        Touch::Nothing
+    } else {
+        Touch::Key(place.hash)
+    };
+    peer.wait(durability.cookie, touch, Pending::new(answer, number, cx));
+}
+
+/// What a request without a barrier, that does not change the session, is about where unordered execution was granted;
+/// `None`: the key it names.
+///
+/// The answer to any request says of the quiet ones before it that have got none that they are done. So nothing overtakes
+/// a quiet request, and among themselves they keep the order of each key. The end of many a batch is a NOOP: it
+/// waits for all before it. The others may overtake one another. Whoever waits for a durable write may be the one to
+/// change the chains it waits for: SET_VBUCKET and DEL_VBUCKET are executed at once, whatever waits.
+pub(super) fn touch_unordered(peer: &Peer, opcode: Opcode) -> Option<Touch> {
+    let waits_for_quiet = || peer.waits.as_ref().is_some_and(|waits| waits.has_keyed());
+    match opcode {
+        Opcode::NOOP => Some(Touch::Everything),
+        Opcode::SET_VBUCKET | Opcode::DEL_VBUCKET => Some(Touch::Nothing),
+        quiet if quiet.is_quiet() => None,
+        _ if waits_for_quiet() => Some(Touch::Everything),
+        _ => Some(Touch::Nothing),
     }
 }
 
@@ -217,7 +270,7 @@ fn execute_other(
             return;
         }
         Opcode::NOOP | Opcode::VERSION | Opcode::QUIT | Opcode::QUITQ => {
-            return answer.error(Status::EINVAL, "The request must not have extras, key or value", out);
+            return answer.not_bare(out);
         }
         opcode if opcode.name().is_none() => {
             return answer.error(Status::UNKNOWN_COMMAND, "The opcode is not known", out);
@@ -233,6 +286,11 @@ fn execute_other(
     match request.header.opcode {
         Opcode::SELECT_BUCKET => handshake::select_bucket(peer, answer, request, body, cx, out),
         Opcode::GET_CLUSTER_CONFIG => handshake::cluster_config(peer, answer, request, cx, out),
+        Opcode::SET_VBUCKET => vbuckets::set(peer, answer, request, body, cx, out),
+        Opcode::GET_VBUCKET | Opcode::GET_FAILOVER_LOG => {
+            vbuckets::ask(peer, answer, request, is_bare, cx, out);
+        }
+        Opcode::DEL_VBUCKET => vbuckets::delete(peer, answer, request, cx, out),
         Opcode::STAT => inquiry::statistics(peer, answer, request, body, cx, out),
         Opcode::OBSERVE_SEQNO => inquiry::observe_seqno(peer, answer, request, body, cx, out),
         Opcode::COLLECTIONS_GET_MANIFEST => inquiry::manifest(answer, is_bare, out),
@@ -242,9 +300,14 @@ fn execute_other(
     }
 }
 
-/// Opcodes that may carry a durability level and preserve-TTL.
-const fn mutates(opcode: Opcode) -> bool {
-    matches!(opcode.0, 0x01..=0x06 | 0x0e..=0x0f | 0x11..=0x16 | 0x19..=0x1a | 0x1c..=0x1e)
+/// Opcodes that may carry a durability level.
+const fn may_be_durable(opcode: Opcode) -> bool {
+    matches!(opcode.0, 0x01..=0x06 | 0x0e..=0x0f | 0x11..=0x16 | 0x19..=0x1a)
+}
+
+/// Opcodes that may carry preserve-TTL.
+const fn may_preserve_ttl(opcode: Opcode) -> bool {
+    may_be_durable(opcode) || matches!(opcode.0, 0x1c..=0x1e)
 }
 
 /// The request's frame infos, where they can be honoured; else the error is answered.
@@ -269,8 +332,11 @@ fn frame_infos(peer: &Peer, answer: &Answer, request: &Request<'_>, out: &mut Ou
         answer.error(Status::EINVAL, "A stream id belongs to DCP", out);
         return None;
     }
-    if (infos.durability.is_some() || infos.preserve_ttl) && !mutates(request.header.opcode) {
-        answer.error(Status::EINVAL, "The operation takes neither durability nor preserve-TTL", out);
+    let opcode = request.header.opcode;
+    if infos.durability.is_some() && !may_be_durable(opcode)
+        || infos.preserve_ttl && !may_preserve_ttl(opcode)
+    {
+        answer.error(Status::EINVAL, "The operation does not take this frame info", out);
         return None;
     }
     let level = infos.durability.map(|durability| durability.level);
@@ -327,7 +393,7 @@ pub(super) fn refuse(
     if let Err(error) = document_key(peer.couchbase.collections, request.key) {
         return key_error(&answer, &error, out);
     }
-    if request.header.vbucket >= bucket.vbuckets() {
+    if !bucket.serves(request.header.vbucket) {
         return handshake::not_my_vbucket(peer, &answer, cx, out);
     }
     match refusal {
@@ -339,6 +405,11 @@ pub(super) fn refuse(
             answer.error(Status::ETMPFAIL, "The bucket's memory budget does not allow the value now", out);
         }
     }
+}
+
+/// See [`super::binary::fail`].
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &Cx, out: &mut Output) {
+    documents::refuse(&Answer::new(peer, request, cx), error, out);
 }
 
 /// See [`super::binary::error`].
@@ -356,8 +427,16 @@ pub(super) fn error(peer: &mut Peer, error: &Error, cx: &mut Cx, out: &mut Outpu
     }
 }
 
-/// Datatype bits a client may send: JSON once granted, nothing else.
+/// Datatype bits a client may send: JSON and Snappy once granted, nothing else.
 #[inline]
 const fn datatype_is_valid(features: FeatureSet, bits: u8) -> bool {
-    bits == datatype::RAW || (bits == datatype::JSON && features.has(Feature::JSON))
+    bits & !known_datatypes(features) == datatype::RAW
+}
+
+/// Datatype bits that a client knows.
+#[inline]
+const fn known_datatypes(features: FeatureSet) -> u8 {
+    let json = if features.has(Feature::JSON) { datatype::JSON } else { datatype::RAW };
+    let snappy = if features.has(Feature::SNAPPY) { datatype::SNAPPY } else { datatype::RAW };
+    json | snappy
 }

@@ -3,6 +3,7 @@
 use wire::text::unsigned;
 
 use super::LARGE_VALUE;
+use super::output::decimal_digits;
 use crate::{Entry, Expiry, KvError, Store, Value};
 
 /// Longest decimal number of 64 bits.
@@ -33,7 +34,7 @@ pub(super) struct Count {
 /// unless the value grows the marks of the meta protocol and the fetched bit stay: memcached writes over it in place.
 pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvError> {
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
-    let length = document.value().len();
+    let length = document.value_len();
     if length == 0 || length > CHUNKED {
         return Err(KvError::DeltaBadValue);
     }
@@ -48,7 +49,7 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
     if length > LARGE_VALUE {
         return Err(KvError::DeltaBadValue);
     }
-    let old = unsigned(document.value()).ok_or(KvError::DeltaBadValue)?;
+    let old = unsigned(&document.value()).ok_or(KvError::DeltaBadValue)?;
     let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };
     let (flags, fetched) = (document.flags(), document.fetched());
     let (stale, win_sent) = (document.is_stale(), document.win_sent());
@@ -78,15 +79,7 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
 
 /// Writes `number` at the start of `into` and gives the number of digits.
 pub(super) fn write_decimal(into: &mut [u8], number: u64) -> usize {
-    let (mut digits, mut at, mut rest) = ([0u8; NUMBER_MAX], NUMBER_MAX, number);
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
+    let (digits, at) = decimal_digits(number);
     let text = digits.get(at..).unwrap_or_default();
     if let Some(into) = into.get_mut(..text.len()) {
         into.copy_from_slice(text);

@@ -176,7 +176,7 @@ impl Request<'_> {
             entry.record_access();
         }
         let Some(document) = entry.document() else { return Ok(false) };
-        let value_len = document.value().len() as u64;
+        let value_len = document.value_len() as u64;
         let with_value = self.flags().has(b'v');
         if with_value {
             out.bytes(b"VA ");
@@ -266,7 +266,7 @@ impl Request<'_> {
         let result = match self.bucket.admit(cx, self.key.bytes.len() + value.len()) {
             Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| {
                 let mutated = self.set_entry(entry, mode, value, limit, now)?;
-                Ok((mutated.cas, entry.document().map_or(0, |document| document.value().len())))
+                Ok((mutated.cas, entry.document().map_or(0, |document| document.value_len())))
             }),
             Err(error) => Err(error),
         };

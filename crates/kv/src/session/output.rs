@@ -1,6 +1,10 @@
 //! Answers on their way out: plain bytes, with large values in between that are sent from where they lie.
 
-use crate::{Document, PinnedValue};
+use wire::snappy;
+
+use super::LARGE_VALUE;
+use super::counter::NUMBER_MAX;
+use crate::{Bucket, Cx, Document, KvError, PinnedValue};
 
 /// The output of one wake-up, of one connection after another.
 #[derive(Default)]
@@ -9,12 +13,26 @@ pub struct Output {
     /// Large values and the position in `bytes` they come before.
     pinned: Vec<(usize, PinnedValue)>,
     pinned_bytes: usize,
+    /// Values of the request being executed that are inflated when the lock is gone.
+    compressed: Vec<Compressed>,
+}
+
+/// A long value that is still to be inflated.
+struct Compressed {
+    at: usize,
+    block: Block,
+    inflated_len: usize,
+}
+
+enum Block {
+    Pinned(PinnedValue),
+    Copied(Vec<u8>),
 }
 
 impl Output {
     /// With room for `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { bytes: Vec::with_capacity(capacity), pinned: Vec::new(), pinned_bytes: 0 }
+        Self { bytes: Vec::with_capacity(capacity), ..Self::default() }
     }
 
     /// Appends bytes.
@@ -25,15 +43,7 @@ impl Output {
 
     /// Appends a number in decimal.
     pub fn decimal(&mut self, number: u64) {
-        let (mut digits, mut at, mut rest) = ([0u8; 20], 20, number);
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
+        let (digits, at) = decimal_digits(number);
         self.bytes(&digits[at..]);
     }
 
@@ -43,13 +53,54 @@ impl Output {
         self.pinned.push((self.bytes.len(), value));
     }
 
-    /// Appends the value of a document: pinned if it is large, else copied.
+    /// Appends the value of a document as it is stored: pinned if it is large, else copied.
     #[inline]
-    pub fn value(&mut self, document: &Document<'_>) {
+    pub fn stored(&mut self, document: &Document<'_>) {
         match document.pin() {
             Some(pinned) => self.pinned(pinned),
-            None => self.bytes(document.value()),
+            None => self.bytes(document.stored()),
         }
+    }
+
+    /// Appends the value of a document for who takes none compressed. One that inflates to more than [`LARGE_VALUE`] is there
+    /// after [`Output::inflate`] only.
+    #[inline]
+    pub fn value(&mut self, document: &Document<'_>) {
+        if document.is_compressed() { self.compressed(document) } else { self.stored(document) }
+    }
+
+    fn compressed(&mut self, document: &Document<'_>) {
+        let (at, inflated_len) = (self.bytes.len(), document.value_len());
+        if inflated_len <= LARGE_VALUE {
+            self.bytes.resize(at + inflated_len, 0);
+            return snappy::inflate(document.stored(), &mut self.bytes[at..]);
+        }
+        let block = match document.pin() {
+            Some(pinned) => Block::Pinned(pinned),
+            None => Block::Copied(document.stored().to_vec()),
+        };
+        self.compressed.push(Compressed { at, block, inflated_len });
+    }
+
+    /// Whether [`Output::inflate`] has something to do.
+    #[inline]
+    pub(super) fn has_compressed(&self) -> bool {
+        !self.compressed.is_empty()
+    }
+
+    /// Inflates what the request just executed has appended of long values, within the bucket's budget.
+    #[cold]
+    pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut Cx) -> Result<(), KvError> {
+        for Compressed { at, block, inflated_len } in std::mem::take(&mut self.compressed) {
+            let block = match &block {
+                Block::Pinned(pinned) => pinned,
+                Block::Copied(bytes) => bytes.as_slice(),
+            };
+            let value = bucket.inflate_large(cx, block, inflated_len)?;
+            self.pinned_bytes += value.len();
+            self.pinned.push((at, value));
+        }
+        Ok(())
     }
 
     /// The position now, to take back with [`Output::truncate`] what is written from here on.
@@ -57,9 +108,12 @@ impl Output {
         self.bytes.len()
     }
 
-    /// Takes back plain bytes written since `mark`.
+    /// Takes back what was written since `mark`; before a value there are always other bytes of its answer.
     pub fn truncate(&mut self, mark: usize) {
-        debug_assert!(self.pinned.last().is_none_or(|(at, _)| *at <= mark), "a pinned value would move");
+        while let Some((_, value)) = self.pinned.pop_if(|(at, _)| *at > mark) {
+            self.pinned_bytes -= value.len();
+        }
+        self.compressed.clear();
         self.bytes.truncate(mark);
     }
 
@@ -92,6 +146,17 @@ impl Output {
         &self.bytes
     }
 
+    /// Appends all of another output.
+    pub fn append(&mut self, mut other: Self) {
+        let from = self.bytes.len();
+        let (bytes, pinned) = other.take();
+        self.bytes.extend_from_slice(&bytes);
+        for (at, value) in pinned {
+            self.pinned_bytes += value.len();
+            self.pinned.push((from + at, value));
+        }
+    }
+
     /// Takes everything out: the plain bytes and the large values with their positions. The buffer is left empty.
     pub fn take(&mut self) -> (Vec<u8>, Vec<(usize, PinnedValue)>) {
         self.pinned_bytes = 0;
@@ -104,6 +169,20 @@ impl Output {
         self.bytes.clear();
         self.pinned.clear();
         self.pinned_bytes = 0;
+    }
+}
+
+/// The decimal digits of a number, at the end of the array, and where they begin.
+#[inline]
+pub(super) fn decimal_digits(number: u64) -> ([u8; NUMBER_MAX], usize) {
+    let (mut digits, mut at, mut rest) = ([0; NUMBER_MAX], NUMBER_MAX, number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return (digits, at);
+        }
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use wire::couchbase::Feature;
+
 use super::couchbase;
-use crate::Bucket;
+use super::waits::{Touch, Waits};
+use crate::{Bucket, Cookie, Cx};
 
 /// What a listener's sessions speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +33,10 @@ pub struct Peer {
     pub value_limit: usize,
     /// Set by an executor: send what there is, then close.
     pub close: bool,
+    /// The number its thread has given the connection.
+    pub connection: u32,
+    /// Answers that wait, while there are any.
+    pub waits: Option<Box<Waits>>,
     /// Couchbase: what HELLO granted, and a SASL exchange in progress.
     pub couchbase: couchbase::State,
 }
@@ -39,6 +46,27 @@ impl Peer {
     #[inline]
     pub fn must_log_in(&self) -> bool {
         self.login_required && self.user.is_none()
+    }
+
+    /// The cookie under which the answer to the request being executed can wait.
+    pub(super) fn cookie(&self, cx: &mut Cx) -> Cookie {
+        let ticket = self.waits.as_ref().and_then(|waits| waits.current());
+        Cookie {
+            thread: u16::try_from(cx.thread).unwrap_or(u16::MAX),
+            connection: self.connection,
+            ticket: ticket.unwrap_or_else(|| cx.ticket()),
+        }
+    }
+
+    /// The answer to the request being executed waits for a letter.
+    pub(super) fn wait(&mut self, cookie: Cookie, touch: Touch, answer: couchbase::Pending) {
+        self.waits.get_or_insert_default().wait(cookie.ticket, touch, answer);
+    }
+
+    /// Whether answers may leave in another order than their requests came.
+    #[inline]
+    pub(super) fn is_unordered(&self) -> bool {
+        self.port == Port::Couchbase && self.couchbase.features.has(Feature::UNORDERED_EXECUTION)
     }
 
     /// Whether keys carry a collection id.

@@ -70,6 +70,52 @@ pub(super) fn item_size(key: usize, flags: u32, value: usize) -> usize {
     ITEM_OVERHEAD + key + if flags == 0 { 0 } else { FLAGS_SIZE } + value
 }
 
+/// The key of a command, decoded; `None` if it has none.
+pub(super) fn document<'k>(command: &Command<'k>, buffer: &'k mut [u8; text::KEY_MAX]) -> Option<Key<'k>> {
+    match command {
+        Command::Meta(command) if command.verb != wire::meta::Verb::Noop => {
+            Some(Key::plain(command.key.decode(buffer)))
+        }
+        command => key(command),
+    }
+}
+
+/// Whether a command is about everything before and after it.
+pub(super) const fn is_fence(command: &Command<'_>) -> bool {
+    matches!(
+        command,
+        Command::FlushAll { .. }
+            | Command::CacheMemlimit { .. }
+            | Command::Quit
+            | Command::Shutdown(_)
+            | Command::Login
+    )
+}
+
+/// Whether a command needs the value that is there, or at least rewrites the item.
+pub(super) const fn wants_value(command: &Command<'_>) -> bool {
+    match command {
+        Command::Store(store) => matches!(store.verb, StoreVerb::Append | StoreVerb::Prepend),
+        Command::Meta(command) => match command.verb {
+            wire::meta::Verb::Get | wire::meta::Verb::Arithmetic { .. } => true,
+            wire::meta::Verb::Set(mode) => {
+                matches!(mode, wire::meta::SetMode::Append | wire::meta::SetMode::Prepend)
+            }
+            // An invalidation rewrites the item.
+            wire::meta::Verb::Delete => true,
+            wire::meta::Verb::Debug | wire::meta::Verb::Noop => false,
+        },
+        Command::Get(_) | Command::Arithmetic { .. } | Command::Touch { .. } => true,
+        _ => false,
+    }
+}
+
+/// Answers a command that could not be executed. A retrieval of many keys cannot go on behind an error: the connection closes.
+pub(super) fn fail(peer: &mut Peer, command: &Command<'_>, error: KvError, out: &mut Output) {
+    out.bytes(failure(error, b"SERVER_ERROR\r\n"));
+    peer.close |= matches!(command, Command::Get(get) if !get.last);
+}
+
 /// Executes a command.
 #[inline]
 pub fn execute(
@@ -208,7 +254,9 @@ fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut Cx) {
         _ => return,
     };
     let (key, at) = placed(bucket, key, None);
-    drop_present(bucket, key, at, cx);
+    if bucket.serves(at.vb.0) {
+        drop_present(bucket, key, at, cx);
+    }
 }
 
 pub(super) fn drop_present(bucket: &Bucket, key: Key<'_>, at: Place, cx: &mut Cx) {
@@ -261,6 +309,14 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
         KvError::NoMemory => NO_MEMORY,
         KvError::BucketGone => b"SERVER_ERROR bucket is gone\r\n",
         KvError::DeltaBadValue => NON_NUMERIC,
+        KvError::NotResident => b"SERVER_ERROR the value is not in memory, try again\r\n",
+        KvError::ReadFailed => b"SERVER_ERROR the value could not be read from disk\r\n",
+        KvError::WarmingUp => b"SERVER_ERROR warming up, try again\r\n",
+        KvError::NotActive => b"SERVER_ERROR the vBucket is not active, try again\r\n",
+        KvError::Damaged => b"SERVER_ERROR the journal is damaged\r\n",
+        KvError::NoSpace => b"SERVER_ERROR out of disk space\r\n",
+        KvError::SyncWriteInProgress => b"SERVER_ERROR a durable write of the key is in progress\r\n",
+        KvError::DurabilityImpossible => b"SERVER_ERROR too few nodes for a durable write\r\n",
         KvError::NotFound | KvError::Exists | KvError::NotStored => otherwise,
     }
 }
@@ -297,7 +353,7 @@ fn write_value(out: &mut Output, key: &[u8], document: &Document<'_>, with_cas: 
             out.bytes(b" ");
         }
     }
-    out.decimal(document.value().len() as u64);
+    out.decimal(document.value_len() as u64);
     if with_cas {
         out.bytes(b" ");
         out.decimal(document.visible_cas());
@@ -445,7 +501,7 @@ pub(super) fn extend_entry(
     if document.is_locked() {
         return Err(KvError::Locked);
     }
-    if item_size(key.bytes.len(), document.flags(), document.value().len() + value.len()) > limit {
+    if item_size(key.bytes.len(), document.flags(), document.value_len() + value.len()) > limit {
         return Err(KvError::NotStored);
     }
     let mutated = entry.extend(value, front, new_cas)?;

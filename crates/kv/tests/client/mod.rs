@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod persistent;
+
 use std::sync::Arc;
 
 use kv::session::{Batch, Output, Peer, Port, Session};
@@ -190,7 +192,7 @@ impl Client {
     }
 
     fn with_bucket(port: Port, login_required: bool, bucket: BucketSettings) -> Self {
-        let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
+        let settings = NodeSettings { threads: 8, shutdown_command: false, version: "test".into(), seed: 7 };
         let limits = Limits::default();
         let node = Node::new(settings, limits.clone());
         let users = Users::new([1; 32]);
@@ -198,7 +200,26 @@ impl Client {
             users.add_development_user();
         }
         node.set_users(users);
-        let bucket = node.create_bucket("default", bucket).unwrap();
+        node.create_bucket("default", bucket).unwrap();
+        Self::at(port, login_required, node, 0)
+    }
+
+    /// Another client of the same node, on another thread, 1 to 7.
+    pub fn beside(&self, thread: usize) -> Self {
+        let peer = &self.session.peer;
+        let mut beside = Self::at(peer.port, peer.login_required, Arc::clone(&self.node), thread);
+        beside.cx.now = self.cx.now;
+        beside
+    }
+
+    /// A client of a node that has a bucket `default`.
+    pub fn of(node: Arc<Node>, port: Port) -> Self {
+        node.users().add_development_user();
+        Self::at(port, port == Port::Couchbase, node, 0)
+    }
+
+    fn at(port: Port, login_required: bool, node: Arc<Node>, thread: usize) -> Self {
+        let (bucket, limits) = (node.bucket("default").unwrap(), node.limits());
         let is_memcached = port == Port::Memcached;
         let peer = Peer {
             port,
@@ -208,11 +229,22 @@ impl Client {
             bucket: is_memcached.then_some(bucket),
             value_limit: if is_memcached { limits.memcached_item_bytes } else { limits.kv_value_bytes },
             close: false,
+            connection: 0,
+            waits: None,
             couchbase: Default::default(),
         };
-        let mut cx = Cx::new(Arc::clone(&node), 0);
-        cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_ms: 0 };
+        let mut cx = Cx::new(Arc::clone(&node), thread);
+        cx.keeps_alarms = true;
+        cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
         Self { session: Session::new(peer, &limits), cx, node, unread: Vec::new() }
+    }
+
+    /// HELLO with these features, login as the development user, SELECT_BUCKET of `default`.
+    pub fn open_bucket(&mut self, features: &[u16]) {
+        let features: Vec<u8> = features.iter().flat_map(|feature| feature.to_be_bytes()).collect();
+        assert_eq!(self.ask(frame(0x1f).value(&features)).status, 0);
+        assert_eq!(self.ask(frame(0x21).key(b"PLAIN").value(b"\0Administrator\0password")).status, 0);
+        assert_eq!(self.ask(frame(0x89).key(b"default")).status, 0);
     }
 
     /// Lets time pass.
@@ -220,7 +252,39 @@ impl Client {
         let now = &mut self.cx.now;
         now.unix_s += seconds;
         now.unix_ns += u64::from(seconds) * 1_000_000_000;
-        now.mono_ms += u64::from(seconds) * 1000;
+        now.mono_us += u64::from(seconds) * 1_000_000;
+    }
+
+    /// Lets time pass and gives what is answered then.
+    pub fn pass_ms(&mut self, ms: u64) -> Vec<Answer> {
+        let now = &mut self.cx.now;
+        now.mono_us += ms * 1000;
+        now.unix_ns += ms * 1_000_000;
+        now.unix_s = u32::try_from(now.unix_ns / 1_000_000_000).unwrap();
+        self.cx.ring_alarms();
+        self.letters()
+    }
+
+    /// Reads the letters that have come, and gives what is answered to them.
+    pub fn letters(&mut self) -> Vec<Answer> {
+        decoded(&self.letters_raw())
+    }
+
+    /// The same in any protocol.
+    pub fn letters_raw(&mut self) -> Vec<u8> {
+        let (mut letters, mut answers) = (Vec::new(), Vec::new());
+        loop {
+            self.cx.take_letters(true, &mut letters);
+            if letters.is_empty() {
+                return answers;
+            }
+            let mut out = Output::default();
+            for (cookie, outcome) in letters.drain(..) {
+                self.session.complete(cookie.ticket, outcome, &mut self.cx, &mut out);
+            }
+            answers.extend(bytes_of(out));
+            answers.extend(self.send_raw(&[]));
+        }
     }
 
     pub fn is_closed(&self) -> bool {
@@ -241,24 +305,25 @@ impl Client {
 
     /// Sends bytes and gives what is answered.
     pub fn send(&mut self, bytes: &[u8]) -> Vec<Answer> {
+        decoded(&self.send_raw(bytes))
+    }
+
+    /// The same in any protocol.
+    pub fn send_raw(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.unread.extend(bytes);
         let input = std::mem::take(&mut self.unread);
-        let (mut at, mut output) = (0, Vec::new());
+        let (mut at, mut answers) = (0, Vec::new());
         loop {
             let mut batch = Batch::new();
             let progress = self.session.parse(&input[at..], 0, usize::MAX, &mut self.cx, &mut batch);
             let mut out = Output::default();
             for index in 0..batch.len() {
+                if self.is_closed() {
+                    break;
+                }
                 self.session.execute(batch.get(index).unwrap(), &mut self.cx, &mut out);
             }
-            let (plain, pinned) = out.take();
-            let mut from = 0;
-            for (position, value) in pinned {
-                output.extend(&plain[from..position]);
-                output.extend(&value[..]);
-                from = position;
-            }
-            output.extend(&plain[from..]);
+            answers.extend(bytes_of(out));
             at += progress.consumed;
             if progress.need.is_some() || self.is_closed() {
                 break;
@@ -266,11 +331,27 @@ impl Client {
         }
         self.unread = input[at..].to_vec();
         self.cx.end_batch();
-        let mut rest = output.as_slice();
-        let mut answers = Vec::new();
-        while !rest.is_empty() {
-            answers.push(Answer::take(&mut rest));
-        }
         answers
     }
+}
+
+/// What leaves as bytes.
+fn bytes_of(mut out: Output) -> Vec<u8> {
+    let (plain, pinned) = out.take();
+    let (mut bytes, mut from) = (Vec::new(), 0);
+    for (position, value) in pinned {
+        bytes.extend(&plain[from..position]);
+        bytes.extend(&value[..]);
+        from = position;
+    }
+    bytes.extend(&plain[from..]);
+    bytes
+}
+
+fn decoded(mut bytes: &[u8]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while !bytes.is_empty() {
+        answers.push(Answer::take(&mut bytes));
+    }
+    answers
 }

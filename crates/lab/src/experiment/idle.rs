@@ -1,5 +1,7 @@
 //! E3: a server with nothing to do, and one with very many connections.
 //!
+//! Three parts: `ephemeral` with the peers, `persistent`, and `sync-writes`, whose durable writes are never acknowledged.
+//!
 //! ```text
 //! empty     30 buckets, at rest; then further ones            resident size, per bucket
 //! idle      30 buckets, no client; then 1000 connections       CPU, wake-ups and system calls per thread, RSS each
@@ -7,6 +9,9 @@
 //! ```
 //!
 //! Idle connections have been used (single requests and batches) before they fall silent: what they keep is counted.
+
+mod persistent;
+mod sync_writes;
 
 use super::{Bench, Common, SETTLE, progress_bar, settle};
 use crate::client::Client;
@@ -20,10 +25,11 @@ use crate::statistics::Spread;
 use crate::strace::{Counts, ThreadCalls, Trace, total};
 use crate::subject::{Kind, Server, Start, Subject};
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,6 +65,25 @@ pub struct IdleArgs {
     /// Seconds of silence [default: 12 quick, 60 full]
     #[arg(long)]
     seconds: Option<u64>,
+    /// Parts to run; persistent: 30 and 1000 buckets, both timeout modes; sync-writes: 10,000 pending durable writes
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "ephemeral,persistent,sync-writes"
+    )]
+    parts: Vec<Part>,
+    /// Where persistent buckets are kept; should be on the disk in question [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Ephemeral,
+    Persistent,
+    SyncWrites,
 }
 
 /// A stretch of silence.
@@ -99,12 +124,46 @@ struct Findings {
     crowd: Option<Crowd>,
 }
 
+impl Findings {
+    fn new(subject: Kind, buckets: usize) -> Self {
+        Self {
+            subject,
+            buckets,
+            empty_bytes: 0,
+            bucket_bytes: None,
+            connection_bytes: 0.0,
+            silences: Vec::new(),
+            crowd: None,
+        }
+    }
+}
+
 /// Runs the experiment.
 pub fn run(arguments: &IdleArgs) -> Result<()> {
     let quick = arguments.common.quick;
     let bench = Bench::set_up(&arguments.common, false)?;
     let mut report = bench.report("idle", &arguments.common)?;
     let silence = Duration::from_secs(arguments.seconds.unwrap_or(if quick { 12 } else { 60 }));
+    if arguments.parts.contains(&Part::Ephemeral) {
+        run_ephemeral(arguments, &bench, silence, &mut report)?;
+    }
+    let subject = bench.subjects.iter().find(|subject| subject.kind == Kind::Dormouse);
+    if let Some(subject) = subject.filter(|_| arguments.parts.contains(&Part::Persistent)) {
+        let bar = progress_bar(2);
+        let found = persistent::examine(&bench, subject, arguments, silence, &bar)?;
+        bar.finish_and_clear();
+        persistent::fill(&mut report, &found);
+        report.data("persistent", &found)?;
+    }
+    if let Some(subject) = subject.filter(|_| arguments.parts.contains(&Part::SyncWrites)) {
+        let found = sync_writes::examine(&bench, subject, arguments)?;
+        sync_writes::fill(&mut report, &found);
+        report.data("sync_writes", &found)?;
+    }
+    report.finish(arguments.common.json.as_deref())
+}
+
+fn run_ephemeral(arguments: &IdleArgs, bench: &Bench, silence: Duration, report: &mut Report) -> Result<()> {
     let crowd = arguments.crowd.min(usize::try_from(os::raise_open_files()?.saturating_sub(SPARE_FILES))?);
     report.settings.push(format!(
         "{} buckets (Dormouse), {} idle connections, {} s of silence after {} s at rest, {crowd} connections served",
@@ -114,10 +173,9 @@ pub fn run(arguments: &IdleArgs) -> Result<()> {
         SETTLE.as_secs()
     ));
     let bar = progress_bar(4);
-    let findings = examine(&bench, arguments, silence, crowd, &bar)?;
+    let findings = examine(bench, arguments, silence, crowd, &bar)?;
     bar.finish_and_clear();
-    fill(&mut report, &findings)?;
-    report.finish(arguments.common.json.as_deref())
+    fill(report, &findings)
 }
 
 fn start(bench: &Bench, subject: &Subject, buckets: usize, connections: usize) -> Result<Server> {
@@ -215,15 +273,7 @@ fn start_all<'a>(
             client: None,
             idle: None,
             resident_before: 0,
-            findings: Findings {
-                subject: subject.kind,
-                buckets,
-                empty_bytes: 0,
-                bucket_bytes: None,
-                connection_bytes: 0.0,
-                silences: Vec::new(),
-                crowd: None,
-            },
+            findings: Findings::new(subject.kind, buckets),
         });
     }
     settle(bar, SETTLE);

@@ -1,4 +1,4 @@
-//! Tail latency of small reads, alone and beside one connection that writes and reads 20 MiB values without pause.
+//! Tail latency of small reads (and, beside the defragmenter, of writes), alone and beside one connection that writes and reads 20 MiB values without pause.
 //!
 //! ```text
 //! load core    prober (real-time): a GET every 200 us, timed             server core
@@ -8,10 +8,12 @@
 //! The prober asks on a schedule (see `prober`). Both share the load's core; the stream works in small pieces at a lower
 //! priority, so the prober waits at most for one of them.
 
+mod defragmenter;
+
 use super::{Bench, Common, load, progress_bar};
 use crate::client::Target;
 use crate::os;
-use crate::prober::{Prober, histogram};
+use crate::prober::{Prober, Times, histogram};
 use crate::protocol::{Dialect, Shape, describe};
 use crate::report::{Goal, Report, Table, count, short};
 use crate::statistics::Spread;
@@ -21,6 +23,7 @@ use clap::Args;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,10 +48,16 @@ const RATIO_MAX: f64 = 3.0;
 pub struct LatencyArgs {
     #[command(flatten)]
     common: Common,
-    /// Rounds of "alone" and "beside" in turn [default: 2 quick, 5 full]
+    /// Measure beside the defragmenter at work instead, on both item heaps and both kinds of bucket
+    #[arg(long)]
+    defragmenter: bool,
+    /// Where --defragmenter keeps files of persistent buckets; should be on a disk [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Rounds of "alone" and "beside" in turn [default: 2 quick, 5 full]; starts of each kind of bucket with --defragmenter [default: 1 quick, 5 full]
     #[arg(long)]
     rounds: Option<u32>,
-    /// Seconds of each [default: 6 quick, 15 full]
+    /// Seconds of each [default: 6 quick, 15 full; with --defragmenter 2 and 4, and half as long of load]
     #[arg(long)]
     seconds: Option<u64>,
 }
@@ -76,12 +85,14 @@ struct Findings {
 
 /// Runs the experiment.
 pub fn run(arguments: &LatencyArgs) -> Result<()> {
+    if arguments.defragmenter {
+        return defragmenter::run(arguments);
+    }
     let quick = arguments.common.quick;
     let bench = Bench::set_up(&arguments.common, false)?;
     let mut report = bench.report("latency", &arguments.common)?;
     let rounds = arguments.rounds.unwrap_or(if quick { 2 } else { 5 }).max(1);
     let length = Duration::from_secs(arguments.seconds.unwrap_or(if quick { 6 } else { 15 }));
-    let realtime = os::set_realtime().is_ok() && os::set_ordinary().is_ok();
     report.settings.push(format!(
         "{} items of {} + {} bytes; a GET every {} us over {PROBE_CONNECTIONS} connections; {rounds} rounds of {} s alone and beside the stream; prober at {} priority",
         count(ITEMS),
@@ -89,7 +100,7 @@ pub fn run(arguments: &LatencyArgs) -> Result<()> {
         SHAPE.value_bytes,
         PROBE_INTERVAL.as_micros(),
         length.as_secs(),
-        if realtime { "real-time" } else { "ordinary (real-time was refused: expect noise)" },
+        prober_priority(),
     ));
     let bar = progress_bar(bench.subjects.len() as u64 * u64::from(rounds));
     let mut findings = Vec::new();
@@ -124,7 +135,7 @@ fn examine(
     let (mut p999_alone, mut p999_beside) = (Vec::new(), Vec::new());
     let (mut stream_bytes, mut stream_values, mut stream_time) = (0, 0, Duration::ZERO);
     for _ in 0..rounds {
-        let quiet = probe(&mut prober, length)?;
+        let quiet = probe(&mut prober, length)?.gets;
         p999_alone.push(quiet.value_at_quantile(0.999) as f64 / 1e3);
         alone.add(&quiet)?;
 
@@ -139,7 +150,7 @@ fn examine(
         });
         let Ok(stream) = stream else { bail!("the stream panicked") };
         let (moved, values) = stream.context("the stream of large values")?;
-        let busy = busy?;
+        let busy = busy?.gets;
         ensure!(values > 0, "not one large value went through beside the small reads");
         p999_beside.push(busy.value_at_quantile(0.999) as f64 / 1e3);
         beside.add(&busy)?;
@@ -174,8 +185,16 @@ fn quantiles(histogram: &Histogram<u64>) -> Quantiles {
     }
 }
 
+fn prober_priority() -> &'static str {
+    if os::set_realtime().is_ok() && os::set_ordinary().is_ok() {
+        "real-time"
+    } else {
+        "ordinary (real-time was refused: expect noise)"
+    }
+}
+
 /// A probe at real-time priority where that is allowed.
-fn probe(prober: &mut Prober, length: Duration) -> Result<Histogram<u64>> {
+fn probe(prober: &mut Prober, length: Duration) -> Result<Times> {
     let _without_the_privilege_it_is_noisier = os::set_realtime();
     let result = prober.probe(PROBE_INTERVAL, length);
     let _back_to_where_it_was = os::set_ordinary();

@@ -1,13 +1,18 @@
 //! What all experiments share: their options, the choice of subjects and cores, loading and measuring.
 
+pub mod allocators;
+pub mod flush;
+pub mod fragmentation;
+pub mod hit_ratio;
 pub mod idle;
 pub mod latency;
 pub mod overhead;
 pub mod ovsdb;
 pub mod syscalls;
 pub mod throughput;
+pub mod warmup;
 
-use crate::client::Client;
+use crate::client::{Client, figure, statistics};
 use crate::driver::{Driver, Items, Plan, Until};
 use crate::machine::{self, BusyReading, Cores, HugePageMode, Machine};
 use crate::os::{self, Placement};
@@ -15,13 +20,14 @@ use crate::protocol::{Dialect, Protocol, Shape};
 use crate::random::Random;
 use crate::report::{Report, bytes};
 use crate::subject::{Kind, Server, Start, Subject};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Priority of servers and load alike, so that a busy machine disturbs both less.
 const NICE: i32 = -10;
@@ -32,6 +38,10 @@ const LOAD_DEPTH: usize = 64;
 const VERIFIED_ITEMS: u64 = 2_000;
 /// Two decay periods of the allocator: memory figures are read after this rest.
 pub const SETTLE: Duration = Duration::from_secs(10);
+/// Longest wait for a bucket to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time between two looks at what is not written yet.
+const FLUSH_POLL: Duration = Duration::from_millis(20);
 
 /// Language the load speaks to Dormouse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,7 +63,8 @@ pub struct Common {
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM; those not installed are left out
+    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM; those not installed are left out. dormouse-slab and dormouse-block
+    /// are Dormouse with this item heap
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "memcached,redis,valkey,floor")]
     pub peers: Vec<String>,
     /// Dormouse program to run instead of this one
@@ -68,7 +79,7 @@ pub struct Common {
     /// Language the load speaks to Dormouse
     #[arg(long, value_enum, default_value = "memcached")]
     pub protocol: ProtocolChoice,
-    /// Set the system's huge page mode for this run, and put it back at its end (needs a privilege)
+    /// Set the system's huge page mode for this run, and put it back at its end, however it ends (needs a privilege)
     #[arg(long, value_name = "MODE", value_parser = ["always", "madvise", "never"])]
     pub huge_pages: Option<String>,
     /// Core of the server (default: the first this process may use)
@@ -105,18 +116,50 @@ impl Site {
         driver_core: Option<usize>,
         huge_pages: Option<&str>,
     ) -> Result<Self> {
-        let huge_pages = huge_pages.map(HugePageMode::set).transpose()?;
+        let huge_pages = huge_pages
+            .map(|mode| {
+                let kept = HugePageMode::keep()?;
+                kept.set(mode).map(|()| kept)
+            })
+            .transpose()?;
         let machine = Machine::read()?;
         let cores = machine::choose_cores(server_core, driver_core)?;
         os::pin_thread(cores.driver)?;
         let priority_refused = os::set_nice(NICE).is_err();
         os::raise_open_files()?;
-        let placement = Placement { core: cores.server, nice: NICE };
+        let placement =
+            Placement { core: cores.server, further_core: None, without_huge_pages: false, nice: NICE };
         Ok(Self { placement, cores, priority_refused, machine, _huge_pages: huge_pages })
+    }
+
+    /// Where a server runs that may use the load's core too.
+    pub fn both_cores(&self) -> Placement {
+        Placement { further_core: Some(self.cores.driver), ..self.placement }
     }
 
     /// What a report must state of it.
     pub fn settings(&self) -> Vec<String> {
+        let mut settings = self.machine_settings();
+        settings.push(format!(
+            "server on core {} with one worker, load on core {}, priority {}",
+            self.cores.server,
+            self.cores.driver,
+            self.priority()
+        ));
+        settings
+    }
+
+    /// The priority of what is measured, in words.
+    pub fn priority(&self) -> &'static str {
+        match (self.priority_refused, self.machine.autogroup) {
+            (true, _) => "ordinary (raising it was refused)",
+            (false, true) => "raised (within its session: autogroup is on)",
+            (false, false) => "raised",
+        }
+    }
+
+    /// What a report must state of the machine.
+    pub fn machine_settings(&self) -> Vec<String> {
         let machine = &self.machine;
         vec![
             format!(
@@ -130,16 +173,6 @@ impl Site {
             format!(
                 "huge pages: {}; TCP congestion control: {}",
                 machine.huge_pages, machine.congestion_control
-            ),
-            format!(
-                "server on core {} with one worker, load on core {}, priority {}",
-                self.cores.server,
-                self.cores.driver,
-                match (self.priority_refused, machine.autogroup) {
-                    (true, _) => "ordinary (raising it was refused)",
-                    (false, true) => "raised (within its session: autogroup is on)",
-                    (false, false) => "raised",
-                }
             ),
         ]
     }
@@ -183,6 +216,11 @@ impl Bench {
         }
         let site = Site::set_up(common.server_core, common.driver_core, common.huge_pages.as_deref())?;
         Ok(Self { subjects, placement: site.placement, site })
+    }
+
+    /// Where a server runs that may use both cores.
+    pub fn both_cores(&self) -> Placement {
+        self.site.both_cores()
     }
 
     /// A report that states the settings.
@@ -262,9 +300,21 @@ pub struct Window {
 
 /// Runs a load for a while and relates it to the CPU the server took for it.
 pub fn measure(driver: &mut Driver, server: &mut Server, plan: Plan, length: Duration) -> Result<Window> {
+    measure_until(driver, server, plan, length, |_| Ok(()))
+}
+
+/// The same, with the CPU that the server takes until `finish` has returned.
+pub fn measure_until(
+    driver: &mut Driver,
+    server: &mut Server,
+    plan: Plan,
+    length: Duration,
+    finish: impl FnOnce(&Server) -> Result<()>,
+) -> Result<Window> {
     let busy = BusyReading::take();
     let before = os::process_cpu_ns(server.pid)?;
     let outcome = driver.run(plan, Until::Elapsed(length), |_| {})?;
+    finish(server)?;
     server.ensure_alive()?;
     let cpu_ns = (os::process_cpu_ns(server.pid)? - before).max(1);
     let wall_ns = outcome.wall_ns.max(1) as f64;
@@ -276,6 +326,26 @@ pub fn measure(driver: &mut Driver, server: &mut Server, plan: Plan, length: Dur
         driver_share: outcome.driver_cpu_ns as f64 / wall_ns,
         foreign_cores: busy.foreign_cores(cpu_ns + outcome.driver_cpu_ns),
     })
+}
+
+/// Length of the windows in which one figure is taken several times.
+fn window_length(given_ms: Option<u64>, quick: bool, quick_ms: u64, full_ms: u64) -> Duration {
+    Duration::from_millis(given_ms.unwrap_or(if quick { quick_ms } else { full_ms }))
+}
+
+/// Waits until a persistent bucket has nothing to write any more; gives its figures then.
+pub fn wait_until_flushed(server: &Server) -> Result<BTreeMap<String, String>> {
+    let address = server.memcached.context("a server without a memcached port")?;
+    let start = Instant::now();
+    loop {
+        let figures = statistics(address, "persistence")?;
+        let waiting = figure(&figures, "unflushed_items")?;
+        if waiting == 0 {
+            return Ok(figures);
+        }
+        ensure!(start.elapsed() < FLUSH_TIMEOUT, "{waiting} items are still not written");
+        thread::sleep(FLUSH_POLL);
+    }
 }
 
 /// Rests while the bar keeps its message.

@@ -3,8 +3,11 @@
 //! (resident size at rest after the load - resident size of the empty server) / items - key - value. Servers of several
 //! shapes stand beside each other while they rest, as far as memory allows: resident sizes do not disturb each other.
 //! The sweep grows one server in twelve steps from 1M to 2M items and rests at each: tables that double show their worst.
+//! A Dormouse is there twice, with an ephemeral bucket and with a persistent one, which is clean when it is measured: all is on disk.
 
-use super::{Bench, Common, SETTLE, load, memory_for, progress_bar, settle, start_for, verify};
+use super::{
+    Bench, Common, SETTLE, load, memory_for, progress_bar, settle, start_for, verify, wait_until_flushed,
+};
 use crate::machine;
 use crate::process::{self, Memory};
 use crate::protocol::{Dialect, Shape};
@@ -14,6 +17,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const SHAPES: [Shape; 6] = [
@@ -24,9 +28,14 @@ const SHAPES: [Shape; 6] = [
     Shape { key_bytes: 24, value_bytes: 256 },
     Shape { key_bytes: 10, value_bytes: 32 },
 ];
-/// Most bytes per item beyond key and value.
-const BOUNDS: [(Shape, f64); 2] =
-    [(Shape { key_bytes: 24, value_bytes: 256 }, 64.0), (Shape { key_bytes: 10, value_bytes: 32 }, 60.0)];
+/// Most bytes per item beyond key and value, in an ephemeral bucket and in a persistent one.
+const BOUNDS: [(Shape, f64, f64); 5] = [
+    (Shape { key_bytes: 20, value_bytes: 100 }, 58.0, 50.0),
+    (Shape { key_bytes: 20, value_bytes: 256 }, 58.0, 50.0),
+    (Shape { key_bytes: 20, value_bytes: 1024 }, 75.0, 75.0),
+    (Shape { key_bytes: 24, value_bytes: 256 }, 64.0, 64.0),
+    (Shape { key_bytes: 10, value_bytes: 32 }, 52.0, 44.0),
+];
 /// Shapes at which memcached must need more.
 const BELOW_MEMCACHED: [Shape; 3] = [
     Shape { key_bytes: 20, value_bytes: 1 },
@@ -57,6 +66,9 @@ pub struct OverheadArgs {
     /// Only the sweep
     #[arg(long)]
     sweep_only: bool,
+    /// Directory for what persistent buckets write [default: that of temporary files]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {
@@ -70,10 +82,31 @@ fn name(shape: Shape) -> String {
     format!("{}+{}", shape.key_bytes, shape.value_bytes)
 }
 
+/// A server, and the kind of bucket it is filled into.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    subject: &'a Subject,
+    persistent: bool,
+}
+
+fn cases(subjects: &[Subject]) -> Vec<Case<'_>> {
+    let cases =
+        |subject: &'_ Subject| [false, true].into_iter().take(1 + usize::from(subject.kind.is_dormouse()));
+    subjects
+        .iter()
+        .flat_map(|subject| cases(subject).map(move |persistent| Case { subject, persistent }))
+        .collect()
+}
+
+fn kind_name(kind: Kind, persistent: bool) -> String {
+    if persistent { format!("{}, persistent", kind.name()) } else { kind.name().to_owned() }
+}
+
 /// One server at one number of items.
 #[derive(Clone, Debug, Serialize)]
 struct Point {
     subject: Kind,
+    persistent: bool,
     shape: Shape,
     items: u32,
     sweep: bool,
@@ -85,7 +118,7 @@ struct Point {
 
 /// A server that is being filled.
 struct Filling<'a> {
-    subject: &'a Subject,
+    case: Case<'a>,
     shape: Shape,
     dialect: Dialect,
     server: Server,
@@ -97,16 +130,21 @@ impl Filling<'_> {
     fn fill_to(&mut self, items: u32) -> Result<()> {
         load(&self.server, &self.dialect, self.loaded_items, items)
             .and_then(|()| verify(&self.server, &self.dialect, items))
-            .with_context(|| format!("{} with {}", self.subject.kind.name(), name(self.shape)))?;
+            .with_context(|| format!("{} with {}", self.name(), name(self.shape)))?;
         self.loaded_items = items;
         Ok(())
+    }
+
+    fn name(&self) -> String {
+        kind_name(self.case.subject.kind, self.case.persistent)
     }
 
     fn point(&self, sweep: bool) -> Result<Point> {
         let loaded = process::memory(self.server.pid)?;
         let grown = loaded.resident_bytes as f64 - self.empty.resident_bytes as f64;
         Ok(Point {
-            subject: self.subject.kind,
+            subject: self.case.subject.kind,
+            persistent: self.case.persistent,
             shape: self.shape,
             items: self.loaded_items,
             sweep,
@@ -130,21 +168,24 @@ pub fn run(arguments: &OverheadArgs) -> Result<()> {
         (given, _) => given.to_vec(),
     };
     report.settings.push(format!(
-        "fresh loads, resident size of smaps_rollup after {} s at rest, less that of the empty server",
+        "fresh loads, resident size of smaps_rollup after {} s at rest, less that of the empty server; persistent buckets rest from when \
+         all is on disk",
         SETTLE.as_secs()
     ));
+    let cases = cases(&bench.subjects);
+    let directory = arguments.directory.as_deref();
     let mut points = Vec::new();
     let sweep = arguments.sweep || arguments.sweep_only || !quick;
     let bar = progress_bar(((items.len() + usize::from(sweep)) * shapes.len()) as u64);
     for &items in &items {
-        for group in groups(&shapes, items, bench.subjects.len()) {
-            points.extend(fill_group(&bench, group, &[items], false, &bar)?);
+        for group in groups(&shapes, items, cases.len()) {
+            points.extend(fill_group(&bench, &cases, directory, group, &[items], &bar)?);
         }
     }
     if sweep {
         let counts = sweep_counts();
-        for group in groups(&shapes, SWEEP_TO, bench.subjects.len()) {
-            points.extend(fill_group(&bench, group, &counts, true, &bar)?);
+        for group in groups(&shapes, SWEEP_TO, cases.len()) {
+            points.extend(fill_group(&bench, &cases, directory, group, &counts, &bar)?);
         }
     }
     bar.finish_and_clear();
@@ -158,8 +199,8 @@ fn sweep_counts() -> Vec<u32> {
     (0..=steps).map(|step| SWEEP_FROM + (span * step / steps) as u32).collect()
 }
 
-/// Shapes whose servers may stand beside each other.
-fn groups(shapes: &[Shape], items: u32, subjects: usize) -> Vec<&[Shape]> {
+/// Shapes whose servers, so many of each, may stand beside each other.
+fn groups(shapes: &[Shape], items: u32, servers: usize) -> Vec<&[Shape]> {
     let limit = machine::available_bytes() / MEMORY_SHARE;
     let mut groups = Vec::new();
     let mut rest = shapes;
@@ -168,7 +209,7 @@ fn groups(shapes: &[Shape], items: u32, subjects: usize) -> Vec<&[Shape]> {
         let fitting = rest
             .iter()
             .take_while(|&&shape| {
-                taken += memory_for(items, shape) / 3 * 2 * subjects as u64;
+                taken += memory_for(items, shape) / 3 * 2 * servers as u64;
                 taken <= limit
             })
             .count()
@@ -182,19 +223,23 @@ fn groups(shapes: &[Shape], items: u32, subjects: usize) -> Vec<&[Shape]> {
 
 fn fill_group(
     bench: &Bench,
+    cases: &[Case<'_>],
+    directory: Option<&Path>,
     shapes: &[Shape],
     counts: &[u32],
-    sweep: bool,
     bar: &ProgressBar,
 ) -> Result<Vec<Point>> {
     let most = counts.iter().copied().max().unwrap_or(0);
     let mut fillings = Vec::new();
     for &shape in shapes {
-        for subject in &bench.subjects {
-            let server = subject.start(&start_for(bench, most, shape))?;
-            let dialect = Dialect::new(subject.protocol, shape, 1)?;
+        for &case in cases {
+            let mut start = start_for(bench, most, shape);
+            start.durable = case.persistent;
+            start.parent = directory.map(Path::to_owned);
+            let server = case.subject.start(&start)?;
+            let dialect = Dialect::new(case.subject.protocol, shape, 1)?;
             let empty = Memory::default();
-            fillings.push(Filling { subject, shape, dialect, server, empty, loaded_items: 0 });
+            fillings.push(Filling { case, shape, dialect, server, empty, loaded_items: 0 });
         }
     }
     std::thread::sleep(START_REST);
@@ -204,17 +249,15 @@ fn fill_group(
     let mut points = Vec::new();
     for &items in counts {
         for filling in &mut fillings {
-            bar.set_message(format!(
-                "{}: {} items of {}",
-                filling.subject.kind.name(),
-                count(items),
-                name(filling.shape)
-            ));
+            bar.set_message(format!("{}: {} items of {}", filling.name(), count(items), name(filling.shape)));
             filling.fill_to(items)?;
+        }
+        for filling in fillings.iter().filter(|filling| filling.case.persistent) {
+            wait_until_flushed(&filling.server)?;
         }
         settle(bar, SETTLE);
         for filling in &fillings {
-            points.push(filling.point(sweep)?);
+            points.push(filling.point(counts.len() > 1)?);
         }
     }
     for filling in fillings {
@@ -237,7 +280,7 @@ fn fill_report(report: &mut Report, points: &[Point], shapes: &[Shape]) -> Resul
     for point in of_shape(false) {
         let payload = u64::from(point.items) * point.shape.payload_bytes();
         table.row(vec![
-            point.subject.name().to_owned(),
+            kind_name(point.subject, point.persistent),
             name(point.shape),
             count(point.items),
             short(point.overhead_bytes),
@@ -263,14 +306,25 @@ fn sweep_table(points: &[Point], shapes: &[Shape]) -> Table {
         format!("The same at {SWEEP_COUNTS} counts between {} and {}", count(SWEEP_FROM), count(SWEEP_TO)),
         &["server", "key+value", "worst", "at items", "best", "at items"],
     );
+    let mut kinds = Vec::new();
+    for point in points {
+        if !kinds.contains(&(point.subject, point.persistent)) {
+            kinds.push((point.subject, point.persistent));
+        }
+    }
     for &shape in shapes {
-        for kind in [Kind::Dormouse, Kind::Memcached, Kind::Redis, Kind::Valkey] {
-            let own =
-                || points.iter().filter(|point| point.sweep && point.shape == shape && point.subject == kind);
+        for &(kind, persistent) in &kinds {
+            let own = || {
+                points.iter().filter(|point| {
+                    point.sweep
+                        && point.shape == shape
+                        && (point.subject, point.persistent) == (kind, persistent)
+                })
+            };
             let order = |one: &&Point, other: &&Point| one.overhead_bytes.total_cmp(&other.overhead_bytes);
             if let (Some(worst), Some(best)) = (own().max_by(order), own().min_by(order)) {
                 table.row(vec![
-                    kind.name().to_owned(),
+                    kind_name(kind, persistent),
                     name(shape),
                     short(worst.overhead_bytes),
                     worst.items.to_string(),
@@ -298,15 +352,23 @@ fn judge(report: &mut Report, points: &[Point]) {
                 [items] => count(items),
                 _ => format!("worst of {} counts", set.len()),
             };
-            let in_set =
-                |shape: Shape| own().filter(move |point| point.shape == shape && set.contains(&point.items));
-            for (shape, bound) in BOUNDS {
-                if let Some(worst) = in_set(shape).map(|point| point.overhead_bytes).max_by(f64::total_cmp) {
-                    report.goals.push(Goal::at_most(format!("{} at {at}", name(shape)), worst, bound, " B"));
+            let in_set = |shape: Shape, persistent: bool| {
+                own().filter(move |point| {
+                    (point.shape, point.persistent) == (shape, persistent) && set.contains(&point.items)
+                })
+            };
+            for (shape, ephemeral_bound, persistent_bound) in BOUNDS {
+                for (persistent, bound) in [(false, ephemeral_bound), (true, persistent_bound)] {
+                    let bytes = in_set(shape, persistent).map(|point| point.overhead_bytes);
+                    if let Some(worst) = bytes.max_by(f64::total_cmp) {
+                        let kind = if persistent { "persistent" } else { "ephemeral" };
+                        let goal = format!("{} at {at}, {kind}", name(shape));
+                        report.goals.push(Goal::at_most(goal, worst, bound, " B"));
+                    }
                 }
             }
             for shape in BELOW_MEMCACHED {
-                let nearest = in_set(shape)
+                let nearest = in_set(shape, false)
                     .filter_map(|point| Some((point.overhead_bytes, memcached_at(points, point)?)))
                     .max_by(|one, other| (one.0 - one.1).total_cmp(&(other.0 - other.1)));
                 if let Some((reached, memcached)) = nearest {
@@ -336,6 +398,7 @@ mod tests {
         let shape = BELOW_MEMCACHED[0];
         Point {
             subject,
+            persistent: false,
             shape,
             items,
             sweep,
@@ -366,6 +429,16 @@ mod tests {
         assert_eq!(report.goals.len(), 1);
         assert!(!report.goals[0].met);
         assert_eq!(report.goals[0].reached, "60.0 B");
+    }
+
+    #[test]
+    fn each_kind_of_bucket_has_its_own_bound() {
+        let (shape, ephemeral, persistent) = BOUNDS[0];
+        assert!(persistent < ephemeral);
+        let point = Point { shape, ..point(Kind::Dormouse, 1_000_000, false, ephemeral) };
+        let mut report = Report::default();
+        judge(&mut report, &[point.clone(), Point { persistent: true, ..point }]);
+        assert_eq!(report.goals.iter().map(|goal| goal.met).collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]

@@ -54,6 +54,10 @@ pub struct OvsdbArgs {
     /// Dormouse program to run instead of this one, PROGRAM or NAME=PROGRAM (repeatable: builds with other allocators)
     #[arg(long, value_name = "PROGRAM")]
     dormouse: Vec<String>,
+    /// Run each Dormouse that uses the system's malloc also with these in its place, as NAME-jemalloc and so on, by
+    /// LD_PRELOAD: jemalloc, tcmalloc, mimalloc; those not installed are left out
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    preload: Vec<String>,
     /// Run the peers only
     #[arg(long)]
     without_dormouse: bool,
@@ -105,6 +109,17 @@ fn subjects(arguments: &OvsdbArgs) -> Result<Vec<Subject>> {
         for given in &arguments.dormouse {
             subjects.push(Subject::dormouse(Some(given))?);
         }
+        for build in subjects.clone() {
+            for allocator in &arguments.preload {
+                subjects.extend(build.with_allocator(allocator)?);
+            }
+        }
+        let preloaded = subjects.iter().any(|subject| subject.preload.is_some());
+        ensure!(
+            preloaded || arguments.preload.is_empty(),
+            "--preload: no Dormouse here uses the system's malloc (built with alloc-system), or none of {} is installed",
+            arguments.preload.join(", ")
+        );
     }
     for peer in arguments.peers.iter().filter(|peer| *peer != "none") {
         subjects.extend(Subject::peer(peer)?);

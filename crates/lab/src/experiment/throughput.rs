@@ -4,10 +4,13 @@
 //! connections. Each start of a server is loaded afresh and measured at every mix and depth; the figure of a start is
 //! the median of its windows, the figure of a server the median of its starts.
 
-use super::{Bench, Common, Window, load, measure, progress_bar, start_for, verify};
+mod durable;
+mod persistent;
+
+use super::{Bench, Common, Window, load, measure, progress_bar, start_for, verify, window_length};
 use crate::driver::{Driver, Items, Plan};
 use crate::process;
-use crate::protocol::{Dialect, Shape};
+use crate::protocol::{Dialect, Level, Shape};
 use crate::report::{Goal, Report, Table, bytes, count, parse_count, short};
 use crate::statistics::{Spread, median};
 use crate::subject::{Kind, Subject};
@@ -15,6 +18,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const SHAPE: Shape = Shape { key_bytes: 24, value_bytes: 256 };
@@ -50,9 +54,27 @@ pub struct ThroughputArgs {
     /// Measured windows per start, mix and depth [default: 1 quick, 3 full]
     #[arg(long)]
     windows: Option<u32>,
-    /// Length of a window in milliseconds [default: 600 quick, 1500 full]
+    /// Length of a window in milliseconds [default: 600 quick, 1500 full; with --durability or --persistent 1500 and 5000]
     #[arg(long)]
     window_ms: Option<u64>,
+    /// Measure durable writes of this level instead, beside Redis with `appendfsync always` and the disk's own rate of syncs
+    ///
+    /// 1, 16 and 256 clients write, each one item at a time. The disk's own rate is that of appending as many bytes as the clients'
+    /// items have together and syncing them, in the same directory, before each slice of a window; times the clients, since no more
+    /// can be in one group, it is a bound that no server reaches: a client's next write leaves only after its former answer. What
+    /// group commit over this disk allows is therefore taken from `floor`, which does nothing else: it appends what a wake-up
+    /// brought in one write, syncs it, and answers. Both stand in the table; the goal is 0.9 of the latter.
+    #[arg(long, value_enum, value_name = "LEVEL", conflicts_with = "persistent")]
+    durability: Option<Level>,
+    /// Clients of --durability
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16,256")]
+    clients: Vec<usize>,
+    /// Measure plain writes to a persistent bucket instead, beside an ephemeral one
+    #[arg(long)]
+    persistent: bool,
+    /// Where --durability and --persistent keep their files; should be on the disk in question [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
 }
 
 /// One mix and depth at one number of items.
@@ -92,6 +114,12 @@ struct Sample {
 
 /// Runs the experiment.
 pub fn run(arguments: &ThroughputArgs) -> Result<()> {
+    if let Some(level) = arguments.durability {
+        return durable::run(arguments, level);
+    }
+    if arguments.persistent {
+        return persistent::run(arguments);
+    }
     let quick = arguments.common.quick;
     let bench = Bench::set_up(&arguments.common, true)?;
     let mut report = bench.report("throughput", &arguments.common)?;
@@ -101,7 +129,7 @@ pub fn run(arguments: &ThroughputArgs) -> Result<()> {
         (given, _) => given.to_vec(),
     };
     let windows = arguments.windows.unwrap_or(if quick { 1 } else { 3 });
-    let window = Duration::from_millis(arguments.window_ms.unwrap_or(if quick { 600 } else { 1500 }));
+    let window = window_length(arguments.window_ms, quick, 600, 1500);
     let starts_of =
         |items: u32| arguments.starts.unwrap_or(if quick || items > 2_000_000 { 3 } else { 5 }).max(1);
     report.settings.push(format!(

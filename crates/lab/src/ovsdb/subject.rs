@@ -1,20 +1,20 @@
-//! The OVSDB servers under test: Dormouse, the stock server under three allocators, and the floor.
+//! The OVSDB servers under test: Dormouse and the stock server, both under several allocators, and the floor.
 
 use super::control::Control;
 use super::template;
-use crate::os::{self, Placement};
+use crate::allocator;
+use crate::child::{self, find_program, version_of};
+use crate::os::Placement;
 use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const START_TIMEOUT: Duration = Duration::from_secs(300);
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const START_LOOK: Duration = Duration::from_millis(1);
 
 /// Which kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,42 +45,13 @@ pub struct Subject {
 
 /// A running server; killed when dropped.
 pub struct Server {
-    child: Child,
-    directory: PathBuf,
+    child: child::Server,
     /// Its process.
     pub pid: u32,
     /// Where clients connect.
     pub socket: PathBuf,
     /// Where it takes commands.
     pub control: PathBuf,
-}
-
-fn find_program(name: &str) -> Option<PathBuf> {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths)
-        .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file())
-}
-
-/// A library of one of these names, the first one first, where systems keep theirs.
-fn find_library(names: &[&str]) -> Option<PathBuf> {
-    let roots = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib"].map(PathBuf::from);
-    let folders = roots.iter().flat_map(|root| {
-        let below = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut below: Vec<PathBuf> = below.filter(|path| path.is_dir()).collect();
-        below.sort();
-        std::iter::once(root.clone()).chain(below)
-    });
-    let folders: Vec<PathBuf> = folders.collect();
-    let candidates = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    candidates.into_iter().find(|path| path.is_file())
-}
-
-fn version_of(program: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().next().unwrap_or("unknown").trim().to_owned()
 }
 
 impl Subject {
@@ -94,14 +65,25 @@ impl Subject {
             },
         };
         ensure!(program.is_file(), "there is no program {}", program.display());
-        let version = version_of(&program, &["--version"]);
+        let version = version_of(&mut Command::new(&program), "--version");
         Ok(Self { name: name.to_owned(), kind: Kind::Dormouse, program, preload: None, version })
+    }
+
+    /// Dormouse with the library of an allocator preloaded, if that can be.
+    pub fn with_allocator(&self, name: &str) -> Result<Option<Self>> {
+        let found = allocator::preloaded(&self.program, name)?;
+        Ok(found.map(|(library, version)| Self {
+            name: format!("{}-{name}", self.name),
+            preload: Some(library),
+            version,
+            ..self.clone()
+        }))
     }
 
     /// A peer by `NAME` or `NAME=PROGRAM`; `None` where it or its allocator is not installed.
     pub fn peer(text: &str) -> Result<Option<Self>> {
         let (name, given) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
-        let libraries: Option<&[&str]> = match name {
+        let preload = match name {
             "floor" => {
                 let program = std::env::current_exe().context("finding this program")?;
                 let version = "ends of requests and canned replies".to_owned();
@@ -109,8 +91,9 @@ impl Subject {
                 return Ok(Some(Self { name, kind: Kind::Floor, program, preload: None, version }));
             }
             "stock" => None,
-            "stock-jemalloc" => Some(&["libjemalloc.so.2"]),
-            "stock-tcmalloc" => Some(&["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"]),
+            "stock-jemalloc" | "stock-tcmalloc" => {
+                Some(allocator::library(name.trim_start_matches("stock-"))?)
+            }
             _ => bail!("unknown peer `{name}`: stock, stock-jemalloc, stock-tcmalloc, floor or none"),
         };
         let program = match given {
@@ -121,47 +104,36 @@ impl Subject {
                 None => return Ok(None),
             },
         };
-        let preload = libraries.map(find_library);
         if preload == Some(None) {
             return Ok(None);
         }
-        let version = version_of(&program, &["--version"]);
+        let version = version_of(&mut Command::new(&program), "--version");
         let preload = preload.flatten();
         Ok(Some(Self { name: name.to_owned(), kind: Kind::Stock, program, preload, version }))
     }
 
     /// Starts the server on a new database and waits until it serves it.
     pub fn start(&self, placement: Placement) -> Result<Server> {
-        static STARTS: AtomicU32 = AtomicU32::new(0);
-        let number = STARTS.fetch_add(1, Ordering::Relaxed);
-        let directory =
-            std::env::temp_dir().join(format!("dormouse-lab-{}-ovsdb-{number}", std::process::id()));
-        fs::create_dir_all(&directory).context("creating a directory for the server")?;
-        let started = template::create_file(&directory.join("lab.db"))
-            .map_err(Into::into)
-            .and_then(|()| self.spawn(&directory, placement));
-        let mut server = match started {
-            Ok(child) => Server {
-                pid: child.id(),
-                socket: directory.join("db.sock"),
-                control: directory.join("ctl"),
-                child,
-                directory,
-            },
-            Err(error) => {
-                let _the_first_error_counts = fs::remove_dir_all(&directory);
-                return Err(error.context(format!("starting {} ({})", self.name, self.program.display())));
-            }
-        };
-        server
-            .wait_until_it_serves()
-            .with_context(|| format!("starting {} ({})", self.name, self.program.display()))?;
-        self.check_allocator(&server)?;
+        self.start_alone(placement)
+            .with_context(|| format!("starting {} ({})", self.name, self.program.display()))
+    }
+
+    fn start_alone(&self, placement: Placement) -> Result<Server> {
+        let directory = child::make_directory(None)?;
+        if let Err(error) = template::create_file(&directory.join("lab.db")) {
+            let _the_first_error_counts = fs::remove_dir_all(&directory);
+            return Err(error.into());
+        }
+        let (socket, control) = (directory.join("db.sock"), directory.join("ctl"));
+        let child = child::Server::start(self.command(&directory), directory, placement)?;
+        let mut server = Server { pid: child.pid(), child, socket, control };
+        server.wait_until_it_serves()?;
+        allocator::ensure_loaded(self.preload.as_ref(), server.pid)?;
         Ok(server)
     }
 
-    fn spawn(&self, directory: &Path, placement: Placement) -> Result<Child> {
-        let mut command = Command::new(&self.program);
+    fn command(&self, directory: &Path) -> Command {
+        let mut command = allocator::command(&self.program, self.preload.as_ref());
         match self.kind {
             Kind::Floor => {
                 command.args(["lab", "ovsdb-floor"]).arg(directory.join("db.sock"));
@@ -175,40 +147,17 @@ impl Subject {
                 command.arg("-vconsole:warn").arg(directory.join("lab.db"));
             }
         }
-        if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
-        }
-        os::place(&mut command, placement);
-        let log = File::options().create(true).append(true).open(directory.join("log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        Ok(command.spawn()?)
-    }
-
-    /// A library that the loader refuses is ignored with a warning: the figures would be another allocator's.
-    fn check_allocator(&self, server: &Server) -> Result<()> {
-        let Some(library) = &self.preload else { return Ok(()) };
-        let maps = fs::read_to_string(format!("/proc/{}/maps", server.pid)).context("reading maps")?;
-        let name = library.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-        ensure!(maps.contains(name), "{}: {} was not loaded", self.name, library.display());
-        Ok(())
+        command
     }
 }
 
 impl Server {
     fn wait_until_it_serves(&mut self) -> Result<()> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            if let Ok(mut session) = Control::new(&self.socket)
-                && session.serves()?
-            {
-                return Ok(());
-            }
-            self.ensure_alive()?;
-            if Instant::now() > deadline {
-                bail!("it does not serve after {} s", START_TIMEOUT.as_secs());
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
+        let socket = &self.socket;
+        self.child.wait_until(START_TIMEOUT, START_LOOK, || match Control::new(socket) {
+            Ok(mut session) => session.serves(),
+            Err(_) => Ok(false),
+        })
     }
 
     /// Ends the server, starts it again on the same file, and says how long that took to the first answer.
@@ -217,15 +166,15 @@ impl Server {
         // A server that was killed would leave its socket behind; an old one must not be mistaken for the new one.
         let _it_may_be_gone = fs::remove_file(&self.socket);
         let start = Instant::now();
-        self.child = subject.spawn(&self.directory, placement)?;
-        self.pid = self.child.id();
+        self.child.start_again(subject.command(self.child.directory()), placement)?;
+        self.pid = self.child.pid();
         self.wait_until_it_serves().with_context(|| format!("starting {} again", subject.name))?;
         Ok(start.elapsed())
     }
 
     /// Length of the database file.
     pub fn file_bytes(&self) -> u64 {
-        fs::metadata(self.directory.join("lab.db")).map_or(0, |metadata| metadata.len())
+        fs::metadata(self.child.directory().join("lab.db")).map_or(0, |metadata| metadata.len())
     }
 
     /// Memory of its process.
@@ -235,33 +184,12 @@ impl Server {
 
     /// Fails when it has ended.
     pub fn ensure_alive(&mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
-            bail!("the server ended with {status}: {}", log.trim());
-        }
-        Ok(())
+        self.child.ensure_alive()
     }
 
     /// Asks it to end and waits for that.
     pub fn end(&mut self) -> Result<()> {
-        self.ensure_alive()?;
-        os::signal(self.pid, libc::SIGTERM)?;
-        let deadline = Instant::now() + STOP_TIMEOUT;
-        while self.child.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                bail!("it does not end on SIGTERM after {} s", STOP_TIMEOUT.as_secs());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _it_may_have_ended = self.child.kill();
-        let _it_may_have_ended = self.child.wait();
-        let _nothing_is_lost_by_leaving_it = fs::remove_dir_all(&self.directory);
+        self.child.end()
     }
 }
 
@@ -278,10 +206,5 @@ mod tests {
         let this = std::env::current_exe().unwrap();
         let named = Subject::dormouse(Some(&format!("system={}", this.display()))).unwrap();
         assert_eq!(named.name, "system");
-    }
-
-    #[test]
-    fn no_library_of_no_name() {
-        assert_eq!(find_library(&["libnothing-of-this-name.so.9"]), None);
     }
 }

@@ -8,6 +8,7 @@ use wire::json::write;
 use wire::jsonrpc::Message;
 
 use super::connection::Role;
+use super::coverage::Event;
 use super::event_loop::{EventLoop, Host, Slot};
 use super::logger::Level;
 use super::stream::{Listener, text_of};
@@ -54,6 +55,7 @@ pub(super) struct Outstanding {
 impl EventLoop {
     /// Listens for commands. Fails with the system's text.
     pub fn open_control(&mut self, path: &Path) -> Result<(), String> {
+        self.count(Event::ListenerOpened);
         let slot = self.new_slot();
         let opened = Listener::unix(path).and_then(|mut listener| {
             listener.register(self.poll.registry(), Token(slot))?;
@@ -88,6 +90,7 @@ impl EventLoop {
                 return self.reject(ticket, "jsonrpc", &format!("received bad JSON-RPC message: {error}"));
             }
         };
+        self.count(Event::CommandReceived);
         let arguments =
             params.elements().map(|argument| argument.as_string().map(|text| text.into_owned())).collect();
         let command = Command { name: method.into_owned(), arguments, ticket };
@@ -120,6 +123,7 @@ impl EventLoop {
     }
 
     fn answer(&mut self, ticket: Ticket, id: &[u8], result: &Result<String, String>) {
+        self.count(Event::CommandReplied);
         let Some(Slot::Connection(connection)) = self.slots.get_mut(ticket.slot) else { return };
         if connection.serial != ticket.serial {
             return;

@@ -12,6 +12,11 @@ use ovsdb::schema::{ColumnId, ColumnRef, TableId, TableSchema};
 use super::remote::DatabaseRemote;
 use super::remotes::Options;
 
+/// A peer is not asked more often.
+const PROBE_MIN_MS: u64 = 1_000;
+/// The highest code point.
+const DSCP_MAX: u8 = 63;
+
 /// Why a database remote cannot be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteError {
@@ -64,42 +69,57 @@ pub(super) fn place(database: &Database, remote: &DatabaseRemote) -> Result<Plac
 
 /// The remotes that are named there, in no order that matters.
 pub(super) fn targets(database: &Database, place: Place) -> Vec<(String, Options)> {
-    let mut found = Vec::new();
-    let schema = database.schema();
-    let Some(kind) = schema
-        .table(place.table)
-        .and_then(|table| table.column(place.column))
-        .map(|column| &column.kind)
-        .filter(|kind| kind.value.is_none())
-    else {
-        return found;
-    };
-    for row in database.rows(place.table) {
-        for (atom, _) in cell::atoms(kind, row.cell(place.column)) {
-            match (atom, place.targets) {
-                (Atom::String(target), _) => found.push((target.to_owned(), Options::default())),
-                (Atom::Uuid(uuid), Some(targets)) => {
-                    if let Some((_, row)) = database.row_by_uuid(targets, &uuid) {
-                        found.extend(target_of(row));
-                    }
-                }
-                _ => {}
-            }
-        }
+    if place.targets.is_some() {
+        return rows(database, place).filter_map(target_of).collect();
     }
-    found
+    let named = atoms(database, place).filter_map(|atom| match atom {
+        Atom::String(target) => Some((target.to_owned(), Options::default())),
+        _ => None,
+    });
+    named.collect()
 }
 
-/// What a row of a table such as `Manager` or `Connection` says.
+/// The rows that the column refers to; one may come twice.
+pub(super) fn rows(database: &Database, place: Place) -> impl Iterator<Item = Row<'_>> {
+    atoms(database, place).filter_map(move |atom| match (atom, place.targets) {
+        (Atom::Uuid(uuid), Some(targets)) => database.row_by_uuid(targets, &uuid).map(|(_, row)| row),
+        _ => None,
+    })
+}
+
+/// What the column holds, of all rows; nothing of a map.
+fn atoms(database: &Database, place: Place) -> impl Iterator<Item = Atom<'_>> {
+    let schema = database.schema().table(place.table);
+    let kind = schema
+        .and_then(|table| table.column(place.column))
+        .map(|column| &column.kind)
+        .filter(|kind| kind.value.is_none());
+    kind.into_iter().flat_map(move |kind| {
+        let rows = database.rows(place.table);
+        rows.flat_map(move |row| cell::atoms(kind, row.cell(place.column)).map(|(atom, _)| atom))
+    })
+}
+
+/// The target in a row of a table such as `Manager` or `Connection`.
+pub(super) fn target(row: Row<'_>) -> Option<&str> {
+    match value(row, "target", AtomType::String) {
+        Some(Atom::String(target)) => Some(target),
+        _ => None,
+    }
+}
+
+/// What such a row says.
 fn target_of(row: Row<'_>) -> Option<(String, Options)> {
-    let Some(Atom::String(target)) = value(row, "target", AtomType::String) else { return None };
+    let target = target(row)?;
     let milliseconds = |name| match value(row, name, AtomType::Integer) {
-        Some(Atom::Integer(ms)) => u64::try_from(ms).ok(),
+        // Less than nothing is little.
+        Some(Atom::Integer(ms)) => Some(u64::try_from(ms).unwrap_or(1)),
         _ => None,
     };
     let options = Options {
-        probe_ms: milliseconds("inactivity_probe"),
+        probe_ms: milliseconds("inactivity_probe").map(|ms| if ms == 0 { 0 } else { ms.max(PROBE_MIN_MS) }),
         backoff_max_ms: milliseconds("max_backoff"),
+        dscp: dscp(row).unwrap_or(Options::default().dscp),
         read_only: matches!(value(row, "read_only", AtomType::Boolean), Some(Atom::Boolean(true))),
         role: match value(row, "role", AtomType::String) {
             Some(Atom::String(role)) => role.to_owned(),
@@ -107,6 +127,20 @@ fn target_of(row: Row<'_>) -> Option<(String, Options)> {
         },
     };
     Some((target.to_owned(), options))
+}
+
+/// The code point in the column `other_config`, if there is one of six bits.
+fn dscp(row: Row<'_>) -> Option<u8> {
+    let schema = row.schema();
+    let ColumnRef::Column(id) = schema.find_column("other_config")? else { return None };
+    let kind = &schema.column(id)?.kind;
+    if kind.key.kind != AtomType::String || kind.value.as_ref()?.kind != AtomType::String {
+        return None;
+    }
+    match cell::value_of(kind, row.cell(id), &Atom::String("dscp"))? {
+        Atom::String(text) => text.parse().ok().filter(|dscp| *dscp <= DSCP_MAX),
+        _ => None,
+    }
 }
 
 /// The first value of a column, if the table has one of that name and type.

@@ -15,9 +15,13 @@ use ovsdb::server::{Now, SessionId};
 use super::compaction::Compactions;
 use super::connection::Connection;
 use super::control::{Command, Ticket};
+use super::coverage::{Coverage, Event as Counted};
 use super::logger::{Level, Logger};
 use super::outgoing::Outgoing;
+use super::remote::Endpoint;
+use super::remote_status::Reporting;
 use super::remotes::{Options, Remotes};
+use super::resolver::Resolver;
 use super::stream::{Listener, text_of};
 use super::{Answer, Core};
 
@@ -49,6 +53,9 @@ pub trait Host {
 
     /// A signal has come, or somebody has called a [`Waker`].
     fn woken(&mut self, events: &mut EventLoop);
+
+    /// A turn ends: everything that was asked for is answered.
+    fn turn_ended(&mut self, _events: &mut EventLoop) {}
 }
 
 /// Wakes the loop up, from any thread.
@@ -92,9 +99,12 @@ pub struct EventLoop {
     pub(super) sessions: BTreeMap<SessionId, usize>,
     pub(super) remotes: Remotes,
     pub(super) outgoing: BTreeMap<Box<str>, Outgoing>,
+    pub(super) resolver: Resolver,
+    pub(super) reporting: Reporting,
     /// When which connection (slot, serial) is to be looked at, if it is still there.
     pub(super) probes: BTreeSet<(u64, usize, u64)>,
     pub(super) compactions: Compactions,
+    coverage: Coverage,
     /// Commands that wait to be executed: slot, serial, text.
     pub(super) commands: VecDeque<(Ticket, Vec<u8>)>,
     pub(super) settings: Settings,
@@ -122,6 +132,7 @@ impl EventLoop {
             waker: Arc::new(mio::Waker::new(poll.registry(), WAKE)?),
             called: Arc::new(AtomicBool::new(false)),
         };
+        let resolver = Resolver::new(Arc::clone(&waker.waker));
         let mut this = Self {
             server,
             logger: Arc::clone(&settings.logger),
@@ -134,8 +145,11 @@ impl EventLoop {
             sessions: BTreeMap::new(),
             remotes: Remotes::default(),
             outgoing: BTreeMap::new(),
+            resolver,
+            reporting: Reporting::default(),
             probes: BTreeSet::new(),
             compactions: Compactions::default(),
+            coverage: Coverage::default(),
             commands: VecDeque::new(),
             settings,
             now: Now::default(),
@@ -172,6 +186,20 @@ impl EventLoop {
     /// The longest turn so far: from waking up to going to sleep.
     pub fn longest_turn(&self) -> Duration {
         self.longest_turn
+    }
+
+    /// The counters of events, as the stock server shows its own.
+    pub fn coverage(&self) -> String {
+        self.coverage.show(self.now.monotonic_ms)
+    }
+
+    /// One of the counters of events.
+    pub fn coverage_of(&self, name: &str) -> Option<u64> {
+        self.coverage.total(name)
+    }
+
+    pub(super) fn count(&mut self, event: Counted) {
+        self.coverage.count(event, self.now.monotonic_ms);
     }
 
     /// A handle by which other threads wake the loop up.
@@ -247,14 +275,17 @@ impl EventLoop {
             self.execute(host, ticket, &text);
         }
         self.configure_if_changed();
+        self.use_names();
         self.outgoing_due();
         self.probes_due();
         self.compact();
         self.listen_again();
+        self.report();
         self.tell_notes();
         // Commands, changed remotes and probes may have given sessions something to hear.
         self.send_ready();
         self.free.append(&mut self.freed);
+        host.turn_ended(self);
     }
 
     fn send_ready(&mut self) {
@@ -318,6 +349,7 @@ impl EventLoop {
             self.probes.first().map(|(due_ms, ..)| *due_ms),
             self.outgoing.values().filter_map(Outgoing::deadline_ms).min(),
             self.listen_again_ms,
+            self.reporting.due_ms(),
         ];
         let next = next.into_iter().flatten().min()?;
         let now_ms = self.monotonic_ms(Instant::now());
@@ -375,11 +407,13 @@ impl EventLoop {
         &mut self,
         name: &str,
         remote: &super::Remote,
+        dscp: u8,
         loud: bool,
     ) -> Result<usize, &'static str> {
+        self.count(Counted::ListenerOpened);
         let opened = match remote {
             super::Remote::ListenUnix(path) => Listener::unix(path),
-            super::Remote::ListenTcp(address) => Listener::tcp(*address),
+            super::Remote::ListenTcp(Endpoint::Address(address)) => Listener::tcp(*address, dscp),
             _ => return Err("not a listener"),
         };
         let opened = opened.and_then(|mut listener| {
@@ -389,7 +423,8 @@ impl EventLoop {
         });
         match opened {
             Ok((listener, slot)) => {
-                if let (super::Remote::ListenTcp(address), Some(port)) = (remote, listener.port())
+                if let (super::Remote::ListenTcp(Endpoint::Address(address)), Some(port)) =
+                    (remote, listener.port())
                     && address.port() == 0
                 {
                     let target = name.split_once(':').map_or(name, |(_, target)| target);
@@ -417,7 +452,7 @@ impl EventLoop {
                     let text = format!("{name}: listen failed: {error}");
                     self.log("ovsdb_jsonrpc_server", Level::Error, &text);
                 }
-                self.listen_again_ms = Some(self.now.monotonic_ms + LISTEN_RETRY_MS);
+                self.listen_again_later();
                 Err("listen failed")
             }
         }
@@ -433,6 +468,11 @@ impl EventLoop {
         if path.as_os_str().len() <= super::stream::SOCKET_NAME_MAX {
             self.log("stream_unix", Level::Error, &format!("{}: binding failed: {error}", path.display()));
         }
+    }
+
+    /// Has listeners that are not open tried again.
+    pub(super) fn listen_again_later(&mut self) {
+        self.listen_again_ms = Some(self.now.monotonic_ms + LISTEN_RETRY_MS);
     }
 
     fn listen_again(&mut self) {

@@ -1,12 +1,15 @@
 //! Remotes that this process connects to.
 
+use std::net::SocketAddr;
+
 use mio::{Interest, Token};
 use ovsdb::error::system_text;
 
-use super::Remote;
+use super::coverage::Event;
 use super::event_loop::{EventLoop, Slot};
 use super::logger::Level;
 use super::reconnect::{Announcement, BACKOFF_MAX_MS, Reconnect, State, seconds};
+use super::remote::{Endpoint, NO_FAMILY, Remote};
 use super::remotes::Options;
 use super::stream::{Stream, text_of};
 
@@ -18,9 +21,9 @@ const ETIMEDOUT: i32 = 110;
 pub(super) struct Outgoing {
     remote: Remote,
     options: Options,
-    reconnect: Reconnect,
+    pub reconnect: Reconnect,
     /// Where its socket is.
-    slot: Option<usize>,
+    pub slot: Option<usize>,
 }
 
 impl Outgoing {
@@ -35,6 +38,15 @@ impl EventLoop {
         let reconnect = Reconnect::new(self.now.monotonic_ms, max_ms);
         let outgoing = Outgoing { remote, options: options.clone(), reconnect, slot: None };
         self.outgoing.insert(name.into(), outgoing);
+    }
+
+    /// The options of a remote, if it is an outgoing one, have changed.
+    pub(super) fn change_outgoing(&mut self, name: &str, options: &Options) {
+        let now_ms = self.now.monotonic_ms;
+        if let Some(outgoing) = self.outgoing.get_mut(name) {
+            outgoing.options = options.clone();
+            outgoing.reconnect.set_max(now_ms, options.backoff_max_ms.unwrap_or(BACKOFF_MAX_MS));
+        }
     }
 
     pub(super) fn remove_outgoing(&mut self, name: &str) {
@@ -66,29 +78,64 @@ impl EventLoop {
                     }
                     self.attempt_failed(&name, &system_text(ETIMEDOUT));
                 }
-                State::Active(_) => {}
+                State::Resolving | State::Active(_) => {}
             }
         }
     }
 
+    /// Goes on with the remotes that waited for the name of a host.
+    pub(super) fn connect_named(&mut self, host: &str, address: Option<SocketAddr>) {
+        let waits = |outgoing: &Outgoing| {
+            outgoing.reconnect.state == State::Resolving
+                && matches!(&outgoing.remote, Remote::ConnectTcp(Endpoint::Host(other, _)) if other == host)
+        };
+        let waiting = self.outgoing.iter().filter(|(_, outgoing)| waits(outgoing));
+        for name in waiting.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.open(&name, address);
+        }
+    }
+
     fn connect(&mut self, name: &str) {
+        let Some(outgoing) = self.outgoing.get_mut(name) else { return };
+        if let Remote::ConnectTcp(Endpoint::Host(host, _)) = &outgoing.remote {
+            outgoing.reconnect.state = State::Resolving;
+            self.resolver.start(host);
+            return;
+        }
+        self.open(name, None);
+    }
+
+    /// Begins to connect; `address` is that of the host, if it has a name and that has resolved.
+    fn open(&mut self, name: &str, address: Option<SocketAddr>) {
+        self.count(Event::StreamOpened);
         let now_ms = self.now.monotonic_ms;
         let Some(outgoing) = self.outgoing.get_mut(name) else { return };
         let loud = outgoing.reconnect.is_loud();
         outgoing.reconnect.state = State::Connecting(now_ms);
         let listens = outgoing.remote.listens();
-        let opened = match &outgoing.remote {
-            Remote::ConnectUnix(path) => Stream::connect_unix(path).map_err(|error| text_of(&error)),
-            Remote::ConnectTcp(address) => Stream::connect_tcp(*address).map_err(|error| text_of(&error)),
-            Remote::Unusable { module, text, error, .. } => {
+        let dscp = outgoing.options.dscp;
+        let connect = |address| Stream::connect_tcp(address, dscp).map_err(|error| text_of(&error));
+        let opened = match (&outgoing.remote, address) {
+            (Remote::ConnectUnix(path), _) => Stream::connect_unix(path).map_err(|error| text_of(&error)),
+            (Remote::ConnectTcp(Endpoint::Address(address)), _) => connect(*address),
+            (Remote::ConnectTcp(Endpoint::Host(_, port)), Some(mut address)) => {
+                address.set_port(*port);
+                connect(address)
+            }
+            (Remote::ConnectTcp(Endpoint::Host(..)), None) => Err(NO_FAMILY.to_owned()),
+            (Remote::Unusable { module, text, error, .. }, _) => {
                 if loud && !text.is_empty() {
-                    let level = if *module == "dns_resolve" { Level::Warning } else { Level::Error };
-                    self.logger.log(module, level, text);
+                    self.logger.log(module, Level::Error, text);
                 }
                 Err((*error).to_owned())
             }
             _ => return,
         };
+        if let (true, Err(error)) = (loud && name.starts_with("tcp:"), &opened)
+            && error == NO_FAMILY
+        {
+            self.log("stream_tcp", Level::Error, &format!("{name}: connect: {error}"));
+        }
         if loud {
             let doing = if listens { "listening" } else { "connecting" };
             self.log("reconnect", Level::Information, &format!("{name}: {doing}..."));
@@ -106,6 +153,8 @@ impl EventLoop {
                 if let Some(outgoing) = self.outgoing.get_mut(name) {
                     outgoing.slot = Some(slot);
                 }
+                // One that is refused at once, as most are that fail, is not worth telling that it began.
+                self.report_later();
                 self.connecting(slot);
             }
         }
@@ -129,7 +178,8 @@ impl EventLoop {
                 match (session, self.outgoing.get_mut(&name)) {
                     (Some(slot), Some(outgoing)) => {
                         outgoing.slot = Some(slot);
-                        outgoing.reconnect.state = State::Active(now_ms);
+                        outgoing.reconnect.connected(now_ms);
+                        self.report_soon();
                     }
                     _ => self.attempt_failed(&name, "Too many sessions"),
                 }
@@ -155,6 +205,7 @@ impl EventLoop {
             self.log("reconnect", Level::Information, &text);
         }
         self.announce(name, announcement);
+        self.report_soon();
     }
 
     /// The connection of a remote, if it is an outgoing one, is lost.
@@ -166,6 +217,7 @@ impl EventLoop {
             outgoing.slot = None;
             let announcement = outgoing.reconnect.failed(now_ms, received_ms);
             self.announce(name, announcement);
+            self.report_soon();
         }
     }
 

@@ -1,8 +1,8 @@
 //! When to try again to reach a peer: the stock server's rule, without its clock.
 //!
 //! ```text
-//!   Backoff(until) ──> Connecting(since) ──> Active(since) ──┐
-//!        ^───────────────── failed ┴──────── lost ───────────┘
+//!   Backoff(until) ──> [Resolving ──>] Connecting(since) ──> Active(since) ──┐
+//!        ^───────────────── failed ┴─────────────┴──── lost ─────────────────┘
 //! ```
 //! The first retry is after a second, and each one after twice as long as the one before, up to a bound. A connection that
 //! lasted longer than the last wait starts from the beginning.
@@ -17,6 +17,8 @@ pub(super) const BACKOFF_MAX_MS: u64 = 8000;
 pub(super) enum State {
     /// Waits until then.
     Backoff(u64),
+    /// Waits for the name of its host; who resolves it gives up some day.
+    Resolving,
     /// Has begun to connect then.
     Connecting(u64),
     /// Is connected since then.
@@ -39,11 +41,35 @@ pub(super) struct Reconnect {
     pub state: State,
     backoff_ms: u64,
     max_ms: u64,
+    /// When it was connected last, and when that ended last.
+    pub connected_ms: Option<u64>,
+    pub disconnected_ms: Option<u64>,
 }
 
 impl Reconnect {
     pub fn new(now_ms: u64, max_ms: u64) -> Self {
-        Self { state: State::Backoff(now_ms), backoff_ms: 0, max_ms: max_ms.max(BACKOFF_MIN_MS) }
+        Self {
+            state: State::Backoff(now_ms),
+            backoff_ms: 0,
+            max_ms: max_ms.max(BACKOFF_MIN_MS),
+            connected_ms: None,
+            disconnected_ms: None,
+        }
+    }
+
+    /// Waits no longer than that from now on.
+    pub fn set_max(&mut self, now_ms: u64, max_ms: u64) {
+        self.max_ms = max_ms.max(BACKOFF_MIN_MS);
+        self.backoff_ms = self.backoff_ms.min(self.max_ms);
+        if let State::Backoff(until_ms) = &mut self.state {
+            *until_ms = (*until_ms).min(now_ms + self.max_ms);
+        }
+    }
+
+    /// The connection is there.
+    pub fn connected(&mut self, now_ms: u64) {
+        self.state = State::Active(now_ms);
+        self.connected_ms = Some(now_ms);
     }
 
     /// Whether attempts are logged.
@@ -56,12 +82,15 @@ impl Reconnect {
         match self.state {
             State::Backoff(until_ms) => Some(until_ms),
             State::Connecting(since_ms) => Some(since_ms + self.backoff_ms.max(BACKOFF_MIN_MS)),
-            State::Active(_) => None,
+            State::Resolving | State::Active(_) => None,
         }
     }
 
     /// An attempt failed, or the connection is lost; `received_ms` is when something came last.
     pub fn failed(&mut self, now_ms: u64, received_ms: u64) -> Announcement {
+        if matches!(self.state, State::Active(_)) {
+            self.disconnected_ms = Some(now_ms);
+        }
         let lasted = matches!(self.state, State::Active(since_ms)
             if received_ms.saturating_sub(since_ms) >= self.backoff_ms);
         let announcement = if lasted || self.backoff_ms < BACKOFF_MIN_MS {

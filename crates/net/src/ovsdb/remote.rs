@@ -11,12 +11,12 @@ pub const PORT: u16 = 6640;
 pub enum Remote {
     /// `punix:FILE`
     ListenUnix(PathBuf),
-    /// `ptcp:[PORT][:IP]`
-    ListenTcp(SocketAddr),
+    /// `ptcp:[PORT][:HOST]`
+    ListenTcp(Endpoint),
     /// `unix:FILE`
     ConnectUnix(PathBuf),
-    /// `tcp:IP[:PORT]`
-    ConnectTcp(SocketAddr),
+    /// `tcp:HOST[:PORT]`
+    ConnectTcp(Endpoint),
     /// `db:DATABASE,TABLE,COLUMN`
     Database(DatabaseRemote),
     /// What is not served: why, as a log line's module and text, and the system's error for it.
@@ -32,6 +32,15 @@ pub enum Remote {
     },
 }
 
+/// Where a TCP socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// It needs no more.
+    Address(SocketAddr),
+    /// The name of a host is to be resolved first.
+    Host(String, u16),
+}
+
 /// `db:DATABASE,TABLE,COLUMN`: the column has remotes, or refers to rows that have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DatabaseRemote {
@@ -43,7 +52,8 @@ pub struct DatabaseRemote {
     pub column: String,
 }
 
-const NO_FAMILY: &str = "Address family not supported by protocol";
+/// What an attempt to reach or use an address says that is none.
+pub(super) const NO_FAMILY: &str = "Address family not supported by protocol";
 
 impl Remote {
     /// Understands `text`; relative file names are below `run_directory`. Never fails: what cannot be served says so when it
@@ -108,32 +118,57 @@ fn port(text: &str, port: &str) -> Result<u16, Complaint> {
     port.parse().map_err(|_| bad_port(text, port))
 }
 
-fn address(host: &str) -> Result<IpAddr, Complaint> {
+fn at(host: &str, port: u16) -> Endpoint {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    // COMPAT: an address may have a zone (fe80::1%eth0), which is not served.
-    bare.parse().map_err(|_| ("dns_resolve", format!("{host}: failed to resolve")))
+    // COMPAT: an address may have a zone (fe80::1%eth0): who resolves names knows those.
+    match bare.parse() {
+        Ok(address) => Endpoint::Address(SocketAddr::new(address, port)),
+        Err(_) => Endpoint::Host(bare.to_owned(), port),
+    }
 }
 
-/// `[PORT][:IP]`; an IPv6 address in brackets, or bare.
-fn listening(text: &str) -> Result<SocketAddr, Complaint> {
-    let (number, host) = text.split_once(':').unwrap_or((text, ""));
+/// The two parts around the colon that is not in brackets. More than one colon: nobody knows which separates.
+fn halves(text: &str) -> Result<(&str, Option<&str>), Complaint> {
+    let mut is_in_brackets = false;
+    let mut colons = text.bytes().enumerate().filter(|(_, byte)| {
+        match byte {
+            b'[' => is_in_brackets = true,
+            b']' => is_in_brackets = false,
+            b':' => return !is_in_brackets,
+            _ => {}
+        }
+        false
+    });
+    match (colons.next(), colons.next()) {
+        (None, _) => Ok((text, None)),
+        (Some((place, _)), None) => {
+            Ok((text.get(..place).unwrap_or_default(), Some(text.get(place + 1..).unwrap_or_default())))
+        }
+        _ => Err(("socket_util", format!("{text}: port must be specified"))),
+    }
+}
+
+/// `[PORT][:HOST]`; an IPv6 address in brackets.
+fn listening(text: &str) -> Result<Endpoint, Complaint> {
+    let (number, host) = halves(text)?;
     let number = if number.is_empty() { PORT } else { port(text, number)? };
-    let host = if host.is_empty() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { address(host)? };
-    Ok(SocketAddr::new(host, number))
+    match host.unwrap_or_default() {
+        "" => Ok(Endpoint::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), number))),
+        host => Ok(at(host, number)),
+    }
 }
 
-/// `IP[:PORT]`; an IPv6 address in brackets.
-fn connecting(text: &str) -> Result<SocketAddr, Complaint> {
-    let end = if text.starts_with('[') { text.find(']').map_or(text.len(), |at| at + 1) } else { 0 };
-    let (host, number) = match text.get(end..).and_then(|rest| rest.find(':')) {
-        Some(at) => (text.get(..end + at).unwrap_or_default(), text.get(end + at + 1..).unwrap_or_default()),
-        None => (text, ""),
-    };
+/// `HOST[:PORT]`; an IPv6 address in brackets.
+fn connecting(text: &str) -> Result<Endpoint, Complaint> {
+    let (host, number) = halves(text)?;
     if host.is_empty() {
         return Err(("socket_util", format!("{text}: host must be specified")));
     }
-    let number = if number.is_empty() { PORT } else { port(text, number)? };
-    Ok(SocketAddr::new(address(host)?, number))
+    let number = match number.unwrap_or_default() {
+        "" => PORT,
+        number => port(text, number)?,
+    };
+    Ok(at(host, number))
 }
 
 #[cfg(test)]
@@ -149,7 +184,8 @@ mod tests {
         assert_eq!(parse("punix:/a/b"), Remote::ListenUnix("/a/b".into()));
         assert_eq!(parse("unix:b"), Remote::ConnectUnix("/run/b".into()));
         let listen = |text: &str| match parse(text) {
-            Remote::ListenTcp(address) => address.to_string(),
+            Remote::ListenTcp(Endpoint::Address(address)) => address.to_string(),
+            Remote::ListenTcp(Endpoint::Host(host, port)) => format!("{host} at {port}"),
             other => format!("{other:?}"),
         };
         assert_eq!(listen("ptcp:"), "0.0.0.0:6640");
@@ -157,9 +193,13 @@ mod tests {
         assert_eq!(listen("ptcp:1234"), "0.0.0.0:1234");
         assert_eq!(listen("ptcp:1234:127.0.0.1"), "127.0.0.1:1234");
         assert_eq!(listen("ptcp:0:[::1]"), "[::1]:0");
-        assert_eq!(listen("ptcp:0:::1"), "[::1]:0");
-        assert_eq!(parse("tcp:127.0.0.1"), Remote::ConnectTcp("127.0.0.1:6640".parse().unwrap()));
-        assert_eq!(parse("tcp:[::1]:5"), Remote::ConnectTcp("[::1]:5".parse().unwrap()));
+        assert_eq!(listen("ptcp:0:localhost"), "localhost at 0");
+        let address = |text: &str| Remote::ConnectTcp(Endpoint::Address(text.parse().unwrap()));
+        assert_eq!(parse("tcp:127.0.0.1"), address("127.0.0.1:6640"));
+        assert_eq!(parse("tcp:[::1]:5"), address("[::1]:5"));
+        assert_eq!(parse("tcp:[::1]"), address("[::1]:6640"));
+        assert_eq!(parse("tcp:a.b:5"), Remote::ConnectTcp(Endpoint::Host("a.b".into(), 5)));
+        assert_eq!(parse("tcp:[a.b]:5"), Remote::ConnectTcp(Endpoint::Host("a.b".into(), 5)));
         let Remote::Database(remote) = parse("db:a,b,c") else { panic!("a database remote") };
         assert_eq!((&*remote.database, &*remote.table, &*remote.column), ("a", "b", "c"));
     }
@@ -171,7 +211,9 @@ mod tests {
             other => format!("{other:?}"),
         };
         assert_eq!(why("ptcp:99999"), "socket_util|99999: bad port number \"99999\"|true");
-        assert_eq!(why("ptcp:0:zz"), "dns_resolve|zz: failed to resolve|true");
+        assert_eq!(why("ptcp:0:::1"), "socket_util|0:::1: port must be specified|true");
+        assert_eq!(why("tcp:::1:5"), "socket_util|::1:5: port must be specified|false");
+        assert_eq!(why("tcp::5"), "socket_util|:5: host must be specified|false");
         assert_eq!(why("foo:bar"), "||false");
         assert_eq!(why("pssl:0"), "stream_ssl|pssl:0: SSL is not supported by this server|true");
     }

@@ -1,6 +1,8 @@
 //! Which remotes are configured, which are in force, and how the second follow from the first.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use ovsdb::database::Database;
 use ovsdb::error::Error;
@@ -11,14 +13,16 @@ use super::control::Outstanding;
 use super::database_remote::{Place, RemoteError, place, targets};
 use super::event_loop::EventLoop;
 use super::logger::Level;
-use super::remote::{DatabaseRemote, Remote};
+use super::remote::{DatabaseRemote, Endpoint, Remote};
 use super::{Core, DatabaseLog};
 
 /// A peer on another machine is asked after so much silence, where nothing else is configured.
 pub(super) const PROBE_MS: u64 = 5_000;
+/// Packets ask for the service of those that keep a network together, where nothing else is configured.
+const DSCP: u8 = 48;
 
 /// What is configured about a remote besides its name.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Options {
     /// Silence after which the peer is asked; 0: never.
     pub probe_ms: Option<u64>,
@@ -26,15 +30,44 @@ pub(super) struct Options {
     pub backoff_max_ms: Option<u64>,
     pub read_only: bool,
     pub role: String,
+    /// The code point of its packets, of six bits.
+    pub dscp: u8,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { probe_ms: None, backoff_max_ms: None, read_only: false, role: String::new(), dscp: DSCP }
+    }
+}
+
+impl Options {
+    /// Whether sessions made with others have to go: what they may do has changed.
+    fn ends_sessions_of(&self, other: &Self) -> bool {
+        (self.read_only, &self.role, self.dscp) != (other.read_only, &other.role, other.dscp)
+    }
 }
 
 /// A remote in force.
 #[derive(Debug)]
 pub(super) struct InForce {
-    remote: Remote,
+    pub remote: Remote,
     pub options: Options,
     /// Its listener's slot, if it is open.
-    listener: Option<usize>,
+    pub listener: Option<usize>,
+    /// Sessions that came by it.
+    pub sessions: usize,
+    /// The log knows that its host has no address.
+    is_known_unresolved: bool,
+}
+
+impl InForce {
+    /// The host whose name its listener has to wait for.
+    fn host(&self) -> Option<&str> {
+        match &self.remote {
+            Remote::ListenTcp(Endpoint::Host(host, _)) if self.listener.is_none() => Some(host),
+            _ => None,
+        }
+    }
 }
 
 /// A configured database remote: where it leads, and the commit it was last looked at.
@@ -55,6 +88,16 @@ pub(super) struct Remotes {
     pub outstanding: Vec<Outstanding>,
     /// The configured remotes have changed.
     changed: bool,
+}
+
+impl Remotes {
+    /// The database remotes that lead to rows: their databases and places.
+    pub fn reported(&self) -> impl Iterator<Item = (&str, Place)> {
+        self.configured.values().flatten().filter_map(|watched| {
+            let (place, _) = watched.seen.as_ref()?;
+            place.targets.map(|_| (watched.remote.database.as_str(), *place))
+        })
+    }
 }
 
 impl EventLoop {
@@ -148,24 +191,41 @@ impl EventLoop {
             .remotes
             .in_force
             .iter()
-            .filter(|(name, state)| wanted.get(*name).is_none_or(|options| *options != state.options))
+            .filter(|(name, _)| !wanted.contains_key(*name))
             .map(|(name, _)| name.clone())
             .collect();
         for name in gone {
-            let same = wanted.contains_key(&name);
-            self.retire(&name, !same);
+            self.retire(&name);
         }
         for (name, options) in wanted {
-            if !self.remotes.in_force.contains_key(&name) {
-                self.enforce(&name, options);
+            match self.remotes.in_force.get(&name) {
+                None => self.enforce(&name, options),
+                Some(state) if state.options != options => self.change_options(&name, options),
+                Some(_) => {}
             }
+        }
+        self.report_soon();
+    }
+
+    /// What a remote's row says besides its target has changed. Sessions stay unless they must not.
+    fn change_options(&mut self, name: &str, options: Options) {
+        let Some(state) = self.remotes.in_force.get_mut(name) else { return };
+        let before = std::mem::replace(&mut state.options, options.clone());
+        if let Some(super::event_loop::Slot::Listener(listener, _)) =
+            state.listener.and_then(|slot| self.slots.get(slot))
+        {
+            listener.set_dscp(options.dscp);
+        }
+        self.change_outgoing(name, &options);
+        if options.ends_sessions_of(&before) {
+            self.close_sessions_of(name);
+        } else if options.probe_ms != before.probe_ms {
+            self.change_probes(name, options.probe_ms);
         }
     }
 
-    fn retire(&mut self, name: &str, deconfigured: bool) {
-        if deconfigured {
-            self.log("ovsdb_jsonrpc_server", Level::Information, &format!("{name}: remote deconfigured"));
-        }
+    fn retire(&mut self, name: &str) {
+        self.log("ovsdb_jsonrpc_server", Level::Information, &format!("{name}: remote deconfigured"));
         if let Some(state) = self.remotes.in_force.remove(name) {
             if let Some(slot) = state.listener {
                 self.close_slot(slot);
@@ -179,32 +239,93 @@ impl EventLoop {
         let remote = Remote::parse(name, &self.settings.run_directory);
         let mut listener = None;
         match &remote {
+            Remote::ListenTcp(Endpoint::Host(host, _)) => self.resolver.start(host),
             Remote::ListenUnix(_) | Remote::ListenTcp(_) => {
-                listener = self.open_listener(name, &remote, true).ok();
+                listener = self.open_listener(name, &remote, options.dscp, true).ok();
             }
             // A database remote among those that a database names leads nowhere.
             Remote::Database(_) => {}
             _ => self.add_outgoing(name, remote.clone(), &options),
         }
-        self.remotes.in_force.insert(name.into(), InForce { remote, options, listener });
+        self.remotes.in_force.insert(
+            name.into(),
+            InForce { remote, options, listener, sessions: 0, is_known_unresolved: false },
+        );
+    }
+
+    /// Waits for the names of hosts that listeners need, at most so long. Before the loop runs: who starts it wants to find the
+    /// listeners there.
+    pub fn await_names(&mut self, at_most: Duration) {
+        let begun = Instant::now();
+        while self.resolver.is_busy() {
+            let Some(left) = at_most.checked_sub(begun.elapsed()) else { return };
+            self.resolver.wait(left);
+            self.use_names();
+        }
+    }
+
+    /// Goes on with what waited for the names of hosts that are resolved now.
+    pub(super) fn use_names(&mut self) {
+        for (host, address) in self.resolver.take() {
+            let waiting: Vec<Box<str>> = self
+                .remotes
+                .in_force
+                .iter()
+                .filter(|(_, state)| state.host() == Some(&host))
+                .map(|(name, _)| name.clone())
+                .collect();
+            for name in waiting {
+                match address {
+                    Some(address) => self.open_named_listener(&name, address),
+                    None => self.cannot_resolve(&name, &host),
+                }
+            }
+            self.connect_named(&host, address);
+        }
+    }
+
+    /// The host of a listener has no address now; the first time that is worth a line.
+    fn cannot_resolve(&mut self, name: &str, host: &str) {
+        self.listen_again_later();
+        if let Some(state) = self.remotes.in_force.get_mut(name)
+            && !std::mem::replace(&mut state.is_known_unresolved, true)
+        {
+            self.log("dns_resolve", Level::Warning, &format!("{host}: failed to resolve"));
+        }
+    }
+
+    fn open_named_listener(&mut self, name: &str, mut address: SocketAddr) {
+        let Some(state) = self.remotes.in_force.get(name) else { return };
+        let Remote::ListenTcp(Endpoint::Host(_, port)) = &state.remote else { return };
+        address.set_port(*port);
+        let remote = Remote::ListenTcp(Endpoint::Address(address));
+        let listener = self.open_listener(name, &remote, state.options.dscp, true).ok();
+        if let Some(state) = self.remotes.in_force.get_mut(name) {
+            state.listener = listener;
+        }
+        self.report_soon();
     }
 
     /// Tries to open the listeners that could not be opened.
     pub(super) fn retry_listeners(&mut self) {
-        let closed: Vec<(Box<str>, Remote)> = self
+        let closed: Vec<(Box<str>, Remote, u8)> = self
             .remotes
             .in_force
             .iter()
-            .filter(|(_, state)| {
-                state.listener.is_none()
-                    && matches!(state.remote, Remote::ListenUnix(_) | Remote::ListenTcp(_))
-            })
-            .map(|(name, state)| (name.clone(), state.remote.clone()))
+            .filter(|(_, state)| state.listener.is_none())
+            .map(|(name, state)| (name.clone(), state.remote.clone(), state.options.dscp))
             .collect();
-        for (name, remote) in closed {
-            let listener = self.open_listener(&name, &remote, false).ok();
-            if let Some(state) = self.remotes.in_force.get_mut(&name) {
-                state.listener = listener;
+        for (name, remote, dscp) in closed {
+            match &remote {
+                Remote::ListenTcp(Endpoint::Host(host, _)) => self.resolver.start(host),
+                Remote::ListenUnix(_) | Remote::ListenTcp(_) => {
+                    let listener = self.open_listener(&name, &remote, dscp, false).ok();
+                    if let Some(state) = self.remotes.in_force.get_mut(&name) {
+                        state.listener = listener;
+                    }
+                    self.report_soon();
+                }
+                _ => {}
             }
         }
     }

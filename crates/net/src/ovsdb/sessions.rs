@@ -10,7 +10,7 @@ use super::EventLoop;
 use super::connection::{Connection, ControlState, Probe, Role};
 use super::event_loop::Slot;
 use super::logger::Level;
-use super::reconnect::seconds;
+use super::probes::probe_interval;
 use super::remotes::Options;
 use super::stream::{Stream, text_of};
 
@@ -22,8 +22,6 @@ const SEND_TURN_BYTES: usize = 4 << 20;
 const CLOSING_MS: u64 = 60_000;
 /// Control connections at once.
 const CONTROL_CONNECTIONS_MAX: usize = 256;
-/// What peers are asked to see whether they are there.
-const PROBE: &[u8] = br#"{"id":"echo","method":"echo","params":[]}"#;
 /// The system's numbers of "protocol error" and "cannot allocate memory".
 const EPROTO: i32 = 71;
 const ENOMEM: i32 = 12;
@@ -93,14 +91,24 @@ impl EventLoop {
             self.log("ovsdb_jsonrpc_server", Level::Warning, &text);
             return None;
         };
-        let probe_ms =
-            options.probe_ms.unwrap_or(if stream.is_remote() { super::remotes::PROBE_MS } else { 0 });
-        let slot = self.add_connection(stream, name, Role::Session { id, remote }, probe_ms);
+        let probe_ms = probe_interval(&stream, options.probe_ms);
+        let slot = self.add_connection(stream, name, Role::Session { id, remote: remote.clone() }, probe_ms);
         match slot {
-            Some(slot) => drop(self.sessions.insert(id, slot)),
+            Some(slot) => {
+                self.sessions.insert(id, slot);
+                self.count_session(&remote, 1);
+            }
             None => self.server.disconnect(id),
         }
         slot
+    }
+
+    /// The sessions of a remote have become more or fewer.
+    fn count_session(&mut self, remote: &str, by: isize) {
+        if let Some(state) = self.remotes.in_force.get_mut(remote) {
+            state.sessions = state.sessions.saturating_add_signed(by);
+        }
+        self.report_soon();
     }
 
     fn add_control(&mut self, stream: Stream, name: String) {
@@ -375,6 +383,7 @@ impl EventLoop {
             Role::Session { id, remote } => {
                 self.sessions.remove(id);
                 self.server.disconnect(*id);
+                self.count_session(remote, -1);
                 self.outgoing_lost(remote, slot, connection.received_ms);
             }
             Role::Control(_) => self.control_connections -= 1,
@@ -415,51 +424,6 @@ impl EventLoop {
         if let Role::Session { .. } = connection.role {
             let text = format!("{name}: connection dropped ({error})");
             self.log("reconnect", Level::Warning, &text);
-        }
-    }
-
-    /// Asks the peers that have been silent for long, and gives up those that do not answer.
-    pub(super) fn probes_due(&mut self) {
-        let now_ms = self.now.monotonic_ms;
-        while let Some((due_ms, slot, serial)) =
-            self.probes.first().copied().filter(|probe| probe.0 <= now_ms)
-        {
-            self.probes.remove(&(due_ms, slot, serial));
-            let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) else { continue };
-            if connection.serial != serial {
-                continue;
-            }
-            let interval_ms = connection.probe.interval_ms;
-            let since_ms = connection.probe.asked_ms.unwrap_or(connection.received_ms);
-            if connection.closing {
-                // It did not take its last output in time.
-                self.close_slot(slot);
-                continue;
-            }
-            if since_ms + interval_ms > now_ms {
-                self.probes.insert((since_ms + interval_ms, slot, serial));
-                continue;
-            }
-            if connection.probe.asked_ms.is_some() {
-                let text = format!(
-                    "{}: no response to inactivity probe after {} seconds, disconnecting",
-                    connection.name,
-                    seconds(interval_ms)
-                );
-                self.log("reconnect", Level::Error, &text);
-                self.close_slot(slot);
-                continue;
-            }
-            connection.probe.asked_ms = Some(now_ms);
-            self.probes.insert((now_ms + interval_ms, slot, serial));
-            if let Role::Session { id, .. } = connection.role
-                && let Some(output) = self.server.output(id)
-            {
-                // Nothing is held between two groups, so this makes nothing else visible.
-                output.append(PROBE);
-                output.publish();
-                self.send(slot);
-            }
         }
     }
 

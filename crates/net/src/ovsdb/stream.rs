@@ -50,9 +50,10 @@ impl Stream {
         UnixStream::connect(&name.path).map(Self::Unix)
     }
 
-    pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn connect_tcp(address: SocketAddr, dscp: u8) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         let _ = stream.set_nodelay(true);
+        mark(&stream, dscp);
         Ok(Self::Tcp(stream))
     }
 
@@ -144,10 +145,18 @@ impl Listener {
         Ok(Self::Unix(UnixListener::from_std(listener), path.to_owned()))
     }
 
-    pub(crate) fn tcp(address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn tcp(address: SocketAddr, dscp: u8) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
+        mark(&listener, dscp);
         rustix::net::listen(&listener, BACKLOG)?;
         Ok(Self::Tcp(listener))
+    }
+
+    /// Marks what connections that come from now on send; Unix sockets have no use for it.
+    pub(crate) fn set_dscp(&self, dscp: u8) {
+        if let Self::Tcp(listener) = self {
+            mark(listener, dscp);
+        }
     }
 
     /// The port that the system chose, of a TCP socket.
@@ -184,6 +193,13 @@ impl Drop for Listener {
             // Somebody may have removed it already.
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+/// Has a socket's packets carry a differentiated services code point. It is a wish: a system that refuses it serves all the same.
+fn mark(socket: &impl AsFd, dscp: u8) {
+    if rustix::net::sockopt::set_ip_tos(socket, dscp << 2).is_err() {
+        let _ = rustix::net::sockopt::set_ipv6_tclass(socket, u32::from(dscp) << 2);
     }
 }
 

@@ -40,12 +40,12 @@ impl Operator {
             .find(|operator| operator.name() == name)
     }
 
-    /// COMPAT: where stock 3.1.0 wraps or dies (the least integer times -1, -2 or 0), this is exact or out of range.
+    /// COMPAT: where stock 3.1.0 wraps or dies (a negative integer times 0), this is exact or out of range.
     fn integer(self, one: i64, other: i64) -> Result<i64, Error> {
         let result = match self {
             Self::Add => one.checked_add(other),
             Self::Subtract => one.checked_sub(other),
-            Self::Multiply => one.checked_mul(other),
+            Self::Multiply => multiply(one, other),
             Self::Divide | Self::Modulo if other == 0 => return Err(division_by_zero()),
             Self::Divide => one.checked_div(other),
             Self::Modulo => one.checked_rem(other),
@@ -69,6 +69,17 @@ impl Operator {
     fn out_of_range(self) -> Error {
         Error::range_error(format!("Result of \"{}\" operation is out of range.", self.name()))
     }
+}
+
+/// COMPAT: the stock server's bounds refuse some products that would fit: of two positive integers from the greatest integer divided
+/// by the second on, which is `1 * 2^62`; of two negative ones where the second one's square would not fit, whatever the first is.
+fn multiply(one: i64, other: i64) -> Option<i64> {
+    let is_refused = match (one.signum(), other.signum()) {
+        (1, 1) => one >= i64::MAX / other,
+        (-1, -1) => other.checked_mul(other).is_none(),
+        _ => false,
+    };
+    if is_refused { None } else { one.checked_mul(other) }
 }
 
 #[cold]

@@ -248,10 +248,26 @@ fn parse_atom(
         (AtomType::Uuid, _) => Atom::Uuid(parse_uuid(cursor, names)?),
         _ => return Err(mismatch(base, *cursor)),
     };
-    if checks == Checks::All && base.constraint != Constraint::None {
-        base.check(&atom)?;
-    }
+    put_checked(base, atom, checks, out)
+}
+
+/// Appends an atom unless it is checked and not allowed.
+#[inline]
+pub(crate) fn put_checked(
+    base: &BaseType,
+    atom: Atom<'_>,
+    checks: Checks,
+    out: &mut Vec<u8>,
+) -> Result<(), Error> {
+    let start = out.len();
     atom::put(out, atom);
+    if checks == Checks::All
+        && base.constraint != Constraint::None
+        && let Err(error) = base.check_packed(out.get(start..).unwrap_or_default())
+    {
+        out.truncate(start);
+        return Err(error);
+    }
     Ok(())
 }
 
@@ -273,11 +289,7 @@ fn parse_string(
         Err(_) if checks == Checks::Nothing => String::from_utf8_lossy(&bytes),
         Err(_) => return Err(not_utf8(&bytes)),
     };
-    if checks == Checks::All && base.constraint != Constraint::None {
-        base.check(&Atom::String(&text))?;
-    }
-    atom::put(out, Atom::String(&text));
-    Ok(())
+    put_checked(base, Atom::String(&text), checks, out)
 }
 
 /// The complaint about bytes that are not UTF-8: it shows them up to the first that cannot be, 0 at the end.

@@ -1,15 +1,25 @@
-//! Filling a database from its log: rows as they come, nothing checked until the end.
+//! Filling a database from its log.
 //!
-//! `begin_replay`, then for each record of the log `begin_replayed_commit`, `apply_replayed` for each row,
-//! `end_replayed_commit`; last `finish_replay`, which counts the references. Nothing is refused.
+//! `begin_replay`, then for each record of the log `begin_replayed_commit`, `apply_replayed` (or `insert_replayed`) for each row,
+//! `settle_replayed_commit`, which refuses what no transaction may leave behind, and `end_replayed_commit`. The last commit
+//! is what opening the database changes: `finish_replay` belongs to it.
+//!
+//! The log does not tell of ephemeral columns. So until `finish_replay` nothing of them is looked after: what they have may come
+//! from elsewhere, between the records, and go again. (A strong reference to a row that goes without is never ephemeral: see
+//! `DatabaseSchema::parse`.)
+//!
+//! Where a row belongs in a large table is not in any cache: `prefetch_row` some rows before it is asked for.
 
 use super::Database;
 use super::settle::nth_cell;
+use crate::changes::Changes;
 use crate::error::Error;
 use crate::history::{CommitId, Entry, Fate};
+use crate::reference::Plan;
 use crate::row::{self, RowId};
 use crate::schema::TableId;
 use crate::uuid::Uuid;
+use std::sync::Arc;
 
 /// What a record of the log says of a row.
 #[derive(Debug, Clone, Copy)]
@@ -20,25 +30,80 @@ pub enum ReplayedRow<'a> {
     Cells(&'a [u8]),
 }
 
-/// Why a row cannot be replayed.
+/// Why a row or a record cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayError {
     /// There is no such table, or no such row to delete.
     NoSuchRow,
+    /// No transaction may leave this behind.
+    Violation(Error),
     /// No memory.
     Memory(Error),
+}
+
+impl From<ReplayError> for Error {
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::NoSuchRow => Self::internal("a row is missing"),
+            ReplayError::Violation(error) | ReplayError::Memory(error) => error,
+        }
+    }
 }
 
 impl Database {
     /// Starts to fill the database, which is empty.
     pub fn begin_replay(&mut self) {
         self.scratch.entries.clear();
-        self.tables.iter_mut().for_each(crate::table::Table::grow);
+        self.set_plans(Plan::lasting(&self.schema));
+    }
+
+    fn set_plans(&mut self, plans: Vec<Plan>) {
+        for (table, plan) in self.tables.iter_mut().zip(plans) {
+            table.plan = plan;
+        }
+    }
+
+    /// Tells how many rows a table may have in the end.
+    pub fn expect_rows(&mut self, table: TableId, rows: usize) {
+        if let Some(table) = self.tables.get_mut(table.index()) {
+            table.expect(&mut self.records, rows);
+        }
+    }
+
+    /// Starts loading what [`Self::row_by_uuid`] and [`Self::apply_replayed`] look at first.
+    #[inline]
+    pub fn prefetch_row(&self, table: TableId, uuid: &Uuid) {
+        if let Some(table) = self.tables.get(table.index()) {
+            table.prefetch(uuid);
+        }
     }
 
     /// Starts one commit.
     pub fn begin_replayed_commit(&mut self) {
         debug_assert!(self.scratch.entries.is_empty());
+    }
+
+    /// Inserts a row with these cells unless it is there: then it stays as it is. Returns whether it was new.
+    pub fn insert_replayed(
+        &mut self,
+        table: TableId,
+        uuid: &Uuid,
+        cells: &[u8],
+    ) -> Result<bool, ReplayError> {
+        let version = self.history.last().0 + 1;
+        let Self { schema, tables, records, scratch, .. } = self;
+        let (Some(this), Some(schema)) = (tables.get_mut(table.index()), schema.table(table)) else {
+            return Err(ReplayError::NoSuchRow);
+        };
+        if this.find(uuid).is_some() {
+            return Ok(false);
+        }
+        row::start(&mut scratch.row, *uuid, version);
+        let record = records.store_parts(&scratch.row, cells);
+        let record = record.ok_or_else(|| ReplayError::Memory(crate::index::no_memory()))?;
+        let row = this.insert(schema, records, record).map_err(ReplayError::Memory)?;
+        scratch.entries.push(Entry { old: None, row, table, fate: Fate::Inserted });
+        Ok(true)
     }
 
     /// Inserts, replaces or deletes a row.
@@ -48,66 +113,91 @@ impl Database {
         uuid: &Uuid,
         row: ReplayedRow<'_>,
     ) -> Result<(), ReplayError> {
+        if let ReplayedRow::Cells(cells) = row
+            && self.insert_replayed(table, uuid, cells)?
+        {
+            return Ok(());
+        }
         let version = self.history.last().0 + 1;
         let Self { schema, tables, records, scratch, .. } = self;
         let (Some(this), Some(schema)) = (tables.get_mut(table.index()), schema.table(table)) else {
             return Err(ReplayError::NoSuchRow);
         };
-        let known = this.find(uuid);
-        let record = match row {
+        let known = this.find(uuid).ok_or(ReplayError::NoSuchRow)?;
+        match row {
             ReplayedRow::Delete => {
-                let row = known.ok_or(ReplayError::NoSuchRow)?;
-                let old = this.take(schema, records, row).ok_or(ReplayError::NoSuchRow)?;
-                scratch.note_replaced(records, table, row, version, old, Fate::Deleted);
-                return Ok(());
+                let old = this.take(schema, records, known).ok_or(ReplayError::NoSuchRow)?;
+                scratch.note_replaced(records, table, known, version, old, Fate::Deleted);
             }
             ReplayedRow::Cells(cells) => {
                 row::start(&mut scratch.row, *uuid, version);
-                records.store_parts(&scratch.row, cells)
-            }
-        };
-        let record = record.ok_or_else(|| ReplayError::Memory(crate::index::no_memory()))?;
-        match known {
-            Some(row) => {
-                if let Some(old) = this.replace(schema, records, row, record) {
-                    scratch.note_replaced(records, table, row, version, old, Fate::Changed);
+                let record = records.store_parts(&scratch.row, cells);
+                let record = record.ok_or_else(|| ReplayError::Memory(crate::index::no_memory()))?;
+                if let Some(old) = this.replace(schema, records, known, record) {
+                    scratch.note_replaced(records, table, known, version, old, Fate::Changed);
                 }
-            }
-            None => {
-                let row = this.insert(schema, records, record).map_err(ReplayError::Memory)?;
-                scratch.entries.push(Entry { old: None, row, table, fate: Fate::Inserted });
             }
         }
         Ok(())
     }
 
+    /// Forgets of the rows that were applied since so many were noted those with which nothing can be wrong. Returns how many are
+    /// noted now. The commit can no longer be undone, and history must not tell of it.
+    pub fn forget_replayed(&mut self, noted: usize) -> usize {
+        let Self { schema, tables, records, scratch, .. } = self;
+        let mut kept = noted;
+        for place in noted..scratch.entries.len() {
+            let Some(entry) = scratch.entries.get_mut(place) else { break };
+            let table = tables.get_mut(entry.table.index()).zip(schema.table(entry.table));
+            let Some((table, table_schema)) = table else { continue };
+            if !table.plan.is_plain || table.len() > table_schema.max_rows as usize {
+                scratch.entries.swap(kept, place);
+                kept += 1;
+                continue;
+            }
+            if let Some(old) = entry.old.take() {
+                records.free(old);
+            }
+            if table.record(entry.row).is_none() {
+                table.release(entry.row);
+            }
+        }
+        scratch.entries.truncate(kept);
+        kept
+    }
+
+    /// Does with the rows of a commit what the end of a transaction does: references are counted, rows that nothing refers to go,
+    /// limits and indexes hold. Undoes the commit if it may not be.
+    pub fn settle_replayed_commit(&mut self) -> Result<(), ReplayError> {
+        let schema = Arc::clone(&self.schema);
+        let mut changes = Changes::new(self, &schema);
+        let settled = changes.settle().map_err(|error| {
+            changes.abort();
+            if error.is_resources_exhausted() {
+                ReplayError::Memory(error)
+            } else {
+                ReplayError::Violation(error)
+            }
+        });
+        self.scratch.touched.clear();
+        settled
+    }
+
+    /// As [`crate::history::History::excuse_last`].
+    pub(crate) fn excuse_last_commit(&mut self) {
+        self.history.excuse_last();
+    }
+
     /// Ends a commit. Without `history` it is the point from which history counts: what was before is not kept.
     pub fn end_replayed_commit(&mut self, transaction_id: Uuid, history: bool) -> CommitId {
         let mut entries = std::mem::take(&mut self.scratch.entries);
-        entries.retain(|entry| {
-            let table = self.tables.get_mut(entry.table.index());
-            let is_gone = entry.old.is_none() && table.is_some_and(|table| table.record(entry.row).is_none());
-            if is_gone && let Some(table) = self.tables.get_mut(entry.table.index()) {
-                table.release(entry.row);
-            }
-            !is_gone
-        });
-        for entry in &mut entries {
-            let exists =
-                self.tables.get(entry.table.index()).is_some_and(|table| table.record(entry.row).is_some());
-            entry.fate = Fate::of(entry.old.is_some(), exists);
-        }
         let commit = self.history.add(&mut entries, None);
         self.history.set_transaction_id(commit, transaction_id);
         if history {
             self.trim_history();
         } else {
-            let tables = &mut self.tables;
-            self.history.clear(&mut self.records, |table, row| {
-                if let Some(table) = tables.get_mut(table.index()) {
-                    table.release(row);
-                }
-            });
+            let (history, records, release) = self.history_parts();
+            history.clear(records, release);
             if entries.capacity() > 1024 {
                 entries = Vec::new();
             }
@@ -116,39 +206,32 @@ impl Database {
         commit
     }
 
-    /// Counts references and fills the declared indexes; rows that nothing refers to go if they must. As the stock server
-    /// does when it reads, this takes rows as they are, even if they contradict each other. An error when there is no memory.
-    pub fn finish_replay(&mut self) -> Result<(), Error> {
+    /// All has been replayed: from now on ephemeral columns are looked after, too. Within a commit of its own, as weak references go
+    /// from them that lead nowhere; returns whether there were any. An error when there is no memory.
+    pub fn finish_replay(&mut self) -> Result<bool, Error> {
         for table in &mut self.tables {
             table.fit(&mut self.records);
         }
-        self.count_references();
-        self.drop_unreferenced();
-        self.list_weak_references()?;
-        let schema = std::sync::Arc::clone(&self.schema);
-        for (id, table_schema) in schema.tables() {
-            let Self { tables, records, .. } = self;
-            let Some(table) = tables.get_mut(id.index()) else { continue };
-            if table_schema.indexes.is_empty() {
-                continue;
-            }
-            for row in (0..table.capacity()).map(RowId) {
-                if table.record(row).is_some() {
-                    // A duplicate stays beside its index.
-                    table.settle_unique(table_schema, records, row)?;
-                }
-            }
+        let schema = Arc::clone(&self.schema);
+        self.set_plans(Plan::of(&schema));
+        let dangling = self.note_ephemeral_references();
+        let mut changes = Changes::new(self, &schema);
+        for (table, row) in dangling {
+            changes.remove_dangling_of_row(table, row)?;
         }
-        Ok(())
+        changes.finish();
+        self.scratch.touched.clear();
+        Ok(!self.scratch.entries.is_empty())
     }
 
-    fn count_references(&mut self) {
-        let schema = std::sync::Arc::clone(&self.schema);
-        for (id, table_schema) in schema.tables() {
-            let Some(referrings) = self.tables.get(id.index()).map(|table| table.plan.strong.clone()) else {
-                continue;
-            };
-            if referrings.is_empty() {
+    /// Counts the strong references of ephemeral columns and lists the weak ones. Returns the rows with weak ones that lead
+    /// nowhere.
+    fn note_ephemeral_references(&mut self) -> Vec<(TableId, RowId)> {
+        let schema = Arc::clone(&self.schema);
+        let mut dangling = Vec::new();
+        let mut references = Vec::new();
+        for ((id, table_schema), plan) in schema.tables().zip(Plan::ephemeral(&schema)) {
+            if plan.strong.is_empty() && plan.weak.is_empty() {
                 continue;
             }
             for row in (0..self.row_capacity(id)).map(RowId) {
@@ -156,114 +239,32 @@ impl Database {
                     continue;
                 };
                 let this = row::uuid_of(bytes);
-                let mut references = Vec::new();
-                for referring in &referrings {
-                    let cell = nth_cell(table_schema, row::cells_of(bytes), referring);
-                    referring.each(table_schema, cell, |table, uuid| references.push((table, uuid)));
-                }
-                for (target, uuid) in references {
-                    if uuid == this {
-                        continue;
-                    }
-                    let Some(table) = self.tables.get_mut(target.index()) else { continue };
-                    // COMPAT: what is not in the log (an ephemeral column that must refer to something) leads nowhere, and
-                    // is no reason not to open it.
-                    if let Some(row) = table.find(&uuid) {
-                        table.adjust_count(row, 1);
+                for (referrings, is_weak) in [(&plan.strong, false), (&plan.weak, true)] {
+                    for referring in referrings {
+                        let cell = nth_cell(table_schema, row::cells_of(bytes), referring);
+                        referring.each(table_schema, cell, |table, uuid| {
+                            references.push((table, uuid, is_weak));
+                        });
                     }
                 }
-            }
-        }
-    }
-
-    /// Rows of tables that are not root, with all that only they refer to.
-    fn drop_unreferenced(&mut self) {
-        let schema = std::sync::Arc::clone(&self.schema);
-        let mut gone = Vec::new();
-        for (id, table_schema) in schema.tables().filter(|(_, table)| !table.is_root) {
-            let _ = table_schema;
-            let Some(table) = self.tables.get(id.index()) else { continue };
-            let rows = (0..table.capacity()).map(RowId);
-            let rows = rows.filter(|row| table.record(*row).is_some() && !table.counts.contains_key(row));
-            gone.extend(rows.map(|row| (id, row)));
-        }
-        while let Some((id, row)) = gone.pop() {
-            let Some(table_schema) = schema.table(id) else { continue };
-            let Some(table) = self.tables.get_mut(id.index()) else { continue };
-            // Its id is not given to another: history may tell of the row.
-            let Some(record) = table.take(table_schema, &mut self.records, row) else { continue };
-            let this = row::uuid_of(record.bytes());
-            let mut references = Vec::new();
-            for referring in &table.plan.strong {
-                let cell = nth_cell(table_schema, row::cells_of(record.bytes()), referring);
-                referring.each(table_schema, cell, |table, uuid| references.push((table, uuid)));
-            }
-            self.records.free(record);
-            for (target, uuid) in references {
-                if uuid != this
-                    && let Some(table) = self.tables.get_mut(target.index())
-                    && let Some(row) = table.find(&uuid)
-                    && table.adjust_count(row, -1) == 0
-                    && schema.table(target).is_some_and(|table| !table.is_root)
-                {
-                    gone.push((target, row));
-                }
-            }
-        }
-    }
-
-    /// Lists the weak references; those to rows that do not exist are removed from their columns.
-    fn list_weak_references(&mut self) -> Result<(), Error> {
-        let schema = std::sync::Arc::clone(&self.schema);
-        for (id, table_schema) in schema.tables() {
-            let Some(referrings) = self.tables.get(id.index()).map(|table| table.plan.weak.clone()) else {
-                continue;
-            };
-            if referrings.is_empty() {
-                continue;
-            }
-            for row in (0..self.row_capacity(id)).map(RowId) {
-                let mut is_dangling = false;
-                let Some(bytes) = self.tables.get(id.index()).and_then(|table| table.bytes(row)) else {
-                    continue;
-                };
-                let mut references = Vec::new();
-                for referring in &referrings {
-                    let cell = nth_cell(table_schema, row::cells_of(bytes), referring);
-                    referring.each(table_schema, cell, |table, uuid| references.push((table, uuid)));
-                }
-                for (target, uuid) in references {
+                for (target, uuid, is_weak) in references.drain(..) {
                     let Some(table) = self.tables.get_mut(target.index()) else { continue };
                     match table.find(&uuid) {
-                        Some(target) => table.sources.entry(target).or_default().rows.push((id, row)),
-                        None => is_dangling = true,
+                        Some(target) if is_weak => {
+                            table.sources.entry(target).or_default().rows.push((id, row));
+                        }
+                        None if is_weak => dangling.push((id, row)),
+                        Some(target) if uuid != this => {
+                            table.adjust_count(target, 1);
+                        }
+                        // COMPAT: what is not in the log (an ephemeral column that must refer to something) leads nowhere,
+                        // and is no reason not to open it.
+                        _ => {}
                     }
-                }
-                if is_dangling {
-                    self.prune_replayed(id, row)?;
                 }
             }
         }
-        Ok(())
-    }
-
-    fn prune_replayed(&mut self, table: TableId, row: RowId) -> Result<(), Error> {
-        let schema = std::sync::Arc::clone(&self.schema);
-        let (Some(this), Some(table_schema)) = (self.tables.get(table.index()), schema.table(table)) else {
-            return Ok(());
-        };
-        let Some(bytes) = this.bytes(row) else { return Ok(()) };
-        let pruned =
-            crate::transaction::without_dangling(&self.tables, &schema, table, bytes, |_| true, true)?;
-        let mut whole = Vec::new();
-        row::start(&mut whole, row::uuid_of(bytes), row::version_of(bytes));
-        whole.extend_from_slice(&pruned.cells);
-        let Some(record) = self.records.store(&whole) else { return Err(crate::index::no_memory()) };
-        if let Some(this) = self.tables.get_mut(table.index())
-            && let Some(old) = this.replace(table_schema, &mut self.records, row, record)
-        {
-            self.records.free(old);
-        }
-        Ok(())
+        dangling.dedup();
+        dangling
     }
 }

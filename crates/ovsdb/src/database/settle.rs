@@ -8,16 +8,19 @@ use crate::reference::{Referring, Sources};
 use crate::row::{self, RowId};
 use crate::schema::{DatabaseSchema, TableId, TableSchema};
 use crate::table::Table;
+use crate::uuid::Uuid;
 
 impl Database {
     /// Brings the lists of weak references up to date with these changes.
     pub(crate) fn note_weak_references(&mut self, entries: &[Entry]) {
         let schema = std::sync::Arc::clone(&self.schema);
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
         for entry in entries {
             let is_referring =
                 self.tables.get(entry.table.index()).is_some_and(|table| !table.plan.weak.is_empty());
             if is_referring && let Some(table) = schema.table(entry.table) {
-                self.note_weak_references_of(&schema, table, entry);
+                self.changed_weak_references(table, entry, &mut gone, &mut come);
+                self.list_weak_references(&schema, entry, &mut gone, &mut come);
             }
         }
         for entry in entries {
@@ -30,31 +33,41 @@ impl Database {
         }
     }
 
-    fn note_weak_references_of(
-        &mut self,
-        schema: &DatabaseSchema,
-        table_schema: &TableSchema,
+    /// Appends the weak references of a row that are gone, and those that have come.
+    fn changed_weak_references(
+        &self,
+        schema: &TableSchema,
         entry: &Entry,
+        gone: &mut Vec<(TableId, Uuid)>,
+        come: &mut Vec<(TableId, Uuid)>,
     ) {
         let Some(table) = self.tables.get(entry.table.index()) else { return };
         let old = entry.old.as_ref().map(|record| row::cells_of(record.bytes()));
         let new = table.bytes(entry.row).map(row::cells_of);
-        let mut gone = Vec::new();
-        let mut come = Vec::new();
         for referring in &table.plan.weak {
-            let cell = |cells: Option<&'_ [u8]>| {
-                cells.map(|cells| nth_cell(table_schema, cells, referring).to_vec())
-            };
-            let (removed, added) = match (cell(old), cell(new)) {
-                (Some(old), Some(new)) => referring.difference(table_schema, &old, &new),
-                (Some(old), None) => (referring.list(table_schema, &old), Vec::new()),
-                (None, Some(new)) => (Vec::new(), referring.list(table_schema, &new)),
-                (None, None) => continue,
-            };
-            gone.extend(removed);
-            come.extend(added);
+            let cell = |cells| nth_cell(schema, cells, referring);
+            match (old.map(cell), new.map(cell)) {
+                (Some(old), Some(new)) => {
+                    let (removed, added) = referring.difference(schema, old, new);
+                    gone.extend(removed);
+                    come.extend(added);
+                }
+                (Some(old), None) => referring.each(schema, old, |table, uuid| gone.push((table, uuid))),
+                (None, Some(new)) => referring.each(schema, new, |table, uuid| come.push((table, uuid))),
+                (None, None) => {}
+            }
         }
-        for (target, uuid) in gone {
+    }
+
+    /// Brings the lists up to date with what is gone and what has come in one row; takes both.
+    fn list_weak_references(
+        &mut self,
+        schema: &DatabaseSchema,
+        entry: &Entry,
+        gone: &mut Vec<(TableId, Uuid)>,
+        come: &mut Vec<(TableId, Uuid)>,
+    ) {
+        for (target, uuid) in gone.drain(..) {
             if let Some(table) = self.tables.get_mut(target.index())
                 && let Some(row) = table.find(&uuid)
                 && let Some(sources) = table.sources.get_mut(&row)
@@ -65,7 +78,7 @@ impl Database {
                 }
             }
         }
-        for (target, uuid) in come {
+        for (target, uuid) in come.drain(..) {
             if let Some(table) = self.tables.get_mut(target.index())
                 && let Some(row) = table.find(&uuid)
             {

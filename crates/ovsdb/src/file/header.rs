@@ -1,5 +1,7 @@
 //! The line before each record: `OVSDB JSON <length> <sha1>`.
 
+use crate::hexadecimal;
+
 /// What every record of a standalone database starts with.
 pub(super) const MAGIC: &[u8] = b"OVSDB JSON ";
 /// What every record of a clustered database starts with.
@@ -32,13 +34,13 @@ impl Header {
             let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
             length = length.checked_mul(10)?.checked_add(digit)?;
         }
-        let hexadecimal: &[u8; 40] = rest.get(1..)?.try_into().ok()?;
+        let digits: &[u8; 40] = rest.get(1..)?.try_into().ok()?;
         let mut checksum = [0; 20];
         let mut wrong = 0;
-        for (byte, [high, low]) in checksum.iter_mut().zip(hexadecimal.as_chunks::<2>().0) {
-            let (high, low) = (NIBBLES[usize::from(*high)], NIBBLES[usize::from(*low)]);
-            *byte = high << 4 | low & 15;
-            wrong |= high | low;
+        for (byte, [high, low]) in checksum.iter_mut().zip(digits.as_chunks::<2>().0) {
+            let (value, doubt) = hexadecimal::pair(*high, *low);
+            *byte = value;
+            wrong |= doubt;
         }
         (length > 0 && wrong < 16).then_some(Self { length, checksum })
     }
@@ -52,26 +54,13 @@ impl Header {
             out.insert(start, b'0');
         }
         out.push(b' ');
-        hexadecimal(&self.checksum, out);
+        write_checksum(&self.checksum, out);
         out.push(b'\n');
     }
 }
 
-/// The value of each hexadecimal digit; of anything else 255. A table, because a guess which kind a digit is goes wrong
-/// every third time.
-const NIBBLES: [u8; 256] = {
-    let mut nibbles = [u8::MAX; 256];
-    let mut value = 0;
-    while value < 16 {
-        nibbles[b"0123456789abcdef"[value] as usize] = value as u8;
-        nibbles[b"0123456789ABCDEF"[value] as usize] = value as u8;
-        value += 1;
-    }
-    nibbles
-};
-
 /// Appends the 40 digits of a checksum.
-pub(super) fn hexadecimal(checksum: &Checksum, out: &mut Vec<u8>) {
+pub(super) fn write_checksum(checksum: &Checksum, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in checksum {
         out.extend([usize::from(byte >> 4), usize::from(byte & 15)].map(|digit| DIGITS[digit]));

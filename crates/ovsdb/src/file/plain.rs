@@ -4,7 +4,11 @@
 //! what it says, so nobody checks the text before or after; at anything else it gives up, and the general way, which
 //! knows all notations and all complaints, begins again.
 
-use wire::json::{DEPTH_MAX, Scanner, Value};
+use crate::uuid::Uuid;
+use wire::json::{DEPTH_MAX, Scanner, Value, special};
+
+/// Characters of a UUID.
+const UUID_LENGTH: usize = 36;
 
 /// A place in the text of a record.
 pub(super) struct Plain<'a, 's> {
@@ -30,11 +34,34 @@ impl<'a, 's> Plain<'a, 's> {
         Some(())
     }
 
+    /// Takes exactly this byte.
+    #[inline]
+    pub(super) fn take_byte(&mut self, expected: u8) -> Option<()> {
+        let (first, rest) = self.rest.split_first()?;
+        if *first != expected {
+            return None;
+        }
+        self.rest = rest;
+        Some(())
+    }
+
     /// Whether the rest has these bytes somewhere. Quotation marks in strings are escaped: a member of an object is found only
     /// where it is one.
     #[cold]
     pub(super) fn contains(&self, wanted: &[u8]) -> bool {
         self.rest.windows(wanted.len()).any(|window| window == wanted)
+    }
+
+    /// Where this is, for [`Self::go_back`].
+    #[inline]
+    pub(super) fn place(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Goes back to where it was.
+    #[inline]
+    pub(super) fn go_back(&mut self, place: &'a [u8]) {
+        self.rest = place;
     }
 
     /// Bytes that are left.
@@ -69,6 +96,64 @@ impl<'a, 's> Plain<'a, 's> {
         Some(name)
     }
 
+    /// Takes this name of a member, which is without quotes and backslashes, with its colon.
+    #[inline]
+    pub(super) fn take_name(&mut self, name: &str) -> Option<()> {
+        let [b'"', rest @ ..] = self.rest else { return None };
+        let (found, rest) = rest.split_at_checked(name.len())?;
+        let [b'"', b':', rest @ ..] = rest else { return None };
+        if found != name.as_bytes() {
+            return None;
+        }
+        self.rest = rest;
+        Some(())
+    }
+
+    /// Takes the name of a member that is a UUID, with its colon.
+    #[inline]
+    pub(super) fn uuid_name(&mut self) -> Option<Uuid> {
+        let [b'"', text @ ..] = self.rest else { return None };
+        let (uuid, rest) = text.split_at_checked(UUID_LENGTH)?;
+        let [b'"', b':', rest @ ..] = rest else { return None };
+        self.rest = rest;
+        Uuid::parse_bytes(uuid)
+    }
+
+    /// Whether a null is next.
+    #[inline]
+    pub(super) fn is_null(&self) -> bool {
+        self.rest.starts_with(b"null")
+    }
+
+    /// Takes a string without escapes: what is between its quotes.
+    #[inline]
+    pub(super) fn string(&mut self) -> Option<&'a [u8]> {
+        let [b'"', text @ ..] = self.rest else { return None };
+        let (string, rest) = text.split_at_checked(special(text)?)?;
+        let [b'"', rest @ ..] = rest else { return None };
+        self.rest = rest;
+        Some(string)
+    }
+
+    /// Takes an integer of at most 18 digits.
+    #[inline]
+    pub(super) fn integer(&mut self) -> Option<i64> {
+        let digits = match self.rest {
+            [b'-', digits @ ..] => digits,
+            digits => digits,
+        };
+        let (mut value, mut count) = (0_i64, 0);
+        while let Some(digit @ b'0'..=b'9') = digits.get(count) {
+            value = value.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'));
+            count += 1;
+        }
+        let is_plain = if digits.first() == Some(&b'0') { count == 1 } else { (1..=18).contains(&count) };
+        let is_negative = digits.len() != self.rest.len();
+        // A fraction or exponent would show as something else than the end of a member or element.
+        self.rest = digits.get(count..).filter(|_| is_plain)?;
+        Some(if is_negative { -value } else { value })
+    }
+
     #[inline]
     fn split(&mut self, length: usize) -> Option<Value<'a>> {
         let (value, rest) = self.rest.split_at_checked(length)?;
@@ -81,7 +166,7 @@ impl<'a, 's> Plain<'a, 's> {
     pub(super) fn value(&mut self) -> Option<Value<'a>> {
         match self.rest {
             [b'"', text @ ..] => {
-                let end = text.iter().position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\'))?;
+                let end = special(text)?;
                 if text.get(end) != Some(&b'"') {
                     return None;
                 }

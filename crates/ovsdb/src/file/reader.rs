@@ -4,7 +4,7 @@
 //! against its SHA-1 first and then read again piece by piece: the caller takes tokens and values off the front
 //! ([`Reader::token`], [`Reader::value`]), and no more than one value is ever in memory.
 
-use super::header::{CLUSTER_MAGIC, Checksum, Header, LENGTH_MAX, MAGIC, hexadecimal};
+use super::header::{CLUSTER_MAGIC, Checksum, Header, LENGTH_MAX, MAGIC, write_checksum};
 use crate::error::Error;
 use journal::File;
 use sha1::{Digest, Sha1};
@@ -13,6 +13,9 @@ use wire::json::{DEPTH_MAX, Kind, Scanner, validate};
 
 /// Size of the buffer: records up to this are read at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
+
+/// So much is read at a time: what was read is still near the processor when it is looked at.
+const READ_BYTES: usize = 128 << 10;
 
 /// Where a record is.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +87,11 @@ impl<F: File> Reader<F> {
         self.start + self.taken as u64
     }
 
+    /// Bytes of the file, as far as that is known.
+    pub(super) fn length(&self) -> u64 {
+        self.file.length().unwrap_or_default()
+    }
+
     /// What is next: `wanted` bytes or more, less only where the file ends.
     fn ahead(&mut self, wanted: usize) -> io::Result<&[u8]> {
         if self.filled - self.taken < wanted {
@@ -96,7 +104,8 @@ impl<F: File> Reader<F> {
             }
             while self.filled < wanted {
                 let offset = self.start + self.filled as u64;
-                let free = self.buffer.get_mut(self.filled..).unwrap_or_default();
+                let end = wanted.max(self.filled + READ_BYTES).min(self.buffer.len());
+                let free = self.buffer.get_mut(self.filled..end).unwrap_or_default();
                 match self.file.read_at(free, offset) {
                     Ok(0) => break,
                     Ok(bytes) => self.filled += bytes,
@@ -228,7 +237,7 @@ impl<F: File> Reader<F> {
     fn wrong_checksum(&self, record: &Record, found: &Checksum) -> Error {
         let text = |checksum: &Checksum| {
             let mut digits = Vec::with_capacity(40);
-            hexadecimal(checksum, &mut digits);
+            write_checksum(checksum, &mut digits);
             String::from_utf8_lossy(&digits).into_owned()
         };
         let Record { length, body, checksum, .. } = record;

@@ -1,16 +1,17 @@
-//! Ids of transactions that mean the same before and after a restart, though no record names its own.
+//! Ids of transactions that mean the same before and after a restart, though no record of the log names its own.
 //!
 //! ```text
 //! 12 bytes   chain: SHA-1 of the chain before it and of the record's SHA-1, cut; of the schema record: of zeros and that
-//!  4 bytes   0 for the state right after the record; else a tag of a state that differs from it in ephemeral columns only
+//!  4 bytes   tag: which values the ephemeral columns have; 0 where nobody knows, or there are no such columns
 //! ```
 //!
 //! Whoever reads the records finds the chain. A record that is equal to another gets another id, because its predecessor
 //! differs. Compaction forgets the records, so the comment of the snapshot carries the chain ([`comment`]).
 //!
-//! The tag is made from the time, so that a tag of before a restart does not come again after it. Opening a log gives
-//! the database a tagged id at once: ephemeral columns have been reset then, and a client that was told the id without a
-//! tag before the restart is not up to date in them.
+//! A commit that leaves ephemeral columns alone keeps the tag of its predecessor; one that changes them gets a new one, and so
+//! does opening the log, which resets them. The tag is made from the id before, the change and the time: none comes again with another
+//! meaning, not after a restart, nor where a commit was undone. Chain and tag together thus name one state exactly: whoever knows what the chain stands for (the log)
+//! and what the tag stands for (the file beside it, [`super::ephemeral`]) knows all that a client knew.
 
 use crate::uuid::Uuid;
 use sha1::{Digest, Sha1};
@@ -19,46 +20,53 @@ const CHAIN_BYTES: usize = 12;
 const OPENING: &str = " (transaction ";
 const CLOSING: &str = ")";
 
-/// The id after the next record, whose SHA-1 is given.
+/// The id after the next record, whose SHA-1 is given, if it leaves ephemeral columns alone.
 pub fn successor(previous: Uuid, checksum: &[u8; 20]) -> Uuid {
     let mut hash = Sha1::new();
     hash.update(previous.0.get(..CHAIN_BYTES).unwrap_or_default());
     hash.update(checksum);
     let digest = hash.finalize();
-    let mut id = Uuid::zero();
+    let mut id = previous;
     for (to, from) in id.0.iter_mut().zip(digest).take(CHAIN_BYTES) {
         *to = from;
     }
     id
 }
 
-/// The id after a commit at this time that left no record, or after opening the log.
-pub fn unlogged(previous: Uuid, now_ms: u64) -> Uuid {
+/// The id after a change of ephemeral columns at this time.
+pub fn tagged(previous: Uuid, change: &[u8], now_ms: u64) -> Uuid {
     let mut hash = Sha1::new();
     hash.update(previous.0);
     hash.update(now_ms.to_le_bytes());
+    hash.update(change);
     let digest = hash.finalize();
     let mut id = previous;
     for (to, from) in id.0.iter_mut().skip(CHAIN_BYTES).zip(digest) {
         *to = from;
     }
-    // Never the tag of the record itself.
-    if is_logged(id) {
+    if !is_tagged(id) {
         id.0[CHAIN_BYTES] = 1;
     }
     id
 }
 
-/// The id of the state right after the last record that `id` includes.
+/// The id without its tag: what the log alone knows of it.
 pub fn logged(id: Uuid) -> Uuid {
-    let mut id = id;
-    id.0.iter_mut().skip(CHAIN_BYTES).for_each(|byte| *byte = 0);
+    with_tag_of(id, Uuid::zero())
+}
+
+/// The chain of one id with the tag of another.
+pub fn with_tag_of(chain: Uuid, tag: Uuid) -> Uuid {
+    let mut id = chain;
+    for (to, from) in id.0.iter_mut().zip(tag.0).skip(CHAIN_BYTES) {
+        *to = from;
+    }
     id
 }
 
-/// Whether it is the id of a state right after a record.
-pub fn is_logged(id: Uuid) -> bool {
-    logged(id) == id
+/// Whether it says which values ephemeral columns have.
+pub fn is_tagged(id: Uuid) -> bool {
+    logged(id) != id
 }
 
 /// The comment of a snapshot of the state `id`.
@@ -70,7 +78,7 @@ pub fn comment(words: &str, id: Uuid) -> String {
 pub fn of_comment(comment: &str) -> Option<Uuid> {
     let rest = comment.strip_suffix(CLOSING)?;
     let place = rest.rfind(OPENING)?;
-    Uuid::parse(rest.get(place + OPENING.len()..)?).filter(|id| is_logged(*id))
+    Uuid::parse(rest.get(place + OPENING.len()..)?).filter(|id| !is_tagged(*id))
 }
 
 #[cfg(test)]
@@ -82,24 +90,27 @@ mod tests {
         let first = successor(Uuid::zero(), &[7; 20]);
         let second = successor(first, &[7; 20]);
         assert_ne!(first, second);
-        assert!(is_logged(first) && is_logged(second));
+        assert!(!is_tagged(first) && !is_tagged(second));
     }
 
     #[test]
-    fn what_leaves_no_record_does_not_change_the_chain() {
+    fn chain_and_tag_change_apart() {
         let id = successor(Uuid::zero(), &[7; 20]);
-        let tagged = unlogged(id, 5);
-        assert!(!is_logged(tagged));
-        assert_ne!(unlogged(tagged, 5), tagged);
-        assert_ne!(unlogged(id, 6), tagged);
-        assert_eq!(logged(unlogged(tagged, 5)), id);
-        assert_eq!(successor(tagged, &[8; 20]), successor(id, &[8; 20]));
+        let one = tagged(id, b"x", 5);
+        assert!(is_tagged(one));
+        assert_ne!(tagged(one, b"x", 5), one);
+        assert_ne!(tagged(id, b"x", 6), one);
+        assert_ne!(tagged(id, b"y", 5), one);
+        assert_eq!(logged(tagged(one, b"x", 5)), id);
+        let next = successor(one, &[8; 20]);
+        assert_eq!(logged(next), successor(id, &[8; 20]));
+        assert_eq!(with_tag_of(id, next), one);
     }
 
     #[test]
     fn a_comment_carries_an_id() {
         let id = successor(Uuid::zero(), &[7; 20]);
-        let text = comment("compacting database online", unlogged(id, 9));
+        let text = comment("compacting database online", tagged(id, b"x", 9));
         assert_eq!(of_comment(&text), Some(id));
         for other in ["", ")", "compacted by ovsdb-tool 3.1.0", " (transaction )", " (transaction \u{e9})"] {
             assert_eq!(of_comment(other), None, "{other}");

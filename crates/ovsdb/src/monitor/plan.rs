@@ -125,10 +125,15 @@ impl TablePlan {
         }
     }
 
-    /// Whether an ephemeral column is shown.
+    /// Whether an ephemeral column is shown, or decides which rows are.
     pub fn shows_ephemeral(&self, schema: &TableSchema) -> bool {
         let mut columns = self.columns.iter().zip(schema.columns());
-        columns.any(|(plan, (_, column))| plan.select.is_some() && column.ephemeral)
+        columns.any(|(plan, (_, column))| plan.counts() && column.ephemeral)
+    }
+
+    /// Whether `_version` is shown, or decides which rows are.
+    pub fn shows_versions(&self) -> bool {
+        self.version.is_some() || self.version_counts
     }
 
     fn write_key(&self, key: &mut Vec<u8>) -> Option<()> {

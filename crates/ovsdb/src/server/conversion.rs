@@ -4,7 +4,7 @@
 use super::laggards::Laggards;
 use super::{Log, Now, Server, SessionId};
 use crate::cell;
-use crate::database::{Database, Options, ReplayError, ReplayedRow};
+use crate::database::{Database, Options, ReplayedRow};
 use crate::error::Error;
 use crate::row::Row;
 use crate::schema::{ColumnRef, DatabaseSchema, TableSchema};
@@ -70,14 +70,15 @@ fn convert(old: &Database, schema: DatabaseSchema, options: Options) -> Result<D
         for row in old.rows(old_id) {
             cells.clear();
             convert_row(row, old_table, table, &mut cells)?;
-            new.apply_replayed(id, &row.uuid(), ReplayedRow::Cells(&cells)).map_err(|error| match error {
-                ReplayError::Memory(error) => error,
-                ReplayError::NoSuchRow => Error::internal("a table is missing"),
-            })?;
+            new.apply_replayed(id, &row.uuid(), ReplayedRow::Cells(&cells))?;
         }
     }
+    new.settle_replayed_commit()?;
     new.end_replayed_commit(Uuid::zero(), false);
-    new.finish_replay()?;
+    new.begin_replayed_commit();
+    if new.finish_replay()? {
+        new.end_replayed_commit(Uuid::zero(), false);
+    }
     Ok(new)
 }
 

@@ -11,6 +11,18 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct Locks {
     /// Who wants a lock; the first one owns it. No queue is empty.
     queues: BTreeMap<Box<str>, VecDeque<Claim>>,
+    changes: u64,
+}
+
+/// The locks that a session has asked for, by what has become of that.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Claims {
+    /// It owns them.
+    pub held: Vec<String>,
+    /// It will, some day.
+    pub waiting: Vec<String>,
+    /// It stole them and was robbed.
+    pub lost: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +34,7 @@ struct Claim {
 impl Locks {
     /// Queues for a lock that the session has no claim to; tells whether it owns it at once.
     pub fn lock(&mut self, name: &str, session: SessionId) -> bool {
+        self.changes += 1;
         let queue = self.queues.entry(name.into()).or_default();
         queue.push_back(Claim { session, stolen: false });
         queue.len() == 1
@@ -29,6 +42,7 @@ impl Locks {
 
     /// Takes a lock that the session has no claim to from whoever owns it, and tells who that was.
     pub fn steal(&mut self, name: &str, session: SessionId) -> Option<SessionId> {
+        self.changes += 1;
         let queue = self.queues.entry(name.into()).or_default();
         let victim = queue.front().copied();
         if victim.is_some_and(|victim| victim.stolen) {
@@ -41,6 +55,7 @@ impl Locks {
     /// Gives up a claim. Who is then to be told that it owns the lock: COMPAT: also an owner who knows, when somebody
     /// behind it leaves.
     pub fn unlock(&mut self, name: &str, session: SessionId) -> Option<SessionId> {
+        self.changes += 1;
         let queue = self.queues.get_mut(name)?;
         let place = queue.iter().position(|claim| claim.session == session)?;
         queue.remove(place);
@@ -55,6 +70,29 @@ impl Locks {
     #[inline]
     pub fn owns(&self, name: &str, session: SessionId) -> bool {
         self.queues.get(name).and_then(|queue| queue.front()).is_some_and(|claim| claim.session == session)
+    }
+
+    /// What has become of a session's claims to these locks.
+    pub fn claims<'a>(&self, names: impl Iterator<Item = &'a str>, session: SessionId) -> Claims {
+        let mut claims = Claims::default();
+        for name in names {
+            let place = self
+                .queues
+                .get(name)
+                .and_then(|queue| queue.iter().position(|claim| claim.session == session));
+            let list = match place {
+                Some(0) => &mut claims.held,
+                Some(_) => &mut claims.waiting,
+                None => &mut claims.lost,
+            };
+            list.push(name.to_owned());
+        }
+        claims
+    }
+
+    /// Grows whenever somebody's claim may have changed.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// How many locks somebody owns.
@@ -76,6 +114,11 @@ mod tests {
         assert_eq!(locks.steal("l", c), Some(a));
         assert!(locks.owns("l", c) && !locks.owns("l", a));
         assert_eq!(locks.steal("l", d), Some(c));
+        let claims = [a, c, d].map(|session| locks.claims(["l"].into_iter(), session));
+        let one = || vec!["l".to_owned()];
+        assert_eq!(claims[0], Claims { waiting: one(), ..Claims::default() });
+        assert_eq!(claims[1], Claims { lost: one(), ..Claims::default() });
+        assert_eq!(claims[2], Claims { held: one(), ..Claims::default() });
         assert_eq!(locks.unlock("l", c), None);
         assert_eq!(locks.unlock("l", b), Some(d));
         assert_eq!(locks.unlock("l", d), Some(a));

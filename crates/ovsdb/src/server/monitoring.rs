@@ -8,8 +8,10 @@ use crate::error::Error;
 use crate::file::transaction_id;
 use crate::history::{Change, CommitId};
 use crate::monitor::{
-    self, GroupId, Member, Notification, Select, Spec, Version, parse_condition_change, parse_requests,
+    self, GroupId, Member, Notification, Select, Spec, TablePlan, Version, parse_condition_change,
+    parse_requests,
 };
+use crate::schema::TableSchema;
 use crate::server::output::SHARED_BYTES_MIN;
 use crate::uuid::Uuid;
 use std::sync::Arc;
@@ -401,18 +403,28 @@ fn known_commit<L>(hosted: &Hosted<L>, spec: &Spec, last: Uuid) -> Option<Commit
         return None;
     }
     let database = &hosted.database;
-    let find = |id| database.find_transaction(id).filter(|commit| *commit >= database.oldest_kept());
-    let logged = Some(transaction_id::logged(last)).filter(|logged| !logged.is_zero());
-    let commit = find(last).or_else(|| logged.and_then(find))?;
-    // What ephemeral columns had before the database was opened nobody knows any more, so no difference can be told.
-    (commit >= hosted.opened || !shows_ephemeral_rows(spec, database)).then_some(commit)
+    let exactly = database.find_transaction(last);
+    if let Some(commit) = exactly.filter(|commit| *commit >= hosted.opened) {
+        return Some(commit);
+    }
+    // `_version`s are others when a database is opened again.
+    if shows_rows(spec, database, |plan, _| plan.shows_versions()) {
+        return None;
+    }
+    // Where the tag says nothing, no difference of ephemeral columns can be told.
+    let exactly = exactly.filter(|_| transaction_id::is_tagged(last));
+    exactly.or_else(|| {
+        let is_logged = !transaction_id::logged(last).is_zero();
+        let commit = database.find_logged(last).filter(|_| is_logged)?;
+        (!shows_rows(spec, database, TablePlan::shows_ephemeral)).then_some(commit)
+    })
 }
 
-/// Whether rows are shown with columns that lose what they had when the server is started again.
-fn shows_ephemeral_rows(spec: &Spec, database: &Database) -> bool {
+/// Whether rows are shown of tables of which the monitor asks for such a thing.
+fn shows_rows(spec: &Spec, database: &Database, asks: impl Fn(&TablePlan, &TableSchema) -> bool) -> bool {
     spec.tables.iter().any(|plan| {
         plan.select != Select::default()
             && database.row_count(plan.table) > 0
-            && database.schema().table(plan.table).is_some_and(|schema| plan.shows_ephemeral(schema))
+            && database.schema().table(plan.table).is_some_and(|schema| asks(plan, schema))
     })
 }

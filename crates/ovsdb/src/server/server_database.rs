@@ -70,15 +70,7 @@ impl<L: Log> Server<L> {
         let operations: Vec<_> = json::Value::of_checked(operations).elements().collect();
         let Some(id) = self.databases.find(SERVER_DATABASE) else { return Ok(()) };
         let Some(hosted) = self.databases.get_mut(id) else { return Ok(()) };
-        let context = Context {
-            owns_lock: &|_| false,
-            elapsed_ms: 0,
-            read_only: false,
-            internal: true,
-            can_wait: false,
-            role: "",
-            id: "",
-        };
+        let context = Context { internal: true, ..Context::own() };
         let mut reply = Vec::new();
         let outcome =
             transaction::execute(&mut hosted.database, &operations, &context, &mut *self.random, &mut reply);

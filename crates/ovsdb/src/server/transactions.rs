@@ -114,7 +114,9 @@ impl<L: Log> Server<L> {
     /// Otherwise it has to wait; its id and text are left empty.
     fn attempt(&mut self, attempt: Attempt<'_>, now: Now) -> Option<Wait> {
         let Attempt { session, database, params, elapsed_ms } = attempt;
-        if self.group.database.is_some_and(|other| other != database) {
+        // What the group replaced is held until it is written; a database that is nearly full needs the memory.
+        let is_full = self.databases.get(database).is_some_and(|hosted| hosted.database.is_nearly_full());
+        if self.group.database.is_some_and(|other| other != database || is_full) {
             self.flush_group();
         }
         self.scratch.reply.clear();
@@ -127,7 +129,6 @@ impl<L: Log> Server<L> {
             internal: false,
             can_wait: true,
             role: options.map_or("", |options| &options.role),
-            id: "",
         };
         let operations: Vec<Value<'_>> = params.elements().skip(1).collect();
         let outcome = transaction::execute(
@@ -295,15 +296,7 @@ impl<L: Log> Server<L> {
         else {
             return Err(Error::new("unknown database", format!("there is no database {database}")));
         };
-        let context = Context {
-            owns_lock: &|_| false,
-            elapsed_ms: 0,
-            read_only: false,
-            internal: false,
-            can_wait: false,
-            role: "",
-            id: "",
-        };
+        let context = Context::own();
         let mut reply = Vec::new();
         let outcome =
             transaction::execute(&mut hosted.database, &operations, &context, &mut *self.random, &mut reply);

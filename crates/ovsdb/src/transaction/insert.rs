@@ -27,7 +27,7 @@ impl Transaction<'_, '_> {
             None => given.unwrap_or_else(|| self.names.random()),
         };
         let names = &mut self.names;
-        let scratch = &mut self.database.scratch;
+        let scratch = &mut self.changes.database.scratch;
         scratch.parsed.read(schema, operation.need(Member::Row)?, &mut |name| names.resolve(name))?;
         let is_given = |column| scratch.parsed.cell(column).is_some();
         let breaks = |column: &crate::schema::ColumnSchema| {
@@ -38,7 +38,9 @@ impl Transaction<'_, '_> {
         {
             return Err(broken_default(schema, &is_given));
         }
-        scratch.parsed.insert_into(schema, uuid, self.version, &mut scratch.row);
+        self.check_role("row insertion into", schema)?;
+        let scratch = &mut self.changes.database.scratch;
+        scratch.parsed.insert_into(schema, uuid, self.changes.version, &mut scratch.row);
         self.insert_row(table, schema)?;
         reply.extend_from_slice(b"{\"uuid\":");
         uuid.write_json(reply);
@@ -51,7 +53,9 @@ impl Transaction<'_, '_> {
         let Some(uuid) = json.as_string().and_then(|text| Uuid::parse(&text)) else {
             return Err(Error::syntax_error(json, "bad uuid"));
         };
-        if self.database.row_by_uuid(table, &uuid).is_some() || self.find_deleted(table, uuid).is_some() {
+        if self.changes.database.row_by_uuid(table, &uuid).is_some()
+            || self.changes.find_deleted(table, uuid).is_some()
+        {
             let details = "This UUID would duplicate a UUID already present within the table or deleted within the \
                            same transaction.";
             return Err(Error::tagged_syntax_error(json, "duplicate uuid", details));

@@ -15,24 +15,26 @@ impl Transaction<'_, '_> {
         let (table, schema) = operation.table()?;
         let row_json = operation.need(Member::Row)?;
         let names = &mut self.names;
-        self.database.scratch.parsed.read(schema, row_json, &mut |name| names.resolve(name))?;
-        if let Some(name) = self.database.scratch.parsed.first_immutable(schema, row_json) {
+        self.changes.database.scratch.parsed.read(schema, row_json, &mut |name| names.resolve(name))?;
+        if let Some(name) = self.changes.database.scratch.parsed.first_immutable(schema, row_json) {
             let details = format!("Cannot update immutable column {name} in table {}.", schema.name);
             return Err(Error::tagged_syntax_error(operation.json, "constraint violation", details));
         }
         let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
+        self.check_role("modification of", schema)?;
+        self.note_shown(&condition, &[]);
         let mut count = 0;
         for row in self.candidates(table, schema, &condition) {
-            let database = &mut *self.database;
+            let database = &mut *self.changes.database;
             let Some(this) = database.tables.get(table.index()).and_then(|table| table.row(schema, row))
             else {
                 continue;
             };
-            if !condition.evaluate(this) {
+            if !condition.evaluate(self.shown.row(table, row, this)) {
                 continue;
             }
             count += 1;
-            if database.scratch.parsed.update(this, self.version, &mut database.scratch.row) {
+            if database.scratch.parsed.update(this, self.changes.version, &mut database.scratch.row) {
                 self.replace_row(table, schema, row)?;
             }
         }
@@ -49,20 +51,23 @@ impl Transaction<'_, '_> {
             .map(|json| Mutation::parse(schema, json, &mut |name| names.resolve(name)))
             .collect::<Result<_, _>>()?;
         let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
+        self.check_role("mutate operation on", schema)?;
+        self.note_shown(&condition, &[]);
         let mut count = 0;
         let mut mutated = Mutated::default();
         for row in self.candidates(table, schema, &condition) {
-            let database = &mut *self.database;
+            let database = &mut *self.changes.database;
             let Some(this) = database.tables.get(table.index()).and_then(|table| table.row(schema, row))
             else {
                 continue;
             };
-            if !condition.evaluate(this) {
+            if !condition.evaluate(self.shown.row(table, row, this)) {
                 continue;
             }
             count += 1;
-            let differs = mutated.apply(schema, this, &mutations, self.version, &mut database.scratch.row)?;
-            self.touch(table);
+            let differs =
+                mutated.apply(schema, this, &mutations, self.changes.version, &mut database.scratch.row)?;
+            self.changes.touch(table);
             if differs {
                 self.replace_row(table, schema, row)?;
             }
@@ -75,11 +80,13 @@ impl Transaction<'_, '_> {
     pub(super) fn delete(&mut self, operation: &Operation<'_, '_>, reply: &mut Vec<u8>) -> Result<(), Error> {
         let (table, schema) = operation.table()?;
         let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
+        self.check_role("row deletion from", schema)?;
+        self.note_shown(&condition, &[]);
         let mut count = 0;
         for row in self.candidates(table, schema, &condition) {
             if self.matches(table, row, &condition) {
                 count += 1;
-                self.delete_row(table, schema, row);
+                self.changes.delete_row(table, schema, row);
             }
         }
         self.put_condition(condition);

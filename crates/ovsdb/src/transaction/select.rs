@@ -18,9 +18,11 @@ impl Transaction<'_, '_> {
         let columns = columns(schema, operation.get(Member::Columns))?;
         let sort = operation.get(Member::Sort).map(|json| schema.parse_column_set(json)).transpose()?;
         let candidates = self.candidates(table, schema, &condition);
-        let database = &*self.database;
+        self.note_shown(&condition, &columns);
+        let (database, shown) = (&*self.changes.database, &self.shown);
         let mut seen = Distinct::new(&columns);
-        let rows = candidates.filter_map(|row| database.row(table, row));
+        let rows =
+            candidates.filter_map(|row| database.row(table, row).map(|this| shown.row(table, row, this)));
         let rows = rows.filter(|row| condition.evaluate(*row) && seen.is_new(*row));
         let mut writer = Writer::new(schema, &columns, reply);
         match sort.filter(|columns| !columns.is_empty()) {

@@ -40,8 +40,11 @@ impl Transaction<'_, '_> {
         }
         let mut actual: HashSet<Vec<u8>> = HashSet::new();
         let candidates = self.candidates(table, schema, &condition);
+        self.note_shown(&condition, &columns);
         let mut is_equal = true;
-        for row in candidates.filter_map(|row| self.database.row(table, row)) {
+        for row in candidates {
+            let Some(this) = self.changes.database.row(table, row) else { continue };
+            let row = self.shown.row(table, row, this);
             if !condition.evaluate(row) {
                 continue;
             }

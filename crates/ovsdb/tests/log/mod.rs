@@ -6,9 +6,11 @@ use ovsdb::database::{Database, Options};
 use ovsdb::error::Error;
 use ovsdb::file::{Log, Opened};
 use ovsdb::history::CommitId;
-use ovsdb::schema::{ColumnRef, DatabaseSchema};
+use ovsdb::row::Row;
+use ovsdb::schema::{ColumnRef, DatabaseSchema, TableSchema};
 use ovsdb::transaction::{Context, Outcome, execute};
 use ovsdb::uuid::Uuid;
+use sha1::{Digest, Sha1};
 use std::path::Path;
 use wire::json::{Value, validate};
 
@@ -24,6 +26,8 @@ pub const SCHEMA: &str = r#"{"name":"T","version":"1.0.0","tables":{
         "m":{"type":{"key":"string","value":"string","min":0,"max":"unlimited"}},
         "m1":{"type":{"key":"string","value":"integer","min":0,"max":1}},
         "e":{"type":"integer","ephemeral":true},
+        "es":{"type":{"key":"integer","min":0,"max":"unlimited"},"ephemeral":true},
+        "em":{"type":{"key":"string","value":"integer","min":0,"max":"unlimited"},"ephemeral":true},
         "refs":{"type":{"key":{"type":"uuid","refTable":"B"},"min":0,"max":"unlimited"}},
         "weak":{"type":{"key":{"type":"uuid","refTable":"C","refType":"weak"},"min":0,"max":"unlimited"}}}},
     "B":{"columns":{"n":{"type":"string"}}},
@@ -44,6 +48,32 @@ pub fn open<D: Disk>(disk: &D, path: &Path) -> Opened<D> {
     }
 }
 
+/// A log of these records, with right headers.
+pub fn log_of(records: &[&str]) -> Vec<u8> {
+    let mut schema_text = Vec::new();
+    schema(SCHEMA).write_json(&mut schema_text);
+    let mut bytes = record(std::str::from_utf8(&schema_text).expect("UTF-8"));
+    for text in records {
+        bytes.extend(record(text));
+    }
+    bytes
+}
+
+pub fn record(text: &str) -> Vec<u8> {
+    let text = format!("{text}\n");
+    let digest: String = Sha1::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("OVSDB JSON {} {digest}\n{text}", text.len()).into_bytes()
+}
+
+/// Reads a log: the rows, and what is said about it.
+pub fn read_at(path: &Path, bytes: &[u8]) -> (Database, Vec<String>, SimulatedDisk) {
+    let disk = SimulatedDisk::new();
+    disk.put(path, bytes);
+    let opened = open(&disk, path);
+    let notes = opened.notes.iter().map(|note| note.text.clone()).collect();
+    (opened.database, notes, disk)
+}
+
 /// UUIDs one after the other.
 pub struct Names(pub u64);
 
@@ -60,15 +90,7 @@ impl Names {
 pub fn transact(database: &mut Database, names: &mut Names, operations: &str) -> (String, Option<CommitId>) {
     let value = validate(operations.as_bytes()).expect("JSON");
     let operations: Vec<Value<'_>> = value.elements().collect();
-    let context = Context {
-        owns_lock: &|_| true,
-        elapsed_ms: 0,
-        read_only: false,
-        internal: false,
-        can_wait: false,
-        role: "",
-        id: "",
-    };
+    let context = Context { owns_lock: &|_| true, ..Context::own() };
     let mut reply = Vec::new();
     let outcome = execute(database, &operations, &context, &mut || names.next(), &mut reply);
     let Outcome::Finished { committed, .. } = outcome else { panic!("a wait") };
@@ -79,17 +101,20 @@ pub fn transact(database: &mut Database, names: &mut Names, operations: &str) ->
 pub fn dump(database: &Database, ephemeral: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for (id, table) in database.schema().tables() {
-        for row in database.rows(id) {
-            let mut line = format!("{} {}", table.name, row.uuid()).into_bytes();
-            for (id, column) in table.columns().filter(|(_, column)| ephemeral || !column.ephemeral) {
-                line.extend_from_slice(format!(" {}=", column.name).as_bytes());
-                row.write_column(ColumnRef::Column(id), &mut line);
-            }
-            lines.push(String::from_utf8(line).expect("UTF-8"));
-        }
+        lines.extend(database.rows(id).map(|row| line(table, row, ephemeral)));
     }
     lines.sort();
     lines
+}
+
+/// A row as text.
+pub fn line(table: &TableSchema, row: Row<'_>, ephemeral: bool) -> String {
+    let mut line = format!("{} {}", table.name, row.uuid()).into_bytes();
+    for (id, column) in table.columns().filter(|(_, column)| ephemeral || !column.ephemeral) {
+        line.extend_from_slice(format!(" {}=", column.name).as_bytes());
+        row.write_column(ColumnRef::Column(id), &mut line);
+    }
+    String::from_utf8(line).expect("UTF-8")
 }
 
 /// A new log on a simulated disk.
@@ -143,7 +168,7 @@ impl Random {
         let mut columns = Vec::new();
         for _ in 0..1 + self.below(5) {
             let (x, y) = (self.below(4), self.below(4));
-            columns.push(match self.below(12) {
+            columns.push(match self.below(14) {
                 0 => format!(r#""s":"é\"{x}\n""#),
                 1 => format!(r#""r":{x}.25"#),
                 2 => format!(r#""b":{}"#, x > 1),
@@ -155,13 +180,20 @@ impl Random {
                 8 => format!(r#""m":["map",[["k{x}","v{y}"],["l","{y}"]]]"#),
                 9 => format!(r#""m1":["map",[["k{x}",{y}]]]"#),
                 10 => format!(r#""e":{x}"#),
+                11 => format!(r#""es":{}"#, self.set(0, 4)),
+                12 => format!(r#""em":["map",[["k{x}",{y}],["l",{x}]]]"#),
                 _ => format!(r#""i":{number}"#),
             });
         }
         columns.sort();
         columns.dedup_by_key(|column| column.split(':').next().map(str::to_owned));
         let row = columns.join(",");
-        match self.below(10) {
+        match self.below(12) {
+            10..=11 => {
+                let (set, x) = (self.set(0, 4), self.below(4));
+                let row = format!(r#"{{"e":{x},"es":{set},"em":["map",[["k{x}",{number}],["m",1]]]}}"#);
+                format!(r#"[{{"op":"update","table":"A","where":[["i","<=",{number}]],"row":{row}}}]"#)
+            }
             0..=3 => format!(
                 r#"[{{"op":"insert","table":"A","row":{{{row}}}}},{{"op":"comment","comment":"c{number}"}}]"#
             ),

@@ -50,10 +50,10 @@ impl Log for TestLog {
     }
 }
 
-/// The id that the log gives its nth commit.
+/// The id that the log gives its nth commit: different in what stands for lasting columns.
 pub fn transaction_id(commit: u64) -> Uuid {
     let mut id = [0xaa; 16];
-    id[8..].copy_from_slice(&commit.to_be_bytes());
+    id[4..12].copy_from_slice(&commit.to_be_bytes());
     Uuid(id)
 }
 

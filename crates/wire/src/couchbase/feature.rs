@@ -87,6 +87,12 @@ impl FeatureSet {
         feature.0 < 64 && self.0 & (1 << feature.0) != 0
     }
 
+    /// The set without a feature.
+    #[must_use]
+    pub const fn without(self, feature: Feature) -> Self {
+        if feature.0 < 64 { Self(self.0 & !(1 << feature.0)) } else { self }
+    }
+
     /// Adds a feature; codes from 64 on are ignored.
     pub fn insert(&mut self, feature: Feature) {
         if feature.0 < 64 {
@@ -132,6 +138,8 @@ mod tests {
         assert_eq!(answer, [0, 7, 0, 0x12]);
         assert_eq!(granted, offered);
         assert!(!granted.has(Feature::SNAPPY) && !granted.has(Feature(0xffff)));
+        assert!(!offered.without(Feature::XERROR).has(Feature::XERROR));
+        assert_eq!(offered.without(Feature::SNAPPY).without(Feature(0xffff)), offered);
     }
 
     #[test]

@@ -7,7 +7,7 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// The place of the first byte that is a quote, a backslash or a control character.
 #[inline]
-pub(super) fn special(bytes: &[u8]) -> Option<usize> {
+pub fn special(bytes: &[u8]) -> Option<usize> {
     let mut base = 0;
     let mut chunks = bytes.chunks_exact(8);
     for chunk in &mut chunks {

@@ -36,8 +36,13 @@ impl Answer {
         Reply { duration: self.duration, ..Reply::to(&self.header, status) }
     }
 
+    /// Whether success is not answered.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.header.opcode.is_quiet()
+    }
+
     fn datatype_of(&self, bits: u8) -> u8 {
-        if self.features.has(Feature::JSON) { bits & datatype::JSON } else { datatype::RAW }
+        bits & super::known_datatypes(self.features)
     }
 
     /// Success, nothing else to say.
@@ -70,7 +75,9 @@ impl Answer {
     #[inline]
     pub(super) fn document(&self, key: &[u8], document: &Document<'_>, cas: u64, out: &mut Output) {
         let datatype = self.datatype_of(document.datatype());
-        let (flags, value_len) = (document.flags(), document.value().len());
+        let flags = document.flags();
+        let as_stored = self.features.has(Feature::SNAPPY);
+        let value_len = if as_stored { document.stored().len() } else { document.value_len() };
         if self.duration.is_none() {
             out.bytes(&hit(&self.header, datatype, flags, cas, key.len(), value_len));
         } else {
@@ -80,13 +87,17 @@ impl Answer {
         if !key.is_empty() {
             out.bytes(key);
         }
-        out.value(document);
+        if as_stored {
+            out.stored(document);
+        } else {
+            out.value(document);
+        }
     }
 
     /// A change that succeeded; quiet requests get no answer. The mutation token goes with it where it was negotiated.
     #[inline]
     pub(super) fn mutated(&self, mutated: Mutated, value: &[u8], out: &mut Output) {
-        if self.header.opcode.is_quiet() {
+        if self.is_quiet() {
             return;
         }
         if self.features.has(Feature::MUTATION_SEQNO) {
@@ -121,6 +132,12 @@ impl Answer {
         }
     }
 
+    /// The request has parts that no request of its opcode has.
+    #[cold]
+    pub(super) fn not_bare(&self, out: &mut Output) {
+        self.error(Status::EINVAL, "The request must not have extras, key or value", out);
+    }
+
     /// An unknown collection or scope: clients read from it which manifest was asked.
     #[cold]
     pub(super) fn manifest_error(&self, status: Status, context: &str, out: &mut Output) {
@@ -132,10 +149,45 @@ impl Answer {
     }
 }
 
+/// The answer to a durable write that waits for its outcome.
+pub struct Pending {
+    answer: Answer,
+    /// The new number of a counter.
+    number: Option<u64>,
+    received_ns: u64,
+}
+
+impl Pending {
+    pub(super) fn new(answer: Answer, number: Option<u64>, cx: &Cx) -> Self {
+        Self { answer, number, received_ns: cx.now.unix_ns }
+    }
+
+    /// Answers; without an outcome it is ambiguous.
+    pub(in crate::session) fn complete(mut self, outcome: Option<Mutated>, cx: &Cx, out: &mut Output) {
+        let answer = &mut self.answer;
+        answer.duration = answer.duration.map(|_| duration_since(self.received_ns, cx));
+        match outcome {
+            Some(mutated) => {
+                let number = self.number.map(u64::to_be_bytes);
+                answer.mutated(mutated, number.as_ref().map_or(&[], |number| number), out);
+            }
+            None => answer.error(
+                Status::SYNC_WRITE_AMBIGUOUS,
+                "The durability level was not reached in time: the write may still be done, or undone",
+                out,
+            ),
+        }
+    }
+}
+
 /// From the wake-up that received the request until now.
 fn duration_since_wake_up(cx: &Cx) -> u16 {
+    duration_since(cx.now.unix_ns, cx)
+}
+
+fn duration_since(received_ns: u64, cx: &Cx) -> u16 {
     match cx.clock_ns {
-        Some(clock_ns) => server_duration::encode(clock_ns().saturating_sub(cx.now.unix_ns) / 1000),
+        Some(clock_ns) => server_duration::encode(clock_ns().saturating_sub(received_ns) / 1000),
         None => 0,
     }
 }

@@ -5,8 +5,11 @@ use wire::couchbase::{Feature, FrameInfos};
 
 use super::super::{Body, Output, binary};
 use super::answer::Answer;
-use super::datatype_is_valid;
-use crate::{Bucket, Cx, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind};
+use super::incoming::{self, Compressed};
+use crate::{
+    Bucket, Compression, Cx, Durability, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind,
+    Written,
+};
 
 /// How long GET_LOCKED locks when the client does not say, or asks for longer than [`LOCK_MAX_S`].
 const LOCK_DEFAULT_S: u32 = 15;
@@ -19,6 +22,16 @@ pub(super) struct Target<'a> {
     pub(super) key: Key<'a>,
     pub(super) place: Place,
     pub(super) value_limit: usize,
+    /// How durable a change shall be; `None`: as it is.
+    pub(super) durability: Option<Durability>,
+}
+
+/// What has become of a request.
+pub(super) enum Executed {
+    /// It has its answer, if it gets one.
+    Answered,
+    /// Its answer waits for a letter; a counter's new number goes with it.
+    Waits(Option<u64>),
 }
 
 /// Executes an opcode whose key names a document.
@@ -31,28 +44,62 @@ pub(super) fn execute(
     body: Body<'_>,
     cx: &mut Cx,
     out: &mut Output,
-) {
+) -> Executed {
     match request.header.opcode {
         Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => {
-            get(target, answer, request, &body, cx, out)
+            get(target, answer, request, &body, cx, out);
         }
-        Opcode::SET | Opcode::SETQ => store(target, answer, request, infos, StoreKind::Set, body, cx, out),
-        Opcode::ADD | Opcode::ADDQ => store(target, answer, request, infos, StoreKind::Add, body, cx, out),
+        Opcode::SET | Opcode::SETQ => {
+            return store(target, answer, request, infos, StoreKind::Set, body, cx, out);
+        }
+        Opcode::ADD | Opcode::ADDQ => {
+            return store(target, answer, request, infos, StoreKind::Add, body, cx, out);
+        }
         Opcode::REPLACE | Opcode::REPLACEQ => {
-            store(target, answer, request, infos, StoreKind::Replace, body, cx, out)
+            return store(target, answer, request, infos, StoreKind::Replace, body, cx, out);
         }
-        Opcode::APPEND | Opcode::APPENDQ => extend(target, answer, request, StoreKind::Append, body, cx, out),
+        Opcode::APPEND | Opcode::APPENDQ => {
+            return extend(target, answer, request, StoreKind::Append, body, cx, out);
+        }
         Opcode::PREPEND | Opcode::PREPENDQ => {
-            extend(target, answer, request, StoreKind::Prepend, body, cx, out)
+            return extend(target, answer, request, StoreKind::Prepend, body, cx, out);
         }
-        Opcode::DELETE | Opcode::DELETEQ => delete(target, answer, request, &body, cx, out),
+        Opcode::DELETE | Opcode::DELETEQ => return delete(target, answer, request, &body, cx, out),
         Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => {
-            count(target, answer, request, &body, cx, out);
+            return count(target, answer, request, &body, cx, out);
         }
         Opcode::TOUCH | Opcode::GAT | Opcode::GATQ => touch(target, answer, request, infos, &body, cx, out),
         Opcode::GET_LOCKED => lock(target, answer, request, &body, cx, out),
         Opcode::UNLOCK_KEY => unlock(target, answer, request, &body, cx, out),
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
+    }
+    Executed::Answered
+}
+
+/// Answers a change that is done or refused, unless it waits.
+#[inline]
+fn conclude(
+    answer: &Answer,
+    result: Result<Written, KvError>,
+    number: Option<u64>,
+    out: &mut Output,
+) -> Executed {
+    match result {
+        Ok(Written::Done(mutated)) => match number {
+            None => answer.mutated(mutated, &[], out),
+            Some(number) => answer.mutated(mutated, &number.to_be_bytes(), out),
+        },
+        Ok(Written::Pending) => return Executed::Waits(number),
+        Err(error) => refuse(answer, error, out),
+    }
+    Executed::Answered
+}
+
+#[inline]
+fn mutate(target: &Target<'_>, mutation: Mutation<'_>, cx: &mut Cx) -> Result<Written, KvError> {
+    match &target.durability {
+        None => target.bucket.mutate(cx, target.key, target.place, mutation).map(Written::Done),
+        Some(durability) => target.bucket.mutate_durably(cx, target.key, target.place, durability, mutation),
     }
 }
 
@@ -105,31 +152,28 @@ fn store(
     body: Body<'_>,
     cx: &mut Cx,
     out: &mut Output,
-) {
+) -> Executed {
     let &[f0, f1, f2, f3, e0, e1, e2, e3] = request.extras else {
-        return answer.error(Status::EINVAL, "The extras must be flags and expiry, 8 bytes", out);
+        answer.error(Status::EINVAL, "The extras must be flags and expiry, 8 bytes", out);
+        return Executed::Answered;
     };
     let header = &request.header;
-    if !datatype_is_valid(answer.features(), header.datatype) {
-        return answer.error(Status::EINVAL, "The datatype was not negotiated", out);
-    }
     if kind == StoreKind::Add && header.cas != 0 {
-        return answer.error(Status::EINVAL, "ADD must not have a CAS", out);
+        answer.error(Status::EINVAL, "ADD must not have a CAS", out);
+        return Executed::Answered;
     }
-    let value = body.into_value();
-    if value.len() > target.value_limit {
-        return answer.error(Status::E2BIG, "The value is too long", out);
-    }
+    let keeps = target.bucket.compression() != Compression::Off;
+    let compressed = if keeps { Compressed::Kept } else { Compressed::Inflated };
+    let mut room = Vec::new();
+    let incoming = incoming::value(target, answer, request, body, compressed, &mut room, cx, out);
+    let Some((value, datatype)) = incoming else { return Executed::Answered };
     let mut expiry = Expiry::from_protocol(i64::from(u32::from_be_bytes([e0, e1, e2, e3])), cx.now.unix_s);
     if infos.preserve_ttl && (expiry == Expiry::At(0) || exists(target, cx)) {
         expiry = Expiry::Keep;
     }
     let flags = u32::from_be_bytes([f0, f1, f2, f3]);
-    let store = Store { flags, expiry, datatype: header.datatype, value, new_cas: 0 };
-    match target.bucket.mutate(cx, target.key, target.place, Mutation { kind, cas: header.cas, store }) {
-        Ok(mutated) => answer.mutated(mutated, &[], out),
-        Err(error) => refuse(answer, error, out),
-    }
+    let store = Store { flags, expiry, datatype, value, new_cas: 0 };
+    conclude(answer, mutate(target, Mutation { kind, cas: header.cas, store }, cx), None, out)
 }
 
 /// Whether the document is there. By the time it is stored it may not be: then it has no expiry.
@@ -145,29 +189,29 @@ fn extend(
     body: Body<'_>,
     cx: &mut Cx,
     out: &mut Output,
-) {
+) -> Executed {
     let header = &request.header;
     if !request.extras.is_empty() {
-        return answer.error(Status::EINVAL, "The request must not have extras", out);
+        answer.error(Status::EINVAL, "The request must not have extras", out);
+        return Executed::Answered;
     }
-    if !datatype_is_valid(answer.features(), header.datatype) {
-        return answer.error(Status::EINVAL, "The datatype was not negotiated", out);
-    }
-    let value = body.into_value();
+    let mut room = Vec::new();
+    let incoming = incoming::value(target, answer, request, body, Compressed::Inflated, &mut room, cx, out);
+    let Some((value, datatype)) = incoming else { return Executed::Answered };
     let limit = target.value_limit.saturating_sub(value.len());
     let is_too_long = target.bucket.with_entry(cx, target.key, target.place, |entry| {
         entry.document().is_some_and(|document| {
-            (header.cas == 0 || header.cas == document.cas()) && document.value().len() > limit
+            (header.cas == 0 || header.cas == document.cas()) && document.value_len() > limit
         })
     });
     if is_too_long {
-        return answer.error(Status::E2BIG, "The value would become too long", out);
+        answer.error(Status::E2BIG, "The value would become too long", out);
+        return Executed::Answered;
     }
-    let store = Store { flags: 0, expiry: Expiry::Keep, datatype: header.datatype, value, new_cas: 0 };
-    match target.bucket.mutate(cx, target.key, target.place, Mutation { kind, cas: header.cas, store }) {
-        Ok(mutated) => answer.mutated(mutated, &[], out),
-        Err(error) => refuse(answer, error, out),
-    }
+    // The value may have left memory in between and be back by now: what counts is what the change itself meets.
+    cx.obstacle = None;
+    let store = Store { flags: 0, expiry: Expiry::Keep, datatype, value, new_cas: 0 };
+    conclude(answer, mutate(target, Mutation { kind, cas: header.cas, store }, cx), None, out)
 }
 
 fn delete(
@@ -177,14 +221,17 @@ fn delete(
     body: &Body<'_>,
     cx: &mut Cx,
     out: &mut Output,
-) {
+) -> Executed {
     if !request.extras.is_empty() || !is_empty(body) {
-        return answer.error(Status::EINVAL, "The request must not have extras or a value", out);
+        answer.error(Status::EINVAL, "The request must not have extras or a value", out);
+        return Executed::Answered;
     }
-    match target.bucket.remove(cx, target.key, target.place, request.header.cas) {
-        Ok(mutated) => answer.mutated(mutated, &[], out),
-        Err(error) => refuse(answer, error, out),
-    }
+    let (bucket, key, place, cas) = (target.bucket, target.key, target.place, request.header.cas);
+    let result = match &target.durability {
+        None => bucket.remove(cx, key, place, cas).map(Written::Done),
+        Some(durability) => bucket.remove_durably(cx, key, place, durability, cas),
+    };
+    conclude(answer, result, None, out)
 }
 
 fn count(
@@ -194,18 +241,22 @@ fn count(
     body: &Body<'_>,
     cx: &mut Cx,
     out: &mut Output,
-) {
+) -> Executed {
     let arithmetic = binary::arithmetic(request, cx.now.unix_s).filter(|_| is_empty(body));
     let Some(arithmetic) = arithmetic else {
-        return answer.error(
-            Status::EINVAL,
-            "The extras must be delta, initial value and expiry, 20 bytes",
-            out,
-        );
+        answer.error(Status::EINVAL, "The extras must be delta, initial value and expiry, 20 bytes", out);
+        return Executed::Answered;
     };
-    match target.bucket.arithmetic(cx, target.key, target.place, arithmetic) {
-        Ok((number, mutated)) => answer.mutated(mutated, &number.to_be_bytes(), out),
-        Err(error) => refuse(answer, error, out),
+    let (bucket, key, place) = (target.bucket, target.key, target.place);
+    let result = match &target.durability {
+        None => bucket
+            .arithmetic(cx, key, place, arithmetic)
+            .map(|(number, mutated)| (number, Written::Done(mutated))),
+        Some(durability) => bucket.arithmetic_durably(cx, key, place, durability, arithmetic),
+    };
+    match result {
+        Ok((number, written)) => conclude(answer, Ok(written), Some(number), out),
+        Err(error) => conclude(answer, Err(error), None, out),
     }
 }
 
@@ -322,7 +373,7 @@ fn unlock(
 
 /// The engine's errors in Couchbase's terms. They are answered to quiet requests, too.
 #[cold]
-fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
+pub(super) fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
     let knows_locks = answer.features().has(Feature::XERROR);
     match error {
         KvError::NotFound => answer.status(Status::KEY_ENOENT, out),
@@ -336,6 +387,16 @@ fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
         KvError::DeltaBadValue => answer.status(Status::DELTA_BADVAL, out),
         KvError::NoMemory => {
             answer.error(Status::ETMPFAIL, "The bucket's memory budget does not allow it now", out);
+        }
+        KvError::NotResident => answer.error(Status::ETMPFAIL, "The value is not in memory", out),
+        KvError::WarmingUp => answer.error(Status::ETMPFAIL, "The vBucket is warming up", out),
+        KvError::NotActive => answer.status(Status::NOT_MY_VBUCKET, out),
+        KvError::ReadFailed => answer.error(Status::EINTERNAL, "The value could not be read from disk", out),
+        KvError::Damaged => answer.error(Status::EINTERNAL, "The vBucket's journal is damaged", out),
+        KvError::NoSpace => answer.error(Status::ETMPFAIL, "The disk is full", out),
+        KvError::SyncWriteInProgress => answer.status(Status::SYNC_WRITE_IN_PROGRESS, out),
+        KvError::DurabilityImpossible => {
+            answer.error(Status::DURABILITY_IMPOSSIBLE, "The vBucket's chains have too few nodes", out);
         }
         KvError::BucketGone => answer.error(Status::NO_BUCKET, "The bucket is gone", out),
     }

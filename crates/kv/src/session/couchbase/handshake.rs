@@ -8,7 +8,7 @@ use wire::sasl::{Mechanism, Plain, SaslError};
 use super::super::{Output, Peer};
 use super::OFFERED;
 use super::answer::Answer;
-use crate::{Cx, cluster_config};
+use crate::{Compression, Cx, cluster_config};
 
 /// Longest agent text that is kept.
 const AGENT_MAX: usize = 250;
@@ -18,7 +18,10 @@ pub(super) fn hello(peer: &mut Peer, answer: &Answer, request: &Request<'_>, bod
     let Some(features) = requested(body).filter(|_| request.extras.is_empty()) else {
         return answer.error(Status::EINVAL, "The value must be a list of 16-bit features", out);
     };
-    let (granted, list) = negotiate(features, OFFERED);
+    // A bucket that is selected later takes compressed values all the same, if it must, and keeps them inflated.
+    let stores_none = peer.bucket.as_ref().is_some_and(|bucket| bucket.compression() == Compression::Off);
+    let offered = if stores_none { OFFERED.without(Feature::SNAPPY) } else { OFFERED };
+    let (granted, list) = negotiate(features, offered);
     let agent = request.key.get(..AGENT_MAX).unwrap_or(request.key);
     let state = &mut peer.couchbase;
     state.features = granted;
@@ -31,7 +34,7 @@ pub(super) fn hello(peer: &mut Peer, answer: &Answer, request: &Request<'_>, bod
 /// SASL_LIST_MECHS.
 pub(super) fn list_mechanisms(answer: &Answer, is_bare: bool, out: &mut Output) {
     if !is_bare {
-        return answer.error(Status::EINVAL, "The request must not have extras, key or value", out);
+        return answer.not_bare(out);
     }
     answer.value(0, &[], Mechanism::ALL.map(Mechanism::name).join(" ").as_bytes(), out);
 }

@@ -13,8 +13,9 @@ pub(super) const MANIFEST_UID: u64 = 0;
 const DEFAULT: &str = "_default";
 /// Their id.
 const DEFAULT_ID: u32 = 0;
-/// OBSERVE_SEQNO: the answer's layout for a vBucket without a failover.
+/// OBSERVE_SEQNO: the answer's layout for the present history, and for one before it.
 const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
+const OBSERVE_FORMAT_FAILOVER: u8 = 1;
 
 /// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. There are no tombstones: a
 /// deleted document is KEY_ENOENT.
@@ -48,7 +49,7 @@ pub(super) fn get_meta(
 }
 
 /// OBSERVE_SEQNO: the value is the history the client knows; the answer says how far that history is persisted and how far
-/// it has got. An ephemeral bucket persists nothing.
+/// it has got. An ephemeral bucket persists nothing. Of a history before the present one, it also says where it ended.
 pub(super) fn observe_seqno(
     peer: &mut Peer,
     answer: &Answer,
@@ -57,7 +58,6 @@ pub(super) fn observe_seqno(
     cx: &mut Cx,
     out: &mut Output,
 ) {
-    const PERSISTED_SEQNO: u64 = 0;
     let Ok(uuid) = <[u8; 8]>::try_from(body) else {
         return answer.error(Status::EINVAL, "The value must be the vBucket's UUID, 8 bytes", out);
     };
@@ -71,15 +71,25 @@ pub(super) fn observe_seqno(
     let Some(info) = bucket.vb_info(VbId(vb)) else {
         return super::handshake::not_my_vbucket(peer, answer, cx, out);
     };
-    if info.uuid != u64::from_be_bytes(uuid) {
-        return answer.error(Status::KEY_ENOENT, "The vBucket has no such history", out);
+    if let Some(why) = bucket.closed(VbId(vb)) {
+        return super::documents::refuse(answer, why, out);
     }
-    let mut value = Vec::with_capacity(27);
-    value.push(OBSERVE_FORMAT_NO_FAILOVER);
+    let uuid = u64::from_be_bytes(uuid);
+    let histories = bucket.histories(VbId(vb));
+    let Some(at) = histories.iter().position(|(known, _)| *known == uuid) else {
+        return answer.error(Status::KEY_ENOENT, "The vBucket has no such history", out);
+    };
+    let ended_seqno = at.checked_sub(1).and_then(|next| histories.get(next)).map(|(_, began_at)| *began_at);
+    let mut value = Vec::with_capacity(43);
+    value.push(if ended_seqno.is_some() { OBSERVE_FORMAT_FAILOVER } else { OBSERVE_FORMAT_NO_FAILOVER });
     value.extend(vb.to_be_bytes());
     value.extend(info.uuid.to_be_bytes());
-    value.extend(PERSISTED_SEQNO.to_be_bytes());
+    value.extend(info.persisted_seqno.to_be_bytes());
     value.extend(info.high_seqno.to_be_bytes());
+    if let Some(ended_seqno) = ended_seqno {
+        value.extend(uuid.to_be_bytes());
+        value.extend(ended_seqno.to_be_bytes());
+    }
     answer.value(0, &[], &value, out);
 }
 
@@ -106,7 +116,7 @@ pub(super) fn statistics(
 /// COLLECTIONS_GET_MANIFEST.
 pub(super) fn manifest(answer: &Answer, is_bare: bool, out: &mut Output) {
     if !is_bare {
-        return answer.error(Status::EINVAL, "The request must not have extras, key or value", out);
+        return answer.not_bare(out);
     }
     let manifest = format!(
         r#"{{"uid":"{MANIFEST_UID:x}","scopes":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}","collections":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}"}}]}}]}}"#

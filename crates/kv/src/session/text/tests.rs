@@ -45,6 +45,8 @@ impl Client {
             bucket: Some(Arc::clone(&bucket)),
             value_limit: limits.memcached_item_bytes,
             close: false,
+            connection: 0,
+            waits: None,
             couchbase: Default::default(),
         };
         let session = Session::new(peer, &limits);
@@ -59,7 +61,7 @@ impl Client {
         self.cx.now = Now {
             unix_s,
             unix_ns: u64::from(unix_s) * 1_000_000_000,
-            mono_ms: u64::from(self.seconds) * 1000,
+            mono_us: u64::from(self.seconds) * 1_000_000,
         };
     }
 

@@ -1,0 +1,49 @@
+//! `/allocator`: who allocates, with which settings, where memory is; changes of what can change; heap profiles.
+
+use crate::Console;
+use crate::buckets::{on_a_thread, refused};
+use axum::Json;
+use axum::extract::{Form, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use memory::backend::{self, report};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// `GET /allocator`. Walks all arenas, and the kernel all pages of the process.
+pub async fn show(State(console): State<Console>) -> Json<Value> {
+    let settings = report::settings().into_iter().map(|(setting, value)| {
+        // Numbers and truth values as such.
+        let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
+        (setting.name().to_owned(), value)
+    });
+    let figures = report::figures().into_iter().map(|figure| (figure.name.to_owned(), figure.value.into()));
+    let buckets = console.node.buckets().into_iter().map(|bucket| {
+        let figures = bucket.arena_figures().into_iter().map(|(name, bytes)| (name.to_owned(), bytes.into()));
+        (bucket.name().to_owned(), Value::Object(figures.collect()))
+    });
+    Json(json!({
+        "allocator": backend::version(),
+        "systemThp": report::system_thp(),
+        "settings": Value::Object(settings.collect()),
+        "figures": Value::Object(figures.collect()),
+        "buckets": Value::Object(buckets.collect::<Map<_, _>>()),
+    }))
+}
+
+/// `POST /allocator`, a form of settings by their names in `[allocator]`. They hold until the configuration is read again.
+pub async fn set(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
+    match console.control.set_allocator(&fields) {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+/// `POST /allocator/profile`: answers when the profile is written.
+pub async fn profile(State(console): State<Console>) -> Response {
+    let control = Arc::clone(&console.control);
+    match on_a_thread("dm:profile", move || control.heap_profile()).await {
+        Ok(file) => Json(json!({ "file": file })).into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}

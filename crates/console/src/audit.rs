@@ -1,0 +1,45 @@
+//! `/pools/default/buckets/B/audit`: the paranoid walk over a bucket that is being served.
+
+use crate::buckets::{missing, on_a_thread, refused};
+use crate::vbuckets::execute;
+use crate::{Console, Refusal};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use kv::{Audited, Auditing, Bucket};
+use serde_json::{Value, json};
+
+/// `POST /pools/default/buckets/B/audit`: answers when everything was walked over, with what is there; 500 says what is wrong. Each
+/// vBucket's lock is held while it is walked over, and the lock of the slabs for as long as there are slabs.
+pub async fn walk(State(console): State<Console>, Path(name): Path<String>) -> Response {
+    let Some(bucket) = console.node.bucket(&name) else { return missing() };
+    let audited = on_a_thread("dm:audit", move || {
+        audit(&console, &bucket).map_err(|reason| Refusal::Failed { reason })
+    });
+    match audited.await {
+        Ok(audited) => Json(document(&audited)).into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+/// Lets others of this thread's duties in between two vBuckets.
+fn audit(console: &Console, bucket: &Bucket) -> Result<Audited, String> {
+    let mut walk = Auditing::new(bucket);
+    while execute(console, |cx| walk.step(cx))? {}
+    execute(console, |cx| walk.end(cx))
+}
+
+fn document(audited: &Audited) -> Value {
+    let found = &audited.found;
+    json!({
+        "atRest": audited.at_rest,
+        "documents": found.documents,
+        "itemBytes": found.item_bytes,
+        "payloadBytes": found.payload_bytes,
+        "metadataBytes": found.metadata_bytes,
+        "indexBytes": found.index_bytes,
+        "slots": found.slots,
+        "slotBytes": found.slot_bytes,
+        "slabBytes": found.slab_bytes,
+    })
+}

@@ -1,0 +1,194 @@
+//! `[allocator]`: boot options by starting the program once more, the others while it runs; heap profiles.
+//!
+//! Of boot options only keys that are given are wishes: the rest stays as the allocator has it. How a second start works, and
+//! why an operator's own environment goes first, stands in `memory::backend::boot`.
+
+use crate::config::{AllocatorSection, Config, keys};
+use console::Refusal;
+use memory::backend::boot::{self, Environment, Wish};
+use memory::backend::settings::{Setting, SettingError, dump_profile};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What the process was started with.
+pub struct Allocator {
+    environment: Environment,
+    /// What to say once there is a log.
+    notes: Vec<String>,
+}
+
+impl Allocator {
+    /// Sees to it that the configuration's boot options are in force: by starting this program again, if they are not and it
+    /// has not been tried. Call it before there is any thread, socket or lock.
+    pub fn start(config: &Config) -> Self {
+        let environment = Environment::take();
+        let wishes = given(config);
+        let unfulfilled = environment.unfulfilled(&wishes);
+        let mut notes = Vec::new();
+        if !unfulfilled.is_empty() && !environment.again {
+            notes.push(format!("this program could not be started again: {}", again(&environment, &wishes)));
+        }
+        for (setting, value) in unfulfilled {
+            notes.push(format!(
+                "allocator.{setting} = {value}: {} is in force all the same",
+                setting.at_boot().unwrap_or_default()
+            ));
+        }
+        Self { environment, notes }
+    }
+
+    /// Says what the log should have of the start.
+    pub fn report(&mut self) {
+        if self.environment.again {
+            tracing::info!("started a second time, for the allocator's boot options");
+        }
+        for note in self.notes.drain(..) {
+            tracing::warn!("{note}");
+        }
+    }
+
+    /// Puts the settings that can change while the process runs in force, those that are not given as they were at the start.
+    pub fn apply(&self, config: &Config) {
+        let given = given(config);
+        let variable = boot::variable().unwrap_or_default();
+        for setting in Setting::ALL.iter().copied().filter(|setting| setting.missing().is_none()) {
+            let wish = given.iter().find(|(wished, _)| *wished == setting).map(|(_, value)| value.clone());
+            if self.environment.decides(setting) {
+                if let Some(value) = wish.filter(|value| setting.in_force().as_ref() != Some(value)) {
+                    tracing::warn!("allocator.{setting} = {value}: {variable} names it too, and counts");
+                }
+                continue;
+            }
+            if setting.is_of_boot() {
+                continue;
+            }
+            let value = wish.or_else(|| setting.at_boot()).unwrap_or_default();
+            if setting.in_force().as_ref() != Some(&value)
+                && let Err(error) = setting.apply(&value)
+            {
+                tracing::warn!("allocator.{setting} = {value}: {error}");
+            }
+        }
+    }
+}
+
+/// The keys that are given.
+fn given(config: &Config) -> Vec<Wish> {
+    let is_given = |setting: &Setting| config.given.contains_key(&format!("allocator.{setting}"));
+    let wish = |setting: Setting| (setting, config.allocator.value(setting).to_owned());
+    Setting::ALL.iter().copied().filter(is_given).map(wish).collect()
+}
+
+/// Becomes this program again. Returns only on failure.
+fn again(environment: &Environment, wishes: &[Wish]) -> io::Error {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_else(|| "dormouse".into());
+    // The process keeps its name where the kernel takes it from: the file's, not that of a link in /proc. That link is the way
+    // if the file has been replaced meanwhile.
+    let program = std::env::current_exe().ok().filter(|path| is_this_program(path));
+    let mut command = Command::new(program.as_deref().unwrap_or(Path::new("/proc/self/exe")));
+    command.arg0(name).args(arguments).envs(environment.of_second_start(wishes)).exec()
+}
+
+fn is_this_program(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    file(path).is_some_and(|found| Some(found) == file(Path::new("/proc/self/exe")))
+}
+
+/// Changes settings of the running process: all of them or, when one is refused by name, none.
+pub fn set(fields: &[(String, String)]) -> Result<(), Refusal> {
+    let mut section = AllocatorSection::default();
+    let mut changes = Vec::new();
+    for (field, value) in fields {
+        let setting = Setting::from_name(field);
+        let known = setting.zip(keys::ALLOCATOR.key(field)).filter(|(_, key)| key.reload);
+        let Some((setting, key)) = known else {
+            let names: Vec<&str> =
+                keys::ALLOCATOR.keys.iter().filter(|key| key.reload).map(|key| key.name).collect();
+            let why = if setting.is_some() { "needs a restart" } else { "is no setting" };
+            return Err(invalid("_", format!("Field {field:?} {why}. Allowed: {}.", names.join(", "))));
+        };
+        if let Some(why) = setting.missing() {
+            return Err(invalid(key.name, format!("{why}.")));
+        }
+        if key.kind.store(&mut section, crate::config::key::Raw::Text(value)).is_err() {
+            let allowed = key.kind.allowed();
+            return Err(invalid(key.name, format!("{value:?}: not allowed; allowed: {allowed}.")));
+        }
+        changes.push((setting, key.name));
+    }
+    for (setting, field) in changes {
+        let value = section.value(setting);
+        setting.apply(value).map_err(|error| refusal(field, &error))?;
+        tracing::info!(value, "allocator.{setting} set over HTTP; a reload puts the file's value back");
+    }
+    Ok(())
+}
+
+/// Writes a heap profile into a directory; gives its file.
+pub fn write_profile(directory: &Path) -> Result<PathBuf, Refusal> {
+    let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
+    let file = directory.join(format!("heap-{time_ms}.prof"));
+    dump_profile(&file).map_err(|error| refusal("profile", &error))?;
+    tracing::info!(file = %file.display(), "heap profile written");
+    Ok(file)
+}
+
+fn invalid(field: &'static str, reason: String) -> Refusal {
+    Refusal::Invalid { field, reason }
+}
+
+fn refusal(field: &'static str, error: &SettingError) -> Refusal {
+    match error {
+        SettingError::Missing(why) => invalid(field, format!("Not possible: {why}.")),
+        SettingError::Value => invalid(field, format!("{error}.")),
+        SettingError::Control(error) => Refusal::Failed { reason: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::reader::{Flags, defaults, load};
+
+    #[test]
+    fn what_is_not_given_is_no_wish() {
+        let config = load(None, &Flags::default()).expect("valid");
+        assert!(given(&config).is_empty());
+    }
+
+    #[test]
+    fn unknown_fields_and_boot_options_are_refused_before_anything_changes() {
+        let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        for (fields, words) in [
+            (vec![field("narenas", "4")], "\"narenas\" needs a restart"),
+            (vec![field("arenas", "4")], "\"arenas\" is no setting"),
+        ] {
+            let Err(Refusal::Invalid { reason, .. }) = set(&fields) else {
+                panic!("{fields:?} was accepted")
+            };
+            assert!(reason.contains(words), "{reason}");
+        }
+    }
+
+    #[cfg(feature = "alloc-jemalloc")]
+    #[test]
+    fn the_table_has_the_defaults_that_are_in_force() {
+        for setting in Setting::ALL.iter().filter(|setting| setting.missing().is_none()) {
+            let in_table = defaults().allocator.value(*setting).to_owned();
+            assert_eq!(setting.at_boot(), Some(in_table), "{setting}");
+        }
+    }
+
+    #[cfg(not(feature = "alloc-jemalloc"))]
+    #[test]
+    fn the_default_file_gives_none_of_what_is_not_there() {
+        let page = crate::config::page::default_toml();
+        assert!(page.contains("\n# narenas = 2\n") && !page.contains("\nnarenas"), "{page}");
+        assert_eq!(defaults().allocator.value(Setting::Narenas), "2");
+    }
+}

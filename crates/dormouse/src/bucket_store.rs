@@ -1,0 +1,203 @@
+//! The persistent buckets of the data directory.
+//!
+//! ```text
+//!   DATA/buckets/NAME/bucket.json      who it is, fixed when it was made: the engine's
+//!   DATA/buckets/NAME/shard-N/         its journals: the engine's
+//!   DATA/buckets/NAME/settings.json    what was asked for last, by configuration or over HTTP: ours
+//!   DATA/backups/NAME/LABEL/           the same again, as of one moment
+//! ```
+//! A bucket is there when its `bucket.json` is. It stays until it is deleted over HTTP: one that the configuration does not name
+//! (any more) is opened with its `settings.json`.
+
+use crate::config::reader::cause;
+use crate::config::{BucketSection, Problem, keys};
+use crate::data_dir::write_whole;
+use journal::log::Buffer;
+use journal::{AnyDisk, Disk as _, RealDisk};
+use kv::{BucketKind, BucketSettings, Compression, HeapChoice, Persistence};
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+const BUCKETS: &str = "buckets";
+const BACKUPS: &str = "backups";
+/// The engine's file; a directory without it is no bucket.
+pub const IDENTITY: &str = "bucket.json";
+/// Our file beside it.
+pub const SETTINGS: &str = "settings.json";
+
+/// The directory of all buckets' directories.
+pub struct BucketStore {
+    data: PathBuf,
+    disk: AnyDisk,
+}
+
+impl BucketStore {
+    /// The store of a data directory, which exists.
+    pub fn new(data: &Path) -> Self {
+        Self { data: data.to_owned(), disk: AnyDisk::Real(RealDisk::default()) }
+    }
+
+    /// The data directory.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// What its files are on.
+    pub fn disk(&self) -> AnyDisk {
+        self.disk.clone()
+    }
+
+    /// Where a bucket is, or will be.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        self.data.join(BUCKETS).join(name)
+    }
+
+    /// Copies a bucket while it is served; gives the copy's directory. It shares sealed segments with the bucket, by hard links.
+    pub fn backup(&self, name: &str, label: &str, persistence: &Persistence) -> io::Result<PathBuf> {
+        // Of two at a time with one label, the second would take the first one's directory for its own, and remove it.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let parent = self.data.join(BACKUPS);
+        self.make_directory(&parent)?;
+        self.make_directory(&parent.join(name))?;
+        let directory = parent.join(name).join(label);
+        let is_new = !directory.exists();
+        let settings = self.directory(name).join(SETTINGS);
+        let copied = persistence
+            .copy(&directory, &mut Buffer::default())
+            .and_then(|()| write_whole(&directory.join(SETTINGS), &fs::read(settings)?));
+        if let (Err(_), true) = (&copied, is_new) {
+            // What is there is no backup, and nobody shall take it for one.
+            let _ = fs::remove_dir_all(&directory);
+        }
+        copied.map(|()| directory)
+    }
+
+    /// The buckets that are there, with their settings. Ends deletions that did not come to their end.
+    pub fn found(&self) -> Result<Vec<BucketSection>, Problem> {
+        let root = self.data.join(BUCKETS);
+        let refused = |path: &Path, error: io::Error| {
+            Problem::new(format!(
+                "{}: {}; allowed: a directory of buckets this process can read and write",
+                path.display(),
+                cause(&error)
+            ))
+        };
+        let entries = match fs::read_dir(&root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(refused(&root, error)),
+        };
+        let mut sections = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|error| refused(&root, error))?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if !path.is_dir() || !crate::config::key::is_bucket_name(&name) {
+                continue;
+            }
+            kv::persistence::remove_deleted(&self.disk, &path).map_err(|error| refused(&path, error))?;
+            if path.join(IDENTITY).exists() {
+                sections.push(self.section(&name)?);
+            } else if let Err(error) = self.forget(&name) {
+                tracing::warn!(directory = %path.display(), "no bucket, but files: {error}");
+            }
+        }
+        sections.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(sections)
+    }
+
+    /// A bucket's settings as they were asked for last; what is missing has its default.
+    fn section(&self, name: &str) -> Result<BucketSection, Problem> {
+        let path = self.directory(name).join(SETTINGS);
+        let mut section =
+            BucketSection { name: name.to_owned(), kind: BucketKind::Persistent, ..keys::BUCKET.defaults() };
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(section),
+            Err(error) => {
+                return Err(Problem::new(format!("{}: {}", path.display(), cause(&error))));
+            }
+        };
+        let value: Value = serde_json::from_str(&text).map_err(|error| {
+            let advice = "remove the file to open the bucket with default settings";
+            Problem::new(format!("{}: not JSON: {error}; {advice}", path.display()))
+        })?;
+        section.memory_bytes = value.get("memory_bytes").and_then(Value::as_u64);
+        let item_heap = value.get("item_heap").and_then(Value::as_str).and_then(HeapChoice::of_name);
+        section.item_heap = item_heap.unwrap_or_default();
+        let compression = value.get("compression").and_then(Value::as_str).and_then(Compression::of_name);
+        section.compression = compression.unwrap_or_default();
+        if let Some(is_on) = value.get("defragmenter").and_then(Value::as_bool) {
+            section.defragmenter = is_on;
+        }
+        let persistence = &mut section.persistence;
+        if let Some(interval_ms) = value.get("flush_interval_ms").and_then(Value::as_u64) {
+            persistence.flush_interval_ms = interval_ms;
+        }
+        if let Some(bytes) = value.get("segment_bytes").and_then(Value::as_u64) {
+            persistence.segment_bytes = bytes;
+        }
+        let age_s = value.get("tombstone_age_s").and_then(Value::as_u64);
+        if let Some(age_s) = age_s.and_then(|age_s| u32::try_from(age_s).ok()) {
+            persistence.tombstone_age_s = age_s;
+        }
+        if let Some(sync) = value.get("sync").and_then(Value::as_bool) {
+            persistence.sync = sync;
+        }
+        Ok(section)
+    }
+
+    /// Keeps a bucket's settings durably, before it is made or changed.
+    pub fn keep(&self, name: &str, memory_bytes: Option<u64>, settings: &BucketSettings) -> io::Result<()> {
+        self.make_directory(&self.data.join(BUCKETS))?;
+        let directory = self.directory(name);
+        self.make_directory(&directory)?;
+        write_settings(&directory, memory_bytes, settings)
+    }
+
+    /// Removes what is left of a bucket that the engine has deleted.
+    pub fn forget(&self, name: &str) -> io::Result<()> {
+        let directory = self.directory(name);
+        match fs::remove_file(directory.join(SETTINGS)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.disk.remove_directory(&directory)?;
+        self.disk.sync_directory(&directory)
+    }
+
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        if path.is_dir() {
+            return Ok(());
+        }
+        self.disk.create_directory(path)?;
+        self.disk.sync_directory(path)
+    }
+}
+
+/// Writes a bucket's settings into its directory, unless they are there already.
+pub fn write_settings(
+    directory: &Path,
+    memory_bytes: Option<u64>,
+    settings: &BucketSettings,
+) -> io::Result<()> {
+    let persistence = &settings.persistence;
+    let document = json!({
+        "memory_bytes": memory_bytes,
+        "item_heap": settings.item_heap.name(),
+        "compression": settings.compression.name(),
+        "defragmenter": settings.defragmenter,
+        "flush_interval_ms": persistence.flush_interval_ms,
+        "segment_bytes": persistence.segment_bytes,
+        "sync": persistence.sync,
+        "tombstone_age_s": persistence.tombstone_age_s,
+    });
+    let (path, text) = (directory.join(SETTINGS), format!("{document:#}\n"));
+    if fs::read_to_string(&path).is_ok_and(|kept| kept == text) {
+        return Ok(());
+    }
+    write_whole(&path, text.as_bytes())
+}

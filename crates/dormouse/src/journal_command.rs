@@ -1,0 +1,170 @@
+//! `dormouse journal`: looks at, shortens and puts back the journals of persistent buckets.
+//!
+//! DIR is a bucket's directory (`DATA/buckets/NAME`, or a backup), or one of its shards. Nothing here needs a server;
+//! `compact` and `restore` refuse a data directory that a node uses.
+
+mod compact;
+mod dump;
+mod restore;
+mod verify;
+
+use crate::bucket_store::IDENTITY;
+use anyhow::{Context as _, bail};
+use clap::Subcommand;
+use std::fs;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What to do with a journal.
+#[derive(Debug, Subcommand)]
+pub enum JournalCommand {
+    /// Read every byte that counts and say what is wrong, with file and offset; changes nothing.
+    ///
+    /// Exit code 0: all is as it was written. 1: something is damaged. An unfinished batch at the end is no damage: a crash
+    /// leaves one, and the next start cuts it off. Of a directory that a node is writing to, the end may look so too.
+    #[command(after_help = "Examples:
+  dormouse journal verify /var/lib/dormouse/buckets/default
+  dormouse journal verify /var/lib/dormouse/backups/default/monday
+  for bucket in /var/lib/dormouse/buckets/*; do dormouse journal verify \"$bucket\"; done")]
+    Verify {
+        /// Directory of a bucket, of a backup, or of one shard
+        dir: PathBuf,
+    },
+    /// Print all batches, runs and records, one line each, oldest file first; changes nothing.
+    #[command(after_help = "Lines:
+  segment FILE BYTES sealed|open
+  batch NUMBER at OFFSET to END highest CAS
+  run vBucket N at OFFSET, RECORDS records
+  KIND vb=N seqno=N cas=N rev=N expiry=N flags=N datatype=N key=\"...\" value=N bytes
+  DAMAGE FILE: ...
+
+Keys are printed with their collection's number before them, as they are stored; other than printable bytes are escaped.
+
+Examples:
+  dormouse journal dump /var/lib/dormouse/buckets/default
+  dormouse journal dump --values DIR | grep 'key=\"\\\\x00user:1\"'      every version of a document there is")]
+    Dump {
+        /// Print values too, escaped
+        #[arg(long)]
+        values: bool,
+        /// Directory of a bucket, of a backup, or of one shard
+        dir: PathBuf,
+    },
+    /// Rewrite what is still needed and give the rest of the disk back; for a bucket that no node uses.
+    ///
+    /// A running node does the same by itself, whenever about half of a journal is superfluous. This command reads the whole bucket
+    /// into memory, as a start does, and then compacts until there is nothing left to gain.
+    #[command(after_help = "Example:
+  dormouse journal compact /var/lib/dormouse/buckets/default")]
+    Compact {
+        /// Directory of a bucket
+        dir: PathBuf,
+    },
+    /// Verify a backup and put it into a data directory that no node uses.
+    ///
+    /// The bucket gets its old name and settings; a bucket of that name must not be there. Backups are made by a running node:
+    /// POST /pools/default/buckets/NAME/backup.
+    #[command(after_help = "Examples:
+  curl -u ada:secret -d label=monday http://127.0.0.1:8091/pools/default/buckets/default/backup
+  dormouse journal restore /var/lib/dormouse/backups/default/monday /var/lib/dormouse")]
+    Restore {
+        /// Directory of the backup
+        backup: PathBuf,
+        /// Data directory of a node that does not run; made when missing
+        data: PathBuf,
+    },
+}
+
+/// Does it.
+pub fn run(command: &JournalCommand) -> anyhow::Result<()> {
+    match command {
+        JournalCommand::Verify { dir } => verify::run(dir),
+        JournalCommand::Dump { values, dir } => dump::run(dir, *values),
+        JournalCommand::Compact { dir } => compact::run(dir),
+        JournalCommand::Restore { backup, data } => restore::run(backup, data),
+    }
+}
+
+/// The shards' directories of what was named, in the order of their numbers.
+fn shards(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let (mut shards, mut is_shard) = (Vec::new(), false);
+    for entry in entries {
+        let path = entry?.path();
+        let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix("shard-")?.parse().ok());
+        if let Some(number) = number.filter(|_: &u16| path.is_dir()) {
+            shards.push((number, path));
+        } else {
+            is_shard |= path.extension().is_some_and(|extension| extension == "segment");
+        }
+    }
+    shards.sort();
+    let is_bucket = directory.join(IDENTITY).exists();
+    if !is_shard && !is_bucket && shards.is_empty() {
+        bail!("{}: no bucket's directory ({IDENTITY}), and no shard's (*.segment)", directory.display());
+    }
+    let shards = shards.into_iter().map(|(_, path)| path);
+    Ok(if is_shard { vec![directory.to_owned()] } else { shards.collect() })
+}
+
+/// Bytes of the files below a directory.
+fn bytes_below(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let bytes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    });
+    bytes.sum()
+}
+
+/// The name of the bucket in a directory.
+fn name_of(directory: &Path) -> anyhow::Result<String> {
+    let path = directory.join(IDENTITY);
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let value: serde_json::Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    let name = value.get("name").and_then(serde_json::Value::as_str).unwrap_or_default();
+    if !crate::config::key::is_bucket_name(name) {
+        bail!("{}: {name:?} is no name of a bucket", path.display());
+    }
+    Ok(name.to_owned())
+}
+
+/// Lines about how far long work is, on standard error: in place on a terminal, else one every few seconds.
+struct Progress {
+    what: &'static str,
+    told: Instant,
+    is_terminal: bool,
+    has_told: bool,
+}
+
+impl Progress {
+    const TERMINAL: Duration = Duration::from_millis(200);
+    const LOG: Duration = Duration::from_secs(3);
+
+    fn new(what: &'static str) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { what, told: Instant::now(), is_terminal, has_told: false }
+    }
+
+    fn tell(&mut self, done: u64, all: u64) {
+        let interval = if self.is_terminal { Self::TERMINAL } else { Self::LOG };
+        if self.told.elapsed() < interval {
+            return;
+        }
+        self.told = Instant::now();
+        self.has_told = true;
+        let percent = done.min(all).saturating_mul(100) / all.max(1);
+        let end = if self.is_terminal { "\r" } else { "\n" };
+        let _ = write!(std::io::stderr(), "{}: {percent} %{end}", self.what);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_terminal && self.has_told {
+            let _ = writeln!(std::io::stderr());
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `dormouse journal restore`.
+
+use super::{Progress, bytes_below, name_of, verify};
+use crate::bucket_store::BucketStore;
+use crate::data_dir::DataDir;
+use anyhow::{Context as _, bail};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+pub fn run(backup: &Path, data: &Path) -> anyhow::Result<()> {
+    let name = name_of(backup)?;
+    // Held until the end: no node starts meanwhile.
+    let directory = DataDir::open(data)?;
+    let place = directory.buckets().directory(&name);
+    if place.exists() {
+        bail!("{}: there is a bucket of this name already; delete it or move it away", place.display());
+    }
+    let (report, damages) = verify::report(backup)?;
+    crate::print(&report);
+    if damages > 0 {
+        bail!(
+            "{}: the backup is damaged, and was not restored; to serve what is whole of it, copy it to {} yourself",
+            backup.display(),
+            place.display()
+        );
+    }
+    restore(backup, &directory.buckets(), &name).with_context(|| place.display().to_string())?;
+    crate::print(&format!(
+        "{}: restored; a node started with --data {} serves it\n",
+        place.display(),
+        data.display()
+    ));
+    Ok(())
+}
+
+/// Copies under a name that no bucket has, which becomes the bucket's in one step.
+fn restore(backup: &Path, store: &BucketStore, name: &str) -> io::Result<()> {
+    let place = store.directory(name);
+    // No bucket's name begins with a dot.
+    let unfinished = store.directory(&format!(".{name}.restoring"));
+    let parent = place.parent().unwrap_or(&place);
+    fs::create_dir_all(parent)?;
+    if unfinished.exists() {
+        fs::remove_dir_all(&unfinished)?;
+    }
+    let mut progress = Progress::new("copying");
+    copy(backup, &unfinished, &mut 0, bytes_below(backup), &mut progress)?;
+    fs::rename(&unfinished, &place)?;
+    sync(parent)?;
+    parent.parent().map_or(Ok(()), sync)
+}
+
+fn copy(from: &Path, to: &Path, done: &mut u64, all: u64, progress: &mut Progress) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            copy(&source, &target, done, all, progress)?;
+            continue;
+        }
+        *done += fs::copy(&source, &target)?;
+        sync(&target)?;
+        progress.tell(*done, all);
+    }
+    sync(to)
+}
+
+fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}

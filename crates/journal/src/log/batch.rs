@@ -1,0 +1,184 @@
+//! A batch: what is committed by one sync.
+//!
+//! Records are encoded straight into the buffer, where their run's header waits to be filled in. A run ends with its
+//! vBucket, at 64 KiB, or when the buffer is written out. A batch that fits the buffer is one write and one sync.
+
+use super::WriteError;
+use super::buffer::Buffer;
+use super::commit::{Commit, CopyMark};
+use super::format::MAX_48;
+use super::record::{Kind, Record};
+use super::run::{ENTRY_BYTES, RUN_BYTES_MAX, RUN_HEADER_BYTES, Run};
+use super::shard::Shard;
+use crate::Disk;
+
+/// A batch that is being written. Dropped without a commit, it was never there.
+///
+/// After an error it is of no more use: drop it.
+#[derive(Debug)]
+pub struct Batch<'a, D: Disk> {
+    shard: &'a mut Shard<D>,
+    buffer: &'a mut Buffer,
+    number: u64,
+    segment: u64,
+    /// Where the batch begins in the segment.
+    start: u64,
+    /// Offset in the segment of the buffer's first byte.
+    base: u64,
+    vbucket: u16,
+    run: Option<OpenRun>,
+}
+
+/// A run whose header is to be filled in.
+#[derive(Debug)]
+struct OpenRun {
+    /// Of its header in the buffer.
+    position: usize,
+    first: u64,
+    last: u64,
+    records: u32,
+}
+
+/// What a commit did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// The number of the batch; none where nothing was pushed.
+    pub batch: Option<u64>,
+    /// What it has in the file.
+    pub bytes: u64,
+}
+
+/// After so many runs their list is not kept for the next batch.
+const LIST_KEPT: usize = 1024;
+
+impl<'a, D: Disk> Batch<'a, D> {
+    pub(super) fn new(shard: &'a mut Shard<D>, buffer: &'a mut Buffer) -> Self {
+        let (number, start) = shard.begin_attempt(buffer);
+        shard.batch_runs.clear();
+        let base = start - buffer.bytes.len() as u64;
+        let segment = shard.segment_number();
+        Self { shard, buffer, number, segment, start, base, vbucket: 0, run: None }
+    }
+
+    /// The records that follow are of this vBucket.
+    pub fn begin(&mut self, vbucket: u16) {
+        assert!(vbucket < self.shard.identity.vbuckets);
+        if vbucket != self.vbucket {
+            self.end_run();
+            self.vbucket = vbucket;
+        }
+    }
+
+    /// Whether a record of so many encoded bytes can be pushed before the buffer is written out.
+    #[inline]
+    pub fn fits(&self, record_bytes: usize) -> bool {
+        record_bytes + RUN_HEADER_BYTES <= self.buffer.free()
+    }
+
+    /// Whether it can be pushed at all: a longer one is for [`Self::push_long`].
+    pub fn fits_buffer(&self, record_bytes: usize) -> bool {
+        record_bytes + RUN_HEADER_BYTES <= self.buffer.capacity()
+    }
+
+    /// Encodes a record that [`Self::fits`]. No I/O.
+    #[inline]
+    pub fn push(&mut self, record: &Record<'_>) {
+        let record_bytes = record.encoded_bytes();
+        assert!(self.fits(record_bytes), "ask whether it fits");
+        let position = self.buffer.bytes.len();
+        if self.run.as_ref().is_some_and(|run| position - run.position + record_bytes > RUN_BYTES_MAX) {
+            self.end_run();
+        }
+        let run = self.run.get_or_insert_with(|| {
+            self.buffer.bytes.extend_from_slice(&[0; RUN_HEADER_BYTES]);
+            OpenRun { position, first: MAX_48, last: 0, records: 0 }
+        });
+        if record.kind != Kind::State {
+            run.first = run.first.min(record.seqno);
+            run.last = run.last.max(record.seqno);
+        }
+        run.records += 1;
+        let offset = self.base + self.buffer.bytes.len() as u64;
+        record.encode(&mut self.buffer.bytes, self.segment, offset);
+    }
+
+    /// Writes what the buffer holds; then it is empty.
+    pub fn write_out(&mut self) -> Result<(), WriteError> {
+        self.end_run();
+        if !self.buffer.bytes.is_empty() {
+            self.shard.write(&self.buffer.bytes, self.base)?;
+            self.base += self.buffer.bytes.len() as u64;
+            self.buffer.bytes.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes a record that is longer than the buffer, from where its value lies.
+    pub fn push_long(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
+        self.write_out()?;
+        let length = u32::try_from(RUN_HEADER_BYTES + record.encoded_bytes());
+        let length = length.map_err(|_| WriteError::too_long())?;
+        let seqno = if record.kind == Kind::State { 0 } else { record.seqno };
+        let run = Run::new(self.vbucket, self.base, seqno, seqno, length, 1);
+        self.buffer.bytes.extend_from_slice(&run.header(self.segment, self.number));
+        let offset = self.base + RUN_HEADER_BYTES as u64;
+        record.encode_without_value(&mut self.buffer.bytes, self.segment, offset);
+        self.write_out()?;
+        self.shard.write(record.value, self.base)?;
+        self.base += record.value.len() as u64;
+        self.shard.batch_runs.push(run);
+        Ok(())
+    }
+
+    /// Makes it durable: one write where all of it is still in the buffer, and one sync.
+    pub fn commit(self, max_cas: u64) -> Result<Committed, WriteError> {
+        let mark = self.shard.copy_mark;
+        self.commit_copy(max_cas, mark)
+    }
+
+    /// Commits what compaction copied.
+    pub(super) fn commit_copy(mut self, max_cas: u64, mark: CopyMark) -> Result<Committed, WriteError> {
+        self.end_run();
+        if self.shard.batch_runs.is_empty() {
+            return Ok(Committed { batch: None, bytes: 0 });
+        }
+        let max_cas = self.shard.max_cas.max(max_cas);
+        if self.buffer.free() < super::commit::COMMIT_BYTES {
+            self.write_out()?;
+        }
+        let offset = self.base + self.buffer.bytes.len() as u64;
+        let commit = Commit::new(self.number, self.start, max_cas, self.shard.synced_batch, mark, false);
+        let head = commit.encode(&self.shard.batch_runs, self.segment, offset);
+        self.buffer.bytes.extend_from_slice(&head);
+        for index in 0..self.shard.batch_runs.len() {
+            if self.buffer.free() < ENTRY_BYTES {
+                self.write_out()?;
+            }
+            if let Some(run) = self.shard.batch_runs.get(index) {
+                self.buffer.bytes.extend_from_slice(&run.entry());
+            }
+        }
+        self.write_out()?;
+        self.shard.settle(self.base, false)?;
+        self.shard.max_cas = max_cas;
+        self.shard.copy_mark = mark;
+        if self.shard.batch_runs.len() > LIST_KEPT {
+            self.shard.batch_runs = Vec::new();
+        }
+        Ok(Committed { batch: Some(self.number), bytes: self.base - self.start })
+    }
+
+    /// Fills in the header of the run.
+    fn end_run(&mut self) {
+        let Some(run) = self.run.take() else { return };
+        let length = (self.buffer.bytes.len() - run.position) as u32;
+        let first = if run.last == 0 { 0 } else { run.first };
+        let offset = self.base + run.position as u64;
+        let ended = Run::new(self.vbucket, offset, first, run.last, length, run.records);
+        let header = ended.header(self.segment, self.number);
+        if let Some(place) = self.buffer.bytes.get_mut(run.position..run.position + RUN_HEADER_BYTES) {
+            place.copy_from_slice(&header);
+        }
+        self.shard.batch_runs.push(ended);
+    }
+}

@@ -1,0 +1,118 @@
+//! The one buffer of a thread that writes or replays.
+
+use crate::File;
+use std::io;
+
+/// A buffer of fixed size, for any number of shards, one after the other.
+#[derive(Debug)]
+pub struct Buffer {
+    /// When writing, what is not yet in the file; when reading, a piece of a file.
+    pub(super) bytes: Vec<u8>,
+    capacity: usize,
+}
+
+/// Smaller ones could not hold a header of each kind.
+const CAPACITY_MIN: usize = 4096;
+
+impl Buffer {
+    /// Its size when nobody asks for another.
+    pub const BYTES: usize = 1 << 20;
+
+    /// A buffer of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        let capacity = bytes.max(CAPACITY_MIN);
+        Self { bytes: Vec::with_capacity(capacity), capacity }
+    }
+
+    /// Bytes that still fit.
+    pub(super) fn free(&self) -> usize {
+        self.capacity - self.bytes.len().min(self.capacity)
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::new(Self::BYTES)
+    }
+}
+
+/// A file read from front to back through a buffer.
+pub(super) struct Window<'a, F> {
+    file: &'a F,
+    bytes: &'a mut Vec<u8>,
+    capacity: usize,
+    /// Offset in the file of the buffer's first byte.
+    start: u64,
+    /// Nothing at or past it is looked at.
+    pub end: u64,
+}
+
+impl<'a, F: File> Window<'a, F> {
+    pub fn new(file: &'a F, buffer: &'a mut Buffer, end: u64) -> Self {
+        buffer.bytes.clear();
+        Self { file, capacity: buffer.capacity, bytes: &mut buffer.bytes, start: 0, end }
+    }
+
+    pub fn file(&self) -> &'a F {
+        self.file
+    }
+
+    /// The bytes from `offset` on, so many or as many as there are before the end or fit the buffer.
+    pub fn at(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
+        let there = self.end.saturating_sub(offset);
+        let length = length.min(self.capacity).min(usize::try_from(there).unwrap_or(usize::MAX));
+        let within = offset.checked_sub(self.start).and_then(|within| usize::try_from(within).ok());
+        let within = match within {
+            Some(within) if within.saturating_add(length) <= self.bytes.len() => within,
+            _ => {
+                self.start = offset;
+                let wanted = self.capacity.min(usize::try_from(there).unwrap_or(usize::MAX));
+                read_up_to(self.file, offset, wanted, self.bytes)?;
+                0
+            }
+        };
+        let there = self.bytes.get(within..).unwrap_or_default();
+        Ok(there.get(..length).unwrap_or(there))
+    }
+
+    /// The checksum of so many bytes from `offset` on; none if the file ends before.
+    pub fn checksum(&mut self, mut sum: u32, mut offset: u64, bytes: u64) -> io::Result<Option<u32>> {
+        let mut left = bytes;
+        while left > 0 {
+            let piece = self.at(offset, usize::try_from(left).unwrap_or(usize::MAX))?;
+            if piece.is_empty() {
+                return Ok(None);
+            }
+            sum = super::format::checksum(sum, piece);
+            offset += piece.len() as u64;
+            left -= piece.len() as u64;
+        }
+        Ok(Some(sum))
+    }
+}
+
+/// Fills `bytes` with so many bytes of the file from `offset` on, fewer where it ends.
+pub(super) fn read_up_to<F: File>(
+    file: &F,
+    offset: u64,
+    length: usize,
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
+    // Not cleared before: zeros are written only where the buffer was never used.
+    bytes.resize(length, 0);
+    let mut filled = 0;
+    while let Some(place) = bytes.get_mut(filled..).filter(|place| !place.is_empty()) {
+        match file.read_at(place, offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(())
+}

@@ -1,0 +1,675 @@
+//! Compaction: what is live in a segment is written once more, behind everything else, and the segment is unlinked.
+//!
+//! ```text
+//! Choose ──> Survey ──> Check ──> Copy ──> Unlink ──> Choose
+//!   sample     what is    is an     a batch   after the copies
+//!   segments   live, and  older     per step  are synced; then
+//!              which ends record              the directory is
+//!              are old?   elsewhere?          synced
+//! ```
+//!
+//! * Nobody knows where an old version of a key lies, so no segment has an account of its dead bytes. Victims are chosen by
+//!   asking about a few runs of each.
+//! * A record goes if the engine says that it is dead. A tombstone or an abort, of which the engine knows nothing any more,
+//!   goes if no other segment holds an older record of its key that it still has to hide. That is found out by
+//!   looking at all runs of its vBucket that reach back far enough. Segments that cannot be looked at keep them all.
+//! * A segment is surveyed from front to back; the runs that have anything live are then copied in the order of vBucket and seqno, so
+//!   that small runs become long ones. What is dead stays so, hence no other run need be looked at again. Each commit record
+//!   says how far the copying has come: after a crash it goes on there, and nothing is copied twice.
+//! * A segment that was left after a failure goes first: what counts in it, the header after it says.
+
+use super::WriteError;
+use super::buffer::{Buffer, Window};
+use super::commit::CopyMark;
+use super::damage::{Damage, Part, Spoils};
+use super::record::{Kind, Record};
+use super::replay::read_run;
+use super::run::{RUN_BYTES_MAX, Run};
+use super::segment::Segment;
+use super::shard::Shard;
+use crate::Disk;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
+
+/// What the engine says of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is to be kept. Also what is said of a tombstone or an abort that nothing newer has replaced.
+    Live,
+    /// It may go: a newer record of the key (of the vBucket, for a state) is *synced* and takes its place at a replay, or
+    /// the vBucket's synced state says that it no longer counts. A newer one that is only in memory is not enough.
+    Dead,
+}
+
+/// What compaction is to come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aim {
+    /// What there would be if nothing were superfluous, about.
+    pub live_bytes: u64,
+    /// Nothing has been written for a while: now there is time to leave little for the next start to read.
+    pub at_rest: bool,
+}
+
+impl Aim {
+    /// While batches are written.
+    pub fn at_work(live_bytes: u64) -> Self {
+        Self { live_bytes, at_rest: false }
+    }
+
+    /// So many bytes are few enough.
+    fn enough(self, segment_bytes: u64) -> u64 {
+        let Self { live_bytes, at_rest } = self;
+        let (superfluous, slack) = if at_rest {
+            (live_bytes / SUPERFLUOUS_AT_REST, segment_bytes / SLACK_AT_REST)
+        } else {
+            (live_bytes, SLACK_SEGMENTS.saturating_mul(segment_bytes))
+        };
+        live_bytes.saturating_add(superfluous).saturating_add(slack)
+    }
+}
+
+/// What a step did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// There is nothing worth doing.
+    Idle,
+    /// Something was done, and there is more to do.
+    More,
+    /// A segment is gone.
+    Finished {
+        /// Its length.
+        freed_bytes: u64,
+    },
+    /// A segment could go, but a copy of the shard is being made.
+    Held,
+    /// A segment is damaged, and is left as it is from now on.
+    Damaged(Damage),
+}
+
+/// Segments of slack before compaction is worth while.
+const SLACK_SEGMENTS: u64 = 2;
+/// Part of a segment that is the slack at rest; and of the live bytes, what may be superfluous then.
+const SLACK_AT_REST: u64 = 8;
+const SUPERFLUOUS_AT_REST: u64 = 4;
+/// Segments that are asked about each time a victim is chosen, and runs of each.
+const SAMPLED_SEGMENTS: usize = 8;
+const SAMPLED_RUNS: usize = 4;
+/// At rest there is time, and who errs is not told so by the next batch.
+const SAMPLED_RUNS_AT_REST: usize = 64;
+/// Above so many thousandths of live bytes a segment is not worth copying.
+const LIVE_MAX: u64 = 900;
+/// Memory for the keys of tombstones that may go; more of them wait for another time.
+const CANDIDATES_BYTES_MAX: usize = 1 << 20;
+/// What a candidate takes beside its key, roughly.
+const CANDIDATE_BYTES: usize = 64;
+
+/// What compaction is doing.
+#[derive(Debug)]
+pub(super) struct Compaction<D: Disk> {
+    phase: Phase<D>,
+    samples: BTreeMap<u64, Sample>,
+    /// A directory failed to sync: a segment that was unlinked may come back, and with it what a tombstone hides.
+    keeps_tombstones: bool,
+}
+
+impl<D: Disk> Default for Compaction<D> {
+    fn default() -> Self {
+        Self { phase: Phase::Choose, samples: BTreeMap::new(), keeps_tombstones: false }
+    }
+}
+
+/// How much of a segment was live.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    live_thousandths: u64,
+    /// The last batch when it was asked about.
+    batch: u64,
+}
+
+/// By vBucket and key: the seqno of a tombstone or abort, and what it hides.
+type Candidates = HashMap<(u16, Vec<u8>), (u64, Kind)>;
+
+#[derive(Debug)]
+enum Phase<D: Disk> {
+    Choose,
+    Survey { victim: Victim<D>, next: usize, candidates: Candidates, bytes: usize },
+    Check { victim: Victim<D>, others: Vec<(Arc<Segment<D>>, Run)>, candidates: Candidates },
+    Copy { victim: Victim<D>, next: usize, purged: Candidates },
+    Unlink(Victim<D>),
+}
+
+#[derive(Debug)]
+struct Victim<D: Disk> {
+    segment: Arc<Segment<D>>,
+    /// During the survey as they lie in the file, then by vBucket, first seqno and offset.
+    runs: Vec<Surveyed>,
+    /// So many of them, in the latter order, were copied before.
+    copied: usize,
+}
+
+#[derive(Debug)]
+struct Surveyed {
+    run: Run,
+    has_live: bool,
+}
+
+/// The engine's answers.
+type Judge<'a> = &'a mut dyn FnMut(u16, &Record<'_>) -> Verdict;
+
+impl<D: Disk> Shard<D> {
+    /// Whether there is enough to be gained.
+    pub fn wants_compaction(&self, aim: Aim) -> bool {
+        let is_idle = matches!(self.compaction.phase, Phase::Choose);
+        let enough = aim.enough(self.options.segment_bytes);
+        !is_idle || self.figures().bytes > enough || self.left().is_some() || self.begun().is_some()
+    }
+
+    /// Does a part of the work: reads and writes about so many bytes. Records older than `purge_before_unix_s` need no tombstone.
+    pub fn compact_step(
+        &mut self,
+        buffer: &mut Buffer,
+        budget_bytes: usize,
+        judge: Judge<'_>,
+        aim: Aim,
+        purge_before_unix_s: u32,
+    ) -> Result<Step, WriteError> {
+        let mut compaction = std::mem::take(&mut self.compaction);
+        let result = self.compact(&mut compaction, buffer, budget_bytes, judge, aim, purge_before_unix_s);
+        self.compaction = compaction;
+        result
+    }
+
+    fn compact(
+        &mut self,
+        compaction: &mut Compaction<D>,
+        buffer: &mut Buffer,
+        budget_bytes: usize,
+        judge: Judge<'_>,
+        aim: Aim,
+        purge_before: u32,
+    ) -> Result<Step, WriteError> {
+        let mut budget = Budget { bytes: budget_bytes, is_started: false };
+        let done = match &mut compaction.phase {
+            Phase::Choose => {
+                let wanted = self.wants_compaction(aim);
+                let victim = self.choose(&mut compaction.samples, wanted, aim, judge);
+                match victim {
+                    Ok(Some(victim)) => {
+                        compaction.phase =
+                            Phase::Survey { victim, next: 0, candidates: Candidates::new(), bytes: 0 };
+                        Ok(Step::More)
+                    }
+                    Ok(None) if wanted && aim.at_rest && self.has_much_active() => {
+                        self.seal_early(buffer)?;
+                        Ok(Step::More)
+                    }
+                    Ok(None) => Ok(Step::Idle),
+                    Err(damage) => Err(damage),
+                }
+            }
+            Phase::Survey { victim, next, candidates, bytes } => {
+                let keeps = compaction.keeps_tombstones || self.has_unsearchable(victim.segment.number);
+                let mut ends = Ends { candidates, bytes, purge_before, keeps };
+                victim.survey(next, &mut budget, &mut ends, judge).map(|()| Step::More)
+            }
+            Phase::Check { others, candidates, .. } => {
+                let mut reading = Reading::new();
+                while let Some((segment, run)) = others.last()
+                    && budget.allows(run)
+                {
+                    check(&mut reading, segment, run, candidates);
+                    others.pop();
+                }
+                Ok(Step::More)
+            }
+            Phase::Copy { victim, next, purged } => {
+                return match self.copy(victim, next, purged, &mut budget, buffer, judge)? {
+                    Ok(()) => {
+                        compaction.phase = std::mem::replace(&mut compaction.phase, Phase::Choose).next(self);
+                        Ok(Step::More)
+                    }
+                    Err(damage) => {
+                        compaction.phase = Phase::Choose;
+                        Ok(Step::Damaged(damage))
+                    }
+                };
+            }
+            Phase::Unlink(victim) => {
+                let segment = victim.segment.clone();
+                let step = self.unlink(&segment, &mut compaction.keeps_tombstones)?;
+                if step != Step::Held {
+                    compaction.samples.remove(&segment.number);
+                    compaction.phase = Phase::Choose;
+                }
+                return Ok(step);
+            }
+        };
+        match done {
+            Ok(step) => {
+                compaction.phase = std::mem::replace(&mut compaction.phase, Phase::Choose).next(self);
+                Ok(step)
+            }
+            Err(damage) => {
+                compaction.phase = Phase::Choose;
+                Ok(Step::Damaged(damage))
+            }
+        }
+    }
+
+    /// The segments that may be compacted, oldest first.
+    ///
+    /// Not a damaged one; nor the one after a damaged one that is not sealed: its header says how far that one goes.
+    fn eligible(&self) -> Vec<Arc<Segment<D>>> {
+        let active = self.active.as_ref().map(|active| active.segment.number);
+        let segments = self.catalogue.segments();
+        let mut is_bound = false;
+        let mut eligible = Vec::new();
+        for segment in segments.iter() {
+            let damaged = segment.state().damaged;
+            if Some(segment.number) != active && !damaged && !is_bound {
+                eligible.push(segment.clone());
+            }
+            is_bound = damaged && !segment.is_sealed();
+        }
+        eligible
+    }
+
+    /// Whether what is superfluous may be in the active segment.
+    fn has_much_active(&self) -> bool {
+        let end = self.active.as_ref().map_or(0, |active| active.end);
+        end > self.options.segment_bytes / SLACK_AT_REST
+    }
+
+    /// A segment that was left after a failure.
+    fn left(&self) -> Option<Arc<Segment<D>>> {
+        self.eligible().into_iter().find(|segment| !segment.is_sealed())
+    }
+
+    /// A segment of which a part was copied before the process ended.
+    fn begun(&self) -> Option<Arc<Segment<D>>> {
+        self.eligible().into_iter().find(|segment| segment.number == self.copy_mark.segment)
+    }
+
+    /// Whether a segment other than the victim may hold what its table does not say.
+    fn has_unsearchable(&self, victim: u64) -> bool {
+        let active = self.active.as_ref().map(|active| active.segment.number);
+        self.catalogue.segments().iter().any(|segment| {
+            let is_open = Some(segment.number) != active && !segment.is_sealed();
+            segment.number != victim && (is_open || segment.state().damaged)
+        })
+    }
+
+    fn choose(
+        &self,
+        samples: &mut BTreeMap<u64, Sample>,
+        wanted: bool,
+        aim: Aim,
+        judge: Judge<'_>,
+    ) -> Result<Option<Victim<D>>, Damage> {
+        if let Some(segment) = self.left().or_else(|| self.begun()) {
+            return Victim::new(segment, self.copy_mark).map(Some);
+        }
+        if !wanted {
+            return Ok(None);
+        }
+        let eligible = self.eligible();
+        samples.retain(|number, _| eligible.iter().any(|segment| segment.number == *number));
+        let mut by_age: Vec<&Arc<Segment<D>>> = eligible.iter().collect();
+        by_age.sort_by_key(|segment| samples.get(&segment.number).map_or(0, |sample| sample.batch));
+        let runs = if aim.at_rest { SAMPLED_RUNS_AT_REST } else { SAMPLED_RUNS };
+        for segment in by_age.into_iter().take(SAMPLED_SEGMENTS) {
+            let live_thousandths = sample(segment, runs, judge)?;
+            samples.insert(segment.number, Sample { live_thousandths, batch: self.last_batch });
+        }
+        let share = |segment: &&Arc<Segment<D>>| {
+            samples.get(&segment.number).map_or(u64::MAX, |sample| sample.live_thousandths)
+        };
+        match eligible.iter().min_by_key(share) {
+            Some(segment) if share(&segment) <= LIVE_MAX => {
+                Victim::new(segment.clone(), self.copy_mark).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Copies some runs, as one batch.
+    fn copy(
+        &mut self,
+        victim: &Victim<D>,
+        next: &mut usize,
+        purged: &Candidates,
+        budget: &mut Budget,
+        buffer: &mut Buffer,
+        judge: Judge<'_>,
+    ) -> Result<Result<(), Damage>, WriteError> {
+        let mut reached = *next;
+        let mut reading = Reading::new();
+        let max_cas = self.max_cas;
+        let mut batch = self.batch(buffer)?;
+        while let Some(Surveyed { run, has_live }) = victim.runs.get(reached) {
+            if !has_live {
+                reached += 1;
+                continue;
+            }
+            if !budget.allows(run) {
+                break;
+            }
+            let mut failed = Ok(());
+            let mut key = (run.vbucket(), Vec::new());
+            batch.begin(run.vbucket());
+            let read = reading.records(&victim.segment, run, &mut |record| {
+                if failed.is_err()
+                    || goes_with(purged, &mut key, record)
+                    || judge(run.vbucket(), record) == Verdict::Dead
+                {
+                    return;
+                }
+                let length = record.encoded_bytes();
+                if !batch.fits_buffer(length) {
+                    failed = batch.push_long(record);
+                    return;
+                }
+                if !batch.fits(length) {
+                    failed = batch.write_out();
+                }
+                if failed.is_ok() {
+                    batch.push(record);
+                }
+            });
+            failed?;
+            if let Err(damage) = read {
+                return Ok(Err(damage));
+            }
+            reached += 1;
+        }
+        let mark = CopyMark { segment: victim.segment.number, runs: reached as u32 };
+        batch.commit_copy(max_cas, mark)?;
+        *next = reached;
+        Ok(Ok(()))
+    }
+
+    fn unlink(&mut self, segment: &Segment<D>, keeps_tombstones: &mut bool) -> Result<Step, WriteError> {
+        let catalogue = self.catalogue.clone();
+        let holds = catalogue.holds.lock();
+        if *holds > 0 {
+            return Ok(Step::Held);
+        }
+        self.sync_active()?;
+        self.remove_junk()?;
+        let freed_bytes = segment.state().length;
+        self.catalogue.remove(segment.number);
+        match self.disk.remove(&segment.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(WriteError::Poisoned(error)),
+            _ => {}
+        }
+        // ORDERING: before the next victim's tombstones are judged, what they may hide is gone for good.
+        if let Err(error) = self.disk.sync_directory(&segment.path) {
+            *keeps_tombstones = true;
+            return Err(WriteError::Poisoned(error));
+        }
+        Ok(Step::Finished { freed_bytes })
+    }
+}
+
+impl<D: Disk> Shard<D> {
+    /// Removes files without a batch that counts, for good.
+    pub(super) fn remove_junk(&mut self) -> Result<(), WriteError> {
+        for path in &self.junk {
+            match self.disk.remove(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(WriteError::Poisoned(error));
+                }
+                _ => {}
+            }
+        }
+        if let Some(path) = self.junk.last() {
+            self.disk.sync_directory(path).map_err(WriteError::Poisoned)?;
+            self.junk.clear();
+        }
+        Ok(())
+    }
+}
+
+impl<D: Disk> Phase<D> {
+    /// The next phase, if this one has nothing left to do.
+    fn next(self, shard: &Shard<D>) -> Self {
+        match self {
+            Self::Survey { mut victim, next, candidates, .. } if next >= victim.runs.len() => {
+                victim.runs.sort_unstable_by_key(|surveyed| surveyed.run.place_in_table());
+                let others = shard.runs_older_than(&candidates, victim.segment.number);
+                Self::Check { victim, others, candidates }.next(shard)
+            }
+            Self::Check { victim, others, candidates } if others.is_empty() || candidates.is_empty() => {
+                let next = victim.copied;
+                Self::Copy { victim, next, purged: candidates }.next(shard)
+            }
+            Self::Copy { victim, next, .. } if next >= victim.runs.len() => Self::Unlink(victim),
+            other => other,
+        }
+    }
+}
+
+impl<D: Disk> Shard<D> {
+    /// The runs of other segments that may hold something older than a candidate.
+    fn runs_older_than(&self, candidates: &Candidates, victim: u64) -> Vec<(Arc<Segment<D>>, Run)> {
+        let mut newest: BTreeMap<u16, u64> = BTreeMap::new();
+        for ((vbucket, _), (seqno, _)) in candidates {
+            let newest = newest.entry(*vbucket).or_insert(0);
+            *newest = (*newest).max(*seqno);
+        }
+        let mut found = Vec::new();
+        for segment in self.catalogue.segments().iter().filter(|segment| segment.number != victim) {
+            for (vbucket, seqno) in &newest {
+                match segment.runs_before(*vbucket, *seqno) {
+                    Ok(Some(runs)) => found.extend(runs.into_iter().map(|run| (segment.clone(), run))),
+                    // What cannot be looked at is looked at again, and found unreadable, when its turn comes.
+                    _ => found.push((segment.clone(), Run::new(*vbucket, 0, 0, 0, 0, 0))),
+                }
+            }
+        }
+        found
+    }
+}
+
+/// What a survey notes of tombstones and aborts.
+struct Ends<'a> {
+    candidates: &'a mut Candidates,
+    /// Memory the candidates take.
+    bytes: &'a mut usize,
+    purge_before: u32,
+    /// All of them stay.
+    keeps: bool,
+}
+
+impl Ends<'_> {
+    fn note(&mut self, vbucket: u16, record: &Record<'_>) {
+        let is_old = record.kind == Kind::Abort || record.expiry < self.purge_before;
+        if self.keeps || !is_purgeable(record.kind) || !is_old || *self.bytes > CANDIDATES_BYTES_MAX {
+            return;
+        }
+        *self.bytes += CANDIDATE_BYTES + record.key.len();
+        let candidate = self.candidates.entry((vbucket, record.key.to_vec()));
+        let newest = candidate.or_insert((record.seqno, record.kind));
+        if newest.0 < record.seqno {
+            *newest = (record.seqno, record.kind);
+        }
+    }
+}
+
+impl<D: Disk> Victim<D> {
+    fn new(segment: Arc<Segment<D>>, mark: CopyMark) -> Result<Self, Damage> {
+        let runs = runs_of(&segment, Segment::runs)?;
+        let copied = if mark.segment == segment.number { mark.runs as usize } else { 0 };
+        let copied = copied.min(runs.len());
+        let runs = runs.into_iter().map(|run| Surveyed { run, has_live: false }).collect();
+        Ok(Self { segment, runs, copied })
+    }
+
+    /// Surveys some runs.
+    fn survey(
+        &mut self,
+        next: &mut usize,
+        budget: &mut Budget,
+        ends: &mut Ends<'_>,
+        judge: Judge<'_>,
+    ) -> Result<(), Damage> {
+        let (mut reading, end) = (Reading::new(), self.segment.state().end);
+        let mut passage = reading.passage(&self.segment, end);
+        while let Some(Surveyed { run, has_live }) = self.runs.get_mut(*next)
+            && budget.allows(run)
+        {
+            passage.records(run, &mut |record| {
+                ends.note(run.vbucket(), record);
+                *has_live = *has_live || judge(run.vbucket(), record) == Verdict::Live;
+            })?;
+            *next += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The table of a segment that is not active.
+fn runs_of<D: Disk>(
+    segment: &Segment<D>,
+    read: impl Fn(&Segment<D>) -> io::Result<Option<Vec<Run>>>,
+) -> Result<Vec<Run>, Damage> {
+    let Ok(Some(runs)) = read(segment) else {
+        segment.state_mut().damaged = true;
+        let (path, offset) = (segment.path.clone(), segment.state().end);
+        return Err(Damage { path, offset, spoils: Spoils::Nothing, part: Part::Footer });
+    };
+    Ok(runs)
+}
+
+fn is_purgeable(kind: Kind) -> bool {
+    matches!(kind, Kind::Tombstone | Kind::Abort)
+}
+
+/// Whether the end of `hider`'s kind keeps a record of kind `hidden` from coming back at a replay.
+fn hides(hider: Kind, hidden: Kind) -> bool {
+    match hidden {
+        Kind::Document => hider == Kind::Tombstone,
+        Kind::Prepare | Kind::PrepareDelete => true,
+        // An older end without what it ended hides nothing, and comes back as nothing.
+        Kind::Tombstone | Kind::Abort | Kind::State => false,
+    }
+}
+
+/// Whether the record is an end that is purged, or one that such an end hides: the engine may still call that live
+/// where it cannot know better, and without its end it would come back.
+fn goes_with(purged: &Candidates, key: &mut (u16, Vec<u8>), record: &Record<'_>) -> bool {
+    if purged.is_empty() {
+        return false;
+    }
+    key.1.clear();
+    key.1.extend_from_slice(record.key);
+    purged.get(key).is_some_and(|(seqno, kind)| {
+        record.seqno == *seqno && is_purgeable(record.kind)
+            || record.seqno < *seqno && hides(*kind, record.kind)
+    })
+}
+
+/// Candidates stay if this run holds what they hide, or cannot be read.
+fn check<D: Disk>(reading: &mut Reading, segment: &Segment<D>, run: &Run, candidates: &mut Candidates) {
+    let mut key = (run.vbucket(), Vec::new());
+    let read = reading.records(segment, run, &mut |record| {
+        key.1.clear();
+        key.1.extend_from_slice(record.key);
+        if candidates
+            .get(&key)
+            .is_some_and(|(seqno, hider)| record.seqno < *seqno && hides(*hider, record.kind))
+        {
+            candidates.remove(&key);
+        }
+    });
+    if read.is_err() {
+        candidates.retain(|(vbucket, _), _| *vbucket != run.vbucket());
+    }
+}
+
+/// Thousandths of a segment's bytes that are live, by a few runs.
+fn sample<D: Disk>(segment: &Arc<Segment<D>>, sampled: usize, judge: Judge<'_>) -> Result<u64, Damage> {
+    let runs = runs_of(segment, Segment::runs_in_any_order)?;
+    let (mut live, mut all) = (0_u64, 0_u64);
+    let mut reading = Reading::new();
+    let step = runs.len().div_ceil(sampled).max(1);
+    for run in runs.iter().step_by(step) {
+        reading.records(segment, run, &mut |record| {
+            let length = record.encoded_bytes() as u64;
+            all += length;
+            if judge(run.vbucket(), record) == Verdict::Live {
+                live += length;
+            }
+        })?;
+    }
+    Ok(live * 1000 / all.max(1))
+}
+
+/// What a step may still read; the first run is read in any case.
+struct Budget {
+    bytes: usize,
+    is_started: bool,
+}
+
+impl Budget {
+    fn allows(&mut self, run: &Run) -> bool {
+        let allows = !self.is_started || self.bytes >= run.bytes as usize;
+        self.is_started = true;
+        if allows {
+            self.bytes = self.bytes.saturating_sub(run.bytes as usize);
+        }
+        allows
+    }
+}
+
+/// What runs are read through.
+#[derive(Debug)]
+struct Reading {
+    buffer: Buffer,
+    /// A record that is longer.
+    long: Vec<u8>,
+}
+
+impl Reading {
+    fn new() -> Self {
+        Self { buffer: Buffer::new(RUN_BYTES_MAX), long: Vec::new() }
+    }
+
+    /// The segment up to `end`, to be read from front to back.
+    fn passage<'a, D: Disk>(&'a mut self, segment: &'a Segment<D>, end: u64) -> Passage<'a, D> {
+        let window = segment.file().map(|file| Window::new(file, &mut self.buffer, end));
+        Passage { segment, window, long: &mut self.long }
+    }
+
+    /// Shows the records of a run. Damaged: the segment is marked as such.
+    fn records<D: Disk>(
+        &mut self,
+        segment: &Segment<D>,
+        run: &Run,
+        show: &mut dyn FnMut(&Record<'_>),
+    ) -> Result<(), Damage> {
+        self.passage(segment, run.end()).records(run, show)
+    }
+}
+
+/// A part of a segment that is being read.
+struct Passage<'a, D: Disk> {
+    segment: &'a Segment<D>,
+    window: io::Result<Window<'a, D::File>>,
+    long: &'a mut Vec<u8>,
+}
+
+impl<D: Disk> Passage<'_, D> {
+    fn records(&mut self, run: &Run, show: &mut dyn FnMut(&Record<'_>)) -> Result<(), Damage> {
+        let flaw = match &mut self.window {
+            Ok(window) => read_run(window, self.long, self.segment.number, run, show),
+            Err(_) => Ok(Some((run.offset(), Part::Run))),
+        };
+        let flaw = flaw.unwrap_or(Some((run.offset(), Part::Run)));
+        let Some((offset, part)) = flaw else { return Ok(()) };
+        self.segment.state_mut().damaged = true;
+        let path = self.segment.path.clone();
+        Err(Damage { path, offset, spoils: Spoils::VBucket(run.vbucket()), part })
+    }
+}

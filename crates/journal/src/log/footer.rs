@@ -1,0 +1,217 @@
+//! The end of a sealed segment: where the runs of each vBucket are.
+//!
+//! ```text
+//! table      an entry per run (as in commit records), by vBucket, first seqno, offset
+//! summary    per vBucket that has runs, ascending:
+//!             0  2  vBucket
+//!             2  2  0
+//!             4  4  its first entry in the table
+//!             8  4  its entries
+//!            12  6  least seqno of its runs
+//!            18  6  greatest seqno
+//!            24  4  CRC32C of its entries, seeded with the segment and the offset of the first
+//! trailer     0  8  magic
+//!             8  8  offset of the table
+//!            16  4  entries of the table
+//!            20  4  lines of the summary
+//!            24  8  last batch of the segment
+//!            32  8  highest CAS of the shard
+//!            40  8  segment that compaction copied from last, 0 if none
+//!            48  4  how many of its runs were copied
+//!            52  4  CRC32C of the summary, seeded with the segment and its offset
+//!            56  4  0
+//!            60  4  CRC32C of the above, seeded with the segment and the trailer's offset
+//! ```
+//!
+//! The trailer is the end of the file.
+
+use super::buffer::read_up_to;
+use super::commit::CopyMark;
+use super::format::{Fields, MAX_48, Put, TRAILER_MAGIC, checksum, is_intact, seed};
+use super::run::{ENTRY_BYTES, Run};
+use crate::File;
+use std::io;
+
+/// Length of a summary's line.
+pub(super) const LINE_BYTES: usize = 28;
+/// Length of the trailer.
+pub(super) const TRAILER_BYTES: usize = 64;
+
+/// The runs of one vBucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Line {
+    pub first: u64,
+    pub last: u64,
+    pub vbucket: u16,
+    pub entry: u32,
+    pub entries: u32,
+    pub checksum: u32,
+}
+
+impl Line {
+    fn encode(&self) -> [u8; LINE_BYTES] {
+        Put::new()
+            .u16(self.vbucket)
+            .u16(0)
+            .u32(self.entry)
+            .u32(self.entries)
+            .u48(self.first)
+            .u48(self.last)
+            .u32(self.checksum)
+            .finish()
+    }
+
+    fn read(bytes: &[u8]) -> Self {
+        let mut fields = Fields(bytes);
+        let (vbucket, _, entry, entries) = (fields.u16(), fields.u16(), fields.u32(), fields.u32());
+        let (first, last) = (fields.u48(), fields.u48());
+        Self { first, last, vbucket, entry, entries, checksum: fields.u32() }
+    }
+}
+
+/// What of a footer is kept in memory.
+#[derive(Debug)]
+pub(super) struct Footer {
+    pub segment: u64,
+    /// Offset of the table: end of the last batch.
+    pub table: u64,
+    pub entries: u32,
+    pub lines: Vec<Line>,
+    pub last_batch: u64,
+    pub max_cas: u64,
+    pub copied: CopyMark,
+}
+
+impl Footer {
+    /// The footer of a segment with these runs, which it sorts.
+    pub fn of(runs: &mut [Run], segment: u64, table: u64) -> Self {
+        runs.sort_unstable_by_key(Run::place_in_table);
+        let mut lines = Vec::new();
+        let mut entry = 0;
+        for of_vbucket in runs.chunk_by(|a, b| a.vbucket() == b.vbucket()) {
+            let start = seed(segment, table + u64::from(entry) * ENTRY_BYTES as u64);
+            // Runs of states have no seqnos.
+            let with_seqnos = of_vbucket.iter().filter(|run| run.last > 0);
+            let first = with_seqnos.clone().map(|run| run.first).min().unwrap_or(0);
+            let last = with_seqnos.map(|run| run.last).max().unwrap_or(0);
+            let checksum = of_vbucket.iter().fold(start, |sum, run| checksum(sum, &run.entry()));
+            let entries = of_vbucket.len() as u32;
+            let vbucket = of_vbucket.first().map_or(0, Run::vbucket);
+            lines.push(Line { first, last, vbucket, entry, entries, checksum });
+            entry += entries;
+        }
+        let copied = CopyMark::default();
+        Self { segment, table, entries: entry, lines, last_batch: 0, max_cas: 0, copied }
+    }
+
+    fn summary(&self) -> u64 {
+        self.table + u64::from(self.entries) * ENTRY_BYTES as u64
+    }
+
+    fn trailer(&self) -> u64 {
+        self.summary() + (self.lines.len() * LINE_BYTES) as u64
+    }
+
+    /// Offset of its end: length of the segment.
+    pub fn end(&self) -> u64 {
+        self.trailer() + TRAILER_BYTES as u64
+    }
+
+    /// Appends what comes after the table.
+    pub fn encode_end(&self, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        for line in &self.lines {
+            bytes.extend_from_slice(&line.encode());
+        }
+        let summary = bytes.get(start..).unwrap_or_default();
+        let summary_checksum = checksum(seed(self.segment, self.summary()), summary);
+        let trailer: [u8; TRAILER_BYTES] = Put::new()
+            .bytes(TRAILER_MAGIC)
+            .u64(self.table)
+            .u32(self.entries)
+            .u32(self.lines.len() as u32)
+            .u64(self.last_batch)
+            .u64(self.max_cas)
+            .u64(self.copied.segment)
+            .u32(self.copied.runs)
+            .u32(summary_checksum)
+            .u32(0)
+            .finish_with_checksum(seed(self.segment, self.trailer()));
+        bytes.extend_from_slice(&trailer);
+    }
+
+    /// The footer at the end of a file of this length, if there is one and all of it is intact.
+    pub fn read<F: File>(file: &F, segment: u64, length: u64, vbuckets: u16) -> io::Result<Option<Self>> {
+        let Some(trailer_offset) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
+        let mut bytes = Vec::new();
+        read_up_to(file, trailer_offset, TRAILER_BYTES, &mut bytes)?;
+        if bytes.len() != TRAILER_BYTES
+            || !bytes.starts_with(&TRAILER_MAGIC)
+            || !is_intact(&bytes, seed(segment, trailer_offset))
+        {
+            return Ok(None);
+        }
+        let mut fields = Fields(bytes.get(TRAILER_MAGIC.len()..).unwrap_or_default());
+        let (table, entries, lines) = (fields.u64(), fields.u32(), fields.u32());
+        let (last_batch, max_cas) = (fields.u64(), fields.u64());
+        let copied = CopyMark { segment: fields.u64(), runs: fields.u32() };
+        let summary_checksum = fields.u32();
+        let mut footer = Self { segment, table, entries, lines: Vec::new(), last_batch, max_cas, copied };
+        if table > length || last_batch > MAX_48 {
+            return Ok(None);
+        }
+        let lines_bytes = u64::from(lines) * LINE_BYTES as u64;
+        let summary = footer.summary();
+        if lines > u32::from(vbuckets) || summary.checked_add(lines_bytes) != Some(trailer_offset) {
+            return Ok(None);
+        }
+        read_up_to(file, summary, lines_bytes as usize, &mut bytes)?;
+        if checksum(seed(segment, summary), &bytes) != summary_checksum {
+            return Ok(None);
+        }
+        footer.lines = bytes.chunks_exact(LINE_BYTES).map(Line::read).collect();
+        for line in &footer.lines {
+            if footer.read_entries(file, line, &mut bytes)?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(footer))
+    }
+
+    /// All entries, in the order of the table; none if some are damaged.
+    pub fn runs<F: File>(&self, file: &F) -> io::Result<Option<Vec<Run>>> {
+        let (mut runs, mut bytes) = (Vec::with_capacity(self.entries as usize), Vec::new());
+        for line in &self.lines {
+            match self.read_entries(file, line, &mut bytes)? {
+                Some(entries) => runs.extend(entries),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(runs))
+    }
+
+    /// The line of a vBucket.
+    pub fn line(&self, vbucket: u16) -> Option<&Line> {
+        let index = self.lines.binary_search_by_key(&vbucket, |line| line.vbucket).ok()?;
+        self.lines.get(index)
+    }
+
+    /// Reads the entries of a line; none if they are damaged.
+    pub fn read_entries<'b, F: File>(
+        &self,
+        file: &F,
+        line: &Line,
+        bytes: &'b mut Vec<u8>,
+    ) -> io::Result<Option<impl DoubleEndedIterator<Item = Run> + use<'b, F>>> {
+        let offset = self.table + u64::from(line.entry) * ENTRY_BYTES as u64;
+        let length = line.entries as usize * ENTRY_BYTES;
+        if offset + length as u64 > self.summary() {
+            return Ok(None);
+        }
+        read_up_to(file, offset, length, bytes)?;
+        if checksum(seed(self.segment, offset), bytes) != line.checksum {
+            return Ok(None);
+        }
+        Ok(Some(bytes.chunks_exact(ENTRY_BYTES).map(Run::read_entry)))
+    }
+}

@@ -1,0 +1,408 @@
+//! Opens a shard: what is there, what of it counts, where writing goes on.
+//!
+//! * Files at the end that nothing was ever written to hide nothing: they are removed, and the newest segment is the one before.
+//! * The newest segment without a footer is cut back to its last batch and goes on being written to, unless it is damaged.
+//! * Its batches that are not known to be synced are written once more and synced: the process before may have died of
+//!   a failed sync, after which the system's cache and the disk disagree.
+//! * The mark of a clean end is taken away, since from now on the end is not a clean one.
+
+use super::buffer::{Buffer, read_up_to};
+use super::commit::CopyMark;
+use super::compaction::Compaction;
+use super::damage::{Damage, Part, Spoils};
+use super::footer::Footer;
+use super::header::{Found, HEADER_BYTES, Header};
+use super::scan::{Scan, Subject};
+use super::segment::{Catalogue, Segment, State, number_of, path_of};
+use super::shard::{Active, Shard};
+use super::table::{RunTable, Table};
+use super::{Identity, OpenError, Options};
+use crate::{Disk, File, Open, write_all_at};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A shard and what is to be replayed.
+#[derive(Debug)]
+pub struct Opened<D: Disk> {
+    /// To write to.
+    pub shard: Shard<D>,
+    /// To be replayed, newest first.
+    pub segments: Vec<Arc<Segment<D>>>,
+    /// The last thing that was done was [`Shard::close`].
+    pub clean: bool,
+    /// What is known to be damaged before anything was replayed; replaying finds damaged records and runs.
+    pub damage: Vec<Damage>,
+    /// Highest CAS of all batches.
+    pub max_cas: u64,
+    runs: Vec<u32>,
+}
+
+impl<D: Disk> Opened<D> {
+    /// How many runs of a vBucket there are in all segments.
+    pub fn runs(&self, vbucket: u16) -> u32 {
+        self.runs.get(usize::from(vbucket)).copied().unwrap_or(0)
+    }
+}
+
+/// A segment file and its header.
+pub(super) struct Listed<F> {
+    pub number: u64,
+    pub file: F,
+    pub length: u64,
+    pub header: Option<Header>,
+}
+
+/// What is in the directory, oldest first.
+pub(super) fn list<D: Disk>(
+    disk: &D,
+    directory: &Path,
+    how: Open,
+) -> Result<Option<Vec<Listed<D::File>>>, OpenError> {
+    let names = match disk.list(directory) {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(OpenError::io(directory, error)),
+    };
+    let mut numbers: Vec<u64> = names.iter().filter_map(|path| number_of(path)).collect();
+    numbers.sort_unstable();
+    let mut listed = Vec::with_capacity(numbers.len());
+    let mut bytes = Vec::new();
+    for number in numbers {
+        let path = path_of(directory, number);
+        let mut read = || -> io::Result<_> {
+            let file = disk.open(&path, how)?;
+            read_up_to(&file, 0, HEADER_BYTES, &mut bytes)?;
+            let length = file.length()?;
+            Ok((file, length))
+        };
+        let (file, length) = read().map_err(|error| OpenError::io(&path, error))?;
+        let header = match Header::read(&bytes, number) {
+            Found::Header(header) => Some(header),
+            Found::Version(version) => return Err(OpenError::Version { path, version }),
+            Found::Unreadable => None,
+        };
+        listed.push(Listed { number, file, length, header });
+    }
+    Ok(Some(listed))
+}
+
+/// Whether a segment of this list counts: the header of a later one may say that it is nothing.
+pub(super) fn counts<F>(listed: &[Listed<F>], index: usize) -> bool {
+    let number = listed.get(index).map_or(0, |listed| listed.number);
+    let mut later = listed.iter().skip(index + 1).filter_map(|later| later.header);
+    !later.any(|header| header.previous < number)
+}
+
+/// The header that says what of this segment counts, where one does: the first later one that can be read. Between the two may be
+/// files that were made and never written to.
+pub(super) fn header_after<F>(listed: &[Listed<F>], index: usize) -> Option<&Header> {
+    listed.iter().skip(index + 1).find_map(|later| later.header.as_ref())
+}
+
+/// A segment that was looked at.
+pub(super) struct Looked {
+    pub table: Table,
+    pub end: u64,
+    pub last_batch: u64,
+    pub max_cas: u64,
+    /// How far compaction had come.
+    pub copied: Option<CopyMark>,
+    /// What was found where there is no footer.
+    pub scan: Option<Scan>,
+    pub damage: Vec<Damage>,
+}
+
+impl Looked {
+    /// It was made, and nothing that counts was ever in it.
+    fn is_nothing<F>(&self, listed: &Listed<F>) -> bool {
+        listed.header.is_none() && self.scan.as_ref().is_some_and(|scan| scan.batches.is_empty())
+    }
+}
+
+/// Finds the runs of a segment; `next` is the header after it, where there is one.
+pub(super) fn look<F: File>(
+    path: &Path,
+    listed: &Listed<F>,
+    next: Option<&Header>,
+    vbuckets: u16,
+    buffer: &mut Buffer,
+) -> io::Result<Looked> {
+    let mut damage = Vec::new();
+    let mut note = |offset, spoils, part| damage.push(Damage { path: path.to_owned(), offset, spoils, part });
+    if let Some(footer) = Footer::read(&listed.file, listed.number, listed.length, vbuckets)? {
+        if listed.header.is_none() {
+            note(0, Spoils::Nothing, Part::Header);
+        }
+        let (end, last_batch, max_cas) = (footer.table, footer.last_batch, footer.max_cas);
+        let copied = Some(footer.copied);
+        let table = Table::Sealed(footer);
+        return Ok(Looked { table, end, last_batch, max_cas, copied, scan: None, damage });
+    }
+    let follower = next.filter(|next| next.previous == listed.number);
+    let subject = Subject {
+        file: &listed.file,
+        number: listed.number,
+        vbuckets,
+        length: listed.length,
+        first_batch: listed.header.map(|header| header.first_batch),
+        bound: follower.map(|next| next.committed),
+    };
+    let scan = Scan::of(&subject, buffer)?;
+    if listed.header.is_none() && !scan.batches.is_empty() {
+        note(0, Spoils::Nothing, Part::Header);
+    }
+    if follower.is_some_and(|next| next.previous_sealed) {
+        note(scan.end, Spoils::Nothing, Part::Footer);
+    }
+    for flaw in &scan.flaws {
+        note(flaw.offset, flaw.spoils, flaw.part);
+    }
+    let mut table = RunTable::default();
+    table.add(&scan.runs, vbuckets);
+    // The mark of a clean end is no batch that anything depends on: opening takes it away.
+    let last_batch = scan.batches.iter().rfind(|batch| !batch.is_close).map_or(0, |batch| batch.number);
+    let max_cas = scan.batches.iter().map(|batch| batch.max_cas).max().unwrap_or(0);
+    let copied = scan.batches.last().map(|batch| batch.copied);
+    let (table, end) = (Table::Memory(table), scan.end);
+    Ok(Looked { table, end, last_batch, max_cas, copied, scan: Some(scan), damage })
+}
+
+/// Finds the batches of a sealed segment, of which a start reads nothing but the footer.
+pub(super) fn scan_sealed<F: File>(
+    listed: &Listed<F>,
+    footer: &Footer,
+    vbuckets: u16,
+    buffer: &mut Buffer,
+) -> io::Result<Scan> {
+    let subject = Subject {
+        file: &listed.file,
+        number: listed.number,
+        vbuckets,
+        length: footer.table,
+        first_batch: listed.header.map(|header| header.first_batch),
+        bound: Some(footer.last_batch),
+    };
+    Scan::of(&subject, buffer)
+}
+
+impl<D: Disk> Shard<D> {
+    /// Opens the shard that this directory holds; where there is none, an empty one that creates it with its first commit.
+    pub fn open(
+        disk: D,
+        directory: &Path,
+        identity: Identity,
+        options: Options,
+    ) -> Result<Opened<D>, OpenError> {
+        let mut buffer = Buffer::default();
+        let listed = list(&disk, directory, Open::ReadWrite)?;
+        let mut opened = Opened {
+            shard: Shard {
+                disk,
+                directory: directory.to_owned(),
+                identity,
+                options,
+                catalogue: Arc::new(Catalogue::new(Vec::new())),
+                active: None,
+                next_segment: 1,
+                next_batch: 1,
+                last_batch: 0,
+                synced_batch: 0,
+                max_cas: 0,
+                previous: (0, false),
+                junk: Vec::new(),
+                // One without a file may never have been synced.
+                directory_exists: listed.as_ref().is_some_and(|listed| !listed.is_empty()),
+                is_closed: false,
+                copy_mark: CopyMark::default(),
+                compaction: Compaction::default(),
+                batch_runs: Vec::new(),
+            },
+            segments: Vec::new(),
+            clean: true,
+            damage: Vec::new(),
+            max_cas: 0,
+            runs: vec![0; usize::from(identity.vbuckets)],
+        };
+        let mut listed = listed.unwrap_or_default();
+        opened.drop_unwritten(&mut listed, &mut buffer)?;
+        let ends_unwritten = !opened.shard.junk.is_empty();
+        for (index, segment) in listed.iter().enumerate() {
+            let path = path_of(directory, segment.number);
+            if !counts(&listed, index) {
+                opened.shard.junk.push(path);
+                continue;
+            }
+            let (next, is_newest) = (header_after(&listed, index), index + 1 == listed.len());
+            opened.take_in(&path, segment, next, is_newest, &mut buffer).map_err(|error| error.at(&path))?;
+        }
+        opened.clean &= !ends_unwritten;
+        if opened.shard.directory_exists {
+            opened.sync_names()?;
+        }
+        let segments = opened.shard.catalogue.segments();
+        for segment in segments.iter() {
+            segment.count(&mut opened.runs);
+        }
+        opened.segments = segments.iter().rev().cloned().collect();
+        opened.shard.synced_batch = opened.shard.last_batch;
+        opened.shard.max_cas = opened.max_cas;
+        Ok(opened)
+    }
+}
+
+/// Why a segment was not taken in.
+enum Refusal {
+    Io(io::Error),
+    Foreign,
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Refusal {
+    fn at(self, path: &Path) -> OpenError {
+        match self {
+            Self::Io(error) => OpenError::io(path, error),
+            Self::Foreign => OpenError::Foreign { path: path.to_owned() },
+        }
+    }
+}
+
+impl<D: Disk> Opened<D> {
+    /// Takes from the end of the list what was made and never written to: a process may have ended between the two, after it had
+    /// left the segment before with batches that nobody has synced. That one is the newest.
+    fn drop_unwritten(
+        &mut self,
+        listed: &mut Vec<Listed<D::File>>,
+        buffer: &mut Buffer,
+    ) -> Result<(), OpenError> {
+        let shard = &mut self.shard;
+        if let Some(last) = listed.last() {
+            shard.next_segment = last.number + 1;
+        }
+        while let Some(last) = listed.last().filter(|last| last.header.is_none()) {
+            let path = path_of(&shard.directory, last.number);
+            let looked = look(&path, last, None, shard.identity.vbuckets, buffer)
+                .map_err(|error| OpenError::io(&path, error))?;
+            if !looked.is_nothing(last) {
+                break;
+            }
+            shard.junk.push(path);
+            listed.pop();
+        }
+        Ok(())
+    }
+
+    /// Makes durable which segments there are: the process before may have died in between.
+    fn sync_names(&mut self) -> Result<(), OpenError> {
+        let shard = &mut self.shard;
+        for path in shard.junk.drain(..) {
+            shard.disk.remove(&path).map_err(|error| OpenError::io(&path, error))?;
+        }
+        let sync = |path: &Path| shard.disk.sync_directory(path).map_err(|error| OpenError::io(path, error));
+        sync(&shard.directory)?;
+        sync(&path_of(&shard.directory, shard.next_segment))
+    }
+
+    fn take_in(
+        &mut self,
+        path: &Path,
+        listed: &Listed<D::File>,
+        next: Option<&Header>,
+        is_newest: bool,
+        buffer: &mut Buffer,
+    ) -> Result<(), Refusal> {
+        let shard = &mut self.shard;
+        if listed.header.is_some_and(|header| header.identity != shard.identity) {
+            return Err(Refusal::Foreign);
+        }
+        let mut looked = look(path, listed, next, shard.identity.vbuckets, buffer)?;
+        let header_batches =
+            listed.header.map_or(0, |header| header.committed.max(header.first_batch.saturating_sub(1)));
+        let scanned = looked.scan.as_ref().map_or(0, |scan| scan.last_number);
+        shard.next_batch = shard.next_batch.max(looked.last_batch.max(scanned).max(header_batches) + 1);
+        shard.last_batch = shard.last_batch.max(looked.last_batch);
+        // Copies are behind what they are copies of.
+        let copied = looked.copied.filter(|mark| mark.segment < listed.number);
+        shard.copy_mark = copied.unwrap_or(shard.copy_mark);
+        self.max_cas = self.max_cas.max(looked.max_cas);
+        if looked.is_nothing(listed) {
+            shard.junk.push(path.to_owned());
+            return Ok(());
+        }
+        let damaged = !looked.damage.is_empty();
+        let goes_on = is_newest && !damaged;
+        if is_newest {
+            self.clean = false;
+        }
+        let mut length = listed.length;
+        if let Some(scan) = looked.scan.take() {
+            if goes_on {
+                self.clean = scan.end == length && scan.batches.last().is_some_and(|batch| batch.is_close);
+                looked.end = cut(&listed.file, &scan, length)?;
+                length = looked.end;
+            }
+            if is_newest {
+                // What the next header will call synced, in a damaged one too.
+                write_again(&listed.file, first_unsynced(&scan, looked.end), looked.end, buffer)?;
+            }
+        }
+        let is_sealed = matches!(looked.table, Table::Sealed(_));
+        if goes_on && is_sealed {
+            write_again(&listed.file, looked.end, length, buffer)?;
+        }
+        // Where a damaged record was found the replay finds it again.
+        let by_replay = |damage: &Damage| matches!(damage.part, Part::Record | Part::Run);
+        self.damage.extend(looked.damage.into_iter().filter(|damage| !by_replay(damage)));
+        let state = State { table: looked.table, end: looked.end, length, damaged };
+        let file = (!is_sealed).then(|| listed.file.clone());
+        let segment = Arc::new(Segment::new(shard.disk.clone(), path.to_owned(), listed.number, file, state));
+        shard.catalogue.add(segment.clone());
+        if goes_on && !is_sealed {
+            let (file, end) = (listed.file.clone(), looked.end);
+            shard.active = Some(Active { segment, file, end, length: end, has_tail: false, is_named: true });
+            if let Some(header) = listed.header {
+                shard.previous = (header.previous, header.previous_sealed);
+            }
+        } else {
+            shard.previous = (listed.number, is_sealed);
+        }
+        Ok(())
+    }
+}
+
+/// Cuts the segment back to its last batch, without the mark of a clean end; returns its end.
+fn cut<F: File>(file: &F, scan: &Scan, length: u64) -> io::Result<u64> {
+    let closed = scan.batches.last().filter(|batch| batch.is_close);
+    let end = closed.map_or(scan.end, |mark| mark.start);
+    if length != end {
+        file.set_length(end)?;
+    }
+    Ok(end)
+}
+
+/// Where in the file begins what nobody knows to be synced.
+fn first_unsynced(scan: &Scan, end: u64) -> u64 {
+    let unsynced = scan.batches.iter().find(|batch| !batch.is_synced).map_or(end, |batch| batch.start);
+    // The header is written with the first batch.
+    if unsynced == HEADER_BYTES as u64 { 0 } else { unsynced }
+}
+
+/// Writes and syncs what is read there.
+fn write_again<F: File>(file: &F, start: u64, end: u64, buffer: &mut Buffer) -> io::Result<()> {
+    let mut offset = start;
+    while offset < end {
+        let piece = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.capacity());
+        read_up_to(file, offset, piece, &mut buffer.bytes)?;
+        if buffer.bytes.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        write_all_at(file, &buffer.bytes, offset)?;
+        offset += buffer.bytes.len() as u64;
+    }
+    file.sync()
+}

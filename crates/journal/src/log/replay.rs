@@ -1,0 +1,83 @@
+//! Replays a segment, from front to back.
+
+use super::buffer::{Buffer, Window, read_up_to};
+use super::damage::{Damage, Part, Spoils};
+use super::record::{RECORD_HEADER_BYTES, Record, RecordHeader};
+use super::run::{RUN_HEADER_BYTES, Run};
+use super::segment::Segment;
+use crate::{Disk, File};
+use std::io;
+
+/// What is met while a segment is replayed.
+#[derive(Debug)]
+pub enum Replayed<'a> {
+    /// A record of a vBucket.
+    Record(u16, &'a Record<'a>),
+    /// A run of a vBucket is over. When as many have come as [`super::Opened::runs`] says, the vBucket is complete.
+    RunDone(u16),
+    /// Something is not readable. For a run that is, `RunDone` comes all the same.
+    Damage(&'a Damage),
+}
+
+impl<D: Disk> Segment<D> {
+    /// Shows all records. An error: the file, or its table of runs, cannot be read at all.
+    pub fn replay(&self, buffer: &mut Buffer, visit: &mut dyn FnMut(Replayed<'_>)) -> io::Result<()> {
+        let Some(runs) = self.runs()? else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the table of runs is damaged"));
+        };
+        let end = self.state().end;
+        let mut window = Window::new(self.file()?, buffer, end);
+        let mut long = Vec::new();
+        for run in &runs {
+            let mut show = |record: &Record<'_>| visit(Replayed::Record(run.vbucket(), record));
+            let flaw = match read_run(&mut window, &mut long, self.number, run, &mut show) {
+                Ok(flaw) => flaw,
+                // A bad sector spoils what is in it, not the rest of the file.
+                Err(_) => Some((run.offset(), Part::Run)),
+            };
+            if let Some((offset, part)) = flaw {
+                self.state_mut().damaged = true;
+                let spoils = Spoils::VBucket(run.vbucket());
+                visit(Replayed::Damage(&Damage { path: self.path.clone(), offset, spoils, part }));
+            }
+            visit(Replayed::RunDone(run.vbucket()));
+        }
+        Ok(())
+    }
+}
+
+/// Shows the records of a run, up to the first damaged one, whose offset is returned.
+pub(super) fn read_run<F: File>(
+    window: &mut Window<'_, F>,
+    long: &mut Vec<u8>,
+    segment: u64,
+    run: &Run,
+    show: &mut dyn FnMut(&Record<'_>),
+) -> io::Result<Option<(u64, Part)>> {
+    let head = window.at(run.offset(), RUN_HEADER_BYTES)?;
+    let is_there = Run::read_header(head, segment, run.offset()).is_some_and(|(found, _)| found == *run);
+    if !is_there {
+        return Ok(Some((run.offset(), Part::Run)));
+    }
+    let mut offset = run.offset() + RUN_HEADER_BYTES as u64;
+    for _ in 0..run.records {
+        let damaged = Ok(Some((offset, Part::Record)));
+        let Some(header) = RecordHeader::read(window.at(offset, RECORD_HEADER_BYTES)?) else {
+            return damaged;
+        };
+        let length = header.record_bytes();
+        if length > run.end().saturating_sub(offset) {
+            return damaged;
+        }
+        let length_in_memory = usize::try_from(length).unwrap_or(usize::MAX);
+        let mut bytes = window.at(offset, length_in_memory)?;
+        if bytes.len() < length_in_memory {
+            read_up_to(window.file(), offset, length_in_memory, long)?;
+            bytes = long;
+        }
+        let Some(record) = Record::decode(bytes, segment, offset) else { return damaged };
+        show(&record);
+        offset += length;
+    }
+    Ok((offset != run.end()).then_some((offset, Part::Record)))
+}

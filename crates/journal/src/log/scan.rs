@@ -1,0 +1,269 @@
+//! Reads a segment that has no footer: which batches there are, and where they end.
+//!
+//! Commit records decide. One that is readable vouches for the place and length of all runs of its batch, so a run whose
+//! header is damaged is still known to be of a certain vBucket. Where a commit record is itself damaged, the next one says
+//! where its own batch began, and the runs before that place speak for themselves.
+//!
+//! ```text
+//! | run | run | commit 7 | run | #### | commit 8 | run | ######## | run | commit 10 | ####
+//!                                 └ commit 8 names      └ commit 10 begins behind  └ torn: nothing after it says
+//!                                   its vBucket           it: that was commit 9      that this was ever synced
+//! ```
+//!
+//! Damage in a batch that is known to be synced is reported. A batch that is not known to be synced counts if
+//! all of it is there; otherwise it, and what follows, is a torn tail.
+
+use super::buffer::{Buffer, Window};
+use super::commit::{COMMIT_BYTES, Commit, CopyMark};
+use super::damage::{Part, Spoils};
+use super::format::{COMMIT_MAGIC, RUN_MAGIC, seed};
+use super::header::HEADER_BYTES;
+use super::replay::read_run;
+use super::run::{ENTRY_BYTES, RUN_HEADER_BYTES, Run};
+use crate::File;
+use std::io;
+
+/// A batch that counts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchFound {
+    pub number: u64,
+    pub start: u64,
+    /// End of its commit record.
+    pub end: u64,
+    pub max_cas: u64,
+    pub copied: CopyMark,
+    pub is_close: bool,
+    /// It is known to have been synced.
+    pub is_synced: bool,
+}
+
+/// Damage, without the name of the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flaw {
+    pub offset: u64,
+    pub spoils: Spoils,
+    pub part: Part,
+}
+
+/// What a segment without a footer holds.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    pub batches: Vec<BatchFound>,
+    /// Their runs, in the order of the file.
+    pub runs: Vec<Run>,
+    pub flaws: Vec<Flaw>,
+    /// End of the last batch, or of the header.
+    pub end: u64,
+    /// The greatest batch number seen, of batches that do not count too.
+    pub last_number: u64,
+}
+
+/// The segment to scan.
+pub(super) struct Subject<'a, F> {
+    pub file: &'a F,
+    pub number: u64,
+    pub vbuckets: u16,
+    /// Bytes to look at.
+    pub length: u64,
+    /// First batch that may be in it, if its header says so.
+    pub first_batch: Option<u64>,
+    /// The last batch in it that counts, if the next segment says so.
+    pub bound: Option<u64>,
+}
+
+/// A run with a readable header that no commit record has spoken of yet.
+struct Pending {
+    run: Run,
+    batch: u64,
+    flaw: Option<Flaw>,
+}
+
+/// A batch as it was found, before it is decided whether it counts.
+struct Group {
+    batch: BatchFound,
+    /// The last batch known synced when its commit was written; none without a commit.
+    synced: Option<u64>,
+    runs: Vec<Run>,
+    flaws: Vec<Flaw>,
+}
+
+struct Walk<'a, F> {
+    window: Window<'a, F>,
+    /// A record that does not fit the window.
+    long: Vec<u8>,
+    subject: &'a Subject<'a, F>,
+    pending: Vec<Pending>,
+    groups: Vec<Group>,
+    /// End of the last group.
+    end: u64,
+}
+
+impl Scan {
+    pub fn of<F: File>(subject: &Subject<'_, F>, buffer: &mut Buffer) -> io::Result<Self> {
+        let mut walk = Walk {
+            window: Window::new(subject.file, buffer, subject.length),
+            long: Vec::new(),
+            subject,
+            pending: Vec::new(),
+            groups: Vec::new(),
+            end: HEADER_BYTES as u64,
+        };
+        walk.walk()?;
+        walk.end_by_bound();
+        Ok(walk.decide())
+    }
+}
+
+impl<F: File> Walk<'_, F> {
+    fn walk(&mut self) -> io::Result<()> {
+        let mut offset = HEADER_BYTES as u64;
+        while offset < self.subject.length {
+            if let Some(end) = self.run_at(offset)? {
+                offset = end;
+            } else if let Some(end) = self.commit_at(offset)? {
+                offset = end;
+            } else if let Some(next) = self.next_magic(offset + 1)? {
+                offset = next;
+            } else {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_at(&mut self, offset: u64) -> io::Result<Option<u64>> {
+        let head = self.window.at(offset, RUN_HEADER_BYTES)?;
+        let Some((run, batch)) = Run::read_header(head, self.subject.number, offset) else { return Ok(None) };
+        if run.end() > self.subject.length || run.vbucket() >= self.subject.vbuckets {
+            return Ok(None);
+        }
+        let flaw = read_run(&mut self.window, &mut self.long, self.subject.number, &run, &mut |_| {})?;
+        let spoils = Spoils::VBucket(run.vbucket());
+        let flaw = flaw.map(|(offset, part)| Flaw { offset, spoils, part });
+        self.pending.push(Pending { run, batch, flaw });
+        Ok(Some(run.end()))
+    }
+
+    fn commit_at(&mut self, offset: u64) -> io::Result<Option<u64>> {
+        let segment = self.subject.number;
+        let head = self.window.at(offset, COMMIT_BYTES)?;
+        let Some(commit) = Commit::read(head, segment, offset) else { return Ok(None) };
+        let end = offset + commit.bytes();
+        let list = offset + COMMIT_BYTES as u64;
+        let sum = self.window.checksum(seed(segment, offset), list, commit.list_bytes())?;
+        let last = self.groups.last().map_or(0, |group| group.batch.number);
+        if commit.batch <= last || commit.start < self.end || !sum.is_some_and(|sum| commit.has_list(sum)) {
+            return Ok(None);
+        }
+        if commit.start > self.end {
+            self.orphan(commit.start, commit.batch.saturating_sub(1));
+        }
+        let mut runs = Vec::with_capacity(commit.runs as usize);
+        let mut flaws = Vec::new();
+        let mut pending = std::mem::take(&mut self.pending).into_iter().peekable();
+        for index in 0..u64::from(commit.runs) {
+            let run = Run::read_entry(self.window.at(list + index * ENTRY_BYTES as u64, ENTRY_BYTES)?);
+            while pending.next_if(|other| other.run.offset() < run.offset()).is_some() {}
+            match pending.next_if(|other| other.run == run && other.batch == commit.batch) {
+                Some(found) => flaws.extend(found.flaw),
+                None => {
+                    let spoils = Spoils::VBucket(run.vbucket());
+                    flaws.push(Flaw { offset: run.offset(), spoils, part: Part::Run });
+                }
+            }
+            runs.push(run);
+        }
+        let batch = BatchFound {
+            number: commit.batch,
+            start: commit.start,
+            end,
+            max_cas: commit.max_cas,
+            copied: commit.copied,
+            is_close: commit.is_close,
+            is_synced: false,
+        };
+        self.groups.push(Group { batch, synced: Some(commit.synced), runs, flaws });
+        self.end = end;
+        Ok(Some(end))
+    }
+
+    /// Makes a batch of what was found from the last commit to `end`, where there must have been one with at most this number.
+    fn orphan(&mut self, end: u64, number: u64) {
+        let start = self.end;
+        let taken: Vec<Pending> = self.pending.extract_if(.., |pending| pending.run.end() <= end).collect();
+        let runs: Vec<Run> = taken.iter().map(|pending| pending.run).collect();
+        let runs_end = runs.iter().try_fold(start, |at, run| (run.offset() == at).then(|| run.end()));
+        let commit_bytes = (COMMIT_BYTES + ENTRY_BYTES * runs.len()) as u64;
+        let mut flaws: Vec<Flaw> = taken.iter().filter_map(|pending| pending.flaw).collect();
+        flaws.push(match runs_end {
+            // Nothing but the commit record is missing.
+            Some(offset) if offset + commit_bytes == end => {
+                Flaw { offset, spoils: Spoils::Nothing, part: Part::Commit }
+            }
+            _ => Flaw { offset: start, spoils: Spoils::Everything, part: Part::Batch },
+        });
+        let number = taken.iter().map(|pending| pending.batch).max().unwrap_or(number).min(number);
+        let batch = BatchFound {
+            number,
+            start,
+            end,
+            max_cas: 0,
+            copied: CopyMark::default(),
+            is_close: false,
+            is_synced: false,
+        };
+        self.groups.push(Group { batch, synced: None, runs, flaws });
+        self.end = end;
+    }
+
+    /// The next segment knows of a batch in this one whose commit record was not found.
+    fn end_by_bound(&mut self) {
+        let Some(bound) = self.subject.bound else { return };
+        let last = self.groups.last().map_or(0, |group| group.batch.number);
+        let is_here = self.subject.first_batch.is_none_or(|first| first <= bound) && bound > 0;
+        if last >= bound || !is_here {
+            return;
+        }
+        self.pending.retain(|pending| pending.batch <= bound);
+        let runs_end = self.pending.last().map_or(self.end, |pending| pending.run.end());
+        let commit_bytes = (COMMIT_BYTES + ENTRY_BYTES * self.pending.len()) as u64;
+        self.orphan((runs_end + commit_bytes).min(self.subject.length), bound);
+    }
+
+    fn decide(self) -> Scan {
+        let known = self.groups.iter().filter_map(|group| group.synced).max().unwrap_or(0);
+        let synced = self.subject.bound.unwrap_or(known);
+        let mut scan = Scan { end: HEADER_BYTES as u64, ..Scan::default() };
+        let pending = self.pending.iter().map(|pending| pending.batch);
+        let numbers = self.groups.iter().map(|group| group.batch.number).chain(pending);
+        scan.last_number = numbers.max().unwrap_or(0);
+        for group in self.groups {
+            let is_synced = group.batch.number <= synced;
+            if !is_synced && (self.subject.bound.is_some() || !group.flaws.is_empty()) {
+                break;
+            }
+            scan.end = group.batch.end;
+            scan.batches.push(BatchFound { is_synced, ..group.batch });
+            scan.runs.extend(group.runs);
+            scan.flaws.extend(group.flaws);
+        }
+        scan
+    }
+
+    /// Where the next magic word is at which something may begin.
+    fn next_magic(&mut self, mut offset: u64) -> io::Result<Option<u64>> {
+        const WORD: usize = RUN_MAGIC.len();
+        loop {
+            let piece = self.window.at(offset, usize::MAX)?;
+            if piece.len() < WORD {
+                return Ok(None);
+            }
+            if let Some(place) =
+                piece.windows(WORD).position(|word| word == RUN_MAGIC || word == COMMIT_MAGIC)
+            {
+                return Ok(Some(offset + place as u64));
+            }
+            offset += (piece.len() + 1 - WORD) as u64;
+        }
+    }
+}

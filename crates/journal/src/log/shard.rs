@@ -1,0 +1,408 @@
+//! The writer's side of a shard: which segment is written to, and what failures do to it.
+//!
+//! ```text
+//!            first batch            full: footer, synced
+//!  no file ──────────────> active ────────────────────────> sealed
+//!     ^                      │ no space: cut back to the last commit, still active
+//!     │                      │ any other failed write, any failed sync
+//!     └──────────────────────┴──────────────────────────────> left as it is
+//! ```
+//!
+//! A segment that was left is never written or synced again: after a failed sync the system may have dropped what it was to
+//! write, and says that all is well the next time. Its committed batches were synced before and count; what follows them is
+//! nothing, which the next segment's header says.
+
+use super::batch::Batch;
+use super::buffer::Buffer;
+use super::commit::{Commit, CopyMark};
+use super::compaction::Compaction;
+use super::footer::Footer;
+use super::header::{HEADER_BYTES, Header};
+use super::reader::Reader;
+use super::run::Run;
+use super::segment::{Catalogue, Segment, State, path_of};
+use super::table::{RunTable, Table};
+use super::{Identity, Options, WriteError};
+use crate::{Disk, File, Open, write_all_at};
+use rustix::io::Errno;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Runs after which a segment is full, however few bytes they have: until it is sealed, 36 bytes of memory each.
+pub(super) const RUNS_MAX: usize = 32_768;
+/// Zeros are written ahead for so many batches like the last one, up to so many bytes, if they are enough for the least number.
+const RUNWAY_BATCHES: u64 = 32;
+const RUNWAY_BATCHES_MIN: u64 = 8;
+const RUNWAY_BYTES_MAX: u64 = 512 << 10;
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A part of a bucket's vBuckets, and the segments with their records.
+#[derive(Debug)]
+pub struct Shard<D: Disk> {
+    pub(super) disk: D,
+    pub(super) directory: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) options: Options,
+    pub(super) catalogue: Arc<Catalogue<D>>,
+    pub(super) active: Option<Active<D>>,
+    pub(super) next_segment: u64,
+    /// Number of the next attempt to write a batch.
+    pub(super) next_batch: u64,
+    pub(super) last_batch: u64,
+    /// Last batch known synced.
+    pub(super) synced_batch: u64,
+    pub(super) max_cas: u64,
+    /// The last segment that counts before the active one, and whether it is sealed.
+    pub(super) previous: (u64, bool),
+    /// Files without a batch that counts. The header of a later segment says so, and must not go before them.
+    pub(super) junk: Vec<PathBuf>,
+    pub(super) directory_exists: bool,
+    /// The last thing in it is the mark of a clean end.
+    pub(super) is_closed: bool,
+    /// What compaction copied last.
+    pub(super) copy_mark: CopyMark,
+    pub(super) compaction: Compaction<D>,
+    /// Runs of the batch that is being written.
+    pub(super) batch_runs: Vec<Run>,
+}
+
+/// The segment that is written to.
+#[derive(Debug)]
+pub(super) struct Active<D: Disk> {
+    pub segment: Arc<Segment<D>>,
+    pub file: D::File,
+    /// End of the last batch; 0 before the first.
+    pub end: u64,
+    /// Of the file. Behind the last batch, and what is being written, are zeros: see [`Shard::lengthen`].
+    pub length: u64,
+    /// The file may be longer than that.
+    pub has_tail: bool,
+    /// Its name is durable, and readers know it.
+    pub is_named: bool,
+}
+
+/// Figures about a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// Files.
+    pub segments: usize,
+    /// Their length.
+    pub bytes: u64,
+    /// Runs whose place is in memory: those of segments that are not sealed.
+    pub runs_in_memory: usize,
+    /// The last batch that was committed.
+    pub last_batch: u64,
+}
+
+/// Whether the disk, or this user's part of it, is full.
+fn is_no_space(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    errno == Some(Errno::NOSPC.raw_os_error()) || errno == Some(Errno::DQUOT.raw_os_error())
+}
+
+impl<D: Disk> Shard<D> {
+    /// Begins a batch. I/O where a segment is full or the last batch failed.
+    pub fn batch<'a>(&'a mut self, buffer: &'a mut Buffer) -> Result<Batch<'a, D>, WriteError> {
+        self.prepare(buffer)?;
+        Ok(Batch::new(self, buffer))
+    }
+
+    /// Looks up records, from any thread.
+    pub fn reader(&self) -> Reader<D> {
+        Reader::new(self.catalogue.clone())
+    }
+
+    /// Marks the end as a clean one: opened again, nobody need doubt what was promised.
+    pub fn close(&mut self) -> Result<(), WriteError> {
+        let is_empty = self.catalogue.segments().is_empty();
+        if self.is_closed || is_empty {
+            return Ok(());
+        }
+        let mut buffer = Buffer::new(0);
+        self.prepare(&mut buffer)?;
+        let (number, start) = self.begin_attempt(&mut buffer);
+        // All before this was committed; where commits are not synced, this sync covers them.
+        let commit = Commit::new(number, start, self.max_cas, self.last_batch, self.copy_mark, true);
+        let bytes = commit.encode(&[], self.segment_number(), start);
+        buffer.bytes.extend_from_slice(&bytes);
+        self.write(&buffer.bytes, start - self.header_length())?;
+        self.batch_runs.clear();
+        self.shorten(start + commit.bytes())?;
+        self.settle(start + commit.bytes(), true)?;
+        self.is_closed = true;
+        Ok(())
+    }
+
+    /// How much there is.
+    pub fn figures(&self) -> Figures {
+        let segments = self.catalogue.segments();
+        let mut figures =
+            Figures { segments: segments.len(), bytes: 0, runs_in_memory: 0, last_batch: self.last_batch };
+        for segment in segments.iter() {
+            let state = segment.state();
+            let zeros = self.active.as_ref().filter(|active| active.segment.number == segment.number);
+            figures.bytes += zeros.map_or(state.length, |active| active.length.max(state.length));
+            if let Table::Memory(table) = &state.table {
+                figures.runs_in_memory += table.runs().len();
+            }
+        }
+        figures
+    }
+
+    /// Leaves the disk as it must be before the next write.
+    fn prepare(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
+        self.clear(buffer)?;
+        let is_full = |active: &Active<D>| {
+            let state = active.segment.state();
+            let runs = if let Table::Memory(table) = &state.table { table.runs().len() } else { 0 };
+            active.end >= self.options.segment_bytes || runs >= RUNS_MAX
+        };
+        if self.active.as_ref().is_some_and(is_full) {
+            self.seal(buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what a batch without a commit has left behind.
+    fn clear(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
+        buffer.bytes.clear();
+        if self.active.as_ref().is_some_and(|active| active.has_tail) {
+            self.cut()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the active segment, full or not: what is superfluous in it can be compacted then.
+    pub(super) fn seal_early(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
+        self.clear(buffer)?;
+        self.seal(buffer)
+    }
+
+    /// Number and offset of the next batch; where it begins a segment, the header is put into the buffer.
+    pub(super) fn begin_attempt(&mut self, buffer: &mut Buffer) -> (u64, u64) {
+        let number = self.next_batch;
+        self.next_batch += 1;
+        match &self.active {
+            Some(active) if active.end > 0 => (number, active.end),
+            _ => {
+                let header = Header {
+                    identity: self.identity,
+                    number: self.segment_number(),
+                    previous: self.previous.0,
+                    committed: self.last_batch,
+                    first_batch: number,
+                    previous_sealed: self.previous.1,
+                };
+                buffer.bytes.extend_from_slice(&header.encode());
+                (number, HEADER_BYTES as u64)
+            }
+        }
+    }
+
+    /// The segment that the next write is for.
+    pub(super) fn segment_number(&self) -> u64 {
+        self.active.as_ref().map_or(self.next_segment, |active| active.segment.number)
+    }
+
+    /// Bytes that stand before the first batch and are not yet in the file.
+    fn header_length(&self) -> u64 {
+        let is_new = self.active.as_ref().is_none_or(|active| active.end == 0);
+        if is_new { HEADER_BYTES as u64 } else { 0 }
+    }
+
+    /// Writes at this offset of the active segment, which is created where there is none.
+    pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<(), WriteError> {
+        let active = match &mut self.active {
+            Some(active) => active,
+            None => self.create()?,
+        };
+        active.has_tail = true;
+        match write_all_at(&active.file, bytes, offset) {
+            Ok(()) => {
+                active.length = active.length.max(offset + bytes.len() as u64);
+                Ok(())
+            }
+            Err(error) if is_no_space(&error) => {
+                self.cut()?;
+                Err(WriteError::NoSpace(error))
+            }
+            Err(error) => Err(self.leave(error)),
+        }
+    }
+
+    fn create(&mut self) -> Result<&mut Active<D>, WriteError> {
+        // As far as the disk lets us: one that fails for long shall not be filled with what failed.
+        for path in &self.junk {
+            let _ = self.disk.remove(path);
+        }
+        let number = self.next_segment;
+        let path = path_of(&self.directory, number);
+        let opened = self.create_directory().and_then(|()| self.disk.open(&path, Open::CreateNew));
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if is_no_space(&error) => return Err(WriteError::NoSpace(error)),
+            Err(error) => {
+                // Perhaps the name is taken, by a file that is not ours to write to.
+                self.next_segment += 1;
+                return Err(WriteError::Poisoned(error));
+            }
+        };
+        self.next_segment += 1;
+        let state = State::in_memory(RunTable::default(), 0, 0);
+        let segment = Segment::new(self.disk.clone(), path, number, Some(file.clone()), state);
+        let segment = Arc::new(segment);
+        Ok(self.active.insert(Active { segment, file, end: 0, length: 0, has_tail: false, is_named: false }))
+    }
+
+    fn create_directory(&mut self) -> io::Result<()> {
+        if !self.directory_exists {
+            self.disk.create_directory(&self.directory)?;
+            self.disk.sync_directory(&self.directory)?;
+            self.directory_exists = true;
+        }
+        Ok(())
+    }
+
+    /// Cuts the active segment back to its last commit.
+    fn cut(&mut self) -> Result<(), WriteError> {
+        let Some(active) = &mut self.active else { return Ok(()) };
+        match active.file.set_length(active.end) {
+            Ok(()) => {
+                active.length = active.end;
+                active.has_tail = false;
+                Ok(())
+            }
+            Err(error) => Err(self.leave(error)),
+        }
+    }
+
+    /// Writes zeros behind a short batch that ends at `end` if there are none any more. Where the syncs that follow find the file
+    /// long enough they need not write its length, which is half of what a short one costs.
+    fn lengthen(&mut self, end: u64) -> Result<(), WriteError> {
+        let Some(active) = &mut self.active else { return Ok(()) };
+        let batch = end - active.end;
+        let room = self.options.segment_bytes.saturating_sub(end).min(RUNWAY_BYTES_MAX);
+        if active.length > end || batch * RUNWAY_BATCHES_MIN > room {
+            return Ok(());
+        }
+        let runway = (batch * RUNWAY_BATCHES).min(room);
+        let mut written = Ok(());
+        let mut offset = end;
+        while written.is_ok() && offset < end + runway {
+            let piece = ZEROS.len().min((end + runway - offset) as usize);
+            written = write_all_at(&active.file, ZEROS.get(..piece).unwrap_or_default(), offset);
+            offset += piece as u64;
+        }
+        match written {
+            Ok(()) => active.length = offset,
+            // The batch is there, and is all that is needed.
+            Err(error) if is_no_space(&error) => return self.shorten(end),
+            Err(error) => return Err(self.leave(error)),
+        }
+        Ok(())
+    }
+
+    /// Takes the zeros behind `end` away.
+    fn shorten(&mut self, end: u64) -> Result<(), WriteError> {
+        let Some(active) = &mut self.active else { return Ok(()) };
+        if let Err(error) = active.file.set_length(end) {
+            return Err(self.leave(error));
+        }
+        active.length = end;
+        Ok(())
+    }
+
+    /// The active segment is never used again.
+    fn leave(&mut self, error: io::Error) -> WriteError {
+        if let Some(active) = self.active.take() {
+            if active.is_named {
+                self.previous = (active.segment.number, false);
+            } else {
+                self.junk.push(active.segment.path.clone());
+            }
+        }
+        WriteError::Poisoned(error)
+    }
+
+    /// What was written up to `end` becomes durable, and counts.
+    pub(super) fn settle(&mut self, end: u64, must_sync: bool) -> Result<(), WriteError> {
+        if self.options.sync && !must_sync {
+            self.lengthen(end)?;
+        }
+        let Some(active) = &mut self.active else { return Ok(()) };
+        let must_sync = must_sync || self.options.sync;
+        let mut synced = if must_sync { active.file.sync() } else { Ok(()) };
+        if synced.is_ok() && !active.is_named {
+            synced = self.disk.sync_directory(&active.segment.path);
+        }
+        if let Err(error) = synced {
+            return Err(self.leave(error));
+        }
+        active.segment.add(&self.batch_runs, self.identity.vbuckets, end);
+        if !active.is_named {
+            self.catalogue.add(active.segment.clone());
+            active.is_named = true;
+            // The sync of the directory was one of what is gone from it, too.
+            self.junk.retain(|path| self.disk.exists(path).unwrap_or(true));
+        }
+        active.end = end;
+        active.has_tail = false;
+        self.is_closed = false;
+        self.last_batch = self.next_batch - 1;
+        if must_sync {
+            self.synced_batch = self.last_batch;
+        }
+        Ok(())
+    }
+
+    /// All that was committed becomes durable, where commits alone do not do that.
+    pub(super) fn sync_active(&mut self) -> Result<(), WriteError> {
+        let Some(active) = self.active.as_ref().filter(|_| !self.options.sync) else { return Ok(()) };
+        match active.file.sync() {
+            Ok(()) => {
+                self.synced_batch = self.last_batch;
+                Ok(())
+            }
+            Err(error) => Err(self.leave(error)),
+        }
+    }
+
+    /// Ends the active segment with its footer.
+    fn seal(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
+        let Some(active) = &self.active else { return Ok(()) };
+        let (number, end) = (active.segment.number, active.end);
+        let mut runs = match &active.segment.state().table {
+            Table::Memory(table) => table.runs().to_vec(),
+            Table::Sealed(_) => return Ok(()),
+        };
+        let (last_batch, max_cas, copied) = (self.last_batch, self.max_cas, self.copy_mark);
+        let footer = Footer { last_batch, max_cas, copied, ..Footer::of(&mut runs, number, end) };
+        let mut offset = end;
+        for run in &runs {
+            let entry = run.entry();
+            if buffer.free() < entry.len() {
+                self.write(&buffer.bytes, offset)?;
+                offset += buffer.bytes.len() as u64;
+                buffer.bytes.clear();
+            }
+            buffer.bytes.extend_from_slice(&entry);
+        }
+        let mut rest = Vec::new();
+        footer.encode_end(&mut rest);
+        self.write(&buffer.bytes, offset)?;
+        offset += buffer.bytes.len() as u64;
+        buffer.bytes.clear();
+        self.write(&rest, offset)?;
+        self.shorten(offset + rest.len() as u64)?;
+        let Some(active) = &self.active else { return Ok(()) };
+        if let Err(error) = active.file.sync() {
+            return Err(self.leave(error));
+        }
+        active.segment.seal(footer);
+        self.synced_batch = self.last_batch;
+        self.previous = (number, true);
+        self.active = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Reads all there is in a directory of segments and says what is wrong with it.
+
+use super::buffer::Buffer;
+use super::damage::Damage;
+use super::dump::{Dumped, dump};
+use super::{Identity, OpenError};
+use crate::Disk;
+use std::path::Path;
+
+/// What there is in a directory of segments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Whose shard it is, where a header says so.
+    pub identity: Option<Identity>,
+    /// Files.
+    pub segments: u64,
+    /// Those of them with a footer.
+    pub sealed_segments: u64,
+    /// Their length.
+    pub bytes: u64,
+    /// Bytes of a batch that was never completed.
+    pub torn_bytes: u64,
+    /// Batches that count.
+    pub batches: u64,
+    /// Their runs.
+    pub runs: u64,
+    /// Their records, the readable ones.
+    pub records: u64,
+    /// The last thing that was done was to close it.
+    pub is_clean: bool,
+    /// What is not as it was written.
+    pub damage: Vec<Damage>,
+}
+
+/// Reads all segments of a shard, every byte that counts; changes nothing.
+pub fn verify<D: Disk>(disk: &D, directory: &Path, buffer: &mut Buffer) -> Result<Verified, OpenError> {
+    verify_with_progress(disk, directory, buffer, &mut |_| {})
+}
+
+/// As [`verify`]; shows what it has whenever a segment begins.
+pub fn verify_with_progress<D: Disk>(
+    disk: &D,
+    directory: &Path,
+    buffer: &mut Buffer,
+    show: &mut dyn FnMut(&Verified),
+) -> Result<Verified, OpenError> {
+    let mut verified = Verified { is_clean: true, ..Verified::default() };
+    dump(disk, directory, buffer, &mut |dumped| match dumped {
+        Dumped::Segment { identity, bytes, is_sealed, torn_bytes, .. } => {
+            show(&verified);
+            verified.identity = verified.identity.or(identity);
+            verified.segments += 1;
+            verified.sealed_segments += u64::from(is_sealed);
+            verified.bytes += bytes;
+            verified.torn_bytes += torn_bytes;
+            verified.is_clean = false;
+        }
+        Dumped::Batch { is_close, .. } => {
+            verified.batches += u64::from(!is_close);
+            verified.is_clean = is_close;
+        }
+        Dumped::Run { .. } => verified.runs += 1,
+        Dumped::Record(..) => verified.records += 1,
+        Dumped::Damage(damage) => verified.damage.push(damage.clone()),
+    })?;
+    verified.is_clean &= verified.torn_bytes == 0;
+    Ok(verified)
+}

@@ -1,0 +1,85 @@
+//! Why an operation has to look closer, though almost none has to: one byte of the bucket, looked at by each.
+
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+
+use super::Bucket;
+use crate::index::Kind;
+use crate::{Cx, Key, KvError, Place, VbId};
+
+/// A flush_all is to come.
+pub(crate) const FLUSH: u8 = 1;
+/// Not all vBuckets are served.
+pub(crate) const GATES: u8 = 2;
+/// Some values are not in memory.
+pub(crate) const EJECTED: u8 = 4;
+
+impl Bucket {
+    /// What an operation has to look after before it begins: a flush_all that is due; and why the vBucket is not served, if it is not.
+    #[cold]
+    pub(super) fn attend(&self, cx: &Cx, vb: VbId) -> Option<KvError> {
+        if self.flush_at_s.load(SeqCst) == 0 {
+            self.lower(FLUSH);
+            if self.flush_at_s.load(SeqCst) != 0 {
+                self.raise(FLUSH);
+            }
+        }
+        self.flush_when_due(cx);
+        self.closed(vb)
+    }
+
+    /// Whether anything may stand in the way of a request: then ask [`Bucket::obstacle`].
+    #[inline]
+    pub(crate) fn has_obstacles(&self) -> bool {
+        self.attention.load(Relaxed) & (GATES | EJECTED) != 0
+    }
+
+    /// What stands in the way of a request for this key: the vBucket is not served, or the value is wanted and not in memory.
+    /// Asked before the request is executed, it costs nothing while there is nothing of the kind. Without it the
+    /// operation itself sets [`Cx::obstacle`], but may have done half of its work.
+    #[inline]
+    pub fn obstacle(&self, cx: &mut Cx, key: Key<'_>, at: Place, wants_value: bool) -> Option<KvError> {
+        if self.attention.load(Relaxed) & (GATES | EJECTED) == 0 {
+            return None;
+        }
+        self.look_for_obstacle(cx, key, at, wants_value)
+    }
+
+    #[cold]
+    fn look_for_obstacle(&self, cx: &mut Cx, key: Key<'_>, at: Place, wants_value: bool) -> Option<KvError> {
+        if let Some(why) = self.attend(cx, at.vb) {
+            return Some(why);
+        }
+        let is_all_resident = || self.dirty().is_none_or(|dirty| dirty.ejected().0 == 0);
+        // ORDERING: whoever ejects has raised it before, and holds the sweeper until it is done; the start leaves it raised.
+        if is_all_resident()
+            && self.persistence.as_ref().is_some_and(|persistence| !persistence.warm_up().is_running())
+            && let Some(_nobody_sweeps) = self.sweeper.try_lock()
+            && is_all_resident()
+        {
+            self.lower(EJECTED);
+        }
+        let mut locked = self.lock(cx, at.vb);
+        let present = locked.live(key, at.hash).filter(|_| wants_value)?;
+        if locked.header(present).kind == Kind::Ejected {
+            return Some(KvError::NotResident);
+        }
+        // Somebody will read it in a moment: it is not the next to be ejected.
+        locked.record_access(present);
+        None
+    }
+
+    /// An operation has met a value that is on disk only: from now on requests look before they are executed.
+    #[cold]
+    pub(super) fn note_missed(&self, cx: &mut Cx) {
+        cx.obstacle = Some(KvError::NotResident);
+        self.raise(EJECTED);
+    }
+
+    pub(crate) fn raise(&self, bits: u8) {
+        self.attention.fetch_or(bits, SeqCst);
+    }
+
+    pub(crate) fn lower(&self, bits: u8) {
+        self.attention.fetch_and(!bits, SeqCst);
+    }
+}

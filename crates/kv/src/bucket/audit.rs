@@ -1,0 +1,179 @@
+//! A walk over everything a bucket has, held against its accounts to the byte.
+//!
+//! ```text
+//!   index walk, one vBucket per hold of its lock     items by kind and size, index blocks
+//!   slab walk, one hold of the slabs' lock           slots with an owner, slabs, their bookkeeping
+//!   accounts, before and after                       equal: nobody changed anything meanwhile, so all three must agree
+//! ```
+//! What must hold whatever happens meanwhile is an error at once: an item that two slots name, a slot of another vBucket's. Sums
+//! are compared only if the bucket was at rest.
+
+use memory::Gauge;
+
+use super::Bucket;
+use crate::index::Audit;
+use crate::{Cx, VbId};
+
+/// A walk that is going on.
+pub struct Auditing<'a> {
+    bucket: &'a Bucket,
+    before: Audit,
+    found: Audit,
+    vb: u16,
+}
+
+/// What a walk has found, without a contradiction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Audited {
+    /// What is there.
+    pub found: Audit,
+    /// Whether nothing changed meanwhile: only then was it compared with the accounts.
+    pub at_rest: bool,
+}
+
+impl<'a> Auditing<'a> {
+    /// Begins a walk.
+    pub fn new(bucket: &'a Bucket) -> Self {
+        Self { bucket, before: bucket.counted(), found: Audit::default(), vb: 0 }
+    }
+
+    /// Walks over the next vBucket. Gives whether there is another. The error says what is wrong.
+    pub fn step(&mut self, cx: &mut Cx) -> Result<bool, String> {
+        let vb = self.vb;
+        let audit = self.bucket.lock(cx, VbId(vb)).audit();
+        self.found.add(&audit.map_err(|error| format!("vBucket {vb}: {error}"))?);
+        self.vb += 1;
+        Ok(self.vb < self.bucket.vbuckets())
+    }
+
+    /// After the last vBucket: walks over the slabs, and compares.
+    pub fn end(mut self, cx: &mut Cx) -> Result<Audited, String> {
+        let slabs = self.bucket.tenant().walk_slabs()?;
+        self.found.index_bytes += slabs.bookkeeping_bytes;
+        self.found.bookkeeping_bytes = slabs.bookkeeping_bytes;
+        self.found.slab_bytes = slabs.slab_bytes;
+        let waits = cx.end_batch();
+        let counted = self.bucket.counted();
+        let (found, at_rest) = (self.found, !waits && counted == self.before);
+        if at_rest
+            && (found != Audit { slots: slabs.slots, ..counted } || slabs.slot_bytes != counted.slot_bytes)
+        {
+            return Err(format!("found {found:?}, counted {counted:?}, in slabs {slabs:?}"));
+        }
+        Ok(Audited { found, at_rest })
+    }
+}
+
+impl Bucket {
+    /// Walks over everything while nobody else uses the bucket. The error says what is wrong.
+    pub fn audit(&self, cx: &mut Cx) -> Result<Audit, String> {
+        // What waits to be freed is counted until it is.
+        cx.end_batch();
+        let mut walk = Auditing::new(self);
+        while walk.step(cx)? {}
+        let audited = walk.end(cx)?;
+        if audited.at_rest { Ok(audited.found) } else { Err("the bucket is in use".to_owned()) }
+    }
+
+    /// What the accounts say. Slots they do not count, only their bytes.
+    fn counted(&self) -> Audit {
+        let gauge = |gauge| self.tenant().gauge(gauge);
+        Audit {
+            documents: gauge(Gauge::Count),
+            item_bytes: gauge(Gauge::Items),
+            payload_bytes: gauge(Gauge::Payload),
+            metadata_bytes: gauge(Gauge::Metadata),
+            index_bytes: gauge(Gauge::Index),
+            slot_bytes: gauge(Gauge::Slots),
+            bookkeeping_bytes: self.tenant().bookkeeping_bytes(),
+            slab_bytes: self.tenant().slab_figures().slab_bytes,
+            compressed: gauge(Gauge::CompressedCount),
+            compressed_bytes: gauge(Gauge::Compressed),
+            inflated_bytes: gauge(Gauge::Inflated),
+            ..Audit::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use memory::{HeapChoice, ItemHeap};
+
+    use super::*;
+    use crate::{BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeSettings, Store, StoreKind, Value};
+
+    fn world(item_heap: HeapChoice) -> (Cx, Arc<Bucket>) {
+        let settings = NodeSettings { threads: 2, shutdown_command: false, version: "test".into(), seed: 7 };
+        let node = Node::new(settings, Limits::default());
+        let settings = BucketSettings { vbuckets: 16, item_heap, ..BucketSettings::default() };
+        let bucket = node.create_bucket("b", settings).unwrap();
+        let mut cx = Cx::new(node, 0);
+        let content = vec![b'v'; 50_000];
+        for number in 0..2000usize {
+            let text = format!("key-{number}");
+            let key = Key::plain(text.as_bytes());
+            let length = if number.is_multiple_of(100) { 40_000 + number } else { number };
+            let value = Value::Bytes(&content[..length]);
+            let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 };
+            let at = bucket.locate(key);
+            bucket.mutate(&mut cx, key, at, Mutation { kind: StoreKind::Set, cas: 0, store }).unwrap();
+        }
+        cx.end_batch();
+        (cx, bucket)
+    }
+
+    #[test]
+    fn what_was_stored_is_found_and_counted() {
+        for (item_heap, slots) in [(HeapChoice::Slab, 1980), (HeapChoice::Block, 0)] {
+            let (mut cx, bucket) = world(item_heap);
+            let audit = bucket.audit(&mut cx).unwrap();
+            assert_eq!((audit.documents, audit.slots), (2000, slots));
+            assert!(audit.slab_bytes >= audit.slot_bytes && audit.item_bytes > audit.payload_bytes);
+        }
+    }
+
+    #[test]
+    fn a_byte_too_many_is_noticed() {
+        for gauge in [Gauge::Items, Gauge::Index, Gauge::Payload, Gauge::Metadata, Gauge::Count, Gauge::Slots]
+        {
+            let (mut cx, bucket) = world(HeapChoice::Slab);
+            bucket.tenant().count_shared(gauge, 1);
+            assert!(bucket.audit(&mut cx).unwrap_err().contains("counted"), "{gauge:?}");
+            bucket.tenant().count_shared(gauge, -1);
+            bucket.audit(&mut cx).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_slot_that_no_index_slot_names_is_noticed() {
+        let (mut cx, bucket) = world(HeapChoice::Slab);
+        let mut cache = bucket.tenant().cache(1);
+        bucket.ground.heap.allocate(&mut cache, 100, 3).unwrap();
+        let bytes = -104;
+        bucket.tenant().count(&mut cache, Gauge::Items, bytes);
+        bucket.tenant().count(&mut cache, Gauge::Slots, bytes);
+        let error = bucket.audit(&mut cx).unwrap_err();
+        assert!(error.contains("in slabs"), "{error}");
+    }
+
+    #[test]
+    fn a_change_meanwhile_is_not_taken_for_a_fault() {
+        let (mut cx, bucket) = world(HeapChoice::Slab);
+        let mut walk = Auditing::new(&bucket);
+        while walk.step(&mut cx).unwrap() {}
+        let key = Key::plain(b"key-7");
+        let at = bucket.locate(key);
+        let store = Store {
+            flags: 0,
+            expiry: Expiry::At(0),
+            datatype: 0,
+            value: Value::Bytes(b"another"),
+            new_cas: 0,
+        };
+        let appended = Mutation { kind: StoreKind::Append, cas: 0, store };
+        bucket.mutate(&mut cx, key, at, appended).unwrap();
+        assert!(!walk.end(&mut cx).unwrap().at_rest);
+    }
+}

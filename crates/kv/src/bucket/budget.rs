@@ -1,0 +1,68 @@
+//! The bucket's memory budget: who may take more, and when something has to go for it.
+
+use memory::Gauge;
+
+use super::Bucket;
+use crate::index::VALUE_MAX;
+use crate::settings::Eviction;
+use crate::{Cx, KvError};
+
+/// Per-mille of the budget from which items are evicted, and down to which.
+pub(crate) const HIGH_WATERMARK: u64 = 960;
+pub(crate) const LOW_WATERMARK: u64 = 950;
+/// Per-mille of the budget above which new data has to wait for room, or is refused.
+pub(crate) const REFUSE_WATERMARK: u64 = 970;
+/// Who stores something empties slabs for as long as it takes to move so many bytes, and evicts then.
+const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
+
+impl Bucket {
+    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`].
+    #[inline]
+    pub fn admit(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
+        if bytes > VALUE_MAX {
+            return Err(KvError::TooBig);
+        }
+        if self.is_gone() {
+            return Err(KvError::BucketGone);
+        }
+        let (used, budget) = (self.ground.tenant.used() + bytes as u64, self.ground.tenant.budget());
+        if used <= budget / 1000 * HIGH_WATERMARK && !self.ground.tenant.wants_measure() {
+            return Ok(());
+        }
+        self.admit_under_pressure(cx, bytes as u64)
+    }
+
+    #[cold]
+    fn admit_under_pressure(&self, cx: &mut Cx, bytes: u64) -> Result<(), KvError> {
+        if self.may_evict() || self.ground.tenant.wants_measure() {
+            self.doorbell.ring();
+        }
+        let limit = self.ground.tenant.budget() / 1000 * REFUSE_WATERMARK;
+        if self.ground.tenant.used() + bytes <= limit {
+            return Ok(());
+        }
+        if self.may_evict() && bytes < limit {
+            self.make_room(cx, limit - bytes, MOVED_BY_WORKER_MAX);
+            if self.ground.tenant.used() + bytes <= limit {
+                return Ok(());
+            }
+        }
+        Err(KvError::NoMemory)
+    }
+
+    /// Whether anything may go to make room: documents of an ephemeral bucket, values of a persistent one.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.persistence.is_some() || self.settings.eviction == Eviction::AutoDelete
+    }
+
+    /// Charges (or with a negative number, releases) a connection's buffers to the bucket.
+    pub fn charge_buffers(&self, bytes: i64) {
+        self.ground.tenant.count_shared(Gauge::InFlight, bytes);
+    }
+
+    /// Changes the budget at run time (`cache_memlimit`).
+    pub fn set_budget(&self, bytes: u64) {
+        self.ground.tenant.set_budget(bytes);
+        self.doorbell.ring();
+    }
+}

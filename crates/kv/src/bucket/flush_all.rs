@@ -1,0 +1,68 @@
+//! flush_all: what was stored until a moment is gone. The items are reclaimed in the background.
+
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+
+use super::{Bucket, attention};
+use crate::{Cx, Meter, VbId};
+
+impl Bucket {
+    /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed flush.
+    pub fn flush(&self, cx: &mut Cx, at_unix_s: u32) {
+        self.count(cx, Meter::CmdFlush, 1);
+        if at_unix_s > cx.now.unix_s {
+            self.flush_at_s.store(at_unix_s, SeqCst);
+            self.raise(attention::FLUSH);
+            self.doorbell.ring();
+        } else {
+            self.flush_at_s.store(0, SeqCst);
+            self.flush_now();
+        }
+    }
+
+    #[cold]
+    pub(crate) fn flush_when_due(&self, cx: &Cx) {
+        let at_s = self.flush_at_s.load(SeqCst);
+        if at_s == 0 || at_s > cx.now.unix_s {
+            return;
+        }
+        // ORDERING: lowered before the time is taken: a flush_all asked for meanwhile raises it again after it has set its time.
+        self.lower(attention::FLUSH);
+        if self.flush_at_s.compare_exchange(at_s, 0, SeqCst, SeqCst).is_ok() {
+            self.flush_now();
+        } else if self.flush_at_s.load(SeqCst) != 0 {
+            self.raise(attention::FLUSH);
+        }
+    }
+
+    /// Everything stored in one vBucket until now is gone.
+    pub(crate) fn flush_vbucket(&self, vb: VbId) {
+        if self.vbucket(vb).flush(self.dirty(), vb.0) {
+            self.note_flushed();
+        }
+    }
+
+    fn flush_now(&self) {
+        let mut any = false;
+        for (vbucket, vb) in self.vbuckets.iter().zip(0..) {
+            any |= vbucket.flush(self.dirty(), vb);
+        }
+        if any {
+            self.note_flushed();
+        }
+    }
+
+    /// There are flushed items to be reclaimed.
+    pub(crate) fn note_flushed(&self) {
+        self.flushed.store(true, Relaxed);
+        self.doorbell.ring();
+    }
+
+    /// When a delayed flush is due, in unix seconds.
+    pub(crate) fn flush_due_s(&self) -> Option<u32> {
+        Some(self.flush_at_s.load(Relaxed)).filter(|at| *at != 0)
+    }
+
+    pub(crate) fn take_flushed(&self) -> bool {
+        self.flushed.swap(false, Relaxed)
+    }
+}

@@ -1,0 +1,232 @@
+//! The conditional operations on one key: stores, removals, counters, each with its meters.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Bucket, LONGEST_NUMBER, attention};
+use crate::{Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind, Value};
+
+/// A Couchbase counter operation; see [`Bucket::arithmetic`].
+#[derive(Debug, Clone, Copy)]
+pub struct Arithmetic {
+    /// Amount.
+    pub delta: u64,
+    /// Subtract (floors at 0) instead of adding (wraps at 2^64).
+    pub decrement: bool,
+    /// Value of a new document; `None` = NotFound if missing.
+    pub initial: Option<u64>,
+    /// Expiry of a new document; an existing one keeps its own.
+    pub expiry: Expiry,
+    /// Required CAS; 0 = any.
+    pub cas: u64,
+    /// Explicit new CAS; 0 = next of the clock.
+    pub new_cas: u64,
+}
+
+impl Bucket {
+    /// SET, ADD, REPLACE, APPEND, PREPEND, CAS: one conditional store. Locked documents: [`KvError::Locked`] unless the
+    /// CAS is the lock's (which also unlocks).
+    #[inline(always)]
+    pub fn mutate(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        mutation: Mutation<'_>,
+    ) -> Result<Mutated, KvError> {
+        if let Mutation { kind: StoreKind::Set, cas: 0, store } = &mutation
+            && let Store { expiry: Expiry::At(0), value: Value::Bytes(value), new_cas: 0, .. } = store
+            && let Some(mutated) = self.overwrite(cx, key, at, store.flags, store.datatype, value)
+        {
+            return Ok(mutated);
+        }
+        self.mutate_any(cx, key, at, mutation)
+    }
+
+    /// The commonest mutation: a plain SET of another value of much the same size over a small document, without a condition or an
+    /// expiry. Its arguments stay in registers; `None`, with nothing changed: it is something else.
+    #[inline(always)]
+    fn overwrite(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        flags: u32,
+        datatype: u8,
+        value: &[u8],
+    ) -> Option<Mutated> {
+        self.admit(cx, key.bytes.len() + value.len()).ok()?;
+        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0 {
+            return None;
+        }
+        let mut locked = self.lock(cx, at.vb);
+        let present = locked.live(key, at.hash)?;
+        let (cas, seqno) = locked.overwrite(present, 0, datatype, flags, value)?;
+        drop(locked);
+        self.count(cx, Meter::CmdSet, 1);
+        self.count(cx, Meter::TotalItems, 1);
+        Some(Mutated { cas, seqno, vb_uuid: self.vb_uuid(at.vb) })
+    }
+
+    fn mutate_any(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        mutation: Mutation<'_>,
+    ) -> Result<Mutated, KvError> {
+        let added = key.bytes.len() + mutation.store.value.len();
+        let result = match self.admit(cx, added) {
+            Ok(()) => self.with_entry(cx, key, at, |entry| {
+                mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)
+            }),
+            Err(error) => Err(error),
+        };
+        self.count_store(cx, mutation.cas != 0, result.map(drop));
+        result
+    }
+
+    pub(crate) fn count_store(&self, cx: &Cx, with_cas: bool, result: Result<(), KvError>) {
+        self.count(cx, Meter::CmdSet, 1);
+        match result {
+            Ok(()) => {
+                self.count(cx, Meter::TotalItems, 1);
+                if with_cas {
+                    self.count(cx, Meter::CasHits, 1);
+                }
+            }
+            Err(error) => self.count_failed_store(cx, with_cas, error),
+        }
+    }
+
+    fn count_failed_store(&self, cx: &Cx, with_cas: bool, error: KvError) {
+        match error {
+            KvError::NoMemory => self.count(cx, Meter::StoreNoMemory, 1),
+            KvError::TooBig => self.count(cx, Meter::StoreTooLarge, 1),
+            KvError::NotFound if with_cas => self.count(cx, Meter::CasMisses, 1),
+            KvError::Exists if with_cas => self.count(cx, Meter::CasBadval, 1),
+            _ => {}
+        }
+    }
+
+    /// DELETE; `cas` 0 = any.
+    pub fn remove(&self, cx: &mut Cx, key: Key<'_>, at: Place, cas: u64) -> Result<Mutated, KvError> {
+        let result = self.with_entry(cx, key, at, |entry| {
+            check_version(entry, cas)?;
+            entry.remove()
+        });
+        self.count_removal(cx, result.map(drop));
+        result
+    }
+
+    pub(crate) fn count_removal(&self, cx: &Cx, result: Result<(), KvError>) {
+        match result {
+            Ok(()) => self.count(cx, Meter::DeleteHits, 1),
+            Err(KvError::NotFound) => self.count(cx, Meter::DeleteMisses, 1),
+            Err(_) => {}
+        }
+    }
+
+    /// INCR/DECR; gives the new number.
+    pub fn arithmetic(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        how: Arithmetic,
+    ) -> Result<(u64, Mutated), KvError> {
+        self.admit(cx, key.bytes.len() + LONGEST_NUMBER)?;
+        let mut existed = false;
+        let result = self.with_entry(cx, key, at, |entry| {
+            existed = entry.document().is_some();
+            count_entry(entry, &how)
+        });
+        self.count_arithmetic(cx, how.decrement, existed, result.is_ok());
+        result
+    }
+
+    pub(crate) fn count_arithmetic(&self, cx: &Cx, decrement: bool, existed: bool, succeeded: bool) {
+        let (hits, misses) = if decrement {
+            (Meter::DecrHits, Meter::DecrMisses)
+        } else {
+            (Meter::IncrHits, Meter::IncrMisses)
+        };
+        if !existed {
+            self.count(cx, misses, 1);
+        } else if succeeded {
+            self.count(cx, hits, 1);
+        }
+    }
+}
+
+/// A document's version must be `cas` (0 = any), and its lock, if any, the caller's.
+#[inline(always)]
+pub(crate) fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> {
+    if cas == 0 && !entry.may_be_held() {
+        return if entry.exists() { Ok(()) } else { Err(KvError::NotFound) };
+    }
+    entry.check_open()?;
+    let Some(document) = entry.document() else { return Err(KvError::NotFound) };
+    if document.is_locked() {
+        return if document.cas() == cas { Ok(()) } else { Err(KvError::Locked) };
+    }
+    if cas != 0 && document.cas() != cas { Err(KvError::Exists) } else { Ok(()) }
+}
+
+#[inline(always)]
+pub(crate) fn mutate_entry(
+    entry: &mut Entry<'_>,
+    kind: &StoreKind,
+    cas: u64,
+    store: Store<'_>,
+) -> Result<Mutated, KvError> {
+    let version = check_version(entry, cas);
+    match kind {
+        StoreKind::Set => match version {
+            Err(KvError::NotFound) if cas == 0 => entry.store(store),
+            Ok(()) => entry.store(store),
+            Err(error) => Err(error),
+        },
+        StoreKind::Add => match version {
+            Err(KvError::NotFound) => entry.store(store),
+            Err(error @ (KvError::Locked | KvError::SyncWriteInProgress)) => Err(error),
+            _ => Err(KvError::Exists),
+        },
+        StoreKind::Replace => version.and_then(|()| entry.store(store)),
+        StoreKind::Append | StoreKind::Prepend => match version {
+            Err(KvError::NotFound) => Err(KvError::NotStored),
+            Err(error) => Err(error),
+            Ok(()) => entry.extend(&store.value, *kind == StoreKind::Prepend, store.new_cas),
+        },
+    }
+}
+
+pub(crate) fn count_entry(entry: &mut Entry<'_>, how: &Arithmetic) -> Result<(u64, Mutated), KvError> {
+    match check_version(entry, how.cas) {
+        Err(KvError::NotFound) => {
+            let number = how.initial.ok_or(KvError::NotFound)?;
+            let text = number.to_string();
+            let value = Value::Bytes(text.as_bytes());
+            let store = Store { flags: 0, expiry: how.expiry, datatype: 0, value, new_cas: how.new_cas };
+            return entry.store(store).map(|mutated| (number, mutated));
+        }
+        other => other?,
+    }
+    let Some(document) = entry.document() else { return Err(KvError::NotFound) };
+    // Before a longer one is inflated.
+    if document.value_len() > LONGEST_NUMBER {
+        return Err(KvError::DeltaBadValue);
+    }
+    let old = parse_number(&document.value()).ok_or(KvError::DeltaBadValue)?;
+    let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };
+    let (flags, text) = (document.flags(), number.to_string());
+    let value = Value::Bytes(text.as_bytes());
+    let store = Store { flags, expiry: Expiry::Keep, datatype: 0, value, new_cas: how.new_cas };
+    entry.store(store).map(|mutated| (number, mutated))
+}
+
+/// A counter's number: decimal digits, trailing spaces allowed, at most 20 characters.
+fn parse_number(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= LONGEST_NUMBER)?;
+    let digits = text.trim_end_matches(' ');
+    if digits.starts_with('+') { None } else { digits.parse().ok() }
+}

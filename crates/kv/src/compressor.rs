@@ -1,0 +1,235 @@
+//! The compressor of buckets with `compression = "active"`: trades processor time for memory while memory is short.
+//!
+//! ```text
+//!   disarmed ──a measurement: more than three quarters of the budget are used, and enough was stored──> a pass
+//!      ^                                                                                                │
+//!      └──── the end of the table, or memory is not short any more ─────────────────────────────────────┘
+//! ```
+//! A pass walks over all vBuckets. A slice of it copies some values under the vBucket's lock, compresses them without it, and puts
+//! those that take an eighth less in their places under it again ([`crate::index`]'s `compressing.rs`). CAS and seqno stay: nobody
+//! but a reader who takes Snappy can see that anything happened, and nothing is written to disk for it.
+//!
+//! Values that do not get smaller cost nothing per item to remember: of each vBucket it is known up to which seqno everything has
+//! been looked at. When little of a pass was of use, the next one waits until as much as there are items has been stored anew.
+//!
+//! As the defragmenter, it works for a fraction of a millisecond at a time on the caller's thread, and rests for a multiple of it.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use wire::snappy;
+
+use crate::defragmenter::{is_busy, rest_us};
+use crate::index::{Block, Candidates, Passage};
+use crate::session::LARGE_VALUE;
+use crate::settings::Compression;
+use crate::{Bucket, Cx, LargeItem, Meter, VbId};
+
+/// Per-mille of the budget above which a pass begins, and below which it ends.
+const ARM_WATERMARK: u64 = 750;
+const REST_WATERMARK: u64 = 700;
+/// Work of a turn: for so long.
+const WORK_US: u64 = 250;
+/// A compressed value is kept if it has at most so many eighths of its length.
+const KEPT_EIGHTHS: usize = 7;
+/// A pass that saves less than this part of what it looks at was of little use.
+const FRUITFUL_PART: u64 = 16;
+/// After a pass of use the next one waits for stores of so many parts of the items.
+const TURNOVER_PART: u64 = 8;
+/// Room for blocks that is kept between slices.
+const ROOM_KEPT: usize = 1 << 20;
+
+/// A bucket's compressor.
+#[derive(Default)]
+pub(crate) struct Compressor {
+    /// There has been a measurement that it has not seen.
+    measured: AtomicBool,
+    work: Mutex<Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    pass: Option<Pass>,
+    /// By vBucket: everything up to this seqno has been looked at. Empty until the first pass.
+    seen: Vec<u64>,
+    /// Stores counted when the last pass ended, and how many more the next one waits for.
+    stores: u64,
+    turnover: u64,
+    tools: Tools,
+}
+
+#[derive(Default)]
+struct Tools {
+    compressor: snappy::Compressor,
+    candidates: Candidates,
+}
+
+/// A walk over the bucket.
+#[derive(Default)]
+struct Pass {
+    vb: u16,
+    passage: Passage,
+    /// Of the vBucket being walked, when its walk began.
+    high_seqno: Option<u64>,
+    seen_bytes: u64,
+    saved_bytes: u64,
+}
+
+impl Compressor {
+    /// There has been a measurement.
+    pub(crate) fn note_measured(&self) {
+        self.measured.store(true, Relaxed);
+    }
+}
+
+/// Does some work, if there is any; gives after how many microseconds it wants the next turn. `operations` is as that of
+/// [`crate::defragmenter::turn`].
+pub fn turn(cx: &mut Cx, operations: &mut u64) -> Option<u64> {
+    let buckets = cx.node.buckets();
+    let bucket = buckets.iter().find(|bucket| bucket.wants_compressing())?;
+    let is_busy = is_busy(&buckets, operations);
+    let began_us = cx.fresh_us();
+    bucket.compress(cx, began_us);
+    cx.end_batch();
+    let worked_us = cx.fresh_us().saturating_sub(began_us);
+    bucket.count(cx, Meter::CompressorUs, worked_us);
+    let goes_on = buckets.iter().any(|bucket| bucket.wants_compressing());
+    goes_on.then(|| rest_us(worked_us, is_busy))
+}
+
+impl Bucket {
+    /// Whether the compressor is at work.
+    pub fn is_compressing(&self) -> bool {
+        self.compressor.work.lock().pass.is_some()
+    }
+
+    /// The mode has changed: what a pass had found out does not count.
+    pub(crate) fn restart_compressor(&self) {
+        *self.compressor.work.lock() = Work::default();
+        self.compressor.note_measured();
+        self.ring_pager();
+    }
+
+    /// Whether there is work; looks at what was measured meanwhile.
+    fn wants_compressing(&self) -> bool {
+        let measured = self.compressor.measured.swap(false, Relaxed);
+        if self.compression() != Compression::Active {
+            return false;
+        }
+        let (used, per_mille) = (self.tenant().used(), self.tenant().budget() / 1000);
+        let mut work = self.compressor.work.lock();
+        if work.pass.is_none() {
+            let is_short = measured && used > per_mille * ARM_WATERMARK;
+            if is_short && self.stores_since(work.stores) >= work.turnover {
+                work.seen.resize(usize::from(self.vbuckets()), 0);
+                work.pass = Some(Pass::default());
+            }
+        } else if used < per_mille * REST_WATERMARK {
+            work.end_pass(self);
+        }
+        work.pass.is_some()
+    }
+
+    /// Stores since so many had been counted; the counter may have been set back.
+    fn stores_since(&self, before: u64) -> u64 {
+        let now = self.meter(Meter::TotalItems);
+        now.checked_sub(before).unwrap_or(now)
+    }
+
+    fn compress(&self, cx: &mut Cx, began_us: u64) {
+        let mut work = self.compressor.work.lock();
+        let Work { pass: Some(pass), seen, tools, .. } = &mut *work else { return };
+        self.go_direct(cx, true);
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = pass.slice(self, cx, seen, tools);
+            if cx.fresh_us() >= began_us + WORK_US {
+                break;
+            }
+        }
+        self.go_direct(cx, false);
+        if !goes_on {
+            work.end_pass(self);
+            drop(work);
+            // What came free may lie scattered: the defragmenter has a look.
+            self.tenant().purge();
+            self.tenant().measure();
+            self.note_measured();
+        }
+    }
+
+    /// Compresses all it can: for tests and examples, which have little.
+    pub fn compress_everything(&self, cx: &mut Cx) {
+        let (mut pass, mut tools) = (Pass::default(), Tools::default());
+        let mut seen = vec![0; usize::from(self.vbuckets())];
+        while pass.slice(self, cx, &mut seen, &mut tools) {}
+        cx.end_batch();
+    }
+}
+
+impl Work {
+    fn end_pass(&mut self, bucket: &Bucket) {
+        let Some(pass) = self.pass.take() else { return };
+        let items = bucket.accounts().items;
+        let was_of_use = pass.saved_bytes > pass.seen_bytes / FRUITFUL_PART;
+        self.turnover = if was_of_use { items / TURNOVER_PART } else { items }.max(1);
+        self.stores = bucket.meter(Meter::TotalItems);
+        self.tools = Tools::default();
+    }
+}
+
+impl Pass {
+    /// Works on what one hold of a lock gives. Gives whether there is more.
+    fn slice(&mut self, bucket: &Bucket, cx: &mut Cx, seen: &mut [u64], tools: &mut Tools) -> bool {
+        let Some(seen) = seen.get_mut(usize::from(self.vb)) else { return false };
+        let vb = VbId(self.vb);
+        tools.candidates.clear();
+        let mut locked = bucket.lock(cx, vb);
+        let high_seqno = *self.high_seqno.get_or_insert(locked.high_seqno());
+        // A vBucket that was deleted meanwhile begins anew.
+        let above = if *seen <= high_seqno { *seen } else { 0 };
+        let next = locked.take_compressible(self.passage, above, &mut tools.candidates);
+        drop(locked);
+        self.passage = next.unwrap_or_default();
+        if next.is_none() {
+            *seen = high_seqno;
+            self.high_seqno = None;
+            self.vb += 1;
+        }
+        self.compress(bucket, cx, vb, tools);
+        usize::from(self.vb) < usize::from(bucket.vbuckets())
+    }
+
+    fn compress(&mut self, bucket: &Bucket, cx: &mut Cx, vb: VbId, tools: &mut Tools) {
+        let (mut values, mut saved_bytes) = (0, 0);
+        for candidate in &tools.candidates.list {
+            let value = tools.candidates.value(candidate);
+            self.seen_bytes += value.len() as u64;
+            let Some(block) = tools.compressor.compress(value) else { continue };
+            if block.len() > value.len() / 8 * KEPT_EIGHTHS {
+                continue;
+            }
+            let block = if block.len() <= LARGE_VALUE {
+                Block::Small(block)
+            } else {
+                // What it takes the place of is larger: the budget need not be asked.
+                let Ok(LargeItem { block: mut item, value_offset }) =
+                    bucket.new_large_item(cx, candidate.key_len, block.len())
+                else {
+                    continue;
+                };
+                item.window(value_offset..value_offset + block.len()).copy_from_slice(block);
+                Block::Large(item)
+            };
+            if let Some(saved) = bucket.lock(cx, vb).put_compressed(candidate.hash, candidate.seqno, block) {
+                (values, saved_bytes) = (values + 1, saved_bytes + saved);
+            }
+        }
+        self.saved_bytes += saved_bytes;
+        bucket.count(cx, Meter::CompressorValues, values);
+        bucket.count(cx, Meter::CompressorSaved, saved_bytes);
+        if tools.compressor.room() > ROOM_KEPT {
+            tools.compressor = snappy::Compressor::default();
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The defragmenter: gives back pages that hold few items, by moving these elsewhere.
+//!
+//! ```text
+//!   disarmed ── a measurement shows waste, and slabs to be gained ──> armed
+//!      ^                                                              │ passes over all vBuckets: slices of work, and rests
+//!      └──── clean, or the last pass has brought too little ──────────┘
+//! ```
+//! Nothing is looked at while it is disarmed: what arms it are the measurements that allocating and freeing cause
+//! ([`memory::Tenant::wants_measure`], [`memory::Tenant::wants_purge`]). A pass first empties slabs of the item heap, one after the
+//! other ([`memory::Victim`]); then it goes by one survey of the allocator's slabs, and moves items and index blocks out of
+//! the thin ones (`index/relocate.rs`). It ends with a purge and the next survey.
+//!
+//! The caller owns the thread: it calls [`turn`] and waits as long as that says. A turn works for a fraction of a
+//! millisecond and rests for a multiple of what it took, so that whoever waits for the processor or for a lock does not wait long; where
+//! nobody asks anything of the node, it rests less.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use memory::{Location, SlabFigures, Survey, Victim};
+use parking_lot::Mutex;
+
+use crate::index::{Census, Moved, Stand};
+use crate::{Bucket, Cx, Meter, VbId};
+
+/// Armed above this part of what is used, per mille, and so many bytes.
+const WASTE_PER_MILLE: u64 = 20;
+const WASTE_LEAST: u64 = 4 << 20;
+/// What a pass could gain must be worth it, and what is left below that is clean.
+const WORTH_PER_MILLE: u64 = 10;
+const WORTH_LEAST: u64 = 2 << 20;
+/// A pass that leaves more than this part, in eighths, of what it could have gained, is the last.
+const FRUITLESS_EIGHTHS: u64 = 7;
+/// After that, so much more than was left, in eighths, must be there to be gained.
+const AGAIN_EIGHTHS: u64 = 10;
+/// Work of a turn: for so long, or so many holds of a lock.
+const WORK_US: u64 = 250;
+const HOLDS_MAX: usize = 256;
+/// Slabs are emptied of classes of which so much is free, per mille.
+const SLAB_FREE_PER_MILLE: u32 = 10;
+/// After so many slabs that could not be emptied a pass tries no more.
+const STUCK_SLABS_MAX: u32 = 8;
+/// Where memory is short, the pages of freed slabs are given back when they are such a part of the budget.
+const FREED_FRACTION: u64 = 64;
+/// Rest after a turn, as a multiple of its work: while clients are served, and while none is.
+const REST_BUSY: u64 = 15;
+const REST_IDLE: u64 = 1;
+/// Operations since the last turn from which on clients are being served.
+const BUSY_OPERATIONS: u64 = 4;
+/// Blocks that somebody may be peeking at are waited for.
+const RETIRED_WAIT_US: u64 = 1000;
+
+/// A bucket's defragmenter.
+pub(crate) struct Defragmenter {
+    /// Whether it may work at all.
+    is_off: AtomicBool,
+    /// There has been a measurement that it has not seen.
+    measured: AtomicBool,
+    work: Mutex<Work>,
+}
+
+impl Defragmenter {
+    pub(crate) fn new(is_on: bool) -> Self {
+        Self { is_off: AtomicBool::new(!is_on), measured: AtomicBool::new(false), work: Mutex::default() }
+    }
+}
+
+#[derive(Default)]
+struct Work {
+    pass: Option<Pass>,
+    /// Bytes to be gained, as last surveyed.
+    recoverable_bytes: u64,
+    /// Of these it knows that it does not get them.
+    stuck_bytes: u64,
+}
+
+struct Pass {
+    /// Until there are no more slabs to be emptied.
+    emptier: Option<Emptier>,
+    /// If the allocator tells how full its slabs are.
+    mover: Option<Mover>,
+    moved: Moved,
+    /// Slabs, the allocator's and the heap's, at its beginning.
+    slab_bytes: u64,
+    recoverable_bytes: u64,
+    work_us: u64,
+}
+
+/// What there was to be gained at one moment.
+struct Prospect {
+    survey: Option<Survey>,
+    slabs: SlabFigures,
+}
+
+/// Empties slabs of the item heap.
+struct Emptier {
+    free_per_mille: u32,
+    /// Where what is worth least goes instead of being moved: how much that is.
+    evicts: Option<Census>,
+    evicted: u64,
+    current: Option<(Victim, std::vec::IntoIter<(Location, u16)>)>,
+    stuck: u32,
+}
+
+/// A walk over all of a bucket that moves what a survey says. It works in slices, and anything may happen between two.
+#[derive(Debug)]
+pub struct Mover {
+    survey: Survey,
+    vb: u16,
+    stand: Stand,
+    moved: Moved,
+}
+
+/// What the defragmenter says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefragmenterFigures {
+    /// Whether the bucket has it switched on.
+    pub is_on: bool,
+    /// Whether it is at work.
+    pub is_armed: bool,
+    /// Bytes of the pages that could be given back if every item lay well, as last surveyed.
+    pub recoverable_bytes: u64,
+}
+
+/// A pass that has ended.
+#[derive(Debug, Clone)]
+pub struct Passed {
+    /// The bucket's name.
+    pub bucket: Arc<str>,
+    /// Items that were moved.
+    pub items: u64,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Bytes of slabs less than before.
+    pub freed_bytes: u64,
+    /// Microseconds of work.
+    pub work_us: u64,
+    /// What could still be gained.
+    pub recoverable_bytes: u64,
+    /// Whether there is another pass.
+    pub goes_on: bool,
+}
+
+/// A turn of the defragmenter.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// After so many microseconds it wants the next turn; `None` while it is disarmed.
+    pub rest_us: Option<u64>,
+    /// The pass that has ended in this turn.
+    pub passed: Option<Passed>,
+}
+
+/// Does some work, if there is any. `operations` is the caller's, from one turn to the next: how many had been served.
+pub fn turn(cx: &mut Cx, operations: &mut u64) -> Turn {
+    let buckets = cx.node.buckets();
+    let Some(bucket) = buckets.iter().find(|bucket| bucket.wants_defragmenting()) else {
+        return Turn::default();
+    };
+    let is_busy = is_busy(&buckets, operations);
+    let began_us = cx.fresh_us();
+    let passed = bucket.defragment(cx, began_us);
+    let waits = cx.end_batch();
+    let worked_us = cx.fresh_us().saturating_sub(began_us);
+    let goes_on = buckets.iter().any(|bucket| bucket.wants_defragmenting());
+    let rest_us = goes_on.then_some(rest_us(worked_us, is_busy)).or(waits.then_some(RETIRED_WAIT_US));
+    Turn { rest_us, passed }
+}
+
+/// Whether clients have been served since this was asked last.
+pub(crate) fn is_busy(buckets: &[Arc<Bucket>], operations: &mut u64) -> bool {
+    let served = buckets.iter().map(|bucket| bucket.operations()).fold(0, u64::wrapping_add);
+    served.wrapping_sub(std::mem::replace(operations, served)) >= BUSY_OPERATIONS
+}
+
+/// How long to rest after so much work.
+pub(crate) fn rest_us(worked_us: u64, is_busy: bool) -> u64 {
+    worked_us * if is_busy { REST_BUSY } else { REST_IDLE }
+}
+
+impl Bucket {
+    /// The defragmenter's state.
+    pub fn defragmenter(&self) -> DefragmenterFigures {
+        let work = self.defragmenter.work.lock();
+        DefragmenterFigures {
+            is_on: self.has_defragmenter(),
+            is_armed: work.pass.is_some(),
+            recoverable_bytes: work.recoverable_bytes,
+        }
+    }
+
+    /// Whether the defragmenter is switched on.
+    pub fn has_defragmenter(&self) -> bool {
+        !self.defragmenter.is_off.load(Relaxed)
+    }
+
+    /// Switches the defragmenter on or off.
+    pub fn set_defragmenter(&self, is_on: bool) {
+        self.defragmenter.is_off.store(!is_on, Relaxed);
+        let mut work = self.defragmenter.work.lock();
+        if is_on {
+            work.stuck_bytes = 0;
+            self.defragmenter.measured.store(true, Relaxed);
+        } else {
+            work.pass = None;
+        }
+        drop(work);
+        self.ring_pager();
+    }
+
+    /// There has been a measurement.
+    pub(crate) fn note_measured(&self) {
+        self.defragmenter.measured.store(true, Relaxed);
+        self.compressor.note_measured();
+    }
+
+    /// Whether what was measured last is reason enough to look for thin slabs.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        let slabs = self.tenant().slab_figures();
+        let waste = self.tenant().waste() + slabs.slab_bytes.saturating_sub(slabs.slot_bytes);
+        waste > (self.tenant().used() / 1000 * WASTE_PER_MILLE).max(WASTE_LEAST)
+    }
+
+    /// Whether there is work; looks at what was measured meanwhile.
+    fn wants_defragmenting(&self) -> bool {
+        let measured = self.defragmenter.measured.swap(false, Relaxed);
+        if !self.has_defragmenter() {
+            return false;
+        }
+        let mut work = self.defragmenter.work.lock();
+        if work.pass.is_none() && measured && self.is_wasteful() {
+            work.consider(self.prospect(), self.worth_bytes());
+        }
+        work.pass.is_some()
+    }
+
+    fn prospect(&self) -> Prospect {
+        Prospect { survey: self.tenant().survey(), slabs: self.tenant().slab_figures() }
+    }
+
+    /// So much must be there to be gained.
+    fn worth_bytes(&self) -> u64 {
+        (self.tenant().used() / 1000 * WORTH_PER_MILLE).max(WORTH_LEAST)
+    }
+
+    /// Works for a while on the pass it is at. Gives the pass if it has ended.
+    fn defragment(&self, cx: &mut Cx, began_us: u64) -> Option<Passed> {
+        let mut work = self.defragmenter.work.lock();
+        let pass = work.pass.as_mut()?;
+        let before = pass.moved;
+        self.go_direct(cx, true);
+        let mut goes_on = true;
+        for _ in 0..HOLDS_MAX {
+            goes_on = pass.slice(self, cx);
+            if !goes_on || cx.fresh_us() >= began_us + WORK_US {
+                break;
+            }
+        }
+        self.go_direct(cx, false);
+        let worked_us = cx.fresh_us().saturating_sub(began_us);
+        pass.work_us += worked_us;
+        self.count(cx, Meter::DefragmentedItems, pass.moved.items - before.items);
+        self.count(cx, Meter::DefragmentedBytes, pass.moved.bytes - before.bytes);
+        self.count(cx, Meter::DefragmentingUs, worked_us);
+        if goes_on {
+            return None;
+        }
+        // What was replaced of the index is in the way of its old slabs.
+        cx.end_batch();
+        let pass = work.pass.take()?;
+        if pass.moved.bytes > 0 {
+            self.tenant().purge();
+            self.tenant().measure();
+        }
+        let prospect = self.prospect();
+        let freed_bytes = pass.slab_bytes.saturating_sub(prospect.slab_bytes());
+        self.count(cx, Meter::DefragmentationFreed, freed_bytes);
+        work.go_on(&pass, prospect, self.worth_bytes());
+        Some(Passed {
+            bucket: self.name().into(),
+            items: pass.moved.items,
+            bytes: pass.moved.bytes,
+            freed_bytes,
+            work_us: pass.work_us,
+            recoverable_bytes: work.recoverable_bytes,
+            goes_on: work.pass.is_some(),
+        })
+    }
+
+    /// Empties slabs while slabs have more free than they may, until `used` is down to `target` or about `moved_max` bytes have been
+    /// moved. Where items may be evicted, the least used ones of a slab go and the others move: evicting by itself would only make more
+    /// free slots.
+    pub(crate) fn give_slack_back(&self, cx: &mut Cx, target: u64, moved_max: u64) {
+        if !self.has_defragmenter() {
+            return;
+        }
+        let mut moved = Moved::default();
+        let mut emptier = Emptier { evicts: self.may_evict().then(|| self.census()), ..Emptier::new(0) };
+        let presses = || self.tenant().excess_slack() > 0 && self.tenant().used() > target;
+        let freed_max = self.tenant().budget() / FREED_FRACTION;
+        while presses() && moved.bytes < moved_max && emptier.slice(self, cx, &mut moved) {
+            // Pages of slabs that are no more are resident until they are given back or used again.
+            if self.tenant().freed_slabs() > freed_max {
+                self.tenant().purge();
+                self.tenant().measure();
+            }
+        }
+        self.count(cx, Meter::DefragmentedItems, moved.items);
+        self.count(cx, Meter::DefragmentedBytes, moved.bytes);
+        self.count(cx, Meter::Evictions, emptier.evicted);
+        if let Some(census) = emptier.evicts {
+            self.keep_census(census);
+        }
+    }
+
+    /// Operations served so far, more or less.
+    fn operations(&self) -> u64 {
+        self.meter(Meter::CmdGet).wrapping_add(self.meter(Meter::CmdSet))
+    }
+}
+
+impl Work {
+    /// Begins a pass if there is enough to be gained, and not only what the last one has left behind.
+    fn consider(&mut self, prospect: Prospect, worth_bytes: u64) {
+        self.recoverable_bytes = prospect.recoverable_bytes();
+        let again = self.stuck_bytes / 8 * AGAIN_EIGHTHS;
+        if self.recoverable_bytes > worth_bytes.max(again) {
+            self.pass = Some(Pass::new(prospect));
+        }
+    }
+
+    /// After a pass: the next one, or none.
+    fn go_on(&mut self, pass: &Pass, prospect: Prospect, worth_bytes: u64) {
+        self.recoverable_bytes = prospect.recoverable_bytes();
+        self.stuck_bytes = 0;
+        if self.recoverable_bytes <= worth_bytes {
+            return;
+        }
+        let was_fruitful = self.recoverable_bytes < pass.recoverable_bytes / 8 * FRUITLESS_EIGHTHS;
+        if was_fruitful {
+            self.pass = Some(Pass::new(prospect));
+        } else {
+            self.stuck_bytes = self.recoverable_bytes;
+        }
+    }
+}
+
+impl Pass {
+    fn new(prospect: Prospect) -> Self {
+        Self {
+            moved: Moved::default(),
+            slab_bytes: prospect.slab_bytes(),
+            recoverable_bytes: prospect.recoverable_bytes(),
+            work_us: 0,
+            emptier: Some(Emptier::new(SLAB_FREE_PER_MILLE)),
+            mover: prospect.survey.map(Mover::new),
+        }
+    }
+
+    /// Works under one hold of a lock. Gives whether there is more to do.
+    fn slice(&mut self, bucket: &Bucket, cx: &mut Cx) -> bool {
+        if let Some(emptier) = &mut self.emptier {
+            if !emptier.slice(bucket, cx, &mut self.moved) {
+                self.emptier = None;
+            }
+            return self.emptier.is_some() || self.mover.is_some();
+        }
+        let Some(mover) = &mut self.mover else { return false };
+        let before = mover.moved;
+        let goes_on = mover.slice(bucket, cx);
+        self.moved.items += mover.moved.items - before.items;
+        self.moved.bytes += mover.moved.bytes - before.bytes;
+        goes_on
+    }
+}
+
+impl Prospect {
+    fn recoverable_bytes(&self) -> u64 {
+        let blocks = self.survey.as_ref().map_or(0, Survey::recoverable_bytes);
+        blocks + self.slabs.recoverable_bytes(SLAB_FREE_PER_MILLE)
+    }
+
+    fn slab_bytes(&self) -> u64 {
+        self.survey.as_ref().map_or(0, Survey::slab_bytes) + self.slabs.slab_bytes
+    }
+}
+
+impl Emptier {
+    fn new(free_per_mille: u32) -> Self {
+        Self { free_per_mille, evicts: None, evicted: 0, current: None, stuck: 0 }
+    }
+
+    /// Takes one item out of the slab that is being emptied, or takes the next slab on. Gives whether there is one.
+    fn slice(&mut self, bucket: &Bucket, cx: &mut Cx, moved: &mut Moved) -> bool {
+        let Some((victim, occupied)) = &mut self.current else {
+            let victim = Victim::choose(bucket.tenant(), self.free_per_mille);
+            self.current = victim.filter(|_| self.stuck < STUCK_SLABS_MAX).map(|victim| {
+                let occupied: Vec<_> = victim.occupied().collect();
+                (victim, occupied.into_iter())
+            });
+            return self.current.is_some();
+        };
+        match occupied.next() {
+            Some((location, owner)) => {
+                let mut locked = bucket.lock(cx, VbId(owner));
+                // What was there may have gone meanwhile; under this lock it does not.
+                if victim.holds(location, owner) {
+                    match &mut self.evicts {
+                        Some(census) => {
+                            self.evicted += u64::from(locked.evict_or_move(location, census, moved))
+                        }
+                        None => locked.move_item(location, moved),
+                    }
+                }
+            }
+            None => {
+                self.stuck += u32::from(victim.used() > 0);
+                self.current = None;
+            }
+        }
+        true
+    }
+}
+
+/// Empties slabs of the item heap while any of their class's slots are free, up to `slabs` of them: for tests, whose slabs are few.
+/// Gives how many items were moved.
+pub fn empty_slabs(bucket: &Bucket, cx: &mut Cx, slabs: usize) -> u64 {
+    let mut moved = Moved::default();
+    for _ in 0..slabs {
+        let mut emptier = Emptier::new(0);
+        while emptier.slice(bucket, cx, &mut moved) && emptier.current.is_some() {}
+    }
+    moved.items
+}
+
+impl Mover {
+    /// Moves what lies in slabs that the survey calls thin.
+    fn new(survey: Survey) -> Self {
+        Self { survey, vb: 0, stand: Stand::default(), moved: Moved::default() }
+    }
+
+    /// Moves everything that may move, wherever it lies: for tests, which have few items.
+    pub fn of_everything() -> Self {
+        Self::new(Survey::everything_is_thin())
+    }
+
+    /// Moves a slice under one hold of a lock. Gives whether there is more.
+    pub fn slice(&mut self, bucket: &Bucket, cx: &mut Cx) -> bool {
+        let (moved, stand) = bucket.lock(cx, VbId(self.vb)).move_out_of_thin_slabs(self.stand, &self.survey);
+        self.moved.items += moved.items;
+        self.moved.bytes += moved.bytes;
+        self.stand = stand.unwrap_or_default();
+        self.vb += u16::from(stand.is_none());
+        self.vb < bucket.vbuckets()
+    }
+
+    /// How many items it has moved.
+    pub fn moved_items(&self) -> u64 {
+        self.moved.items
+    }
+}

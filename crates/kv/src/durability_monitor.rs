@@ -1,0 +1,273 @@
+//! The durability monitor of one vBucket: which prepares wait, for whom, until when, and in which order they end.
+//!
+//! ```text
+//!                 by seqno                      front satisfied ─> commit
+//!   track ──> | 5 | 6 | 7 | ... |  ── verdict ─<
+//!               ^       ^                       front overdue   ─> abort
+//!   acknowledge ┘       └ expire: past its deadline, its client is told "ambiguous" at once; it stays in its place
+//! ```
+//! A pure structure: the vBucket's lock is around it, time and acknowledgements are arguments, and what is stored
+//! with a prepare (`T`) is the caller's business.
+//!
+//! * Prepares end in the order of their seqnos. One that is overdue is aborted when it is the first, unless the
+//!   acknowledgements came before: then it is committed, although its client was told "ambiguous".
+//! * A node acknowledges cumulatively, and before its prepare is tracked if it likes.
+//! * A majority is `floor(nodes / 2) + 1` of each chain. The active always has a prepare in memory; the levels that
+//!   persist want it among those that have persisted, since it is the one that commits.
+//! * A prepare without a deadline (recovered from a journal) is never overdue.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use arrayvec::ArrayVec;
+use wire::couchbase::frame_info::DurabilityLevel;
+
+use crate::topology::{CHAINS_MAX, NODES_MAX, Topology};
+
+/// Nodes whose acknowledgements are kept: those of two chains, and as many that may come into one.
+const NODES_KEPT_MAX: usize = 2 * CHAINS_MAX * NODES_MAX;
+/// Where the active is in the list of nodes.
+const ACTIVE: usize = 0;
+/// Deadlines of ended prepares are swept out when they are more than the others, and more than this.
+const STALE_DEADLINES_MAX: usize = 64;
+
+/// How a prepare ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Enough nodes have it: it becomes the document.
+    Commit,
+    /// Its deadline has passed without: it is taken back.
+    Abort,
+}
+
+struct Prepare<T> {
+    seqno: u64,
+    level: DurabilityLevel,
+    is_overdue: bool,
+    entry: T,
+}
+
+/// How far a node has got.
+struct Node {
+    name: Box<str>,
+    in_memory_seqno: u64,
+    persisted_seqno: u64,
+}
+
+/// Indices into the list of nodes; `None` is a place no node has taken.
+type Places = ArrayVec<Option<u8>, NODES_MAX>;
+
+/// See the module.
+pub struct DurabilityMonitor<T> {
+    prepares: VecDeque<Prepare<T>>,
+    /// Deadline and seqno, the earliest on top; those of ended prepares are still among them.
+    deadlines: BinaryHeap<Reverse<(u64, u64)>>,
+    nodes: Vec<Node>,
+    chains: ArrayVec<Places, CHAINS_MAX>,
+}
+
+impl<T> DurabilityMonitor<T> {
+    /// Without prepares. `persisted_seqno` is how far this node, the active, has persisted; 0 if it never does.
+    pub fn new(topology: &Topology, persisted_seqno: u64) -> Self {
+        let nodes = vec![Node { name: "".into(), in_memory_seqno: u64::MAX, persisted_seqno }];
+        let mut monitor =
+            Self { prepares: VecDeque::new(), deadlines: BinaryHeap::new(), nodes, chains: ArrayVec::new() };
+        monitor.set_topology(topology);
+        monitor
+    }
+
+    /// The chains are others from now on. The first node of the first chain is this one. What can end thereby is told by
+    /// [`DurabilityMonitor::verdict`].
+    pub fn set_topology(&mut self, topology: &Topology) {
+        self.chains.clear();
+        if let Some(active) = topology.chains().first().and_then(|chain| chain.first()?.clone()) {
+            // It may have acknowledged as a replica before: as the active it does not.
+            while let Some(at) = self.nodes.iter().skip(1).position(|node| node.name == active) {
+                self.nodes.remove(at + 1);
+            }
+            self.nodes[ACTIVE].name = active;
+        }
+        for chain in topology.chains() {
+            let mut places = Places::new();
+            for name in chain {
+                let is_in_chain = |_: u8, node: &Node| {
+                    topology.chains().iter().flatten().flatten().any(|known| *known == node.name)
+                };
+                places.push(name.as_deref().and_then(|name| self.node(name, is_in_chain)));
+            }
+            self.chains.push(places);
+        }
+    }
+
+    /// The index of a node, which is entered if it is not known. Where there is no room, a node that nobody in `spared` is
+    /// gives way; the active never does.
+    fn node(&mut self, name: &str, spared: impl Fn(u8, &Node) -> bool) -> Option<u8> {
+        let index = |at: usize| u8::try_from(at).ok();
+        if let Some(at) = self.nodes.iter().position(|node| *node.name == *name) {
+            return index(at);
+        }
+        let node = Node { name: name.into(), in_memory_seqno: 0, persisted_seqno: 0 };
+        if self.nodes.len() < NODES_KEPT_MAX {
+            self.nodes.push(node);
+            return index(self.nodes.len() - 1);
+        }
+        let others = self.nodes.iter_mut().enumerate().skip(ACTIVE + 1);
+        let (at, place) =
+            others.into_iter().find(|(at, node)| index(*at).is_some_and(|at| !spared(at, node)))?;
+        *place = node;
+        index(at)
+    }
+
+    /// Whether so many nodes are there that a durable write can succeed at all.
+    pub fn is_possible(&self) -> bool {
+        self.chains.iter().all(|places| places.iter().flatten().count() >= majority(places))
+    }
+
+    /// Whether a write of this level needs no other node and no disk: it is durable as soon as it is in memory.
+    pub fn is_trivial(&self, level: DurabilityLevel) -> bool {
+        level == DurabilityLevel::Majority
+            && self.chains.iter().all(|places| self.has_majority(places, |n| n.in_memory_seqno, u64::MAX))
+    }
+
+    /// A prepare waits from now on; its seqno is above all others'. It may be satisfied already: ask
+    /// for the verdict.
+    pub fn track(&mut self, seqno: u64, level: DurabilityLevel, deadline_us: Option<u64>, entry: T) {
+        debug_assert!(self.prepares.back().is_none_or(|last| last.seqno < seqno));
+        self.prepares.push_back(Prepare { seqno, level, is_overdue: false, entry });
+        if let Some(deadline_us) = deadline_us {
+            if self.deadlines.len() > 2 * self.prepares.len() + STALE_DEADLINES_MAX {
+                let first = self.prepares.front().map_or(u64::MAX, |prepare| prepare.seqno);
+                self.deadlines.retain(|Reverse((_, seqno))| *seqno >= first);
+            }
+            self.deadlines.push(Reverse((deadline_us, seqno)));
+        }
+    }
+
+    /// A replica has everything up to these seqnos. Gives whether that is news.
+    pub fn acknowledge(&mut self, node: &str, in_memory_seqno: u64, persisted_seqno: u64) -> bool {
+        let chains = self.chains.clone();
+        let is_in_chain = |at: u8, _: &Node| chains.iter().flatten().any(|place| *place == Some(at));
+        let Some(at) = self.node(node, is_in_chain).map(usize::from) else { return false };
+        let Some(node) = self.nodes.get_mut(at).filter(|_| at != ACTIVE) else { return false };
+        // What is on its disk, it has.
+        let in_memory_seqno = in_memory_seqno.max(persisted_seqno);
+        let is_news = in_memory_seqno > node.in_memory_seqno || persisted_seqno > node.persisted_seqno;
+        node.in_memory_seqno = node.in_memory_seqno.max(in_memory_seqno);
+        node.persisted_seqno = node.persisted_seqno.max(persisted_seqno);
+        is_news
+    }
+
+    /// This node, the active, has persisted everything up to this seqno.
+    pub fn persisted(&mut self, seqno: u64) {
+        let active = &mut self.nodes[ACTIVE];
+        active.persisted_seqno = active.persisted_seqno.max(seqno);
+    }
+
+    /// How the first prepare is to be ended, and its seqno; `None` if it has to wait. To be asked after whatever may end one,
+    /// tracking too, until there is nothing more; each verdict is carried out with [`DurabilityMonitor::end_first`].
+    pub fn verdict(&self) -> Option<(Verdict, u64)> {
+        let first = self.prepares.front()?;
+        if self.is_satisfied(first.level, first.seqno) {
+            Some((Verdict::Commit, first.seqno))
+        } else if first.is_overdue {
+            Some((Verdict::Abort, first.seqno))
+        } else {
+            None
+        }
+    }
+
+    /// The first prepare's seqno.
+    pub fn first_seqno(&self) -> Option<u64> {
+        self.prepares.front().map(|first| first.seqno)
+    }
+
+    /// The first prepare has been ended. Gives what was tracked with it, and whether it was overdue.
+    pub fn end_first(&mut self) -> Option<(T, bool)> {
+        let Prepare { is_overdue, entry, .. } = self.prepares.pop_front()?;
+        if self.prepares.is_empty() {
+            self.deadlines.clear();
+        }
+        Some((entry, is_overdue))
+    }
+
+    fn is_satisfied(&self, level: DurabilityLevel, seqno: u64) -> bool {
+        let (has_it, active_persists): (fn(&Node) -> u64, bool) = match level {
+            DurabilityLevel::Majority => (|node| node.in_memory_seqno, false),
+            DurabilityLevel::MajorityAndPersistToActive => (|node| node.in_memory_seqno, true),
+            DurabilityLevel::PersistToMajority => (|node| node.persisted_seqno, true),
+        };
+        (!active_persists || self.nodes[ACTIVE].persisted_seqno >= seqno)
+            && self.chains.iter().all(|places| self.has_majority(places, has_it, seqno))
+    }
+
+    fn has_majority(&self, places: &Places, has_it: fn(&Node) -> u64, seqno: u64) -> bool {
+        let nodes = places.iter().flatten().filter_map(|at| self.nodes.get(usize::from(*at)));
+        nodes.filter(|node| has_it(node) >= seqno).count() >= majority(places)
+    }
+
+    /// Calls `f` with seqno, deadline and entry of each prepare whose deadline has come, once for each: the one with the
+    /// earliest deadline first. Then ask [`DurabilityMonitor::verdict`].
+    pub fn expire(&mut self, now_us: u64, mut f: impl FnMut(u64, u64, &mut T)) {
+        while let Some(Reverse((deadline_us, seqno))) = self.deadlines.peek().copied()
+            && deadline_us <= now_us
+        {
+            self.deadlines.pop();
+            if let Ok(at) = self.prepares.binary_search_by_key(&seqno, |prepare| prepare.seqno)
+                && let Some(prepare) = self.prepares.get_mut(at)
+            {
+                prepare.is_overdue = true;
+                f(seqno, deadline_us, &mut prepare.entry);
+            }
+        }
+    }
+
+    /// The earliest deadline of the prepares that are not overdue.
+    pub fn next_deadline_us(&mut self) -> Option<u64> {
+        let first = self.prepares.front()?.seqno;
+        while let Some(Reverse((deadline_us, seqno))) = self.deadlines.peek().copied() {
+            if seqno >= first {
+                return Some(deadline_us);
+            }
+            self.deadlines.pop();
+        }
+        None
+    }
+
+    /// Nobody waits any more: the deadlines are gone, what is tracked stays as after a recovery. `f` sees the entries of
+    /// those that were not overdue.
+    pub fn abandon(&mut self, mut f: impl FnMut(&mut T)) {
+        self.deadlines.clear();
+        for prepare in &mut self.prepares {
+            if !std::mem::take(&mut prepare.is_overdue) {
+                f(&mut prepare.entry);
+            }
+        }
+    }
+
+    /// Number of prepares that wait.
+    pub fn len(&self) -> usize {
+        self.prepares.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.prepares.is_empty()
+    }
+
+    /// Number of prepares whose clients were told "ambiguous" and that have not ended.
+    pub fn overdue(&self) -> usize {
+        self.prepares.iter().filter(|prepare| prepare.is_overdue).count()
+    }
+
+    /// Name, seqno in memory and seqno persisted of every node that has acknowledged or is in a chain, this one first.
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        self.nodes.iter().map(|node| (&*node.name, node.in_memory_seqno, node.persisted_seqno))
+    }
+}
+
+fn majority(places: &Places) -> usize {
+    places.len() / 2 + 1
+}
+
+#[cfg(test)]
+mod tests;

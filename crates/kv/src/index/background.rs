@@ -1,0 +1,249 @@
+//! What the background does to a vBucket under its lock, in slices: expired and flushed items go, rarely used ones are evicted
+//! or leave their values on disk; and what is left is freed when its bucket ends.
+
+use memory::{ItemHeap, Location, prefetch};
+
+use super::item::{ItemPtr, Kind};
+use super::rank::{self, Census};
+use super::relocate::Moved;
+use super::table::{Found, Hand, HashPart};
+use super::vbucket::{Dead, Locked, Present, SLICE_ITEMS};
+
+/// Most items of a group.
+const GROUP_ITEMS: usize = 8 * 64;
+
+/// What a visit of the evicting hand came to.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    pub(crate) freed_bytes: u64,
+    /// Living items that went, or their values.
+    pub(crate) evicted: u64,
+    /// Items that may go, now or another time.
+    pub(crate) candidates: usize,
+    /// Where the hand goes on; `None` at the end of the vBucket.
+    pub(crate) next: Option<Hand>,
+}
+
+impl Locked<'_> {
+    /// Frees what has expired, up to a slice; gives how many items went and whether more is due.
+    pub(crate) fn reclaim_expired(&mut self, taken: &mut Vec<HashPart>) -> (usize, bool) {
+        taken.clear();
+        let now_s = self.now.unix_s;
+        let Some(rare) = &mut self.state.rare else { return (0, false) };
+        rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.ground.tenant, self.memory.cache, taken);
+        let mut freed = 0;
+        for part in taken.iter() {
+            let mut candidates = arrayvec::ArrayVec::<Found, 16>::new();
+            self.root.matching(*part, |found| {
+                let _ = candidates.try_push(found);
+            });
+            for found in candidates {
+                let item = self.item(found.location);
+                let hash = self.hash_of(found.location);
+                // SAFETY: the item is in the table and the lock is held.
+                let expiry = unsafe { item.expiry() };
+                let dead = self.death(item);
+                if HashPart::of(hash) != *part || expiry == 0 || dead == Some(Dead::Deleted) {
+                    continue;
+                }
+                if let Some(dead) = dead
+                    && self.let_go(Present { found, item }, dead)
+                {
+                    freed += 1;
+                    // A removal may move its neighbours' slots; an entry of the same hash part comes again.
+                    break;
+                }
+                // Where it could not go (a prepare waits for the key) it is looked at again.
+                let expiry = if dead.is_some() { now_s } else { expiry };
+                let Some(rare) = &mut self.state.rare else { break };
+                let _ = rare.wheel.enter(*part, expiry, now_s, &self.memory.ground.tenant, self.memory.cache);
+            }
+        }
+        let more =
+            self.state.rare.as_ref().and_then(|rare| rare.wheel.due_s()).is_some_and(|due_s| due_s <= now_s);
+        (freed, more)
+    }
+
+    /// Frees the flushed items of one group of the table; gives how many went, and the next hand.
+    ///
+    /// Groups split and merge meanwhile, so that a walk may miss some: walk again until one finds none.
+    pub(crate) fn reclaim_flushed(&mut self, hand: Hand) -> (usize, Option<Hand>) {
+        let mut dead = arrayvec::ArrayVec::<Location, GROUP_ITEMS>::new();
+        let this = &*self;
+        let next = this.root.walk(hand, |found, _| {
+            if this.death(this.item(found.location)) == Some(Dead::Flushed) {
+                dead.push(found.location);
+            }
+        });
+        for location in &dead {
+            self.remove_at(*location);
+        }
+        (dead.len(), if self.state.table.items == 0 { None } else { next })
+    }
+
+    /// Visits one group of the table with the evicting hand. The dead go, and of the living those that are worth least (in a
+    /// persistent bucket: their values, once they are on disk), but nobody who is new or was asked for since the last visit.
+    pub(crate) fn sweep(&mut self, hand: Hand, census: &mut Census) -> Swept {
+        let mut met = arrayvec::ArrayVec::<(Found, u8), GROUP_ITEMS>::new();
+        let next = self.root.walk(hand, |found, rank| met.push((found, rank)));
+        for (found, _) in &met {
+            prefetch(self.item(found.location).0.as_ptr());
+        }
+        let persistent = self.is_persistent();
+        let (mut dead, mut living) = (
+            arrayvec::ArrayVec::<Location, GROUP_ITEMS>::new(),
+            arrayvec::ArrayVec::<(Location, u8), GROUP_ITEMS>::new(),
+        );
+        for (found, rank) in met {
+            let item = self.item(found.location);
+            let death = self.death(item);
+            if death.is_some() && (!persistent || death == Some(Dead::Flushed)) {
+                dead.push(found.location);
+                continue;
+            }
+            let visited = rank::visited(rank);
+            self.root.set_rank(&found, visited);
+            // SAFETY: the item is in the table and the lock is held.
+            let is_locked = self.locked_until(unsafe { item.seqno() }).is_some();
+            if death.is_none() && !is_locked && (!persistent || self.may_eject(found.location)) {
+                let worth = rank::worth(visited);
+                census.count(worth);
+                living.push((found.location, if rank::is_fresh(rank) { u8::MAX } else { worth }));
+            }
+        }
+        let mut swept = Swept { candidates: dead.len() + living.len(), ..Swept::default() };
+        for location in dead {
+            swept.freed_bytes += self.remove_at(location);
+        }
+        let bar = census.bar();
+        for (location, _) in living.into_iter().filter(|&(_, worth)| worth <= bar) {
+            swept.freed_bytes +=
+                if persistent { self.eject(self.present_at(location)) } else { self.remove_at(location) };
+            swept.evicted += 1;
+        }
+        swept.next = if self.state.table.items == 0 { None } else { next };
+        swept
+    }
+
+    /// Visits an item of a slab that is to be emptied: it goes if it would by a visit of the hand, and moves otherwise. Gives whether a
+    /// living item has gone, or its value.
+    pub(crate) fn evict_or_move(
+        &mut self,
+        location: Location,
+        census: &mut Census,
+        moved: &mut Moved,
+    ) -> bool {
+        let item = self.item(location);
+        // SAFETY: the location is one of this vBucket's, in use, and the lock is held.
+        let (kind, seqno) = unsafe { (item.header().kind, item.seqno()) };
+        let may_go = kind == Kind::Document
+            && self.death(item).is_none()
+            && self.locked_until(seqno).is_none()
+            && (!self.is_persistent() || self.may_eject(location));
+        if may_go {
+            let present = self.present_at(location);
+            let rank = self.root.rank(&present.found);
+            let visited = rank::visited(rank);
+            let worth = rank::worth(visited);
+            census.count(worth);
+            if !rank::is_fresh(rank) && worth <= census.bar() {
+                if self.is_persistent() {
+                    self.eject(present);
+                } else {
+                    self.remove_at(location);
+                }
+                return true;
+            }
+            self.root.set_rank(&present.found, visited);
+        }
+        self.move_item(location, moved);
+        false
+    }
+
+    /// Removes the item at a location of the table; gives the bytes it took.
+    fn remove_at(&mut self, location: Location) -> u64 {
+        let present = self.present_at(location);
+        let bytes = location.footprint(self.header(present).item_size()) as u64;
+        self.remove(present);
+        bytes
+    }
+
+    /// The item at a location of the table.
+    pub(super) fn present_at(&self, location: Location) -> Present {
+        let hash = self.hash_of(location);
+        let Some(found) = self.root.find(hash, |at| at == location) else {
+            unreachable!("an item without a slot")
+        };
+        Present { found, item: self.item(location) }
+    }
+
+    /// Calls `f` with the size of each live item.
+    pub(crate) fn sizes(&self, f: &mut dyn FnMut(usize)) {
+        let mut hand = Some(Hand::default());
+        while let Some(at) = hand {
+            hand = self.root.walk(at, |found, _| {
+                // SAFETY: the item is in the table and the lock is held.
+                f(unsafe { self.item(found.location).header() }.item_size());
+            });
+        }
+    }
+
+    /// Gives the wheel's and locks' memory back if nothing is left in them.
+    pub(crate) fn tidy(&mut self) {
+        if self.state.table.items == 0
+            && let Some(rare) = &mut self.state.rare
+        {
+            rare.wheel.clear(&self.memory.ground.tenant, self.memory.cache);
+            rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
+            if rare.prepares.is_none() && rare.durable.is_none() && rare.sync_writes.is_none() {
+                self.state.rare = None;
+            }
+        }
+    }
+
+    /// The items that are not in the table: prepares, and aborts that are not flushed.
+    fn unlisted(&mut self) -> Vec<Location> {
+        let mut unlisted: Vec<Location> =
+            self.all_prepared().iter().map(|prepared| prepared.location).collect();
+        let heap = &self.memory.ground.heap;
+        if let Some(order) = &mut self.state.order {
+            order.iterate(&self.memory.ground.tenant, self.memory.cache, |_, location| {
+                // SAFETY: a live slot names an item of this vBucket, and the lock is held.
+                if unsafe { ItemPtr(heap.address(location)).header() }.kind == Kind::Abort {
+                    unlisted.push(location);
+                }
+            });
+        }
+        unlisted
+    }
+
+    /// Frees items, table, order and rare state, without keeping any of them consistent.
+    pub(super) fn free_all(mut self) {
+        for location in self.unlisted() {
+            let item = self.item(location);
+            // SAFETY: a prepare or an abort of this vBucket, and the lock is held; nobody refers to it any more.
+            let header = unsafe { item.header() };
+            self.free(location, item, &header);
+        }
+        let mut hand = Some(Hand::default());
+        while let Some(at) = hand {
+            let mut locations = arrayvec::ArrayVec::<Location, GROUP_ITEMS>::new();
+            hand = self.root.walk(at, |found, _| locations.push(found.location));
+            for location in locations {
+                let item = self.item(location);
+                // SAFETY: the item is in the table and the lock is held; nobody looks it up any more.
+                let header = unsafe { item.header() };
+                self.free(location, item, &header);
+            }
+        }
+        self.root.clear(&mut self.state.table, &mut self.memory);
+        self.state.table.items = 0;
+        if let Some(mut rare) = self.state.rare.take() {
+            rare.wheel.clear(&self.memory.ground.tenant, self.memory.cache);
+            rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
+        }
+        if let Some(mut order) = self.state.order.take() {
+            order.clear(&self.memory.ground.tenant, self.memory.cache);
+        }
+    }
+}

@@ -1,0 +1,620 @@
+//! What a vBucket of a persistent bucket has beside an ephemeral one's: tombstones, the flusher's walk, ejected values.
+//!
+//! ```text
+//!   clean     no order, no mark; everything up to high_seqno is on disk
+//!   dirty     order above the persisted seqno, marked in the bucket's DirtySet; armed by the first change
+//!   flush     walk from the persisted seqno to the end of the order, under the lock in slices; the seqno that is the highest
+//!             when the walk meets the end is S: for every key its newest version up to S has been handed out
+//!   flushed   persisted = S, slots up to S trimmed, tombstones and aborts up to S freed
+//! ```
+//! A tombstone stays in the table until it is flushed, so that it has its place in the order and an older version on disk cannot be
+//! mistaken for the key's. An ejected item keeps header and key; the record on disk is found by the seqno.
+
+use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, prefetch};
+
+use super::dirty::DirtySet;
+use super::item::{Header, ItemPtr, Kind, inflated_len, mark};
+use super::order::SeqnoOrder;
+use super::replay::Replay;
+use super::vbucket::{Locked, Present};
+use crate::{Key, KvError, Topology, VbState};
+
+/// Lines of an item that the walk loads ahead of its turn.
+const AHEAD_ITEMS: usize = 8;
+const LINE_BYTES: usize = 64;
+const AHEAD_LINES: usize = 2;
+
+/// The persistent side of a vBucket.
+#[derive(Default)]
+pub(crate) struct Durable {
+    /// Everything up to here is on disk.
+    pub(crate) persisted_seqno: u64,
+    /// Up to here the flush_all that is on disk goes.
+    pub(crate) persisted_flushed: u64,
+    /// Highest revision of a deleted document: a new one starts above it.
+    pub(crate) max_deleted_rev: u64,
+    /// Tombstones in the table.
+    pub(super) tombstones: u32,
+    /// Aborts in the order.
+    pub(super) aborts: u32,
+    /// Counts changes of the vBucket's state; another than on disk: to be written.
+    pub(crate) state_version: u64,
+    pub(crate) state_persisted: u64,
+    /// History ids, oldest first, each with the seqno it began at; the last is the present one's.
+    pub(crate) histories: Vec<(u64, u64)>,
+    /// State and chains as they were found on disk, until they are put into force.
+    pub(crate) setting: Option<(VbState, Topology)>,
+    /// While the journal is read.
+    pub(super) replay: Option<Box<Replay>>,
+}
+
+/// An unflushed item, as the flusher encodes it.
+pub(crate) struct Dirty<'a> {
+    pub(crate) header: &'a Header,
+    pub(crate) stored_key: &'a [u8],
+    /// None for tombstones and aborts.
+    pub(crate) value: &'a [u8],
+    /// Of a prepare.
+    pub(crate) level: u8,
+}
+
+/// An unflushed item beyond the lock.
+pub(crate) struct Taken {
+    pub(crate) header: Header,
+    stored_key: Vec<u8>,
+    level: u8,
+    value: TakenValue,
+}
+
+enum TakenValue {
+    /// A large one, kept where it lies.
+    Pinned(Pin),
+    Copied(Vec<u8>),
+}
+
+impl Taken {
+    pub(crate) fn as_dirty(&self) -> Dirty<'_> {
+        let value = match &self.value {
+            TakenValue::Pinned(pin) => pin,
+            TakenValue::Copied(bytes) => bytes.as_slice(),
+        };
+        Dirty { header: &self.header, stored_key: &self.stored_key, value, level: self.level }
+    }
+}
+
+/// How far a walk came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Walked {
+    /// To the end: all up to the highest seqno was handed out.
+    ToTheEnd,
+    /// So many items, and there are more.
+    Slice,
+    /// To an item that was not taken.
+    Refused,
+}
+
+impl Durable {
+    /// Whether a prepare has ended without effect, and that is not on disk.
+    pub(crate) fn has_unflushed_aborts(&self) -> bool {
+        self.aborts > 0
+    }
+}
+
+impl Locked<'_> {
+    #[inline]
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.memory.ground.dirty.is_some()
+    }
+
+    /// Whether the disk is full.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.memory.ground.dirty.as_ref().is_some_and(DirtySet::is_full)
+    }
+
+    /// [`KvError::NoSpace`] while the disk is full: nothing new is taken. What ends a prepare is taken all the same.
+    #[inline]
+    pub(super) fn check_space(&self) -> Result<(), KvError> {
+        if self.is_full() { Err(KvError::NoSpace) } else { Ok(()) }
+    }
+
+    pub(crate) fn durable(&mut self) -> &mut Durable {
+        self.state.rare.get_or_insert_default().durable.get_or_insert_default()
+    }
+
+    fn durable_if_any(&self) -> Option<&Durable> {
+        self.state.rare.as_ref()?.durable.as_deref()
+    }
+
+    /// The first unflushed item is about to come: from here on there is a list of them, and the flusher knows.
+    #[cold]
+    pub(super) fn arm(&mut self) {
+        let durable = self.durable();
+        if durable.histories.is_empty() {
+            // The first change of all: the state goes with it.
+            durable.state_version += 1;
+        }
+        self.state.order = Some(Box::new(SeqnoOrder::above(self.state.high_seqno)));
+        self.mark_dirty();
+    }
+
+    /// State or chains are about to change: that is written.
+    pub(crate) fn note_state(&mut self) {
+        if !self.is_persistent() {
+            return;
+        }
+        let durable = self.durable();
+        match &mut durable.replay {
+            Some(replay) => replay.change(),
+            None => {
+                durable.state_version += 1;
+                self.mark_dirty();
+            }
+        }
+    }
+
+    /// Marks the vBucket if there is anything to flush.
+    pub(crate) fn mark_if_dirty(&mut self) {
+        let durable = self.durable();
+        if durable.state_version > durable.state_persisted || self.state.order.is_some() {
+            self.mark_dirty();
+        }
+    }
+
+    /// There is something to flush.
+    pub(crate) fn mark_dirty(&self) {
+        if let Some(dirty) = &self.memory.ground.dirty {
+            dirty.mark(self.memory.owner);
+        }
+    }
+
+    /// The revision of a new document.
+    pub(crate) fn first_rev(&self) -> u64 {
+        self.durable_if_any().map_or(1, |durable| durable.max_deleted_rev + 1)
+    }
+
+    /// The last seqno that was given out.
+    pub(crate) fn high_seqno(&self) -> u64 {
+        self.state.high_seqno
+    }
+
+    /// Everything up to here is on disk; in an ephemeral bucket nothing is.
+    pub(crate) fn persisted_seqno(&self) -> u64 {
+        self.durable_if_any().map_or(0, |durable| durable.persisted_seqno)
+    }
+
+    /// How many items are not on disk.
+    pub(crate) fn unflushed(&mut self) -> u32 {
+        match &mut self.state.order {
+            Some(order) if self.memory.ground.dirty.is_some() => {
+                order.live(&self.memory.ground.tenant, self.memory.cache)
+            }
+            _ => 0,
+        }
+    }
+
+    // ---- tombstones -----------------------------------------------------------------------------------------------
+
+    /// Puts a tombstone in the place of an item; gives its seqno.
+    pub(super) fn bury(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
+        let old = self.header(present);
+        let seqno = self.state.high_seqno + 1;
+        self.reserve_seqno(seqno)?;
+        let header = Header {
+            cas,
+            seqno,
+            kind: Kind::Tombstone,
+            committed: false,
+            rev: old.rev + 1,
+            value_len: 0,
+            datatype: 0,
+            marks: 0,
+            flags: 0,
+            expiry: self.now.unix_s.max(1),
+            ..old
+        }
+        .with_words();
+        let location = self.copy_without_value(present.item, &header)?;
+        let mut moved = present;
+        self.root.relocate(&mut moved.found, location);
+        self.free(present.found.location, present.item, &old);
+        self.recount(&header);
+        self.exchange(&old, &header);
+        self.renumber(Some(old.seqno), seqno, location);
+        Ok(seqno)
+    }
+
+    /// Buries an expired item, unless a prepare waits for its key: its end must be the next that happens to it.
+    pub(super) fn bury_expired(&mut self, present: Present) -> bool {
+        let hash = self.hash_of(present.found.location);
+        if self.pending(hash).is_some() {
+            return false;
+        }
+        let cas = self.next_cas(0);
+        self.bury(present, cas).is_ok()
+    }
+
+    /// A new block with this header, which has no value, and the key of `from`.
+    fn copy_without_value(&mut self, from: ItemPtr, header: &Header) -> Result<Location, KvError> {
+        debug_assert_eq!(header.resident_len(), 0);
+        let (heap, owner) = (&self.memory.ground.heap, self.memory.owner);
+        let location =
+            heap.allocate(self.memory.cache, header.item_size(), owner).ok_or(KvError::NoMemory)?;
+        let item = ItemPtr(heap.address(location));
+        // SAFETY: the block is ours and has room for header and key; `from` is another live item under this lock.
+        unsafe {
+            item.set_header(header);
+            item.set_stored_key(from.stored_key());
+        }
+        Ok(location)
+    }
+
+    /// An item with the header `new`, whose key was not there, is in the table now.
+    pub(super) fn added(&mut self, new: &Header) {
+        if new.kind == Kind::Tombstone {
+            self.note_tombstone(new.rev);
+        } else {
+            self.count(Gauge::Count, 1);
+        }
+    }
+
+    /// An item with the header `new` has taken the place of one with the header `old`.
+    #[inline]
+    pub(super) fn exchange(&mut self, old: &Header, new: &Header) {
+        if (old.kind, new.kind) == (Kind::Document, Kind::Document) {
+            self.uncount(old);
+            return self.unlock_seqno(old.seqno);
+        }
+        self.added(new);
+        self.removed(old);
+    }
+
+    /// An item with this header is not in the table any more.
+    pub(super) fn removed(&mut self, old: &Header) {
+        self.uncount(old);
+        self.unlock_seqno(old.seqno);
+        match old.kind {
+            Kind::Tombstone => {
+                let durable = self.durable();
+                durable.tombstones -= 1;
+                return;
+            }
+            Kind::Ejected => self.count_ejected(-1, old),
+            _ => {}
+        }
+        self.count(Gauge::Count, -1);
+    }
+
+    fn note_tombstone(&mut self, rev: u64) {
+        if !self.is_persistent() {
+            return;
+        }
+        let durable = self.durable();
+        durable.tombstones += 1;
+        durable.max_deleted_rev = durable.max_deleted_rev.max(rev);
+        // The state keeps what is forgotten with the tombstone: the revision, and the seqno.
+        durable.state_version += 1;
+    }
+
+    pub(super) fn note_abort(&mut self) {
+        let durable = self.durable();
+        durable.aborts += 1;
+        durable.state_version += 1;
+    }
+
+    pub(super) fn count_ejected(&self, items: i64, header: &Header) {
+        if let Some(dirty) = &self.memory.ground.dirty {
+            dirty.count_ejected(items, items * header.value_len.cast_signed() as i64);
+        }
+    }
+
+    // ---- the flusher's walk ---------------------------------------------------------------------------------------
+
+    /// Hands out the unflushed items above `after`, in the order of their seqnos, until `take` refuses one or `slices` times
+    /// [`super::vbucket::SLICE_ITEMS`] are done. `after` becomes the seqno of the last one taken.
+    pub(crate) fn walk_dirty(
+        &mut self,
+        after: &mut u64,
+        slices: usize,
+        mut take: impl FnMut(&Dirty<'_>) -> bool,
+    ) -> Walked {
+        for _ in 0..slices {
+            let Some(order) = &mut self.state.order else { return Walked::ToTheEnd };
+            let slots = order.next(*after, &self.memory.ground.tenant, self.memory.cache);
+            if slots.is_empty() {
+                return Walked::ToTheEnd;
+            }
+            let heap = &self.memory.ground.heap;
+            let ahead = |at: usize| {
+                if let Some((_, location)) = slots.get(at) {
+                    let item = heap.address(*location).as_ptr();
+                    for line in 0..AHEAD_LINES {
+                        prefetch(item.wrapping_add(line * LINE_BYTES));
+                    }
+                }
+            };
+            (0..AHEAD_ITEMS).for_each(ahead);
+            for (at, (seqno, location)) in slots.iter().enumerate() {
+                ahead(at + AHEAD_ITEMS);
+                if !self.hand_out(*location, &mut take) {
+                    return Walked::Refused;
+                }
+                *after = *seqno;
+            }
+        }
+        Walked::Slice
+    }
+
+    #[inline]
+    fn hand_out(&self, location: Location, take: &mut impl FnMut(&Dirty<'_>) -> bool) -> bool {
+        let item = self.item(location);
+        // SAFETY: a live slot names a live item, and the lock is held as long as the parts are used.
+        let (header, stored_key) = unsafe { (item.header(), item.stored_key()) };
+        let (value, level): (&[u8], u8) = match header.kind {
+            Kind::Tombstone | Kind::Abort | Kind::PrepareDelete | Kind::Ejected => (&[], 0),
+            // SAFETY: as above.
+            Kind::Document | Kind::Prepare => (unsafe { item.value(&header) }, 0),
+        };
+        let level = match header.kind {
+            Kind::Prepare | Kind::PrepareDelete => self.prepared(header.seqno).map_or(level, |p| p.level),
+            _ => level,
+        };
+        take(&Dirty { header: &header, stored_key, value, level })
+    }
+
+    /// The next unflushed item above `after`, to be used without the lock.
+    pub(crate) fn next_dirty(&mut self, after: u64) -> Option<Taken> {
+        let order = self.state.order.as_mut()?;
+        let slots = order.next(after, &self.memory.ground.tenant, self.memory.cache);
+        let (_, location) = slots.first()?;
+        Some(self.taken(*location))
+    }
+
+    /// All unflushed items above `after`, to be used without the lock.
+    pub(crate) fn all_dirty(&mut self, mut after: u64) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        while let Some(order) = &mut self.state.order {
+            let slots = order.next(after, &self.memory.ground.tenant, self.memory.cache);
+            let Some((last, _)) = slots.last() else { break };
+            after = *last;
+            taken.extend(slots.iter().map(|(_, location)| self.taken(*location)));
+        }
+        taken
+    }
+
+    fn taken(&self, location: Location) -> Taken {
+        let item = self.item(location);
+        let mut taken = None;
+        self.hand_out(location, &mut |dirty| {
+            let value = if dirty.header.marks & mark::LARGE != 0 && !dirty.value.is_empty() {
+                let (tenant, size) = (&self.memory.ground.tenant, dirty.header.item_size());
+                // SAFETY: the item is large, linked, and the lock is held.
+                let pin = unsafe { Pin::new(tenant, item.0, size, ItemPtr::value_offset(dirty.header)) };
+                TakenValue::Pinned(pin)
+            } else {
+                TakenValue::Copied(dirty.value.to_vec())
+            };
+            let (header, stored_key) = (*dirty.header, dirty.stored_key.to_vec());
+            taken = Some(Taken { header, stored_key, level: dirty.level, value });
+            true
+        });
+        taken.unwrap_or_else(|| unreachable!("an item is handed out"))
+    }
+
+    /// Everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all. Gives whether
+    /// there is more to flush already.
+    pub(crate) fn complete(&mut self, seqno: u64, state_version: u64, flushed_seqno: u64) -> bool {
+        let durable = self.durable();
+        durable.persisted_seqno = durable.persisted_seqno.max(seqno);
+        durable.state_persisted = durable.state_persisted.max(state_version);
+        durable.persisted_flushed = durable.persisted_flushed.max(flushed_seqno);
+        if durable.tombstones > 0 || durable.aborts > 0 {
+            self.free_flushed_ends(seqno);
+        }
+        let (tenant, cache) = (&self.memory.ground.tenant, &mut *self.memory.cache);
+        if let Some(order) = &mut self.state.order
+            && order.trim(seqno, tenant, cache)
+        {
+            order.clear(tenant, cache);
+            self.state.order = None;
+        }
+        let is_state_dirty =
+            self.durable_if_any().is_some_and(|durable| durable.state_version > durable.state_persisted);
+        self.state.order.is_some() || is_state_dirty
+    }
+
+    /// Frees the tombstones and aborts up to `seqno`.
+    fn free_flushed_ends(&mut self, seqno: u64) {
+        let mut after = 0;
+        while let Some(order) = &mut self.state.order {
+            let slots = order.next(after, &self.memory.ground.tenant, self.memory.cache);
+            let Some((last, _)) = slots.last() else { return };
+            after = *last;
+            for (at, location) in slots {
+                if at > seqno {
+                    return;
+                }
+                let item = self.item(location);
+                // SAFETY: a live slot names a live item, and the lock is held.
+                let header = unsafe { item.header() };
+                match header.kind {
+                    Kind::Tombstone => {
+                        let present = self.present_at(location);
+                        self.remove(present);
+                    }
+                    Kind::Abort => {
+                        self.durable().aborts -= 1;
+                        self.free_block(location, &header);
+                        if let Some(order) = &mut self.state.order {
+                            order.retire(at, &self.memory.ground.tenant, self.memory.cache);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    // ---- ejection -------------------------------------------------------------------------------------------------
+
+    /// Whether the value may go: the document is alive and on disk, and there is something to gain.
+    pub(super) fn may_eject(&self, at: Location) -> bool {
+        // SAFETY: the item is in the table and the lock is held.
+        let header = unsafe { self.item(at).header() };
+        header.kind == Kind::Document
+            && header.seqno <= self.persisted_seqno()
+            && at.footprint(header.item_size()) > at.footprint(header.item_size() - header.value_len)
+    }
+
+    /// Frees a document's value; gives the bytes that came of it.
+    pub(super) fn eject(&mut self, present: Present) -> u64 {
+        let old = self.header(present);
+        let marks = old.marks & !mark::LARGE;
+        // What comes back from the disk may have been compressed in memory only.
+        let header = Header { kind: Kind::Ejected, marks, value_len: old.inflated_len, ..old }.with_words();
+        let Ok(location) = self.copy_without_value(present.item, &header) else { return 0 };
+        let mut moved = present;
+        self.root.relocate(&mut moved.found, location);
+        self.free(present.found.location, present.item, &old);
+        self.recount(&header);
+        self.uncount(&old);
+        self.count_ejected(1, &header);
+        let size = |at: Location, header: &Header| at.footprint(header.item_size()) as u64;
+        size(present.found.location, &old).saturating_sub(size(location, &header))
+    }
+
+    /// Seqno, stored key and value's length of a live document whose value is not in memory.
+    pub(crate) fn ejected(&self, key: Key<'_>, hash: u64) -> Option<(u64, Vec<u8>, usize)> {
+        let present = self.live(key, hash)?;
+        let header = self.header(present);
+        // SAFETY: the item is in the table and the lock is held.
+        let stored_key = || unsafe { present.item.stored_key().to_vec() };
+        (header.kind == Kind::Ejected).then(|| (header.seqno, stored_key(), header.value_len))
+    }
+
+    /// Whether the document of this seqno is still there, and without its value. Of one that was flushed nothing need be on disk.
+    pub(crate) fn is_ejected(&self, stored_key: &[u8], hash: u64, seqno: u64) -> bool {
+        seqno > self.state.flushed_seqno
+            && self.find_stored(stored_key, hash).is_some_and(|present| {
+                let header = self.header(present);
+                header.kind == Kind::Ejected && header.seqno == seqno
+            })
+    }
+
+    /// Seqno of what the table has of a key: a document, dead or alive, or a tombstone.
+    pub(crate) fn current_seqno(&self, stored_key: &[u8]) -> Option<u64> {
+        let hash = super::hashing::hash_stored(stored_key, &self.memory.ground.secrets);
+        self.find_stored(stored_key, hash).map(|present| self.header(present).seqno)
+    }
+
+    /// Up to this seqno everything was flushed by flush_all.
+    pub(crate) fn flushed_seqno(&self) -> u64 {
+        self.state.flushed_seqno
+    }
+
+    /// Gives an ejected item its value back, if it is still the one of this seqno.
+    pub(crate) fn put_back(
+        &mut self,
+        stored_key: &[u8],
+        hash: u64,
+        seqno: u64,
+        datatype: u8,
+        value: &[u8],
+    ) -> Result<(), KvError> {
+        let Some(present) = self.find_stored(stored_key, hash) else { return Ok(()) };
+        let old = self.header(present);
+        if old.kind != Kind::Ejected || old.seqno != seqno {
+            return Ok(());
+        }
+        // In memory it may have been compressed since it was written.
+        let header = Header { kind: Kind::Document, datatype, ..old };
+        let (location, header) = self.place_stored(stored_key, header, value)?;
+        let mut moved = present;
+        self.root.relocate(&mut moved.found, location);
+        self.free(present.found.location, present.item, &old);
+        self.recount(&header);
+        self.uncount(&old);
+        self.count_ejected(-1, &old);
+        moved.item = self.item(location);
+        self.record_access(moved);
+        Ok(())
+    }
+
+    /// Writes an item without its value. Gives the header with its words.
+    pub(super) fn place_ejected(
+        &mut self,
+        stored_key: &[u8],
+        mut header: Header,
+    ) -> Result<(Location, Header), KvError> {
+        debug_assert_eq!(header.kind, Kind::Ejected);
+        header.key_len = stored_key.len();
+        header.marks &= !mark::LARGE;
+        let header = header.with_words();
+        let (heap, owner) = (&self.memory.ground.heap, self.memory.owner);
+        let location =
+            heap.allocate(self.memory.cache, header.item_size(), owner).ok_or(KvError::NoMemory)?;
+        let item = ItemPtr(heap.address(location));
+        // SAFETY: the block is ours and has room for header and key.
+        unsafe {
+            item.set_header(&header);
+            item.set_stored_key(stored_key);
+        }
+        Ok((location, header))
+    }
+
+    /// Writes an item whose value is in place, under a key that has its collection id already. Gives the header with its words.
+    pub(super) fn place_large(
+        &mut self,
+        stored_key: &[u8],
+        mut header: Header,
+        block: LargeBlock,
+    ) -> (Location, Header) {
+        header.key_len = stored_key.len();
+        header.value_len = block.size() - super::large_value_offset(header.key_len);
+        header.marks |= mark::LARGE;
+        let mut header = header.with_words();
+        let location = block.into_location(self.memory.cache);
+        let item = self.item(location);
+        // SAFETY: the block is ours, with room for header, key and the value that is in place already.
+        unsafe {
+            item.set_header(&header);
+            item.set_stored_key(stored_key);
+            header.inflated_len = item.header().inflated_len;
+        }
+        (location, header)
+    }
+
+    /// Writes an item under a key that has its collection id already. Gives the header with its words.
+    pub(super) fn place_stored(
+        &mut self,
+        stored_key: &[u8],
+        mut header: Header,
+        value: &[u8],
+    ) -> Result<(Location, Header), KvError> {
+        header.key_len = stored_key.len();
+        header.value_len = value.len();
+        header.inflated_len = if header.is_compressed() { inflated_len(value) } else { value.len() };
+        header.marks &= !mark::LARGE;
+        if value.len() > crate::session::LARGE_VALUE {
+            header.marks |= mark::LARGE;
+            let header = header.with_words();
+            let mut block = self.new_large(header.key_len, value.len())?;
+            let from = ItemPtr::value_offset(&header);
+            block.window(from..from + value.len()).copy_from_slice(value);
+            return Ok(self.place_large(stored_key, header, block));
+        }
+        let header = header.with_words();
+        let heap = &self.memory.ground.heap;
+        let location = heap
+            .allocate(self.memory.cache, header.item_size(), self.memory.owner)
+            .ok_or(KvError::NoMemory)?;
+        let item = self.item(location);
+        // SAFETY: the block is ours, with room for header, key and value, none of which lies in it.
+        unsafe {
+            item.set_header(&header);
+            item.set_stored_key(stored_key);
+            item.value_mut(&header).copy_from_slice(value);
+        }
+        Ok((location, header))
+    }
+}

@@ -1,0 +1,260 @@
+//! Prepared writes of one vBucket: blocks that are not in the table, until they are committed or aborted.
+//!
+//! ```text
+//!   by_seqno   Prepared ...      in the order of their seqnos: commits and most aborts take the first
+//!   by_key     hash -> seqno     one per key: a key with a pending prepare accepts no other write
+//! ```
+//! Readers see the committed version meanwhile, since only it is in the table. In a persistent bucket a prepare has a slot
+//! in the seqno order as any unflushed item; a commit gives its block a new seqno and puts it into the table, an abort
+//! gives it a new seqno and leaves it to the flusher.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use arrayvec::ArrayVec;
+use memory::{ItemHeap, Location};
+
+use super::item::{Header, ItemPtr, Kind};
+use super::vbucket::{Locked, NewValue, Present};
+use crate::{Key, KvError};
+
+/// A prepared write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prepared {
+    pub(crate) seqno: u64,
+    pub(super) hash: u64,
+    pub(super) location: Location,
+    /// The durability level it was asked with.
+    pub(crate) level: u8,
+}
+
+/// The keys of the map are hashes already, seeded per bucket.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(false, "{} bytes that are no hash", bytes.len());
+    }
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// The prepared writes of a vBucket.
+#[derive(Default)]
+pub(super) struct Prepares {
+    by_seqno: VecDeque<Prepared>,
+    by_key: HashMap<u64, u64, BuildHasherDefault<AsItIs>>,
+}
+
+impl Prepares {
+    fn position(&self, seqno: u64) -> Option<usize> {
+        self.by_seqno.binary_search_by_key(&seqno, |prepared| prepared.seqno).ok()
+    }
+}
+
+/// What a commit or an abort did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Its seqno.
+    pub(crate) seqno: u64,
+    /// The CAS of what was prepared.
+    pub(crate) cas: u64,
+}
+
+impl Locked<'_> {
+    /// The seqno of the prepare that this key waits for. (Two keys of one hash wait for one another.)
+    #[inline]
+    pub(crate) fn pending(&self, hash: u64) -> Option<u64> {
+        let prepares = self.state.rare.as_ref()?.prepares.as_ref()?;
+        prepares.by_key.get(&hash).copied()
+    }
+
+    /// The prepared write of this seqno.
+    pub(crate) fn prepared(&self, seqno: u64) -> Option<Prepared> {
+        let prepares = self.state.rare.as_ref()?.prepares.as_ref()?;
+        prepares.by_seqno.get(prepares.position(seqno)?).copied()
+    }
+
+    /// All prepared writes, in the order of their seqnos.
+    pub(crate) fn all_prepared(&self) -> Vec<Prepared> {
+        let prepares = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref());
+        prepares.map(|prepares| prepares.by_seqno.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The first prepared writes above `after`, in the order of their seqnos.
+    pub(super) fn prepared_above<const N: usize>(&self, after: u64) -> ArrayVec<Prepared, N> {
+        let Some(prepares) = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref()) else {
+            return ArrayVec::new();
+        };
+        let first = prepares.by_seqno.partition_point(|prepared| prepared.seqno <= after);
+        prepares.by_seqno.iter().skip(first).take(N).copied().collect()
+    }
+
+    /// The prepared write of this seqno lies there now.
+    pub(super) fn relocate_prepare(&mut self, seqno: u64, location: Location) {
+        if let Some(prepares) = self.state.rare.as_mut().and_then(|rare| rare.prepares.as_mut())
+            && let Some(at) = prepares.position(seqno)
+            && let Some(prepared) = prepares.by_seqno.get_mut(at)
+        {
+            prepared.location = location;
+        }
+    }
+
+    /// Prepares a value (`None`: the deletion of the key) as `header` describes it; gives its seqno.
+    /// As [`Locked::write`], the header's seqno, kind, lengths and word marks are filled in here.
+    pub(crate) fn prepare(
+        &mut self,
+        key: Key<'_>,
+        hash: u64,
+        mut header: Header,
+        value: Option<NewValue<'_>>,
+        level: u8,
+    ) -> Result<u64, KvError> {
+        if self.pending(hash).is_some() {
+            return Err(KvError::SyncWriteInProgress);
+        }
+        let seqno = self.state.high_seqno + 1;
+        header.seqno = seqno;
+        (header.kind, header.committed) = (Kind::Prepare, false);
+        if value.is_none() {
+            header.kind = Kind::PrepareDelete;
+            header.datatype = 0;
+            header.flags = 0;
+            // A place for the time of the deletion.
+            header.expiry = self.now.unix_s.max(1);
+        }
+        let value = value.unwrap_or(NewValue::Parts(&[], &[]));
+        let header = Self::shaped(key, header, &value);
+        if self.is_persistent() {
+            self.check_space()?;
+            self.reserve_seqno(seqno)?;
+        }
+        let location = self.place(key, &header, value)?;
+        self.recount(&header);
+        if self.is_persistent() {
+            self.renumber(None, seqno, location);
+        } else {
+            self.state.high_seqno = seqno;
+        }
+        self.enter(Prepared { seqno, hash, location, level });
+        Ok(seqno)
+    }
+
+    pub(super) fn enter(&mut self, prepared: Prepared) {
+        let prepares = self.state.rare.get_or_insert_default().prepares.get_or_insert_default();
+        debug_assert!(prepares.by_seqno.back().is_none_or(|last| last.seqno < prepared.seqno));
+        prepares.by_key.insert(prepared.hash, prepared.seqno);
+        prepares.by_seqno.push_back(prepared);
+    }
+
+    fn take_prepared(&mut self, seqno: u64) {
+        let Some(rare) = &mut self.state.rare else { return };
+        let Some(prepares) = &mut rare.prepares else { return };
+        if let Some(at) = prepares.position(seqno)
+            && let Some(prepared) = prepares.by_seqno.remove(at)
+        {
+            prepares.by_key.remove(&prepared.hash);
+        }
+        if prepares.by_seqno.is_empty() {
+            rare.prepares = None;
+        }
+    }
+
+    /// Makes a prepared write the key's current version, under a new seqno. [`KvError::NotFound`] if there is no such prepare;
+    /// [`KvError::NoMemory`] if there is no room for it: then it stays prepared.
+    pub(crate) fn commit(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
+        let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
+        let item = self.item(prepared.location);
+        // SAFETY: a prepared block is live, and the lock is held.
+        let (header, stored) = unsafe { (item.header(), item.stored_key()) };
+        let old = self.find_stored(stored, prepared.hash);
+        let seqno = self.state.high_seqno + 1;
+        self.reserve_seqno(seqno)?;
+        let is_deletion = header.kind == Kind::PrepareDelete;
+        let ended = Ended { seqno, cas: header.cas };
+        if is_deletion && !self.is_persistent() {
+            self.state.high_seqno = seqno;
+            if let Some(old) = old {
+                self.remove(old);
+            }
+            self.free_block(prepared.location, &header);
+            self.take_prepared(prepare_seqno);
+            return Ok(ended);
+        }
+        if old.is_none() {
+            self.reserve_slot(prepared.hash)?;
+        }
+        let kind = if is_deletion { Kind::Tombstone } else { Kind::Document };
+        let mut new = Header { seqno, kind, committed: true, ..header };
+        if is_deletion {
+            new.expiry = self.now.unix_s.max(1);
+        } else {
+            new = self.queue_expiry(prepared.hash, None, new)?;
+        }
+        // SAFETY: the block has the header's words, and the lock is held.
+        unsafe { item.set_header(&new) }
+        let old_header = old.map(|old| self.header(old));
+        match (old, old_header) {
+            (Some(mut old), Some(old_header)) => {
+                let location = old.found.location;
+                self.root.relocate(&mut old.found, prepared.location);
+                self.free(location, old.item, &old_header);
+                self.exchange(&old_header, &new);
+            }
+            _ => {
+                self.insert(prepared.hash, prepared.location);
+                self.added(&new);
+            }
+        }
+        self.renumber(old_header.map(|old| old.seqno), seqno, prepared.location);
+        if self.is_persistent()
+            && let Some(order) = &mut self.state.order
+        {
+            order.retire(prepare_seqno, &self.memory.ground.tenant, self.memory.cache);
+        }
+        self.take_prepared(prepare_seqno);
+        Ok(ended)
+    }
+
+    /// Ends a prepared write without effect, under a new seqno. [`KvError::NotFound`] if there is no such prepare.
+    pub(crate) fn abort(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
+        let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
+        let item = self.item(prepared.location);
+        // SAFETY: a prepared block is live, and the lock is held.
+        let header = unsafe { item.header() };
+        let seqno = self.state.high_seqno + 1;
+        if self.is_persistent() {
+            self.reserve_seqno(seqno)?;
+            // SAFETY: as above; words and lengths stay as they are.
+            unsafe { item.set_header(&Header { seqno, kind: Kind::Abort, ..header }) }
+            self.renumber(Some(prepare_seqno), seqno, prepared.location);
+            self.note_abort();
+        } else {
+            self.state.high_seqno = seqno;
+            self.free_block(prepared.location, &header);
+        }
+        self.take_prepared(prepare_seqno);
+        Ok(Ended { seqno, cas: header.cas })
+    }
+
+    /// Frees a block that is not in the table.
+    pub(super) fn free_block(&mut self, location: Location, header: &Header) {
+        self.uncount(header);
+        self.free(location, self.item(location), header);
+    }
+
+    pub(super) fn find_stored(&self, stored: &[u8], hash: u64) -> Option<Present> {
+        let heap = &self.memory.ground.heap;
+        let is = |location| {
+            // SAFETY: the locations come from the table and the lock is held.
+            unsafe { ItemPtr(heap.address(location)).stored_key() == stored }
+        };
+        let found = self.root.find(hash, is)?;
+        Some(Present { found, item: self.item(found.location) })
+    }
+}

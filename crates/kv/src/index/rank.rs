@@ -1,0 +1,162 @@
+//! How much an item is asked for, in the 8 bits an index slot has for it: `frequency 4 | age 4`.
+//!
+//! ```text
+//!   new        age = AGE_NEW
+//!   accessed   age = 0
+//!   visited    age 0: frequency + 1, age = 1      AGE_NEW: age = 1
+//!              else age + 1; past AGE_MAX: frequency / 2, age = AGE_AGAIN
+//! ```
+//! Time is counted in visits of the evicting hand, so that it runs as fast as memory is needed, and an access costs a store only
+//! if it is the first one after a visit. The frequency is the number of visits before which the item was accessed, however often,
+//! less what it has lost in long silence. A new item has none: what is asked for once, as by a scan, is worth less than all that
+//! was asked for again. But it is not taken at its first visit, so that it is told apart from what came before it.
+
+const AGE_BITS: u32 = 4;
+const AGE_MASK: u8 = (1 << AGE_BITS) - 1;
+const FREQUENCY_MAX: u8 = 15;
+/// Visits without an access after which the frequency is halved, and where the age goes on then.
+const AGE_MAX: u8 = 8;
+const AGE_AGAIN: u8 = 4;
+/// Of an item that was never visited.
+const AGE_NEW: u8 = AGE_MASK;
+const _: () = assert!(AGE_AGAIN < AGE_MAX && AGE_MAX < AGE_NEW);
+
+/// A new item.
+pub(super) const NEW: u8 = AGE_NEW;
+
+/// Of all visited lately, one in so many may go.
+const SHARE: u32 = 4;
+/// Items counted before older counts are halved.
+const WINDOW: u32 = 1024;
+
+fn rank(frequency: u8, age: u8) -> u8 {
+    frequency << AGE_BITS | age
+}
+
+pub(super) fn accessed(rank: u8) -> u8 {
+    rank & !AGE_MASK
+}
+
+/// Whether it was accessed since the last visit, or is new since then.
+pub(super) fn is_fresh(rank: u8) -> bool {
+    matches!(rank & AGE_MASK, 0 | AGE_NEW)
+}
+
+pub(super) fn visited(old: u8) -> u8 {
+    match (old >> AGE_BITS, old & AGE_MASK) {
+        (frequency, 0) => rank((frequency + 1).min(FREQUENCY_MAX), 1),
+        (frequency, AGE_NEW) => rank(frequency, 1),
+        (0, age) => rank(0, (age + 1).min(AGE_MAX)),
+        (frequency, AGE_MAX..) => rank(frequency / 2, AGE_AGAIN),
+        (frequency, age) => rank(frequency, age + 1),
+    }
+}
+
+/// The higher, the later it goes: by frequency, then by age.
+pub(super) fn worth(rank: u8) -> u8 {
+    rank ^ AGE_MASK
+}
+
+/// What the items are worth that the hand has visited lately: tells who is among the least, also where a single vBucket has few
+/// items.
+#[derive(Debug, Clone)]
+pub(crate) struct Census {
+    counts: [u16; 256],
+    total: u32,
+}
+
+impl Default for Census {
+    fn default() -> Self {
+        Self { counts: [0; 256], total: 0 }
+    }
+}
+
+impl Census {
+    pub(super) fn count(&mut self, worth: u8) {
+        if self.total >= WINDOW {
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+            self.total = self.counts.iter().map(|&count| u32::from(count)).sum();
+        }
+        self.counts[usize::from(worth)] += 1;
+        self.total += 1;
+    }
+
+    /// The highest worth with which an item may go.
+    pub(super) fn bar(&self) -> u8 {
+        let mut below = 0;
+        let bar = self.counts.iter().position(|&count| {
+            below += u32::from(count);
+            below * SHARE >= self.total
+        });
+        bar.and_then(|worth| u8::try_from(worth).ok()).unwrap_or(u8::MAX)
+    }
+
+    /// Forgets all: those it has counted are not the ones that are left.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visits(mut rank: u8, count: u32) -> u8 {
+        (0..count).for_each(|_| rank = visited(rank));
+        rank
+    }
+
+    #[test]
+    fn an_item_asked_for_again_outlasts_one_that_never_was() {
+        let once = visited(NEW);
+        let again = visited(accessed(NEW));
+        assert!(worth(again) > worth(once));
+        assert!(worth(visits(again, 3)) > worth(once), "for some visits without an access too");
+        assert!(worth(visits(NEW, 2)) < worth(once), "of two that never were the older goes first");
+    }
+
+    #[test]
+    fn many_accesses_between_two_visits_count_as_one() {
+        let one = visited(accessed(NEW));
+        assert_eq!(visited(accessed(accessed(NEW))), one);
+        assert!(worth(visited(accessed(one))) > worth(one));
+    }
+
+    #[test]
+    fn frequency_is_bounded_and_sinks_in_silence() {
+        let mut rank = NEW;
+        for _ in 0..100 {
+            rank = visited(accessed(rank));
+        }
+        assert_eq!(rank, super::rank(FREQUENCY_MAX, 1));
+        let mut silent = 0;
+        while worth(rank) > worth(visited(accessed(NEW))) {
+            rank = visited(rank);
+            silent += 1;
+        }
+        assert_eq!(silent, 8 + 5 + 5, "15, 7, 3, 1");
+        assert_eq!(visits(rank, 1000), super::rank(0, AGE_MAX));
+    }
+
+    #[test]
+    fn all_ranks_are_visited_to_valid_ones() {
+        for rank in 0..=u8::MAX {
+            let next = visited(rank);
+            assert!(!is_fresh(next) && next & AGE_MASK <= AGE_MAX, "{rank:#x} -> {next:#x}");
+            assert!(is_fresh(accessed(rank)));
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_those_met_lately_is_under_the_bar() {
+        let mut census = Census::default();
+        (0..=99).for_each(|worth| census.count(worth));
+        assert_eq!(census.bar(), 24);
+        // Older counts fade.
+        (0..20 * WINDOW).for_each(|number| census.count(100 + (number % 100) as u8));
+        assert!((123..=125).contains(&census.bar()), "{}", census.bar());
+        census.clear();
+        census.count(200);
+        assert_eq!(census.bar(), 200, "a single one may go");
+    }
+}

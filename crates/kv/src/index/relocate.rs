@@ -1,0 +1,210 @@
+//! Moving items, so that the pages they leave come free.
+//!
+//! ```text
+//!   document, tombstone, ejected   index slot, and a seqno slot where the order has one
+//!   prepare                        entry of the prepares, and a seqno slot in a persistent bucket
+//!   abort                          seqno slot
+//! ```
+//! That is all that refers to an item, and all of it changes under the vBucket's lock. Who peeks ahead of the lock loads a
+//! slot with one atomic read and only prefetches what it names. Large items stay: pins hold their address.
+//!
+//! Two ways lead to what has to move. Blocks are found by walking the table and asking the allocator about each; there aborts
+//! stay, which go with the next flush, and the groups of the table move too, which share their classes with items. Slots
+//! are found from the slab that is to be emptied: it tells the vBucket of each, under whose lock the item is as it is.
+
+use std::ptr::NonNull;
+
+use arrayvec::ArrayVec;
+use memory::{ItemHeap, Location, Occupancy, Survey, prefetch};
+
+use super::item::{Header, Kind, mark};
+use super::table::{Found, Hand};
+use super::vbucket::{Locked, SLICE_ITEMS};
+
+/// Most bytes moved under one hold of the lock, but for a single item.
+const SLICE_BYTES: usize = 64 << 10;
+const LINE_BYTES: usize = 64;
+/// Lines of an item that are loaded ahead of its turn; the hardware follows from there.
+const AHEAD_LINES: usize = 4;
+
+/// What was moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) items: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A place in a walk over all that can be moved of a vBucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stand {
+    /// At the first prepare above this seqno.
+    Prepares { after: u64 },
+    /// At a group of the table, so many items of which have been looked at.
+    Table { hand: Hand, done: usize },
+}
+
+impl Default for Stand {
+    fn default() -> Self {
+        Self::Prepares { after: 0 }
+    }
+}
+
+/// What names an item.
+enum Holder {
+    Slot(Found),
+    Prepare,
+    /// The seqno slot alone.
+    Order,
+}
+
+impl Locked<'_> {
+    /// Moves what lies in thin slabs, a slice of it; gives what was moved, and where the walk goes on.
+    pub(crate) fn move_out_of_thin_slabs(&mut self, stand: Stand, survey: &Survey) -> (Moved, Option<Stand>) {
+        match stand {
+            Stand::Prepares { after } => self.move_prepares(after, survey),
+            Stand::Table { hand, done } => self.move_group(hand, done, survey),
+        }
+    }
+
+    fn move_prepares(&mut self, after: u64, survey: &Survey) -> (Moved, Option<Stand>) {
+        let slice = self.prepared_above::<SLICE_ITEMS>(after);
+        let Some(last) = slice.last() else {
+            return (Moved::default(), Some(Stand::Table { hand: Hand::default(), done: 0 }));
+        };
+        let mut after = last.seqno;
+        let locations: ArrayVec<Location, SLICE_ITEMS> = slice.iter().map(|it| it.location).collect();
+        let mut moved = Moved::default();
+        for at in self.thin_among(&locations, survey) {
+            if !self.may_move_more(&moved, locations[at]) {
+                after = slice[at].seqno - 1;
+                break;
+            }
+            self.transplant(locations[at], Holder::Prepare, survey, &mut moved);
+        }
+        (moved, Some(Stand::Prepares { after }))
+    }
+
+    fn move_group(&mut self, hand: Hand, done: usize, survey: &Survey) -> (Moved, Option<Stand>) {
+        let mut slice = ArrayVec::<Found, SLICE_ITEMS>::new();
+        let (mut items, root) = (0, self.root);
+        let next = root.walk(hand, |found, _| {
+            if items >= done {
+                let _ = slice.try_push(found);
+            }
+            items += 1;
+        });
+        let mut looked_at = done + slice.len();
+        let locations: ArrayVec<Location, SLICE_ITEMS> = slice.iter().map(|it| it.location).collect();
+        let mut moved = Moved::default();
+        for at in self.thin_among(&locations, survey) {
+            if !self.may_move_more(&moved, locations[at]) {
+                looked_at = done + at;
+                break;
+            }
+            self.transplant(locations[at], Holder::Slot(slice[at]), survey, &mut moved);
+        }
+        if looked_at < items {
+            return (moved, Some(Stand::Table { hand, done: looked_at }));
+        }
+        let tenant = &self.memory.ground.tenant;
+        let is_thin = |block: NonNull<u8>, size| survey.moves_lines(tenant, block, size);
+        let index_bytes = root.move_blocks(&mut self.state.table, &mut self.memory, hand, is_thin);
+        moved.bytes += index_bytes as u64;
+        (moved, next.map(|hand| Stand::Table { hand, done: 0 }))
+    }
+
+    /// Which of these lie in thin slabs; their first lines are on their way when it returns.
+    fn thin_among(&self, locations: &[Location], survey: &Survey) -> ArrayVec<usize, SLICE_ITEMS> {
+        let ground = self.memory.ground;
+        let is_block = |at: &usize| !locations[*at].is_slab() || survey.moves_everything();
+        let mut thin: ArrayVec<usize, SLICE_ITEMS> = (0..locations.len()).filter(is_block).collect();
+        if !survey.moves_everything() {
+            let blocks: ArrayVec<NonNull<u8>, SLICE_ITEMS> =
+                thin.iter().map(|at| ground.heap.address(locations[*at])).collect();
+            let mut slabs = [Occupancy::default(); SLICE_ITEMS];
+            ground.tenant.occupancy(&blocks, &mut slabs[..blocks.len()]);
+            let mut slabs = slabs.iter();
+            thin.retain(|_| slabs.next().is_some_and(|slab| survey.is_thin(*slab)));
+        }
+        for at in &thin {
+            let block = ground.heap.address(locations[*at]).as_ptr();
+            for line in 0..AHEAD_LINES {
+                prefetch(block.wrapping_add(line * LINE_BYTES));
+            }
+        }
+        thin
+    }
+
+    /// Moves the item at a location, which is of this vBucket and in use.
+    pub(crate) fn move_item(&mut self, from: Location, moved: &mut Moved) {
+        // SAFETY: what is in use of this vBucket is an item while its lock is held.
+        let header = unsafe { self.item(from).header() };
+        let holder = match header.kind {
+            Kind::Prepare | Kind::PrepareDelete => {
+                let is_it = self.prepared(header.seqno).is_some_and(|prepared| prepared.location == from);
+                is_it.then_some(Holder::Prepare)
+            }
+            Kind::Abort => {
+                let order = self.state.order.as_mut();
+                let is_it = order.is_some_and(|order| order.location(header.seqno) == Some(from));
+                is_it.then_some(Holder::Order)
+            }
+            Kind::Document | Kind::Tombstone | Kind::Ejected => {
+                self.root.find(self.hash_of(from), |at| at == from).map(Holder::Slot)
+            }
+        };
+        debug_assert!(holder.is_some(), "nothing names {header:?}");
+        if let Some(holder) = holder
+            && self.relocate(from, &header, holder)
+        {
+            moved.items += 1;
+            moved.bytes += header.item_size() as u64;
+        }
+    }
+
+    /// Whether the slice has room for this item, or the item is the first.
+    fn may_move_more(&self, moved: &Moved, location: Location) -> bool {
+        // SAFETY: the location is in the table or among the prepares, and the lock is held.
+        let size = unsafe { self.item(location).header() }.item_size();
+        moved.items == 0 || moved.bytes as usize + size <= SLICE_BYTES
+    }
+
+    /// Moves an item, unless it has to stay where it is or there is no better place.
+    fn transplant(&mut self, from: Location, holder: Holder, survey: &Survey, moved: &mut Moved) {
+        let item = self.item(from);
+        // SAFETY: the holder names the item, and the lock is held.
+        let header = unsafe { item.header() };
+        if header.marks & mark::LARGE != 0 || !survey.may_leave(&self.memory.ground.tenant, item.0) {
+            return;
+        }
+        if self.relocate(from, &header, holder) {
+            moved.items += 1;
+            moved.bytes += header.item_size() as u64;
+        }
+    }
+
+    /// Moves a small item to where the heap would have it now, and points everything there that named it. `false`: no memory.
+    fn relocate(&mut self, from: Location, header: &Header, holder: Holder) -> bool {
+        debug_assert!(header.marks & mark::LARGE == 0);
+        let (heap, size) = (&self.memory.ground.heap, header.item_size());
+        let Some(to) = heap.allocate_for_move(self.memory.cache, from, size, self.memory.owner) else {
+            return false;
+        };
+        // SAFETY: two allocations of the class of `size`; the old one is a live item, and the lock is held.
+        unsafe { heap.address(to).copy_from_nonoverlapping(heap.address(from), size) }
+        match holder {
+            Holder::Slot(mut found) => self.root.relocate(&mut found, to),
+            Holder::Prepare => self.relocate_prepare(header.seqno, to),
+            Holder::Order => {}
+        }
+        let is_prepare = matches!(header.kind, Kind::Prepare | Kind::PrepareDelete);
+        if (!is_prepare || self.is_persistent())
+            && let Some(order) = &mut self.state.order
+        {
+            order.relocate(header.seqno, to);
+        }
+        // SAFETY: nothing names it any more.
+        unsafe { self.memory.ground.heap.free_moved(self.memory.cache, from, size) }
+        true
+    }
+}

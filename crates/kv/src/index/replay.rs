@@ -1,0 +1,239 @@
+//! A vBucket that is being read from its journal.
+//!
+//! Records come in any order, from several threads, each under the lock; for every key the one with the highest seqno wins.
+//! Tombstones stay in the table until the last run is in, lest an older record bring the key back. A prepare counts
+//! if nothing of its key is newer, a document, a tombstone or an abort, and no flush_all came after its end.
+
+use std::collections::HashMap;
+
+use super::item::{Header, Kind};
+use super::prepares::Prepared;
+use super::table::Hand;
+use super::vbucket::{Locked, VBucket};
+use crate::{KvError, Topology, VbState};
+
+/// What is kept while a vBucket is read.
+#[derive(Default)]
+pub(super) struct Replay {
+    runs_left: u32,
+    /// The newest prepare or abort of a key.
+    ends: HashMap<Box<[u8]>, End>,
+    /// Of the newest state.
+    prepares: Vec<u64>,
+    /// A flush_all came meanwhile.
+    flush: bool,
+    /// State or chains were set meanwhile.
+    changed: bool,
+}
+
+struct End {
+    seqno: u64,
+    /// None: an abort.
+    prepared: Option<Box<Stored>>,
+}
+
+/// A record of the journal, as the engine takes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) header: Header,
+    pub(crate) level: u8,
+    pub(crate) value: Vec<u8>,
+}
+
+/// A vBucket's state as it was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StateRecord {
+    /// Which of several is the newest.
+    pub(crate) version: u64,
+    pub(crate) high_seqno: u64,
+    pub(crate) flushed_seqno: u64,
+    pub(crate) max_deleted_rev: u64,
+    pub(crate) histories: Vec<(u64, u64)>,
+    /// Prepares up to `flushed_seqno` that have not ended: flush_all leaves them alone, while whatever ended others may be gone.
+    pub(crate) prepares: Vec<u64>,
+    /// State and chains, where they are not as by default.
+    pub(crate) setting: Option<(VbState, Topology)>,
+}
+
+impl Replay {
+    pub(super) fn flush(&mut self) {
+        self.flush = true;
+    }
+
+    pub(super) fn change(&mut self) {
+        self.changed = true;
+    }
+}
+
+impl VBucket {
+    /// It is going to be read from so many runs.
+    pub(crate) fn begin_replay(&self, runs: u32) {
+        let mut state = self.state.lock();
+        let durable = state.rare.get_or_insert_default().durable.get_or_insert_default();
+        durable.replay = Some(Box::new(Replay { runs_left: runs, ..Replay::default() }));
+    }
+}
+
+impl Locked<'_> {
+    /// A document or tombstone of the journal. Without `resident`, the value stays on disk.
+    pub(crate) fn replay_item(
+        &mut self,
+        stored_key: &[u8],
+        header: Header,
+        value: &[u8],
+        resident: bool,
+    ) -> Result<(), KvError> {
+        self.note_seqno(header.seqno, header.cas);
+        if let Some(replay) = &mut self.durable().replay
+            && !replay.ends.is_empty()
+            && replay.ends.get(stored_key).is_some_and(|end| end.seqno < header.seqno)
+        {
+            replay.ends.remove(stored_key);
+        }
+        let hash = super::hashing::hash_stored(stored_key, &self.memory.ground.secrets);
+        let old = self.find_stored(stored_key, hash);
+        if old.is_some_and(|old| self.header(old).seqno >= header.seqno) {
+            return Ok(());
+        }
+        if old.is_none() {
+            self.reserve_slot(hash)?;
+        }
+        let mut header = header;
+        let may_stay = header.kind == Kind::Document && !value.is_empty() && !resident;
+        if header.kind == Kind::Document {
+            header = self.queue_expiry(hash, None, header)?;
+        }
+        let (location, header) = if may_stay {
+            header.kind = Kind::Ejected;
+            header.value_len = value.len();
+            self.place_ejected(stored_key, header)?
+        } else {
+            self.place_stored(stored_key, header, value)?
+        };
+        self.recount(&header);
+        if header.kind == Kind::Ejected {
+            self.count_ejected(1, &header);
+        }
+        match old {
+            Some(mut old) => {
+                let old_header = self.header(old);
+                let old_location = old.found.location;
+                self.root.relocate(&mut old.found, location);
+                self.free(old_location, old.item, &old_header);
+                self.exchange(&old_header, &header);
+            }
+            None => {
+                self.insert(hash, location);
+                self.added(&header);
+            }
+        }
+        Ok(())
+    }
+
+    /// A prepare of the journal.
+    pub(crate) fn replay_prepare(&mut self, stored_key: &[u8], stored: Stored) {
+        let seqno = stored.header.seqno;
+        self.note_seqno(seqno, stored.header.cas);
+        self.replay_end(stored_key, End { seqno, prepared: Some(Box::new(stored)) });
+    }
+
+    /// An abort of the journal.
+    pub(crate) fn replay_abort(&mut self, stored_key: &[u8], seqno: u64, cas: u64) {
+        self.note_seqno(seqno, cas);
+        self.replay_end(stored_key, End { seqno, prepared: None });
+    }
+
+    fn replay_end(&mut self, stored_key: &[u8], end: End) {
+        let Some(replay) = &mut self.durable().replay else { return };
+        match replay.ends.get_mut(stored_key) {
+            Some(old) if old.seqno >= end.seqno => {}
+            Some(old) => *old = end,
+            None => drop(replay.ends.insert(stored_key.into(), end)),
+        }
+    }
+
+    /// A state of the journal.
+    pub(crate) fn replay_state(&mut self, state: StateRecord) {
+        self.note_seqno(state.high_seqno, 0);
+        self.state.flushed_seqno = self.state.flushed_seqno.max(state.flushed_seqno);
+        let durable = self.durable();
+        durable.max_deleted_rev = durable.max_deleted_rev.max(state.max_deleted_rev);
+        if state.version >= durable.state_persisted {
+            durable.state_persisted = state.version;
+            durable.histories = state.histories;
+            durable.setting = state.setting;
+            if let Some(replay) = &mut durable.replay {
+                replay.prepares = state.prepares;
+            }
+        }
+    }
+
+    /// One run is in. Gives whether it was the last.
+    pub(crate) fn run_replayed(&mut self) -> bool {
+        let Some(replay) = &mut self.durable().replay else { return false };
+        replay.runs_left = replay.runs_left.saturating_sub(1);
+        replay.runs_left == 0
+    }
+
+    /// All of the journal is in: no item is dirty, and the present history is `history`, begun at the highest seqno if there
+    /// is any other. Gives whether there are flushed items to be reclaimed.
+    pub(crate) fn end_replay(&mut self, history: u64, max_cas: u64) -> Result<bool, KvError> {
+        self.state.max_cas = self.state.max_cas.max(max_cas);
+        let (high_seqno, flushed_seqno) = (self.state.high_seqno, self.state.flushed_seqno);
+        let durable = self.durable();
+        let Some(replay) = durable.replay.take() else { return Ok(false) };
+        durable.persisted_seqno = high_seqno;
+        durable.state_version = durable.state_persisted + u64::from(replay.changed);
+        if durable.histories.last().is_none_or(|(last, _)| *last != history) {
+            durable.histories.push((history, high_seqno));
+            durable.state_version += 1;
+        }
+        durable.persisted_flushed = flushed_seqno;
+        if replay.flush {
+            self.state.flushed_seqno = high_seqno;
+            self.durable().state_version += 1;
+        }
+        let mut ends: Vec<_> = replay.ends.into_iter().collect();
+        ends.sort_unstable_by_key(|(_, end)| end.seqno);
+        for (stored_key, end) in ends {
+            let hash = super::hashing::hash_stored(&stored_key, &self.memory.ground.secrets);
+            let newer = self.find_stored(&stored_key, hash);
+            let is_newer = newer.is_some_and(|newer| self.header(newer).seqno > end.seqno);
+            let is_over = end.seqno <= flushed_seqno && !replay.prepares.contains(&end.seqno);
+            if let Some(stored) = end.prepared.filter(|_| !is_newer && !is_over) {
+                let (location, header) = self.place_stored(&stored_key, stored.header, &stored.value)?;
+                self.recount(&header);
+                self.enter(Prepared { seqno: header.seqno, hash, location, level: stored.level });
+            }
+        }
+        // Not before: a tombstone may be the end of a prepare.
+        self.drop_tombstones();
+        Ok(self.state.flushed_seqno > 0 && self.state.table.items > 0)
+    }
+
+    fn note_seqno(&mut self, seqno: u64, cas: u64) {
+        self.state.high_seqno = self.state.high_seqno.max(seqno);
+        self.state.max_cas = self.state.max_cas.max(cas);
+    }
+
+    fn drop_tombstones(&mut self) {
+        if self.durable().tombstones == 0 {
+            return;
+        }
+        let mut hand = Some(Hand::default());
+        let mut buried = Vec::new();
+        while let Some(at) = hand {
+            let this = &*self;
+            hand = this.root.walk(at, |found, _| {
+                // SAFETY: the item is in the table and the lock is held.
+                if unsafe { this.item(found.location).kind() } == Kind::Tombstone {
+                    buried.push(found.location);
+                }
+            });
+        }
+        for location in buried {
+            let present = self.present_at(location);
+            self.remove(present);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What of the journal is still needed: the engine's answers to [`journal::log::Shard::compact_step`].
+//!
+//! A record may go when what makes it superfluous is on disk: a newer version that is only in memory is not enough, nor is a
+//! flush_all whose state has not been written. After a crash the record would be missed.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use journal::log::{Aim, Buffer, Kind, Record, Step, Verdict, WriteError};
+
+use super::{Persistence, state};
+use crate::index::Locked;
+use crate::{Bucket, Cx, VbId};
+
+/// Read and written per step, bytes: so long a flush waits at most.
+const STEP_BYTES: usize = 1 << 20;
+/// Of a record beside key and value, about.
+const RECORD_BYTES: u64 = 48;
+/// Looking at the segments reads some of each: not again before this part of a segment more is superfluous.
+const LOOK_AGAIN_PART: u64 = 8;
+/// A shard is at rest when nothing has been written for so long.
+pub(super) const REST_MS: u64 = 10_000;
+/// A copy is being made: looked at again after so long.
+const HELD_MS: u64 = 1000;
+
+/// Does a part of the work in a shard if there is any. Gives after how many milliseconds there is more.
+pub(super) fn compact(
+    bucket: &Bucket,
+    cx: &mut Cx,
+    at: usize,
+    buffer: &mut Option<Buffer>,
+    buffer_bytes: usize,
+) -> Result<Option<u64>, WriteError> {
+    let Some(persistence) = bucket.persistence() else { return Ok(None) };
+    let Some(shard) = persistence.shards.get(at) else { return Ok(None) };
+    if persistence.warm_up.is_running() {
+        return Ok(None);
+    }
+    let at_rest_ms = shard.at_rest_ms.load(Relaxed);
+    let at_rest = at_rest_ms != 0 && at_rest_ms <= cx.now.mono_ms();
+    if !shard.may_compact.load(Relaxed) {
+        match at_rest_ms {
+            0 => return Ok(None),
+            _ if !at_rest => return Ok(Some(at_rest_ms - cx.now.mono_ms())),
+            _ => {}
+        }
+    }
+    let mut journal = shard.journal.lock();
+    let Some(journal) = &mut *journal else { return Ok(None) };
+    let live_bytes = live_bytes(bucket, persistence);
+    let superfluous_bytes = journal.figures().bytes.saturating_sub(live_bytes);
+    let in_vain = !at_rest && superfluous_bytes < shard.compact_from_bytes.load(Relaxed);
+    let aim = Aim { live_bytes, at_rest };
+    if in_vain || !journal.wants_compaction(aim) {
+        return Ok(shard.end_compaction(at_rest, cx.now.mono_ms()));
+    }
+    let buffer = buffer.get_or_insert_with(|| Buffer::new(buffer_bytes));
+    let purge_before_s = cx.now.unix_s.saturating_sub(persistence.settings.tombstone_age_s);
+    let mut judge = |vb: u16, record: &Record<'_>| {
+        if persistence.closed(VbId(vb)).is_some() {
+            return Verdict::Live;
+        }
+        if is_needed(&mut bucket.lock(cx, VbId(vb)), record) { Verdict::Live } else { Verdict::Dead }
+    };
+    let step = journal.compact_step(buffer, STEP_BYTES, &mut judge, aim, purge_before_s)?;
+    cx.end_batch();
+    Ok(match step {
+        Step::Idle => {
+            let more_bytes = persistence.settings.segment_bytes / LOOK_AGAIN_PART;
+            shard.compact_from_bytes.store(superfluous_bytes + more_bytes, Relaxed);
+            shard.end_compaction(at_rest, cx.now.mono_ms())
+        }
+        Step::More => {
+            shard.compact_from_bytes.store(0, Relaxed);
+            Some(0)
+        }
+        Step::Finished { freed_bytes } => {
+            persistence.counters.compacted_segments.fetch_add(1, Relaxed);
+            persistence.counters.compacted_bytes.fetch_add(freed_bytes, Relaxed);
+            Some(0)
+        }
+        Step::Held => Some(HELD_MS),
+        Step::Damaged(damage) => {
+            persistence.note_damage(damage);
+            Some(0)
+        }
+    })
+}
+
+impl super::Shard {
+    /// There is nothing to be done until something is written, or the shard comes to rest: gives after how many milliseconds.
+    fn end_compaction(&self, at_rest: bool, now_ms: u64) -> Option<u64> {
+        self.may_compact.store(false, Relaxed);
+        if at_rest {
+            self.at_rest_ms.store(0, Relaxed);
+        }
+        let at_rest_ms = self.at_rest_ms.load(Relaxed);
+        (at_rest_ms != 0).then(|| at_rest_ms.saturating_sub(now_ms))
+    }
+}
+
+/// What a shard would have on disk if nothing in it were superfluous, about.
+fn live_bytes(bucket: &Bucket, persistence: &Persistence) -> u64 {
+    let accounts = bucket.accounts();
+    let (_, ejected_bytes) = bucket.dirty().map_or((0, 0), |dirty| dirty.ejected());
+    (accounts.payload + ejected_bytes + accounts.items * RECORD_BYTES)
+        / persistence.shards.len().max(1) as u64
+}
+
+fn is_needed(locked: &mut Locked<'_>, record: &Record<'_>) -> bool {
+    let flushed_seqno = locked.flushed_seqno();
+    let current = locked.current_seqno(record.key);
+    let pending = record.kind == Kind::Prepare || record.kind == Kind::PrepareDelete;
+    let is_pending = pending && locked.prepared(record.seqno).is_some();
+    let durable = locked.durable();
+    let persisted = durable.persisted_seqno;
+    match record.kind {
+        Kind::State => {
+            state::decode(record.value).is_none_or(|state| state.version >= durable.state_persisted)
+        }
+        Kind::Document => {
+            if record.seqno <= durable.persisted_flushed {
+                return false;
+            }
+            match current {
+                // The current version, or one that will replace it is not on disk yet.
+                Some(seqno) => seqno <= record.seqno || seqno > persisted,
+                // Deleted, and the tombstone is on disk; or flushed, and that is not yet.
+                None => record.seqno <= flushed_seqno || record.seqno > persisted,
+            }
+        }
+        Kind::Tombstone | Kind::Abort => {
+            record.seqno > durable.persisted_flushed
+                && current.is_none_or(|seqno| seqno <= record.seqno || seqno > persisted)
+        }
+        Kind::Prepare | Kind::PrepareDelete => {
+            let is_end_on_disk = !durable.has_unflushed_aborts()
+                && durable.persisted_flushed == flushed_seqno
+                && current.is_none_or(|seqno| seqno <= persisted);
+            is_pending || !is_end_on_disk
+        }
+    }
+}

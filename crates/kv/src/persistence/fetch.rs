@@ -1,0 +1,141 @@
+//! Ejected values come back: a fetcher reads them by vBucket and seqno and puts them into memory, while no worker waits.
+//!
+//! However many ask for a value, it is read once: who asks while it is asked for already, or being read, waits for the same
+//! read.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::Mutex;
+
+use super::load::check_value;
+use crate::node::Doorbell;
+use crate::{Bucket, Cx, Key, KvError, Now, Place, VbId};
+
+/// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
+pub type FetchDone = Box<dyn FnOnce(Result<(), KvError>) + Send>;
+
+/// A read buffer that has grown larger is not kept.
+const BUFFER_KEPT: usize = 1 << 20;
+
+/// A value that somebody waits for.
+struct Fetch {
+    bucket: Arc<Bucket>,
+    vb: VbId,
+    hash: u64,
+    seqno: u64,
+    stored_key: Vec<u8>,
+    value_len: usize,
+}
+
+/// A value among all of a node: the address of its bucket, which its fetch keeps there; vBucket; seqno.
+type Wanted = (usize, VbId, u64);
+
+impl Fetch {
+    fn wanted(&self) -> Wanted {
+        (Arc::as_ptr(&self.bucket).addr(), self.vb, self.seqno)
+    }
+}
+
+/// What a fetcher has to do.
+#[derive(Default)]
+pub(crate) struct FetchQueue {
+    asked: Mutex<Asked>,
+    pub(crate) bell: Arc<Doorbell>,
+}
+
+#[derive(Default)]
+struct Asked {
+    /// In the order in which they were asked for first.
+    not_begun: VecDeque<Fetch>,
+    /// Who waits for each, until it has been read.
+    waiters: HashMap<Wanted, Vec<FetchDone>>,
+}
+
+/// One of a node's fetchers. The caller owns the thread; it sleeps until its bell rings.
+pub struct Fetcher {
+    index: usize,
+    buffer: Vec<u8>,
+}
+
+impl Fetcher {
+    /// The fetcher of this number, below [`super::FETCHERS`].
+    pub fn new(index: usize) -> Self {
+        Self { index, buffer: Vec::new() }
+    }
+
+    /// Fetches all that is asked for.
+    pub fn turn(&mut self, cx: &mut Cx, clock: &mut dyn FnMut() -> Now) {
+        let node = Arc::clone(&cx.node);
+        let queue = node.fetch_queue(self.index);
+        queue.bell.answer();
+        cx.tend();
+        loop {
+            let Some(fetch) = queue.asked.lock().not_begun.pop_front() else { break };
+            cx.now = clock();
+            let result = self.fetch(cx, &fetch);
+            let waiters = queue.asked.lock().waiters.remove(&fetch.wanted());
+            waiters.into_iter().flatten().for_each(|done| done(result));
+            if self.buffer.capacity() > BUFFER_KEPT {
+                self.buffer = Vec::new();
+            }
+            cx.end_batch();
+        }
+        self.buffer = Vec::new();
+    }
+
+    fn fetch(&mut self, cx: &mut Cx, fetch: &Fetch) -> Result<(), KvError> {
+        let bucket = &fetch.bucket;
+        let persistence = bucket.persistence().ok_or(KvError::BucketGone)?;
+        let shard = persistence.shard_of(fetch.vb).ok_or(KvError::BucketGone)?;
+        let is_ejected =
+            |cx: &mut Cx| bucket.lock(cx, fetch.vb).is_ejected(&fetch.stored_key, fetch.hash, fetch.seqno);
+        // Asked for just when a read of it was over, or overwritten since: good as well.
+        if !is_ejected(cx) {
+            return Ok(());
+        }
+        bucket.admit(cx, fetch.value_len)?;
+        let counters = &persistence.counters;
+        let is_there = match shard.reader.read(fetch.vb.0, fetch.seqno, &mut self.buffer) {
+            Ok(Some(record)) if record.key == fetch.stored_key.as_slice() => {
+                let (datatype, value) = (record.datatype, record.value);
+                check_value(datatype, value)?;
+                let mut locked = bucket.lock(cx, fetch.vb);
+                locked.put_back(record.key, fetch.hash, fetch.seqno, datatype, value)?;
+                drop(locked);
+                counters.fetched.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+            Ok(_) => false,
+            Err(_) => true,
+        };
+        // Overwritten, deleted or flushed meanwhile, and no longer on disk: who waits looks again.
+        if !is_ejected(cx) {
+            return Ok(());
+        }
+        counters.fetch_failures.fetch_add(1, Relaxed);
+        // A read that failed may succeed later; a record that is not there will not come back.
+        Err(if is_there { KvError::ReadFailed } else { KvError::Damaged })
+    }
+}
+
+impl Bucket {
+    /// Asks for an ejected value, whose length it gives; `done` is called when it is there, on the fetcher's thread. `None`: there
+    /// is nothing to wait for, and `done` is not called.
+    pub fn fetch(self: &Arc<Self>, cx: &mut Cx, key: Key<'_>, at: Place, done: FetchDone) -> Option<usize> {
+        let (seqno, stored_key, value_len) = self.lock(cx, at.vb).ejected(key, at.hash)?;
+        let (vb, hash) = (at.vb, at.hash);
+        let fetch = Fetch { bucket: Arc::clone(self), vb, hash, seqno, stored_key, value_len };
+        let queue = cx.node.fetch_queue(usize::from(vb.0) % super::FETCHERS);
+        let mut asked = queue.asked.lock();
+        let waiters = asked.waiters.entry(fetch.wanted()).or_default();
+        waiters.push(done);
+        if waiters.len() == 1 {
+            asked.not_begun.push_back(fetch);
+            drop(asked);
+            queue.bell.ring();
+        }
+        Some(value_len)
+    }
+}

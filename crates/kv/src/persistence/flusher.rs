@@ -1,0 +1,117 @@
+//! A flusher: flushes and compacts. The caller owns the thread.
+//!
+//! It sleeps until its bell rings or the deadline it gave has come; while nothing is dirty there is neither. Its buffer
+//! is there while it has work, and a few seconds longer.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use journal::log::Buffer;
+
+use super::{Persistence, compaction, flush, flusher_of};
+use crate::{Bucket, Cx, Now};
+
+/// An unused buffer goes back after so long.
+const BUFFER_IDLE_MS: u64 = 3000;
+/// Compaction that has failed is tried again after so long.
+const COMPACT_AGAIN_MS: u64 = 1000;
+
+/// One of a node's flushers.
+pub struct Flusher {
+    index: usize,
+    buffer_bytes: usize,
+    buffer: Option<Buffer>,
+    used_ms: u64,
+}
+
+impl Flusher {
+    /// The flusher of this number, below [`super::FLUSHERS`], with a buffer of so many bytes ([`Buffer::BYTES`]).
+    pub fn new(index: usize, buffer_bytes: usize) -> Self {
+        Self { index, buffer_bytes, buffer: None, used_ms: 0 }
+    }
+
+    pub(super) fn buffer(&mut self) -> &mut Buffer {
+        let bytes = self.buffer_bytes;
+        self.buffer.get_or_insert_with(|| Buffer::new(bytes))
+    }
+
+    /// Does what there is to do. Gives when to call again though the bell does not ring, ms of the monotonic clock.
+    pub fn turn(&mut self, cx: &mut Cx, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
+        cx.now = clock();
+        cx.node.flusher_bell(self.index).answer();
+        cx.tend();
+        let mut next: Option<u64> = None;
+        let mut arm = |due_ms: u64| next = Some(next.map_or(due_ms, |next| next.min(due_ms)));
+        for bucket in cx.node.buckets() {
+            let Some(persistence) = bucket.persistence() else { continue };
+            for at in 0..persistence.shards.len() {
+                if flusher_of(bucket.slot(), at) != self.index {
+                    continue;
+                }
+                cx.now = clock();
+                if let Some(due_ms) = self.tend_shard(&bucket, persistence, cx, at) {
+                    arm(due_ms);
+                }
+            }
+        }
+        if self.buffer.is_some() {
+            let idle_ms = self.used_ms + BUFFER_IDLE_MS;
+            if idle_ms <= cx.now.mono_ms() {
+                self.buffer = None;
+            } else {
+                arm(idle_ms);
+            }
+        }
+        cx.node
+            .set_flush_buffer_bytes(self.index, self.buffer.as_ref().map_or(0, |_| self.buffer_bytes as u64));
+        cx.end_batch();
+        next
+    }
+
+    /// Flushes and compacts a shard if it is time; gives when to look again.
+    fn tend_shard(
+        &mut self,
+        bucket: &Bucket,
+        persistence: &Persistence,
+        cx: &mut Cx,
+        at: usize,
+    ) -> Option<u64> {
+        if bucket.is_gone() {
+            return None;
+        }
+        let flush_ms = self.flush(bucket, persistence, cx, at);
+        let compacted = compaction::compact(bucket, cx, at, &mut self.buffer, self.buffer_bytes);
+        let more_ms = compacted.unwrap_or_else(|error| {
+            persistence.note_trouble(&error);
+            Some(COMPACT_AGAIN_MS)
+        });
+        let now_ms = cx.now.mono_ms();
+        // Waiting for a shard to come to rest needs no buffer.
+        if more_ms.is_some_and(|more_ms| more_ms < BUFFER_IDLE_MS) {
+            self.used_ms = now_ms;
+        }
+        flush_ms.into_iter().chain(more_ms.map(|more_ms| now_ms + more_ms)).min()
+    }
+
+    fn flush(&mut self, bucket: &Bucket, persistence: &Persistence, cx: &mut Cx, at: usize) -> Option<u64> {
+        let dirty = bucket.dirty()?;
+        let shard = persistence.shards.get(at)?;
+        if !dirty.any(at) {
+            return None;
+        }
+        let now_ms = cx.now.mono_ms();
+        let rest_until_ms = shard.rest_until_ms.load(Relaxed);
+        let hurries = shard.hurry.load(Relaxed) && shard.failures.load(Relaxed) == 0;
+        if now_ms < rest_until_ms && !hurries {
+            return Some(rest_until_ms);
+        }
+        self.used_ms = now_ms;
+        match flush::flush_shard(bucket, cx, at, self.buffer()) {
+            Ok(_) => {
+                shard.rest_until_ms.store(now_ms + persistence.settings.flush_interval_ms, Relaxed);
+            }
+            Err(error) => persistence.note_trouble(&error),
+        }
+        let hurries = shard.hurry.load(Relaxed) && shard.failures.load(Relaxed) == 0;
+        dirty.any(at).then(|| if hurries { now_ms } else { shard.rest_until_ms.load(Relaxed) })
+    }
+}

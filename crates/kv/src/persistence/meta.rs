@@ -1,0 +1,126 @@
+//! `bucket.json`: who a persistent bucket is. Replaced as a whole, by a new file that is synced and renamed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use journal::{AnyDisk, Disk, File, Open, write_all_at};
+use serde::{Deserialize, Serialize};
+
+use super::OpenBucketError;
+
+/// Format of the directory; one that is not known is not opened.
+pub(super) const FORMAT: u32 = 1;
+const NAME: &str = "bucket.json";
+const NEW: &str = "bucket.json.new";
+const DELETED: &str = "bucket.json.deleted";
+const BYTES_MAX: usize = 64 << 10;
+
+/// What is fixed when a bucket is made, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub(super) format: u32,
+    pub(super) name: String,
+    /// 32 hex digits.
+    pub(super) uuid: String,
+    pub(super) vbuckets: u16,
+    pub(super) shards: u16,
+    /// From this the vBuckets' history ids came, where the bucket had a clean end and nobody has opened it since. Otherwise
+    /// histories may have lost their end, and get other ids.
+    pub(super) clean_seed: Option<u64>,
+}
+
+impl Meta {
+    /// Whether it can be opened here as this bucket.
+    pub(super) fn check(&self, name: &str) -> Result<(), OpenBucketError> {
+        let fits = self.vbuckets.is_power_of_two() && (1..=self.vbuckets).contains(&self.shards);
+        let problem = if self.format != FORMAT {
+            format!("bucket.json: format {} is not known to this version", self.format)
+        } else if self.name != name {
+            format!("bucket.json: this is bucket {:?}, not {name:?}", self.name)
+        } else if !fits || self.uuid.len() != 32 {
+            "bucket.json: its numbers are out of range".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(OpenBucketError::Meta(problem))
+    }
+
+    /// The bucket's identity in its segments.
+    pub(super) fn identity(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(self.uuid.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(pair).unwrap_or_default();
+            *byte = u8::from_str_radix(digits, 16).unwrap_or_default();
+        }
+        bytes
+    }
+
+    /// Reads it; `None` where there is no bucket.
+    pub(super) fn read(disk: &AnyDisk, directory: &Path) -> io::Result<Option<Self>> {
+        let file = match disk.open(&directory.join(NAME), Open::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let length = usize::try_from(file.length()?).unwrap_or(usize::MAX).min(BYTES_MAX);
+        let (mut bytes, mut filled) = (vec![0; length], 0);
+        while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
+            match file.read_at(room, filled as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        bytes.truncate(filled);
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", directory.join(NAME).display()))
+        })
+    }
+
+    /// Writes it durably. The directory's parent exists.
+    pub(super) fn write(&self, disk: &AnyDisk, directory: &Path) -> io::Result<()> {
+        disk.create_directory(directory)?;
+        disk.sync_directory(directory)?;
+        let (name, new) = (directory.join(NAME), directory.join(NEW));
+        if disk.exists(&new)? {
+            disk.remove(&new)?;
+        }
+        let file = disk.open(&new, Open::CreateNew)?;
+        let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        text.push(b'\n');
+        write_all_at(&file, &text, 0)?;
+        file.sync()?;
+        disk.rename(&new, &name)?;
+        disk.sync_directory(&name)
+    }
+}
+
+/// From here on there is no bucket in this directory, only files to be removed. After an error there still is.
+pub(super) fn mark_deleted(disk: &AnyDisk, directory: &Path) -> io::Result<()> {
+    let (name, deleted) = (directory.join(NAME), directory.join(DELETED));
+    disk.rename(&name, &deleted)?;
+    disk.sync_directory(&deleted).inspect_err(|_| {
+        // Who deletes is told that it failed: then the next start must not end it. Where this fails too, it may.
+        let _ = disk.rename(&deleted, &name).and_then(|()| disk.sync_directory(&name));
+    })
+}
+
+pub(super) fn is_deleted(disk: &AnyDisk, directory: &Path) -> io::Result<bool> {
+    disk.exists(&directory.join(DELETED))
+}
+
+/// All else is removed: the last of it goes.
+pub(super) fn forget_deleted(disk: &AnyDisk, directory: &Path) -> io::Result<()> {
+    // Where it was stopped while it was deleted, it may have been written once more.
+    for left in [directory.join(NEW), directory.join(NAME)] {
+        if disk.exists(&left)? {
+            disk.remove(&left)?;
+        }
+    }
+    disk.remove(&directory.join(DELETED))?;
+    disk.sync_directory(&directory.join(DELETED))
+}
+
+/// Where a shard's segments are.
+pub(super) fn shard_directory(directory: &Path, shard: usize) -> PathBuf {
+    directory.join(format!("shard-{shard}"))
+}

@@ -1,0 +1,80 @@
+//! A cache that is full, with both heaps and values whose sizes change: what is resident stays within the budget, and the cache is
+//! not emptied for that.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+
+use kv::{
+    Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
+    StoreKind, Value,
+};
+
+const BUDGET: u64 = 32 << 20;
+/// So many times the budget is stored per phase.
+const TIMES: u64 = 2;
+/// About what an item takes beside its value.
+const BESIDE: u64 = 50;
+
+struct World {
+    cx: Cx,
+    bucket: Arc<Bucket>,
+    random: u64,
+}
+
+impl World {
+    fn new(item_heap: HeapChoice) -> Self {
+        let settings = NodeSettings { threads: 2, shutdown_command: false, version: "test".into(), seed: 7 };
+        let node = Node::new(settings, Limits::default());
+        let settings =
+            BucketSettings { memory_bytes: BUDGET, vbuckets: 64, item_heap, ..BucketSettings::default() };
+        let bucket = node.create_bucket("b", settings).unwrap();
+        let mut cx = Cx::new(node, 0);
+        cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
+        Self { cx, bucket, random: 11 }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % bound
+    }
+
+    /// Stores under random keys, values of `least` to `most` bytes.
+    fn store(&mut self, least: u64, most: u64) {
+        let value = vec![b'v'; most as usize];
+        let stores = TIMES * BUDGET / ((least + most) / 2 + BESIDE);
+        for number in 0..stores {
+            let text = format!("key-{}", self.below(4 * stores));
+            let length = (least + self.below(most - least)) as usize;
+            let key = Key::plain(text.as_bytes());
+            let value = Value::Bytes(&value[..length]);
+            let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 };
+            let at = self.bucket.locate(key);
+            let mutation = Mutation { kind: StoreKind::Set, cas: 0, store };
+            self.bucket.mutate(&mut self.cx, key, at, mutation).unwrap();
+            if number % 64 == 0 {
+                self.cx.end_batch();
+            }
+            if number % 256 == 0 {
+                self.cx.now.mono_us += 1000;
+                kv::pager::turn(&mut self.cx);
+                kv::defragmenter::turn(&mut self.cx, &mut 0);
+            }
+        }
+        self.cx.now.unix_s += 10;
+        kv::pager::turn(&mut self.cx);
+        let figures = self.bucket.memory();
+        assert!(figures.resident <= BUDGET, "resident, of {least} to {most}: {figures:?}");
+        let data = figures.payload + figures.metadata + figures.index;
+        assert!(data >= BUDGET / 5 * 3, "emptied, of {least} to {most}: {figures:?}");
+    }
+}
+
+#[test]
+fn a_full_cache_stays_within_its_budget_and_is_not_emptied() {
+    for item_heap in [HeapChoice::Slab, HeapChoice::Block, HeapChoice::Auto] {
+        let mut world = World::new(item_heap);
+        for (least, most) in [(200, 300), (600, 1400), (20, 80), (100, 2000)] {
+            world.store(least, most);
+        }
+    }
+}

@@ -1,0 +1,564 @@
+//! A persistent bucket on a disk that fails and forgets, against a model that remembers every version of every key.
+//!
+//! Random histories of everything a client can do, flushes at random points, failures and power cuts at random operations of
+//! the disk. After a cut and a warm-up each key has the newest version that was announced as persisted, or a newer one:
+//! never an older one, never half of one, and never one that was deleted since. Then the history goes on.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use journal::{AnyDisk, Fault, SimulatedDisk, Survival};
+use kv::bucket::Arithmetic;
+use kv::defragmenter::{Mover, empty_slabs};
+use kv::persistence::{Fetcher, Flusher};
+use kv::{
+    Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeSettings, Now,
+    PersistenceSettings, Place, Store, StoreKind, Value, VbId,
+};
+use proptest::prelude::*;
+
+const START_S: u32 = 1_700_000_000;
+const KEYS: u16 = 60;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Store { kind: u8, key: u16, len: u32, ttl: u8 },
+    Remove { key: u16 },
+    Touch { key: u16, ttl: u8 },
+    Count { key: u16 },
+    Prepare { key: u16, len: u16, deletes: bool },
+    End { which: u8, commits: bool },
+    FlushAll,
+    Sleep { seconds: u8 },
+    Page,
+    Squeeze,
+    Flush,
+    Compact,
+    Fail { after: u8, fault: u8 },
+    Cut { after: u8, survival: u8 },
+    Stop,
+    Move { slices: u8, slabs: u8 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = 0u16..KEYS;
+    let length = prop_oneof![8 => 0u32..300, 1 => 3000u32..9000, 1 => 33_000u32..70_000];
+    prop_oneof![
+        16 => (0u8..5, key.clone(), length, 0u8..80)
+            .prop_map(|(kind, key, len, ttl)| Step::Store { kind, key, len, ttl }),
+        6 => key.clone().prop_map(|key| Step::Remove { key }),
+        2 => (key.clone(), 0u8..80).prop_map(|(key, ttl)| Step::Touch { key, ttl }),
+        2 => key.clone().prop_map(|key| Step::Count { key }),
+        3 => (key, 0u16..400, any::<bool>()).prop_map(|(key, len, deletes)| Step::Prepare { key, len, deletes }),
+        3 => (any::<u8>(), any::<bool>()).prop_map(|(which, commits)| Step::End { which, commits }),
+        1 => Just(Step::FlushAll),
+        1 => (0u8..40).prop_map(|seconds| Step::Sleep { seconds }),
+        1 => Just(Step::Page),
+        2 => Just(Step::Squeeze),
+        8 => Just(Step::Flush),
+        1 => Just(Step::Compact),
+        1 => (0u8..12, 0u8..4).prop_map(|(after, fault)| Step::Fail { after, fault }),
+        2 => (0u8..40, 0u8..5).prop_map(|(after, survival)| Step::Cut { after, survival }),
+        1 => Just(Step::Stop),
+        8 => (1u8..12, 0u8..3).prop_map(|(slices, slabs)| Step::Move { slices, slabs }),
+    ]
+}
+
+/// What a key had from some moment on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Version {
+    /// Its seqno, and whether it is a flush_all after that seqno.
+    at: (u64, bool),
+    value: Option<Vec<u8>>,
+    expiry: u32,
+}
+
+#[derive(Debug)]
+struct Prepared {
+    key: u16,
+    seqno: u64,
+    value: Option<Vec<u8>>,
+    /// Its end, and whether that was a commit.
+    end: Option<(u64, bool)>,
+}
+
+/// What a prepare that was found would make of its key, and whether it must have been found.
+type Recovered = (Option<Vec<u8>>, bool);
+
+struct World {
+    disk: SimulatedDisk,
+    seed: u64,
+    cx: Cx,
+    bucket: Arc<Bucket>,
+    shape: Shape,
+    now: Now,
+    versions: BTreeMap<u16, Vec<Version>>,
+    prepares: Vec<Prepared>,
+    fill: u8,
+    mover: Mover,
+}
+
+/// What the bucket is made with.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    vbuckets: u16,
+    shards: u16,
+    item_heap: HeapChoice,
+}
+
+fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (Cx, Arc<Bucket>) {
+    let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed };
+    let node = Node::new(settings, Limits::default());
+    let Shape { vbuckets, shards, item_heap } = shape;
+    let persistence = PersistenceSettings {
+        shards,
+        segment_bytes: 10_000,
+        tombstone_age_s: 60,
+        ..PersistenceSettings::default()
+    };
+    let settings = BucketSettings {
+        vbuckets,
+        memory_bytes: 1 << 30,
+        persistence,
+        item_heap,
+        ..BucketSettings::default()
+    };
+    let any = AnyDisk::Simulated(disk.clone());
+    let bucket = node.open_bucket("b", settings, any, Path::new("/b")).unwrap();
+    let mut cx = Cx::new(node, 0);
+    cx.now = now;
+    (cx, bucket)
+}
+
+fn turn(cx: &mut Cx, now: Now) {
+    while kv::persistence::load_next(cx, &mut journal::log::Buffer::new(4096)) {}
+    for index in 0..kv::persistence::FLUSHERS {
+        Flusher::new(index, 4096).turn(cx, &mut || now);
+    }
+}
+
+impl World {
+    fn new(shape: Shape) -> Self {
+        let now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 1000 };
+        let disk = SimulatedDisk::new();
+        let (cx, bucket) = open(&disk, 1, shape, now);
+        Self {
+            disk,
+            seed: 1,
+            cx,
+            bucket,
+            shape,
+            now,
+            versions: BTreeMap::new(),
+            prepares: Vec::new(),
+            fill: 0,
+            mover: Mover::of_everything(),
+        }
+    }
+
+    fn place(&self, key: u16) -> Place {
+        self.bucket.locate(Key::plain(format!("key-{key}").as_bytes()))
+    }
+
+    /// What the model says a client sees.
+    fn current(&self, key: u16) -> Option<(Vec<u8>, u32)> {
+        let version = self.versions.get(&key)?.last()?;
+        let is_alive = version.expiry == 0 || version.expiry > self.now.unix_s;
+        version.value.clone().filter(|_| is_alive).map(|value| (value, version.expiry))
+    }
+
+    fn is_pending(&self, key: u16) -> bool {
+        self.prepares.iter().any(|prepared| prepared.key == key && prepared.end.is_none())
+    }
+
+    fn push(&mut self, key: u16, seqno: u64, value: Option<Vec<u8>>, expiry: u32) {
+        let versions = self.versions.entry(key).or_default();
+        assert!(versions.last().is_none_or(|last| last.at < (seqno, false)));
+        versions.push(Version { at: (seqno, false), value, expiry });
+    }
+
+    fn value(&mut self, len: u32) -> Vec<u8> {
+        self.fill = self.fill.wrapping_add(1);
+        if len < 8 { b"41".to_vec() } else { vec![self.fill; len as usize] }
+    }
+
+    fn expiry(&self, ttl: u8) -> u32 {
+        if ttl < 60 { 0 } else { self.now.unix_s + u32::from(ttl) - 59 }
+    }
+
+    /// What is in the bucket, its value fetched if it is not in memory.
+    fn get(&mut self, key: u16) -> Option<(Vec<u8>, u32)> {
+        let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
+        let key = Key::plain(text.as_bytes());
+        loop {
+            let seen = bucket.read(&mut self.cx, key, at, |document| {
+                document.map(|document| (document.value().to_vec(), document.expiry()))
+            });
+            match self.cx.obstacle.take() {
+                None => return seen,
+                Some(KvError::NotResident) => self.fetch(key, at),
+                Some(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    fn fetch(&mut self, key: Key<'_>, at: Place) {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let done = Box::new(move |result| sender.send(result).unwrap());
+        if self.bucket.fetch(&mut self.cx, key, at, done).is_none() {
+            return;
+        }
+        let now = self.now;
+        for index in 0..kv::persistence::FETCHERS {
+            Fetcher::new(index).turn(&mut self.cx, &mut || now);
+        }
+        assert_eq!(receiver.recv().unwrap(), Ok(()));
+    }
+
+    fn run(&mut self, step: &Step) {
+        self.now.unix_ns += 1;
+        self.now.mono_us += 10_000_000;
+        self.cx.now = self.now;
+        self.cx.obstacle = None;
+        match *step {
+            Step::Store { kind, key, len, ttl } => self.store(kind, key, len, ttl),
+            Step::Remove { key } => {
+                let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
+                let result = bucket.remove(&mut self.cx, Key::plain(text.as_bytes()), at, 0);
+                match result {
+                    Ok(mutated) => {
+                        assert!(!self.is_pending(key) && self.current(key).is_some());
+                        self.push(key, mutated.seqno, None, 0);
+                    }
+                    Err(KvError::NotFound) => assert_eq!(self.current(key), None),
+                    Err(KvError::SyncWriteInProgress) => assert!(self.is_pending(key)),
+                    Err(error) => assert_eq!(error, KvError::NoSpace),
+                }
+            }
+            Step::Touch { key, ttl } => {
+                self.get(key);
+                let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
+                let expiry = self.expiry(ttl);
+                let result = bucket.with_entry(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
+                    entry.touch(Expiry::At(expiry))
+                });
+                match result {
+                    Ok(mutated) => {
+                        let (value, _) = self.current(key).unwrap();
+                        self.push(key, mutated.seqno, Some(value), expiry);
+                    }
+                    Err(KvError::NotFound) => assert_eq!(self.current(key), None),
+                    Err(KvError::SyncWriteInProgress) => assert!(self.is_pending(key)),
+                    Err(error) => assert_eq!(error, KvError::NoSpace),
+                }
+            }
+            Step::Count { key } => {
+                self.get(key);
+                let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
+                let how = Arithmetic {
+                    delta: 3,
+                    decrement: false,
+                    initial: Some(7),
+                    expiry: Expiry::At(0),
+                    cas: 0,
+                    new_cas: 0,
+                };
+                let result = bucket.arithmetic(&mut self.cx, Key::plain(text.as_bytes()), at, how);
+                if let Ok((number, mutated)) = result {
+                    let expiry = self.current(key).map_or(0, |(_, expiry)| expiry);
+                    self.push(key, mutated.seqno, Some(number.to_string().into_bytes()), expiry);
+                }
+            }
+            Step::Prepare { key, len, deletes } => self.prepare(key, len, deletes),
+            Step::End { which, commits } => {
+                let open: Vec<usize> =
+                    (0..self.prepares.len()).filter(|at| self.prepares[*at].end.is_none()).collect();
+                if !open.is_empty() {
+                    self.end(open[usize::from(which) % open.len()], commits);
+                }
+            }
+            Step::FlushAll => {
+                let bucket = Arc::clone(&self.bucket);
+                bucket.flush(&mut self.cx, 0);
+                for key in 0..KEYS {
+                    let seqno = bucket.vb_info(self.place(key).vb).unwrap().high_seqno;
+                    let versions = self.versions.entry(key).or_default();
+                    if versions.last().is_some_and(|last| last.at < (seqno, true)) {
+                        versions.push(Version { at: (seqno, true), value: None, expiry: 0 });
+                    }
+                }
+            }
+            Step::Sleep { seconds } => {
+                self.now.unix_s += u32::from(seconds);
+                self.now.unix_ns += u64::from(seconds) * 1_000_000_000;
+            }
+            Step::Page => {
+                kv::pager::turn(&mut self.cx);
+            }
+            Step::Squeeze => {
+                let bucket = Arc::clone(&self.bucket);
+                bucket.set_budget(1);
+                kv::pager::turn(&mut self.cx);
+                bucket.set_budget(1 << 30);
+            }
+            Step::Flush => turn(&mut self.cx, self.now),
+            Step::Compact => (0..30).for_each(|_| turn(&mut self.cx, self.now)),
+            Step::Fail { after, fault } => {
+                let at = self.disk.operations() + u64::from(after);
+                let fault = [Fault::Io, Fault::NoSpace, Fault::Short(7), Fault::Torn(9)][usize::from(fault)];
+                self.disk.inject(at, fault);
+            }
+            Step::Cut { after, survival } => self.cut(after, survival),
+            Step::Stop => self.stop(),
+            Step::Move { slices, slabs } => self.move_items(slices, slabs),
+        }
+        self.cx.end_batch();
+    }
+
+    /// Some slices of a walk that moves everything, between two of which the flusher, the sweeper and the replay do as they like.
+    fn move_items(&mut self, slices: u8, slabs: u8) {
+        let bucket = Arc::clone(&self.bucket);
+        for _ in 0..slices {
+            if !self.mover.slice(&bucket, &mut self.cx) {
+                self.mover = Mover::of_everything();
+            }
+        }
+        empty_slabs(&bucket, &mut self.cx, usize::from(slabs));
+        self.cx.end_batch();
+        bucket.audit(&mut self.cx).unwrap();
+    }
+
+    fn store(&mut self, kind: u8, key: u16, len: u32, ttl: u8) {
+        let kind =
+            [StoreKind::Set, StoreKind::Add, StoreKind::Replace, StoreKind::Append, StoreKind::Prepend]
+                [usize::from(kind)];
+        if matches!(kind, StoreKind::Append | StoreKind::Prepend) {
+            self.get(key);
+        }
+        let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
+        let (value, expiry) = (self.value(len), self.expiry(ttl));
+        let large = (value.len() > kv::session::LARGE_VALUE).then(|| {
+            let mut item =
+                bucket.prepare_large(&mut self.cx, Key::plain(text.as_bytes()), value.len()).unwrap();
+            item.window(0, value.len()).copy_from_slice(&value);
+            Value::Large(Box::new(item))
+        });
+        let stored = large.unwrap_or(Value::Bytes(&value));
+        let store = Store { flags: 0, expiry: Expiry::At(expiry), datatype: 0, value: stored, new_cas: 0 };
+        let mutation = Mutation { kind, cas: 0, store };
+        let result = bucket.mutate(&mut self.cx, Key::plain(text.as_bytes()), at, mutation);
+        let old = self.current(key);
+        let expected = match (kind, old) {
+            (StoreKind::Set, _) | (StoreKind::Add, None) | (StoreKind::Replace, Some(_)) => {
+                Ok((value, expiry))
+            }
+            (StoreKind::Append, Some((old, expiry))) => Ok(([old, value].concat(), expiry)),
+            (StoreKind::Prepend, Some((old, expiry))) => Ok(([value, old].concat(), expiry)),
+            (StoreKind::Add, Some(_)) => Err(KvError::Exists),
+            (StoreKind::Replace, None) => Err(KvError::NotFound),
+            (StoreKind::Append | StoreKind::Prepend, None) => Err(KvError::NotStored),
+        };
+        match (result, expected) {
+            (Ok(mutated), Ok((value, expiry))) => self.push(key, mutated.seqno, Some(value), expiry),
+            (Err(KvError::SyncWriteInProgress), _) => assert!(self.is_pending(key)),
+            (Err(KvError::NoSpace), _) => {}
+            (result, expected) => assert_eq!(result.map(drop), expected.map(drop), "{kind:?} {text}"),
+        }
+    }
+
+    fn prepare(&mut self, key: u16, len: u16, deletes: bool) {
+        let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
+        let value = self.value(u32::from(len));
+        let result = bucket.with_entry(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
+            entry.prepare_at(1 + u8::from(deletes));
+            if deletes {
+                return entry.remove();
+            }
+            let value = Value::Bytes(&value);
+            entry.store(Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 })
+        });
+        match result {
+            Ok(mutated) => {
+                let value = (!deletes).then_some(value);
+                self.prepares.push(Prepared { key, seqno: mutated.seqno, value, end: None });
+            }
+            Err(KvError::NotFound) => assert!(deletes && self.current(key).is_none()),
+            Err(KvError::SyncWriteInProgress) => assert!(self.is_pending(key)),
+            Err(error) => assert_eq!(error, KvError::NoSpace),
+        }
+    }
+
+    fn end(&mut self, at: usize, commits: bool) {
+        let (key, seqno) = (self.prepares[at].key, self.prepares[at].seqno);
+        let (vb, bucket) = (self.place(key).vb, Arc::clone(&self.bucket));
+        let ended = if commits {
+            bucket.commit(&mut self.cx, vb, seqno).unwrap()
+        } else {
+            bucket.abort(&mut self.cx, vb, seqno).unwrap()
+        };
+        self.prepares[at].end = Some((ended.seqno, commits));
+        if commits {
+            let value = self.prepares[at].value.clone();
+            self.push(key, ended.seqno, value, 0);
+        }
+    }
+
+    fn persisted(&self, vb: VbId) -> u64 {
+        self.bucket.vb_info(vb).unwrap().persisted_seqno
+    }
+
+    /// The power goes at one of the next operations of the disk, at the latest after a flush.
+    fn cut(&mut self, after: u8, survival: u8) {
+        self.disk.inject(self.disk.operations() + u64::from(after), Fault::PowerOff);
+        (0..8).for_each(|_| turn(&mut self.cx, self.now));
+        let survival = [
+            Survival::Synced,
+            Survival::Everything,
+            Survival::Cached,
+            Survival::Some(1),
+            Survival::Some(usize::from(after)),
+        ][usize::from(survival)];
+        self.restart(survival, false);
+    }
+
+    fn restart(&mut self, survival: Survival, stopping: bool) {
+        let persisted: Vec<u64> = (0..self.shape.vbuckets).map(|vb| self.persisted(VbId(vb))).collect();
+        let high: Vec<u64> =
+            (0..self.shape.vbuckets).map(|vb| self.bucket.vb_info(VbId(vb)).unwrap().high_seqno).collect();
+        let uuids: Vec<u64> =
+            (0..self.shape.vbuckets).map(|vb| self.bucket.vb_info(VbId(vb)).unwrap().uuid).collect();
+        self.disk.crash(survival);
+        self.reopen();
+        for vb in 0..self.shape.vbuckets {
+            let info = self.bucket.vb_info(VbId(vb)).unwrap();
+            let at = usize::from(vb);
+            let prepares = self.prepares.len() as u64;
+            assert!(info.high_seqno >= persisted[at] && info.high_seqno <= high[at] + prepares);
+            // After a stop that failed with its last operation, the end may be a clean one all the same.
+            let is_clean = stopping && persisted[at] == high[at];
+            assert!(is_clean || info.uuid != uuids[at], "what follows may differ from what was");
+        }
+        self.check(|vb| persisted[usize::from(vb.0)]);
+    }
+
+    /// A clean stop: everything is there, and the histories go on.
+    fn stop(&mut self) {
+        let bucket = Arc::clone(&self.bucket);
+        let uuid = bucket.vb_info(VbId(0)).unwrap().uuid;
+        let mut flusher = Flusher::new(0, 4096);
+        if bucket.close_journal(&mut self.cx, &mut flusher).is_err() {
+            // A fault that was to come has struck: as after a power cut.
+            return self.restart(Survival::Everything, true);
+        }
+        self.disk.crash(Survival::Synced);
+        self.reopen();
+        self.check(|_| u64::MAX);
+        assert_eq!(self.bucket.vb_info(VbId(0)).unwrap().uuid, uuid);
+    }
+
+    fn reopen(&mut self) {
+        self.seed += 1;
+        (self.cx, self.bucket) = open(&self.disk, self.seed, self.shape, self.now);
+        self.look_before_it_is_read();
+        turn(&mut self.cx, self.now);
+        let troubles = self.bucket.persistence().unwrap().take_troubles();
+        assert!(troubles.is_empty(), "{troubles:?}");
+        assert!(!self.bucket.persistence().unwrap().warm_up().is_running());
+    }
+
+    /// Nothing is a miss while the journal has not been read.
+    fn look_before_it_is_read(&mut self) {
+        let bucket = Arc::clone(&self.bucket);
+        for key in 0..KEYS {
+            let (text, at) = (format!("key-{key}"), self.place(key));
+            let seen =
+                bucket.read(&mut self.cx, Key::plain(text.as_bytes()), at, |document| document.is_some());
+            let obstacle = self.cx.obstacle.take();
+            if obstacle == Some(KvError::Damaged) {
+                panic!("{:?}", bucket.persistence().unwrap().take_troubles());
+            }
+            assert!(!seen && (obstacle.is_none() || obstacle == Some(KvError::WarmingUp)));
+            let removed = bucket.remove(&mut self.cx, Key::plain(text.as_bytes()), at, 0);
+            let expected = if obstacle.is_some() { KvError::WarmingUp } else { KvError::NotFound };
+            assert_eq!(removed.unwrap_err(), expected);
+            self.cx.obstacle = None;
+        }
+    }
+
+    /// Compares what is there with what may be there, and makes it the model's only version.
+    fn check(&mut self, persisted: impl Fn(VbId) -> u64) {
+        // A prepare that is found is committed: it was alone in its chain.
+        let mut committed: BTreeMap<u16, Vec<Recovered>> = BTreeMap::new();
+        for prepared in std::mem::take(&mut self.prepares) {
+            let safe = persisted(self.place(prepared.key).vb);
+            let must = prepared.end.is_none() && prepared.seqno <= safe;
+            let may = prepared.end.is_none_or(|(end, _)| end > safe);
+            if may {
+                committed.entry(prepared.key).or_default().push((prepared.value, must));
+            }
+        }
+        for vb in 0..self.shape.vbuckets {
+            assert!(self.bucket.prepared(&mut self.cx, VbId(vb)).is_empty());
+        }
+        for key in 0..KEYS {
+            let vb = self.place(key).vb;
+            let (safe, found) = (persisted(vb), self.get(key));
+            let versions = self.versions.remove(&key).unwrap_or_default();
+            // A flush_all is announced by the next seqno that is.
+            let announced = |version: &&Version| version.at.0 + u64::from(version.at.1) <= safe;
+            let newest = versions.iter().rev().find(announced).map_or((0, false), |version| version.at);
+            let visible = |version: &Version| {
+                let is_alive = version.expiry == 0 || version.expiry > self.now.unix_s;
+                version.value.clone().filter(|_| is_alive).map(|value| (value, version.expiry))
+            };
+            let mut allowed = versions.iter().filter(|version| version.at >= newest);
+            let value = found.as_ref().map(|(value, _)| value.clone());
+            let committed = committed.remove(&key).unwrap_or_default();
+            let must = committed.iter().find(|(_, must)| *must);
+            let fits = match must {
+                Some((prepared, _)) => *prepared == value,
+                None => {
+                    allowed.any(|version| visible(version) == found)
+                        || newest.0 == 0 && found.is_none()
+                        || committed.iter().any(|(prepared, _)| *prepared == value)
+                }
+            };
+            assert!(
+                fits,
+                "key-{key} of {vb:?}, persisted {safe}: found {:?}, versions {:?}",
+                found.map(|(value, _)| (value.len(), value.first().copied())),
+                versions
+                    .iter()
+                    .map(|v| (v.at, v.expiry, v.value.as_ref().map(|v| (v.len(), v.first().copied()))))
+                    .collect::<Vec<_>>()
+            );
+            if let Some((value, expiry)) = found {
+                self.versions.insert(key, vec![Version { at: (0, false), value: Some(value), expiry }]);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #[test]
+    fn what_was_announced_survives(
+        vbuckets in prop_oneof![Just(1u16), Just(4)],
+        shards in 1u16..3,
+        item_heap in prop_oneof![Just(HeapChoice::Block), Just(HeapChoice::Slab)],
+        steps in proptest::collection::vec(step(), 1..700),
+    ) {
+        let mut world = World::new(Shape { vbuckets, shards: shards.min(vbuckets), item_heap });
+        for step in &steps {
+            world.run(step);
+        }
+        world.restart(Survival::Synced, false);
+        world.stop();
+        for key in 0..KEYS {
+            let (expected, seen) = (world.current(key), world.get(key));
+            prop_assert_eq!(seen, expected);
+        }
+    }
+}

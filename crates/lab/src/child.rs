@@ -1,0 +1,134 @@
+//! A server under test as a child process: found, started in a directory of its own with a log there, waited for, asked to
+//! end. Killed when dropped, and its directory removed.
+
+use crate::os::{self, Placement};
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_LOOK: Duration = Duration::from_millis(5);
+/// Where servers are that the search path of a plain user does not name.
+const FURTHER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+
+/// A directory for one server, in `parent` or where temporary files are.
+pub fn make_directory(parent: Option<&Path>) -> Result<PathBuf> {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+    let directory = parent.join(format!("dormouse-lab-{}-{number}", std::process::id()));
+    fs::create_dir_all(&directory).context("creating a directory for the server")?;
+    Ok(directory)
+}
+
+/// Finds a program.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths)
+        .chain(FURTHER_FOLDERS.map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|path| path.is_file())
+}
+
+/// What a program says of itself when it is asked with `flag`, its first line.
+pub fn version_of(command: &mut Command, flag: &str) -> String {
+    let output = command.arg(flag).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().unwrap_or("unknown").trim().to_owned()
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Server {
+    /// Starts it. The directory is its own from now on, also if that fails.
+    pub fn start(command: Command, directory: PathBuf, placement: Placement) -> Result<Self> {
+        match spawn(command, &directory, placement) {
+            Ok(child) => Ok(Self { child, directory }),
+            Err(error) => {
+                let _the_first_error_counts = fs::remove_dir_all(&directory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts another one in its place, which has ended.
+    pub fn start_again(&mut self, command: Command, placement: Placement) -> Result<()> {
+        self.child = spawn(command, &self.directory, placement)?;
+        Ok(())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it keeps its files.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Fails when it has ended.
+    pub fn ensure_alive(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+            bail!("the server ended with {status}: {}", log.trim());
+        }
+        Ok(())
+    }
+
+    /// Waits until `serves` says so, looking every `look`.
+    pub fn wait_until(
+        &mut self,
+        timeout: Duration,
+        look: Duration,
+        mut serves: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        while !serves()? {
+            self.ensure_alive()?;
+            if Instant::now() > deadline {
+                bail!("it does not serve after {} s", timeout.as_secs());
+            }
+            thread::sleep(look);
+        }
+        Ok(())
+    }
+
+    /// Asks it to end and waits for that.
+    pub fn end(&mut self) -> Result<()> {
+        self.ensure_alive()?;
+        os::signal(self.pid(), libc::SIGTERM)?;
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                bail!("it does not end on SIGTERM after {} s", STOP_TIMEOUT.as_secs());
+            }
+            thread::sleep(STOP_LOOK);
+        }
+        Ok(())
+    }
+}
+
+fn spawn(mut command: Command, directory: &Path, placement: Placement) -> Result<Child> {
+    os::place(&mut command, placement);
+    let log = File::options().create(true).append(true).open(directory.join("log"))?;
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    Ok(command.spawn()?)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _it_may_have_ended = self.child.kill();
+        let _it_may_have_ended = self.child.wait();
+        let _nothing_is_lost_by_leaving_it = fs::remove_dir_all(&self.directory);
+    }
+}

@@ -1,0 +1,195 @@
+//! Options that jemalloc reads before `main` does anything: how they are changed, by starting the program once more.
+//!
+//! ```text
+//!   Environment::take ── is an option of the configuration not in force?
+//!       no  ── go on
+//!       yes ── exec this program with the options in jemalloc's variable ── Environment::take, again ── go on
+//! ```
+//! The process keeps its id. What jemalloc reads later wins: the options of the linked program first, then its environment. So an
+//! operator who sets the variable himself is obeyed, before the configuration: his options are put behind ours.
+//!
+//! Our own variable says that this process has been started again, and what the operator's options were. It carries
+//! the process's id: one that was inherited says nothing.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use super::chosen;
+use super::settings::Setting;
+
+/// Says `PID` or `PID:OPTIONS`, where OPTIONS are what the operator had set.
+pub const AGAIN: &str = "DORMOUSE_ALLOCATOR_STARTED_AGAIN";
+
+/// How long a new thread is given to name itself.
+const NAMING_MS: usize = 1000;
+
+/// What the environment says about the allocator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// The operator's own options, in jemalloc's words.
+    pub own: Option<String>,
+    /// Whether this process has been started again for its options.
+    pub again: bool,
+}
+
+/// A setting with a value.
+pub type Wish = (Setting, String);
+
+impl Environment {
+    /// Reads the environment, and makes it again what it was before this process was started a second time. To be called
+    /// before any thread is started; nothing is taken out if it is too late for that.
+    pub fn take() -> Self {
+        let variable = variable();
+        let read = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let Some(note) = read(AGAIN) else {
+            return Self { own: variable.and_then(read), again: false };
+        };
+        let read = Self::understand(&note, std::process::id(), variable.and_then(read));
+        if is_alone() {
+            restore(AGAIN, None);
+            if let Some(variable) = variable.filter(|_| read.again) {
+                restore(variable, read.own.as_deref());
+            }
+        }
+        read
+    }
+
+    /// `note` is of this process, or of one that is an ancestor; `set` is what jemalloc has read.
+    fn understand(note: &str, process: u32, set: Option<String>) -> Self {
+        let (id, own) = note.split_once(':').map_or((note, None), |(id, own)| (id, Some(own.to_owned())));
+        if id.parse() == Ok(process) { Self { own, again: true } } else { Self { own: set, again: false } }
+    }
+
+    /// Whether the operator's own options say something about a setting.
+    pub fn decides(&self, setting: Setting) -> bool {
+        let Some(option) = setting.option() else { return false };
+        let own = self.own.as_deref().unwrap_or_default();
+        own.split(',').any(|pair| pair.split(':').next() == Some(option))
+    }
+
+    /// Of the wishes for boot options those that are not in force and that the operator has not decided.
+    pub fn unfulfilled(&self, wishes: &[Wish]) -> Vec<Wish> {
+        let differs = |(setting, value): &&Wish| {
+            setting.is_of_boot() && !self.decides(*setting) && setting.at_boot().as_ref() != Some(value)
+        };
+        wishes.iter().filter(differs).cloned().collect()
+    }
+
+    /// The variables for a second start, in which the wishes for boot options are fulfilled.
+    pub fn of_second_start(&self, wishes: &[Wish]) -> Vec<(&'static str, String)> {
+        let Some(variable) = variable() else { return Vec::new() };
+        let id = std::process::id();
+        let note = self.own.as_ref().map_or_else(|| id.to_string(), |own| format!("{id}:{own}"));
+        vec![(variable, options(wishes, self.own.as_deref())), (AGAIN, note)]
+    }
+}
+
+/// The environment variable that the allocator in use reads its options from, if it is a jemalloc.
+pub fn variable() -> Option<&'static str> {
+    chosen::controls().map(|controls| controls.variable)
+}
+
+/// Wishes for boot options in jemalloc's words, and behind them the operator's, which win.
+fn options(wishes: &[Wish], own: Option<&str>) -> String {
+    let wishes = wishes.iter().filter(|(setting, _)| setting.is_of_boot());
+    let pairs = wishes.filter_map(|(setting, value)| Some(format!("{}:{value}", setting.option()?)));
+    pairs.chain(own.filter(|own| !own.is_empty()).map(str::to_owned)).collect::<Vec<_>>().join(",")
+}
+
+/// Whether no thread but this one reads the environment: there is none, but for jemalloc's own. A thread of jemalloc's
+/// that has just been started bears our name until it has run for a moment: that moment is waited for.
+fn is_alone() -> bool {
+    (0..NAMING_MS).any(|_| {
+        let alone = other_threads() == Some(0);
+        if !alone {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        alone
+    })
+}
+
+/// The threads beside this one that are not jemalloc's, by their names.
+fn other_threads() -> Option<usize> {
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.ok()?.path().join("comm")).ok()
+    };
+    threads.map(name).filter(|name| name.as_deref() != Some("jemalloc_bg_thd\n")).count().checked_sub(1)
+}
+
+fn restore(name: impl AsRef<OsStr>, value: Option<&str>) {
+    // SAFETY: there is no other thread that could read the environment meanwhile, see `is_alone`.
+    unsafe {
+        match value {
+            Some(value) => std::env::set_var(name, value),
+            None => std::env::remove_var(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(own: &str) -> Environment {
+        Environment { own: Some(own.to_owned()), again: false }
+    }
+
+    #[test]
+    fn options_are_jemallocs_words_and_the_operators_come_last() {
+        let wishes = [
+            (Setting::Narenas, "4"),
+            (Setting::Profile, "true"),
+            (Setting::Thp, "never"),
+            (Setting::DirtyDecayMs, "1"),
+        ]
+        .map(|(setting, value)| (setting, value.to_owned()));
+        assert_eq!(options(&wishes, None), "narenas:4,prof:true");
+        assert_eq!(options(&wishes, Some("narenas:8")), "narenas:4,prof:true,narenas:8");
+        assert_eq!(options(&[], Some("")), "");
+    }
+
+    #[test]
+    fn the_operator_decides_what_he_names() {
+        let environment = with("narenas:8,prof_leak:true,metadata_thp:auto");
+        assert!(environment.decides(Setting::Narenas) && environment.decides(Setting::MetadataThp));
+        assert!(!environment.decides(Setting::Profile) && !environment.decides(Setting::CacheOblivious));
+        assert!(!Environment::default().decides(Setting::Narenas));
+        assert!(!with("thp:never").decides(Setting::Thp), "jemalloc's thp is not that of item memory");
+    }
+
+    #[test]
+    fn a_note_counts_for_the_process_it_names() {
+        let again = |own: Option<&str>| Environment { own: own.map(str::to_owned), again: true };
+        let set = || Some("narenas:4,prof:true".to_owned());
+        assert_eq!(Environment::understand("17", 17, set()), again(None));
+        assert_eq!(Environment::understand("17:prof:true", 17, set()), again(Some("prof:true")));
+        for inherited in ["16", "16:a:b", "", "x"] {
+            assert_eq!(Environment::understand(inherited, 17, set()), with("narenas:4,prof:true"));
+        }
+    }
+
+    #[cfg(feature = "alloc-jemalloc")]
+    #[test]
+    fn a_wish_is_unfulfilled_while_another_value_is_in_force() {
+        let wish = |setting: Setting, value: &str| (setting, value.to_owned());
+        let wishes = [
+            wish(Setting::Narenas, "2"),
+            wish(Setting::CacheOblivious, "true"),
+            wish(Setting::MetadataThp, "always"),
+            wish(Setting::DirtyDecayMs, "1"),
+        ];
+        assert_eq!(Environment::default().unfulfilled(&wishes), [wishes[1].clone(), wishes[2].clone()]);
+        assert_eq!(with("cache_oblivious:false").unfulfilled(&wishes), [wishes[2].clone()]);
+        assert!(with("cache_oblivious:false,metadata_thp:auto").unfulfilled(&wishes).is_empty());
+        let variables = with("x:y").of_second_start(&wishes);
+        let id = std::process::id();
+        assert_eq!(
+            variables,
+            [
+                ("_RJEM_MALLOC_CONF", "narenas:2,cache_oblivious:true,metadata_thp:always,x:y".to_owned()),
+                (AGAIN, format!("{id}:x:y"))
+            ]
+        );
+    }
+}

@@ -1,0 +1,33 @@
+//! jemalloc's size classes, computed: four per doubling, steps of 16 bytes below 128, whole pages above 32 KiB.
+
+const QUANTUM: usize = 16;
+const CLASSES_PER_DOUBLING_LOG2: u32 = 2;
+const PAGE: usize = 4096;
+const PAGES_FROM: usize = 32 << 10;
+
+/// The size the allocator hands out for a request of `size` bytes.
+#[inline]
+pub const fn size_class(size: usize) -> usize {
+    if size <= 8 {
+        return 8;
+    }
+    if size > PAGES_FROM {
+        return size.next_multiple_of(PAGE);
+    }
+    let top_bit = usize::BITS - 1 - (size - 1).leading_zeros();
+    let step = if top_bit < 6 { QUANTUM } else { 1 << (top_bit - CLASSES_PER_DOUBLING_LOG2) };
+    (size + step - 1) & !(step - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn agrees_with_the_allocator() {
+        let sizes = (1..70_000usize).chain((70_000..40_000_000).step_by(9973));
+        for size in sizes {
+            // SAFETY: it only computes; the size is not zero.
+            let usable = unsafe { tikv_jemalloc_sys::nallocx(size, 0) };
+            assert_eq!(super::size_class(size), usable, "for {size} bytes");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What allocators other than jemalloc do not tell: they count the process's memory, not an arena's.
+
+use std::ptr::NonNull;
+
+use super::chosen::Arena;
+use super::{ArenaFigures, ClassFigures, Occupancy};
+
+impl Arena {
+    /// Nothing.
+    pub(crate) fn figures(&self) -> Option<ArenaFigures> {
+        None
+    }
+
+    /// Nothing: a malloc has no such classes, and mimalloc does not say how full the page of a block is. So blocks are not moved.
+    pub(crate) fn classes(&self) -> Option<Vec<ClassFigures>> {
+        None
+    }
+
+    /// Nothing is known: every block seems to have its pages to itself.
+    pub(crate) fn occupancy(&self, _blocks: &[NonNull<u8>], found: &mut [Occupancy]) {
+        found.fill(Occupancy::default());
+    }
+
+    /// As [`Arena::occupancy`].
+    pub(crate) fn is_in_current_slab(&self, _block: NonNull<u8>) -> bool {
+        false
+    }
+}
+
+/// There are no figures to bring up to date.
+pub(crate) fn refresh() {}

@@ -1,0 +1,134 @@
+//! Sizes: of slots, and of the slabs they are cut from.
+//!
+//! ```text
+//!   slots   multiples of 8 up to 512 bytes; above, 16 classes per doubling, up to 32 KiB
+//!   slabs   a class of few bytes: 16 KiB, or what one slot needs; later 64 KiB, or the next larger size that leaves at most
+//!           a 512th of itself over, or the size that leaves the least (at most a 32nd, for slots above 1 KiB)
+//! ```
+
+use crate::backend;
+
+/// Slots are aligned to, and the smallest are multiples of, so many bytes: locations count in these units.
+pub(crate) const GRAIN: usize = 8;
+const PER_DOUBLING_LOG2: u32 = 4;
+/// Up to here every multiple of the grain is a class.
+const EVEN_MAX: usize = 512;
+/// The largest slot; what is larger is a block.
+pub(crate) const SLOT_MAX: usize = 32 << 10;
+
+const EVEN_CLASSES: usize = EVEN_MAX / GRAIN;
+const DOUBLINGS: usize = (SLOT_MAX / EVEN_MAX).trailing_zeros() as usize;
+/// How many classes there are.
+pub(super) const CLASSES: usize = EVEN_CLASSES + (DOUBLINGS << PER_DOUBLING_LOG2);
+
+/// Slabs are whole pages, and begin with one.
+pub(crate) const PAGE: usize = 4096;
+const SLAB_FIRST: usize = 16 << 10;
+const SLAB_USUAL: usize = 64 << 10;
+const SLAB_MAX: usize = 512 << 10;
+/// A new slab takes at most this part of what its class has.
+const GROWTH: usize = 8;
+/// So much of a slab may be left over behind its last slot.
+const TAIL_FRACTION: usize = 512;
+/// The sizes of slabs: the allocator has them all, so nothing is lost by asking for one.
+const SLABS: [usize; 21] = {
+    let mut sizes = [0; 21];
+    let (mut at, mut size) = (0, SLAB_FIRST);
+    while at < sizes.len() {
+        sizes[at] = size;
+        size += (1 << (usize::BITS - 1 - size.leading_zeros())) / 4;
+        at += 1;
+    }
+    assert!(sizes[0] == SLAB_FIRST && sizes[8] == SLAB_USUAL && sizes[20] == SLAB_MAX);
+    sizes
+};
+
+/// The class of a size from 1 to [`SLOT_MAX`].
+#[inline]
+pub(super) const fn class_of(size: usize) -> usize {
+    debug_assert!(size > 0 && size <= SLOT_MAX);
+    if size <= EVEN_MAX {
+        return (size - 1) / GRAIN;
+    }
+    let top_bit = usize::BITS - 1 - (size - 1).leading_zeros();
+    let doubling = (top_bit - EVEN_MAX.trailing_zeros()) as usize;
+    let within = ((size - 1) >> (top_bit - PER_DOUBLING_LOG2)) - (1 << PER_DOUBLING_LOG2);
+    EVEN_CLASSES + (doubling << PER_DOUBLING_LOG2) + within
+}
+
+/// Bytes of a slot for `size` bytes, from 1 to [`SLOT_MAX`].
+#[inline]
+pub(crate) const fn slot_bytes(size: usize) -> usize {
+    let step = if size <= EVEN_MAX {
+        GRAIN
+    } else {
+        1 << (usize::BITS - 1 - (size - 1).leading_zeros() - PER_DOUBLING_LOG2)
+    };
+    (size + step - 1) & !(step - 1)
+}
+
+/// Bytes of the slots of a class.
+pub(super) const fn bytes_of(class: usize) -> usize {
+    if class < EVEN_CLASSES {
+        return (class + 1) * GRAIN;
+    }
+    let class = class - EVEN_CLASSES;
+    let (doubling, within) = (class >> PER_DOUBLING_LOG2, class & ((1 << PER_DOUBLING_LOG2) - 1));
+    (EVEN_MAX << doubling) + (within + 1) * ((EVEN_MAX << doubling) >> PER_DOUBLING_LOG2)
+}
+
+/// Size of the next slab for slots of `slot` bytes, of which there are slabs of `class_bytes` in all.
+pub(super) fn next_slab(slot: usize, class_bytes: usize) -> usize {
+    let limit = (class_bytes / GROWTH).clamp(SLAB_FIRST, SLAB_MAX);
+    let least = if limit < SLAB_USUAL { SLAB_FIRST } else { SLAB_USUAL };
+    let left_over = |size: usize| usable(size) % slot;
+    let fitting = || SLABS.into_iter().filter(|size| usable(*size) >= slot);
+    let allowed = || fitting().filter(|size| *size <= limit);
+    allowed()
+        .find(|size| *size >= least && left_over(*size) * TAIL_FRACTION <= *size)
+        .or_else(|| allowed().min_by_key(|size| (left_over(*size) << 20) / size))
+        .or_else(|| fitting().next())
+        .unwrap_or(SLAB_MAX)
+}
+
+/// Bytes of a slab of this size that slots may lie in.
+pub(crate) const fn usable(slab: usize) -> usize {
+    slab - backend::PAGES_HEADER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_sizes_in_order() {
+        let mut last = 0;
+        for class in 0..CLASSES {
+            let bytes = bytes_of(class);
+            assert!(bytes > last && bytes.is_multiple_of(GRAIN), "class {class}");
+            assert_eq!((class_of(last + 1), class_of(bytes)), (class, class));
+            assert_eq!((slot_bytes(last + 1), slot_bytes(bytes)), (bytes, bytes));
+            assert!(bytes <= EVEN_MAX || (bytes - last) * 16 < bytes, "{last} to {bytes}");
+            last = bytes;
+        }
+        assert_eq!(last, SLOT_MAX);
+    }
+
+    #[test]
+    fn little_is_left_over_in_slabs() {
+        let mut left_over_in_all = 0.0;
+        for class in 0..CLASSES {
+            let slot = bytes_of(class);
+            let (first, later) = (next_slab(slot, 0), next_slab(slot, 16 << 20));
+            assert!(usable(first) >= slot && first <= (slot + backend::PAGES_HEADER).max(SLAB_FIRST) * 5 / 4);
+            assert!(later <= SLAB_MAX && (slot > 64 || later == SLAB_USUAL), "{later} for {slot}");
+            let left_over = usable(later) % slot;
+            left_over_in_all += left_over as f64 / later as f64;
+            // A header leaves no room for the last of the slots that would fill a slab.
+            let headed = usable(later) != later && left_over * 15 <= later;
+            let is_small = left_over * if slot > 1024 { 32 } else { 256 } <= later;
+            assert!(is_small || headed, "{left_over} of {later} for {slot}");
+        }
+        assert!(left_over_in_all * 250.0 <= CLASSES as f64, "{left_over_in_all} of {CLASSES} slabs");
+    }
+}

@@ -1,0 +1,147 @@
+//! How full a tenant's slabs are, and so which of its blocks are worth moving.
+//!
+//! ```text
+//!   class of 320 bytes, 64 slots a slab:   ########  ####....  ###.....  #.......  ........
+//!                                          full      has room, some fuller than the mean, some emptier
+//! ```
+//! A slab's pages go back when its last slot is free. Blocks are moved out of slabs that have more free than those with room
+//! have on average, and the allocator puts them into the others: so the thin ones empty, and what is left is full. Each
+//! pass takes a new mean. Classes in which too few slabs could be given back are left alone.
+
+use std::ptr::NonNull;
+
+use crate::backend::{ClassFigures, Occupancy};
+use crate::lines::{self, DenseEnd};
+use crate::tenant::Tenant;
+
+/// A class is worth a pass if this fraction of its slabs, and no fewer than one, could be given back.
+const WORTH_FRACTION: usize = 32;
+/// A slab is thin from this part of the mean of free slots on, so that slabs as empty as one another move as well.
+const THIN_EIGHTHS: usize = 7;
+
+/// How full the slabs of a tenant were at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// Size of a class, and from how many free slots on a slab of it is thin; smallest first.
+    thin_from: Vec<(usize, u32)>,
+    /// Bytes of the slabs that could be given back if every block lay well.
+    recoverable_bytes: u64,
+    /// Bytes of all slabs.
+    slab_bytes: u64,
+    /// Blocks of lines from this address on are worth moving.
+    lines_from: Option<usize>,
+    everything: bool,
+}
+
+impl Survey {
+    pub(crate) fn new(classes: &[ClassFigures], lines: DenseEnd) -> Self {
+        let mut survey = Self {
+            recoverable_bytes: lines.bytes_beyond,
+            slab_bytes: lines.slab_bytes,
+            lines_from: lines.address,
+            ..Self::default()
+        };
+        for class in classes {
+            let slots = class.slots as usize;
+            let slab_bytes = slots * class.size;
+            survey.slab_bytes += (class.slabs * slab_bytes) as u64;
+            let surplus = class.slabs.saturating_sub(class.taken.div_ceil(slots.max(1)));
+            if class.with_room == 0 || surplus < (class.slabs / WORTH_FRACTION).max(1) {
+                continue;
+            }
+            survey.recoverable_bytes += (surplus * slab_bytes) as u64;
+            let free = class.slabs * slots - class.taken;
+            let thin_from = (free * THIN_EIGHTHS).div_ceil(class.with_room * 8).max(1);
+            survey.thin_from.push((class.size, u32::try_from(thin_from).unwrap_or(u32::MAX)));
+        }
+        survey
+    }
+
+    /// One that has every block moved, wherever it lies: for tests.
+    pub fn everything_is_thin() -> Self {
+        Self { everything: true, ..Self::default() }
+    }
+
+    /// Whether all is moved.
+    pub fn moves_everything(&self) -> bool {
+        self.everything
+    }
+
+    /// Whether a block in such a slab is worth moving.
+    #[inline]
+    pub fn is_thin(&self, slab: Occupancy) -> bool {
+        if slab.free == 0 {
+            return self.everything;
+        }
+        let class = self.thin_from.binary_search_by_key(&slab.class, |(size, _)| *size);
+        self.everything || class.is_ok_and(|at| slab.free >= self.thin_from[at].1)
+    }
+
+    /// Whether a block of `size` bytes from [`Tenant::allocate_lines`] is worth moving.
+    pub fn moves_lines(&self, tenant: &Tenant, block: NonNull<u8>, size: usize) -> bool {
+        if lines::has(size) {
+            return self.everything || self.lines_from.is_some_and(|from| block.as_ptr().addr() >= from);
+        }
+        let mut slab = [Occupancy::default()];
+        tenant.occupancy(&[block], &mut slab);
+        self.is_thin(slab[0]) && self.may_leave(tenant, block)
+    }
+
+    /// Whether a block of a thin slab would come to lie in another one.
+    #[inline]
+    pub fn may_leave(&self, tenant: &Tenant, block: NonNull<u8>) -> bool {
+        self.everything || !tenant.is_in_current_slab(block)
+    }
+
+    /// Bytes of the slabs that could be given back if every block lay well.
+    pub fn recoverable_bytes(&self) -> u64 {
+        self.recoverable_bytes
+    }
+
+    /// Bytes of all slabs.
+    pub fn slab_bytes(&self) -> u64 {
+        self.slab_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(size: usize, slots: u32, slabs: usize, with_room: usize, taken: usize) -> ClassFigures {
+        ClassFigures { size, slots, slabs, with_room, taken }
+    }
+
+    #[test]
+    fn slabs_emptier_than_the_mean_are_thin() {
+        // Half of all is free; the slabs with room have 32 of 64 free on average.
+        let survey =
+            Survey::new(&[class(320, 64, 100, 100, 3200), class(1024, 4, 100, 2, 398)], DenseEnd::default());
+        assert!(survey.is_thin(Occupancy { free: 40, class: 320 }));
+        assert!(survey.is_thin(Occupancy { free: 28, class: 320 }), "as empty as the mean, or nearly");
+        assert!(!survey.is_thin(Occupancy { free: 27, class: 320 }));
+        assert!(!survey.is_thin(Occupancy { free: 0, class: 320 }), "full");
+        assert!(!survey.is_thin(Occupancy { free: 3, class: 1024 }), "nothing to gain in this class");
+        assert!(!survey.is_thin(Occupancy { free: 3, class: 999 }), "no such class");
+        assert_eq!(survey.recoverable_bytes(), 50 * 64 * 320);
+        assert_eq!(survey.slab_bytes(), 100 * 64 * 320 + 100 * 4 * 1024);
+    }
+
+    #[test]
+    fn lines_behind_the_dense_end_move() {
+        let tenant = Tenant::new(1, 1 << 30).unwrap();
+        let end = DenseEnd { address: Some(0x20000), bytes_beyond: 3 << 16, slab_bytes: 5 << 16 };
+        let survey = Survey::new(&[], end);
+        let block = |address| NonNull::new(std::ptr::without_provenance_mut(address)).unwrap();
+        assert!(!survey.moves_lines(&tenant, block(0x1ffc0), 320));
+        assert!(survey.moves_lines(&tenant, block(0x20000), 320));
+        assert_eq!((survey.recoverable_bytes(), survey.slab_bytes()), (3 << 16, 5 << 16));
+    }
+
+    #[test]
+    fn an_empty_tenant_has_nothing_to_gain() {
+        let survey = Survey::new(&[class(320, 64, 0, 0, 0)], DenseEnd::default());
+        assert_eq!(survey.recoverable_bytes(), 0);
+        assert!(!survey.is_thin(Occupancy { free: 1, class: 320 }));
+    }
+}

@@ -1,0 +1,164 @@
+//! Answers on their way to the peers: those of this wake-up, those that waited, those a peer has not taken yet.
+
+use std::io::{self, Write};
+use std::ops::Range;
+
+use kv::{Cookie, Outcome};
+
+use super::{SEND_BYTES, Worker};
+use crate::backlog::{Backlog, Sent};
+use crate::connection::Connection;
+
+/// Answers of one connection within the output.
+pub(super) struct Segment {
+    id: u32,
+    bytes: Range<usize>,
+}
+
+impl Worker {
+    /// Notes that the output since the last cut is this connection's. It is sent with that of the others: a peer that is
+    /// woken by its answer then finds more to do than one, and the processor is not switched back and forth.
+    pub(super) fn settle(&mut self, id: u32) {
+        if self.out.has_pinned() {
+            self.send_all();
+            let now_ms = self.cx.now.mono_ms();
+            if let Some(Some(connection)) = self.connections.get_mut(id as usize) {
+                let backlog = connection.backlog.get_or_insert_with(|| Backlog::begun(now_ms));
+                backlog.push_output(&mut self.out, self.cut);
+                self.send_backlog(id);
+            }
+            self.out.clear();
+            self.cut = 0;
+        } else if self.out.mark() > self.cut {
+            let end = self.out.mark();
+            match self.segments.last_mut() {
+                Some(last) if last.id == id && last.bytes.end == self.cut => last.bytes.end = end,
+                _ => self.segments.push(Segment { id, bytes: self.cut..end }),
+            }
+            self.cut = end;
+        }
+    }
+
+    /// Brings the letters of other threads and of this one to their sessions.
+    pub(super) fn deliver(&mut self) {
+        let mut letters = std::mem::take(&mut self.letters);
+        let mut from_others = std::mem::take(&mut self.rung);
+        while from_others || self.cx.has_letters() {
+            self.cx.take_letters(from_others, &mut letters);
+            from_others = false;
+            // Each connection's answers together: they leave in one write.
+            letters.sort_by_key(|(cookie, _)| cookie.connection);
+            for (cookie, outcome) in letters.drain(..) {
+                self.complete(cookie, outcome);
+            }
+        }
+        self.letters = letters;
+        self.retired = self.cx.end_batch();
+    }
+
+    fn complete(&mut self, cookie: Cookie, outcome: Outcome) {
+        let id = cookie.connection;
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        if !connection.session.complete(cookie.ticket, outcome, &mut self.cx, &mut self.out) {
+            return;
+        }
+        self.settle(id);
+        if self.out.len() >= SEND_BYTES {
+            self.send_all();
+        }
+        self.go_on(id);
+    }
+
+    /// Sends all settled answers, one write for each connection; what a peer does not take now becomes its backlog.
+    pub(super) fn send_all(&mut self) {
+        let mut segments = std::mem::take(&mut self.segments);
+        for Segment { id, bytes } in segments.drain(..) {
+            let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
+            let bytes = self.out.plain().get(bytes).unwrap_or_default();
+            if let Some(backlog) = &mut connection.backlog {
+                backlog.push_bytes(bytes);
+                self.send_backlog(id);
+                continue;
+            }
+            match write(&mut connection.socket, bytes) {
+                Ok(sent) if sent == bytes.len() => {}
+                Ok(sent) => {
+                    let mut backlog = Backlog::begun(self.cx.now.mono_ms());
+                    backlog.push_bytes(bytes.get(sent..).unwrap_or_default());
+                    connection.backlog = Some(backlog);
+                    connection.charge();
+                    self.blocked.push(id);
+                }
+                Err(_) => self.close(id),
+            }
+        }
+        self.segments = segments;
+        if self.cut == self.out.mark() && !self.out.has_pinned() {
+            self.out.clear();
+            self.cut = 0;
+        }
+    }
+
+    /// Sends what the peer takes of its backlog.
+    fn send_backlog(&mut self, id: u32) {
+        let now_ms = self.cx.now.mono_ms();
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        let Connection { backlog: Some(backlog), socket, .. } = &mut **connection else { return };
+        match backlog.send(socket, now_ms) {
+            Ok(Sent::All) => {
+                connection.backlog = None;
+                connection.charge();
+            }
+            Ok(sent) => {
+                connection.charge();
+                if !self.blocked.contains(&id) {
+                    self.blocked.push(id);
+                }
+                if sent == Sent::TurnOver {
+                    self.requeue(id);
+                }
+            }
+            Err(_) => self.close(id),
+        }
+    }
+
+    pub(super) fn backlog_of(&self, id: u32) -> Option<&Backlog> {
+        self.connections.get(id as usize)?.as_ref()?.backlog.as_deref()
+    }
+
+    /// Drops peers that have taken nothing of their output for too long.
+    pub(super) fn drop_stuck(&mut self, now_ms: u64) {
+        let limit_ms = self.limits.stuck_peer_ms;
+        let blocked = std::mem::take(&mut self.blocked);
+        for id in blocked {
+            match self.backlog_of(id).map(|backlog| now_ms.saturating_sub(backlog.progress_ms) >= limit_ms) {
+                Some(true) => {
+                    tracing::info!(connection = id, limit_ms, "dropped a peer that does not read");
+                    self.close(id);
+                }
+                Some(false) if !self.blocked.contains(&id) => self.blocked.push(id),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Writes what the socket takes at once.
+fn write(socket: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match socket.write(&bytes[sent..]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                sent += count;
+                if sent < bytes.len() {
+                    return Ok(sent);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
+}

@@ -1,0 +1,239 @@
+//! Turns of connections: read, parse, execute; many connections' requests as one batch.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use kv::Bucket;
+use kv::session::{BATCH_REQUESTS, Batch};
+
+use super::{SEND_BYTES, Worker};
+use crate::backlog::Sent;
+use crate::connection::Connection;
+
+/// A round collects connections until so many bytes are together.
+const COLLECT_BYTES: usize = 64 << 10;
+/// Room a connection is read into at least, beside what is left of it.
+const READ_LEAST: usize = 64 << 10;
+
+/// A connection taking part in a batch, with the input that was read for it.
+struct Turn<'a> {
+    id: u32,
+    input: &'a [u8],
+    /// Bytes of the input that are parsed.
+    consumed: usize,
+    /// There may be more requests in the input: the batch was full, or its last request had to be executed first.
+    more: bool,
+    /// Its requests in the batch.
+    requests: Range<usize>,
+    /// Requests of this turn in former batches.
+    done: usize,
+}
+
+impl Worker {
+    /// One round: collect connections, execute their requests, send; again while the last of them has more.
+    /// Gives how many of the `first` connections in the queue it took out, at least one. Whoever comes back into the queue
+    /// meanwhile waits: one peer with much to send must not be served over and over.
+    pub(super) fn round(&mut self, buffer: &mut [u8], first: usize) -> usize {
+        let quiescence = Arc::clone(self.cx.node.quiescence());
+        quiescence.enter(self.thread);
+        let (mut space, mut collected) = (buffer, 0);
+        let mut waiting = first;
+        let mut carried: Option<Turn<'_>> = None;
+        loop {
+            let mut batch = Batch::new();
+            let mut turns = ArrayVec::<Turn<'_>, BATCH_REQUESTS>::new();
+            if let Some(turn) = carried.take() {
+                turns.push(self.parse(turn, &mut batch));
+            }
+            while !batch.is_full()
+                && !turns.is_full()
+                && collected < COLLECT_BYTES
+                && waiting > 0
+                && let Some(id) = self.ready.pop_front()
+            {
+                waiting -= 1;
+                let Some(used) = self.receive(id, space, collected == 0) else { continue };
+                let (input, left) = std::mem::take(&mut space).split_at_mut(used);
+                (space, collected) = (left, collected + used);
+                let turn = Turn { id, input, consumed: 0, more: true, requests: 0..0, done: 0 };
+                turns.push(self.parse(turn, &mut batch));
+            }
+            carried = self.execute(&mut batch, turns);
+            if carried.is_none() {
+                break;
+            }
+        }
+        quiescence.leave(self.thread);
+        self.retired = self.cx.end_batch();
+        first - waiting
+    }
+
+    /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`: nothing
+    /// to do with it now. `is_whole`: nobody has taken any of the space.
+    fn receive(&mut self, id: u32, space: &mut [u8], is_whole: bool) -> Option<usize> {
+        let now_ms = self.cx.now.mono_ms();
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
+        connection.queued = false;
+        if let Some(backlog) = &mut connection.backlog {
+            match backlog.send(&mut connection.socket, now_ms) {
+                Ok(Sent::All) => {
+                    connection.backlog = None;
+                    connection.charge();
+                }
+                Ok(Sent::TurnOver) => {
+                    self.requeue(id);
+                    return None;
+                }
+                Ok(Sent::Blocked) if backlog.len() > self.limits.output_backlog_bytes => return None,
+                Ok(Sent::Blocked) => {}
+                Err(_) => {
+                    self.close(id);
+                    return None;
+                }
+            }
+        }
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
+        if connection.session.peer.close {
+            if connection.backlog.is_none() && !connection.session.has_waits() {
+                self.close(id);
+            }
+            return None;
+        }
+        if connection.session.is_stalled() {
+            // A letter brings it back into the queue.
+            return None;
+        }
+        if let Err(()) = connection.fill_sink() {
+            self.close(id);
+            return None;
+        }
+        if connection.session.sink().is_some() {
+            if connection.readable {
+                self.requeue(id);
+            }
+            return if self.has_ended(id) { self.close_none(id) } else { None };
+        }
+        let rest = connection.rest.len();
+        let may_read = connection.readable && !connection.unparsed;
+        let least = if may_read { READ_LEAST } else { 0 };
+        let Some((head, room)) = space.split_at_mut_checked(rest).filter(|(_, room)| room.len() >= least)
+        else {
+            // What is unparsed came out of such a space, and what a request lacks its end for is short: there is always room.
+            debug_assert!(!is_whole, "{rest} bytes left over");
+            if is_whole {
+                return self.close_none(id);
+            }
+            self.requeue(id);
+            return None;
+        };
+        head.copy_from_slice(&connection.rest);
+        let mut used = rest;
+        if may_read {
+            match connection.read(room) {
+                Ok(count) => used += count,
+                Err(()) => {
+                    self.close(id);
+                    return None;
+                }
+            }
+        }
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
+        let has_work = used > rest || connection.unparsed || connection.session.has_filled();
+        connection.unparsed = false;
+        if !has_work {
+            let is_over = connection.ended && !connection.session.has_waits();
+            return if is_over { self.close_none(id) } else { None };
+        }
+        Some(used)
+    }
+
+    fn has_ended(&self, id: u32) -> bool {
+        matches!(self.connections.get(id as usize), Some(Some(connection)) if connection.ended)
+    }
+
+    fn close_none<T>(&mut self, id: u32) -> Option<T> {
+        self.close(id);
+        None
+    }
+
+    /// Parses what a turn's input holds into the batch.
+    fn parse<'a>(&mut self, mut turn: Turn<'a>, batch: &mut Batch<'a>) -> Turn<'a> {
+        let first = batch.len();
+        if let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) {
+            // A peer that is behind with reading is served request by request, so that its backlog stays bounded.
+            let most = if connection.backlog.is_some() { 1 } else { BATCH_REQUESTS };
+            let input = turn.input.get(turn.consumed..).unwrap_or_default();
+            let progress = connection.session.parse(input, turn.id, most, &mut self.cx, batch);
+            turn.consumed += progress.consumed;
+            turn.more = progress.need.is_none();
+        }
+        turn.done += batch.len() - first;
+        turn.requests = first..batch.len();
+        turn
+    }
+
+    /// Executes the batch and sends each connection's answers; gives the turn that goes on in the next batch, whose
+    /// answers wait in the output.
+    fn execute<'a>(
+        &mut self,
+        batch: &mut Batch<'a>,
+        turns: ArrayVec<Turn<'a>, BATCH_REQUESTS>,
+    ) -> Option<Turn<'a>> {
+        batch.prefetch_index(|id| bucket_of(&self.connections, id));
+        let last = turns.len().saturating_sub(1);
+        for (index, turn) in turns.into_iter().enumerate() {
+            for request in turn.requests.clone() {
+                batch.prefetch_ahead(request, |id| bucket_of(&self.connections, id));
+                let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) else { break };
+                if connection.session.peer.close {
+                    break;
+                }
+                if let Some(queued) = batch.get(request) {
+                    connection.session.execute(queued, &mut self.cx, &mut self.out);
+                }
+                if self.out.len() >= SEND_BYTES {
+                    self.settle(turn.id);
+                    self.send_all();
+                }
+            }
+            if index == last && self.may_go_on(&turn) {
+                return Some(turn);
+            }
+            self.settle(turn.id);
+            self.end_turn(&turn);
+        }
+        None
+    }
+
+    /// Whether a turn goes on in the next batch rather than at the end of the queue.
+    fn may_go_on(&self, turn: &Turn<'_>) -> bool {
+        let Some(Some(connection)) = self.connections.get(turn.id as usize) else { return false };
+        turn.more
+            && turn.done < self.limits.turn_requests
+            && turn.consumed < turn.input.len()
+            && connection.backlog.is_none()
+            && !connection.session.peer.close
+    }
+
+    /// Keeps what is left of a turn's input, and decides whether its connection comes again or closes.
+    fn end_turn(&mut self, turn: &Turn<'_>) {
+        let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) else { return };
+        let left = turn.input.get(turn.consumed..).unwrap_or_default();
+        if left.is_empty() {
+            connection.rest = Vec::new();
+        } else {
+            connection.rest.clear();
+            connection.rest.extend_from_slice(left);
+        }
+        let is_stalled = connection.session.is_stalled();
+        connection.unparsed =
+            (turn.more || is_stalled) && !left.is_empty() || connection.session.has_filled();
+        self.go_on(turn.id);
+    }
+}
+
+#[inline]
+fn bucket_of(connections: &[Option<Box<Connection>>], id: u32) -> Option<&Arc<Bucket>> {
+    connections.get(id as usize)?.as_ref()?.session.peer.bucket.as_ref()
+}

@@ -1,0 +1,153 @@
+//! What a transaction, or a record of the log, has changed so far, and whether it may stay.
+//!
+//! ```text
+//!   insert_row, replace_row, delete_row ──> tables as they are now     replaced records ──> entries (Scratch)
+//!   settle ──> counts and garbage, limits, weak references, indexes ──> Ok: the entries are a commit
+//!                                                                  └──> Err: abort puts everything back
+//! ```
+//! A record of the version that the commit will have was written by these changes: so the first change of a row is told from
+//! later ones without a table. Entries are the rows that differ; the tables beside the rows (`crate::reference`, declared indexes)
+//! know of them once they are settled.
+
+mod complaint;
+mod settle;
+mod weak;
+
+use std::collections::HashMap;
+
+use crate::database::Database;
+use crate::error::Error;
+use crate::history::{Entry, Fate};
+use crate::row::{self, RowId};
+use crate::schema::{DatabaseSchema, TableId, TableSchema};
+use crate::uuid::Uuid;
+
+/// Changes of a database that are not a commit yet.
+pub(crate) struct Changes<'a> {
+    pub database: &'a mut Database,
+    pub schema: &'a DatabaseSchema,
+    /// The number of the commit that they will be.
+    pub version: u64,
+    /// Rows that existed before and were deleted, once somebody has asked.
+    deleted: Option<HashMap<(TableId, Uuid), RowId>>,
+    /// What [`Self::settle`] changed in the counts of references so far.
+    adjustments: Vec<(TableId, RowId, i32)>,
+}
+
+impl<'a> Changes<'a> {
+    /// The changes that the database's entries tell of, if any.
+    pub fn new(database: &'a mut Database, schema: &'a DatabaseSchema) -> Self {
+        let version = database.history.last().0 + 1;
+        Self { database, schema, version, deleted: None, adjustments: Vec::new() }
+    }
+
+    /// Notes that a table is written to, even if nothing changes.
+    #[inline]
+    pub fn touch(&mut self, table: TableId) {
+        let touched = &mut self.database.scratch.touched;
+        if touched.last() != Some(&table) && !touched.contains(&table) {
+            touched.push(table);
+        }
+    }
+
+    /// Inserts the row whose bytes are in the scratch buffer.
+    pub fn insert_row(&mut self, table: TableId, schema: &TableSchema) -> Result<RowId, Error> {
+        self.touch(table);
+        let Database { tables, records, scratch, .. } = &mut *self.database;
+        let (Some(this), Some(record)) = (tables.get_mut(table.index()), records.store(&scratch.row)) else {
+            return Err(crate::index::no_memory());
+        };
+        let row = this.insert(schema, records, record)?;
+        scratch.entries.push(Entry { old: None, row, table, fate: Fate::Inserted });
+        Ok(row)
+    }
+
+    /// Replaces a row by the one whose bytes are in the scratch buffer.
+    pub fn replace_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) -> Result<(), Error> {
+        self.touch(table);
+        let Database { tables, records, scratch, .. } = &mut *self.database;
+        let (Some(this), Some(record)) = (tables.get_mut(table.index()), records.store(&scratch.row)) else {
+            return Err(crate::index::no_memory());
+        };
+        if let Some(old) = this.replace(schema, records, row, record) {
+            scratch.note_replaced(records, table, row, self.version, old, Fate::Changed);
+        }
+        Ok(())
+    }
+
+    /// Takes a row out.
+    pub fn delete_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) {
+        self.touch(table);
+        let Database { tables, records, scratch, .. } = &mut *self.database;
+        let Some(this) = tables.get_mut(table.index()) else { return };
+        if let Some(old) = this.take(schema, records, row) {
+            if let Some(deleted) = &mut self.deleted
+                && row::version_of(old.bytes()) != self.version
+            {
+                deleted.insert((table, row::uuid_of(old.bytes())), row);
+            } else {
+                // A row that was changed before it was deleted existed before, too: only the entries know.
+                self.deleted = None;
+            }
+            scratch.note_replaced(records, table, row, self.version, old, Fate::Deleted);
+        }
+    }
+
+    /// The row of that UUID that existed before and was deleted.
+    pub fn find_deleted(&mut self, table: TableId, uuid: Uuid) -> Option<RowId> {
+        let Database { tables, scratch, .. } = &*self.database;
+        let deleted = self.deleted.get_or_insert_with(|| {
+            let entries = scratch.entries.iter();
+            entries
+                .filter(|entry| {
+                    tables.get(entry.table.index()).is_some_and(|table| table.record(entry.row).is_none())
+                })
+                .filter_map(|entry| {
+                    Some(((entry.table, row::uuid_of(entry.old.as_ref()?.bytes())), entry.row))
+                })
+                .collect()
+        });
+        deleted.get(&(table, uuid)).copied()
+    }
+
+    /// Puts everything back as it was.
+    pub fn abort(&mut self) {
+        for (table, row, by) in self.adjustments.drain(..).rev() {
+            if let Some(table) = self.database.tables.get_mut(table.index()) {
+                table.adjust_count(row, -by);
+            }
+        }
+        let Database { tables, records, scratch, .. } = &mut *self.database;
+        let mut settle = Vec::new();
+        for Entry { old, row, table: id, .. } in scratch.entries.drain(..).rev() {
+            let (Some(table), Some(schema)) = (tables.get_mut(id.index()), self.schema.table(id)) else {
+                continue;
+            };
+            let existed = old.is_some();
+            let new = match old {
+                Some(old) if table.record(row).is_some() => table.replace(schema, records, row, old),
+                Some(old) => {
+                    // Its place in the index was freed when it was taken out, so there is memory for it.
+                    let _ = table.restore(schema, records, row, old);
+                    None
+                }
+                None => {
+                    let new = table.take(schema, records, row);
+                    table.release(row);
+                    new
+                }
+            };
+            if let Some(new) = new {
+                records.free(new);
+            }
+            if existed && !schema.indexes.is_empty() {
+                settle.push((id, row));
+            }
+        }
+        for (id, row) in settle {
+            if let (Some(table), Some(schema)) = (tables.get_mut(id.index()), self.schema.table(id)) {
+                let _ = table.settle_unique(schema, records, row);
+            }
+        }
+    }
+}

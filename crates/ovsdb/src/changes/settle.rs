@@ -1,0 +1,443 @@
+//! What must hold when a transaction is over, in the order of the stock server.
+//!
+//! 1. rows that are as they were drop out; 2. strong references are counted, none may lead nowhere or to a deleted row;
+//! 3. rows of tables that are not root go when nothing refers to them, and what only they referred to; 4. limits of tables;
+//! 5. weak references to rows that do not exist are removed; 6. declared indexes have no duplicates.
+//!
+//! COMPAT: where stock 3.1.0 leaves a weak reference to a row that the transaction deletes, because it had looked at the
+//! referring row before, this removes it.
+
+use std::collections::BTreeSet;
+
+use super::Changes;
+use super::complaint::{no_such_target, too_many_rows};
+use super::weak::{has_dangling, without_dangling};
+use crate::database::{Database, nth_cell};
+use crate::error::Error;
+use crate::history::{Entry, Fate};
+use crate::reference::{Difference, Referring};
+use crate::row::{self, Row, RowId};
+use crate::schema::{ColumnId, TableId};
+use crate::table::Table;
+use crate::uuid::Uuid;
+
+impl Changes<'_> {
+    /// Completes the changes, if they may stay. Entries are left where anything has changed. After an error the caller aborts.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        self.drop_unchanged();
+        if self.are_plain() {
+            return Ok(());
+        }
+        self.count_references()?;
+        self.check_deleted()?;
+        self.collect_garbage();
+        self.check_limits()?;
+        self.remove_dangling()?;
+        self.check_indexes()?;
+        self.finish();
+        Ok(())
+    }
+
+    /// Whether no table is concerned in which more could be wrong than the number of rows, and that is right.
+    fn are_plain(&self) -> bool {
+        let entries = &self.database.scratch.entries;
+        entries.iter().all(|entry| {
+            let table = self.database.tables.get(entry.table.index()).zip(self.schema.table(entry.table));
+            table
+                .is_some_and(|(table, schema)| table.plan.is_plain && table.len() <= schema.max_rows as usize)
+        })
+    }
+
+    /// The changes may stay.
+    pub fn finish(&mut self) {
+        self.drop_garbage();
+        self.adjustments.clear();
+        let entries = std::mem::take(&mut self.database.scratch.entries);
+        self.database.note_weak_references(&entries);
+        self.database.scratch.entries = entries;
+    }
+
+    /// Drops entries of rows that are as they were before the transaction.
+    fn drop_unchanged(&mut self) {
+        let Database { tables, records, scratch, .. } = &mut *self.database;
+        let schema = self.schema;
+        scratch.entries.retain_mut(|entry| {
+            let (Some(table), Some(schema)) =
+                (tables.get_mut(entry.table.index()), schema.table(entry.table))
+            else {
+                return false;
+            };
+            // Of a new row its record need not be looked at, which is in no cache where there are many.
+            if entry.old.is_none() {
+                let exists = table.record(entry.row).is_some();
+                if !exists {
+                    table.release(entry.row);
+                }
+                return exists;
+            }
+            match (&entry.old, table.bytes(entry.row)) {
+                (Some(old), Some(new)) if row::cells_of(old.bytes()) == row::cells_of(new) => {
+                    if let Some(old) = entry.old.take()
+                        && let Some(new) = table.replace(schema, records, entry.row, old)
+                    {
+                        records.free(new);
+                    }
+                    // In a declared index it may be missing: it was another meanwhile.
+                    if !schema.indexes.is_empty() {
+                        let _ = table.settle_unique(schema, records, entry.row);
+                    }
+                    false
+                }
+                (old, new) => {
+                    entry.fate = Fate::of(old.is_some(), new.is_some());
+                    true
+                }
+            }
+        });
+    }
+
+    /// Drops entries of rows that were inserted and are gone. COMPAT: those of rows from which just what was added has been removed
+    /// stay: such a row has a new version, which is told.
+    fn drop_garbage(&mut self) {
+        let Database { tables, scratch, .. } = &mut *self.database;
+        scratch.entries.retain_mut(|entry| {
+            let Some(table) = tables.get_mut(entry.table.index()) else { return false };
+            let exists = table.record(entry.row).is_some();
+            entry.fate = Fate::of(entry.old.is_some(), exists);
+            let is_garbage = entry.old.is_none() && !exists;
+            if is_garbage {
+                table.release(entry.row);
+            }
+            !is_garbage
+        });
+    }
+
+    /// Counts strong references up and down.
+    fn count_references(&mut self) -> Result<(), Error> {
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        for place in 0..self.database.scratch.entries.len() {
+            let Some(table_id) = self.changed_strong_references(place, &mut gone, &mut come) else {
+                continue;
+            };
+            for (target, uuid) in gone.drain(..) {
+                self.count(target, uuid, -1);
+            }
+            for (column, target, uuid) in come.drain(..) {
+                if !self.count(target, uuid, 1) {
+                    let known =
+                        no_such_target(self.schema, table_id, column, self.uuid_of(place), target, uuid);
+                    return Err(self.first_missing().unwrap_or(known));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the strong references of an entry that are gone, and those that have come. Returns its table if it has any such
+    /// columns.
+    fn changed_strong_references(
+        &self,
+        place: usize,
+        gone: &mut Vec<(TableId, Uuid)>,
+        come: &mut Vec<(ColumnId, TableId, Uuid)>,
+    ) -> Option<TableId> {
+        let entry = self.database.scratch.entries.get(place)?;
+        let table = self.database.tables.get(entry.table.index())?;
+        if table.plan.strong.is_empty() {
+            return None;
+        }
+        if entry.old.is_none() {
+            let (schema, new) = (self.schema.table(entry.table)?, table.bytes(entry.row)?);
+            let this = row::uuid_of(new);
+            for referring in &table.plan.strong {
+                let cell = nth_cell(schema, row::cells_of(new), referring);
+                referring.each(schema, cell, |target, uuid| {
+                    if uuid != this {
+                        come.push((referring.column, target, uuid));
+                    }
+                });
+            }
+            return Some(entry.table);
+        }
+        for referring in &table.plan.strong {
+            let (removed, added) = self.changed_references(place, referring);
+            gone.extend(removed);
+            come.extend(added.into_iter().map(|(table, uuid)| (referring.column, table, uuid)));
+        }
+        Some(entry.table)
+    }
+
+    /// The columns with strong references of the table of an entry, if there are any.
+    pub(super) fn referring(&self, place: usize) -> Option<(TableId, Vec<Referring>)> {
+        let entry = self.database.scratch.entries.get(place)?;
+        let table = self.database.tables.get(entry.table.index())?;
+        (!table.plan.strong.is_empty()).then(|| (entry.table, table.plan.strong.clone()))
+    }
+
+    /// The references of a column of an entry that are gone, and those that have come; not those to the row itself.
+    pub(super) fn changed_references(&self, place: usize, referring: &Referring) -> Difference {
+        let nothing = (Vec::new(), Vec::new());
+        let Some(entry) = self.database.scratch.entries.get(place) else { return nothing };
+        let (Some(table), Some(schema)) =
+            (self.database.tables.get(entry.table.index()), self.schema.table(entry.table))
+        else {
+            return nothing;
+        };
+        let old = entry.old.as_ref().map(|record| table.row_of(schema, record));
+        let new = table.row(schema, entry.row);
+        let Some(this) = old.or(new).map(|row| row.uuid()) else { return nothing };
+        let (mut removed, mut added) = match (old, new) {
+            (Some(old), Some(new)) => {
+                referring.difference(schema, old.cell(referring.column), new.cell(referring.column))
+            }
+            (Some(old), None) => (referring.list(schema, old.cell(referring.column)), Vec::new()),
+            (None, Some(new)) => (Vec::new(), referring.list(schema, new.cell(referring.column))),
+            (None, None) => nothing,
+        };
+        removed.retain(|(_, uuid)| *uuid != this);
+        added.retain(|(_, uuid)| *uuid != this);
+        (removed, added)
+    }
+
+    /// Counts a reference; `false` when there is no such row, nor was before the transaction.
+    fn count(&mut self, target: TableId, uuid: Uuid, by: i32) -> bool {
+        let found = self.database.tables.get(target.index()).and_then(|table| table.find(&uuid));
+        let Some(row) = found.or_else(|| self.find_deleted(target, uuid)) else { return false };
+        if let Some(table) = self.database.tables.get_mut(target.index()) {
+            table.adjust_count(row, by);
+            self.adjustments.push((target, row, by));
+        }
+        true
+    }
+
+    /// No deleted row may be referred to.
+    fn check_deleted(&self) -> Result<(), Error> {
+        let entries = &self.database.scratch.entries;
+        let count =
+            |entry: &Entry| self.database.tables.get(entry.table.index())?.counts.get(&entry.row).copied();
+        let is_missed = |entry: &Entry| entry.fate == Fate::Deleted && count(entry).is_some();
+        if !entries.iter().any(is_missed) {
+            return Ok(());
+        }
+        let mut order = self.stock_entries().into_iter();
+        let Some(place) = order.find(|place| entries.get(*place).is_some_and(is_missed)) else {
+            return Ok(());
+        };
+        let Some(entry) = entries.get(place) else { return Ok(()) };
+        let name = self.schema.table(entry.table).map_or("", |table| &table.name);
+        let (uuid, count) = (self.uuid_of(place), count(entry).unwrap_or_default());
+        Err(Error::referential_integrity(format!(
+            "cannot delete {name} row {uuid} because of {count} remaining reference(s)"
+        )))
+    }
+
+    /// Deletes rows that have to be referred to and are not.
+    fn collect_garbage(&mut self) {
+        let tables = &self.database.tables;
+        let entries = self.database.scratch.entries.iter().map(|entry| (entry.table, entry.row));
+        let lost = self.adjustments.iter().filter(|(.., by)| *by < 0).map(|(table, row, _)| (*table, *row));
+        let is_candidate = |(table, row): &(TableId, RowId)| {
+            let table = tables.get(table.index());
+            table.is_some_and(|table| table.plan.is_collected && !table.counts.contains_key(row))
+        };
+        let candidates = entries.chain(lost).filter(is_candidate).collect();
+        self.collect(candidates);
+        let tables = &self.database.tables;
+        for entry in &mut self.database.scratch.entries {
+            let exists =
+                tables.get(entry.table.index()).is_some_and(|table| table.record(entry.row).is_some());
+            entry.fate = Fate::of(entry.old.is_some(), exists);
+        }
+    }
+
+    /// Deletes those of these rows that nothing refers to, and what only they referred to.
+    fn collect(&mut self, mut candidates: Vec<(TableId, RowId)>) {
+        while let Some((table_id, row)) = candidates.pop() {
+            let (Some(table), Some(schema)) =
+                (self.database.tables.get(table_id.index()), self.schema.table(table_id))
+            else {
+                continue;
+            };
+            let Some(this) = table.row(schema, row) else { continue };
+            if table.counts.contains_key(&row) {
+                continue;
+            }
+            let references: Vec<(TableId, Uuid)> = table
+                .plan
+                .strong
+                .iter()
+                .flat_map(|referring| referring.list(schema, this.cell(referring.column)))
+                .filter(|(_, uuid)| *uuid != this.uuid())
+                .collect();
+            self.delete_row(table_id, schema, row);
+            for (target, uuid) in references {
+                let found = self.database.tables.get(target.index()).and_then(|table| table.find(&uuid));
+                if let (Some(row), Some(table)) = (found, self.database.tables.get_mut(target.index())) {
+                    table.adjust_count(row, -1);
+                    self.adjustments.push((target, row, -1));
+                    if is_collected(&self.database.tables, target) {
+                        candidates.push((target, row));
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_limits(&self) -> Result<(), Error> {
+        let mut last = None;
+        for entry in &self.database.scratch.entries {
+            if last == Some(entry.table) {
+                continue;
+            }
+            last = Some(entry.table);
+            let table = self.database.tables.get(entry.table.index()).zip(self.schema.table(entry.table));
+            if let Some((table, schema)) = table
+                && table.len() > schema.max_rows as usize
+            {
+                return Err(too_many_rows(schema, table.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes weak references that lead nowhere: from what the transaction wrote, and from rows that refer to what it deleted.
+    fn remove_dangling(&mut self) -> Result<(), Error> {
+        let mut affected: BTreeSet<(TableId, RowId)> = BTreeSet::new();
+        for entry in &self.database.scratch.entries {
+            if let Some(table) = self.database.tables.get(entry.table.index())
+                && entry.fate == Fate::Deleted
+                && table.plan.is_weak_target
+                && let Some(sources) = table.sources.get(&entry.row)
+            {
+                affected.extend(&sources.rows);
+            }
+        }
+        for place in 0..self.database.scratch.entries.len() {
+            if let Err(error) = self.remove_dangling_of(place, &affected) {
+                return Err(self.first_dangling(&affected).unwrap_or(error));
+            }
+        }
+        for &(table, row) in &affected {
+            if let Err(error) = self.prune(table, row, |_| true, true) {
+                return Err(self.first_dangling(&affected).unwrap_or(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// The complaint about a column that is empty without its dangling references: of several, about the one the stock server
+    /// finds first.
+    #[cold]
+    fn first_dangling(&mut self, affected: &BTreeSet<(TableId, RowId)>) -> Option<Error> {
+        let entries = self.database.scratch.entries.iter().enumerate();
+        let mut rows: Vec<(TableId, Uuid, (Option<usize>, RowId))> = entries
+            .map(|(place, entry)| (entry.table, self.uuid_of(place), (Some(place), entry.row)))
+            .collect();
+        for &(table, row) in affected {
+            let is_known = rows.iter().any(|(other, _, (_, other_row))| (*other, *other_row) == (table, row));
+            if let Some(this) = self.database.row(table, row).filter(|_| !is_known) {
+                rows.push((table, this.uuid(), (None, row)));
+            }
+        }
+        let rows =
+            rows.into_iter().map(|(table, uuid, (place, row))| (table, uuid, (table, place, row))).collect();
+        self.stock_order(rows).into_iter().find_map(|(table, place, row)| match place {
+            Some(place) => self.remove_dangling_of(place, affected).err(),
+            None => self.prune(table, row, |_| true, true).err(),
+        })
+    }
+
+    fn remove_dangling_of(
+        &mut self,
+        place: usize,
+        affected: &BTreeSet<(TableId, RowId)>,
+    ) -> Result<(), Error> {
+        let Some(entry) = self.database.scratch.entries.get(place) else { return Ok(()) };
+        let Some(table) = self.database.tables.get(entry.table.index()) else { return Ok(()) };
+        if table.plan.weak.is_empty() {
+            return Ok(());
+        }
+        let (table_id, row) = (entry.table, entry.row);
+        let (Some(schema), Some(new)) = (self.schema.table(table_id), table.bytes(row)) else {
+            return Ok(());
+        };
+        let is_affected = affected.contains(&(table_id, row));
+        let old = entry.old.as_ref().map(|old| row::cells_of(old.bytes()));
+        let changed = old.map(|old| row::changed_columns(schema, old, row::cells_of(new)));
+        let wanted = |column| is_affected || changed.as_ref().is_none_or(|changed| changed.contains(column));
+        if table.plan.weak.iter().any(|referring| wanted(referring.column)) {
+            return self.prune(table_id, row, wanted, changed.is_some());
+        }
+        Ok(())
+    }
+
+    /// Removes the weak references of a row that lead nowhere, if it may be without.
+    pub fn remove_dangling_of_row(&mut self, table: TableId, row: RowId) -> Result<(), Error> {
+        match self.prune(table, row, |_| true, true) {
+            Err(error) if error.is_resources_exhausted() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn prune(
+        &mut self,
+        table: TableId,
+        row: RowId,
+        wanted: impl Fn(ColumnId) -> bool,
+        existed: bool,
+    ) -> Result<(), Error> {
+        let Database { tables, scratch, .. } = &mut *self.database;
+        let Some(schema) = self.schema.table(table) else { return Ok(()) };
+        let Some(bytes) = tables.get(table.index()).and_then(|table| table.bytes(row)) else { return Ok(()) };
+        if !has_dangling(tables, schema, table, bytes) {
+            return Ok(());
+        }
+        let pruned = without_dangling(tables, self.schema, table, bytes, wanted, existed)?;
+        if !pruned.differs {
+            return Ok(());
+        }
+        let this = row::uuid_of(bytes);
+        let before = Row::new(schema, bytes, 0);
+        row::start(&mut scratch.row, this, self.version);
+        scratch.row.extend_from_slice(&pruned.cells);
+        let after = Row::new(schema, &scratch.row, 0);
+        // Strong references in a pair of which the other half was a weak one.
+        let strong = tables.get(table.index()).map_or(&[][..], |table| &table.plan.strong);
+        let gone: Vec<(TableId, Uuid)> = strong
+            .iter()
+            .flat_map(|referring| {
+                let (before, after) = (before.cell(referring.column), after.cell(referring.column));
+                referring.difference(schema, before, after).0
+            })
+            .filter(|(_, uuid)| *uuid != this)
+            .collect();
+        self.replace_row(table, schema, row)?;
+        for (target, uuid) in gone {
+            self.count(target, uuid, -1);
+        }
+        Ok(())
+    }
+
+    fn check_indexes(&mut self) -> Result<(), Error> {
+        for place in 0..self.database.scratch.entries.len() {
+            let Database { tables, records, scratch, .. } = &mut *self.database;
+            let Some(&Entry { table, row, .. }) = scratch.entries.get(place) else { continue };
+            let (Some(this), Some(schema)) = (tables.get_mut(table.index()), self.schema.table(table)) else {
+                continue;
+            };
+            if schema.indexes.is_empty() || this.record(row).is_none() {
+                continue;
+            }
+            if let Some((other, index)) = this.settle_unique(schema, records, row)? {
+                let known = self.duplicate(table, index, row, other);
+                return Err(self.first_duplicate().unwrap_or(known));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether rows of this table go when nothing refers to them.
+fn is_collected(tables: &[Table], table: TableId) -> bool {
+    tables.get(table.index()).is_some_and(|table| table.plan.is_collected)
+}

@@ -1,0 +1,53 @@
+//! What a transaction sees of rows that it has changed: the new values, and the `_version` of before, which commit replaces.
+
+use std::collections::HashMap;
+
+use super::Transaction;
+use crate::condition::Condition;
+use crate::history::Entry;
+use crate::row::{self, Row, RowId};
+use crate::schema::{ColumnRef, TableId};
+
+/// The versions that changed rows had before.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// What the transaction writes.
+    version: u64,
+    before: HashMap<(TableId, RowId), u64>,
+    /// Entries that have been looked at.
+    noted: usize,
+}
+
+impl Shown {
+    pub fn new(version: u64) -> Self {
+        Self { version, ..Self::default() }
+    }
+
+    fn note(&mut self, entries: &[Entry]) {
+        for entry in entries.iter().skip(self.noted) {
+            if let Some(old) = &entry.old {
+                self.before.insert((entry.table, entry.row), row::version_of(old.bytes()));
+            }
+        }
+        self.noted = entries.len();
+    }
+
+    /// The row as it is shown.
+    pub fn row<'r>(&self, table: TableId, id: RowId, row: Row<'r>) -> Row<'r> {
+        if self.noted == 0 || row.version() != self.version {
+            return row;
+        }
+        self.before.get(&(table, id)).map_or(row, |version| row.shown_as(*version))
+    }
+}
+
+impl Transaction<'_, '_> {
+    /// To be called before [`Shown::row`] where a condition or columns look at versions: what was changed since is noted then.
+    pub(super) fn note_shown(&mut self, condition: &Condition, columns: &[ColumnRef]) {
+        if columns.contains(&ColumnRef::Version)
+            || condition.columns().any(|column| column == ColumnRef::Version)
+        {
+            self.shown.note(&self.changes.database.scratch.entries);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+"""A disk that is full: writers are told to try again, readers are served, and when there is room again nobody has to do anything.
+
+The disk is a tmpfs of a few MiB, so these tests need to be root (as in CI's container); without that they fail.
+"""
+
+import os
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from tests.frames import AMBIGUOUS, DELETE, NOT_FOUND, SUCCESS, TEMPORARY_FAILURE
+
+from .peer import PERSIST_TO_MAJORITY, Peer
+from .values import chunk, names
+
+DISK_MIB, BALLAST_MIB = 24, 14
+VALUE_BYTES = 20_000
+RECOVERY_S = 20
+# endpoints.json, by which these tests find the node.
+SMALL_FILES_BYTES = 4 << 10
+
+
+class SmallDisk:
+    """A mounted tmpfs with a ballast file that can be thrown out."""
+
+    def __init__(self, path):
+        self.path = path
+        path.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=700", "dormouse-test", path], capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.fail(f"a tmpfs cannot be mounted (uid {os.getuid()}): {done.stderr.strip()}; run this as root, where mounting is allowed")
+        self.ballast = path / "ballast"
+
+    def fill(self):
+        self.ballast.write_bytes(bytes(BALLAST_MIB << 20))
+
+    def free(self):
+        self.ballast.unlink()
+
+    def unmount(self):
+        # A process that was killed a moment ago may still hold it.
+        subprocess.run(["umount", "--lazy", self.path], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = SmallDisk(tmp_path / "disk")
+    disk.fill()
+    yield disk
+    disk.unmount()
+
+
+def fill(peer, prefix):
+    """Writes until the node refuses; gives {key: value} of what it took."""
+    taken = {}
+    for number in range(2 * DISK_MIB * (1 << 20) // VALUE_BYTES):
+        key, value = b"%s-%d" % (prefix, number), chunk(f"{prefix.decode()}.{number}", VALUE_BYTES)
+        answer = peer.set(key, value)
+        if answer.status == TEMPORARY_FAILURE:
+            return taken
+        assert answer.status == SUCCESS, answer
+        taken[key] = value
+        if number % 20 == 19:
+            # The flusher must have its turn, or memory takes more than the disk.
+            time.sleep(0.06)
+    pytest.fail("the disk never got full")
+
+
+def await_writes(peer, key=b"probe"):
+    deadline = time.monotonic() + RECOVERY_S
+    while (answer := peer.set(key, b"p", PERSIST_TO_MAJORITY, 5000)).status in (TEMPORARY_FAILURE, AMBIGUOUS):
+        assert time.monotonic() < deadline, f"no recovery {RECOVERY_S} s after there was room: {answer}"
+        time.sleep(0.05)
+    assert answer.status == SUCCESS, answer
+
+
+def test_writers_wait_readers_do_not_and_room_heals(start, disk):
+    node = start(home=disk.path)
+    with Peer(node.kv) as peer, socket.create_connection(node.memcached, timeout=10) as text:
+        kept = {b"kept-%d" % n: chunk(f"kept.{n}", 2000) for n in range(50)}
+        for key, value in kept.items():
+            assert peer.set(key, value, PERSIST_TO_MAJORITY).status == SUCCESS
+        taken = fill(peer, b"fill")
+        assert peer.statistics(b"persistence")["disk_full"] == "1"
+        # Every kind of writer, and no reader.
+        for _ in range(3):
+            assert peer.set(b"kept-0", b"new").status == TEMPORARY_FAILURE
+            assert peer.set(b"kept-0", b"new", PERSIST_TO_MAJORITY, 1000).status == TEMPORARY_FAILURE
+            assert peer.ask(DELETE, b"kept-0", vbucket=peer.vbucket(b"kept-0")).status == TEMPORARY_FAILURE
+            text.sendall(b"set kept-0 0 0 1\r\nx\r\n")
+            assert text.recv(200) == b"SERVER_ERROR out of disk space\r\n"
+            text.sendall(b"get kept-0\r\n")
+            assert text.recv(4000).startswith(b"VALUE kept-0 0 ")
+            assert {key: peer.get(key).value for key in kept} == kept
+            assert {key: peer.get(key).value for key in taken} == taken
+            time.sleep(0.2)
+        log = node.log(1 << 20)
+        assert "space" in log, f"the log does not say why:\n{log}"
+        disk.free()
+        await_writes(peer)
+        assert peer.statistics(b"persistence")["disk_full"] == "0"
+        assert peer.set(b"kept-0", kept[b"kept-0"] + b"", PERSIST_TO_MAJORITY).status == SUCCESS
+        # What was taken while the disk filled up is persisted now.
+        for vbucket in range(peer.vbuckets):
+            peer.store_persistent(vbucket)
+    node.kill()
+    node = start(home=disk.path)
+    with Peer(node.kv) as peer:
+        peer.await_warm_up()
+        for key, value in {**kept, **taken}.items():
+            assert peer.get(key).value == value, key
+    assert node.stop() == 0
+
+
+def test_nothing_that_was_acknowledged_is_lost_when_it_is_killed_full(start, disk):
+    """Durable writers meet the full disk: each answer is kept, or is no success; then a kill, still full."""
+    node = start(home=disk.path)
+    acknowledged, tried = {}, {}
+
+    def write(writer):
+        with Peer(node.kv) as peer:
+            refused = 0
+            for number in range(3000):
+                key, value = b"durable-%d-%d" % (writer, number), chunk(f"{writer}.{number}", VALUE_BYTES)
+                tried[key] = value
+                answer = peer.set(key, value, PERSIST_TO_MAJORITY, 1000)
+                assert answer.status in (SUCCESS, TEMPORARY_FAILURE, AMBIGUOUS), answer
+                if answer.status == SUCCESS:
+                    acknowledged[key] = value
+                elif (refused := refused + 1) > 10:
+                    return
+
+    writers = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]
+    for one in writers:
+        one.start()
+    for one in writers:
+        one.join()
+    assert len(acknowledged) > 20
+    node.kill()
+    node = start(home=disk.path)
+    with Peer(node.kv) as peer:
+        peer.await_warm_up()
+        for key, value in tried.items():
+            answer = peer.get(key)
+            if key in acknowledged or answer.status != NOT_FOUND:
+                assert answer.status == SUCCESS and answer.value == value, f"{key}: {answer.status:#x}, {names(answer.value)}"
+        disk.free()
+        await_writes(peer)
+    assert node.stop() == 0
+
+
+def test_a_stop_while_the_disk_is_full_says_what_is_lost(start, disk):
+    node = start(home=disk.path)
+    with Peer(node.kv) as peer:
+        assert peer.set(b"kept", b"1", PERSIST_TO_MAJORITY).status == SUCCESS
+        fill(peer, b"fill")
+    code = node.stop()
+    assert code != 0 or "items=0" in node.last_log, f"exit code {code}\n{node.last_log}"
+    node = start(home=disk.path)
+    with Peer(node.kv) as peer:
+        peer.await_warm_up()
+        assert peer.get(b"kept").value == b"1"
+
+
+def test_a_node_starts_on_a_full_disk_and_reads(start, disk):
+    """There is room for endpoints.json and for nothing else."""
+    node = start(home=disk.path)
+    with Peer(node.kv) as peer:
+        assert peer.set(b"kept", b"1", PERSIST_TO_MAJORITY).status == SUCCESS
+    assert node.stop() == 0
+    filler = disk.path / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                pass
+        file.truncate(file.tell() - SMALL_FILES_BYTES)
+    node = start(home=disk.path)
+    with Peer(node.kv) as peer:
+        peer.await_warm_up()
+        assert peer.get(b"kept").value == b"1"
+        fill(peer, b"fill")
+        assert peer.get(b"kept").value == b"1"
+        filler.unlink()
+        await_writes(peer)

@@ -1,0 +1,126 @@
+"""Full disks and damaged files: what is refused, what is served, and what an operator is told."""
+
+import contextlib
+import subprocess
+
+import pytest
+from pymemcache.exceptions import MemcacheServerError
+
+from tests.frames import GET, INTERNAL_ERROR, SET, TEMPORARY_FAILURE
+from tests.persistence.bucket import (
+    binary, document, http, memcached, start, statistics, vbucket_of, wait_all_persisted, wait_until, wait_warm,
+)
+from tests.persistence.test_buckets import journal
+
+DISK_MIB = 24
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system with little room. Mounting needs root."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(client, value, count):
+    """Writes until the server refuses; gives the numbers of the documents that were taken."""
+    taken = []
+    for number in range(count):
+        try:
+            client.set(f"key:{number}", value)
+            taken.append(number)
+        except MemcacheServerError:
+            break
+        if number % 20 == 0 and taken:
+            with contextlib.suppress(MemcacheServerError):
+                client.get("key:0")
+    return taken
+
+
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers_by_itself(small_disk):
+    value = b"v" * 50_000
+    with start(small_disk) as node:
+        client = memcached(node)
+        ballast = node.data / "ballast"
+        ballast.write_bytes(b"b" * (10 << 20))
+        taken = []
+
+        def is_refused():
+            taken.extend(fill(client, value, 200))
+            return statistics(node, "persistence")["disk_full"] == 1
+
+        wait_until(is_refused, "a full disk")
+        with pytest.raises(MemcacheServerError):
+            client.set("one-more", b"x")
+        with binary(node) as connection:
+            answer = connection.store(b"two-more", b"x", opcode=SET, vbucket=vbucket_of(b"two-more"))
+            assert answer.status == TEMPORARY_FAILURE, answer
+        assert client.get("key:0") == value
+        assert "no space" in node.log()
+        ballast.unlink()
+        wait_until(lambda: statistics(node, "persistence")["disk_full"] == 0, "room again")
+        client.delete_many([f"key:{number}" for number in set(taken)])
+        client.set("after", b"room")
+        wait_all_persisted(node)
+        node.kill()
+    with start(small_disk) as node:
+        wait_warm(node)
+        client = memcached(node)
+        assert client.get("after") == b"room"
+        assert client.get("key:0") is None
+
+
+KEYS = [b"key:%d" % number for number in range(500)]
+SPOILT = vbucket_of(b"key:250")
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """The home of a stopped node, one byte of one value changed; and the file."""
+    with start(tmp_path) as node:
+        client = memcached(node)
+        for key in KEYS:
+            client.set(key, b"value of %s." % key)
+        wait_all_persisted(node)
+        assert node.stop() == 0
+    (segment,) = (tmp_path / "node" / "buckets").rglob("*.segment")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"value of key:250.")] ^= 0x40
+    segment.write_bytes(data)
+    return tmp_path, segment
+
+
+def test_damage_is_named_with_file_and_offset(damaged):
+    home, segment = damaged
+    words = (str(segment), "offset", f"vBucket {SPOILT} ")
+    code, said = journal("verify", home / "node" / "buckets" / "default")
+    assert code == 1 and all(word in said for word in words), said
+    code, said = journal("compact", home / "node" / "buckets" / "default")
+    assert code == 1 and "1 vBuckets are damaged" in said, said
+    with start(home) as node:
+        wait_warm(node)
+        assert all(word in node.log() for word in words), node.log()
+        assert statistics(node, "warmup")["warmup_vbuckets_damaged"] == 1
+        assert 'damaged_vbuckets{bucket="default"} 1' in http(node, "GET", "/metrics")[1]
+        assert document(node, "/health")["buckets"]["default"]["vBucketsDamaged"] == 1
+
+
+def test_damage_spoils_one_vbucket_and_no_other(damaged):
+    home, _ = damaged
+    with start(home) as node:
+        wait_warm(node)
+        with binary(node) as connection:
+            for key in KEYS:
+                answer = connection.ask(GET, key, vbucket=vbucket_of(key))
+                if vbucket_of(key) == SPOILT:
+                    assert answer.status == INTERNAL_ERROR, answer
+                else:
+                    assert answer.value == b"value of %s." % key
+            stored = connection.store(b"key:250", b"new", vbucket=SPOILT)
+            # Trying again would not help.
+            assert stored.status == INTERNAL_ERROR, stored

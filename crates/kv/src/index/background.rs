@@ -29,6 +29,9 @@ impl Locked<'_> {
     pub(crate) fn reclaim_expired(&mut self, taken: &mut Vec<HashPart>) -> (usize, bool) {
         taken.clear();
         let now_s = self.now.unix_s;
+        if self.state.expiry_due_s().is_none_or(|due_s| due_s > now_s) {
+            return (0, false);
+        }
         let Some(rare) = &mut self.state.rare else { return (0, false) };
         rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.ground.tenant, self.memory.cache, taken);
         let mut freed = 0;
@@ -59,8 +62,7 @@ impl Locked<'_> {
                 let _ = rare.wheel.enter(*part, expiry, now_s, &self.memory.ground.tenant, self.memory.cache);
             }
         }
-        let more =
-            self.state.rare.as_ref().and_then(|rare| rare.wheel.due_s()).is_some_and(|due_s| due_s <= now_s);
+        let more = self.state.expiry_due_s().is_some_and(|due_s| due_s <= now_s);
         (freed, more)
     }
 

@@ -58,6 +58,16 @@ pub(super) struct State {
     pub(super) order: Option<Box<SeqnoOrder>>,
 }
 
+impl State {
+    /// When an expiry window is due. None while the journal is read: what has expired may have been replaced by a record that
+    /// is yet to be read, and a tombstone would count as later than that.
+    pub(super) fn expiry_due_s(&self) -> Option<u32> {
+        let rare = self.rare.as_ref()?;
+        let is_replayed = rare.durable.as_ref().is_some_and(|durable| durable.replay.is_some());
+        rare.wheel.due_s().filter(|_| !is_replayed)
+    }
+}
+
 /// What most vBuckets never need.
 #[derive(Default)]
 pub(super) struct Rare {
@@ -229,7 +239,7 @@ impl VBucket {
     }
 
     pub(crate) fn expiry_due_s(&self) -> Option<u32> {
-        self.state.lock().rare.as_ref()?.wheel.due_s()
+        self.state.lock().expiry_due_s()
     }
 }
 
@@ -739,6 +749,11 @@ impl<'v> Locked<'v> {
         let persisted_seqno = self.persisted_seqno();
         let rare = self.state.rare.get_or_insert_default();
         rare.sync_writes.get_or_insert_with(|| Box::new(SyncWrites::new(persisted_seqno)))
+    }
+
+    /// When an expiry window of this vBucket is due.
+    pub(crate) fn expiry_due_s(&self) -> Option<u32> {
+        self.state.expiry_due_s()
     }
 
     /// When the earliest window entered under this hold of the lock is due; `u32::MAX` if none was.

@@ -382,7 +382,9 @@ impl Loader<'_> {
         }
         match locked.end_replay(history, max_cas) {
             Ok(has_flushed) => {
+                let expiry_due_s = locked.expiry_due_s();
                 drop(locked);
+                self.bucket.expiry_entered(expiry_due_s.unwrap_or(u32::MAX));
                 if has_flushed {
                     self.bucket.note_flushed();
                 }

@@ -380,6 +380,37 @@ fn values_go_to_disk_under_pressure_and_come_back_when_asked_for() {
 }
 
 #[test]
+fn a_fetch_without_memory_waits_for_the_pager_and_then_tells_to_try_again() {
+    let mut home = Home::open(&SimulatedDisk::new(), 1, 1);
+    home.set("key", &[1; 1000]).unwrap();
+    home.turn();
+    let bucket = Arc::clone(&home.bucket);
+    for (room_at, told) in [(3, Ok(())), (u32::MAX, Err(KvError::NotResident))] {
+        home.now.mono_us += 1_000_000;
+        home.cx.now = home.now;
+        bucket.set_budget(1);
+        kv::pager::turn(&mut home.cx);
+        assert_eq!(home.figures().ejected_items, 1);
+        let results: Arc<Mutex<Vec<Result<(), KvError>>>> = Arc::default();
+        let note = Arc::clone(&results);
+        let done = Box::new(move |result| note.lock().unwrap().push(result));
+        let at = home.place("key");
+        assert!(bucket.fetch(&mut home.cx, Key::plain(b"key"), at, done).is_some());
+        let (now, mut looks) = (home.now, 0);
+        for index in 0..FETCHERS {
+            Fetcher::new(index).turn(&mut home.cx, &mut || {
+                looks += 1;
+                if looks == room_at {
+                    bucket.set_budget(1 << 30);
+                }
+                now
+            });
+        }
+        assert_eq!(*results.lock().unwrap(), [told]);
+    }
+}
+
+#[test]
 fn values_asked_for_again_stay_in_memory_while_all_the_others_are_read_once() {
     let disk = SimulatedDisk::new();
     let mut home = Home::open(&disk, 1, 64);

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -16,6 +17,10 @@ use crate::{Bucket, Cx, Key, KvError, Now, Place, VbId};
 /// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
 pub type FetchDone = Box<dyn FnOnce(Result<(), KvError>) + Send>;
 
+/// While there is no memory for a value, the pager makes room: a turn pauses so often for that, longer than its search for what may
+/// go is put off, and then tells who waits to try again.
+const PAUSES_MAX: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(5);
 /// A read buffer that has grown larger is not kept.
 const BUFFER_KEPT: usize = 1 << 20;
 
@@ -71,10 +76,21 @@ impl Fetcher {
         let queue = node.fetch_queue(self.index);
         queue.bell.answer();
         cx.tend();
+        let mut pauses_left = PAUSES_MAX;
         loop {
             let Some(fetch) = queue.asked.lock().not_begun.pop_front() else { break };
             cx.now = clock();
-            let result = self.fetch(cx, &fetch);
+            let mut result = self.fetch(cx, &fetch);
+            while result == Err(KvError::NoMemory) && pauses_left > 0 {
+                pauses_left -= 1;
+                std::thread::sleep(PAUSE);
+                cx.now = clock();
+                result = self.fetch(cx, &fetch);
+            }
+            let result = result.map_err(|error| match error {
+                KvError::NoMemory => KvError::NotResident,
+                error => error,
+            });
             let waiters = queue.asked.lock().waiters.remove(&fetch.wanted());
             waiters.into_iter().flatten().for_each(|done| done(result));
             if self.buffer.capacity() > BUFFER_KEPT {

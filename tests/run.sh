@@ -14,7 +14,7 @@
 #   differential  random scripts against Debian's memcached
 #   ovsdb         the OVSDB server against Debian's, under Open vSwitch and its clients, killed and maltreated
 #   soak          everything at once for SOAK_SECONDS (60), then the memory soak for SOAK_MEMORY_SECONDS (120)
-#   fuzz          every fuzz target for FUZZ_SECONDS (20)
+#   fuzz          every fuzz target for FUZZ_SECONDS (12)
 #
 # A stage that fails does not stop the others, but without a build only lints and unit run.
 set -euo pipefail
@@ -52,19 +52,29 @@ stage_unit() {
 }
 
 stage_allocators() {
-    local allocator tests
-    "$python" -m pytest -q tests/allocators/test_settings.py tests/allocators/test_memory_returns.py tests/allocators/test_memory_returns_by_kind.py
-    cargo build --profile quick --locked --target-dir "$target/allocators" --bin dormouse --features heap-profile
-    DORMOUSE=$(realpath "$target/allocators/quick/dormouse") "$python" -m pytest -q tests/allocators/test_heap_profile.py
+    local allocator tests built
+    "$python" -m pytest -q tests/allocators/test_settings.py tests/allocators/test_memory_returns.py
+    built=$(build_variant heap-profile --features heap-profile)
+    DORMOUSE=$built "$python" -m pytest -q tests/allocators/test_heap_profile.py
     for allocator in mimalloc system; do
         local features=(--no-default-features --features "alloc-$allocator")
         cargo test --profile quick --locked "${features[@]}" "${@:--pmemory}"
-        # In a directory of its own: the other stages start the default build.
-        cargo build --profile quick --locked --target-dir "$target/allocators" --bin dormouse "${features[@]}"
+        built=$(build_variant "$allocator" "${features[@]}")
         tests=(tests/allocators/test_memory_returns.py)
         [ "$allocator" = mimalloc ] || tests+=(tests/allocators/test_preloaded.py)
-        DORMOUSE=$(realpath "$target/allocators/quick/dormouse") "$python" -m pytest -q "${tests[@]}"
+        DORMOUSE=$built "$python" -m pytest -q "${tests[@]}"
     done
+}
+
+# Builds the binary with other features and prints where it is; the one with the default features is in its place afterwards, for
+# the other stages. Nothing is built twice: dependencies are the same, and the default build is not stale.
+build_variant() {
+    local kept=$target/allocators/$1
+    mkdir -p "$target/allocators"
+    cargo build --profile quick --locked --bin dormouse "${@:2}"
+    cp "$target/quick/dormouse" "$kept"
+    stage_build
+    realpath "$kept"
 }
 
 # For `make test-allocators`.
@@ -120,7 +130,7 @@ stage_fuzz() {
     for target in $targets; do
         # Without the address sanitiser the stable compiler is enough.
         local log=fuzz/$target.log
-        if ! cargo fuzz run --sanitizer none "$target" -- -max_total_time="${FUZZ_SECONDS:-20}" -print_final_stats=1 >"$log" 2>&1; then
+        if ! cargo fuzz run --sanitizer none "$target" -- -max_total_time="${FUZZ_SECONDS:-12}" -print_final_stats=1 >"$log" 2>&1; then
             tail -n 40 "$log"
             return 1
         fi

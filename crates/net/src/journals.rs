@@ -135,10 +135,7 @@ impl Worker {
                 tell_troubles(&cx.node);
                 due_ms
             }
-            Self::Fetcher(fetcher) => {
-                fetcher.turn(cx, &mut || clock.now());
-                None
-            }
+            Self::Fetcher(fetcher) => fetcher.turn(cx, &mut || clock.now()),
         }
     }
 }

@@ -6,7 +6,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -17,10 +16,10 @@ use crate::{Bucket, Cx, Key, KvError, Now, Place, VbId};
 /// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
 pub type FetchDone = Box<dyn FnOnce(Result<(), KvError>) + Send>;
 
-/// While there is no memory for a value, the pager makes room: a turn pauses so often for that, longer than its search for what may
-/// go is put off, and then tells who waits to try again.
-const PAUSES_MAX: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(5);
+/// While there is no memory for a value, the pager makes room: it is tried again after so long, and for longer than the pager puts
+/// off its search for what may go. Then who waits is told to try again.
+const AGAIN_MS: u64 = 5;
+const PATIENCE_MS: u64 = 250;
 /// A read buffer that has grown larger is not kept.
 const BUFFER_KEPT: usize = 1 << 20;
 
@@ -62,35 +61,45 @@ struct Asked {
 pub struct Fetcher {
     index: usize,
     buffer: Vec<u8>,
+    /// Since when there is no memory for any value.
+    refused_since_ms: Option<u64>,
 }
 
 impl Fetcher {
     /// The fetcher of this number, below [`super::FETCHERS`].
     pub fn new(index: usize) -> Self {
-        Self { index, buffer: Vec::new() }
+        Self { index, buffer: Vec::new(), refused_since_ms: None }
     }
 
-    /// Fetches all that is asked for.
-    pub fn turn(&mut self, cx: &mut Cx, clock: &mut dyn FnMut() -> Now) {
+    /// Fetches all that is asked for. Gives when to call again though the bell does not ring, ms of the monotonic clock.
+    pub fn turn(&mut self, cx: &mut Cx, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         let node = Arc::clone(&cx.node);
         let queue = node.fetch_queue(self.index);
         queue.bell.answer();
         cx.tend();
-        let mut pauses_left = PAUSES_MAX;
+        let mut again_ms = None;
         loop {
-            let Some(fetch) = queue.asked.lock().not_begun.pop_front() else { break };
+            let Some(fetch) = queue.asked.lock().not_begun.pop_front() else {
+                self.refused_since_ms = None;
+                break;
+            };
             cx.now = clock();
-            let mut result = self.fetch(cx, &fetch);
-            while result == Err(KvError::NoMemory) && pauses_left > 0 {
-                pauses_left -= 1;
-                std::thread::sleep(PAUSE);
-                cx.now = clock();
-                result = self.fetch(cx, &fetch);
-            }
-            let result = result.map_err(|error| match error {
-                KvError::NoMemory => KvError::NotResident,
-                error => error,
-            });
+            let result = match self.fetch(cx, &fetch) {
+                Err(KvError::NoMemory) => {
+                    let now_ms = cx.now.mono_ms();
+                    let since_ms = *self.refused_since_ms.get_or_insert(now_ms);
+                    if now_ms < since_ms + PATIENCE_MS {
+                        queue.asked.lock().not_begun.push_front(fetch);
+                        again_ms = Some(now_ms + AGAIN_MS);
+                        break;
+                    }
+                    Err(KvError::NotResident)
+                }
+                result => {
+                    self.refused_since_ms = None;
+                    result
+                }
+            };
             let waiters = queue.asked.lock().waiters.remove(&fetch.wanted());
             waiters.into_iter().flatten().for_each(|done| done(result));
             if self.buffer.capacity() > BUFFER_KEPT {
@@ -98,7 +107,9 @@ impl Fetcher {
             }
             cx.end_batch();
         }
+        cx.end_batch();
         self.buffer = Vec::new();
+        again_ms
     }
 
     fn fetch(&mut self, cx: &mut Cx, fetch: &Fetch) -> Result<(), KvError> {

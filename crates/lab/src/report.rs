@@ -122,6 +122,14 @@ impl Report {
         Ok(())
     }
 
+    /// Warns of a build whose figures do not count, if this program itself is what is measured.
+    pub fn tell_of_this_build(&mut self, is_measured: bool) {
+        if cfg!(debug_assertions) && is_measured {
+            self.settings
+                .push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
+        }
+    }
+
     /// Prints the report, and writes its JSON form where asked.
     pub fn finish(mut self, json: Option<&Path>) -> Result<()> {
         let mut text = format!("\ndormouse lab {}\n", self.experiment);

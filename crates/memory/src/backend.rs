@@ -72,6 +72,18 @@ pub fn version() -> &'static str {
     VERSION.get_or_init(chosen::version)
 }
 
+/// Size classes as jemalloc and mimalloc cut them: four per doubling, steps of `quantum` below eight of them, whole pages above
+/// `largest`.
+#[cfg(not(feature = "alloc-system"))]
+const fn quartered_class(size: usize, quantum: usize, largest: usize) -> usize {
+    if size > largest {
+        return size.next_multiple_of(4096);
+    }
+    let top_bit = usize::BITS - 1 - (size - 1).leading_zeros();
+    let step = if top_bit < 6 { quantum } else { 1 << (top_bit - 2) };
+    (size + step - 1) & !(step - 1)
+}
+
 /// Alignment of every block: locations count in these units.
 pub const BLOCK_ALIGNMENT: usize = 16;
 /// Alignment of blocks that are cache lines.

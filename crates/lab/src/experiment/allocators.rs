@@ -236,11 +236,8 @@ impl Run<'_> {
             self.window.as_millis(),
             SETTLE.as_secs()
         ));
-        if cfg!(debug_assertions) && self.arguments.dormouse.is_none() {
-            settings.push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
-        }
-        self.site.data(&mut report)?;
-        report.data("quick", &self.arguments.quick)?;
+        report.tell_of_this_build(self.arguments.dormouse.is_none());
+        self.site.data(&mut report, self.arguments.quick)?;
         report.data("subject", &self.subject)?;
         Ok(report)
     }

@@ -134,7 +134,7 @@ impl Line {
 pub fn run(arguments: &FlushArgs) -> Result<()> {
     let site = Site::set_up(arguments.server_core, None, None)?;
     let mut report = Report { experiment: "flush", settings: site.machine_settings(), ..Report::default() };
-    site.data(&mut report)?;
+    site.data(&mut report, arguments.quick)?;
     let counts = match (&*arguments.items, arguments.quick) {
         ([], true) => QUICK_COUNTS.to_vec(),
         ([], false) => COUNTS.to_vec(),
@@ -158,11 +158,7 @@ pub fn run(arguments: &FlushArgs) -> Result<()> {
     report.settings.push(format!(
         "memory: one flush with each allocation counted; CPU and wall: medians of {repetitions} that count nothing"
     ));
-    if cfg!(debug_assertions) && arguments.dormouse.is_none() {
-        report
-            .settings
-            .push("THIS BUILD HAS ASSERTIONS ON: its times say nothing about a release".to_owned());
-    }
+    report.tell_of_this_build(arguments.dormouse.is_none());
     let bar = progress_bar((counts.len() * VALUES_BYTES.len() * 2) as u64);
     let mut lines = Vec::new();
     for value_bytes in VALUES_BYTES {

@@ -254,13 +254,8 @@ fn report(
     report.settings.extend(programs);
     report.settings.push(sizes.to_string());
     let own = arguments.dormouse.is_empty() && !arguments.without_dormouse;
-    if cfg!(debug_assertions) && own {
-        report
-            .settings
-            .push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
-    }
-    site.data(&mut report)?;
-    report.data("quick", &arguments.quick)?;
+    report.tell_of_this_build(own);
+    site.data(&mut report, arguments.quick)?;
     report.data("sizes", sizes)?;
     report.data("contenders", &contenders)?;
     Ok(report)

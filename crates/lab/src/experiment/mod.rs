@@ -178,9 +178,10 @@ impl Site {
     }
 
     /// The same for programs.
-    pub fn data(&self, report: &mut Report) -> Result<()> {
+    pub fn data(&self, report: &mut Report, quick: bool) -> Result<()> {
         report.data("machine", &self.machine)?;
-        report.data("cores", &self.cores)
+        report.data("cores", &self.cores)?;
+        report.data("quick", &quick)
     }
 }
 
@@ -234,12 +235,9 @@ impl Bench {
                 subject.program.display()
             ));
         }
-        if cfg!(debug_assertions) && !common.without_dormouse && common.dormouse.is_none() {
-            settings.push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
-        }
         let mut report = Report { experiment, settings, ..Report::default() };
-        self.site.data(&mut report)?;
-        report.data("quick", &common.quick)?;
+        report.tell_of_this_build(!common.without_dormouse && common.dormouse.is_none());
+        self.site.data(&mut report, common.quick)?;
         report.data("subjects", &self.subjects)?;
         Ok(report)
     }

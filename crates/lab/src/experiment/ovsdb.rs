@@ -155,13 +155,8 @@ fn report(arguments: &OvsdbArgs, site: &Site, subjects: &[Subject], sizes: &Size
             .to_owned(),
     );
     let own = subjects.iter().any(|subject| subject.kind == Kind::Dormouse) && arguments.dormouse.is_empty();
-    if cfg!(debug_assertions) && own {
-        report
-            .settings
-            .push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());
-    }
-    site.data(&mut report)?;
-    report.data("quick", &arguments.quick)?;
+    report.tell_of_this_build(own);
+    site.data(&mut report, arguments.quick)?;
     report.data("sizes", sizes)?;
     report.data("subjects", &subjects)?;
     Ok(report)

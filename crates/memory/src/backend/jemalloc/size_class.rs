@@ -1,22 +1,12 @@
 //! jemalloc's size classes, computed: four per doubling, steps of 16 bytes below 128, whole pages above 32 KiB.
 
 const QUANTUM: usize = 16;
-const CLASSES_PER_DOUBLING_LOG2: u32 = 2;
-const PAGE: usize = 4096;
 const PAGES_FROM: usize = 32 << 10;
 
 /// The size the allocator hands out for a request of `size` bytes.
 #[inline]
 pub const fn size_class(size: usize) -> usize {
-    if size <= 8 {
-        return 8;
-    }
-    if size > PAGES_FROM {
-        return size.next_multiple_of(PAGE);
-    }
-    let top_bit = usize::BITS - 1 - (size - 1).leading_zeros();
-    let step = if top_bit < 6 { QUANTUM } else { 1 << (top_bit - CLASSES_PER_DOUBLING_LOG2) };
-    (size + step - 1) & !(step - 1)
+    if size <= 8 { 8 } else { crate::backend::quartered_class(size, QUANTUM, PAGES_FROM) }
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! mimalloc's size classes, computed: four per doubling, steps of 16 bytes below 128, whole pages above the largest class.
 
-use crate::backend::BLOCK_ALIGNMENT;
+use crate::backend::{BLOCK_ALIGNMENT, quartered_class};
 
-const CLASSES_PER_DOUBLING_LOG2: u32 = 2;
-const PAGE: usize = 4096;
 /// Largest block that shares its pages with others.
 const LARGEST_CLASS: usize = 512 << 10;
 
@@ -11,14 +9,10 @@ const LARGEST_CLASS: usize = 512 << 10;
 #[inline]
 pub const fn size_class(size: usize) -> usize {
     if size <= BLOCK_ALIGNMENT {
-        return BLOCK_ALIGNMENT;
+        BLOCK_ALIGNMENT
+    } else {
+        quartered_class(size, BLOCK_ALIGNMENT, LARGEST_CLASS)
     }
-    if size > LARGEST_CLASS {
-        return size.next_multiple_of(PAGE);
-    }
-    let top_bit = usize::BITS - 1 - (size - 1).leading_zeros();
-    let step = if top_bit < 6 { BLOCK_ALIGNMENT } else { 1 << (top_bit - CLASSES_PER_DOUBLING_LOG2) };
-    (size + step - 1) & !(step - 1)
 }
 
 #[cfg(test)]

@@ -115,7 +115,8 @@ def rounds(node, watched, load, sizes, seconds):
 def told_of_goal(samples, budget):
     filled = [one.live / budget for one in samples if one.evicted]
     reached = sum(live >= LIVE_GOAL for live in filled)
-    return f"live, once full: lowest {min(filled, default=0):.1%}; {LIVE_GOAL:.0%} or more in {reached} of {len(filled)} samples"
+    highest = max(one.resident for one in samples) / budget
+    return f"resident: highest {highest:.1%}; live, once full: lowest {min(filled, default=0):.1%}; {LIVE_GOAL:.0%} or more in {reached} of {len(filled)} samples"
 
 
 def soak(kind, options):

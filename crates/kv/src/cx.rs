@@ -207,14 +207,16 @@ impl Cx {
         }
     }
 
-    /// Gives back what the thread keeps of tenants it has not used since the last call. Gives whether it keeps any still.
+    /// Gives back what the thread keeps of tenants it has not used since the last call, and the pages that were kept by that.
+    /// Gives whether it keeps any still.
     pub fn rest(&mut self) -> bool {
         let mut keeps = false;
         for held in self.caches.iter_mut().flatten() {
             if std::mem::take(&mut held.used) {
                 keeps = true;
-            } else {
+            } else if !Tenant::is_resting(&held.cache) {
                 held.tenant.rest(&mut held.cache);
+                held.tenant.purge();
             }
         }
         keeps

@@ -41,7 +41,7 @@ const SLAB_FREE_PER_MILLE: u32 = 10;
 /// After so many slabs that could not be emptied a pass tries no more.
 const STUCK_SLABS_MAX: u32 = 8;
 /// Where memory is short, the pages of freed slabs are given back when they are such a part of the budget.
-const FREED_FRACTION: u64 = 64;
+const FREED_FRACTION: u64 = 128;
 /// Rest after a turn, as a multiple of its work: while clients are served, and while none is.
 const REST_BUSY: u64 = 15;
 const REST_IDLE: u64 = 1;
@@ -359,7 +359,8 @@ impl Pass {
     /// Works under one hold of a lock. Gives whether there is more to do.
     fn slice(&mut self, bucket: &Bucket, cx: &mut Cx) -> bool {
         if let Some(emptier) = &mut self.emptier {
-            if !emptier.slice(bucket, cx, &mut self.moved) {
+            // Once everything could have been moved, what is left is new.
+            if self.moved.bytes > self.slab_bytes || !emptier.slice(bucket, cx, &mut self.moved) {
                 self.emptier = None;
             }
             return self.emptier.is_some() || self.mover.is_some();

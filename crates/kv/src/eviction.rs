@@ -16,7 +16,7 @@ const ROUNDS_MAX: usize = 32;
 /// Per-mille of the budget wasted above which free pages are given back before anything is evicted.
 const PURGE_WASTE: u64 = 10;
 /// The same of freed slabs where so much of the budget is used: their pages are resident before a measurement knows of them.
-const PURGE_FREED: u64 = 15;
+const PURGE_FREED: u64 = 8;
 const NEARLY_FULL: u64 = 900;
 /// Free pages are given back so long after they became many.
 const PURGE_DELAY_S: u32 = 4;

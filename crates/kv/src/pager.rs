@@ -20,13 +20,19 @@ pub fn turn(cx: &mut Cx) -> Option<u32> {
             bucket.reclaim_expired(cx);
         }
         bucket.keep_within_budget(cx);
-        [bucket.flush_due_s(), bucket.expiry_due_s(), bucket.purge_when_due(cx)]
-            .into_iter()
-            .flatten()
-            .for_each(&mut arm);
+        [bucket.flush_due_s(), bucket.expiry_due_s()].into_iter().flatten().for_each(&mut arm);
     }
-    if cx.node.buckets().iter().all(|bucket| !bucket.tenant().wants_purge()) {
-        cx.node.end_purge();
+    let buckets = cx.node.buckets();
+    let purges = buckets.iter().filter_map(|bucket| bucket.purge_when_due(cx)).min();
+    match purges {
+        Some(due_s) => arm(due_s),
+        None => {
+            cx.node.end_purge();
+            // Asked for since it was looked at: nobody has rung for that.
+            if buckets.iter().any(|bucket| bucket.tenant().wants_purge()) {
+                cx.node.ask_for_purge();
+            }
+        }
     }
     cx.end_batch();
     next

@@ -163,15 +163,14 @@ impl Lists {
     pub(super) fn victim(&mut self, free_per_mille: usize) -> Option<SlabPtr> {
         let mut best: Option<(usize, SlabPtr)> = None;
         for class in self.classes.iter() {
-            let free = class.free();
-            if free * 1000 <= class.slots * free_per_mille {
+            if class.free() * 1000 <= class.slots * free_per_mille {
                 continue;
             }
-            let slab = (0..BINS).flat_map(|bin| listed(class.bins[bin])).find(|slab| !slab.is_reserved());
+            let slab = class.bins.iter().flat_map(|first| listed(*first)).find(|slab| !slab.is_reserved());
             if let Some(slab) = slab
-                && free.saturating_sub(slab.slots() - slab.used().min(slab.slots())) >= slab.used()
+                && class.has_room_beside(slab)
             {
-                let gain = (slab.slots() - slab.used().min(slab.slots())) * slab.bytes() / slab.slots();
+                let gain = slab.room() * slab.bytes() / slab.slots();
                 if best.is_none_or(|(other, _)| gain > other) {
                     best = Some((gain, slab));
                 }
@@ -209,6 +208,17 @@ impl Lists {
 }
 
 impl Class {
+    /// Whether the other slabs have room for what is in this one. Counted and not taken from [`Class::free`]: were that wrong, what
+    /// is moved out would go to a new slab, and that would be the next to be emptied.
+    fn has_room_beside(&self, slab: SlabPtr) -> bool {
+        let needed = slab.used();
+        let mut room = 0;
+        self.bins.iter().rev().flat_map(|first| listed(*first)).filter(|other| *other != slab).any(|other| {
+            room += other.room();
+            room >= needed
+        })
+    }
+
     /// About how many of its slots are free: taking each slab for one of the usual size and in the middle of its bin.
     fn free(&self) -> usize {
         let sixteenths: usize =

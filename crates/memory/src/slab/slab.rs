@@ -271,6 +271,11 @@ impl SlabPtr {
         self.slab().used.load(Acquire) as usize
     }
 
+    /// Slots that are free.
+    pub(super) fn room(self) -> usize {
+        self.slots().saturating_sub(self.used())
+    }
+
     /// Whether a thread may still hand out slots of it.
     pub(super) fn is_reserved(self) -> bool {
         self.slab().reservations.load(Acquire) > 0

@@ -135,8 +135,8 @@ impl World {
     }
 
     /// Moves what a victim holds, but for some.
-    fn empty(&mut self, keep: usize) {
-        let Some(victim) = Victim::choose(&self.tenant, 50) else { return };
+    fn empty(&mut self, keep: usize, free_per_mille: u32) {
+        let Some(victim) = Victim::choose(&self.tenant, free_per_mille) else { return };
         let occupied: Vec<(Location, u16)> = victim.occupied().collect();
         assert_eq!(occupied.len(), victim.used());
         for (from, owner) in occupied.into_iter().skip(keep) {
@@ -176,7 +176,7 @@ proptest! {
                 }
                 Step::Resize { .. } => {}
                 Step::Rest { thread } => world.tenant.rest(&mut world.caches[thread]),
-                Step::Empty { keep } => world.empty(keep),
+                Step::Empty { keep } => world.empty(keep, 50),
             }
             audit(&world.tenant, &world.held())?;
         }
@@ -212,7 +212,7 @@ fn the_fullest_slab_is_used_first_and_the_emptiest_goes() {
     assert!(thin.slab_bytes > thin.slot_bytes * 18 / 10, "{thin:?}");
     let mut victims = 0;
     while Victim::choose(&world.tenant, 50).is_some() {
-        world.empty(0);
+        world.empty(0, 50);
         victims += 1;
         assert!(victims < 1000);
     }
@@ -220,6 +220,29 @@ fn the_fullest_slab_is_used_first_and_the_emptiest_goes() {
     let dense = world.tenant.slab_figures();
     assert_eq!(dense.slot_bytes, thin.slot_bytes);
     assert!(dense.slab_bytes < dense.slot_bytes * 108 / 100, "{dense:?} after {victims} victims");
+}
+
+/// A class that has shrunk has large slabs, and the next one is small. Where all the large ones are full, there is nothing to be gained.
+#[test]
+fn emptying_comes_to_an_end() {
+    let mut world = World::new();
+    (0..800).for_each(|_| world.allocate(0, 1100));
+    world.items.reverse();
+    for last in (400..800).rev() {
+        world.free(0, last);
+    }
+    let slabs = world.tenant.slab_figures().slab_bytes;
+    while world.tenant.slab_figures().slab_bytes <= slabs {
+        world.allocate(0, 1100);
+    }
+    for turns in 0.. {
+        world.tenant.rest(&mut world.caches[0]);
+        if Victim::choose(&world.tenant, 10).is_none() {
+            break;
+        }
+        world.empty(0, 10);
+        assert!(turns < 10, "{:?}", world.tenant.slab_figures());
+    }
 }
 
 #[test]

@@ -392,7 +392,8 @@ impl Bucket {
             cx.caches.resize_with(self.slot() + 1, || None);
         }
         let cache = self.ground.tenant.cache(cx.thread);
-        cx.caches[self.slot()] = Some(Held { tenant: Arc::clone(&self.ground.tenant), cache, used: true });
+        cx.caches[self.slot()] =
+            Some(Held { tenant: Arc::clone(&self.ground.tenant), cache, used: true, rested: false });
     }
 
     /// GET: calls `f` with the live document under the lock, then marks it accessed. Counts hits and misses.

@@ -64,6 +64,8 @@ pub(crate) struct Held {
     pub(crate) cache: TenantCache,
     /// Used since the last look of [`Cx::rest`].
     pub(crate) used: bool,
+    /// Has given back since what was kept.
+    pub(crate) rested: bool,
 }
 
 impl Cx {
@@ -207,8 +209,23 @@ impl Cx {
         }
     }
 
-    /// Gives back what the thread keeps of tenants it has not used since the last call, and the pages that were kept by that.
-    /// Gives whether it keeps any still.
+    /// As [`Cx::rest`], for a thread that calls it seldom: what comes free goes back to the system, however little it is.
+    pub fn rest_for_long(&mut self) -> bool {
+        let keeps = self.rest();
+        let mut has_rested = false;
+        for held in self.caches.iter_mut().flatten() {
+            if std::mem::take(&mut held.rested) {
+                held.tenant.note_rested();
+                has_rested = true;
+            }
+        }
+        if has_rested {
+            self.node.doorbell().ring();
+        }
+        keeps
+    }
+
+    /// Gives back what the thread keeps of tenants it has not used since the last call. Gives whether it keeps any still.
     pub fn rest(&mut self) -> bool {
         let mut keeps = false;
         for held in self.caches.iter_mut().flatten() {
@@ -216,7 +233,7 @@ impl Cx {
                 keeps = true;
             } else if !Tenant::is_resting(&held.cache) {
                 held.tenant.rest(&mut held.cache);
-                held.tenant.purge();
+                held.rested = true;
             }
         }
         keeps

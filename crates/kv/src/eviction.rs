@@ -157,13 +157,17 @@ impl Bucket {
         }
         sweeper.purge_at_s = None;
         drop(sweeper);
-        if !self.tenant().has_shrunk() {
-            return None;
+        if self.tenant().has_shrunk() {
+            self.purge();
         }
+        None
+    }
+
+    /// Gives free pages back to the system now.
+    pub(crate) fn purge(&self) {
         self.tenant().purge();
         self.tenant().measure();
         self.note_measured();
-        None
     }
 
     /// Frees the memory of flushed items.

@@ -20,6 +20,9 @@ pub fn turn(cx: &mut Cx) -> Option<u32> {
             bucket.reclaim_expired(cx);
         }
         bucket.keep_within_budget(cx);
+        if bucket.tenant().take_rested() {
+            bucket.purge();
+        }
         [bucket.flush_due_s(), bucket.expiry_due_s()].into_iter().flatten().for_each(&mut arm);
     }
     let buckets = cx.node.buckets();

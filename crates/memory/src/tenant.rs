@@ -84,6 +84,8 @@ pub struct Tenant {
     /// Most bytes used since free pages were last given back.
     peak: AtomicI64,
     purge_wanted: AtomicBool,
+    /// See [`Tenant::note_rested`].
+    rested: AtomicBool,
     budget: AtomicU64,
     threads: usize,
     lines: Lines,
@@ -120,6 +122,7 @@ impl Tenant {
             churn_most: AtomicU64::new(MEASURE_LEAST.min(budget_bytes / MEASURE_FRACTION)),
             peak: AtomicI64::new(0),
             purge_wanted: AtomicBool::new(false),
+            rested: AtomicBool::new(false),
             budget: AtomicU64::new(budget_bytes),
             threads,
             lines: Lines::default(),
@@ -504,6 +507,16 @@ impl Tenant {
         let shrunk = peak - self.used.load(Relaxed) > (peak / PURGE_FRACTION).max(PURGE_LEAST);
         self.purge_wanted.store(shrunk, Relaxed);
         shrunk
+    }
+
+    /// A thread has given back what it kept, so that pages may have come free.
+    pub fn note_rested(&self) {
+        self.rested.store(true, Relaxed);
+    }
+
+    /// Whether any has since the last call.
+    pub fn take_rested(&self) -> bool {
+        self.rested.swap(false, Relaxed)
     }
 
     /// At most so many bytes of slabs have been freed that may still be resident.

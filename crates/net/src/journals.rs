@@ -196,7 +196,11 @@ impl Parked {
             let due_ms = worker.turn(&mut cx, self.clock);
             if due_ms.is_none() && cx.keeps_blocks() {
                 cx.rest();
-                cx.rest();
+                match self.duty {
+                    // It has been idle for seconds.
+                    Duty::Flush(_) => cx.rest_for_long(),
+                    Duty::Fetch(_) => cx.rest(),
+                };
             }
             match due_ms {
                 // A bell rung meanwhile has left its token: park returns at once.

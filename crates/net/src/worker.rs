@@ -276,7 +276,9 @@ impl Worker {
         }
         match self.rest_at_ms {
             None if self.cx.keeps_blocks() => self.rest_at_ms = Some(now_ms + REST_MS),
-            Some(at_ms) if at_ms <= now_ms => self.rest_at_ms = self.cx.rest().then_some(now_ms + REST_MS),
+            Some(at_ms) if at_ms <= now_ms => {
+                self.rest_at_ms = self.cx.rest_for_long().then_some(now_ms + REST_MS)
+            }
             _ => {}
         }
         false

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use kv::defragmenter::Demand;
 use kv::{
     Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
     StoreKind, Value,
@@ -50,7 +51,7 @@ impl World {
         }
         if self.operations.is_multiple_of(SAMPLE_EVERY) {
             kv::pager::turn(&mut self.cx);
-            while kv::defragmenter::turn(&mut self.cx, &mut 0).rest_us.is_some() {}
+            while kv::defragmenter::turn(&mut self.cx, &mut Demand::default()).rest_us.is_some() {}
             self.samples.push(resident_bytes());
         }
     }

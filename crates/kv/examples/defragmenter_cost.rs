@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kv::defragmenter::Demand;
 use kv::{
     Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now,
     Store, StoreKind, Value,
@@ -38,11 +39,11 @@ fn now() -> Now {
 fn page(node: &Arc<Node>, done: &AtomicBool) {
     let mut cx = Cx::new(Arc::clone(node), 1);
     cx.clock_us = Some(clock_us);
-    let mut operations = 0;
+    let mut demand = Demand::default();
     while !done.load(Relaxed) {
         cx.now = now();
         let due = kv::pager::turn(&mut cx).is_some();
-        let turn = kv::defragmenter::turn(&mut cx, &mut operations);
+        let turn = kv::defragmenter::turn(&mut cx, &mut demand);
         match turn.rest_us {
             Some(rest_us) => thread::park_timeout(Duration::from_micros(rest_us)),
             None if due => thread::park_timeout(Duration::from_millis(500)),

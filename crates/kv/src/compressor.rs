@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use parking_lot::Mutex;
 use wire::snappy;
 
-use crate::defragmenter::{is_busy, rest_us};
+use crate::defragmenter::{Demand, rest_us};
 use crate::index::{Block, Candidates, Passage};
 use crate::session::LARGE_VALUE;
 use crate::settings::Compression;
@@ -82,13 +82,12 @@ impl Compressor {
     }
 }
 
-/// Does some work, if there is any; gives after how many microseconds it wants the next turn. `operations` is as that of
-/// [`crate::defragmenter::turn`].
-pub fn turn(cx: &mut Cx, operations: &mut u64) -> Option<u64> {
+/// Does some work, if there is any; gives after how many microseconds it wants the next turn.
+pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Option<u64> {
     let buckets = cx.node.buckets();
     let bucket = buckets.iter().find(|bucket| bucket.wants_compressing())?;
-    let is_busy = is_busy(&buckets, operations);
     let began_us = cx.fresh_us();
+    let is_busy = demand.is_lively(&buckets, began_us);
     bucket.compress(cx, began_us);
     cx.end_batch();
     let worked_us = cx.fresh_us().saturating_sub(began_us);

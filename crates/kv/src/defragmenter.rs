@@ -34,7 +34,7 @@ const FRUITLESS_EIGHTHS: u64 = 7;
 /// After that, so much more than was left, in eighths, must be there to be gained.
 const AGAIN_EIGHTHS: u64 = 10;
 /// Work of a turn: for so long, or so many holds of a lock.
-const WORK_US: u64 = 250;
+const WORK_US: u64 = 100;
 const HOLDS_MAX: usize = 256;
 /// Slabs are emptied of classes of which so much is free, per mille.
 const SLAB_FREE_PER_MILLE: u32 = 10;
@@ -43,10 +43,10 @@ const STUCK_SLABS_MAX: u32 = 8;
 /// Where memory is short, the pages of freed slabs are given back when they are such a part of the budget.
 const FREED_FRACTION: u64 = 128;
 /// Rest after a turn, as a multiple of its work: while clients are served, and while none is.
-const REST_BUSY: u64 = 15;
+const REST_BUSY: u64 = 22;
 const REST_IDLE: u64 = 1;
-/// Operations since the last turn from which on clients are being served.
-const BUSY_OPERATIONS: u64 = 4;
+/// Clients are being served if there was an operation in every such time, on average since the last turn.
+const BUSY_OPERATION_US: u64 = 500;
 /// Blocks that somebody may be peeking at are waited for.
 const RETIRED_WAIT_US: u64 = 1000;
 
@@ -150,14 +150,21 @@ pub struct Turn {
     pub passed: Option<Passed>,
 }
 
-/// Does some work, if there is any. `operations` is the caller's, from one turn to the next: how many had been served.
-pub fn turn(cx: &mut Cx, operations: &mut u64) -> Turn {
+/// What clients asked for until a turn: the caller keeps it for the next.
+#[derive(Debug, Default)]
+pub struct Demand {
+    operations: u64,
+    at_us: u64,
+}
+
+/// Does some work, if there is any.
+pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Turn {
     let buckets = cx.node.buckets();
     let Some(bucket) = buckets.iter().find(|bucket| bucket.wants_defragmenting()) else {
         return Turn::default();
     };
-    let is_busy = is_busy(&buckets, operations);
     let began_us = cx.fresh_us();
+    let is_busy = demand.is_lively(&buckets, began_us);
     let passed = bucket.defragment(cx, began_us);
     let waits = cx.end_batch();
     let worked_us = cx.fresh_us().saturating_sub(began_us);
@@ -166,10 +173,14 @@ pub fn turn(cx: &mut Cx, operations: &mut u64) -> Turn {
     Turn { rest_us, passed }
 }
 
-/// Whether clients have been served since this was asked last.
-pub(crate) fn is_busy(buckets: &[Arc<Bucket>], operations: &mut u64) -> bool {
-    let served = buckets.iter().map(|bucket| bucket.operations()).fold(0, u64::wrapping_add);
-    served.wrapping_sub(std::mem::replace(operations, served)) >= BUSY_OPERATIONS
+impl Demand {
+    /// Whether clients were being served since this was asked last.
+    pub(crate) fn is_lively(&mut self, buckets: &[Arc<Bucket>], now_us: u64) -> bool {
+        let operations = buckets.iter().map(|bucket| bucket.operations()).fold(0, u64::wrapping_add);
+        let before = std::mem::replace(self, Self { operations, at_us: now_us });
+        let (served, us) = (operations.wrapping_sub(before.operations), now_us.saturating_sub(before.at_us));
+        served > 0 && served >= us / BUSY_OPERATION_US
+    }
 }
 
 /// How long to rest after so much work.

@@ -170,6 +170,13 @@ impl Bucket {
         self.note_measured();
     }
 
+    /// As [`Self::purge`], for a bucket that threads have come to rest on.
+    pub(crate) fn purge_at_rest(&self) {
+        self.tenant().purge_at_rest();
+        self.tenant().measure();
+        self.note_measured();
+    }
+
     /// Frees the memory of flushed items.
     pub(crate) fn reclaim_flushed(&self, cx: &mut Cx) {
         for vb in 0..self.vbuckets() {

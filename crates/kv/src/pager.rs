@@ -21,7 +21,7 @@ pub fn turn(cx: &mut Cx) -> Option<u32> {
         }
         bucket.keep_within_budget(cx);
         if bucket.tenant().take_rested() {
-            bucket.purge();
+            bucket.purge_at_rest();
         }
         [bucket.flush_due_s(), bucket.expiry_due_s()].into_iter().flatten().for_each(&mut arm);
     }

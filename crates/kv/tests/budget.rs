@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use kv::defragmenter::Demand;
 use kv::{
     Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
     StoreKind, Value,
@@ -57,7 +58,7 @@ impl World {
             if number % 256 == 0 {
                 self.cx.now.mono_us += 1000;
                 kv::pager::turn(&mut self.cx);
-                kv::defragmenter::turn(&mut self.cx, &mut 0);
+                kv::defragmenter::turn(&mut self.cx, &mut Demand::default());
             }
         }
         self.cx.now.unix_s += 10;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use client::{Answer, Client, Frame, frame, persistent, store_extras};
 use journal::SimulatedDisk;
+use kv::defragmenter::Demand;
 use kv::session::Port;
 use kv::{BucketSettings, Compression};
 use proptest::prelude::*;
@@ -333,13 +334,13 @@ fn the_journal_keeps_compressed_values_and_gives_them_back() {
 }
 
 /// Turns of the pager's thread until neither it nor the compressor has anything to do; how many values were compressed.
-fn pager_turns(doors: &Doors, operations: &mut u64) -> u64 {
+fn pager_turns(doors: &Doors, demand: &mut Demand) -> u64 {
     let bucket = doors.snappy.node.bucket("default").unwrap();
     let before = bucket.meter(kv::Meter::CompressorValues);
     let mut cx = persistent::cx(&doors.snappy);
     kv::pager::turn(&mut cx);
     // Without a clock a turn goes on to the end of its pass.
-    while kv::compressor::turn(&mut cx, operations).is_some() {}
+    while kv::compressor::turn(&mut cx, demand).is_some() {}
     bucket.meter(kv::Meter::CompressorValues) - before
 }
 
@@ -374,18 +375,18 @@ fn used(doors: &Doors) -> u64 {
 #[test]
 fn the_compressor_works_while_memory_is_short_and_rests_otherwise() {
     let mut doors = active();
-    let (mut operations, mut count) = (0, 0);
+    let (mut demand, mut count) = (Demand::default(), 0);
     let value = |n: usize| [format!("{n}:").as_bytes(), &text(900 + n % 300)].concat();
     while used(&doors) < BUDGET / 2 {
         for n in count..count + 500 {
             assert_eq!(doors.plain.ask(stored(SET, &format!("key{n}"), &value(n), JSON)).status, 0);
         }
         count += 500;
-        assert_eq!(pager_turns(&doors, &mut operations), 0, "memory is not short");
+        assert_eq!(pager_turns(&doors, &mut demand), 0, "memory is not short");
     }
     let (mut cas, large) = (Vec::new(), text(400 << 10));
     assert_eq!(doors.plain.ask(stored(SET, "large", &large, 0)).status, 0);
-    while pager_turns(&doors, &mut operations) == 0 {
+    while pager_turns(&doors, &mut demand) == 0 {
         assert!(used(&doors) < BUDGET / 10 * 9, "it has not begun");
         cas.clear();
         for n in count..count + 500 {
@@ -412,7 +413,7 @@ fn the_compressor_works_while_memory_is_short_and_rests_otherwise() {
     let compressed = doors.accounts().0;
     for _ in 0..5 {
         doors.snappy.node.bucket("default").unwrap().memory();
-        assert_eq!(pager_turns(&doors, &mut operations), 0);
+        assert_eq!(pager_turns(&doors, &mut demand), 0);
     }
     assert_eq!(doors.accounts().0, compressed);
 }
@@ -421,13 +422,13 @@ fn the_compressor_works_while_memory_is_short_and_rests_otherwise() {
 fn what_does_not_get_smaller_stays_and_is_looked_at_once() {
     let mut doors = active();
     let bucket = doors.snappy.node.bucket("default").unwrap();
-    let (mut operations, mut count) = (0, 0);
+    let (mut demand, mut count) = (Demand::default(), 0);
     while used(&doors) < BUDGET / 100 * 85 {
         for n in count..count + 500u64 {
             assert_eq!(doors.plain.ask(stored(SET, &format!("key{n}"), &noise(n, 1000), 0)).status, 0);
         }
         count += 500;
-        assert_eq!(pager_turns(&doors, &mut operations), 0);
+        assert_eq!(pager_turns(&doors, &mut demand), 0);
     }
     assert!(!bucket.is_compressing());
     assert_eq!(doors.accounts(), (0, 0, 0));
@@ -437,10 +438,10 @@ fn what_does_not_get_smaller_stays_and_is_looked_at_once() {
         assert_eq!(doors.plain.ask(stored(SET, &format!("text{n}"), &text(1000), 0)).status, 0);
     }
     bucket.memory();
-    assert_eq!(pager_turns(&doors, &mut operations), 0);
+    assert_eq!(pager_turns(&doors, &mut demand), 0);
     // Switched on anew it has not seen anything, and finds these.
     bucket.set_compression(Compression::Active);
-    assert_eq!(pager_turns(&doors, &mut operations), 20);
+    assert_eq!(pager_turns(&doors, &mut demand), 20);
     doors.accounts();
 }
 

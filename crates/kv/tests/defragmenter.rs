@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use kv::defragmenter::Demand;
 use kv::{
     Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now,
     Store, StoreKind, Value,
@@ -65,7 +66,7 @@ impl World {
         self.cx.rest();
         kv::pager::turn(&mut self.cx);
         self.resident.push(self.bucket.memory().resident);
-        kv::defragmenter::turn(&mut self.cx, &mut 0).rest_us.is_some()
+        kv::defragmenter::turn(&mut self.cx, &mut Demand::default()).rest_us.is_some()
     }
 
     /// Until nothing is due any more. Gives the number of turns.

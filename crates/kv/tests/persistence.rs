@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use journal::{AnyDisk, Fault, SimulatedDisk, Survival};
+use kv::defragmenter::Demand;
 use kv::node::BucketError;
 use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, PersistenceFigures, Trouble};
 use kv::{
@@ -426,7 +427,7 @@ fn values_asked_for_again_stay_in_memory_while_all_the_others_are_read_once() {
             home.turn();
             home.cx.now = home.now;
             kv::pager::turn(&mut home.cx);
-            kv::defragmenter::turn(&mut home.cx, &mut 0);
+            kv::defragmenter::turn(&mut home.cx, &mut Demand::default());
         }
     }
     home.turn();
@@ -444,7 +445,7 @@ fn values_asked_for_again_stay_in_memory_while_all_the_others_are_read_once() {
             home.get(&text).unwrap().unwrap();
             home.cx.now.mono_us += 1000;
             kv::pager::turn(&mut home.cx);
-            kv::defragmenter::turn(&mut home.cx, &mut 0);
+            kv::defragmenter::turn(&mut home.cx, &mut Demand::default());
         }
         found.is_ok()
     };

@@ -531,6 +531,14 @@ impl Tenant {
         self.peak.store(self.used.load(Relaxed), Relaxed);
         self.arena.purge();
     }
+
+    /// As [`Self::purge`], and what lies in memory without ever having been used goes too: for one that has come to rest.
+    pub fn purge_at_rest(&self) {
+        self.purge();
+        if self.arena.free_what_was_never_used() {
+            self.arena.purge();
+        }
+    }
 }
 
 impl Drop for Tenant {

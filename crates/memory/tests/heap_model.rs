@@ -173,3 +173,46 @@ fn moving_out_of_thin_slabs_empties_them() {
     }
     assert_eq!(tenant.gauge(Gauge::Items), 0);
 }
+
+/// Pages of the 2 MiB blocks that these addresses lie in, as far as they are in memory.
+#[cfg(feature = "alloc-jemalloc")]
+fn resident_bytes_around(addresses: impl Iterator<Item = usize>) -> usize {
+    const BLOCK: usize = 2 << 20;
+    let blocks: std::collections::BTreeSet<usize> = addresses.map(|address| address / BLOCK).collect();
+    let resident = |block: usize| {
+        let mut pages = [0u8; BLOCK / 4096];
+        let start = std::ptr::without_provenance_mut(block * BLOCK);
+        // SAFETY: asks about addresses, whatever lies there, and there is a byte for each page.
+        let error = unsafe { libc::mincore(start, BLOCK, pages.as_mut_ptr()) };
+        assert_eq!(error, 0, "chunks are whole blocks");
+        pages.iter().filter(|page| **page & 1 == 1).count() * 4096
+    };
+    blocks.into_iter().map(resident).sum()
+}
+
+/// Where the kernel gives huge pages, the last one begun lies in memory as a whole.
+#[cfg(feature = "alloc-jemalloc")]
+#[test]
+fn what_was_never_used_is_not_resident_after_a_rest() {
+    const SIZE: usize = 1000;
+    for kilobytes in [20_000, 20_500, 21_000, 21_500] {
+        let tenant = Tenant::new(1, u64::MAX).unwrap();
+        let mut cache = tenant.cache(0);
+        let heap = memory::SlabHeap::new(Arc::clone(&tenant));
+        let items: Vec<Location> =
+            (0..kilobytes).map(|_| heap.allocate(&mut cache, SIZE, 0).unwrap()).collect();
+        for location in &items {
+            // SAFETY: a fresh slot of `SIZE` bytes.
+            unsafe { heap.address(*location).write_bytes(7, SIZE) };
+        }
+        tenant.rest(&mut cache);
+        tenant.purge_at_rest();
+        let resident = resident_bytes_around(items.iter().map(|it| heap.address(*it).as_ptr().addr()));
+        let slabs = usize::try_from(tenant.slab_figures().slab_bytes).unwrap();
+        assert!(resident < slabs + (512 << 10), "{resident} resident for {slabs} of slabs");
+        for location in items {
+            // SAFETY: a slot in use, freed once.
+            unsafe { heap.free(&mut cache, location, SIZE) };
+        }
+    }
+}

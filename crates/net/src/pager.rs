@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use kv::defragmenter::Passed;
+use kv::defragmenter::{Demand, Passed};
 use kv::{Cx, Node};
 
 use crate::clock::Clock;
@@ -13,7 +13,7 @@ use crate::clock::Clock;
 pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBool) {
     let mut cx = Cx::new(node, thread);
     cx.clock_us = Some(crate::clock::mono_us);
-    let (mut operations, mut operations_compressed) = (0, 0);
+    let (mut demand, mut compressor_demand) = (Demand::default(), Demand::default());
     while !stop.load(Relaxed) {
         cx.now = clock.now();
         let due_s = kv::pager::turn(&mut cx);
@@ -22,11 +22,11 @@ pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBoo
             cx.rest();
             cx.rest();
         }
-        let turn = kv::defragmenter::turn(&mut cx, &mut operations);
+        let turn = kv::defragmenter::turn(&mut cx, &mut demand);
         if let Some(passed) = &turn.passed {
             tell(passed);
         }
-        let compressor_rest_us = kv::compressor::turn(&mut cx, &mut operations_compressed);
+        let compressor_rest_us = kv::compressor::turn(&mut cx, &mut compressor_demand);
         let due = due_s.map(|due_s| {
             let now_ns = clock.now().unix_ns;
             Duration::from_nanos((u64::from(due_s) * 1_000_000_000).saturating_sub(now_ns))

@@ -10,7 +10,7 @@ use super::report::Figure;
 use super::{ArenaFigures, BLOCK_ALIGNMENT, ClassFigures, ControlError, LINE_BYTES, Occupancy};
 use crate::slab::class::PAGE;
 use control::CONTROLS;
-use extents::Extents;
+use extents::{Extents, HUGE_PAGE};
 
 pub(super) use extents::{set_thp, thp};
 pub use size_class::{size_class, size_class as footprint};
@@ -25,6 +25,10 @@ mod utilization;
 pub const ARENA_GOES_AS_A_WHOLE: bool = true;
 /// Whole pages have no header.
 pub(crate) const PAGES_HEADER: usize = 0;
+
+/// Free extents that are taken in search of the one that an arena's next blocks come from.
+const FREE_EXTENTS: [usize; 6] =
+    [HUGE_PAGE, HUGE_PAGE, HUGE_PAGE, HUGE_PAGE / 2, HUGE_PAGE / 4, HUGE_PAGE / 8];
 
 /// Name and version of the allocator.
 pub(super) fn version() -> String {
@@ -50,7 +54,7 @@ pub(crate) fn refresh() {
 pub(crate) struct Arena {
     index: u32,
     /// Where its address space comes from; must outlive the arena, see `Drop`.
-    _extents: Box<Extents>,
+    extents: Box<Extents>,
 }
 
 /// An explicit thread cache of one arena. Use it from one thread at a time.
@@ -63,7 +67,7 @@ impl Arena {
     pub(crate) fn new() -> Result<Self, ControlError> {
         let extents = Extents::new();
         let index = control::create_arena(extents.hooks())?;
-        let arena = Self { index, _extents: extents };
+        let arena = Self { index, extents };
         // Pages are given back when much has been freed (see `Tenant::wants_purge`), not because time passes: under steady
         // churn the pages freed now are needed in a moment, and each one given back breaks up a huge page.
         for decay in ["dirty_decay_ms", "muzzy_decay_ms"] {
@@ -119,6 +123,24 @@ impl Arena {
     /// Gives all free pages back to the system now.
     pub(crate) fn purge(&self) {
         let _ = CONTROLS.run(&self.control("arena", "purge"));
+    }
+
+    /// Makes free pages, which the next purge gives back, of those that lie in memory though they were never handed out: the end of the
+    /// huge page that blocks come from next. To the allocator these are as good as unmapped, so that a purge by itself leaves them.
+    /// Gives whether there are any.
+    pub(crate) fn free_what_was_never_used(&self) -> bool {
+        if !self.extents.asks_for_huge_pages() {
+            return false;
+        }
+        // Which of its free extents the allocator hands out first is its own affair: often the oldest, which may be a purged one.
+        let blocks = FREE_EXTENTS.map(|size| (self.allocate_pages(size), size));
+        for (block, size) in blocks {
+            if let Some(block) = block {
+                // SAFETY: allocated just now with this size, and never used.
+                unsafe { self.free(None, block, size) }
+            }
+        }
+        true
     }
 
     /// Its figures as of the last [`refresh`].

@@ -16,6 +16,11 @@ impl Arena {
         None
     }
 
+    /// No huge pages are asked for.
+    pub(crate) fn free_what_was_never_used(&self) -> bool {
+        false
+    }
+
     /// Nothing is known: every block seems to have its pages to itself.
     pub(crate) fn occupancy(&self, _blocks: &[NonNull<u8>], found: &mut [Occupancy]) {
         found.fill(Occupancy::default());

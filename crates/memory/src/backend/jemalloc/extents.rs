@@ -9,8 +9,8 @@
 //! reaches the chunks there are too: as advice, so that pages that lie in memory already stay as they are until they go.
 //!
 //! Address space is never given back before the arena ends; physical pages are, by `MADV_DONTNEED`. A 2 MiB block that
-//! has been purged in part gives up its claim to a huge page, whatever the setting: otherwise the kernel would fill the holes
-//! again. So does the block in which a chunk has come to its end.
+//! has been purged in part, and holds pages still, gives up its claim to a huge page, whatever the setting: otherwise the kernel would
+//! fill the holes again. So does the block in which a chunk has come to its end.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr::{self, null_mut};
@@ -20,8 +20,9 @@ use parking_lot::Mutex;
 use tikv_jemalloc_sys as sys;
 
 use crate::backend::settings::Thp;
+use crate::slab::class::PAGE;
 
-const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 const FIRST_CHUNK: usize = 8 << 20;
 const SMALLEST_HUGE_CHUNK: usize = 64 << 20;
 const LARGEST_CHUNK: usize = 1 << 30;
@@ -119,6 +120,11 @@ impl Extents {
         (&raw const self.hooks).cast_mut()
     }
 
+    /// Whether it has chunks for which the kernel is asked for huge pages.
+    pub(crate) fn asks_for_huge_pages(&self) -> bool {
+        self.chunks.lock().all.iter().any(|chunk| advice(chunk.size <= FIRST_CHUNK) == libc::MADV_HUGEPAGE)
+    }
+
     fn take(&self, size: usize, alignment: usize) -> Option<usize> {
         let mut chunks = self.chunks.lock();
         let Chunks { all, bumped } = &mut *chunks;
@@ -146,18 +152,20 @@ impl Extents {
         Some(base)
     }
 
-    /// The blocks between two multiples of a huge page, of one chunk, claim no huge page any more.
-    fn break_up(&self, first: usize, end: usize) {
+    /// A part of this block has been purged: if pages of it are left, it claims no huge page any more.
+    fn break_up(&self, block: usize) {
         let mut chunks = self.chunks.lock();
-        let holds = |chunk: &&mut Chunk| (chunk.base..chunk.base + chunk.size).contains(&first);
+        let holds = |chunk: &&mut Chunk| (chunk.base..chunk.base + chunk.size).contains(&block);
         let Some(chunk) = chunks.all.iter_mut().find(holds) else { return };
-        for block in (first - chunk.base) / HUGE_PAGE..(end - chunk.base) / HUGE_PAGE {
-            if let Some(word) = chunk.broken.get_mut(block / 64) {
-                *word |= 1 << (block % 64);
-            }
+        let index = (block - chunk.base) / HUGE_PAGE;
+        if let Some(word) = chunk.broken.get_mut(index / 64)
+            && *word >> (index % 64) & 1 == 0
+            && has_pages(block)
+        {
+            *word |= 1 << (index % 64);
+            // SAFETY: advice about a part of our chunk, which changes no content.
+            unsafe { libc::madvise(block as *mut c_void, HUGE_PAGE, libc::MADV_NOHUGEPAGE) };
         }
-        // SAFETY: advice about a part of our chunk, which changes no content.
-        unsafe { libc::madvise(first as *mut c_void, end - first, libc::MADV_NOHUGEPAGE) };
     }
 }
 
@@ -206,6 +214,14 @@ impl Drop for Extents {
             unsafe { libc::munmap(chunk.base as *mut c_void, chunk.size) };
         }
     }
+}
+
+/// Whether any page of a block lies in memory.
+fn has_pages(block: usize) -> bool {
+    let mut pages = [0u8; HUGE_PAGE / PAGE];
+    // SAFETY: it asks about a block of ours, and there is a byte for each of its pages.
+    let failed = unsafe { libc::mincore(block as *mut c_void, HUGE_PAGE, pages.as_mut_ptr()) } != 0;
+    failed || pages.iter().any(|page| page & 1 == 1)
 }
 
 /// Maps `size` bytes at a multiple of `alignment`.
@@ -284,14 +300,19 @@ unsafe extern "C" fn purge(
     _arena: c_uint,
 ) -> bool {
     let start = addr as usize + offset;
-    let first = start & !(HUGE_PAGE - 1);
-    let end = (start + length).next_multiple_of(HUGE_PAGE);
-    if first != start || end != start + length {
-        // SAFETY: as in `alloc`. Chunks are multiples of the block and aligned to it.
-        unsafe { &*hooks.cast::<Extents>() }.break_up(first, end);
-    }
+    let end = start + length;
     // SAFETY: the range belongs to the arena and holds no live allocation, so its pages may go.
-    unsafe { libc::madvise(start as *mut c_void, length, libc::MADV_DONTNEED) != 0 }
+    let failed = unsafe { libc::madvise(start as *mut c_void, length, libc::MADV_DONTNEED) } != 0;
+    let (first, last) = (start & !(HUGE_PAGE - 1), (end - 1) & !(HUGE_PAGE - 1));
+    // SAFETY: as in `alloc`. Chunks are multiples of the block and aligned to it.
+    let extents = unsafe { &*hooks.cast::<Extents>() };
+    if first < start || first + HUGE_PAGE > end {
+        extents.break_up(first);
+    }
+    if last > first && last + HUGE_PAGE > end {
+        extents.break_up(last);
+    }
+    failed
 }
 
 /// Any page boundary may split an extent.
@@ -346,7 +367,15 @@ mod tests {
         };
         let size = extents.chunks.lock().all.first().unwrap().size / HUGE_PAGE;
         assert_eq!(huge_claims(), size);
-        extents.break_up(at + 3 * HUGE_PAGE, at + 5 * HUGE_PAGE);
+        for block in [at + 3 * HUGE_PAGE, at + 4 * HUGE_PAGE] {
+            extents.break_up(block);
+            assert_eq!(huge_claims(), size, "nothing is left there that could be filled up");
+            // SAFETY: a page of ours.
+            unsafe { *(block as *mut u8) = 1 };
+        }
+        for block in [at + 3 * HUGE_PAGE, at + 4 * HUGE_PAGE] {
+            extents.break_up(block);
+        }
         assert_eq!(huge_claims(), size - 2);
         for (advice, claimed) in [(libc::MADV_NOHUGEPAGE, 0), (libc::MADV_HUGEPAGE, size - 2)] {
             extents.chunks.lock().all.first().unwrap().advise(advice);

@@ -31,6 +31,8 @@ const WORTH_PER_MILLE: u64 = 10;
 const WORTH_LEAST: u64 = 2 << 20;
 /// A pass that leaves more than this part, in eighths, of what it could have gained, is the last.
 const FRUITLESS_EIGHTHS: u64 = 7;
+/// But not if meanwhile as many items were stored as this part of all there are: what it leaves is new.
+const STORED_PART: u64 = 16;
 /// After that, so much more than was left, in eighths, must be there to be gained.
 const AGAIN_EIGHTHS: u64 = 10;
 /// Work of a turn: for so long, or so many holds of a lock.
@@ -83,6 +85,8 @@ struct Pass {
     /// Slabs, the allocator's and the heap's, at its beginning.
     slab_bytes: u64,
     recoverable_bytes: u64,
+    /// Stores into the bucket before it.
+    stores: u64,
     work_us: u64,
 }
 
@@ -90,6 +94,8 @@ struct Pass {
 struct Prospect {
     survey: Option<Survey>,
     slabs: SlabFigures,
+    stores: u64,
+    items: u64,
 }
 
 /// Empties slabs of the item heap.
@@ -238,14 +244,22 @@ impl Bucket {
             return false;
         }
         let mut work = self.defragmenter.work.lock();
-        if work.pass.is_none() && measured && self.is_wasteful() {
-            work.consider(self.prospect(), self.worth_bytes());
+        if measured && self.is_wasteful() {
+            match &mut work.pass {
+                None => work.consider(self.prospect(), self.worth_bytes()),
+                Some(pass) => pass.look_again(self.tenant().survey()),
+            }
         }
         work.pass.is_some()
     }
 
     fn prospect(&self) -> Prospect {
-        Prospect { survey: self.tenant().survey(), slabs: self.tenant().slab_figures() }
+        Prospect {
+            survey: self.tenant().survey(),
+            slabs: self.tenant().slab_figures(),
+            stores: self.meter(Meter::TotalItems),
+            items: self.accounts().items,
+        }
     }
 
     /// So much must be there to be gained.
@@ -347,7 +361,7 @@ impl Work {
             return;
         }
         let was_fruitful = self.recoverable_bytes < pass.recoverable_bytes / 8 * FRUITLESS_EIGHTHS;
-        if was_fruitful {
+        if was_fruitful || prospect.stores.saturating_sub(pass.stores) > prospect.items / STORED_PART {
             self.pass = Some(Pass::new(prospect));
         } else {
             self.stuck_bytes = self.recoverable_bytes;
@@ -361,9 +375,17 @@ impl Pass {
             moved: Moved::default(),
             slab_bytes: prospect.slab_bytes(),
             recoverable_bytes: prospect.recoverable_bytes(),
+            stores: prospect.stores,
             work_us: 0,
             emptier: Some(Emptier::new(SLAB_FREE_PER_MILLE)),
             mover: prospect.survey.map(Mover::new),
+        }
+    }
+
+    /// What is thin now may not have been when the walk began.
+    fn look_again(&mut self, survey: Option<Survey>) {
+        if let (Some(mover), Some(survey)) = (&mut self.mover, survey) {
+            mover.survey = survey;
         }
     }
 
@@ -468,5 +490,27 @@ impl Mover {
     /// How many items it has moved.
     pub fn moved_items(&self) -> u64 {
         self.moved.items
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_without_gain_is_the_last_unless_much_was_stored_meanwhile() {
+        let wasteful = |stores| {
+            let slabs = SlabFigures { slab_bytes: 100 << 20, slot_bytes: 50 << 20 };
+            Prospect { survey: None, slabs, stores, items: 1600 }
+        };
+        let mut work = Work::default();
+        work.consider(wasteful(7), WORTH_LEAST);
+        let pass = work.pass.take().unwrap();
+        work.go_on(&pass, wasteful(7 + 100), WORTH_LEAST);
+        assert!(work.pass.is_none(), "it would go on for ever");
+        work.consider(wasteful(7 + 100), WORTH_LEAST);
+        assert!(work.pass.is_none(), "that is what it has left behind");
+        work.go_on(&pass, wasteful(7 + 101), WORTH_LEAST);
+        assert!(work.pass.is_some(), "what is left now is not what there was");
     }
 }

@@ -47,6 +47,9 @@ const FREED_FRACTION: u64 = 128;
 /// Rest after a turn, as a multiple of its work: while clients are served, and while none is.
 const REST_BUSY: u64 = 22;
 const REST_IDLE: u64 = 1;
+/// The same while clients are served, where they make waste much faster than it is removed: so much of what is used, in halves.
+const REST_SWAMPED: u64 = 4;
+const SWAMPED_HALVES: u64 = 3;
 /// Clients are being served if there was an operation in every such time, on average since the last turn.
 const BUSY_OPERATION_US: u64 = 500;
 /// Blocks that somebody may be peeking at are waited for.
@@ -175,7 +178,9 @@ pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Turn {
     let waits = cx.end_batch();
     let worked_us = cx.fresh_us().saturating_sub(began_us);
     let goes_on = buckets.iter().any(|bucket| bucket.wants_defragmenting());
-    let rest_us = goes_on.then_some(rest_us(worked_us, is_busy)).or(waits.then_some(RETIRED_WAIT_US));
+    let rest_us =
+        if is_busy && bucket.is_swamped() { worked_us * REST_SWAMPED } else { rest_us(worked_us, is_busy) };
+    let rest_us = goes_on.then_some(rest_us).or(waits.then_some(RETIRED_WAIT_US));
     Turn { rest_us, passed }
 }
 
@@ -230,11 +235,21 @@ impl Bucket {
         self.compressor.note_measured();
     }
 
+    /// Bytes of pages that hold nothing, as measured last, and those free in slabs now.
+    fn wasted_bytes(&self) -> u64 {
+        let slabs = self.tenant().slab_figures();
+        self.tenant().waste() + slabs.slab_bytes.saturating_sub(slabs.slot_bytes)
+    }
+
+    /// Whether waste grows faster than it is removed beside clients: more than a random half of all items leaves, and than there is data.
+    fn is_swamped(&self) -> bool {
+        let data = self.tenant().used().saturating_sub(self.tenant().waste() + self.tenant().excess_slack());
+        self.wasted_bytes() > data / 2 * SWAMPED_HALVES
+    }
+
     /// Whether what was measured last is reason enough to look for thin slabs.
     pub(crate) fn is_wasteful(&self) -> bool {
-        let slabs = self.tenant().slab_figures();
-        let waste = self.tenant().waste() + slabs.slab_bytes.saturating_sub(slabs.slot_bytes);
-        waste > (self.tenant().used() / 1000 * WASTE_PER_MILLE).max(WASTE_LEAST)
+        self.wasted_bytes() > (self.tenant().used() / 1000 * WASTE_PER_MILLE).max(WASTE_LEAST)
     }
 
     /// Whether there is work; looks at what was measured meanwhile.

@@ -315,15 +315,3 @@ def test_names_of_hosts(kind, tmp_path):
                 logs[remote] = list(dict.fromkeys(lines))
             said.append(logs)
     assert said[0] == said[1]
-
-
-def test_a_server_that_detaches_listens_at_a_name(kind, tmp_path):
-    """Who waits for `--detach` finds the listener there."""
-    from .conftest import SMALL
-
-    path = create_database(tmp_path / "D.db", SMALL)
-    port = free_port()
-    with OvsdbServer(kind, tmp_path / "run", databases=[path], arguments=[f"--remote=ptcp:{port}:localhost"]) as server:
-        with Connection(("127.0.0.1", port)) as peer:
-            assert "D" in peer.request("list_dbs")["result"]
-        assert server.alive()

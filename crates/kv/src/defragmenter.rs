@@ -44,12 +44,12 @@ const SLAB_FREE_PER_MILLE: u32 = 10;
 const STUCK_SLABS_MAX: u32 = 8;
 /// Where memory is short, the pages of freed slabs are given back when they are such a part of the budget.
 const FREED_FRACTION: u64 = 128;
+/// While slabs are owed, who stores something takes so many items, or bytes, out of thin ones first.
+const PAID_ITEMS: usize = 32;
+const PAID_BYTES: u64 = 64 << 10;
 /// Rest after a turn, as a multiple of its work: while clients are served, and while none is.
 const REST_BUSY: u64 = 22;
 const REST_IDLE: u64 = 1;
-/// The same while clients are served, where they make waste much faster than it is removed: so much of what is used, in halves.
-const REST_SWAMPED: u64 = 4;
-const SWAMPED_HALVES: u64 = 3;
 /// Clients are being served if there was an operation in every such time, on average since the last turn.
 const BUSY_OPERATION_US: u64 = 500;
 /// Blocks that somebody may be peeking at are waited for.
@@ -178,9 +178,7 @@ pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Turn {
     let waits = cx.end_batch();
     let worked_us = cx.fresh_us().saturating_sub(began_us);
     let goes_on = buckets.iter().any(|bucket| bucket.wants_defragmenting());
-    let rest_us =
-        if is_busy && bucket.is_swamped() { worked_us * REST_SWAMPED } else { rest_us(worked_us, is_busy) };
-    let rest_us = goes_on.then_some(rest_us).or(waits.then_some(RETIRED_WAIT_US));
+    let rest_us = goes_on.then_some(rest_us(worked_us, is_busy)).or(waits.then_some(RETIRED_WAIT_US));
     Turn { rest_us, passed }
 }
 
@@ -241,12 +239,6 @@ impl Bucket {
         self.tenant().waste() + slabs.slab_bytes.saturating_sub(slabs.slot_bytes)
     }
 
-    /// Whether waste grows faster than it is removed beside clients: more than a random half of all items leaves, and than there is data.
-    fn is_swamped(&self) -> bool {
-        let data = self.tenant().used().saturating_sub(self.tenant().waste() + self.tenant().excess_slack());
-        self.wasted_bytes() > data / 2 * SWAMPED_HALVES
-    }
-
     /// Whether what was measured last is reason enough to look for thin slabs.
     pub(crate) fn is_wasteful(&self) -> bool {
         self.wasted_bytes() > (self.tenant().used() / 1000 * WASTE_PER_MILLE).max(WASTE_LEAST)
@@ -261,16 +253,21 @@ impl Bucket {
         let mut work = self.defragmenter.work.lock();
         if measured && self.is_wasteful() {
             match &mut work.pass {
-                None => work.consider(self.prospect(), self.worth_bytes()),
-                Some(pass) => pass.look_again(self.tenant().survey()),
+                None => work.consider(self.prospect(self.tenant().survey()), self.worth_bytes()),
+                Some(pass) => {
+                    // What has come free in it so far does not always fit what is wanted now.
+                    self.tenant().purge();
+                    self.tenant().measure();
+                    pass.look_again(self.tenant().survey());
+                }
             }
         }
         work.pass.is_some()
     }
 
-    fn prospect(&self) -> Prospect {
+    fn prospect(&self, survey: Option<Survey>) -> Prospect {
         Prospect {
-            survey: self.tenant().survey(),
+            survey,
             slabs: self.tenant().slab_figures(),
             stores: self.meter(Meter::TotalItems),
             items: self.accounts().items,
@@ -311,7 +308,7 @@ impl Bucket {
             self.tenant().purge();
             self.tenant().measure();
         }
-        let prospect = self.prospect();
+        let prospect = self.prospect(self.tenant().survey());
         let freed_bytes = pass.slab_bytes.saturating_sub(prospect.slab_bytes());
         self.count(cx, Meter::DefragmentationFreed, freed_bytes);
         work.go_on(&pass, prospect, self.worth_bytes());
@@ -324,6 +321,35 @@ impl Bucket {
             recoverable_bytes: work.recoverable_bytes,
             goes_on: work.pass.is_some(),
         })
+    }
+
+    /// Takes some items out of thin slabs, for the slabs that were taken while there were such: what slabs have free is bounded
+    /// by that, however fast clients make them thin.
+    #[cold]
+    pub(crate) fn pay_for_slabs(&self, cx: &mut Cx) {
+        if !self.has_defragmenter() {
+            self.tenant().forgive_slabs();
+            return;
+        }
+        // Who has the lock is emptying slabs.
+        let Some(mut work) = self.defragmenter.work.try_lock() else { return };
+        let pass = work.pass.get_or_insert_with(|| {
+            self.ring_pager();
+            Pass::new(self.prospect(None))
+        });
+        let before = pass.moved;
+        let emptier = pass.emptier.get_or_insert_with(|| Emptier::new(SLAB_FREE_PER_MILLE));
+        for _ in 0..PAID_ITEMS {
+            if !emptier.slice(self, cx, &mut pass.moved) {
+                self.tenant().forgive_slabs();
+                break;
+            }
+            if pass.moved.bytes - before.bytes >= PAID_BYTES {
+                break;
+            }
+        }
+        self.count(cx, Meter::DefragmentedItems, pass.moved.items - before.items);
+        self.count(cx, Meter::DefragmentedBytes, pass.moved.bytes - before.bytes);
     }
 
     /// Empties slabs while slabs have more free than they may, until `used` is down to `target` or about `moved_max` bytes have been

@@ -147,7 +147,9 @@ fn after_the_sizes_have_changed_the_old_classes_are_given_up_in(heap: HeapChoice
     world.page_until_quiet();
     let after = world.ratio();
     eprintln!("resident over used: {before:.3}, then {after:.3}");
-    assert!(before > 1.2 && after < 1.15, "{before}, then {after}");
+    // Who takes slabs empties others meanwhile.
+    let (least, most) = if heap == HeapChoice::Slab { (1.1, 1.05) } else { (1.2, 1.15) };
+    assert!(before > least && after < most, "{before}, then {after}");
     for number in 0..ITEMS {
         let expected = if number.is_multiple_of(2) { vec![2; 700] } else { vec![1; 300] };
         assert_eq!(world.get(&format!("key-{number}")).unwrap(), expected);
@@ -203,6 +205,40 @@ fn appending_and_rewriting_leaves_little_waste_in(heap: HeapChoice) {
 
 /// Items that are stored while the bucket goes over from blocks to slabs: nothing is moved for it, and what was a block is one until it is
 /// written anew.
+#[test]
+fn however_fast_keys_grow_what_slabs_have_free_is_bounded_without_the_pager() {
+    const ITEMS: u64 = 60_000;
+    let mut world = World::new(64, HeapChoice::Slab);
+    let mut lengths = vec![100_usize; ITEMS as usize];
+    let mut most = 0;
+    for operation in 0..ITEMS * 12 {
+        let number = world.below(ITEMS);
+        let length = &mut lengths[number as usize];
+        *length += 60;
+        let length = *length;
+        world.set(&format!("key-{number}"), &vec![number as u8; length]);
+        if operation % 256 == 0 {
+            let figures = world.bucket.memory();
+            let free = figures.slabs - figures.slots;
+            most = most.max(free.saturating_sub((figures.slots / 8).max(4 << 20)));
+        }
+    }
+    eprintln!(
+        "{most} bytes above the bound at most, {} items moved",
+        world.bucket.meter(Meter::DefragmentedItems)
+    );
+    assert!(most < 2 << 20, "{most}");
+    for number in 0..ITEMS {
+        assert_eq!(
+            world.get(&format!("key-{number}")).unwrap_or_default(),
+            match lengths[number as usize] {
+                100 => Vec::new(),
+                length => vec![number as u8; length],
+            }
+        );
+    }
+}
+
 #[test]
 fn a_bucket_that_grows_goes_over_to_slabs_without_moving() {
     const ITEMS: u64 = 40_000;

@@ -68,6 +68,9 @@ const MEASURE_FULL_FRACTION: u64 = 128;
 /// Or, if that is sooner, this fraction of what is used, and no less than [`MEASURE_LEAST`]: a budget may be far away.
 const MEASURE_USED_FRACTION: u64 = 8;
 const MEASURE_LEAST: u64 = 16 << 20;
+/// Who takes a slab while slabs have more free than this part of what is in use, and [`OWING_LEAST`], owes one.
+const OWING_FRACTION: i64 = 8;
+const OWING_LEAST: i64 = 4 << 20;
 /// So much of the budget slabs may have free without its being counted as used.
 const SLACK_FRACTION: i64 = 32;
 
@@ -95,6 +98,8 @@ pub struct Tenant {
     slab_peak: AtomicI64,
     /// Bytes of slots in use, as published.
     slot_bytes: AtomicI64,
+    /// See [`Tenant::owes_slabs`].
+    owed_slab_bytes: AtomicI64,
     /// Last: it goes after all that lies in it.
     arena: Arena,
 }
@@ -130,6 +135,7 @@ impl Tenant {
             slab_bytes: AtomicI64::new(0),
             slab_peak: AtomicI64::new(0),
             slot_bytes: AtomicI64::new(0),
+            owed_slab_bytes: AtomicI64::new(0),
             arena: Arena::new()?,
         }))
     }
@@ -269,7 +275,21 @@ impl Tenant {
         let slab = self.arena.allocate_pages(class::usable(size))?;
         let size = size.cast_signed() as i64;
         self.slab_peak.fetch_max(self.slab_bytes.fetch_add(size, Relaxed) + size, Relaxed);
+        if self.slack() > (self.slot_bytes.load(Relaxed) / OWING_FRACTION).max(OWING_LEAST) {
+            self.owed_slab_bytes.fetch_add(size, Relaxed);
+        }
         Some(slab)
+    }
+
+    /// Whether slabs were taken while others had much free, and as many have not been emptied since.
+    #[inline]
+    pub fn owes_slabs(&self) -> bool {
+        self.owed_slab_bytes.load(Relaxed) > 0
+    }
+
+    /// Owes no slabs any more: no others can be emptied.
+    pub fn forgive_slabs(&self) {
+        self.owed_slab_bytes.store(0, Relaxed);
     }
 
     /// Gives the pages of a slab back.
@@ -280,7 +300,11 @@ impl Tenant {
     pub(crate) unsafe fn free_slab(&self, slab: NonNull<u8>, size: usize) {
         // SAFETY: by the contract of this function.
         unsafe { self.arena.free(None, slab, class::usable(size)) }
-        self.slab_bytes.fetch_sub(size.cast_signed() as i64, Relaxed);
+        let size = size.cast_signed() as i64;
+        self.slab_bytes.fetch_sub(size, Relaxed);
+        let _ = self
+            .owed_slab_bytes
+            .try_update(Relaxed, Relaxed, |owed| (owed > 0).then(|| (owed - size).max(0)));
         self.note_used(self.used.load(Relaxed));
     }
 

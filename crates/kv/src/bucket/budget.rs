@@ -25,6 +25,9 @@ impl Bucket {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
+        if self.ground.tenant.owes_slabs() {
+            self.pay_for_slabs(cx);
+        }
         let (used, budget) = (self.ground.tenant.used() + bytes as u64, self.ground.tenant.budget());
         if used <= budget / 1000 * HIGH_WATERMARK && !self.ground.tenant.wants_measure() {
             return Ok(());

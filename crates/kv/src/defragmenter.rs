@@ -42,8 +42,6 @@ const HOLDS_MAX: usize = 256;
 const SLAB_FREE_PER_MILLE: u32 = 10;
 /// After so many slabs that could not be emptied a pass tries no more.
 const STUCK_SLABS_MAX: u32 = 8;
-/// Where memory is short, the pages of freed slabs are given back when they are such a part of the budget.
-const FREED_FRACTION: u64 = 128;
 /// While slabs are owed, who stores something takes so many items, or bytes, out of thin ones first.
 const PAID_ITEMS: usize = 32;
 const PAID_BYTES: u64 = 64 << 10;
@@ -62,11 +60,14 @@ pub(crate) struct Defragmenter {
     /// There has been a measurement that it has not seen.
     measured: AtomicBool,
     work: Mutex<Work>,
+    /// What empties slabs for those who take others, see [`Bucket::pay_for_slabs`].
+    paying: Mutex<Option<Emptier>>,
 }
 
 impl Defragmenter {
     pub(crate) fn new(is_on: bool) -> Self {
-        Self { is_off: AtomicBool::new(!is_on), measured: AtomicBool::new(false), work: Mutex::default() }
+        let is_off = AtomicBool::new(!is_on);
+        Self { is_off, measured: AtomicBool::new(false), work: Mutex::default(), paying: Mutex::default() }
     }
 }
 
@@ -253,7 +254,7 @@ impl Bucket {
         let mut work = self.defragmenter.work.lock();
         if measured && self.is_wasteful() {
             match &mut work.pass {
-                None => work.consider(self.prospect(self.tenant().survey()), self.worth_bytes()),
+                None => work.consider(self.prospect(), self.worth_bytes()),
                 Some(pass) => {
                     // What has come free in it so far does not always fit what is wanted now.
                     self.tenant().purge();
@@ -265,9 +266,9 @@ impl Bucket {
         work.pass.is_some()
     }
 
-    fn prospect(&self, survey: Option<Survey>) -> Prospect {
+    fn prospect(&self) -> Prospect {
         Prospect {
-            survey,
+            survey: self.tenant().survey(),
             slabs: self.tenant().slab_figures(),
             stores: self.meter(Meter::TotalItems),
             items: self.accounts().items,
@@ -308,7 +309,7 @@ impl Bucket {
             self.tenant().purge();
             self.tenant().measure();
         }
-        let prospect = self.prospect(self.tenant().survey());
+        let prospect = self.prospect();
         let freed_bytes = pass.slab_bytes.saturating_sub(prospect.slab_bytes());
         self.count(cx, Meter::DefragmentationFreed, freed_bytes);
         work.go_on(&pass, prospect, self.worth_bytes());
@@ -331,25 +332,29 @@ impl Bucket {
             self.tenant().forgive_slabs();
             return;
         }
-        // Who has the lock is emptying slabs.
-        let Some(mut work) = self.defragmenter.work.try_lock() else { return };
-        let pass = work.pass.get_or_insert_with(|| {
-            self.ring_pager();
-            Pass::new(self.prospect(None))
-        });
-        let before = pass.moved;
-        let emptier = pass.emptier.get_or_insert_with(|| Emptier::new(SLAB_FREE_PER_MILLE));
+        // Who has the lock is paying.
+        let Some(mut paying) = self.defragmenter.paying.try_lock() else { return };
+        let emptier = paying.get_or_insert_with(|| Emptier::new(SLAB_FREE_PER_MILLE));
+        let mut moved = Moved::default();
         for _ in 0..PAID_ITEMS {
-            if !emptier.slice(self, cx, &mut pass.moved) {
+            if !emptier.slice(self, cx, &mut moved) {
                 self.tenant().forgive_slabs();
                 break;
             }
-            if pass.moved.bytes - before.bytes >= PAID_BYTES {
+            if moved.bytes >= PAID_BYTES {
                 break;
             }
         }
-        self.count(cx, Meter::DefragmentedItems, pass.moved.items - before.items);
-        self.count(cx, Meter::DefragmentedBytes, pass.moved.bytes - before.bytes);
+        if !self.tenant().owes_slabs() {
+            *paying = None;
+        }
+        self.count(cx, Meter::DefragmentedItems, moved.items);
+        self.count(cx, Meter::DefragmentedBytes, moved.bytes);
+    }
+
+    /// Leaves a slab as it is that nobody empties any more because nobody stores anything.
+    pub(crate) fn end_paying(&self) {
+        *self.defragmenter.paying.lock() = None;
     }
 
     /// Empties slabs while slabs have more free than they may, until `used` is down to `target` or about `moved_max` bytes have been
@@ -362,13 +367,8 @@ impl Bucket {
         let mut moved = Moved::default();
         let mut emptier = Emptier { evicts: self.may_evict().then(|| self.census()), ..Emptier::new(0) };
         let presses = || self.tenant().excess_slack() > 0 && self.tenant().used() > target;
-        let freed_max = self.tenant().budget() / FREED_FRACTION;
         while presses() && moved.bytes < moved_max && emptier.slice(self, cx, &mut moved) {
-            // Pages of slabs that are no more are resident until they are given back or used again.
-            if self.tenant().freed_slabs() > freed_max {
-                self.tenant().purge();
-                self.tenant().measure();
-            }
+            self.give_freed_slabs_back();
         }
         self.count(cx, Meter::DefragmentedItems, moved.items);
         self.count(cx, Meter::DefragmentedBytes, moved.bytes);

@@ -15,7 +15,8 @@ use crate::{Bucket, Cx, Meter, VbId};
 const ROUNDS_MAX: usize = 32;
 /// Per-mille of the budget wasted above which free pages are given back before anything is evicted.
 const PURGE_WASTE: u64 = 10;
-/// The same of freed slabs where so much of the budget is used: their pages are resident before a measurement knows of them.
+/// The same of freed slabs where memory is short, or so much of the budget is used: their pages are resident until they are given back
+/// or used again, and before a measurement knows of them.
 const PURGE_FREED: u64 = 8;
 const NEARLY_FULL: u64 = 900;
 /// Free pages are given back so long after they became many.
@@ -54,10 +55,24 @@ impl Bucket {
             let Some(excess) = self.tenant().used().checked_sub(target).filter(|&excess| excess > 0) else {
                 break;
             };
-            if !self.evict(cx, excess) || self.tenant().used() <= target {
+            let could_go = self.evict(cx, excess);
+            self.give_freed_slabs_back();
+            if !could_go || self.tenant().used() <= target {
                 break;
             }
         }
+    }
+
+    /// Gives back the pages of freed slabs, if they are many.
+    pub(crate) fn give_freed_slabs_back(&self) {
+        if self.has_freed_slabs() {
+            self.tenant().purge();
+            self.tenant().measure();
+        }
+    }
+
+    fn has_freed_slabs(&self) -> bool {
+        self.tenant().freed_slabs() > self.tenant().budget() / 1000 * PURGE_FREED
     }
 
     /// Evicts about so many bytes by the hand. Gives whether that much could go.
@@ -124,8 +139,7 @@ impl Bucket {
             }
             self.tenant().measure();
             self.note_measured();
-            let has_freed =
-                self.tenant().freed_slabs() > mark(PURGE_FREED) && self.tenant().used() > mark(NEARLY_FULL);
+            let has_freed = self.has_freed_slabs() && self.tenant().used() > mark(NEARLY_FULL);
             if self.tenant().used() <= mark(HIGH_WATERMARK) && !has_freed {
                 break;
             }
@@ -141,7 +155,13 @@ impl Bucket {
                 self.give_slack_back(cx, mark(LOW_WATERMARK), moved_max);
                 break;
             }
+            let used = self.tenant().used();
             self.make_room(cx, mark(LOW_WATERMARK), moved_max);
+            self.tenant().measure();
+            // What is evicted leaves thin slabs: more of it would empty the bucket. The defragmenter has to come first.
+            if self.tenant().used() > u64::midpoint(used, mark(LOW_WATERMARK)) {
+                break;
+            }
         }
     }
 
@@ -172,6 +192,7 @@ impl Bucket {
 
     /// As [`Self::purge`], for a bucket that threads have come to rest on.
     pub(crate) fn purge_at_rest(&self) {
+        self.end_paying();
         self.tenant().purge_at_rest();
         self.tenant().measure();
         self.note_measured();

@@ -64,8 +64,13 @@ impl World {
         self.cx.now.unix_s += 10;
         kv::pager::turn(&mut self.cx);
         let figures = self.bucket.memory();
-        assert!(figures.resident <= BUDGET, "resident, of {least} to {most}: {figures:?}");
         let data = figures.payload + figures.metadata + figures.index;
+        eprintln!(
+            "{least} to {most}: data {:.3}, resident {:.3} of the budget",
+            data as f64 / BUDGET as f64,
+            figures.resident as f64 / BUDGET as f64
+        );
+        assert!(figures.resident <= BUDGET, "resident, of {least} to {most}: {figures:?}");
         assert!(data >= BUDGET / 5 * 3, "emptied, of {least} to {most}: {figures:?}");
     }
 }

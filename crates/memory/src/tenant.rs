@@ -72,7 +72,7 @@ const MEASURE_LEAST: u64 = 16 << 20;
 const OWING_FRACTION: i64 = 8;
 const OWING_LEAST: i64 = 4 << 20;
 /// So much of the budget slabs may have free without its being counted as used.
-const SLACK_FRACTION: i64 = 32;
+pub(crate) const SLACK_FRACTION: i64 = 48;
 
 /// Memory of one tenant. Shared by all threads. With its last reference what is still allocated goes back too, if the
 /// allocator can do that ([`backend::ARENA_GOES_AS_A_WHOLE`]); with others its owner has freed it before.

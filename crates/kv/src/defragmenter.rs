@@ -8,7 +8,7 @@
 //! Nothing is looked at while it is disarmed: what arms it are the measurements that allocating and freeing cause
 //! ([`memory::Tenant::wants_measure`], [`memory::Tenant::wants_purge`]). A pass first empties slabs of the item heap, one after the
 //! other ([`memory::Victim`]); then it goes by one survey of the allocator's slabs, and moves items and index blocks out of
-//! the thin ones (`index/relocate.rs`). It ends with a purge and the next survey.
+//! the thin ones (`index/relocate.rs`). It ends with a purge and the next survey; while it goes on, each measurement brings both.
 //!
 //! The caller owns the thread: it calls [`turn`] and waits as long as that says. A turn works for a fraction of a
 //! millisecond and rests for a multiple of what it took, so that whoever waits for the processor or for a lock does not wait long; where
@@ -165,29 +165,39 @@ pub struct Turn {
 pub struct Demand {
     operations: u64,
     at_us: u64,
+    turns: usize,
 }
 
 /// Does some work, if there is any.
 pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Turn {
     let buckets = cx.node.buckets();
-    let Some(bucket) = buckets.iter().find(|bucket| bucket.wants_defragmenting()) else {
+    let began_us = cx.fresh_us();
+    // Each in its turn: where clients never rest, the work does not end.
+    let first = demand.next_bucket(buckets.len());
+    let mut in_turn = buckets[first..].iter().chain(&buckets[..first]);
+    let Some(bucket) = in_turn.find(|bucket| bucket.wants_defragmenting()) else {
         return Turn::default();
     };
-    let began_us = cx.fresh_us();
     let is_busy = demand.is_lively(&buckets, began_us);
     let passed = bucket.defragment(cx, began_us);
     let waits = cx.end_batch();
-    let worked_us = cx.fresh_us().saturating_sub(began_us);
     let goes_on = buckets.iter().any(|bucket| bucket.wants_defragmenting());
+    let worked_us = cx.fresh_us().saturating_sub(began_us);
     let rest_us = goes_on.then_some(rest_us(worked_us, is_busy)).or(waits.then_some(RETIRED_WAIT_US));
     Turn { rest_us, passed }
 }
 
 impl Demand {
+    /// Which of so many buckets is looked at first.
+    fn next_bucket(&mut self, buckets: usize) -> usize {
+        self.turns = self.turns.wrapping_add(1);
+        self.turns % buckets.max(1)
+    }
+
     /// Whether clients were being served since this was asked last.
     pub(crate) fn is_lively(&mut self, buckets: &[Arc<Bucket>], now_us: u64) -> bool {
         let operations = buckets.iter().map(|bucket| bucket.operations()).fold(0, u64::wrapping_add);
-        let before = std::mem::replace(self, Self { operations, at_us: now_us });
+        let before = std::mem::replace(self, Self { operations, at_us: now_us, turns: self.turns });
         let (served, us) = (operations.wrapping_sub(before.operations), now_us.saturating_sub(before.at_us));
         served > 0 && served >= us / BUSY_OPERATION_US
     }
@@ -223,6 +233,7 @@ impl Bucket {
             self.defragmenter.measured.store(true, Relaxed);
         } else {
             work.pass = None;
+            self.end_paying();
         }
         drop(work);
         self.ring_pager();
@@ -332,8 +343,11 @@ impl Bucket {
             self.tenant().forgive_slabs();
             return;
         }
-        // Who has the lock is paying.
-        let Some(mut paying) = self.defragmenter.paying.try_lock() else { return };
+        // Who has the lock is paying; that is enough as long as it suffices.
+        let paying = self.defragmenter.paying.try_lock();
+        let paying =
+            paying.or_else(|| self.tenant().owes_many_slabs().then(|| self.defragmenter.paying.lock()));
+        let Some(mut paying) = paying else { return };
         let emptier = paying.get_or_insert_with(|| Emptier::new(SLAB_FREE_PER_MILLE));
         let mut moved = Moved::default();
         for _ in 0..PAID_ITEMS {
@@ -352,7 +366,7 @@ impl Bucket {
         self.count(cx, Meter::DefragmentedBytes, moved.bytes);
     }
 
-    /// Leaves a slab as it is that nobody empties any more because nobody stores anything.
+    /// Leaves the slab that is being emptied as it is: it may be that nobody stores anything any more.
     pub(crate) fn end_paying(&self) {
         *self.defragmenter.paying.lock() = None;
     }

@@ -18,6 +18,8 @@ const PURGE_WASTE: u64 = 10;
 /// The same of freed slabs where memory is short, or so much of the budget is used: their pages are resident until they are given back
 /// or used again, and before a measurement knows of them.
 const PURGE_FREED: u64 = 8;
+/// In a large bucket no more than this: whoever gives it back waits for it.
+const PURGE_FREED_MOST: u64 = 32 << 20;
 const NEARLY_FULL: u64 = 900;
 /// Free pages are given back so long after they became many.
 const PURGE_DELAY_S: u32 = 4;
@@ -38,6 +40,8 @@ pub(crate) struct Sweeper {
     purge_at_s: Option<u32>,
     /// In a persistent bucket nothing could be freed: not looked for again before this, ms of the monotonic clock.
     fruitless_until_ms: u64,
+    /// What was evicted left thin slabs: the pager does not go on before this.
+    thin_until_ms: u64,
 }
 
 impl Bucket {
@@ -72,7 +76,7 @@ impl Bucket {
     }
 
     fn has_freed_slabs(&self) -> bool {
-        self.tenant().freed_slabs() > self.tenant().budget() / 1000 * PURGE_FREED
+        self.tenant().freed_slabs() > (self.tenant().budget() / 1000 * PURGE_FREED).min(PURGE_FREED_MOST)
     }
 
     /// Evicts about so many bytes by the hand. Gives whether that much could go.
@@ -137,8 +141,7 @@ impl Bucket {
             if self.tenant().used() <= mark(HIGH_WATERMARK) && !self.tenant().wants_measure() {
                 break;
             }
-            self.tenant().measure();
-            self.note_measured();
+            self.measure();
             let has_freed = self.has_freed_slabs() && self.tenant().used() > mark(NEARLY_FULL);
             if self.tenant().used() <= mark(HIGH_WATERMARK) && !has_freed {
                 break;
@@ -155,11 +158,15 @@ impl Bucket {
                 self.give_slack_back(cx, mark(LOW_WATERMARK), moved_max);
                 break;
             }
+            if cx.now.mono_ms() < self.sweeper.lock().thin_until_ms {
+                break;
+            }
             let used = self.tenant().used();
             self.make_room(cx, mark(LOW_WATERMARK), moved_max);
             self.tenant().measure();
             // What is evicted leaves thin slabs: more of it would empty the bucket. The defragmenter has to come first.
             if self.tenant().used() > u64::midpoint(used, mark(LOW_WATERMARK)) {
+                self.sweeper.lock().thin_until_ms = cx.now.mono_ms() + FRUITLESS_MS;
                 break;
             }
         }
@@ -186,14 +193,17 @@ impl Bucket {
     /// Gives free pages back to the system now.
     pub(crate) fn purge(&self) {
         self.tenant().purge();
-        self.tenant().measure();
-        self.note_measured();
+        self.measure();
     }
 
     /// As [`Self::purge`], for a bucket that threads have come to rest on.
     pub(crate) fn purge_at_rest(&self) {
         self.end_paying();
         self.tenant().purge_at_rest();
+        self.measure();
+    }
+
+    fn measure(&self) {
         self.tenant().measure();
         self.note_measured();
     }

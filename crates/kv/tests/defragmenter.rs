@@ -203,8 +203,6 @@ fn appending_and_rewriting_leaves_little_waste_in(heap: HeapChoice) {
     world.bucket.audit(&mut world.cx).unwrap();
 }
 
-/// Items that are stored while the bucket goes over from blocks to slabs: nothing is moved for it, and what was a block is one until it is
-/// written anew.
 #[test]
 fn however_fast_keys_grow_what_slabs_have_free_is_bounded_without_the_pager() {
     const ITEMS: u64 = 60_000;
@@ -239,6 +237,8 @@ fn however_fast_keys_grow_what_slabs_have_free_is_bounded_without_the_pager() {
     }
 }
 
+/// Items that are stored while the bucket goes over from blocks to slabs: nothing is moved for it, and what was a block is one until it is
+/// written anew.
 #[test]
 fn a_bucket_that_grows_goes_over_to_slabs_without_moving() {
     const ITEMS: u64 = 40_000;

@@ -1,4 +1,4 @@
-//! Blocks of whole cache lines for the index: all sizes beside each other in the same slabs.
+//! Blocks of whole cache lines, of the index and of the notes on slabs of items: all sizes beside each other in the same slabs.
 //!
 //! ```text
 //!   slab, 1024 lines    [block of 5][block of 6][ free 3 ][block of 4][ free 11 ] ...      a bit per line
@@ -10,7 +10,7 @@
 //! there for the others.
 //!
 //! Lower slabs are filled first, so the last ones empty when the index shrinks; who moves blocks takes them from
-//! behind the slab at which everything would end if it lay close ([`Lines::dense_end`]).
+//! behind the slab at which everything would end if it lay close ([`Lines::dense_end`]). Notes do not move: they end with their slab.
 //!
 //! All under one lock, which is held for some hundred instructions: a block changes for every seventh item or so.
 

@@ -189,16 +189,29 @@ impl Tenant {
     /// their own, see [`crate::lines`]. Goes back with [`Tenant::free_lines`].
     #[inline]
     pub fn allocate_lines(&self, cache: &mut TenantCache, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
-        let block = if lines::has(size) {
-            self.lines.allocate(&self.arena, size)?
-        } else {
-            if cache.blocks.is_none() && !cache.direct {
-                cache.blocks = self.arena.new_cache();
-            }
-            self.arena.allocate_lines(cache.blocks.as_ref(), size)?
-        };
+        if !lines::has(size) && cache.blocks.is_none() && !cache.direct {
+            cache.blocks = self.arena.new_cache();
+        }
+        let block = self.take_lines(cache.blocks.as_ref(), size)?;
         self.count(cache, gauge, line_footprint(size).cast_signed() as i64);
         Some(block)
+    }
+
+    /// As [`Tenant::allocate_lines`], without a cache.
+    pub(crate) fn allocate_lines_shared(&self, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
+        let block = self.take_lines(None, size)?;
+        self.count_shared(gauge, line_footprint(size).cast_signed() as i64);
+        Some(block)
+    }
+
+    /// Where it lies follows from its size.
+    #[inline]
+    fn take_lines(&self, blocks: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
+        if lines::has(size) {
+            self.lines.allocate(&self.arena, size)
+        } else {
+            self.arena.allocate_lines(blocks, size)
+        }
     }
 
     /// Gives a block of lines back.
@@ -208,15 +221,33 @@ impl Tenant {
     #[expect(unsafe_code, reason = "passes the contract on")]
     #[inline]
     pub unsafe fn free_lines(&self, cache: &mut TenantCache, block: NonNull<u8>, size: usize, gauge: Gauge) {
-        // SAFETY: by the contract of this function; where it lies follows from its size.
+        // SAFETY: by the contract of this function.
+        unsafe { self.put_lines(cache.blocks.as_ref(), block, size) }
+        self.count(cache, gauge, -(line_footprint(size).cast_signed() as i64));
+    }
+
+    /// As [`Tenant::free_lines`], from a thread without a cache.
+    ///
+    /// # Safety
+    /// As [`Tenant::free_lines`].
+    #[expect(unsafe_code, reason = "passes the contract on")]
+    pub(crate) unsafe fn free_lines_shared(&self, block: NonNull<u8>, size: usize, gauge: Gauge) {
+        // SAFETY: by the contract of this function.
+        unsafe { self.put_lines(None, block, size) }
+        self.count_shared(gauge, -(line_footprint(size).cast_signed() as i64));
+    }
+
+    #[expect(unsafe_code, reason = "passes the contract on")]
+    #[inline]
+    unsafe fn put_lines(&self, blocks: Option<&ThreadCache>, block: NonNull<u8>, size: usize) {
+        // SAFETY: by the contract of the callers; where it lies follows from its size.
         unsafe {
             if lines::has(size) {
                 self.lines.free(&self.arena, block, size);
             } else {
-                self.arena.free(cache.blocks.as_ref(), block, size);
+                self.arena.free(blocks, block, size);
             }
         }
-        self.count(cache, gauge, -(line_footprint(size).cast_signed() as i64));
     }
 
     /// Gives a block back.
@@ -259,12 +290,12 @@ impl Tenant {
         self.count_shared(gauge, -(footprint(size).cast_signed() as i64));
     }
 
-    /// As [`Tenant::allocate`], without a cache; whole lines begin with one, whole pages too.
+    /// As [`Tenant::allocate`], without a cache; whole pages begin with one.
     pub(crate) fn allocate_shared(&self, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
-        let block = match size {
-            pages if pages.is_multiple_of(class::PAGE) => self.arena.allocate_pages(size)?,
-            lines if lines.is_multiple_of(backend::LINE_BYTES) => self.arena.allocate_lines(None, size)?,
-            _ => self.arena.allocate(None, size)?,
+        let block = if size.is_multiple_of(class::PAGE) {
+            self.arena.allocate_pages(size)?
+        } else {
+            self.arena.allocate(None, size)?
         };
         self.count_shared(gauge, footprint(size).cast_signed() as i64);
         Some(block)
@@ -275,7 +306,7 @@ impl Tenant {
         let slab = self.arena.allocate_pages(class::usable(size))?;
         let size = size.cast_signed() as i64;
         self.slab_peak.fetch_max(self.slab_bytes.fetch_add(size, Relaxed) + size, Relaxed);
-        if self.slack() > (self.slot_bytes.load(Relaxed) / OWING_FRACTION).max(OWING_LEAST) {
+        if self.slack() > self.slack_free_of_debt() {
             self.owed_slab_bytes.fetch_add(size, Relaxed);
         }
         Some(slab)
@@ -285,6 +316,15 @@ impl Tenant {
     #[inline]
     pub fn owes_slabs(&self) -> bool {
         self.owed_slab_bytes.load(Relaxed) > 0
+    }
+
+    /// Whether so many that one thread's paying does not suffice.
+    pub fn owes_many_slabs(&self) -> bool {
+        self.owed_slab_bytes.load(Relaxed) > self.slack_free_of_debt()
+    }
+
+    fn slack_free_of_debt(&self) -> i64 {
+        (self.slot_bytes.load(Relaxed) / OWING_FRACTION).max(OWING_LEAST)
     }
 
     /// Owes no slabs any more: no others can be emptied.

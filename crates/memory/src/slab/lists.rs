@@ -249,7 +249,7 @@ impl Remains {
             if let Some(base) = NonNull::new(std::ptr::with_exposed_provenance_mut(self.base)) {
                 tenant.free_slab(base, self.bytes);
             }
-            tenant.free_shared(self.notes, notes_bytes(self.slots), Gauge::Index);
+            tenant.free_lines_shared(self.notes, notes_bytes(self.slots), Gauge::Index);
         }
     }
 }
@@ -257,7 +257,7 @@ impl Remains {
 /// The blocks of a new slab. `None` when the system has no memory.
 pub(super) fn new_blocks(tenant: &Tenant, bytes: usize, class: usize) -> Option<(NonNull<u8>, NonNull<u8>)> {
     let base = tenant.allocate_slab(bytes)?;
-    match tenant.allocate_shared(notes_bytes(slots_in(bytes, class)), Gauge::Index) {
+    match tenant.allocate_lines_shared(notes_bytes(slots_in(bytes, class)), Gauge::Index) {
         Some(notes) => Some((base, notes)),
         None => {
             // SAFETY: just allocated, and used by nobody.
@@ -280,7 +280,7 @@ pub(super) unsafe fn free_blocks(
     // SAFETY: by the contract.
     unsafe {
         tenant.free_slab(blocks.0, bytes);
-        tenant.free_shared(blocks.1, notes_bytes(slots_in(bytes, class)), Gauge::Index);
+        tenant.free_lines_shared(blocks.1, notes_bytes(slots_in(bytes, class)), Gauge::Index);
     }
 }
 

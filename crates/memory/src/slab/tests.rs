@@ -280,7 +280,8 @@ fn what_slabs_have_free_is_used_only_beyond_a_part_of_the_budget() {
     let slack = figures.slab_bytes - figures.slot_bytes;
     assert_eq!(
         tenant.used(),
-        tenant.gauge(Gauge::Items) + tenant.gauge(Gauge::Index) + slack - budget / crate::tenant::SLACK_FRACTION.cast_unsigned(),
+        tenant.gauge(Gauge::Items) + tenant.gauge(Gauge::Index) + slack
+            - budget / crate::tenant::SLACK_FRACTION.cast_unsigned(),
         "{figures:?}"
     );
 }

@@ -66,7 +66,7 @@ impl Slabs {
             walk.slots += owned as u64;
             walk.slot_bytes += (owned * bytes_of(slab.class())) as u64;
             walk.slab_bytes += slab.bytes() as u64;
-            walk.bookkeeping_bytes += crate::footprint(notes_bytes(slab.slots())) as u64;
+            walk.bookkeeping_bytes += crate::line_footprint(notes_bytes(slab.slots())) as u64;
         }
         Ok(walk)
     }

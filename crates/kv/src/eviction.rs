@@ -21,6 +21,8 @@ const PURGE_FREED: u64 = 8;
 /// In a large bucket no more than this: whoever gives it back waits for it.
 const PURGE_FREED_MOST: u64 = 32 << 20;
 const NEARLY_FULL: u64 = 900;
+/// The same of what thin slabs of the allocator's hold, for whom evicting is no help.
+const THIN_WASTE: u64 = 30;
 /// Free pages are given back so long after they became many.
 const PURGE_DELAY_S: u32 = 4;
 /// Where a search has found nothing to eject, it is not repeated for so long: all that is left waits for the flusher.
@@ -165,7 +167,8 @@ impl Bucket {
             self.make_room(cx, mark(LOW_WATERMARK), moved_max);
             self.tenant().measure();
             // What is evicted leaves thin slabs: more of it would empty the bucket. The defragmenter has to come first.
-            if self.tenant().used() > u64::midpoint(used, mark(LOW_WATERMARK)) {
+            let was_fruitless = self.tenant().used() > u64::midpoint(used, mark(LOW_WATERMARK));
+            if was_fruitless && self.tenant().waste() > mark(THIN_WASTE) {
                 self.sweeper.lock().thin_until_ms = cx.now.mono_ms() + FRUITLESS_MS;
                 break;
             }

@@ -45,10 +45,12 @@ pub enum Gauge {
     Compressed,
     /// Bytes they would have inflated.
     Inflated,
+    /// Index blocks that nothing names any more and somebody may still be looking at: a part of `Index`.
+    Retired,
 }
 
 impl Gauge {
-    const COUNT: usize = Self::Inflated as usize + 1;
+    const COUNT: usize = Self::Retired as usize + 1;
 
     /// Whether it is memory of its own, rather than a part or a number.
     const fn is_allocation(self) -> bool {

@@ -72,6 +72,7 @@ impl Retired {
     /// # Safety
     /// `tenant` is the one it was allocated from, and its stamp has passed.
     pub(crate) unsafe fn free(self, tenant: &Tenant, cache: &mut TenantCache) {
+        tenant.count(cache, Gauge::Retired, -(self.size.cast_signed() as i64));
         // SAFETY: by the contract; size and gauge are those of `Memory::allocate`.
         unsafe { tenant.free_lines(cache, self.block, self.size, Gauge::Index) }
     }
@@ -113,8 +114,9 @@ impl Memory<'_> {
 
     /// Frees a block that was reachable until now, when nobody peeks at it any more.
     fn retire(&mut self, block: NonNull<AtomicU64>, words: usize) {
-        let stamp = self.ground.quiescence.stamp();
-        self.retired.push(Retired { stamp, slot: self.ground.slot, block: block.cast(), size: words * 8 });
+        let (stamp, size) = (self.ground.quiescence.stamp(), words * 8);
+        self.ground.tenant.count(self.cache, Gauge::Retired, size.cast_signed() as i64);
+        self.retired.push(Retired { stamp, slot: self.ground.slot, block: block.cast(), size });
     }
 }
 

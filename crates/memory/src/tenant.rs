@@ -346,7 +346,7 @@ impl Tenant {
         self.slab_bytes.fetch_sub(size, Relaxed);
         let _ = self
             .owed_slab_bytes
-            .try_update(Relaxed, Relaxed, |owed| (owed > 0).then(|| (owed - size).max(0)));
+            .fetch_update(Relaxed, Relaxed, |owed| (owed > 0).then(|| (owed - size).max(0)));
         self.note_used(self.used.load(Relaxed));
     }
 

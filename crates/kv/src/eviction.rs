@@ -18,10 +18,10 @@ const PURGE_WASTE: u64 = 10;
 /// The same of freed slabs where memory is short, or so much of the budget is used: their pages are resident until they are given back
 /// or used again, and before a measurement knows of them.
 const PURGE_FREED: u64 = 8;
-/// In a large bucket no more than this: whoever gives it back waits for it.
-const PURGE_FREED_MOST: u64 = 32 << 20;
 const NEARLY_FULL: u64 = 900;
-/// The same of what thin slabs of the allocator's hold, for whom evicting is no help.
+/// In a large bucket no more bytes of them than this: whoever gives them back waits for that.
+const PURGE_FREED_MOST: u64 = 32 << 20;
+/// Per-mille of the budget that thin slabs of the allocator's hold, above which evicting is no help.
 const THIN_WASTE: u64 = 30;
 /// Free pages are given back so long after they became many.
 const PURGE_DELAY_S: u32 = 4;

@@ -114,16 +114,19 @@ mod tests {
         let mut cx = Cx::new(node, 0);
         let content = vec![b'v'; 50_000];
         for number in 0..2000usize {
-            let text = format!("key-{number}");
-            let key = Key::plain(text.as_bytes());
             let length = if number.is_multiple_of(100) { 40_000 + number } else { number };
-            let value = Value::Bytes(&content[..length]);
-            let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 };
-            let at = bucket.locate(key);
-            bucket.mutate(&mut cx, key, at, Mutation { kind: StoreKind::Set, cas: 0, store }).unwrap();
+            set(&mut cx, &bucket, &format!("key-{number}"), &content[..length]);
         }
         cx.end_batch();
         (cx, bucket)
+    }
+
+    fn set(cx: &mut Cx, bucket: &Bucket, key: &str, value: &[u8]) {
+        let key = Key::plain(key.as_bytes());
+        let value = Value::Bytes(value);
+        let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 };
+        let at = bucket.locate(key);
+        bucket.mutate(cx, key, at, Mutation { kind: StoreKind::Set, cas: 0, store }).unwrap();
     }
 
     #[test]
@@ -141,12 +144,7 @@ mod tests {
         let (mut cx, bucket) = world(HeapChoice::Slab);
         let mut other = Cx::new(Arc::clone(&cx.node), 1);
         for number in 0..2000 {
-            let text = format!("other-{number}");
-            let key = Key::plain(text.as_bytes());
-            let store =
-                Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value: Value::Bytes(b"v"), new_cas: 0 };
-            let at = bucket.locate(key);
-            bucket.mutate(&mut other, key, at, Mutation { kind: StoreKind::Set, cas: 0, store }).unwrap();
+            set(&mut other, &bucket, &format!("other-{number}"), b"v");
         }
         assert!(!other.retired.is_empty());
         let mut walk = Auditing::new(&bucket);

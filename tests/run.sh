@@ -16,7 +16,8 @@
 #   soak          everything at once for SOAK_SECONDS (60), then the memory soak for SOAK_MEMORY_SECONDS (120)
 #   fuzz          every fuzz target for FUZZ_SECONDS (12)
 #
-# A stage that fails does not stop the others, but without a build only lints and unit run.
+# A stage that fails does not stop the others, but without a build only lints and unit run. What each printed is in
+# target/stages/, and the end of what a failed one printed is told again after the table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -138,6 +139,8 @@ stage_fuzz() {
     done
 }
 
+logs=$target/stages
+mkdir -p "$logs"
 passed=0
 failed=()
 summary=
@@ -145,6 +148,7 @@ for stage in "${stages[@]}"; do
     printf '\n==== %s\n' "$stage"
     started=$SECONDS
     verdict=passed
+    rm -f "$logs/$stage.log"
     case " ${failed[*]-} " in
         *" build "*)
             case "$stage" in allocators* | packaging | clients | differential | ovsdb* | persistence | kv-* | soak*) verdict="failed (no build)" ;; esac ;;
@@ -152,8 +156,8 @@ for stage in "${stages[@]}"; do
     # A subshell of its own, so that `set -e` holds inside the stage although its result is looked at.
     if [ "$verdict" = passed ]; then
         set +e
-        (set -e; "stage_$stage")
-        [ $? = 0 ] || verdict=failed
+        (set -e; "stage_$stage") 2>&1 | tee "$logs/$stage.log"
+        [ "${PIPESTATUS[0]}" = 0 ] || verdict=failed
         set -e
     fi
     if [ "$verdict" = passed ]; then passed=$((passed + 1)); else failed+=("$stage"); fi
@@ -161,5 +165,9 @@ for stage in "${stages[@]}"; do
     printf '==== %s: %s after %d s\n' "$stage" "$verdict" $((SECONDS - started))
 done
 
-printf '\n%s\n%d passed, %d failed\n' "$summary" "$passed" "${#failed[@]}"
+printf '\n%s\n' "$summary"
+for stage in "${failed[@]}"; do
+    [ ! -f "$logs/$stage.log" ] || printf '==== the end of %s\n%s\n\n' "$stage" "$(tail -n 10 "$logs/$stage.log" | cut -c1-400)"
+done
+printf '%d passed, %d failed\n' "$passed" "${#failed[@]}"
 [ "${#failed[@]}" = 0 ]

@@ -45,12 +45,15 @@ pub enum Gauge {
     Compressed,
     /// Bytes they would have inflated.
     Inflated,
-    /// Index blocks that nothing names any more and somebody may still be looking at: a part of `Index`.
+    /// What is counted and not to be found: index blocks that nothing names any more and somebody may still be looking at, slabs
+    /// on their way to the map or from it.
     Retired,
+    /// How often something was allocated or freed: sums that are equal again are not those of before if this is not.
+    Changes,
 }
 
 impl Gauge {
-    const COUNT: usize = Self::Retired as usize + 1;
+    const COUNT: usize = Self::Changes as usize + 1;
 
     /// Whether it is memory of its own, rather than a part or a number.
     const fn is_allocation(self) -> bool {
@@ -417,6 +420,7 @@ impl Tenant {
     pub fn count(&self, cache: &mut TenantCache, gauge: Gauge, amount: i64) {
         self.accounts.add(cache.thread, gauge as usize, amount);
         if gauge.is_allocation() {
+            self.accounts.add(cache.thread, Gauge::Changes as usize, 1);
             cache.unpublished += amount;
             cache.churned += u64::try_from(amount).unwrap_or(0);
             if cache.unpublished.abs() >= PUBLISH_BYTES || cache.churned >= PUBLISH_BYTES.cast_unsigned() {
@@ -429,6 +433,7 @@ impl Tenant {
     pub fn count_shared(&self, gauge: Gauge, amount: i64) {
         self.accounts.add_shared(gauge as usize, amount);
         if gauge.is_allocation() {
+            self.accounts.add_shared(Gauge::Changes as usize, 1);
             let used = self.used.fetch_add(amount, Relaxed) + amount;
             self.note_used(used);
         }

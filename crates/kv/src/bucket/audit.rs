@@ -3,7 +3,7 @@
 //! ```text
 //!   index walk, one vBucket per hold of its lock     items by kind and size, index blocks
 //!   slab walk, one hold of the slabs' lock           slots with an owner, slabs, their bookkeeping
-//!   accounts, before and after                       equal: nobody changed anything meanwhile, so all three must agree
+//!   accounts, before and after                       equal, and nothing allocated or freed: so all three must agree
 //! ```
 //! What must hold whatever happens meanwhile is an error at once: an item that two slots name, a slot of another vBucket's. Sums
 //! are compared only if the bucket was at rest.
@@ -17,6 +17,7 @@ use crate::{Cx, VbId};
 /// A walk that is going on.
 pub struct Auditing<'a> {
     bucket: &'a Bucket,
+    changes: u64,
     before: Audit,
     found: Audit,
     vb: u16,
@@ -34,7 +35,8 @@ pub struct Audited {
 impl<'a> Auditing<'a> {
     /// Begins a walk.
     pub fn new(bucket: &'a Bucket) -> Self {
-        Self { bucket, before: bucket.counted(), found: Audit::default(), vb: 0 }
+        let changes = bucket.tenant().gauge(Gauge::Changes);
+        Self { bucket, changes, before: bucket.counted(), found: Audit::default(), vb: 0 }
     }
 
     /// Walks over the next vBucket. Gives whether there is another. The error says what is wrong.
@@ -53,10 +55,12 @@ impl<'a> Auditing<'a> {
         self.found.bookkeeping_bytes = slabs.bookkeeping_bytes;
         self.found.slab_bytes = slabs.slab_bytes;
         cx.end_batch();
-        let counted = self.bucket.counted();
         // Blocks that any thread has yet to free are counted, but not to be found.
         let retired = self.bucket.tenant().gauge(Gauge::Retired);
-        let (found, at_rest) = (self.found, retired == 0 && counted == self.before);
+        let counted = self.bucket.counted();
+        // Equal sums are not enough: an item that has moved may have been met in two slabs, or in none.
+        let is_still = self.bucket.tenant().gauge(Gauge::Changes) == self.changes && counted == self.before;
+        let (found, at_rest) = (self.found, is_still && retired == 0);
         if at_rest
             && (found != Audit { slots: slabs.slots, ..counted } || slabs.slot_bytes != counted.slot_bytes)
         {
@@ -104,6 +108,7 @@ mod tests {
     use memory::{HeapChoice, ItemHeap};
 
     use super::*;
+    use crate::defragmenter::empty_slabs;
     use crate::{BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeSettings, Store, StoreKind, Value};
 
     fn world(item_heap: HeapChoice) -> (Cx, Arc<Bucket>) {
@@ -152,6 +157,37 @@ mod tests {
         assert!(!walk.end(&mut cx).unwrap().at_rest);
         other.end_batch();
         assert_eq!(bucket.audit(&mut cx).unwrap().documents, 4000);
+    }
+
+    #[test]
+    fn what_is_replaced_or_moved_meanwhile_is_no_contradiction() {
+        let (mut cx, bucket) = world(HeapChoice::Slab);
+        let mover = std::thread::spawn({
+            let (node, bucket) = (Arc::clone(&cx.node), Arc::clone(&bucket));
+            move || {
+                let (mut cx, mut moved) = (Cx::new(node, 1), 0);
+                for round in 0..300usize {
+                    for number in (0..2000).step_by(5) {
+                        let length = 1000 + (number + round) % 7 * 100;
+                        set(&mut cx, &bucket, &format!("key-{number}"), &[b'w'; 2000][..length]);
+                    }
+                    cx.end_batch();
+                    moved += empty_slabs(&bucket, &mut cx, 64);
+                }
+                cx.rest();
+                (cx, moved)
+            }
+        });
+        while !mover.is_finished() {
+            let mut walk = Auditing::new(&bucket);
+            while walk.step(&mut cx).unwrap() {}
+            walk.end(&mut cx).unwrap();
+        }
+        cx.rest();
+        let (mut other, moved) = mover.join().unwrap();
+        other.end_batch();
+        assert!(moved > 0);
+        assert_eq!(bucket.audit(&mut cx).unwrap().documents, 2000);
     }
 
     #[test]

@@ -242,6 +242,11 @@ pub(super) struct Remains {
 }
 
 impl Remains {
+    /// Bytes of its pages.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Frees them.
     pub(super) fn free(self, tenant: &Tenant) {
         // SAFETY: the slab's own blocks, of which nothing is used any more.

@@ -94,6 +94,7 @@ impl Slabs {
         }
         let bytes = lists::next_bytes(&lists, class);
         drop(lists);
+        let _way = Underway::new(tenant, bytes);
         let Some(blocks) = lists::new_blocks(tenant, bytes, class) else { return false };
         let mut lists = self.lock();
         // SAFETY: the blocks are new, for a slab of this size and class.
@@ -131,8 +132,10 @@ impl Slabs {
 
     #[cold]
     fn settle(&self, tenant: &Tenant, address: usize) {
-        let remains = self.lock().settle(&self.map, address);
-        if let Some(remains) = remains {
+        let mut lists = self.lock();
+        if let Some(remains) = lists.settle(&self.map, address) {
+            let _way = Underway::new(tenant, remains.bytes());
+            drop(lists);
             remains.free(tenant);
         }
     }
@@ -153,6 +156,26 @@ impl Slabs {
     pub(crate) unsafe fn end(&mut self, tenant: &Tenant) {
         // SAFETY: by the contract.
         unsafe { self.map.end(tenant) }
+    }
+}
+
+/// While a slab is counted and not in the map, or the other way about.
+struct Underway<'a> {
+    tenant: &'a Tenant,
+    bytes: i64,
+}
+
+impl<'a> Underway<'a> {
+    fn new(tenant: &'a Tenant, bytes: usize) -> Self {
+        let bytes = bytes.cast_signed() as i64;
+        tenant.count_shared(Gauge::Retired, bytes);
+        Self { tenant, bytes }
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.tenant.count_shared(Gauge::Retired, -self.bytes);
     }
 }
 

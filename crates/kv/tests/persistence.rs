@@ -10,8 +10,8 @@ use kv::defragmenter::Demand;
 use kv::node::BucketError;
 use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, PersistenceFigures, Trouble};
 use kv::{
-    Bucket, BucketSettings, Cx, Expiry, Key, KvError, Limits, Mutated, Mutation, Node, NodeSettings, Now,
-    PersistenceSettings, Place, Store, StoreKind, Value, VbId,
+    Bucket, BucketSettings, Cx, Expiry, Key, KvError, Limits, Meter, Mutated, Mutation, Node, NodeSettings,
+    Now, PersistenceSettings, Place, Store, StoreKind, Value, VbId,
 };
 
 const THREADS: usize = 2;
@@ -651,6 +651,39 @@ fn keys_that_are_overwritten_while_they_are_flushed() {
                 "round {round}, key {key}: persisted {persisted}, announced {announced:?}, {found:?}"
             );
         }
+    }
+}
+
+/// Who takes slabs empties thin ones: of items that are on disk, that wait for the flusher, or are being replaced.
+#[test]
+fn items_that_are_moved_for_slabs_reach_the_disk() {
+    const KEYS: usize = 20_000;
+    let disk = SimulatedDisk::new();
+    let mut home = Home::open(&disk, 1, 4);
+    let mut lengths = vec![0usize; KEYS];
+    let mut random = 88_172_645_463_325_252u64;
+    for operation in 0..KEYS * 10 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let number = random as usize % KEYS;
+        lengths[number] += 60;
+        home.set(&format!("key-{number}"), &vec![number as u8; lengths[number]]).unwrap();
+        home.cx.end_batch();
+        if operation % 7_000 == 0 {
+            home.turn();
+        }
+    }
+    assert!(home.bucket.meter(Meter::DefragmentedItems) > 1000);
+    home.bucket.audit(&mut home.cx).unwrap();
+    home.turn();
+    drop(home);
+    disk.crash(Survival::Synced);
+    let mut home = Home::open(&disk, 2, 4);
+    home.turn();
+    for (number, length) in lengths.iter().enumerate() {
+        let wanted = (*length > 0).then(|| vec![number as u8; *length]);
+        assert!(home.get(&format!("key-{number}")).unwrap() == wanted, "key-{number}");
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) const TRAILER_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Line {
     pub first: u64,
+    /// Of a line in memory: or more, if it is far from the first.
     pub last: u64,
     pub vbucket: u16,
     pub entry: u32,
@@ -69,6 +70,43 @@ impl Line {
     }
 }
 
+/// A line as it is kept in memory, for each vBucket of every sealed segment there is. Its entries end where those of the next begin.
+#[derive(Debug)]
+struct Short {
+    first_low: u32,
+    first_high: u16,
+    vbucket: u16,
+    /// From the first seqno to the last, at most [`FAR`].
+    span: u32,
+    entry: u32,
+    checksum: u32,
+}
+
+const _: () = assert!(size_of::<Short>() == 20);
+/// So far or farther.
+const FAR: u32 = u32::MAX;
+
+impl Short {
+    fn of(line: &Line) -> Self {
+        Self {
+            first_low: line.first as u32,
+            first_high: (line.first >> 32) as u16,
+            vbucket: line.vbucket,
+            span: u32::try_from(line.last.saturating_sub(line.first)).unwrap_or(FAR),
+            entry: line.entry,
+            checksum: line.checksum,
+        }
+    }
+
+    /// The line whose entries end at this one.
+    fn line(&self, end: u32) -> Line {
+        let first = u64::from(self.first_high) << 32 | u64::from(self.first_low);
+        let last = if self.span == FAR { MAX_48 } else { first + u64::from(self.span) };
+        let Self { vbucket, entry, checksum, .. } = *self;
+        Line { first, last, vbucket, entry, entries: end - entry, checksum }
+    }
+}
+
 /// What of a footer is kept in memory.
 #[derive(Debug)]
 pub(super) struct Footer {
@@ -76,15 +114,15 @@ pub(super) struct Footer {
     /// Offset of the table: end of the last batch.
     pub table: u64,
     pub entries: u32,
-    pub lines: Vec<Line>,
+    lines: Box<[Short]>,
     pub last_batch: u64,
     pub max_cas: u64,
     pub copied: CopyMark,
 }
 
 impl Footer {
-    /// The footer of a segment with these runs, which it sorts.
-    pub fn of(runs: &mut [Run], segment: u64, table: u64) -> Self {
+    /// The footer of a segment with these runs, which it sorts, and its lines.
+    pub fn of(runs: &mut [Run], segment: u64, table: u64) -> (Self, Vec<Line>) {
         runs.sort_unstable_by_key(Run::place_in_table);
         let mut lines = Vec::new();
         let mut entry = 0;
@@ -100,8 +138,9 @@ impl Footer {
             lines.push(Line { first, last, vbucket, entry, entries, checksum });
             entry += entries;
         }
+        let short = lines.iter().map(Short::of).collect();
         let copied = CopyMark::default();
-        Self { segment, table, entries: entry, lines, last_batch: 0, max_cas: 0, copied }
+        (Self { segment, table, entries: entry, lines: short, last_batch: 0, max_cas: 0, copied }, lines)
     }
 
     fn summary(&self) -> u64 {
@@ -117,10 +156,10 @@ impl Footer {
         self.trailer() + TRAILER_BYTES as u64
     }
 
-    /// Appends what comes after the table.
-    pub fn encode_end(&self, bytes: &mut Vec<u8>) {
+    /// Appends what comes after the table, with the lines it was made with.
+    pub fn encode_end(&self, lines: &[Line], bytes: &mut Vec<u8>) {
         let start = bytes.len();
-        for line in &self.lines {
+        for line in lines {
             bytes.extend_from_slice(&line.encode());
         }
         let summary = bytes.get(start..).unwrap_or_default();
@@ -129,7 +168,7 @@ impl Footer {
             .bytes(TRAILER_MAGIC)
             .u64(self.table)
             .u32(self.entries)
-            .u32(self.lines.len() as u32)
+            .u32(lines.len() as u32)
             .u64(self.last_batch)
             .u64(self.max_cas)
             .u64(self.copied.segment)
@@ -156,7 +195,7 @@ impl Footer {
         let (last_batch, max_cas) = (fields.u64(), fields.u64());
         let copied = CopyMark { segment: fields.u64(), runs: fields.u32() };
         let summary_checksum = fields.u32();
-        let mut footer = Self { segment, table, entries, lines: Vec::new(), last_batch, max_cas, copied };
+        let mut footer = Self { segment, table, entries, lines: Box::default(), last_batch, max_cas, copied };
         if table > length || last_batch > MAX_48 {
             return Ok(None);
         }
@@ -169,9 +208,22 @@ impl Footer {
         if checksum(seed(segment, summary), &bytes) != summary_checksum {
             return Ok(None);
         }
-        footer.lines = bytes.chunks_exact(LINE_BYTES).map(Line::read).collect();
-        for line in &footer.lines {
-            if footer.read_entries(file, line, &mut bytes)?.is_none() {
+        let mut end = 0u32;
+        let mut short = Vec::with_capacity(lines as usize);
+        for line in bytes.chunks_exact(LINE_BYTES).map(Line::read) {
+            let follows = line.entry == end && line.last >= line.first;
+            match end.checked_add(line.entries).filter(|_| follows) {
+                Some(next) => end = next,
+                None => return Ok(None),
+            }
+            short.push(Short::of(&line));
+        }
+        if end != entries {
+            return Ok(None);
+        }
+        footer.lines = short.into();
+        for line in footer.lines() {
+            if footer.read_entries(file, &line, &mut bytes)?.is_none() {
                 return Ok(None);
             }
         }
@@ -181,8 +233,8 @@ impl Footer {
     /// All entries, in the order of the table; none if some are damaged.
     pub fn runs<F: File>(&self, file: &F) -> io::Result<Option<Vec<Run>>> {
         let (mut runs, mut bytes) = (Vec::with_capacity(self.entries as usize), Vec::new());
-        for line in &self.lines {
-            match self.read_entries(file, line, &mut bytes)? {
+        for line in self.lines() {
+            match self.read_entries(file, &line, &mut bytes)? {
                 Some(entries) => runs.extend(entries),
                 None => return Ok(None),
             }
@@ -190,10 +242,19 @@ impl Footer {
         Ok(Some(runs))
     }
 
+    /// All lines, by vBucket.
+    pub fn lines(&self) -> impl Iterator<Item = Line> {
+        (0..self.lines.len()).filter_map(|index| self.line_at(index))
+    }
+
+    fn line_at(&self, index: usize) -> Option<Line> {
+        let end = self.lines.get(index + 1).map_or(self.entries, |next| next.entry);
+        self.lines.get(index).map(|short| short.line(end))
+    }
+
     /// The line of a vBucket.
-    pub fn line(&self, vbucket: u16) -> Option<&Line> {
-        let index = self.lines.binary_search_by_key(&vbucket, |line| line.vbucket).ok()?;
-        self.lines.get(index)
+    pub fn line(&self, vbucket: u16) -> Option<Line> {
+        self.line_at(self.lines.binary_search_by_key(&vbucket, |line| line.vbucket).ok()?)
     }
 
     /// Reads the entries of a line; none if they are damaged.

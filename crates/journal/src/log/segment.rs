@@ -125,10 +125,10 @@ impl<D: Disk> Segment<D> {
         let state = self.state.read();
         match &state.table {
             Table::Memory(table) => Ok(Some(table.of(vbucket).filter(|run| wants(run)).copied().collect())),
-            Table::Sealed(footer) => match footer.line(vbucket).filter(|line| wants_line(line)) {
+            Table::Sealed(footer) => match footer.line(vbucket).filter(&wants_line) {
                 Some(line) => {
                     let mut bytes = Vec::new();
-                    let entries = footer.read_entries(self.file()?, line, &mut bytes)?;
+                    let entries = footer.read_entries(self.file()?, &line, &mut bytes)?;
                     Ok(entries.map(|entries| entries.filter(|run| wants(run)).collect()))
                 }
                 None => Ok(Some(Vec::new())),
@@ -147,7 +147,7 @@ impl<D: Disk> Segment<D> {
         match &self.state.read().table {
             Table::Memory(table) => table.count(counts),
             Table::Sealed(footer) => {
-                for line in &footer.lines {
+                for line in footer.lines() {
                     if let Some(count) = counts.get_mut(usize::from(line.vbucket)) {
                         *count += line.entries;
                     }

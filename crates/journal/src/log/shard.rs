@@ -376,8 +376,10 @@ impl<D: Disk> Shard<D> {
             Table::Memory(table) => table.runs().to_vec(),
             Table::Sealed(_) => return Ok(()),
         };
-        let (last_batch, max_cas, copied) = (self.last_batch, self.max_cas, self.copy_mark);
-        let footer = Footer { last_batch, max_cas, copied, ..Footer::of(&mut runs, number, end) };
+        let (mut footer, lines) = Footer::of(&mut runs, number, end);
+        footer.last_batch = self.last_batch;
+        footer.max_cas = self.max_cas;
+        footer.copied = self.copy_mark;
         let mut offset = end;
         for run in &runs {
             let entry = run.entry();
@@ -389,7 +391,7 @@ impl<D: Disk> Shard<D> {
             buffer.bytes.extend_from_slice(&entry);
         }
         let mut rest = Vec::new();
-        footer.encode_end(&mut rest);
+        footer.encode_end(&lines, &mut rest);
         self.write(&buffer.bytes, offset)?;
         offset += buffer.bytes.len() as u64;
         buffer.bytes.clear();

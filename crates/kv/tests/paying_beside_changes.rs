@@ -1,0 +1,81 @@
+//! Threads that grow their keys side by side, and pay for the slabs they take, without a pager: also where the defragmenter is switched
+//! off and on meanwhile. Every read is right, and in the end the accounts equal a walk over everything, to the byte.
+#![allow(clippy::unwrap_used)]
+
+mod beside;
+
+use std::time::Duration;
+use std::{iter, thread};
+
+use beside::{WRITERS, context, key};
+use kv::{Bucket, Cx, Expiry, HeapChoice, Key, Meter, Mutation, Store, StoreKind, Value};
+
+const KEYS: usize = 20_000;
+const STEP: usize = 60;
+
+fn fill(writer: usize, number: usize) -> u8 {
+    (writer * 100 + number) as u8
+}
+
+fn grow(bucket: &Bucket, cx: &mut Cx, writer: usize) {
+    let mut lengths = vec![0; KEYS];
+    let mut random = 88_172_645_463_325_252u64 ^ writer as u64;
+    for _ in 0..KEYS * 10 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let number = random as usize % KEYS;
+        lengths[number] += STEP;
+        let (text, bytes) = (key(writer, number), vec![fill(writer, number); lengths[number]]);
+        let store =
+            Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value: Value::Bytes(&bytes), new_cas: 0 };
+        let at = bucket.locate(Key::plain(text.as_bytes()));
+        let mutation = Mutation { kind: StoreKind::Set, cas: 0, store };
+        bucket.mutate(cx, Key::plain(text.as_bytes()), at, mutation).unwrap();
+        cx.end_batch();
+    }
+    for number in (0..KEYS).filter(|number| lengths[*number] > 0) {
+        let text = key(writer, number);
+        let at = bucket.locate(Key::plain(text.as_bytes()));
+        bucket.read(cx, Key::plain(text.as_bytes()), at, |document| {
+            let right = iter::repeat_n(fill(writer, number), lengths[number]);
+            assert!(document.unwrap().value().iter().copied().eq(right), "{text}");
+        });
+    }
+}
+
+/// Gives bytes of slots in use, and of those free above what may be.
+fn run(switching: bool) -> (u64, u64) {
+    let (node, bucket) = beside::node(WRITERS + 1, HeapChoice::Slab);
+    let mut contexts = thread::scope(|scope| {
+        let writing = scope.spawn(|| beside::write_all(&node, &bucket, grow));
+        while switching && !writing.is_finished() {
+            for is_on in [false, true] {
+                bucket.set_defragmenter(is_on);
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        writing.join().unwrap()
+    });
+    contexts.push(context(&node, WRITERS));
+    for cx in &mut contexts {
+        cx.rest();
+    }
+    assert!(bucket.meter(Meter::DefragmentedItems) > 0);
+    let audit = bucket.audit(&mut contexts[0]).unwrap();
+    assert_eq!(audit.documents, bucket.accounts().items);
+    let figures = bucket.memory();
+    let free = figures.slabs - figures.slots;
+    (figures.slots, free.saturating_sub((figures.slots / 8).max(4 << 20)))
+}
+
+#[test]
+fn threads_pay_side_by_side() {
+    let (used, above) = run(false);
+    assert!(above < used / 16, "{above} bytes above the bound, {used} used");
+}
+
+#[test]
+fn threads_pay_or_not_as_the_defragmenter_is_switched() {
+    run(true);
+}

@@ -657,7 +657,7 @@ fn keys_that_are_overwritten_while_they_are_flushed() {
 /// Who takes slabs empties thin ones: of items that are on disk, that wait for the flusher, or are being replaced.
 #[test]
 fn items_that_are_moved_for_slabs_reach_the_disk() {
-    const KEYS: usize = 20_000;
+    const KEYS: usize = 60_000;
     let disk = SimulatedDisk::new();
     let mut home = Home::open(&disk, 1, 4);
     let mut lengths = vec![0usize; KEYS];
@@ -670,7 +670,7 @@ fn items_that_are_moved_for_slabs_reach_the_disk() {
         lengths[number] += 60;
         home.set(&format!("key-{number}"), &vec![number as u8; lengths[number]]).unwrap();
         home.cx.end_batch();
-        if operation % 7_000 == 0 {
+        if operation % 20_000 == 0 {
             home.turn();
         }
     }

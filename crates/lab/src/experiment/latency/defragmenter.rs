@@ -7,7 +7,8 @@
 //! ```
 //!
 //! It is switched over HTTP within a start, since two starts of one server differ by more than what is looked for; a part without it
-//! leaves the thin slabs as they are for the next part with it. A part counts only if items were moved in it until its end, or none at
+//! leaves the thin slabs as they are for the next part with it. Parts are short and many, because of persistent buckets: flusher and
+//! compaction take a sixth to a half of the core's time, as it falls out, and two windows differ by up to a half for that. A part counts only if items were moved in it until its end, or none at
 //! all: where the work is done before, the part and its counterpart are thrown away, and a start that has nothing else fails.
 
 use super::{LatencyArgs, PROBE_CONNECTIONS, PROBE_INTERVAL, SHAPE, probe, prober_priority};
@@ -114,16 +115,18 @@ pub(super) fn run(arguments: &LatencyArgs) -> Result<()> {
     let starts = arguments.rounds.unwrap_or(if quick { 1 } else { 5 }).max(1);
     let bits = if quick { QUICK_ITEMS_BITS } else { ITEMS_BITS };
     let seconds = Duration::from_secs(arguments.seconds.unwrap_or(if quick { 2 } else { 4 }).max(1));
-    let run = Run { items: 1 << bits, bits, turns: 2, probe: seconds, window: seconds / 2 };
+    let turns = if quick { 4 } else { 8 };
+    let part = 2 * seconds / turns;
+    let run = Run { items: 1 << bits, bits, turns, probe: part, window: part };
     let scratch = Scratch::new(arguments.directory.as_deref())?;
     report.settings.push(format!(
         "{} items of {} + {} bytes in random order, a random half of them deleted; {starts} starts of each bucket; {} times without and \
-         with the defragmenter in each, {} s of probes and {} ms of load each; files on {}",
+         with the defragmenter in each, {} ms of probes and {} ms of load each; files on {}",
         count(run.items),
         SHAPE.key_bytes,
         SHAPE.value_bytes,
         run.turns,
-        run.probe.as_secs(),
+        run.probe.as_millis(),
         run.window.as_millis(),
         storage::file_system(&scratch.path)
     ));

@@ -4,10 +4,12 @@
 
 mod beside;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{iter, thread};
 
-use beside::{WRITERS, context, key};
+use beside::{WRITERS, key};
 use kv::{Bucket, Cx, Expiry, HeapChoice, Key, Meter, Mutation, Store, StoreKind, Value};
 
 const KEYS: usize = 20_000;
@@ -47,6 +49,8 @@ fn grow(bucket: &Bucket, cx: &mut Cx, writer: usize) {
 /// Gives bytes of slots in use, and of those free above what may be.
 fn run(switching: bool) -> (u64, u64) {
     let (node, bucket) = beside::node(WRITERS + 1, HeapChoice::Slab);
+    let done = Arc::new(AtomicBool::new(false));
+    let peeker = beside::peek(&node, &bucket, &done, KEYS);
     let mut contexts = thread::scope(|scope| {
         let writing = scope.spawn(|| beside::write_all(&node, &bucket, grow));
         while switching && !writing.is_finished() {
@@ -57,7 +61,8 @@ fn run(switching: bool) -> (u64, u64) {
         }
         writing.join().unwrap()
     });
-    contexts.push(context(&node, WRITERS));
+    done.store(true, Ordering::Relaxed);
+    peeker.join().unwrap();
     for cx in &mut contexts {
         cx.rest();
     }

@@ -16,17 +16,23 @@ pub(crate) const REFUSE_WATERMARK: u64 = 979;
 const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
 
 impl Bucket {
-    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`].
+    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. While slabs are owed, pays for some.
     #[inline]
     pub fn admit(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
+        if self.ground.tenant.owes_slabs() && !self.is_gone() {
+            self.pay_for_slabs(cx);
+        }
+        self.admit_in_place(cx, bytes)
+    }
+
+    /// The same for what may only be written where something else lies: no slab is taken for it.
+    #[inline]
+    pub(super) fn admit_in_place(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
         if bytes > VALUE_MAX {
             return Err(KvError::TooBig);
         }
         if self.is_gone() {
             return Err(KvError::BucketGone);
-        }
-        if self.ground.tenant.owes_slabs() {
-            self.pay_for_slabs(cx);
         }
         let (used, budget) = (self.ground.tenant.used() + bytes as u64, self.ground.tenant.budget());
         if used <= budget / 1000 * HIGH_WATERMARK && !self.ground.tenant.wants_measure() {

@@ -54,7 +54,7 @@ impl Bucket {
         datatype: u8,
         value: &[u8],
     ) -> Option<Mutated> {
-        self.admit(cx, key.bytes.len() + value.len()).ok()?;
+        self.admit_in_place(cx, key.bytes.len() + value.len()).ok()?;
         if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0 {
             return None;
         }

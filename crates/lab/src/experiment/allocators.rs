@@ -10,7 +10,7 @@
 mod effect;
 
 use super::{
-    SETTLE, Site, load, measure_until, memory_for, progress_bar, settle, verify, wait_until_flushed,
+    CoreArgs, SETTLE, Site, load, measure_until, memory_for, progress_bar, settle, verify, wait_until_flushed,
 };
 use crate::client::{figure, statistics};
 use crate::driver::{Driver, Items, Plan};
@@ -78,12 +78,8 @@ pub struct AllocatorsArgs {
     /// Where --persistent keeps its files; should be on the disk in question [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Core of the server (default: the first this process may use)
-    #[arg(long, value_name = "CORE")]
-    server_core: Option<usize>,
-    /// Core of the load (default: one that shares no hardware with the server's)
-    #[arg(long, value_name = "CORE")]
-    driver_core: Option<usize>,
+    #[command(flatten)]
+    cores: CoreArgs,
 }
 
 /// One combination of settings.
@@ -164,7 +160,7 @@ pub fn run(arguments: &AllocatorsArgs) -> Result<()> {
         arguments,
         subject: Subject::dormouse(arguments.dormouse.as_deref(), Protocol::MemcachedBinary, &[])?,
         means,
-        site: Site::set_up(arguments.server_core, arguments.driver_core, None)?,
+        site: Site::set_up(&arguments.cores, None)?,
         scratch: Scratch::new(arguments.directory.as_deref())?,
         dialect: Dialect::new(Protocol::MemcachedBinary, SHAPE, 1)?,
         items: arguments.items.unwrap_or(if quick { 500_000 } else { 1_000_000 }),

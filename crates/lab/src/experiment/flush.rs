@@ -6,7 +6,7 @@
 
 pub mod trial;
 
-use super::{Site, progress_bar};
+use super::{CoreArgs, Site, progress_bar};
 use crate::os;
 use crate::report::{Goal, Report, Table, count, parse_count, short};
 use crate::statistics::Spread;
@@ -132,7 +132,8 @@ impl Line {
 
 /// Runs the experiment.
 pub fn run(arguments: &FlushArgs) -> Result<()> {
-    let site = Site::set_up(arguments.server_core, None, None)?;
+    let cores = CoreArgs { server_core: arguments.server_core, ..CoreArgs::default() };
+    let site = Site::set_up(&cores, None)?;
     let mut report = Report { experiment: "flush", settings: site.machine_settings(), ..Report::default() };
     site.data(&mut report, arguments.quick)?;
     let counts = match (&*arguments.items, arguments.quick) {

@@ -13,7 +13,7 @@ mod findings;
 mod load;
 mod probe;
 
-use super::{SETTLE, Site, progress_bar, wait_until_flushed};
+use super::{BuildArgs, SETTLE, Site, SiteArgs, progress_bar, wait_until_flushed};
 use crate::machine;
 use crate::protocol::Protocol;
 use crate::report::Report;
@@ -71,32 +71,13 @@ pub struct FragmentationArgs {
         default_value = "memcached,redis,redis-defrag,valkey,valkey-defrag"
     )]
     peers: Vec<String>,
-    /// Dormouse program to run instead of this one, PROGRAM or NAME=PROGRAM (repeatable: builds with other allocators; the
-    /// first one is judged)
-    #[arg(long, value_name = "PROGRAM")]
-    dormouse: Vec<String>,
-    /// Run each Dormouse that uses the system's malloc also with these in its place, as NAME-jemalloc and so on, by
-    /// LD_PRELOAD: jemalloc, tcmalloc, mimalloc; those not installed are left out
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    preload: Vec<String>,
-    /// Run the peers only
-    #[arg(long)]
-    without_dormouse: bool,
+    #[command(flatten)]
+    builds: BuildArgs,
     /// Further argument for `dormouse serve` (repeatable)
     #[arg(long = "serve-arg", value_name = "ARG", allow_hyphen_values = true)]
     serve_args: Vec<String>,
-    /// Multiplies the numbers of items
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
-    scale: f64,
-    /// Set the system's huge page mode for this run, and put it back at its end (needs a privilege)
-    #[arg(long, value_name = "MODE", value_parser = ["always", "madvise", "never"])]
-    huge_pages: Option<String>,
-    /// Core of the server (default: the first this process may use)
-    #[arg(long, value_name = "CORE")]
-    server_core: Option<usize>,
-    /// Core of the load (default: one that shares no hardware with the server's)
-    #[arg(long, value_name = "CORE")]
-    driver_core: Option<usize>,
+    #[command(flatten)]
+    site: SiteArgs,
 }
 
 /// Where a Dormouse keeps its items.
@@ -140,10 +121,9 @@ struct Contender {
 
 /// Runs the experiment.
 pub fn run(arguments: &FragmentationArgs) -> Result<()> {
-    ensure!(arguments.scale > 0.0 && arguments.scale <= 10.0, "--scale is above 0 and at most 10");
     let cases = Case::choose(&arguments.cases)?;
-    let sizes = Sizes::new(arguments.quick, arguments.scale);
-    let site = Site::set_up(arguments.server_core, arguments.driver_core, arguments.huge_pages.as_deref())?;
+    let sizes = Sizes::new(arguments.quick, arguments.builds.scale()?);
+    let site = arguments.site.set_up()?;
     let (contenders, notes) = contenders(arguments, &site)?;
     let mut report = report(arguments, &site, &contenders, &sizes)?;
     report.notes = notes;
@@ -165,7 +145,8 @@ pub fn run(arguments: &FragmentationArgs) -> Result<()> {
 /// Who takes part, and why somebody does not.
 fn contenders(arguments: &FragmentationArgs, site: &Site) -> Result<(Vec<Contender>, Vec<String>)> {
     let (mut contenders, mut notes) = (Vec::new(), Vec::new());
-    let builds = if arguments.without_dormouse { Vec::new() } else { builds(arguments)? };
+    let builds =
+        arguments.builds.subjects(|given| build(given, &arguments.serve_args), Subject::with_allocator)?;
     for (at, build) in builds.iter().enumerate() {
         for heap in &arguments.heaps {
             for &bucket in &arguments.buckets {
@@ -192,30 +173,13 @@ fn contenders(arguments: &FragmentationArgs, site: &Site) -> Result<(Vec<Contend
     Ok((contenders, notes))
 }
 
-/// The builds of Dormouse.
-fn builds(arguments: &FragmentationArgs) -> Result<Vec<Subject>> {
-    let own =
-        |program: Option<&Path>| Subject::dormouse(program, Protocol::MemcachedBinary, &arguments.serve_args);
-    let mut builds = Vec::new();
-    if arguments.dormouse.is_empty() {
-        builds.push(own(None)?);
-    }
-    for given in &arguments.dormouse {
-        let (name, program) = given.split_once('=').unwrap_or((Kind::Dormouse.name(), given));
-        ensure!(Path::new(program).is_file(), "there is no program {program}");
-        builds.push(Subject { name: name.to_owned(), ..own(Some(Path::new(program)))? });
-    }
-    for build in builds.clone() {
-        for allocator in &arguments.preload {
-            builds.extend(build.with_allocator(allocator)?);
-        }
-    }
-    ensure!(
-        arguments.preload.is_empty() || builds.iter().any(|build| build.preload.is_some()),
-        "--preload: no Dormouse here uses the system's malloc (built with alloc-system), or none of {} is installed",
-        arguments.preload.join(", ")
-    );
-    Ok(builds)
+/// A build of Dormouse.
+fn build(given: Option<&str>, serve_args: &[String]) -> Result<Subject> {
+    let own = |program| Subject::dormouse(program, Protocol::MemcachedBinary, serve_args);
+    let Some(given) = given else { return own(None) };
+    let (name, program) = given.split_once('=').unwrap_or((Kind::Dormouse.name(), given));
+    ensure!(Path::new(program).is_file(), "there is no program {program}");
+    Ok(Subject { name: name.to_owned(), ..own(Some(Path::new(program)))? })
 }
 
 fn peer_of(text: &str) -> Result<Option<Subject>> {
@@ -253,8 +217,7 @@ fn report(
     programs.dedup();
     report.settings.extend(programs);
     report.settings.push(sizes.to_string());
-    let own = arguments.dormouse.is_empty() && !arguments.without_dormouse;
-    report.tell_of_this_build(own);
+    report.tell_of_this_build(arguments.builds.measures_this());
     site.data(&mut report, arguments.quick)?;
     report.data("sizes", sizes)?;
     report.data("contenders", &contenders)?;

@@ -79,15 +79,97 @@ pub struct Common {
     /// Language the load speaks to Dormouse
     #[arg(long, value_enum, default_value = "memcached")]
     pub protocol: ProtocolChoice,
+    #[command(flatten)]
+    pub site: SiteArgs,
+}
+
+/// Where it runs.
+#[derive(Args, Debug)]
+pub struct SiteArgs {
     /// Set the system's huge page mode for this run, and put it back at its end, however it ends (needs a privilege)
     #[arg(long, value_name = "MODE", value_parser = ["always", "madvise", "never"])]
     pub huge_pages: Option<String>,
+    #[command(flatten)]
+    pub cores: CoreArgs,
+}
+
+impl SiteArgs {
+    /// Sets it up.
+    pub fn set_up(&self) -> Result<Site> {
+        Site::set_up(&self.cores, self.huge_pages.as_deref())
+    }
+}
+
+/// The two cores.
+#[derive(Args, Debug, Default)]
+pub struct CoreArgs {
     /// Core of the server (default: the first this process may use)
     #[arg(long, value_name = "CORE")]
     pub server_core: Option<usize>,
     /// Core of the load (default: one that shares no hardware with the server's)
     #[arg(long, value_name = "CORE")]
     pub driver_core: Option<usize>,
+}
+
+/// Options of experiments that compare builds of Dormouse.
+#[derive(Args, Debug)]
+pub struct BuildArgs {
+    /// Dormouse program to run instead of this one, PROGRAM or NAME=PROGRAM (repeatable: builds with other allocators)
+    #[arg(long, value_name = "PROGRAM")]
+    pub dormouse: Vec<String>,
+    /// Run each Dormouse that uses the system's malloc also with these in its place, as NAME-jemalloc and so on, by
+    /// LD_PRELOAD: jemalloc, tcmalloc, mimalloc; those not installed are left out
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub preload: Vec<String>,
+    /// Run the peers only
+    #[arg(long)]
+    pub without_dormouse: bool,
+    /// Multiplies the counts of items, transactions and rows
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    pub scale: f64,
+}
+
+impl BuildArgs {
+    /// `scale`, if it may be that.
+    pub fn scale(&self) -> Result<f64> {
+        ensure!(self.scale > 0.0 && self.scale <= 10.0, "--scale is above 0 and at most 10");
+        Ok(self.scale)
+    }
+
+    /// The builds: this one if no other is named, each of those named, and those with another allocator preloaded.
+    pub fn subjects<S: Clone>(
+        &self,
+        subject: impl Fn(Option<&str>) -> Result<S>,
+        preloaded: impl Fn(&S, &str) -> Result<Option<S>>,
+    ) -> Result<Vec<S>> {
+        if self.without_dormouse {
+            return Ok(Vec::new());
+        }
+        let mut builds = Vec::new();
+        if self.dormouse.is_empty() {
+            builds.push(subject(None)?);
+        }
+        for given in &self.dormouse {
+            builds.push(subject(Some(given))?);
+        }
+        let own = builds.len();
+        for build in builds.clone() {
+            for allocator in &self.preload {
+                builds.extend(preloaded(&build, allocator)?);
+            }
+        }
+        ensure!(
+            self.preload.is_empty() || builds.len() > own,
+            "--preload: no Dormouse here uses the system's malloc (built with alloc-system), or none of {} is installed",
+            self.preload.join(", ")
+        );
+        Ok(builds)
+    }
+
+    /// Whether this program is among those measured.
+    pub fn measures_this(&self) -> bool {
+        self.dormouse.is_empty() && !self.without_dormouse
+    }
 }
 
 /// A bench with subjects on it.
@@ -111,11 +193,7 @@ pub struct Site {
 
 impl Site {
     /// Chooses the cores, pins the load, and sets the huge page mode where asked.
-    pub fn set_up(
-        server_core: Option<usize>,
-        driver_core: Option<usize>,
-        huge_pages: Option<&str>,
-    ) -> Result<Self> {
+    pub fn set_up(cores: &CoreArgs, huge_pages: Option<&str>) -> Result<Self> {
         let huge_pages = huge_pages
             .map(|mode| {
                 let kept = HugePageMode::keep()?;
@@ -123,7 +201,7 @@ impl Site {
             })
             .transpose()?;
         let machine = Machine::read()?;
-        let cores = machine::choose_cores(server_core, driver_core)?;
+        let cores = machine::choose_cores(cores.server_core, cores.driver_core)?;
         os::pin_thread(cores.driver)?;
         let priority_refused = os::set_nice(NICE).is_err();
         os::raise_open_files()?;
@@ -215,7 +293,7 @@ impl Bench {
         if subjects.is_empty() {
             bail!("nothing to measure: no peer of {:?} is installed", common.peers);
         }
-        let site = Site::set_up(common.server_core, common.driver_core, common.huge_pages.as_deref())?;
+        let site = common.site.set_up()?;
         Ok(Self { subjects, placement: site.placement, site })
     }
 

@@ -13,9 +13,9 @@ mod findings;
 mod perform;
 mod stall;
 
-use super::{SETTLE, Site, progress_bar, settle};
+use super::{BuildArgs, SETTLE, Site, SiteArgs, progress_bar, settle};
 use crate::machine;
-use crate::ovsdb::subject::{Kind, Server, Subject};
+use crate::ovsdb::subject::{Server, Subject};
 use crate::report::Report;
 use anyhow::{Context, Result, bail, ensure};
 use case::{Case, Sizes};
@@ -51,40 +51,21 @@ pub struct OvsdbArgs {
     /// Cases, each a name or the beginning of names and a star, as update1* [default: all; quick without size-*-mon]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Dormouse program to run instead of this one, PROGRAM or NAME=PROGRAM (repeatable: builds with other allocators)
-    #[arg(long, value_name = "PROGRAM")]
-    dormouse: Vec<String>,
-    /// Run each Dormouse that uses the system's malloc also with these in its place, as NAME-jemalloc and so on, by
-    /// LD_PRELOAD: jemalloc, tcmalloc, mimalloc; those not installed are left out
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    preload: Vec<String>,
-    /// Run the peers only
-    #[arg(long)]
-    without_dormouse: bool,
+    #[command(flatten)]
+    builds: BuildArgs,
     /// Starts of each server in each case [default: 1 quick, 3 full]
     #[arg(long)]
     starts: Option<usize>,
-    /// Multiplies the counts of transactions and rows
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
-    scale: f64,
-    /// Set the system's huge page mode for this run, and put it back at its end (needs a privilege)
-    #[arg(long, value_name = "MODE", value_parser = ["always", "madvise", "never"])]
-    huge_pages: Option<String>,
-    /// Core of the server (default: the first this process may use)
-    #[arg(long, value_name = "CORE")]
-    server_core: Option<usize>,
-    /// Core of the load (default: one that shares no hardware with the server's)
-    #[arg(long, value_name = "CORE")]
-    driver_core: Option<usize>,
+    #[command(flatten)]
+    site: SiteArgs,
 }
 
 /// Runs the experiment.
 pub fn run(arguments: &OvsdbArgs) -> Result<()> {
-    ensure!(arguments.scale > 0.0 && arguments.scale <= 10.0, "--scale is above 0 and at most 10");
     let subjects = subjects(arguments)?;
     let cases = Case::choose(&arguments.cases, arguments.quick)?;
-    let sizes = Sizes::new(arguments.quick, arguments.scale);
-    let site = Site::set_up(arguments.server_core, arguments.driver_core, arguments.huge_pages.as_deref())?;
+    let sizes = Sizes::new(arguments.quick, arguments.builds.scale()?);
+    let site = arguments.site.set_up()?;
     let mut report = report(arguments, &site, &subjects, &sizes)?;
     let starts = arguments.starts.unwrap_or(if arguments.quick { 1 } else { 3 }).max(1);
     let bar = progress_bar((cases.len() * starts * subjects.len()) as u64);
@@ -101,26 +82,7 @@ pub fn run(arguments: &OvsdbArgs) -> Result<()> {
 }
 
 fn subjects(arguments: &OvsdbArgs) -> Result<Vec<Subject>> {
-    let mut subjects = Vec::new();
-    if !arguments.without_dormouse {
-        if arguments.dormouse.is_empty() {
-            subjects.push(Subject::dormouse(None)?);
-        }
-        for given in &arguments.dormouse {
-            subjects.push(Subject::dormouse(Some(given))?);
-        }
-        for build in subjects.clone() {
-            for allocator in &arguments.preload {
-                subjects.extend(build.with_allocator(allocator)?);
-            }
-        }
-        let preloaded = subjects.iter().any(|subject| subject.preload.is_some());
-        ensure!(
-            preloaded || arguments.preload.is_empty(),
-            "--preload: no Dormouse here uses the system's malloc (built with alloc-system), or none of {} is installed",
-            arguments.preload.join(", ")
-        );
-    }
+    let mut subjects = arguments.builds.subjects(Subject::dormouse, Subject::with_allocator)?;
     for peer in arguments.peers.iter().filter(|peer| *peer != "none") {
         subjects.extend(Subject::peer(peer)?);
     }
@@ -154,8 +116,7 @@ fn report(arguments: &OvsdbArgs, site: &Site, subjects: &[Subject], sizes: &Size
         "Unix sockets; CPU is user and system time of the whole server; replicas are kept by the workers' own sessions"
             .to_owned(),
     );
-    let own = subjects.iter().any(|subject| subject.kind == Kind::Dormouse) && arguments.dormouse.is_empty();
-    report.tell_of_this_build(own);
+    report.tell_of_this_build(arguments.builds.measures_this());
     site.data(&mut report, arguments.quick)?;
     report.data("sizes", sizes)?;
     report.data("subjects", &subjects)?;

@@ -47,6 +47,8 @@ const PAID_ITEMS: usize = 32;
 const PAID_BYTES: u64 = 64 << 10;
 /// Rest after a turn, as a multiple of its work: while clients are served, and while none is.
 const REST_BUSY: u64 = 22;
+/// So many times that where blocks of the allocator are moved, which costs who uses them as much again.
+const REST_BLOCKS: u64 = 2;
 const REST_IDLE: u64 = 1;
 /// Clients are being served if there was an operation in every such time, on average since the last turn.
 const BUSY_OPERATION_US: u64 = 500;
@@ -179,11 +181,12 @@ pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Turn {
         return Turn::default();
     };
     let is_busy = demand.is_lively(&buckets, began_us);
+    let rests = if is_busy && bucket.moves_blocks() { REST_BLOCKS } else { 1 };
     let passed = bucket.defragment(cx, began_us);
     let waits = cx.end_batch();
     let goes_on = buckets.iter().any(|bucket| bucket.wants_defragmenting());
     let worked_us = cx.fresh_us().saturating_sub(began_us);
-    let rest_us = goes_on.then_some(rest_us(worked_us, is_busy)).or(waits.then_some(RETIRED_WAIT_US));
+    let rest_us = goes_on.then_some(rests * rest_us(worked_us, is_busy)).or(waits.then_some(RETIRED_WAIT_US));
     Turn { rest_us, passed }
 }
 
@@ -289,6 +292,11 @@ impl Bucket {
     /// So much must be there to be gained.
     fn worth_bytes(&self) -> u64 {
         (self.tenant().used() / 1000 * WORTH_PER_MILLE).max(WORTH_LEAST)
+    }
+
+    /// Whether the pass it is at has no slabs of ours to empty any more.
+    fn moves_blocks(&self) -> bool {
+        self.defragmenter.work.lock().pass.as_ref().is_some_and(|pass| pass.emptier.is_none())
     }
 
     /// Works for a while on the pass it is at. Gives the pass if it has ended.

@@ -82,7 +82,7 @@ class BinaryConnection:
         self.socket.sendall(data)
 
     def response(self):
-        """The next response, or None at the end of the stream."""
+        """The next response, or None where the stream ends before it does."""
         head = self.reader.read(24)
         if len(head) < 24:
             return None
@@ -93,6 +93,8 @@ class BinaryConnection:
         else:
             assert magic == RESPONSE, f"magic {magic:#x}"
         body = self.reader.read(body_len)
+        if len(body) < body_len:
+            return None
         at = framing_len + extras_len
         return Response(opcode, status, datatype, opaque, cas, body[:framing_len], body[framing_len:at], body[at : at + key_len], body[at + key_len :])
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.frames import AMBIGUOUS, DELETE, IN_PROGRESS, NOT_FOUND, SET, SUCCESS, durability, request
+from tests.frames import AMBIGUOUS, DELETE, GET, IN_PROGRESS, NOT_FOUND, RESPONSE, SET, SUCCESS, BinaryConnection, durability, request
 
 from . import crash
 from .peer import ABSENT_REPLICA, ALONE, MAJORITY, PERSIST_TO_MAJORITY, Peer, token
@@ -148,6 +148,17 @@ def test_deletes_and_flushes_stay_deleted_through_compaction(start, how):
             assert peer.get(b"filler-7").value == chunk("24", 60_000)
     segments = sorted(int(path.stem) for path in (node.data / crash.SHARD).glob("*.segment"))
     assert segments[0] > 1, f"nothing was compacted: {segments}"
+
+
+def test_an_answer_that_a_kill_cuts_off_is_none():
+    whole = request(GET, value=b"value", magic=RESPONSE)
+    for cut in (10, len(whole) - 1):
+        with socket.create_server(("127.0.0.1", 0)) as server, BinaryConnection(server.getsockname()) as connection:
+            node, _ = server.accept()
+            node.sendall(whole + whole[:cut])
+            node.close()
+            assert connection.response().value == b"value"
+            assert connection.response() is None
 
 
 # The judge.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
+mod numbers;
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use journal::SimulatedDisk;
 use kv::defragmenter::Demand;
 use kv::session::Port;
 use kv::{BucketSettings, Compression};
+use numbers::numbers;
 use proptest::prelude::*;
 use wire::snappy::Compressor;
 
@@ -346,14 +348,8 @@ fn pager_turns(doors: &Doors, demand: &mut Demand) -> u64 {
 
 /// Bytes that nothing makes shorter.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    std::iter::repeat_with(next).take(len).collect()
+    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    numbers(seed).map(|number| (number >> 32) as u8).take(len).collect()
 }
 
 const BUDGET: u64 = 32 << 20;

@@ -3,17 +3,20 @@
 #![allow(clippy::unwrap_used)]
 
 mod beside;
+mod numbers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use std::{iter, thread};
 
 use beside::{WRITERS, key};
 use kv::{Bucket, Cx, Expiry, HeapChoice, Key, Meter, Mutation, Store, StoreKind, Value};
+use numbers::numbers;
 
 const KEYS: usize = 20_000;
 const STEP: usize = 60;
+/// Stores between two switches of the defragmenter.
+const SWITCHED_AFTER: u64 = 400;
 
 fn fill(writer: usize, number: usize) -> u8 {
     (writer * 100 + number) as u8
@@ -21,11 +24,7 @@ fn fill(writer: usize, number: usize) -> u8 {
 
 fn grow(bucket: &Bucket, cx: &mut Cx, writer: usize) {
     let mut lengths = vec![0; KEYS];
-    let mut random = 88_172_645_463_325_252u64 ^ writer as u64;
-    for _ in 0..KEYS * 10 {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+    for random in numbers(88_172_645_463_325_252 ^ writer as u64).take(KEYS * 10) {
         let number = random as usize % KEYS;
         lengths[number] += STEP;
         let (text, bytes) = (key(writer, number), vec![fill(writer, number); lengths[number]]);
@@ -56,7 +55,10 @@ fn run(switching: bool) -> (u64, u64) {
         while switching && !writing.is_finished() {
             for is_on in [false, true] {
                 bucket.set_defragmenter(is_on);
-                thread::sleep(Duration::from_millis(1));
+                let stored = bucket.meter(Meter::TotalItems) + SWITCHED_AFTER;
+                while bucket.meter(Meter::TotalItems) < stored && !writing.is_finished() {
+                    thread::yield_now();
+                }
             }
         }
         writing.join().unwrap()

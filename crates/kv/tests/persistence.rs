@@ -1,6 +1,8 @@
 //! What a persistent bucket does when the disk is full, damaged or slow to be read, and when memory is short.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod numbers;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -13,6 +15,7 @@ use kv::{
     Bucket, BucketSettings, Cx, Expiry, Key, KvError, Limits, Meter, Mutated, Mutation, Node, NodeSettings,
     Now, PersistenceSettings, Place, Store, StoreKind, Value, VbId,
 };
+use numbers::numbers;
 
 const THREADS: usize = 2;
 
@@ -598,11 +601,7 @@ fn keys_that_are_overwritten_while_they_are_flushed() {
                 let mut cx = Cx::new(node, 1);
                 cx.now = now;
                 let mut versions: Vec<Vec<(u64, u64)>> = vec![Vec::new(); KEYS as usize];
-                let mut random = 88_172_645_463_325_252u64 ^ round;
-                for number in 0..100_000u64 {
-                    random ^= random << 13;
-                    random ^= random >> 7;
-                    random ^= random << 17;
+                for (number, random) in (0..100_000u64).zip(numbers(88_172_645_463_325_252 ^ round)) {
                     let key = random % KEYS;
                     // Of several sizes: some in place, some not.
                     let mut value = number.to_le_bytes().to_vec();
@@ -661,11 +660,7 @@ fn items_that_are_moved_for_slabs_reach_the_disk() {
     let disk = SimulatedDisk::new();
     let mut home = Home::open(&disk, 1, 4);
     let mut lengths = vec![0usize; KEYS];
-    let mut random = 88_172_645_463_325_252u64;
-    for operation in 0..KEYS * 10 {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+    for (operation, random) in numbers(88_172_645_463_325_252).take(KEYS * 10).enumerate() {
         let number = random as usize % KEYS;
         lengths[number] += 60;
         home.set(&format!("key-{number}"), &vec![number as u8; lengths[number]]).unwrap();

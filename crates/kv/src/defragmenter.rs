@@ -23,12 +23,35 @@ use parking_lot::Mutex;
 use crate::index::{Census, Moved, Stand};
 use crate::{Bucket, Cx, Meter, VbId};
 
-/// Armed above this part of what is used, per mille, and so many bytes.
-const WASTE_PER_MILLE: u64 = 20;
-const WASTE_LEAST: u64 = 4 << 20;
-/// What a pass could gain must be worth it, and what is left below that is clean.
-const WORTH_PER_MILLE: u64 = 10;
-const WORTH_LEAST: u64 = 2 << 20;
+/// What is to be gained that is worth the work.
+#[derive(Debug, PartialEq, Eq)]
+struct Thresholds {
+    /// Armed above this part of what is used, per mille, and so many bytes.
+    waste_per_mille: u64,
+    waste_least: u64,
+    /// What a pass could gain must be worth it, and what is left below that is clean.
+    worth_per_mille: u64,
+    worth_least: u64,
+    /// Slabs are emptied of classes of which so much is free, per mille.
+    slab_free_per_mille: u32,
+}
+
+/// While clients are served.
+const SERVING: &Thresholds = &Thresholds {
+    waste_per_mille: 20,
+    waste_least: 4 << 20,
+    worth_per_mille: 16,
+    worth_least: 2 << 20,
+    slab_free_per_mille: 10,
+};
+/// Once threads have come to rest: what is gained then stays for longer, and nobody waits for it.
+const AT_REST: &Thresholds = &Thresholds {
+    waste_per_mille: 10,
+    waste_least: 2 << 20,
+    worth_per_mille: 5,
+    worth_least: 1 << 20,
+    slab_free_per_mille: 4,
+};
 /// A pass that leaves more than this part, in eighths, of what it could have gained, is the last.
 const FRUITLESS_EIGHTHS: u64 = 7;
 /// But not if meanwhile as many items were stored as this part of all there are: what it leaves is new.
@@ -38,8 +61,6 @@ const AGAIN_EIGHTHS: u64 = 10;
 /// Work of a turn: for so long, or so many holds of a lock.
 const WORK_US: u64 = 100;
 const HOLDS_MAX: usize = 256;
-/// Slabs are emptied of classes of which so much is free, per mille.
-const SLAB_FREE_PER_MILLE: u32 = 10;
 /// After so many slabs that could not be emptied a pass tries no more.
 const STUCK_SLABS_MAX: u32 = 8;
 /// While slabs are owed, who stores something takes so many items, or bytes, out of thin ones first.
@@ -61,6 +82,8 @@ pub(crate) struct Defragmenter {
     is_off: AtomicBool,
     /// There has been a measurement that it has not seen.
     measured: AtomicBool,
+    /// And threads have come to rest before it.
+    rested: AtomicBool,
     work: Mutex<Work>,
     /// What empties slabs for those who take others, see [`Bucket::pay_for_slabs`].
     paying: Mutex<Option<Emptier>>,
@@ -69,7 +92,8 @@ pub(crate) struct Defragmenter {
 impl Defragmenter {
     pub(crate) fn new(is_on: bool) -> Self {
         let is_off = AtomicBool::new(!is_on);
-        Self { is_off, measured: AtomicBool::new(false), work: Mutex::default(), paying: Mutex::default() }
+        let (measured, rested) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { is_off, measured, rested, work: Mutex::default(), paying: Mutex::default() }
     }
 }
 
@@ -83,6 +107,7 @@ struct Work {
 }
 
 struct Pass {
+    thresholds: &'static Thresholds,
     /// Until there are no more slabs to be emptied.
     emptier: Option<Emptier>,
     /// If the allocator tells how full its slabs are.
@@ -248,6 +273,12 @@ impl Bucket {
         self.compressor.note_measured();
     }
 
+    /// Threads have come to rest, and there has been a measurement.
+    pub(crate) fn note_measured_at_rest(&self) {
+        self.defragmenter.rested.store(true, Relaxed);
+        self.note_measured();
+    }
+
     /// Bytes of pages that hold nothing, as measured last, and those free in slabs now.
     fn wasted_bytes(&self) -> u64 {
         let slabs = self.tenant().slab_figures();
@@ -256,7 +287,12 @@ impl Bucket {
 
     /// Whether what was measured last is reason enough to look for thin slabs.
     pub(crate) fn is_wasteful(&self) -> bool {
-        self.wasted_bytes() > (self.tenant().used() / 1000 * WASTE_PER_MILLE).max(WASTE_LEAST)
+        self.wastes(SERVING)
+    }
+
+    fn wastes(&self, thresholds: &Thresholds) -> bool {
+        let most = self.tenant().used() / 1000 * thresholds.waste_per_mille;
+        self.wasted_bytes() > most.max(thresholds.waste_least)
     }
 
     /// Whether there is work; looks at what was measured meanwhile.
@@ -265,11 +301,18 @@ impl Bucket {
         if !self.has_defragmenter() {
             return false;
         }
+        let thresholds = match measured && self.defragmenter.rested.swap(false, Relaxed) {
+            true => AT_REST,
+            false => SERVING,
+        };
         let mut work = self.defragmenter.work.lock();
-        if measured && self.is_wasteful() {
+        if measured && self.wastes(thresholds) {
             match &mut work.pass {
-                None => work.consider(self.prospect(), self.worth_bytes()),
+                None => work.consider(self.prospect(), thresholds, self.worth_bytes(thresholds)),
                 Some(pass) => {
+                    if thresholds == AT_REST {
+                        pass.be_thorough();
+                    }
                     // What has come free in it so far does not always fit what is wanted now.
                     self.tenant().purge();
                     self.tenant().measure();
@@ -290,8 +333,8 @@ impl Bucket {
     }
 
     /// So much must be there to be gained.
-    fn worth_bytes(&self) -> u64 {
-        (self.tenant().used() / 1000 * WORTH_PER_MILLE).max(WORTH_LEAST)
+    fn worth_bytes(&self, thresholds: &Thresholds) -> u64 {
+        (self.tenant().used() / 1000 * thresholds.worth_per_mille).max(thresholds.worth_least)
     }
 
     /// Whether the pass it is at has no slabs of ours to empty any more.
@@ -331,7 +374,7 @@ impl Bucket {
         let prospect = self.prospect();
         let freed_bytes = pass.slab_bytes.saturating_sub(prospect.slab_bytes());
         self.count(cx, Meter::DefragmentationFreed, freed_bytes);
-        work.go_on(&pass, prospect, self.worth_bytes());
+        work.go_on(&pass, prospect, self.worth_bytes(pass.thresholds));
         Some(Passed {
             bucket: self.name().into(),
             items: pass.moved.items,
@@ -356,7 +399,7 @@ impl Bucket {
         let paying =
             paying.or_else(|| self.tenant().owes_many_slabs().then(|| self.defragmenter.paying.lock()));
         let Some(mut paying) = paying else { return };
-        let emptier = paying.get_or_insert_with(|| Emptier::new(SLAB_FREE_PER_MILLE));
+        let emptier = paying.get_or_insert_with(|| Emptier::new(SERVING.slab_free_per_mille));
         let mut moved = Moved::default();
         for _ in 0..PAID_ITEMS {
             if !emptier.slice(self, cx, &mut moved) {
@@ -408,11 +451,11 @@ impl Bucket {
 
 impl Work {
     /// Begins a pass if there is enough to be gained, and not only what the last one has left behind.
-    fn consider(&mut self, prospect: Prospect, worth_bytes: u64) {
+    fn consider(&mut self, prospect: Prospect, thresholds: &'static Thresholds, worth_bytes: u64) {
         self.recoverable_bytes = prospect.recoverable_bytes();
         let again = self.stuck_bytes / 8 * AGAIN_EIGHTHS;
         if self.recoverable_bytes > worth_bytes.max(again) {
-            self.pass = Some(Pass::new(prospect));
+            self.pass = Some(Pass::new(prospect, thresholds));
         }
     }
 
@@ -425,7 +468,7 @@ impl Work {
         }
         let was_fruitful = self.recoverable_bytes < pass.recoverable_bytes / 8 * FRUITLESS_EIGHTHS;
         if was_fruitful || prospect.stores.saturating_sub(pass.stores) > prospect.items / STORED_PART {
-            self.pass = Some(Pass::new(prospect));
+            self.pass = Some(Pass::new(prospect, pass.thresholds));
         } else {
             self.stuck_bytes = self.recoverable_bytes;
         }
@@ -433,15 +476,24 @@ impl Work {
 }
 
 impl Pass {
-    fn new(prospect: Prospect) -> Self {
+    fn new(prospect: Prospect, thresholds: &'static Thresholds) -> Self {
         Self {
+            thresholds,
             moved: Moved::default(),
             slab_bytes: prospect.slab_bytes(),
             recoverable_bytes: prospect.recoverable_bytes(),
             stores: prospect.stores,
             work_us: 0,
-            emptier: Some(Emptier::new(SLAB_FREE_PER_MILLE)),
+            emptier: Some(Emptier::new(thresholds.slab_free_per_mille)),
             mover: prospect.survey.map(Mover::new),
+        }
+    }
+
+    /// From here on, as one that begins at rest.
+    fn be_thorough(&mut self) {
+        self.thresholds = AT_REST;
+        if let Some(emptier) = &mut self.emptier {
+            emptier.free_per_mille = AT_REST.slab_free_per_mille;
         }
     }
 
@@ -473,7 +525,7 @@ impl Pass {
 impl Prospect {
     fn recoverable_bytes(&self) -> u64 {
         let blocks = self.survey.as_ref().map_or(0, Survey::recoverable_bytes);
-        blocks + self.slabs.recoverable_bytes(SLAB_FREE_PER_MILLE)
+        blocks + self.slabs.recoverable_bytes(AT_REST.slab_free_per_mille)
     }
 
     fn slab_bytes(&self) -> u64 {
@@ -560,6 +612,8 @@ impl Mover {
 mod tests {
     use super::*;
 
+    const WORTH: u64 = SERVING.worth_least;
+
     #[test]
     fn a_pass_without_gain_is_the_last_unless_much_was_stored_meanwhile() {
         let wasteful = |stores| {
@@ -567,13 +621,13 @@ mod tests {
             Prospect { survey: None, slabs, stores, items: 1600 }
         };
         let mut work = Work::default();
-        work.consider(wasteful(7), WORTH_LEAST);
+        work.consider(wasteful(7), SERVING, WORTH);
         let pass = work.pass.take().unwrap();
-        work.go_on(&pass, wasteful(7 + 100), WORTH_LEAST);
+        work.go_on(&pass, wasteful(7 + 100), WORTH);
         assert!(work.pass.is_none(), "it would go on for ever");
-        work.consider(wasteful(7 + 100), WORTH_LEAST);
+        work.consider(wasteful(7 + 100), SERVING, WORTH);
         assert!(work.pass.is_none(), "that is what it has left behind");
-        work.go_on(&pass, wasteful(7 + 101), WORTH_LEAST);
+        work.go_on(&pass, wasteful(7 + 101), WORTH);
         assert!(work.pass.is_some(), "what is left now is not what there was");
     }
 }

@@ -203,7 +203,8 @@ impl Bucket {
     pub(crate) fn purge_at_rest(&self) {
         self.end_paying();
         self.tenant().purge_at_rest();
-        self.measure();
+        self.tenant().measure();
+        self.note_measured_at_rest();
     }
 
     fn measure(&self) {

@@ -156,6 +156,30 @@ fn after_the_sizes_have_changed_the_old_classes_are_given_up_in(heap: HeapChoice
     }
 }
 
+#[test]
+fn at_rest_less_is_left_than_while_clients_are_served() {
+    const ITEMS: u64 = 60_000;
+    let mut world = World::new(16, HeapChoice::Slab);
+    for number in 0..ITEMS {
+        world.set(&format!("key-{number}"), &[1; 1000]);
+    }
+    for number in (0..ITEMS).step_by(20) {
+        world.remove(&format!("key-{number}"));
+    }
+    world.page_until_quiet();
+    let served = world.bucket.memory();
+    assert_eq!(world.bucket.meter(Meter::DefragmentedItems), 0, "not worth it while clients are served");
+    while world.cx.rest_for_long() {}
+    world.page_until_quiet();
+    let rested = world.bucket.memory();
+    assert!(served.resident - rested.resident > 2 << 20, "{served:?}, then {rested:?}");
+    world.bucket.audit(&mut world.cx).unwrap();
+    let moved = world.bucket.meter(Meter::DefragmentedItems);
+    while world.cx.rest_for_long() {}
+    world.page_until_quiet();
+    assert_eq!(world.bucket.meter(Meter::DefragmentedItems), moved, "there is nothing left to be gained");
+}
+
 /// The append-and-rewrite test of the lab, small: read-modify-writes that append, over working sets of 80 % of all, half and
 /// a quarter. The pager works beside it, a turn for every 200 operations.
 #[test]

@@ -1,31 +1,26 @@
 //! Sizes: of slots, and of the slabs they are cut from.
 //!
 //! ```text
-//!   slots   multiples of 8 up to 512 bytes; above, 32 classes per doubling up to 4 KiB and 16 up to 32 KiB
+//!   slots   multiples of 8 up to 512 bytes; above, 32 classes per doubling up to 32 KiB
 //!   slabs   a class of few bytes: 16 KiB, or what one slot needs; later 64 KiB, or the next larger size that leaves at most
-//!           a 512th of itself over, or the size that leaves the least (at most a 32nd, for slots above 1 KiB)
+//!           a 512th of itself over, or the size that leaves the least (at most a 20th, for slots above 20 KiB)
 //! ```
 
 use crate::backend;
 
 /// Slots are aligned to, and the smallest are multiples of, so many bytes: locations count in these units.
 pub(crate) const GRAIN: usize = 8;
-const PER_FINE_DOUBLING_LOG2: u32 = 5;
-const PER_DOUBLING_LOG2: u32 = 4;
+const PER_DOUBLING_LOG2: u32 = 5;
 /// Up to here every multiple of the grain is a class.
 const EVEN_MAX: usize = 512;
-/// Up to here classes are finer: more of them for larger slots would leave more in slabs that are not full than rounding less saves.
-const FINE_MAX: usize = 4 << 10;
 /// The largest slot; what is larger is a block.
 pub(crate) const SLOT_MAX: usize = 32 << 10;
 
 const EVEN_CLASSES: usize = EVEN_MAX / GRAIN;
-const FINE_DOUBLINGS: usize = (FINE_MAX / EVEN_MAX).trailing_zeros() as usize;
-const DOUBLINGS: usize = (SLOT_MAX / FINE_MAX).trailing_zeros() as usize;
-/// Those up to [`FINE_MAX`].
-const FINE_CLASSES: usize = EVEN_CLASSES + (FINE_DOUBLINGS << PER_FINE_DOUBLING_LOG2);
-/// How many classes there are.
-pub(super) const CLASSES: usize = FINE_CLASSES + (DOUBLINGS << PER_DOUBLING_LOG2);
+const DOUBLINGS: usize = (SLOT_MAX / EVEN_MAX).trailing_zeros() as usize;
+/// How many classes there are: as many as a byte can tell.
+pub(super) const CLASSES: usize = EVEN_CLASSES + (DOUBLINGS << PER_DOUBLING_LOG2);
+const _: () = assert!(CLASSES == 256);
 
 /// Slabs are whole pages, and begin with one.
 pub(crate) const PAGE: usize = 4096;
@@ -56,15 +51,10 @@ pub(super) const fn class_of(size: usize) -> usize {
     if size <= EVEN_MAX {
         return (size - 1) / GRAIN;
     }
-    let (before, from, per_log2) = if size <= FINE_MAX {
-        (EVEN_CLASSES, EVEN_MAX, PER_FINE_DOUBLING_LOG2)
-    } else {
-        (FINE_CLASSES, FINE_MAX, PER_DOUBLING_LOG2)
-    };
     let top_bit = usize::BITS - 1 - (size - 1).leading_zeros();
-    let doubling = (top_bit - from.trailing_zeros()) as usize;
-    let within = ((size - 1) >> (top_bit - per_log2)) - (1 << per_log2);
-    before + (doubling << per_log2) + within
+    let doubling = (top_bit - EVEN_MAX.trailing_zeros()) as usize;
+    let within = ((size - 1) >> (top_bit - PER_DOUBLING_LOG2)) - (1 << PER_DOUBLING_LOG2);
+    EVEN_CLASSES + (doubling << PER_DOUBLING_LOG2) + within
 }
 
 /// Bytes of a slot for `size` bytes, from 1 to [`SLOT_MAX`].
@@ -73,8 +63,7 @@ pub(crate) const fn slot_bytes(size: usize) -> usize {
     let step = if size <= EVEN_MAX {
         GRAIN
     } else {
-        let per_log2 = if size <= FINE_MAX { PER_FINE_DOUBLING_LOG2 } else { PER_DOUBLING_LOG2 };
-        1 << (usize::BITS - 1 - (size - 1).leading_zeros() - per_log2)
+        1 << (usize::BITS - 1 - (size - 1).leading_zeros() - PER_DOUBLING_LOG2)
     };
     (size + step - 1) & !(step - 1)
 }
@@ -84,13 +73,10 @@ pub(super) const fn bytes_of(class: usize) -> usize {
     if class < EVEN_CLASSES {
         return (class + 1) * GRAIN;
     }
-    let (class, from, per_log2) = if class < FINE_CLASSES {
-        (class - EVEN_CLASSES, EVEN_MAX, PER_FINE_DOUBLING_LOG2)
-    } else {
-        (class - FINE_CLASSES, FINE_MAX, PER_DOUBLING_LOG2)
-    };
-    let (doubling, within) = (class >> per_log2, class & ((1 << per_log2) - 1));
-    (from << doubling) + (within + 1) * ((from << doubling) >> per_log2)
+    let class = class - EVEN_CLASSES;
+    let (doubling, within) = (class >> PER_DOUBLING_LOG2, class & ((1 << PER_DOUBLING_LOG2) - 1));
+    let from = EVEN_MAX << doubling;
+    from + (within + 1) * (from >> PER_DOUBLING_LOG2)
 }
 
 /// Size of the next slab for slots of `slot` bytes, of which there are slabs of `class_bytes` in all.
@@ -124,7 +110,7 @@ mod tests {
             assert!(bytes > last && bytes.is_multiple_of(GRAIN), "class {class}");
             assert_eq!((class_of(last + 1), class_of(bytes)), (class, class));
             assert_eq!((slot_bytes(last + 1), slot_bytes(bytes)), (bytes, bytes));
-            assert!(bytes <= EVEN_MAX || (bytes - last) * 16 < bytes, "{last} to {bytes}");
+            assert!(bytes <= EVEN_MAX || (bytes - last) * 32 < bytes, "{last} to {bytes}");
             last = bytes;
         }
         assert_eq!(last, SLOT_MAX);
@@ -142,9 +128,16 @@ mod tests {
             left_over_in_all += left_over as f64 / later as f64;
             // A header leaves no room for the last of the slots that would fill a slab.
             let headed = usable(later) != later && left_over * 15 <= later;
-            let is_small = left_over * if slot > 1024 { 32 } else { 256 } <= later;
+            let part = if slot > 20 << 10 {
+                20
+            } else if slot > 1024 {
+                32
+            } else {
+                256
+            };
+            let is_small = left_over * part <= later;
             assert!(is_small || headed, "{left_over} of {later} for {slot}");
         }
-        assert!(left_over_in_all * 250.0 <= CLASSES as f64, "{left_over_in_all} of {CLASSES} slabs");
+        assert!(left_over_in_all * 240.0 <= CLASSES as f64, "{left_over_in_all} of {CLASSES} slabs");
     }
 }

@@ -100,6 +100,41 @@ fn compaction_with_flushes_in_between_loses_nothing() {
     }
 }
 
+/// Some keys are changed so often that they are dirty whenever compaction looks, the others now and then.
+#[test]
+fn of_keys_that_are_never_clean_little_is_left_and_nothing_is_lost() {
+    for budget in [1, 500, 1 << 20] {
+        let disk = SimulatedDisk::new();
+        let mut engine = recover(&disk, SMALL);
+        let mut random = Random(budget as u64);
+        let change = |engine: &mut Engine, random: &mut Random| {
+            for key in [&b"hot"[..], b"hotter"] {
+                let value = vec![0; random.below(100) as usize];
+                engine.set(1, key, (random.below(4) > 0).then_some(&value[..]));
+            }
+        };
+        for round in 0..1000 {
+            change(&mut engine, &mut random);
+            if round % 50 == 0 {
+                churn(&mut engine, &mut random, 1);
+            }
+            engine.flush().unwrap();
+            change(&mut engine, &mut random);
+            (0..4).for_each(|_| drop(engine.compact_step(budget).unwrap()));
+            if round % 20 == 0 {
+                let again = recover(&disk, SMALL);
+                assert_eq!(documents(&again.durable), documents(&engine.durable));
+                again.check_reads();
+                engine.shard = again.shard;
+            }
+        }
+        compact(&mut engine, 1 << 20);
+        let (bytes, live) = (engine.shard.figures().bytes, engine.live_bytes());
+        assert!(bytes <= 2 * live + 4 * 3000, "{bytes} for {live}");
+        assert_eq!(documents(&recover(&disk, SMALL).durable), documents(&engine.durable));
+    }
+}
+
 #[test]
 fn everything_deleted_leaves_next_to_nothing() {
     let disk = SimulatedDisk::new();

@@ -671,7 +671,9 @@ fn items_that_are_moved_for_slabs_reach_the_disk() {
     }
     assert!(home.bucket.meter(Meter::DefragmentedItems) > 1000);
     home.bucket.audit(&mut home.cx).unwrap();
-    home.turn();
+    while home.figures().unflushed_items > 0 {
+        home.turn();
+    }
     drop(home);
     disk.crash(Survival::Synced);
     let mut home = Home::open(&disk, 2, 4);
@@ -679,6 +681,48 @@ fn items_that_are_moved_for_slabs_reach_the_disk() {
     for (number, length) in lengths.iter().enumerate() {
         let wanted = (*length > 0).then(|| vec![number as u8; *length]);
         assert!(home.get(&format!("key-{number}")).unwrap() == wanted, "key-{number}");
+    }
+}
+
+/// Each flush finds so much dirty that the next one is due at once.
+#[test]
+fn writers_that_never_rest_leave_a_bounded_journal() {
+    const KEYS: u64 = 1600;
+    const ROUNDS: u8 = 80;
+    let disk = SimulatedDisk::new();
+    let mut home = Home::open(&disk, 1, 4);
+    let mut flusher = Flusher::new(0, 64 << 10);
+    let mut fills = vec![0; KEYS as usize];
+    let mut random = numbers(88_172_645_463_325_252);
+    let (mut most, mut turns) = (0, 0);
+    for round in 1..=ROUNDS {
+        for number in random.by_ref().take(KEYS as usize / 4).map(|random| random % KEYS) {
+            home.set(&format!("key-{number}"), &vec![round; 10_000]).unwrap();
+            // Whenever compaction looks, there is a newer one in memory.
+            home.set("hot", &vec![round; 10_000]).unwrap();
+            fills[number as usize] = round;
+        }
+        while home.figures().unflushed_items > 1 {
+            home.now.mono_us += 1000;
+            let now = home.now;
+            flusher.turn(&mut home.cx, &mut || now);
+            home.set("hot", &vec![round; 10_000]).unwrap();
+            turns += 1;
+        }
+        most = most.max(home.figures().journal_bytes);
+    }
+    let live = KEYS * 10_000;
+    // Twice what is live is enough, in segments of a megabyte; and compaction may owe some.
+    assert!(most < live * 2 + (66 << 20), "{most} bytes for {live}");
+    assert!(turns > u32::from(ROUNDS), "compaction never went first");
+    home.turn();
+    disk.crash(Survival::Synced);
+    let mut home = Home::open(&disk, 2, 4);
+    home.turn();
+    assert_eq!(home.get("hot"), Ok(Some(vec![ROUNDS; 10_000])));
+    for (number, fill) in fills.into_iter().enumerate() {
+        let expected = (fill > 0).then(|| vec![fill; 10_000]);
+        assert_eq!(home.get(&format!("key-{number}")), Ok(expected));
     }
 }
 

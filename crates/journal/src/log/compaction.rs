@@ -13,6 +13,8 @@
 //! * A record goes if the engine says that it is dead. A tombstone or an abort, of which the engine knows nothing any more,
 //!   goes if no other segment holds an older record of its key that it still has to hide. That is found out by
 //!   looking at all runs of its vBucket that reach back far enough. Segments that cannot be looked at keep them all.
+//! * A key that is changed more often than it is flushed has a newer version in memory at any time, so the engine never knows which of
+//!   its records on disk is the newest. Of those in one segment all but the newest go.
 //! * A segment is surveyed from front to back; the runs that have anything live are then copied in the order of vBucket and seqno, so
 //!   that small runs become long ones. What is dead stays so, hence no other run need be looked at again. Each commit record
 //!   says how far the copying has come: after a crash it goes on there, and nothing is copied twice.
@@ -37,6 +39,9 @@ use std::sync::Arc;
 pub enum Verdict {
     /// It is to be kept. Also what is said of a tombstone or an abort that nothing newer has replaced.
     Live,
+    /// A newer record of the key is in memory only, and the engine does not know which one on disk would take its place: of
+    /// several such documents and tombstones of a key the newest is to be kept.
+    LiveIfNewest,
     /// It may go: a newer record of the key (of the vBucket, for a state) is *synced* and takes its place at a replay, or
     /// the vBucket's synced state says that it no longer counts. A newer one that is only in memory is not enough.
     Dead,
@@ -95,14 +100,16 @@ const SUPERFLUOUS_AT_REST: u64 = 4;
 /// Segments that are asked about each time a victim is chosen, and runs of each.
 const SAMPLED_SEGMENTS: usize = 8;
 const SAMPLED_RUNS: usize = 4;
+/// So many stand together: several records of a key are found in neighbours.
+const NEIGHBOURS: usize = 2;
 /// At rest there is time, and who errs is not told so by the next batch.
 const SAMPLED_RUNS_AT_REST: usize = 64;
 /// Above so many thousandths of live bytes a segment is not worth copying.
 const LIVE_MAX: u64 = 900;
-/// Memory for the keys of tombstones that may go; more of them wait for another time.
-const CANDIDATES_BYTES_MAX: usize = 1 << 20;
-/// What a candidate takes beside its key, roughly.
-const CANDIDATE_BYTES: usize = 64;
+/// Memory for the keys of tombstones that may go, and for those of records of which the newest stays; more of them wait for another time.
+const KEYS_BYTES_MAX: usize = 1 << 20;
+/// What one takes beside its key, roughly.
+const KEY_BYTES: usize = 64;
 
 /// What compaction is doing.
 #[derive(Debug)]
@@ -127,8 +134,10 @@ struct Sample {
     batch: u64,
 }
 
-/// By vBucket and key: the seqno of a tombstone or abort, and what it hides.
-type Candidates = HashMap<(u16, Vec<u8>), (u64, Kind)>;
+/// By vBucket and key.
+type Keyed<T> = HashMap<(u16, Vec<u8>), T>;
+/// The seqno of a tombstone or abort, and what it hides.
+type Candidates = Keyed<(u64, Kind)>;
 
 #[derive(Debug)]
 enum Phase<D: Disk> {
@@ -146,6 +155,36 @@ struct Victim<D: Disk> {
     runs: Vec<Surveyed>,
     /// So many of them, in the latter order, were copied before.
     copied: usize,
+    newest: Newest,
+}
+
+/// Of keys whose records are [`Verdict::LiveIfNewest`], the highest seqno that was seen.
+#[derive(Debug, Default)]
+struct Newest {
+    seqnos: Keyed<u64>,
+    /// Memory they take.
+    bytes: usize,
+}
+
+impl Newest {
+    /// Notes a record. Gives whether there was another of its key.
+    fn note(&mut self, vbucket: u16, record: &Record<'_>) -> bool {
+        let key = (vbucket, record.key.to_vec());
+        if let Some(seqno) = self.seqnos.get_mut(&key) {
+            *seqno = record.seqno.max(*seqno);
+            return true;
+        }
+        if self.bytes <= KEYS_BYTES_MAX {
+            self.bytes += KEY_BYTES + record.key.len();
+            self.seqnos.insert(key, record.seqno);
+        }
+        false
+    }
+
+    /// Whether a newer one was noted.
+    fn is_older(&self, key: &(u16, Vec<u8>), record: &Record<'_>) -> bool {
+        self.seqnos.get(key).is_some_and(|newest| record.seqno < *newest)
+    }
 }
 
 #[derive(Debug)]
@@ -163,6 +202,11 @@ impl<D: Disk> Shard<D> {
         let is_idle = matches!(self.compaction.phase, Phase::Choose);
         let enough = aim.enough(self.options.segment_bytes);
         !is_idle || self.figures().bytes > enough || self.left().is_some() || self.begun().is_some()
+    }
+
+    /// How many times as many bytes there are as would be few enough.
+    pub fn times_enough(&self, aim: Aim) -> u64 {
+        self.figures().bytes / aim.enough(self.options.segment_bytes).max(1)
     }
 
     /// Does a part of the work: reads and writes about so many bytes. Records older than `purge_before_unix_s` need no tombstone.
@@ -359,10 +403,18 @@ impl<D: Disk> Shard<D> {
             let mut key = (run.vbucket(), Vec::new());
             batch.begin(run.vbucket());
             let read = reading.records(&victim.segment, run, &mut |record| {
-                if failed.is_err()
-                    || goes_with(purged, &mut key, record)
-                    || judge(run.vbucket(), record) == Verdict::Dead
-                {
+                if failed.is_err() {
+                    return;
+                }
+                key.1.clear();
+                key.1.extend_from_slice(record.key);
+                let goes = goes_with(purged, &key, record)
+                    || match judge(run.vbucket(), record) {
+                        Verdict::Live => false,
+                        Verdict::LiveIfNewest => victim.newest.is_older(&key, record),
+                        Verdict::Dead => true,
+                    };
+                if goes {
                     return;
                 }
                 let length = record.encoded_bytes();
@@ -485,10 +537,10 @@ struct Ends<'a> {
 impl Ends<'_> {
     fn note(&mut self, vbucket: u16, record: &Record<'_>) {
         let is_old = record.kind == Kind::Abort || record.expiry < self.purge_before;
-        if self.keeps || !is_purgeable(record.kind) || !is_old || *self.bytes > CANDIDATES_BYTES_MAX {
+        if self.keeps || !is_purgeable(record.kind) || !is_old || *self.bytes > KEYS_BYTES_MAX {
             return;
         }
-        *self.bytes += CANDIDATE_BYTES + record.key.len();
+        *self.bytes += KEY_BYTES + record.key.len();
         let candidate = self.candidates.entry((vbucket, record.key.to_vec()));
         let newest = candidate.or_insert((record.seqno, record.kind));
         if newest.0 < record.seqno {
@@ -503,7 +555,7 @@ impl<D: Disk> Victim<D> {
         let copied = if mark.segment == segment.number { mark.runs as usize } else { 0 };
         let copied = copied.min(runs.len());
         let runs = runs.into_iter().map(|run| Surveyed { run, has_live: false }).collect();
-        Ok(Self { segment, runs, copied })
+        Ok(Self { segment, runs, copied, newest: Newest::default() })
     }
 
     /// Surveys some runs.
@@ -521,7 +573,14 @@ impl<D: Disk> Victim<D> {
         {
             passage.records(run, &mut |record| {
                 ends.note(run.vbucket(), record);
-                *has_live = *has_live || judge(run.vbucket(), record) == Verdict::Live;
+                match judge(run.vbucket(), record) {
+                    Verdict::Live => *has_live = true,
+                    Verdict::LiveIfNewest => {
+                        *has_live = true;
+                        self.newest.note(run.vbucket(), record);
+                    }
+                    Verdict::Dead => {}
+                }
             })?;
             *next += 1;
         }
@@ -558,12 +617,7 @@ fn hides(hider: Kind, hidden: Kind) -> bool {
 
 /// Whether the record is an end that is purged, or one that such an end hides: the engine may still call that live
 /// where it cannot know better, and without its end it would come back.
-fn goes_with(purged: &Candidates, key: &mut (u16, Vec<u8>), record: &Record<'_>) -> bool {
-    if purged.is_empty() {
-        return false;
-    }
-    key.1.clear();
-    key.1.extend_from_slice(record.key);
+fn goes_with(purged: &Candidates, key: &(u16, Vec<u8>), record: &Record<'_>) -> bool {
     purged.get(key).is_some_and(|(seqno, kind)| {
         record.seqno == *seqno && is_purgeable(record.kind)
             || record.seqno < *seqno && hides(*kind, record.kind)
@@ -593,15 +647,21 @@ fn sample<D: Disk>(segment: &Arc<Segment<D>>, sampled: usize, judge: Judge<'_>) 
     let runs = runs_of(segment, Segment::runs_in_any_order)?;
     let (mut live, mut all) = (0_u64, 0_u64);
     let mut reading = Reading::new();
-    let step = runs.len().div_ceil(sampled).max(1);
-    for run in runs.iter().step_by(step) {
-        reading.records(segment, run, &mut |record| {
-            let length = record.encoded_bytes() as u64;
-            all += length;
-            if judge(run.vbucket(), record) == Verdict::Live {
-                live += length;
-            }
-        })?;
+    let step = runs.len().div_ceil(sampled).max(NEIGHBOURS);
+    for runs in runs.chunks(step) {
+        let mut newest = Newest::default();
+        for run in runs.iter().take(NEIGHBOURS) {
+            reading.records(segment, run, &mut |record| {
+                let length = record.encoded_bytes() as u64;
+                all += length;
+                let is_live = match judge(run.vbucket(), record) {
+                    Verdict::Live => true,
+                    Verdict::LiveIfNewest => !newest.note(run.vbucket(), record),
+                    Verdict::Dead => false,
+                };
+                live += if is_live { length } else { 0 };
+            })?;
+        }
     }
     Ok(live * 1000 / all.max(1))
 }

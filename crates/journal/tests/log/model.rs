@@ -131,9 +131,14 @@ impl Engine {
 
     pub fn compact_step(&mut self, budget_bytes: usize) -> Result<Step, WriteError> {
         let aim = Aim { live_bytes: self.live_bytes(), at_rest: self.at_rest };
-        let durable = &self.durable;
+        let (durable, dirty) = (&self.durable, &self.dirty);
         let judge = &mut |vbucket: u16, record: &Record<'_>| {
-            let newest = durable.get(&(vbucket, record.key.to_vec()));
+            let key = (vbucket, record.key.to_vec());
+            // Of a key that is dirty a real engine does not know what it was when it was clean.
+            if dirty.contains_key(&key) {
+                return Verdict::LiveIfNewest;
+            }
+            let newest = durable.get(&key);
             let is_live = match record.kind {
                 Kind::Document => newest.is_some_and(|newest| newest.seqno == record.seqno),
                 _ => newest.is_none_or(|newest| newest.seqno < record.seqno),

@@ -5,14 +5,18 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use journal::log::{Aim, Buffer, Kind, Record, Step, Verdict, WriteError};
+use journal::log::{Aim, Buffer, Kind, Record, Shard, Step, Verdict, WriteError};
 
-use super::{Persistence, state};
+use super::{JournalDisk, Persistence, state};
 use crate::index::Locked;
 use crate::{Bucket, Cx, VbId};
 
 /// Read and written per step, bytes: so long a flush waits at most.
 const STEP_BYTES: usize = 1 << 20;
+/// Above so much that compaction owes, nothing is flushed: or writers that never rest would fill the disk.
+const OWED_MAX: u64 = 64 << 20;
+/// It owes so many times what was flushed at most.
+const OWED_TIMES_MAX: u64 = 8;
 /// Of a record beside key and value, about.
 const RECORD_BYTES: u64 = 48;
 /// Looking at the segments reads some of each: not again before this part of a segment more is superfluous.
@@ -21,6 +25,18 @@ const LOOK_AGAIN_PART: u64 = 8;
 pub(super) const REST_MS: u64 = 10_000;
 /// A copy is being made: looked at again after so long.
 const HELD_MS: u64 = 1000;
+
+/// What was flushed is to be compacted: the more there is on disk that is superfluous, the more work it is for what is gained.
+pub(super) fn owe(
+    bucket: &Bucket,
+    persistence: &Persistence,
+    shard: &super::Shard,
+    journal: &Shard<JournalDisk>,
+    flushed_bytes: u64,
+) {
+    let times = 1 + journal.times_enough(Aim::at_work(live_bytes(bucket, persistence)));
+    shard.owed_bytes.fetch_add(flushed_bytes * times.min(OWED_TIMES_MAX), Relaxed);
+}
 
 /// Does a part of the work in a shard if there is any. Gives after how many milliseconds there is more.
 pub(super) fn compact(
@@ -32,6 +48,24 @@ pub(super) fn compact(
 ) -> Result<Option<u64>, WriteError> {
     let Some(persistence) = bucket.persistence() else { return Ok(None) };
     let Some(shard) = persistence.shards.get(at) else { return Ok(None) };
+    let more_ms = step(bucket, persistence, shard, cx, buffer, buffer_bytes);
+    let owed_bytes = match more_ms {
+        Ok(Some(0)) => shard.owed_bytes.load(Relaxed).saturating_sub(STEP_BYTES as u64),
+        // It cannot, or has nothing to do: nobody waits for that.
+        _ => 0,
+    };
+    shard.owed_bytes.store(owed_bytes, Relaxed);
+    more_ms
+}
+
+fn step(
+    bucket: &Bucket,
+    persistence: &Persistence,
+    shard: &super::Shard,
+    cx: &mut Cx,
+    buffer: &mut Option<Buffer>,
+    buffer_bytes: usize,
+) -> Result<Option<u64>, WriteError> {
     if persistence.warm_up.is_running() {
         return Ok(None);
     }
@@ -59,7 +93,7 @@ pub(super) fn compact(
         if persistence.closed(VbId(vb)).is_some() {
             return Verdict::Live;
         }
-        if is_needed(&mut bucket.lock(cx, VbId(vb)), record) { Verdict::Live } else { Verdict::Dead }
+        verdict(&mut bucket.lock(cx, VbId(vb)), record)
     };
     let step = journal.compact_step(buffer, STEP_BYTES, &mut judge, aim, purge_before_s)?;
     cx.end_batch();
@@ -87,6 +121,11 @@ pub(super) fn compact(
 }
 
 impl super::Shard {
+    /// Whether compaction is so far behind that it goes first.
+    pub(super) fn owes_much(&self) -> bool {
+        self.owed_bytes.load(Relaxed) > OWED_MAX
+    }
+
     /// There is nothing to be done until something is written, or the shard comes to rest: gives after how many milliseconds.
     fn end_compaction(&self, at_rest: bool, now_ms: u64) -> Option<u64> {
         self.may_compact.store(false, Relaxed);
@@ -106,27 +145,27 @@ fn live_bytes(bucket: &Bucket, persistence: &Persistence) -> u64 {
         / persistence.shards.len().max(1) as u64
 }
 
-fn is_needed(locked: &mut Locked<'_>, record: &Record<'_>) -> bool {
+fn verdict(locked: &mut Locked<'_>, record: &Record<'_>) -> Verdict {
     let flushed_seqno = locked.flushed_seqno();
     let current = locked.current_seqno(record.key);
     let pending = record.kind == Kind::Prepare || record.kind == Kind::PrepareDelete;
     let is_pending = pending && locked.prepared(record.seqno).is_some();
     let durable = locked.durable();
     let persisted = durable.persisted_seqno;
-    match record.kind {
+    let is_newer_in_memory = current.is_some_and(|seqno| seqno > record.seqno && seqno > persisted);
+    let is_needed = match record.kind {
         Kind::State => {
             state::decode(record.value).is_none_or(|state| state.version >= durable.state_persisted)
         }
         Kind::Document => {
-            if record.seqno <= durable.persisted_flushed {
-                return false;
-            }
-            match current {
-                // The current version, or one that will replace it is not on disk yet.
-                Some(seqno) => seqno <= record.seqno || seqno > persisted,
-                // Deleted, and the tombstone is on disk; or flushed, and that is not yet.
-                None => record.seqno <= flushed_seqno || record.seqno > persisted,
-            }
+            let counts = record.seqno > durable.persisted_flushed;
+            counts
+                && match current {
+                    // The current version, or one that will replace it is not on disk yet.
+                    Some(seqno) => seqno <= record.seqno || seqno > persisted,
+                    // Deleted, and the tombstone is on disk; or flushed, and that is not yet.
+                    None => record.seqno <= flushed_seqno || record.seqno > persisted,
+                }
         }
         Kind::Tombstone | Kind::Abort => {
             record.seqno > durable.persisted_flushed
@@ -138,5 +177,10 @@ fn is_needed(locked: &mut Locked<'_>, record: &Record<'_>) -> bool {
                 && current.is_none_or(|seqno| seqno <= persisted);
             is_pending || !is_end_on_disk
         }
+    };
+    match (is_needed, record.kind) {
+        (false, _) => Verdict::Dead,
+        (true, Kind::Document | Kind::Tombstone) if is_newer_in_memory => Verdict::LiveIfNewest,
+        (true, _) => Verdict::Live,
     }
 }

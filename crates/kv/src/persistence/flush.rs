@@ -17,8 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use journal::log::{Batch, Buffer, Kind as RecordKind, Record, WriteError};
 
-use super::state;
-use super::{JournalDisk, Persistence};
+use super::{JournalDisk, Persistence, compaction, state};
 use crate::index::{Dirty, Header, Kind, StateRecord, Walked};
 use crate::sync_writes::SyncWrites;
 use crate::{Bucket, Cx, VbId};
@@ -86,7 +85,8 @@ pub(super) fn flush_shard(
             counters.bytes.fetch_add(committed_bytes, Relaxed);
             shard.failures.store(0, Relaxed);
             shard.may_compact.store(true, Relaxed);
-            shard.at_rest_ms.store(cx.now.mono_ms() + super::compaction::REST_MS, Relaxed);
+            compaction::owe(bucket, persistence, shard, journal, committed_bytes);
+            shard.at_rest_ms.store(cx.now.mono_ms() + compaction::REST_MS, Relaxed);
             dirty.set_full(at, false);
             Ok(true)
         }

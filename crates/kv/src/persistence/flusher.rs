@@ -99,6 +99,9 @@ impl Flusher {
             return None;
         }
         let now_ms = cx.now.mono_ms();
+        if shard.owes_much() {
+            return Some(now_ms);
+        }
         let rest_until_ms = shard.rest_until_ms.load(Relaxed);
         let hurries = shard.hurry.load(Relaxed) && shard.failures.load(Relaxed) == 0;
         if now_ms < rest_until_ms && !hurries {

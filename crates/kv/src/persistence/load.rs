@@ -232,6 +232,7 @@ pub(crate) fn open(
             may_compact: AtomicBool::new(true),
             at_rest_ms: AtomicU64::new(0),
             compact_from_bytes: AtomicU64::new(0),
+            owed_bytes: AtomicU64::new(0),
         });
     }
     progress.segments.store(loading.segments.len() as u64, Relaxed);

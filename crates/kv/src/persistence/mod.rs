@@ -102,6 +102,8 @@ struct Shard {
     at_rest_ms: AtomicU64,
     /// Compaction has looked at the segments in vain: it does so again when so many bytes are superfluous.
     compact_from_bytes: AtomicU64,
+    /// So much is compaction to read and write for what was flushed.
+    owed_bytes: AtomicU64,
 }
 
 #[derive(Default)]

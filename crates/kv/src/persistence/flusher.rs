@@ -1,7 +1,8 @@
 //! A flusher: flushes and compacts. The caller owns the thread.
 //!
 //! It sleeps until its bell rings or the deadline it gave has come; while nothing is dirty there is neither. Its buffer
-//! is there while it has work, and a few seconds longer.
+//! is there while it has work, and a few seconds longer; so long after the last flush, what that has freed goes back too,
+//! though compaction may go on.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,8 +11,8 @@ use journal::log::Buffer;
 use super::{Persistence, compaction, flush, flusher_of};
 use crate::{Bucket, Cx, Now};
 
-/// An unused buffer goes back after so long.
-const BUFFER_IDLE_MS: u64 = 3000;
+/// An unused buffer goes back after so long, and what a flush has freed.
+const IDLE_MS: u64 = 3000;
 /// Compaction that has failed is tried again after so long.
 const COMPACT_AGAIN_MS: u64 = 1000;
 
@@ -21,12 +22,14 @@ pub struct Flusher {
     buffer_bytes: usize,
     buffer: Option<Buffer>,
     used_ms: u64,
+    /// When what was freed goes back, if there was a flush.
+    rests_ms: Option<u64>,
 }
 
 impl Flusher {
     /// The flusher of this number, below [`super::FLUSHERS`], with a buffer of so many bytes ([`Buffer::BYTES`]).
     pub fn new(index: usize, buffer_bytes: usize) -> Self {
-        Self { index, buffer_bytes, buffer: None, used_ms: 0 }
+        Self { index, buffer_bytes, buffer: None, used_ms: 0, rests_ms: None }
     }
 
     pub(super) fn buffer(&mut self) -> &mut Buffer {
@@ -53,8 +56,17 @@ impl Flusher {
                 }
             }
         }
+        match self.rests_ms {
+            Some(rests_ms) if rests_ms <= cx.now.mono_ms() => {
+                self.rests_ms = None;
+                cx.rest();
+                cx.rest_for_long();
+            }
+            Some(rests_ms) => arm(rests_ms),
+            None => {}
+        }
         if self.buffer.is_some() {
-            let idle_ms = self.used_ms + BUFFER_IDLE_MS;
+            let idle_ms = self.used_ms + IDLE_MS;
             if idle_ms <= cx.now.mono_ms() {
                 self.buffer = None;
             } else {
@@ -86,7 +98,7 @@ impl Flusher {
         });
         let now_ms = cx.now.mono_ms();
         // Waiting for a shard to come to rest needs no buffer.
-        if more_ms.is_some_and(|more_ms| more_ms < BUFFER_IDLE_MS) {
+        if more_ms.is_some_and(|more_ms| more_ms < IDLE_MS) {
             self.used_ms = now_ms;
         }
         flush_ms.into_iter().chain(more_ms.map(|more_ms| now_ms + more_ms)).min()
@@ -108,6 +120,7 @@ impl Flusher {
             return Some(rest_until_ms);
         }
         self.used_ms = now_ms;
+        self.rests_ms = Some(now_ms + IDLE_MS);
         match flush::flush_shard(bucket, cx, at, self.buffer()) {
             Ok(_) => {
                 shard.rest_until_ms.store(now_ms + persistence.settings.flush_interval_ms, Relaxed);

@@ -54,8 +54,8 @@ const AT_REST: &Thresholds = &Thresholds {
 };
 /// A pass that leaves more than this part, in eighths, of what it could have gained, is the last.
 const FRUITLESS_EIGHTHS: u64 = 7;
-/// But not if meanwhile as many items were stored as this part of all there are: what it leaves is new.
-const STORED_PART: u64 = 16;
+/// But not if meanwhile as many items were stored or removed as this part of all there are: what it leaves is new.
+const CHANGED_PART: u64 = 16;
 /// After that, so much more than was left, in eighths, must be there to be gained.
 const AGAIN_EIGHTHS: u64 = 10;
 /// Work of a turn: for so long, or so many holds of a lock.
@@ -116,8 +116,9 @@ struct Pass {
     /// Slabs, the allocator's and the heap's, at its beginning.
     slab_bytes: u64,
     recoverable_bytes: u64,
-    /// Stores into the bucket before it.
+    /// Stores into the bucket before it, and items in it.
     stores: u64,
+    items: u64,
     work_us: u64,
 }
 
@@ -467,7 +468,9 @@ impl Work {
             return;
         }
         let was_fruitful = self.recoverable_bytes < pass.recoverable_bytes / 8 * FRUITLESS_EIGHTHS;
-        if was_fruitful || prospect.stores.saturating_sub(pass.stores) > prospect.items / STORED_PART {
+        let stored = prospect.stores.saturating_sub(pass.stores);
+        let removed = pass.items.saturating_sub(prospect.items);
+        if was_fruitful || stored.max(removed) > prospect.items / CHANGED_PART {
             self.pass = Some(Pass::new(prospect, pass.thresholds));
         } else {
             self.stuck_bytes = self.recoverable_bytes;
@@ -483,6 +486,7 @@ impl Pass {
             slab_bytes: prospect.slab_bytes(),
             recoverable_bytes: prospect.recoverable_bytes(),
             stores: prospect.stores,
+            items: prospect.items,
             work_us: 0,
             emptier: Some(Emptier::new(thresholds.slab_free_per_mille)),
             mover: prospect.survey.map(Mover::new),
@@ -615,11 +619,12 @@ mod tests {
     const WORTH: u64 = SERVING.worth_least;
 
     #[test]
-    fn a_pass_without_gain_is_the_last_unless_much_was_stored_meanwhile() {
-        let wasteful = |stores| {
+    fn a_pass_without_gain_is_the_last_unless_much_has_changed_meanwhile() {
+        let wasteful_with = |stores, items| {
             let slabs = SlabFigures { slab_bytes: 100 << 20, slot_bytes: 50 << 20 };
-            Prospect { survey: None, slabs, stores, items: 1600 }
+            Prospect { survey: None, slabs, stores, items }
         };
+        let wasteful = |stores| wasteful_with(stores, 1600);
         let mut work = Work::default();
         work.consider(wasteful(7), SERVING, WORTH);
         let pass = work.pass.take().unwrap();
@@ -628,6 +633,8 @@ mod tests {
         work.consider(wasteful(7 + 100), SERVING, WORTH);
         assert!(work.pass.is_none(), "that is what it has left behind");
         work.go_on(&pass, wasteful(7 + 101), WORTH);
-        assert!(work.pass.is_some(), "what is left now is not what there was");
+        assert!(work.pass.take().is_some(), "what is left now is not what there was");
+        work.go_on(&pass, wasteful_with(7, 1500), WORTH);
+        assert!(work.pass.is_some(), "nor what came free by deletes");
     }
 }

@@ -30,6 +30,9 @@ KINDS = (GET,) * 5 + (SET,) * 3 + (ADD, CAS, CAS, CAS, DELETE)
 OPCODES = {GET: frames.GET, SET: frames.SET, CAS: frames.SET, ADD: frames.ADD, DELETE: frames.DELETE, COUNT: frames.INCREMENT}
 # An epoch's operations per client at most: the search takes time with all orders of what overlaps.
 OPERATIONS_MOST = 400
+# Of all clients, before a kill or a stop: fewer than all they do, so that some are at work when it comes.
+OPERATIONS_BEFORE_END = (40, 1000)
+assert OPERATIONS_BEFORE_END[1] < CLIENTS * OPERATIONS_MOST
 NO_EFFECT = (TEMPORARY_FAILURE, IN_PROGRESS)
 
 
@@ -103,6 +106,11 @@ class Client(threading.Thread):
         return True
 
 
+def await_operations(clients, count):
+    while sum(one.number for one in clients) < count and any(one.is_alive() for one in clients):
+        time.sleep(0.0005)
+
+
 def record(epochs, seed, say=lambda text: None):
     """Runs the epochs and checks each key's history; returns {key: epochs}. Raises linear.NotLinearizable, the directory kept."""
     home = pathlib.Path(tempfile.mkdtemp(prefix="kv-linear-"))
@@ -117,7 +125,7 @@ def record(epochs, seed, say=lambda text: None):
             clients = [Client(server, f"{seed}.{number}.{client}", f"{number}.{client}") for client in range(CLIENTS)]
             for one in clients:
                 one.start()
-            time.sleep(rng.uniform(0.02, 0.3))
+            await_operations(clients, rng.randrange(*OPERATIONS_BEFORE_END))
             end = STOP if rng.random() < 0.15 else KILL
             if end == STOP:
                 for one in clients:

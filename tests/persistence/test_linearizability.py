@@ -7,7 +7,7 @@ import pytest
 from . import histories
 from .linear import ADD, CAS, COUNT, DELETE, DONE, EXISTS, GET, KILL, MISSING, NEVER, SET, STOP, UNKNOWN, NotLinearizable, Operation, check
 
-EPOCHS = int(os.environ.get("KV_LINEAR_EPOCHS", "12"))
+EPOCHS = int(os.environ.get("KV_LINEAR_EPOCHS", "40"))
 
 
 def test_mixed_histories_with_kills(capsys):

@@ -192,6 +192,38 @@ fn what_the_life_after_a_failure_and_a_kill_goes_on_with_is_durable() {
     }
 }
 
+/// A segment that is sealed early is shorter than the zeros that were written ahead in it: where its sync failed only the cache
+/// shows it so.
+#[test]
+fn a_segment_that_was_cut_in_the_cache_only_is_cut_on_the_disk() {
+    let roomy = Options { segment_bytes: 10_000, ..OPTIONS };
+    let overwrite = |engine: &mut Engine| {
+        for round in 0..12 {
+            engine.set(1, b"key", Some(&[round; 100]));
+            let _ = engine.flush();
+            engine.at_rest = true;
+            let _ = engine.compact_step(400);
+        }
+    };
+    let disk = SimulatedDisk::new();
+    overwrite(&mut recover(&disk, roomy));
+    assert!(!disk.names().iter().any(|name| name.ends_with("0000000001.segment")), "sealed and compacted");
+    for operation in 0..disk.operations() {
+        let disk = SimulatedDisk::new();
+        disk.inject(operation, Fault::Io);
+        disk.inject(operation + 1, Fault::PowerOff);
+        overwrite(&mut recover(&disk, roomy));
+        disk.crash(Survival::Cached);
+        let mut second = recover(&disk, roomy);
+        second.set(2, b"another", Some(b"value"));
+        second.flush().unwrap();
+        let wanted = second.wanted();
+        drop(second);
+        disk.crash(Survival::Synced);
+        assert_eq!(documents(&recover(&disk, roomy).durable), wanted, "operation {operation}");
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_until_there_is_space() {
     let disk = SimulatedDisk::new();

@@ -345,6 +345,7 @@ impl<D: Disk> Opened<D> {
                 self.clean = scan.end == length && scan.batches.last().is_some_and(|batch| batch.is_close);
                 looked.end = cut(&listed.file, &scan, length)?;
                 length = looked.end;
+                set_length_again(&listed.file, length)?;
             }
             if is_newest {
                 // What the next header will call synced, in a damaged one too.
@@ -353,6 +354,7 @@ impl<D: Disk> Opened<D> {
         }
         let is_sealed = matches!(looked.table, Table::Sealed(_));
         if goes_on && is_sealed {
+            set_length_again(&listed.file, length)?;
             write_again(&listed.file, looked.end, length, buffer)?;
         }
         // Where a damaged record was found the replay finds it again.
@@ -390,6 +392,12 @@ fn first_unsynced(scan: &Scan, end: u64) -> u64 {
     let unsynced = scan.batches.iter().find(|batch| !batch.is_synced).map_or(end, |batch| batch.start);
     // The header is written with the first batch.
     if unsynced == HEADER_BYTES as u64 { 0 } else { unsynced }
+}
+
+/// The next sync makes this length durable, even if one that failed has dropped it: set to what it is, it would be no change.
+fn set_length_again<F: File>(file: &F, length: u64) -> io::Result<()> {
+    file.set_length(length + 1)?;
+    file.set_length(length)
 }
 
 /// Writes and syncs what is read there.

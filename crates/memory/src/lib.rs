@@ -5,7 +5,7 @@
 //!     │          └── allocate / free through the calling thread's TenantCache
 //!     ├── Shards: what was allocated for what, one shard per thread, no shared cache line on the hot path
 //!     ├── used / waste / budget: what the watermarks look at
-//!     ├── Lines: the index's blocks, all sizes in the same slabs
+//!     ├── Lines: the index's blocks, all sizes in the same slabs; and others for the notes on slabs of items
 //!     ├── Records: byte records with one owner, each one allocation
 //!     └── Heap: items as relocatable blocks or slots of slabs, named by a 45-bit Location
 //! ```

@@ -1,4 +1,4 @@
-//! Blocks of whole cache lines, of the index and of the notes on slabs of items: all sizes beside each other in the same slabs.
+//! Blocks of whole cache lines: all sizes beside each other in the same slabs.
 //!
 //! ```text
 //!   slab, 1024 lines    [block of 5][block of 6][ free 3 ][block of 4][ free 11 ] ...      a bit per line
@@ -10,7 +10,8 @@
 //! there for the others.
 //!
 //! Lower slabs are filled first, so the last ones empty when the index shrinks; who moves blocks takes them from
-//! behind the slab at which everything would end if it lay close ([`Lines::dense_end`]). Notes do not move: they end with their slab.
+//! behind the slab at which everything would end if it lay close ([`Lines::dense_end`]). Notes on slabs of items do not move, they end
+//! with their slab: so a tenant has lines of their own for them, or a few would keep many slabs of an index that has shrunk.
 //!
 //! All under one lock, which is held for some hundred instructions: a block changes for every seventh item or so.
 
@@ -31,7 +32,7 @@ const WORDS: usize = SLAB / LINE_BYTES / 64;
 /// Lying close, blocks leave so much of what they take free.
 const CLOSE_FRACTION: usize = 16;
 
-/// The lines of one tenant. When its last block is freed it has no memory.
+/// Lines of one tenant, for one purpose. When its last block is freed they have no memory.
 #[derive(Default)]
 pub(crate) struct Lines(Mutex<Slabs>);
 

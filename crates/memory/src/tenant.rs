@@ -97,6 +97,7 @@ pub struct Tenant {
     budget: AtomicU64,
     threads: usize,
     lines: Lines,
+    notes: Lines,
     slabs: OnceLock<Box<Slabs>>,
     slab_bytes: AtomicI64,
     /// Most of these since free pages were last given back.
@@ -136,6 +137,7 @@ impl Tenant {
             budget: AtomicU64::new(budget_bytes),
             threads,
             lines: Lines::default(),
+            notes: Lines::default(),
             slabs: OnceLock::new(),
             slab_bytes: AtomicI64::new(0),
             slab_peak: AtomicI64::new(0),
@@ -197,23 +199,23 @@ impl Tenant {
         if !lines::has(size) && cache.blocks.is_none() && !cache.direct {
             cache.blocks = self.arena.new_cache();
         }
-        let block = self.take_lines(cache.blocks.as_ref(), size)?;
+        let block = self.take_lines(&self.lines, cache.blocks.as_ref(), size)?;
         self.count(cache, gauge, line_footprint(size).cast_signed() as i64);
         Some(block)
     }
 
-    /// As [`Tenant::allocate_lines`], without a cache.
-    pub(crate) fn allocate_lines_shared(&self, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
-        let block = self.take_lines(None, size)?;
-        self.count_shared(gauge, line_footprint(size).cast_signed() as i64);
+    /// A block of whole lines that stays where it is, for notes on a slab of items. Goes back with [`Tenant::free_notes`].
+    pub(crate) fn allocate_notes(&self, size: usize) -> Option<NonNull<u8>> {
+        let block = self.take_lines(&self.notes, None, size)?;
+        self.count_shared(Gauge::Index, line_footprint(size).cast_signed() as i64);
         Some(block)
     }
 
     /// Where it lies follows from its size.
     #[inline]
-    fn take_lines(&self, blocks: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
+    fn take_lines(&self, from: &Lines, blocks: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
         if lines::has(size) {
-            self.lines.allocate(&self.arena, size)
+            from.allocate(&self.arena, size)
         } else {
             self.arena.allocate_lines(blocks, size)
         }
@@ -227,28 +229,34 @@ impl Tenant {
     #[inline]
     pub unsafe fn free_lines(&self, cache: &mut TenantCache, block: NonNull<u8>, size: usize, gauge: Gauge) {
         // SAFETY: by the contract of this function.
-        unsafe { self.put_lines(cache.blocks.as_ref(), block, size) }
+        unsafe { self.put_lines(&self.lines, cache.blocks.as_ref(), block, size) }
         self.count(cache, gauge, -(line_footprint(size).cast_signed() as i64));
     }
 
-    /// As [`Tenant::free_lines`], from a thread without a cache.
+    /// Gives the notes on a slab back.
     ///
     /// # Safety
-    /// As [`Tenant::free_lines`].
+    /// As [`Tenant::free`], for a block from [`Tenant::allocate_notes`].
     #[expect(unsafe_code, reason = "passes the contract on")]
-    pub(crate) unsafe fn free_lines_shared(&self, block: NonNull<u8>, size: usize, gauge: Gauge) {
+    pub(crate) unsafe fn free_notes(&self, block: NonNull<u8>, size: usize) {
         // SAFETY: by the contract of this function.
-        unsafe { self.put_lines(None, block, size) }
-        self.count_shared(gauge, -(line_footprint(size).cast_signed() as i64));
+        unsafe { self.put_lines(&self.notes, None, block, size) }
+        self.count_shared(Gauge::Index, -(line_footprint(size).cast_signed() as i64));
     }
 
     #[expect(unsafe_code, reason = "passes the contract on")]
     #[inline]
-    unsafe fn put_lines(&self, blocks: Option<&ThreadCache>, block: NonNull<u8>, size: usize) {
+    unsafe fn put_lines(
+        &self,
+        into: &Lines,
+        blocks: Option<&ThreadCache>,
+        block: NonNull<u8>,
+        size: usize,
+    ) {
         // SAFETY: by the contract of the callers; where it lies follows from its size.
         unsafe {
             if lines::has(size) {
-                self.lines.free(&self.arena, block, size);
+                into.free(&self.arena, block, size);
             } else {
                 self.arena.free(blocks, block, size);
             }

@@ -116,13 +116,20 @@ const KEY_BYTES: usize = 64;
 pub(super) struct Compaction<D: Disk> {
     phase: Phase<D>,
     samples: BTreeMap<u64, Sample>,
+    /// Of these, how much was ends that have to stay, which the engine does not count.
+    ends_thousandths: u64,
     /// A directory failed to sync: a segment that was unlinked may come back, and with it what a tombstone hides.
     keeps_tombstones: bool,
 }
 
 impl<D: Disk> Default for Compaction<D> {
     fn default() -> Self {
-        Self { phase: Phase::Choose, samples: BTreeMap::new(), keeps_tombstones: false }
+        Self {
+            phase: Phase::Choose,
+            samples: BTreeMap::new(),
+            ends_thousandths: 0,
+            keeps_tombstones: false,
+        }
     }
 }
 
@@ -130,6 +137,8 @@ impl<D: Disk> Default for Compaction<D> {
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     live_thousandths: u64,
+    /// What of it was tombstones that are too young to go.
+    ends_thousandths: u64,
     /// The last batch when it was asked about.
     batch: u64,
 }
@@ -204,9 +213,11 @@ impl<D: Disk> Shard<D> {
         !is_idle || self.figures().bytes > enough || self.left().is_some() || self.begun().is_some()
     }
 
-    /// How many times as many bytes there are as would be few enough.
+    /// How many times as many bytes there are as would be few enough, tombstones that have to stay among them.
     pub fn times_enough(&self, aim: Aim) -> u64 {
-        self.figures().bytes / aim.enough(self.options.segment_bytes).max(1)
+        let bytes = self.figures().bytes;
+        let live_bytes = aim.live_bytes + bytes / 1000 * self.compaction.ends_thousandths;
+        bytes / Aim { live_bytes, ..aim }.enough(self.options.segment_bytes).max(1)
     }
 
     /// Does a part of the work: reads and writes about so many bytes. Records older than `purge_before_unix_s` need no tombstone.
@@ -237,7 +248,8 @@ impl<D: Disk> Shard<D> {
         let done = match &mut compaction.phase {
             Phase::Choose => {
                 let wanted = self.wants_compaction(aim);
-                let victim = self.choose(&mut compaction.samples, wanted, aim, judge);
+                let victim = self.choose(&mut compaction.samples, wanted, aim, purge_before, judge);
+                compaction.ends_thousandths = ends_thousandths(&compaction.samples);
                 match victim {
                     Ok(Some(victim)) => {
                         compaction.phase =
@@ -349,6 +361,7 @@ impl<D: Disk> Shard<D> {
         samples: &mut BTreeMap<u64, Sample>,
         wanted: bool,
         aim: Aim,
+        purge_before: u32,
         judge: Judge<'_>,
     ) -> Result<Option<Victim<D>>, Damage> {
         if let Some(segment) = self.left().or_else(|| self.begun()) {
@@ -363,8 +376,8 @@ impl<D: Disk> Shard<D> {
         by_age.sort_by_key(|segment| samples.get(&segment.number).map_or(0, |sample| sample.batch));
         let runs = if aim.at_rest { SAMPLED_RUNS_AT_REST } else { SAMPLED_RUNS };
         for segment in by_age.into_iter().take(SAMPLED_SEGMENTS) {
-            let live_thousandths = sample(segment, runs, judge)?;
-            samples.insert(segment.number, Sample { live_thousandths, batch: self.last_batch });
+            let sample = sample(segment, runs, purge_before, self.last_batch, judge)?;
+            samples.insert(segment.number, sample);
         }
         let share = |segment: &&Arc<Segment<D>>| {
             samples.get(&segment.number).map_or(u64::MAX, |sample| sample.live_thousandths)
@@ -642,10 +655,16 @@ fn check<D: Disk>(reading: &mut Reading, segment: &Segment<D>, run: &Run, candid
     }
 }
 
-/// Thousandths of a segment's bytes that are live, by a few runs.
-fn sample<D: Disk>(segment: &Arc<Segment<D>>, sampled: usize, judge: Judge<'_>) -> Result<u64, Damage> {
+/// How much of a segment is live, by a few runs.
+fn sample<D: Disk>(
+    segment: &Arc<Segment<D>>,
+    sampled: usize,
+    purge_before: u32,
+    batch: u64,
+    judge: Judge<'_>,
+) -> Result<Sample, Damage> {
     let runs = runs_of(segment, Segment::runs_in_any_order)?;
-    let (mut live, mut all) = (0_u64, 0_u64);
+    let (mut live, mut ends, mut all) = (0_u64, 0_u64, 0_u64);
     let mut reading = Reading::new();
     let step = runs.len().div_ceil(sampled).max(NEIGHBOURS);
     for runs in runs.chunks(step) {
@@ -654,16 +673,26 @@ fn sample<D: Disk>(segment: &Arc<Segment<D>>, sampled: usize, judge: Judge<'_>) 
             reading.records(segment, run, &mut |record| {
                 let length = record.encoded_bytes() as u64;
                 all += length;
-                let is_live = match judge(run.vbucket(), record) {
+                let verdict = judge(run.vbucket(), record);
+                let is_live = match verdict {
                     Verdict::Live => true,
                     Verdict::LiveIfNewest => !newest.note(run.vbucket(), record),
                     Verdict::Dead => false,
                 };
                 live += if is_live { length } else { 0 };
+                let is_end = record.kind == Kind::Tombstone && record.expiry >= purge_before;
+                ends += if is_end && verdict == Verdict::Live { length } else { 0 };
             })?;
         }
     }
-    Ok(live * 1000 / all.max(1))
+    let thousandths = |part: u64| part * 1000 / all.max(1);
+    Ok(Sample { live_thousandths: thousandths(live), ends_thousandths: thousandths(ends), batch })
+}
+
+/// On average of all that were asked about.
+fn ends_thousandths(samples: &BTreeMap<u64, Sample>) -> u64 {
+    let sum: u64 = samples.values().map(|sample| sample.ends_thousandths).sum();
+    sum / (samples.len() as u64).max(1)
 }
 
 /// What a step may still read; the first run is read in any case.

@@ -26,7 +26,7 @@ pub(super) const REST_MS: u64 = 10_000;
 /// A copy is being made: looked at again after so long.
 const HELD_MS: u64 = 1000;
 
-/// What was flushed is to be compacted: the more there is on disk that is superfluous, the more work it is for what is gained.
+/// What was flushed is to be compacted if there is much on disk that is superfluous: the more, the more work it is for what is gained.
 pub(super) fn owe(
     bucket: &Bucket,
     persistence: &Persistence,
@@ -34,7 +34,7 @@ pub(super) fn owe(
     journal: &Shard<JournalDisk>,
     flushed_bytes: u64,
 ) {
-    let times = 1 + journal.times_enough(Aim::at_work(live_bytes(bucket, persistence)));
+    let times = journal.times_enough(Aim::at_work(live_bytes(bucket, persistence)));
     shard.owed_bytes.fetch_add(flushed_bytes * times.min(OWED_TIMES_MAX), Relaxed);
 }
 

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use super::class::{self, CLASSES};
 use super::map::PageMap;
 use super::slab::{BINS, Reserved, SlabPtr, WORD_SLOTS, notes_bytes, slots_in, unlisted};
-use crate::tenant::{Gauge, Tenant};
+use crate::tenant::Tenant;
 
 /// A thread reserves at most one in so many of a class's slots, divided by the number of threads.
 const RESERVE_FRACTION: usize = 16;
@@ -254,7 +254,7 @@ impl Remains {
             if let Some(base) = NonNull::new(std::ptr::with_exposed_provenance_mut(self.base)) {
                 tenant.free_slab(base, self.bytes);
             }
-            tenant.free_lines_shared(self.notes, notes_bytes(self.slots), Gauge::Index);
+            tenant.free_notes(self.notes, notes_bytes(self.slots));
         }
     }
 }
@@ -262,7 +262,7 @@ impl Remains {
 /// The blocks of a new slab. `None` when the system has no memory.
 pub(super) fn new_blocks(tenant: &Tenant, bytes: usize, class: usize) -> Option<(NonNull<u8>, NonNull<u8>)> {
     let base = tenant.allocate_slab(bytes)?;
-    match tenant.allocate_lines_shared(notes_bytes(slots_in(bytes, class)), Gauge::Index) {
+    match tenant.allocate_notes(notes_bytes(slots_in(bytes, class))) {
         Some(notes) => Some((base, notes)),
         None => {
             // SAFETY: just allocated, and used by nobody.
@@ -285,7 +285,7 @@ pub(super) unsafe fn free_blocks(
     // SAFETY: by the contract.
     unsafe {
         tenant.free_slab(blocks.0, bytes);
-        tenant.free_lines_shared(blocks.1, notes_bytes(slots_in(bytes, class)), Gauge::Index);
+        tenant.free_notes(blocks.1, notes_bytes(slots_in(bytes, class)));
     }
 }
 

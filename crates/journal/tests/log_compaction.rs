@@ -6,7 +6,7 @@ mod log;
 use journal::SimulatedDisk;
 use journal::log::{Aim, Buffer, Kind, Options, Record, Replayed, Step, Verdict};
 use log::OPTIONS;
-use log::model::{Engine, Random, VBUCKETS, documents, recover};
+use log::model::{Engine, NOW, Random, VBUCKETS, documents, recover};
 
 const SMALL: Options = Options { segment_bytes: 3000, ..OPTIONS };
 
@@ -133,6 +133,26 @@ fn of_keys_that_are_never_clean_little_is_left_and_nothing_is_lost() {
         assert!(bytes <= 2 * live + 4 * 3000, "{bytes} for {live}");
         assert_eq!(documents(&recover(&disk, SMALL).durable), documents(&engine.durable));
     }
+}
+
+/// Nor is it told to hurry, once it has looked: nothing would be gained.
+#[test]
+fn tombstones_too_young_to_go_are_not_superfluous() {
+    let disk = SimulatedDisk::new();
+    let mut engine = recover(&disk, SMALL);
+    engine.purge_before = NOW;
+    for number in 0..1000 {
+        let key = format!("key{number}").into_bytes();
+        engine.set(1, &key, Some(b"value"));
+        engine.flush().unwrap();
+        engine.set(1, &key, None);
+        engine.flush().unwrap();
+    }
+    let times = |engine: &Engine| engine.shard.times_enough(Aim::at_work(engine.live_bytes()));
+    assert!(times(&engine) > 4);
+    compact(&mut engine, 1 << 20);
+    assert!(engine.shard.figures().bytes > 1000 * 40, "the tombstones");
+    assert_eq!(times(&engine), 0);
 }
 
 #[test]

@@ -135,6 +135,7 @@ fn a_damaged_segment_is_not_written_to_and_the_others_go_on() {
             dirty: BTreeMap::new(),
             next_seqno: [1000; 16],
             at_rest: false,
+            purge_before: 0,
         };
         for _ in 0..20 {
             engine.set(3, b"new", Some(&[1; 100]));

@@ -110,7 +110,7 @@ pub struct Tenant {
     arena: Arena,
 }
 
-/// One thread's access to a tenant. Make it with [`Tenant::cache`], end it with [`Tenant::close`].
+/// One thread's access to a tenant. Made by [`Tenant::cache`]; before it goes, [`Tenant::rest`] gives back what it keeps.
 pub struct TenantCache {
     thread: usize,
     unpublished: i64,
@@ -246,13 +246,7 @@ impl Tenant {
 
     #[expect(unsafe_code, reason = "passes the contract on")]
     #[inline]
-    unsafe fn put_lines(
-        &self,
-        into: &Lines,
-        blocks: Option<&ThreadCache>,
-        block: NonNull<u8>,
-        size: usize,
-    ) {
+    unsafe fn put_lines(&self, into: &Lines, blocks: Option<&ThreadCache>, block: NonNull<u8>, size: usize) {
         // SAFETY: by the contract of the callers; where it lies follows from its size.
         unsafe {
             if lines::has(size) {
@@ -636,5 +630,34 @@ impl Drop for Tenant {
 impl TenantCache {
     pub(crate) fn take_slots(&mut self) -> Option<SlotCache> {
         self.slots.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(unsafe_code, reason = "frees what it allocated")]
+    fn notes_keep_no_slab_of_an_index_that_has_gone() {
+        let tenant = Tenant::new(1, 1 << 30).unwrap();
+        let mut cache = tenant.cache(0);
+        let size = 640;
+        let blocks: Vec<_> = (0..2000)
+            .map(|_| {
+                let block = tenant.allocate_lines(&mut cache, size, Gauge::Index).unwrap();
+                (block, tenant.allocate_notes(size).unwrap())
+            })
+            .collect();
+        for (block, _) in &blocks {
+            // SAFETY: it came from there with this size.
+            unsafe { tenant.free_lines(&mut cache, *block, size, Gauge::Index) }
+        }
+        assert_eq!(tenant.lines.dense_end().slab_bytes, 0);
+        for (_, notes) in blocks {
+            // SAFETY: as above.
+            unsafe { tenant.free_notes(notes, size) }
+        }
+        tenant.rest(&mut cache);
     }
 }

@@ -29,7 +29,8 @@ impl Buffer {
         self.capacity - self.bytes.len().min(self.capacity)
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    /// Bytes that fit when it is empty.
+    pub fn capacity(&self) -> usize {
         self.capacity
     }
 }

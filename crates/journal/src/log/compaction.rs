@@ -124,12 +124,7 @@ pub(super) struct Compaction<D: Disk> {
 
 impl<D: Disk> Default for Compaction<D> {
     fn default() -> Self {
-        Self {
-            phase: Phase::Choose,
-            samples: BTreeMap::new(),
-            ends_thousandths: 0,
-            keeps_tombstones: false,
-        }
+        Self { phase: Phase::Choose, samples: BTreeMap::new(), ends_thousandths: 0, keeps_tombstones: false }
     }
 }
 

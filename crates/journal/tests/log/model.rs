@@ -32,6 +32,7 @@ pub struct Engine {
     pub next_seqno: [u64; 16],
     /// Compaction aims at little, as when nothing has been written for a while.
     pub at_rest: bool,
+    pub purge_before: u32,
 }
 
 fn apply(versions: &mut BTreeMap<Key, Version>, key: Key, version: Version) {
@@ -61,6 +62,7 @@ pub fn recover(disk: &SimulatedDisk, options: Options) -> Engine {
         dirty: BTreeMap::new(),
         next_seqno,
         at_rest: false,
+        purge_before: NOW + 1,
     }
 }
 
@@ -145,7 +147,7 @@ impl Engine {
             };
             if is_live { Verdict::Live } else { Verdict::Dead }
         };
-        self.shard.compact_step(&mut self.buffer, budget_bytes, judge, aim, NOW + 1)
+        self.shard.compact_step(&mut self.buffer, budget_bytes, judge, aim, self.purge_before)
     }
 
     /// All that is durable is found by its seqno.

@@ -11,7 +11,7 @@ use super::{JournalDisk, Persistence, state};
 use crate::index::Locked;
 use crate::{Bucket, Cx, VbId};
 
-/// Read and written per step, bytes: so long a flush waits at most.
+/// Read and written per step, bytes: so long a flush waits, unless compaction owes much.
 const STEP_BYTES: usize = 1 << 20;
 /// Above so much that compaction owes, nothing is flushed: or writers that never rest would fill the disk.
 const OWED_MAX: u64 = 64 << 20;
@@ -34,7 +34,10 @@ pub(super) fn owe(
     journal: &Shard<JournalDisk>,
     flushed_bytes: u64,
 ) {
-    let times = journal.times_enough(Aim::at_work(live_bytes(bucket, persistence)));
+    let times = match journal.times_enough(Aim::at_work(live_bytes(bucket, persistence))) {
+        0 => 0,
+        times => 1 + times,
+    };
     shard.owed_bytes.fetch_add(flushed_bytes * times.min(OWED_TIMES_MAX), Relaxed);
 }
 

@@ -1,8 +1,8 @@
 //! A flusher: flushes and compacts. The caller owns the thread.
 //!
 //! It sleeps until its bell rings or the deadline it gave has come; while nothing is dirty there is neither. Its buffer
-//! is there while it has work, and a few seconds longer; so long after the last flush, what that has freed goes back too,
-//! though compaction may go on.
+//! is there while it has work, and a few seconds longer; so long after the last flush, what that has freed goes back too.
+//! Compaction may go on, with a small one.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,6 +13,8 @@ use crate::{Bucket, Cx, Now};
 
 /// An unused buffer goes back after so long, and what a flush has freed.
 const IDLE_MS: u64 = 3000;
+/// A buffer of so many bytes does for compaction while nothing is flushed.
+const SMALL_BYTES: usize = 128 << 10;
 /// Compaction that has failed is tried again after so long.
 const COMPACT_AGAIN_MS: u64 = 1000;
 
@@ -34,6 +36,7 @@ impl Flusher {
 
     pub(super) fn buffer(&mut self) -> &mut Buffer {
         let bytes = self.buffer_bytes;
+        self.buffer.take_if(|buffer| buffer.capacity() < bytes);
         self.buffer.get_or_insert_with(|| Buffer::new(bytes))
     }
 
@@ -58,7 +61,7 @@ impl Flusher {
         }
         match self.rests_ms {
             Some(rests_ms) if rests_ms <= cx.now.mono_ms() => {
-                self.rests_ms = None;
+                (self.rests_ms, self.buffer) = (None, None);
                 cx.rest();
                 cx.rest_for_long();
             }
@@ -73,8 +76,8 @@ impl Flusher {
                 arm(idle_ms);
             }
         }
-        cx.node
-            .set_flush_buffer_bytes(self.index, self.buffer.as_ref().map_or(0, |_| self.buffer_bytes as u64));
+        let buffer_bytes = self.buffer.as_ref().map_or(0, |buffer| buffer.capacity() as u64);
+        cx.node.set_flush_buffer_bytes(self.index, buffer_bytes);
         cx.end_batch();
         next
     }
@@ -91,7 +94,9 @@ impl Flusher {
             return None;
         }
         let flush_ms = self.flush(bucket, persistence, cx, at);
-        let compacted = compaction::compact(bucket, cx, at, &mut self.buffer, self.buffer_bytes);
+        let most_bytes = if self.rests_ms.is_some() { self.buffer_bytes } else { SMALL_BYTES };
+        let buffer_bytes = self.buffer_bytes.min(most_bytes);
+        let compacted = compaction::compact(bucket, cx, at, &mut self.buffer, buffer_bytes);
         let more_ms = compacted.unwrap_or_else(|error| {
             persistence.note_trouble(&error);
             Some(COMPACT_AGAIN_MS)

@@ -49,6 +49,11 @@ fn live(
             Err(error) if stop(&error) => return false,
             Err(_) => {}
         }
+        // While compaction looks, some keys have newer versions in memory.
+        for _ in 0..random.below(3) {
+            let key = format!("key{}", random.below(12)).into_bytes();
+            engine.set(random.below(u64::from(VBUCKETS)) as u16, &key, Some(&[round as u8; 50]));
+        }
         engine.at_rest = random.below(4) == 0;
         match engine.compact_step(400) {
             Ok(Step::Damaged(damage)) => panic!("{damage}"),

@@ -102,8 +102,9 @@ struct Work {
     pass: Option<Pass>,
     /// Bytes to be gained, as last surveyed.
     recoverable_bytes: u64,
-    /// Of these it knows that it does not get them.
+    /// Of these it knows that it does not get them, by a pass with these thresholds.
     stuck_bytes: u64,
+    stuck_at: Option<&'static Thresholds>,
 }
 
 struct Pass {
@@ -119,6 +120,8 @@ struct Pass {
     /// Stores into the bucket before it, and items in it.
     stores: u64,
     items: u64,
+    /// Stores before it was told to be thorough.
+    quiet_stores: u64,
     work_us: u64,
 }
 
@@ -312,7 +315,7 @@ impl Bucket {
                 None => work.consider(self.prospect(), thresholds, self.worth_bytes(thresholds)),
                 Some(pass) => {
                     if thresholds == AT_REST {
-                        pass.be_thorough();
+                        pass.be_thorough(self.meter(Meter::TotalItems));
                     }
                     // What has come free in it so far does not always fit what is wanted now.
                     self.tenant().purge();
@@ -375,7 +378,8 @@ impl Bucket {
         let prospect = self.prospect();
         let freed_bytes = pass.slab_bytes.saturating_sub(prospect.slab_bytes());
         self.count(cx, Meter::DefragmentationFreed, freed_bytes);
-        work.go_on(&pass, prospect, self.worth_bytes(pass.thresholds));
+        let thresholds = pass.thresholds_after(&prospect);
+        work.go_on(&pass, prospect, thresholds, self.worth_bytes(thresholds));
         Some(Passed {
             bucket: self.name().into(),
             items: pass.moved.items,
@@ -454,14 +458,16 @@ impl Work {
     /// Begins a pass if there is enough to be gained, and not only what the last one has left behind.
     fn consider(&mut self, prospect: Prospect, thresholds: &'static Thresholds, worth_bytes: u64) {
         self.recoverable_bytes = prospect.recoverable_bytes();
-        let again = self.stuck_bytes / 8 * AGAIN_EIGHTHS;
+        // One that was less thorough has not tried all.
+        let has_tried = self.stuck_at.is_none_or(|tried| tried == AT_REST || tried == thresholds);
+        let again = if has_tried { self.stuck_bytes / 8 * AGAIN_EIGHTHS } else { 0 };
         if self.recoverable_bytes > worth_bytes.max(again) {
             self.pass = Some(Pass::new(prospect, thresholds));
         }
     }
 
     /// After a pass: the next one, or none.
-    fn go_on(&mut self, pass: &Pass, prospect: Prospect, worth_bytes: u64) {
+    fn go_on(&mut self, pass: &Pass, prospect: Prospect, thresholds: &'static Thresholds, worth_bytes: u64) {
         self.recoverable_bytes = prospect.recoverable_bytes();
         self.stuck_bytes = 0;
         if self.recoverable_bytes <= worth_bytes {
@@ -471,9 +477,9 @@ impl Work {
         let stored = prospect.stores.saturating_sub(pass.stores);
         let removed = pass.items.saturating_sub(prospect.items);
         if was_fruitful || stored.max(removed) > prospect.items / CHANGED_PART {
-            self.pass = Some(Pass::new(prospect, pass.thresholds));
+            self.pass = Some(Pass::new(prospect, thresholds));
         } else {
-            self.stuck_bytes = self.recoverable_bytes;
+            (self.stuck_bytes, self.stuck_at) = (self.recoverable_bytes, Some(pass.thresholds));
         }
     }
 }
@@ -487,6 +493,7 @@ impl Pass {
             recoverable_bytes: prospect.recoverable_bytes(),
             stores: prospect.stores,
             items: prospect.items,
+            quiet_stores: prospect.stores,
             work_us: 0,
             emptier: Some(Emptier::new(thresholds.slab_free_per_mille)),
             mover: prospect.survey.map(Mover::new),
@@ -494,11 +501,17 @@ impl Pass {
     }
 
     /// From here on, as one that begins at rest.
-    fn be_thorough(&mut self) {
-        self.thresholds = AT_REST;
+    fn be_thorough(&mut self, stores: u64) {
+        (self.thresholds, self.quiet_stores) = (AT_REST, stores);
         if let Some(emptier) = &mut self.emptier {
             emptier.free_per_mille = AT_REST.slab_free_per_mille;
         }
+    }
+
+    /// For the pass after this one: it was no rest if much has been stored since.
+    fn thresholds_after(&self, prospect: &Prospect) -> &'static Thresholds {
+        let stored = prospect.stores.saturating_sub(self.quiet_stores);
+        if stored > prospect.items / CHANGED_PART { SERVING } else { self.thresholds }
     }
 
     /// What is thin now may not have been when the walk began.
@@ -628,13 +641,19 @@ mod tests {
         let mut work = Work::default();
         work.consider(wasteful(7), SERVING, WORTH);
         let pass = work.pass.take().unwrap();
-        work.go_on(&pass, wasteful(7 + 100), WORTH);
+        work.go_on(&pass, wasteful(7 + 100), SERVING, WORTH);
         assert!(work.pass.is_none(), "it would go on for ever");
         work.consider(wasteful(7 + 100), SERVING, WORTH);
         assert!(work.pass.is_none(), "that is what it has left behind");
-        work.go_on(&pass, wasteful(7 + 101), WORTH);
+        work.consider(wasteful(7 + 100), AT_REST, WORTH);
+        let mut thorough = work.pass.take().expect("at rest it tries harder");
+        assert_eq!(thorough.thresholds_after(&wasteful(107 + 100)), AT_REST);
+        assert_eq!(thorough.thresholds_after(&wasteful(107 + 101)), SERVING, "that was no rest");
+        thorough.be_thorough(107 + 101);
+        assert_eq!(thorough.thresholds_after(&wasteful(107 + 101)), AT_REST);
+        work.go_on(&pass, wasteful(7 + 101), SERVING, WORTH);
         assert!(work.pass.take().is_some(), "what is left now is not what there was");
-        work.go_on(&pass, wasteful_with(7, 1500), WORTH);
+        work.go_on(&pass, wasteful_with(7, 1500), SERVING, WORTH);
         assert!(work.pass.is_some(), "nor what came free by deletes");
     }
 }

@@ -15,8 +15,11 @@ use crate::{Bucket, Cx, VbId};
 const STEP_BYTES: usize = 1 << 20;
 /// Above so much that compaction owes, nothing is flushed: or writers that never rest would fill the disk.
 const OWED_MAX: u64 = 64 << 20;
-/// It owes so many times what was flushed at most.
+/// It owes so many times what was flushed at most, and so much in all.
 const OWED_TIMES_MAX: u64 = 8;
+const OWED_LIMIT: u64 = 320 << 20;
+/// Where somebody waits for a sync, it goes first for no longer than this takes.
+const AHEAD_OF_WAITERS_BYTES: u64 = 16 << 20;
 /// Of a record beside key and value, about.
 const RECORD_BYTES: u64 = 48;
 /// Looking at the segments reads some of each: not again before this part of a segment more is superfluous.
@@ -38,7 +41,9 @@ pub(super) fn owe(
         0 => 0,
         times => 1 + times,
     };
-    shard.owed_bytes.fetch_add(flushed_bytes * times.min(OWED_TIMES_MAX), Relaxed);
+    let owed_bytes = shard.owed_bytes.load(Relaxed) + flushed_bytes * times.min(OWED_TIMES_MAX);
+    shard.owed_bytes.store(owed_bytes.min(OWED_LIMIT), Relaxed);
+    shard.worked_bytes.store(0, Relaxed);
 }
 
 /// Does a part of the work in a shard if there is any. Gives after how many milliseconds there is more.
@@ -53,7 +58,10 @@ pub(super) fn compact(
     let Some(shard) = persistence.shards.get(at) else { return Ok(None) };
     let more_ms = step(bucket, persistence, shard, cx, buffer, buffer_bytes);
     let owed_bytes = match more_ms {
-        Ok(Some(0)) => shard.owed_bytes.load(Relaxed).saturating_sub(STEP_BYTES as u64),
+        Ok(Some(0)) => {
+            shard.worked_bytes.fetch_add(STEP_BYTES as u64, Relaxed);
+            shard.owed_bytes.load(Relaxed).saturating_sub(STEP_BYTES as u64)
+        }
         // It cannot, or has nothing to do: nobody waits for that.
         _ => 0,
     };
@@ -124,9 +132,11 @@ fn step(
 }
 
 impl super::Shard {
-    /// Whether compaction is so far behind that it goes first.
-    pub(super) fn owes_much(&self) -> bool {
-        self.owed_bytes.load(Relaxed) > OWED_MAX
+    /// Whether compaction is so far behind that it goes before the next flush.
+    pub(super) fn compacts_first(&self) -> bool {
+        let somebody_waits = self.hurry.load(Relaxed);
+        let for_long = self.worked_bytes.load(Relaxed) >= AHEAD_OF_WAITERS_BYTES;
+        self.owed_bytes.load(Relaxed) > OWED_MAX && !(somebody_waits && for_long)
     }
 
     /// There is nothing to be done until something is written, or the shard comes to rest: gives after how many milliseconds.

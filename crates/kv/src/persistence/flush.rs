@@ -56,7 +56,7 @@ pub(super) fn flush_shard(
     let Some(shard) = persistence.shards.get(at) else { return Ok(false) };
     let mut journal = shard.journal.lock();
     let Some(journal) = &mut *journal else { return Ok(false) };
-    shard.hurry.store(false, Relaxed);
+    let hurried = shard.hurry.swap(false, Relaxed);
     let mut marked = dirty.take(at);
     // What is still being read has nothing to flush yet; what is damaged must stay as it is.
     marked.retain(|vb| persistence.closed(VbId(*vb)).is_none());
@@ -73,11 +73,12 @@ pub(super) fn flush_shard(
         Ok(committed_bytes) => {
             let left = marked.get(taken.walks.len()..).unwrap_or_default();
             shard.resume.store(left.first().copied().unwrap_or(0), Relaxed);
-            if !left.is_empty() {
+            shard.is_long.store(!left.is_empty(), Relaxed);
+            if hurried && !left.is_empty() {
                 // Among those who waited may be some whose vBucket is left.
                 shard.hurry.store(true, Relaxed);
-                left.iter().for_each(|vb| dirty.mark(*vb));
             }
+            left.iter().for_each(|vb| dirty.mark(*vb));
             complete(bucket, cx, &taken.walks);
             let counters = &persistence.counters;
             counters.items.fetch_add(taken.items, Relaxed);

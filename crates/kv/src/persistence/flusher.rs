@@ -94,6 +94,10 @@ impl Flusher {
             return None;
         }
         let flush_ms = self.flush(bucket, persistence, cx, at);
+        if flush_ms.is_some() {
+            // There is more to flush, at once or later: that is no rest.
+            self.rests_ms = Some(cx.now.mono_ms() + IDLE_MS);
+        }
         let most_bytes = if self.rests_ms.is_some() { self.buffer_bytes } else { SMALL_BYTES };
         let buffer_bytes = self.buffer_bytes.min(most_bytes);
         let compacted = compaction::compact(bucket, cx, at, &mut self.buffer, buffer_bytes);
@@ -116,11 +120,11 @@ impl Flusher {
             return None;
         }
         let now_ms = cx.now.mono_ms();
-        if shard.owes_much() {
+        if shard.compacts_first() {
             return Some(now_ms);
         }
         let rest_until_ms = shard.rest_until_ms.load(Relaxed);
-        let hurries = shard.hurry.load(Relaxed) && shard.failures.load(Relaxed) == 0;
+        let hurries = shard.hurries();
         if now_ms < rest_until_ms && !hurries {
             return Some(rest_until_ms);
         }
@@ -132,7 +136,7 @@ impl Flusher {
             }
             Err(error) => persistence.note_trouble(&error),
         }
-        let hurries = shard.hurry.load(Relaxed) && shard.failures.load(Relaxed) == 0;
+        let hurries = shard.hurries();
         dirty.any(at).then(|| if hurries { now_ms } else { shard.rest_until_ms.load(Relaxed) })
     }
 }

@@ -227,12 +227,14 @@ pub(crate) fn open(
             max_cas: opened.max_cas,
             rest_until_ms: AtomicU64::new(0),
             hurry: AtomicBool::new(false),
+            is_long: AtomicBool::new(false),
             resume: AtomicU16::new(0),
             failures: AtomicU64::new(0),
             may_compact: AtomicBool::new(true),
             at_rest_ms: AtomicU64::new(0),
             compact_from_bytes: AtomicU64::new(0),
             owed_bytes: AtomicU64::new(0),
+            worked_bytes: AtomicU64::new(0),
         });
     }
     progress.segments.store(loading.segments.len() as u64, Relaxed);

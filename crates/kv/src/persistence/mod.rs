@@ -92,6 +92,8 @@ struct Shard {
     rest_until_ms: AtomicU64,
     /// Somebody waits for the next flush.
     hurry: AtomicBool,
+    /// The last flush did not come to the end.
+    is_long: AtomicBool,
     /// The vBucket at which the next flush starts: where the last one had to stop.
     resume: AtomicU16,
     /// Failures in a row.
@@ -104,6 +106,15 @@ struct Shard {
     compact_from_bytes: AtomicU64,
     /// So much is compaction to read and write for what was flushed.
     owed_bytes: AtomicU64,
+    /// So much it has done since the last flush.
+    worked_bytes: AtomicU64,
+}
+
+impl Shard {
+    /// Whether the next flush is due at once.
+    fn hurries(&self) -> bool {
+        (self.hurry.load(Relaxed) || self.is_long.load(Relaxed)) && self.failures.load(Relaxed) == 0
+    }
 }
 
 #[derive(Default)]
@@ -206,12 +217,11 @@ impl Persistence {
 
     /// The next flush of a vBucket is not to wait for its time. Gives whether it would have.
     pub(crate) fn hurry(&self, vb: VbId) -> bool {
-        let waits = self.settings.flush_interval_ms > 0;
-        if waits && let Some(shard) = self.shard_of(vb) {
+        if let Some(shard) = self.shard_of(vb) {
             // ORDERING: before the bell is looked at.
             shard.hurry.swap(true, SeqCst);
         }
-        waits
+        self.settings.flush_interval_ms > 0
     }
 
     /// Whether nobody was told yet that the journal is read to its end.

@@ -31,7 +31,7 @@ struct Class {
 
 /// Under the lock.
 pub(super) struct Lists {
-    classes: Box<[Class; CLASSES]>,
+    classes: Box<[Class]>,
     /// Of the page map.
     leaves: usize,
 }
@@ -39,7 +39,7 @@ pub(super) struct Lists {
 impl Default for Lists {
     fn default() -> Self {
         let empty = Class { bins: [None; BINS], listed: [0; BINS], slabs: 0, bytes: 0, slots: 0 };
-        Self { classes: Box::new([empty; CLASSES]), leaves: 0 }
+        Self { classes: vec![empty; CLASSES].into(), leaves: 0 }
     }
 }
 

@@ -343,9 +343,8 @@ impl<D: Disk> Opened<D> {
         if let Some(scan) = looked.scan.take() {
             if goes_on {
                 self.clean = scan.end == length && scan.batches.last().is_some_and(|batch| batch.is_close);
-                looked.end = cut(&listed.file, &scan, length)?;
+                looked.end = cut(&listed.file, &scan)?;
                 length = looked.end;
-                set_length_again(&listed.file, length)?;
             }
             if is_newest {
                 // What the next header will call synced, in a damaged one too.
@@ -378,12 +377,10 @@ impl<D: Disk> Opened<D> {
 }
 
 /// Cuts the segment back to its last batch, without the mark of a clean end; returns its end.
-fn cut<F: File>(file: &F, scan: &Scan, length: u64) -> io::Result<u64> {
+fn cut<F: File>(file: &F, scan: &Scan) -> io::Result<u64> {
     let closed = scan.batches.last().filter(|batch| batch.is_close);
     let end = closed.map_or(scan.end, |mark| mark.start);
-    if length != end {
-        file.set_length(end)?;
-    }
+    set_length_again(file, end)?;
     Ok(end)
 }
 

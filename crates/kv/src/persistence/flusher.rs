@@ -94,10 +94,8 @@ impl Flusher {
             return None;
         }
         let flush_ms = self.flush(bucket, persistence, cx, at);
-        if flush_ms.is_some() {
-            // There is more to flush, at once or later: that is no rest.
-            self.rests_ms = Some(cx.now.mono_ms() + IDLE_MS);
-        }
+        // What there is to flush later is flushed before any rest.
+        self.rests_ms = self.rests_ms.max(flush_ms.map(|due_ms| due_ms + IDLE_MS));
         let most_bytes = if self.rests_ms.is_some() { self.buffer_bytes } else { SMALL_BYTES };
         let buffer_bytes = self.buffer_bytes.min(most_bytes);
         let compacted = compaction::compact(bucket, cx, at, &mut self.buffer, buffer_bytes);

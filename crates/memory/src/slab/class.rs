@@ -1,7 +1,7 @@
 //! Sizes: of slots, and of the slabs they are cut from.
 //!
 //! ```text
-//!   slots   multiples of 8 up to 512 bytes; above, 32 classes per doubling up to 32 KiB
+//!   slots   multiples of 4 up to 256 bytes; above, 32 classes per doubling up to 32 KiB
 //!   slabs   a class of few bytes: 16 KiB, or what one slot needs; later 64 KiB, or the next larger size that leaves at most
 //!           a 512th of itself over, or the size that leaves the least (at most a 20th, for slots above 20 KiB)
 //! ```
@@ -9,18 +9,18 @@
 use crate::backend;
 
 /// Slots are aligned to, and the smallest are multiples of, so many bytes: locations count in these units.
-pub(crate) const GRAIN: usize = 8;
+pub(crate) const GRAIN: usize = 4;
 const PER_DOUBLING_LOG2: u32 = 5;
 /// Up to here every multiple of the grain is a class.
-const EVEN_MAX: usize = 512;
+const EVEN_MAX: usize = 256;
 /// The largest slot; what is larger is a block.
 pub(crate) const SLOT_MAX: usize = 32 << 10;
 
 const EVEN_CLASSES: usize = EVEN_MAX / GRAIN;
 const DOUBLINGS: usize = (SLOT_MAX / EVEN_MAX).trailing_zeros() as usize;
-/// How many classes there are: as many as a byte can tell.
+/// How many classes there are.
 pub(super) const CLASSES: usize = EVEN_CLASSES + (DOUBLINGS << PER_DOUBLING_LOG2);
-const _: () = assert!(CLASSES == 256);
+const _: () = assert!(CLASSES == 288);
 
 /// Slabs are whole pages, and begin with one.
 pub(crate) const PAGE: usize = 4096;

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquir
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::class::{self, GRAIN};
+use super::class;
 use crate::prefetch;
 
 /// The owner of a slot that is in nobody's use.
@@ -59,7 +59,7 @@ pub(super) struct Slab {
     bin_scale: u32,
     bytes: u32,
     slots: u16,
-    class: u8,
+    class: u16,
     /// Seen and changed under the lock alone.
     links: UnsafeCell<Links>,
 }
@@ -175,7 +175,7 @@ impl SlabPtr {
             bin_scale: ((BINS << 16) / slots) as u32,
             bytes: bytes as u32,
             slots: slots as u16,
-            class: class as u8,
+            class: class as u16,
             links: UnsafeCell::new(Links { next: None, previous: None, bin: unlisted::FULL, hint: 0 }),
         };
         // SAFETY: by the contract there is room for descriptor, words and owners, one behind the other.
@@ -375,5 +375,3 @@ impl SlabPtr {
         (begins && word >> (slot % WORD_SLOTS) & 1 != 0 && owner != NOBODY).then_some(owner)
     }
 }
-
-const _: () = assert!(GRAIN == 8, "an item's first words are 64 bits");

@@ -49,19 +49,22 @@ pub(crate) struct Sweeper {
 impl Bucket {
     /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the hand, until everything
     /// has been visited often enough. What goes by the hand may leave free slots only: then once more by slabs, which have room now to
-    /// be emptied into each other; if it was not enough for that, twice as much goes.
+    /// be emptied into each other. While it was not enough for that, twice as much goes, up to what may be moved.
     pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
             // ORDERING: before the first value goes, so that whoever misses one has looked.
             self.raise(attention::EJECTED);
         }
+        let most = moved_max.min(self.tenant().budget() / MOVED_FRACTION);
         for turn in 0..TURNS_MAX {
             self.give_slack_back(cx, target, moved_max);
             let Some(excess) = self.tenant().used().checked_sub(target).filter(|&excess| excess > 0) else {
                 break;
             };
-            let could_go = self.evict(cx, (excess << turn).min(moved_max.max(excess)));
+            let makes_slots = self.has_defragmenter() && self.tenant().excess_slack() > 0;
+            let most = if makes_slots { (excess << turn).min(most).max(excess) } else { excess };
+            let could_go = self.evict(cx, excess, most);
             self.give_freed_slabs_back();
             if !could_go || self.tenant().used() <= target {
                 break;
@@ -81,32 +84,33 @@ impl Bucket {
         self.tenant().freed_slabs() > (self.tenant().budget() / 1000 * PURGE_FREED).min(PURGE_FREED_MOST)
     }
 
-    /// Evicts about so many bytes by the hand. Gives whether that much could go.
-    fn evict(&self, cx: &mut Cx, mut excess: u64) -> bool {
+    /// Evicts about `most` bytes by the hand. Gives whether `least` could go.
+    fn evict(&self, cx: &mut Cx, least: u64, most: u64) -> bool {
         let mut sweeper = self.sweeper.lock();
         let persistent = self.persistence().is_some();
         let now_ms = cx.now.mono_ms();
         if persistent && now_ms < sweeper.fruitless_until_ms {
             return false;
         }
-        let mut evicted = 0;
+        let (mut evicted, mut left) = (0, most);
         for _ in 0..ROUNDS_MAX {
-            let round = self.sweep_round(cx, &mut sweeper, &mut excess);
+            let round = self.sweep_round(cx, &mut sweeper, &mut left);
             evicted += round.evicted;
-            if excess == 0 || round.candidates == 0 {
+            if left == 0 || round.candidates == 0 {
                 break;
             }
             if round.evicted == 0 {
                 sweeper.census.clear();
             }
         }
-        if excess > 0 {
+        let could_go = most - left >= least;
+        if !could_go {
             sweeper.fruitless_until_ms = now_ms + FRUITLESS_MS;
         }
         drop(sweeper);
         self.count(cx, Meter::Evictions, evicted);
         cx.end_batch();
-        excess == 0
+        could_go
     }
 
     /// What is known of the worth of items, for whoever evicts otherwise than by the hand.

@@ -147,7 +147,7 @@ impl Locked<'_> {
         let (old_location, old_bytes) = (found.location, footprint(found.location, &old));
         if let Block::Small(bytes) = block {
             let size = old.item_size() - old.value_len + bytes.len();
-            if old_location.footprint(size) > old_bytes / 8 * 7 {
+            if old_location.footprint(size) * 8 > old_bytes * 7 {
                 return None;
             }
         }

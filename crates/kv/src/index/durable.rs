@@ -23,6 +23,8 @@ use crate::{Key, KvError, Topology, VbState};
 const AHEAD_ITEMS: usize = 8;
 const LINE_BYTES: usize = 64;
 const AHEAD_LINES: usize = 2;
+/// A value stays for what would be gained less than this: to fetch it costs a read.
+const EJECT_GAIN_LEAST: usize = 8;
 
 /// The persistent side of a vBucket.
 #[derive(Default)]
@@ -463,7 +465,8 @@ impl Locked<'_> {
         let header = unsafe { self.item(at).header() };
         header.kind == Kind::Document
             && header.seqno <= self.persisted_seqno()
-            && at.footprint(header.item_size()) > at.footprint(header.item_size() - header.value_len)
+            && at.footprint(header.item_size())
+                >= at.footprint(header.item_size() - header.value_len) + EJECT_GAIN_LEAST
     }
 
     /// Frees a document's value; gives the bytes that came of it.

@@ -21,11 +21,12 @@ const DOUBLINGS: usize = (SLOT_MAX / EVEN_MAX).trailing_zeros() as usize;
 /// How many classes there are.
 pub(super) const CLASSES: usize = EVEN_CLASSES + (DOUBLINGS << PER_DOUBLING_LOG2);
 const _: () = assert!(CLASSES == 288);
+const _: () = assert!(GRAIN >= align_of::<u32>(), "items hold words of 32 bits");
 
 /// Slabs are whole pages, and begin with one.
 pub(crate) const PAGE: usize = 4096;
 const SLAB_FIRST: usize = 16 << 10;
-const SLAB_USUAL: usize = 64 << 10;
+pub(super) const SLAB_USUAL: usize = 64 << 10;
 const SLAB_MAX: usize = 512 << 10;
 /// A new slab takes at most this part of what its class has.
 const GROWTH: usize = 8;

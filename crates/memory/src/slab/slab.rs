@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquir
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::class;
+use super::class::{self, GRAIN};
 use crate::prefetch;
 
 /// The owner of a slot that is in nobody's use.
@@ -66,6 +66,7 @@ pub(super) struct Slab {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slab>() == 64);
+const _: () = assert!(words_for(class::SLAB_USUAL / GRAIN) <= 1 << u8::BITS, "a hint is any of the words");
 
 #[derive(Clone, Copy)]
 pub(super) struct Links {
@@ -143,7 +144,7 @@ fn bin_of(used: u32, slots: u32, scale: u32) -> u8 {
     if used >= slots { unlisted::FULL } else { ((used * scale) >> 16) as u8 }
 }
 
-fn words_for(slots: usize) -> usize {
+const fn words_for(slots: usize) -> usize {
     slots.div_ceil(WORD_SLOTS)
 }
 

@@ -252,7 +252,7 @@ fn many_threads_and_classes_keep_little_of_a_small_tenant() {
     let tenant = Tenant::new(MANY, 1 << 30).unwrap();
     let heap = SlabHeap::new(Arc::clone(&tenant));
     let mut caches: Vec<TenantCache> = (0..MANY).map(|thread| tenant.cache(thread)).collect();
-    for (number, size) in (0..4000).zip((40..2000).step_by(8).cycle()) {
+    for (number, size) in (0..4000).zip((40..2000).step_by(4).cycle()) {
         heap.allocate(&mut caches[number % MANY], size, 0).unwrap();
     }
     let figures = tenant.slab_figures();

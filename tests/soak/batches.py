@@ -32,6 +32,7 @@ class Worker:
             self.wrong.append(text)
 
     def connect(self, address):
+        self.address = address
         self.socket = socket.create_connection(address, timeout=60)
         self.reader = self.socket.makefile("rb")
 
@@ -81,7 +82,7 @@ class Worker:
                 time.sleep(RETRY_S)
 
     def read_values(self):
-        """Returns what was found by key, or None where a value cannot be fetched for lack of memory now."""
+        """Returns what was found by key, or None where a value cannot be fetched for lack of memory now: the node closes then."""
         found = {}
         while (line := self.reader.readline()) != b"END\r\n":
             if line.startswith(b"SERVER_ERROR the value is not in memory"):
@@ -100,6 +101,7 @@ class Worker:
             if (found := self.read_values()) is not None:
                 break
             self.add("postponed")
+            self.connect(self.address)
             if time.monotonic() > patient_until:
                 return self.fail(f"a get is answered with 'try again' for {PATIENCE_S} s")
             time.sleep(RETRY_S)

@@ -1,9 +1,11 @@
 """The soak's own checks notice what they are there for."""
 
+import socket
+import threading
 import time
 
 from . import __main__ as soak
-from . import values
+from . import batches, values
 from .shadow import CUT_WRITE_LANDS_WITHIN_S, LATE_S, Shadow
 from .values import MEBIBYTE
 from .watch import Sample
@@ -68,3 +70,24 @@ def test_memory_over_the_budget_is_noticed():
     assert "never full" in soak.judge_memory(samples((0.9, 0.8), evicted=0), BUDGET)[0]
     assert soak.judge_memory(samples((0.9, 0.6), evicted=0) + samples((0.9, 0.8)), BUDGET) == []
     assert "live bytes under" in soak.judge_memory(samples((0.9, 0.8), (0.9, 0.69)), BUDGET)[0]
+
+
+def test_a_postponed_retrieval_is_asked_again_over_a_new_connection():
+    server = socket.create_server(("127.0.0.1", 0))
+    got = []
+
+    def serve():
+        for answer in (b"SERVER_ERROR the value is not in memory, try again\r\n", b"END\r\n"):
+            peer, _ = server.accept()
+            with peer:
+                got.append(peer.recv(65536))
+                peer.sendall(answer)
+
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    worker = batches.Worker(1, b"k", 10, False)
+    worker.connect(server.getsockname())
+    worker.fetch([b"a", b"b"])
+    serving.join(10)
+    assert got == [b"get a b\r\n"] * 2
+    assert worker.counts == {"postponed": 1, "fetch": 2, "hit": 0} and not worker.wrong

@@ -49,21 +49,21 @@ pub(crate) struct Sweeper {
 impl Bucket {
     /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the hand, until everything
     /// has been visited often enough. What goes by the hand may leave free slots only: then once more by slabs, which have room now to
-    /// be emptied into each other. While it was not enough for that, twice as much goes, up to what may be moved.
+    /// be emptied into each other. While it was not enough for that, twice as much goes, up to what may be moved and a 64th of the budget.
     pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
             // ORDERING: before the first value goes, so that whoever misses one has looked.
             self.raise(attention::EJECTED);
         }
-        let most = moved_max.min(self.tenant().budget() / MOVED_FRACTION);
+        let evicted_max = moved_max.min(self.tenant().budget() / MOVED_FRACTION);
         for turn in 0..TURNS_MAX {
             self.give_slack_back(cx, target, moved_max);
             let Some(excess) = self.tenant().used().checked_sub(target).filter(|&excess| excess > 0) else {
                 break;
             };
             let makes_slots = self.has_defragmenter() && self.tenant().excess_slack() > 0;
-            let most = if makes_slots { (excess << turn).min(most).max(excess) } else { excess };
+            let most = if makes_slots { (excess << turn).min(evicted_max).max(excess) } else { excess };
             let could_go = self.evict(cx, excess, most);
             self.give_freed_slabs_back();
             if !could_go || self.tenant().used() <= target {

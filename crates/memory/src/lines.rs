@@ -235,6 +235,11 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    /// Miri takes its time for each access.
+    const ROUNDS: usize = if cfg!(miri) { 3 } else { 8 };
+    const STEPS_MAX: usize = if cfg!(miri) { 150 } else { 3000 };
+    const CASES: u32 = if cfg!(miri) { 4 } else { 32 };
+
     fn slab_bytes(lines: &Lines) -> usize {
         lines.0.lock().all.iter().map(|slab| slab.bytes).sum()
     }
@@ -250,7 +255,7 @@ mod tests {
     fn sizes_that_come_take_the_room_of_sizes_that_go() {
         let (arena, lines) = (Arena::new().unwrap(), Lines::default());
         let mut blocks = Vec::new();
-        for round in 0..8 {
+        for round in 0..ROUNDS {
             for size in 4..=8 {
                 let before = blocks.len();
                 for at in 0..before.max(50) {
@@ -278,11 +283,11 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
         /// Blocks never overlap, whatever comes and goes, and nothing is left of them in the end.
         #[test]
-        fn blocks_do_not_overlap(steps in proptest::collection::vec((1usize..=64, any::<u16>()), 1..3000)) {
+        fn blocks_do_not_overlap(steps in proptest::collection::vec((1usize..=64, any::<u16>()), 1..STEPS_MAX)) {
             let (arena, lines) = (Arena::new().unwrap(), Lines::default());
             let mut held = BTreeMap::new();
             for (size, choice) in steps {

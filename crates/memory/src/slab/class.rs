@@ -3,7 +3,7 @@
 //! ```text
 //!   slots   multiples of 4 up to 256 bytes; above, 32 classes per doubling up to 32 KiB
 //!   slabs   a class of few bytes: 16 KiB, or what one slot needs; later 64 KiB, or the next larger size that leaves at most
-//!           a 512th of itself over, or the size that leaves the least (at most a 20th, for slots above 20 KiB)
+//!           a 512th of itself over (a 64th, for slots above 2 KiB), or the size that leaves the least (at most a 20th, above 20 KiB)
 //! ```
 
 use crate::backend;
@@ -30,8 +30,11 @@ pub(super) const SLAB_USUAL: usize = 64 << 10;
 const SLAB_MAX: usize = 512 << 10;
 /// A new slab takes at most this part of what its class has.
 const GROWTH: usize = 8;
-/// So much of a slab may be left over behind its last slot.
+/// So much of a slab may be left over behind its last slot. Of larger slots few shall lie in one slab: the more there are, the
+/// less often is it empty enough to be worth emptying.
 const TAIL_FRACTION: usize = 512;
+const TAIL_FRACTION_LARGE: usize = 64;
+const LARGE: usize = 2 << 10;
 /// The sizes of slabs: the allocator has them all, so nothing is lost by asking for one.
 const SLABS: [usize; 21] = {
     let mut sizes = [0; 21];
@@ -84,11 +87,12 @@ pub(super) const fn bytes_of(class: usize) -> usize {
 pub(super) fn next_slab(slot: usize, class_bytes: usize) -> usize {
     let limit = (class_bytes / GROWTH).clamp(SLAB_FIRST, SLAB_MAX);
     let least = if limit < SLAB_USUAL { SLAB_FIRST } else { SLAB_USUAL };
+    let tail_fraction = if slot > LARGE { TAIL_FRACTION_LARGE } else { TAIL_FRACTION };
     let left_over = |size: usize| usable(size) % slot;
     let fitting = || SLABS.into_iter().filter(|size| usable(*size) >= slot);
     let allowed = || fitting().filter(|size| *size <= limit);
     allowed()
-        .find(|size| *size >= least && left_over(*size) * TAIL_FRACTION <= *size)
+        .find(|size| *size >= least && left_over(*size) * tail_fraction <= *size)
         .or_else(|| allowed().min_by_key(|size| (left_over(*size) << 20) / size))
         .or_else(|| fitting().next())
         .unwrap_or(SLAB_MAX)
@@ -139,6 +143,6 @@ mod tests {
             let is_small = left_over * part <= later;
             assert!(is_small || headed, "{left_over} of {later} for {slot}");
         }
-        assert!(left_over_in_all * 240.0 <= CLASSES as f64, "{left_over_in_all} of {CLASSES} slabs");
+        assert!(left_over_in_all * 160.0 <= CLASSES as f64, "{left_over_in_all} of {CLASSES} slabs");
     }
 }

@@ -78,6 +78,7 @@ const THREADS: usize = 3;
 /// Miri takes its time for each access.
 const TIMES_MAX: usize = if cfg!(miri) { 12 } else { 200 };
 const CASES: u32 = if cfg!(miri) { 4 } else { 96 };
+const STEPS_MAX: usize = if cfg!(miri) { 16 } else { 80 };
 
 fn step() -> impl Strategy<Value = Step> {
     let size = || prop_oneof![6 => 20usize..400, 3 => 400usize..4000, 1 => 4000usize..=class::SLOT_MAX];
@@ -160,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
     #[test]
-    fn slots_hold_what_was_written_and_are_accounted_for(steps in proptest::collection::vec(step(), 1..80)) {
+    fn slots_hold_what_was_written_and_are_accounted_for(steps in proptest::collection::vec(step(), 1..STEPS_MAX)) {
         let mut world = World::new();
         for step in steps {
             match step {

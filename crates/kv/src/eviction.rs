@@ -31,6 +31,8 @@ const FRUITLESS_MS: u64 = 100;
 const TURNS_MAX: usize = 8;
 /// In each of them the pager moves at most so many bytes, as a part of the budget.
 const MOVED_FRACTION: u64 = 64;
+/// Where less than this is missing (or than that part of the budget), more may go than is missing, so that slabs can be emptied.
+const EVICTED_MAX: u64 = 256 << 10;
 
 /// Where the hand stands, and what the pager has planned.
 #[derive(Debug, Default)]
@@ -49,14 +51,14 @@ pub(crate) struct Sweeper {
 impl Bucket {
     /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the hand, until everything
     /// has been visited often enough. What goes by the hand may leave free slots only: then once more by slabs, which have room now to
-    /// be emptied into each other. While it was not enough for that, twice as much goes, up to what may be moved and a 64th of the budget.
+    /// be emptied into each other. While it was not enough for that, twice as much goes, up to [`EVICTED_MAX`].
     pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
             // ORDERING: before the first value goes, so that whoever misses one has looked.
             self.raise(attention::EJECTED);
         }
-        let evicted_max = moved_max.min(self.tenant().budget() / MOVED_FRACTION);
+        let evicted_max = EVICTED_MAX.min(self.tenant().budget() / MOVED_FRACTION);
         for turn in 0..TURNS_MAX {
             self.give_slack_back(cx, target, moved_max);
             let Some(excess) = self.tenant().used().checked_sub(target).filter(|&excess| excess > 0) else {

@@ -119,9 +119,8 @@ stage_soak() {
 stage_soak-memory() { "$python" -m tests.soak.memory --seconds "${SOAK_SECONDS:-1800}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 
 # With malloc, which Miri knows; addresses come back out of locations and the page map, which is what exposed provenance is for.
-# What a test leaves behind at its end is no fault: with malloc a record may outlive its tenant.
 stage_miri() {
-    MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" \
+    MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" \
         cargo +nightly miri test --locked --target-dir "$target/miri" -p memory --no-default-features --features alloc-system --lib -- --skip backend::
 }
 

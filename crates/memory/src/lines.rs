@@ -280,6 +280,11 @@ mod tests {
             let all = slab_bytes(&lines);
             assert!(round < 5 || all * 100 <= used * 112, "{all} bytes for {used} in round {round}");
         }
+        for (block, size) in blocks {
+            // SAFETY: as above.
+            unsafe { lines.free(&arena, block, size * LINE_BYTES) }
+        }
+        assert_eq!(slab_bytes(&lines), 0);
     }
 
     proptest! {

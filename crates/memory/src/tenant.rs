@@ -363,6 +363,7 @@ impl Tenant {
         size: usize,
         owner: u16,
     ) -> Option<NonNull<u8>> {
+        self.note_change(cache);
         let slots = cache.slots.get_or_insert_with(SlotCache::new);
         let slot = match slots.hand_out(size, owner) {
             Some(slot) => slot,
@@ -386,6 +387,7 @@ impl Tenant {
     #[inline]
     pub(crate) unsafe fn free_slot(&self, cache: &mut TenantCache, slot: NonNull<u8>, size: usize) {
         let Some(slabs) = self.slabs.get() else { unreachable!("a slot without slabs") };
+        self.note_change(cache);
         // SAFETY: by the contract of this function.
         unsafe { slabs.free(self, slot) }
         self.count_slot(cache, -(class::slot_bytes(size).cast_signed() as i64));
@@ -395,7 +397,8 @@ impl Tenant {
     fn count_slot(&self, cache: &mut TenantCache, amount: i64) {
         cache.unpublished_slots += amount;
         self.accounts.add(cache.thread, Gauge::Slots as usize, amount);
-        self.count(cache, Gauge::Items, amount);
+        self.accounts.add(cache.thread, Gauge::Items as usize, amount);
+        self.count_allocated(cache, amount);
     }
 
     pub(crate) fn slabs(&self) -> Option<&Slabs> {
@@ -422,12 +425,24 @@ impl Tenant {
     pub fn count(&self, cache: &mut TenantCache, gauge: Gauge, amount: i64) {
         self.accounts.add(cache.thread, gauge as usize, amount);
         if gauge.is_allocation() {
-            self.accounts.add(cache.thread, Gauge::Changes as usize, 1);
-            cache.unpublished += amount;
-            cache.churned += u64::try_from(amount).unwrap_or(0);
-            if cache.unpublished.abs() >= PUBLISH_BYTES || cache.churned >= PUBLISH_BYTES.cast_unsigned() {
-                self.publish(cache);
-            }
+            self.note_change(cache);
+            self.count_allocated(cache, amount);
+        }
+    }
+
+    /// Of a slot, before it changes hands and is counted: who walks over the slabs sees it do so, and has to see this then. Freeing one
+    /// may wait for that walk in between.
+    #[inline]
+    fn note_change(&self, cache: &TenantCache) {
+        self.accounts.add(cache.thread, Gauge::Changes as usize, 1);
+    }
+
+    #[inline]
+    fn count_allocated(&self, cache: &mut TenantCache, amount: i64) {
+        cache.unpublished += amount;
+        cache.churned += u64::try_from(amount).unwrap_or(0);
+        if cache.unpublished.abs() >= PUBLISH_BYTES || cache.churned >= PUBLISH_BYTES.cast_unsigned() {
+            self.publish(cache);
         }
     }
 

@@ -15,7 +15,8 @@
 //!   slot that was in it, and what is there is found anew under the lock.
 //!
 //! ORDERING: clearing a bit releases what was done to the slot, seeing it clear acquires it. Lowering `used` is part of one
-//! release sequence, so whoever sees 0 has everything behind it.
+//! release sequence, so whoever sees 0 has everything behind it. Setting an owner, and clearing a bit, releases that the change was
+//! noted ([`Gauge::Changes`](crate::Gauge)): who walks over the slabs acquires it.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -111,7 +112,7 @@ impl Reserved {
         let owner_at = self.owners + bit * size_of::<AtomicU16>();
         // SAFETY: the slot is reserved, so its slab and the notes are there: `owner_at` is its place in them.
         unsafe {
-            (*std::ptr::with_exposed_provenance::<AtomicU16>(owner_at)).store(owner, Relaxed);
+            (*std::ptr::with_exposed_provenance::<AtomicU16>(owner_at)).store(owner, Release);
         }
         self.mask &= self.mask - 1;
         if self.mask == 0
@@ -353,7 +354,7 @@ impl SlabPtr {
         let bytes = class::bytes_of(self.class());
         (0..last).filter(move |bit| bits >> bit & 1 != 0).filter_map(move |bit| {
             let slot = word * WORD_SLOTS + bit;
-            let owner = self.owner(slot).load(Relaxed);
+            let owner = self.owner(slot).load(Acquire);
             (owner != NOBODY).then_some((slab.base + slot * bytes, owner))
         })
     }

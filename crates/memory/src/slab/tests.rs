@@ -128,6 +128,17 @@ impl World {
         }
     }
 
+    fn free_all(&mut self) {
+        while !self.items.is_empty() {
+            self.free(0, 0);
+        }
+        for cache in &mut self.caches {
+            self.tenant.rest(cache);
+        }
+        assert_eq!(self.tenant.slab_bytes(), 0, "empty slabs go back");
+        assert_eq!(self.tenant.gauge(Gauge::Items), 0);
+    }
+
     fn held(&self) -> BTreeMap<usize, (usize, u16)> {
         let of = |(location, size, owner, _): &(Location, usize, u16, u8)| {
             (location.address(), (location.capacity(*size), *owner))
@@ -181,15 +192,8 @@ proptest! {
             }
             audit(&world.tenant, &world.held())?;
         }
-        while !world.items.is_empty() {
-            world.free(0, 0);
-        }
-        for cache in &mut world.caches {
-            world.tenant.rest(cache);
-        }
+        world.free_all();
         audit(&world.tenant, &world.held())?;
-        prop_assert_eq!(world.tenant.slab_bytes(), 0, "empty slabs go back");
-        prop_assert_eq!(world.tenant.gauge(Gauge::Items), 0);
     }
 }
 
@@ -244,6 +248,7 @@ fn emptying_comes_to_an_end() {
         world.empty(0, 10);
         assert!(turns < 10, "{:?}", world.tenant.slab_figures());
     }
+    world.free_all();
 }
 
 #[test]
@@ -285,6 +290,29 @@ fn what_slabs_have_free_is_used_only_beyond_a_part_of_the_budget() {
             - budget / crate::tenant::SLACK_FRACTION.cast_unsigned(),
         "{figures:?}"
     );
+}
+
+#[test]
+fn who_sees_a_slot_free_sees_that_something_changed() {
+    let tenant = Tenant::new(2, 1 << 30).unwrap();
+    let heap = SlabHeap::new(Arc::clone(&tenant));
+    let [mut allocates, mut frees] = [0, 1].map(|thread| tenant.cache(thread));
+    let location = heap.allocate(&mut allocates, 500, 0).unwrap();
+    tenant.rest(&mut allocates);
+    let walk = tenant.slabs().unwrap().lock();
+    let before = tenant.gauge(Gauge::Changes);
+    std::thread::scope(|scope| {
+        // Its slab goes with it, so it waits for the walk.
+        // SAFETY: an item that is held, freed once.
+        scope.spawn(|| unsafe { heap.free(&mut frees, location, 500) });
+        while tenant.owner_of_slot(location).is_some() {
+            std::thread::yield_now();
+        }
+        assert_eq!(tenant.gauge(Gauge::Changes), before + 1);
+        assert!(tenant.gauge(Gauge::Slots) > 0, "not counted yet");
+        drop(walk);
+    });
+    assert_eq!((tenant.gauge(Gauge::Slots), tenant.slab_bytes()), (0, 0));
 }
 
 #[test]

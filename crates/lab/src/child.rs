@@ -2,11 +2,11 @@
 //! end. Killed when dropped, and its directory removed.
 
 use crate::os::{self, Placement};
-use anyhow::{Context, Result, bail};
+use crate::storage::Scratch;
+use anyhow::{Result, bail};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_LOOK: Duration = Duration::from_millis(5);
 /// Where servers are that the search path of a plain user does not name.
 const FURTHER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-
-/// A directory for one server, in `parent` or where temporary files are.
-pub fn make_directory(parent: Option<&Path>) -> Result<PathBuf> {
-    static MADE: AtomicU32 = AtomicU32::new(0);
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
-    let directory = parent.join(format!("dormouse-lab-{}-{number}", std::process::id()));
-    fs::create_dir_all(&directory).context("creating a directory for the server")?;
-    Ok(directory)
-}
 
 /// Finds a program.
 pub fn find_program(name: &str) -> Option<PathBuf> {
@@ -45,24 +35,19 @@ pub fn version_of(command: &mut Command, flag: &str) -> String {
 /// A running server.
 pub struct Server {
     child: Child,
-    directory: PathBuf,
+    directory: Scratch,
 }
 
 impl Server {
-    /// Starts it. The directory is its own from now on, also if that fails.
-    pub fn start(command: Command, directory: PathBuf, placement: Placement) -> Result<Self> {
-        match spawn(command, &directory, placement) {
-            Ok(child) => Ok(Self { child, directory }),
-            Err(error) => {
-                let _the_first_error_counts = fs::remove_dir_all(&directory);
-                Err(error)
-            }
-        }
+    /// Starts it.
+    pub fn start(command: Command, directory: Scratch, placement: Placement) -> Result<Self> {
+        let child = spawn(command, &directory.path, placement)?;
+        Ok(Self { child, directory })
     }
 
     /// Starts another one in its place, which has ended.
     pub fn start_again(&mut self, command: Command, placement: Placement) -> Result<()> {
-        self.child = spawn(command, &self.directory, placement)?;
+        self.child = spawn(command, &self.directory.path, placement)?;
         Ok(())
     }
 
@@ -73,13 +58,13 @@ impl Server {
 
     /// Where it keeps its files.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        &self.directory.path
     }
 
     /// Fails when it has ended.
     pub fn ensure_alive(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+            let log = fs::read_to_string(self.directory.path.join("log")).unwrap_or_default();
             bail!("the server ended with {status}: {}", log.trim());
         }
         Ok(())
@@ -129,6 +114,5 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _it_may_have_ended = self.child.kill();
         let _it_may_have_ended = self.child.wait();
-        let _nothing_is_lost_by_leaving_it = fs::remove_dir_all(&self.directory);
     }
 }

@@ -23,6 +23,7 @@ mod documents;
 mod driver;
 mod experiment;
 mod floor;
+mod keeper;
 mod look_aside;
 mod machine;
 #[allow(unsafe_code)]

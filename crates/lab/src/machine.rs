@@ -1,12 +1,11 @@
 //! The machine an experiment runs on: what its report must state, which cores it uses, and what others do meanwhile.
 
+use crate::keeper::Keeper;
 use crate::os;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// Settings of the machine that change figures.
@@ -65,17 +64,11 @@ impl Machine {
 }
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-/// Waits for the end of its input, then writes its first argument into the file that the second names.
-const KEEPER: &str = r#"read -r _; echo "$0" >"$1""#;
-
 /// Huge page mode of the system for the length of a run; the former one returns when this is dropped, and also when this process is
 /// interrupted or killed.
-///
-/// A child keeps the former mode. Its input is a pipe whose other end is here, so it learns of the end of this process, however that
-/// comes; and it has a process group of its own, which Ctrl-C does not reach.
 pub struct HugePageMode {
     path: PathBuf,
-    keeper: Child,
+    _former: Keeper,
 }
 
 impl HugePageMode {
@@ -89,27 +82,13 @@ impl HugePageMode {
         let former = chosen(&modes).context("the system tells no huge page mode")?;
         // Changes nothing, but tells whether it may be changed.
         fs::write(path, former).context("setting the system's huge page mode")?;
-        let keeper = Command::new("sh")
-            .args(["-c", KEEPER, former])
-            .arg(path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .context("starting what puts the huge page mode back")?;
-        Ok(Self { path: path.to_owned(), keeper })
+        let keeper = Keeper::new(r#"echo "$1" >"$2""#, &[former.as_ref(), path.as_os_str()])?;
+        Ok(Self { path: path.to_owned(), _former: keeper })
     }
 
     /// Sets `always`, `madvise` or `never`.
     pub fn set(&self, mode: &str) -> Result<()> {
         fs::write(&self.path, mode).with_context(|| format!("setting the huge page mode to {mode}"))
-    }
-}
-
-impl Drop for HugePageMode {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _it_ends_by_itself = self.keeper.wait();
     }
 }
 

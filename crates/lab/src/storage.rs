@@ -1,5 +1,6 @@
 //! The disk under an experiment: a directory on it, its own rate of syncs, its own speed of reading.
 
+use crate::keeper::Keeper;
 use crate::os;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -14,10 +15,14 @@ use std::time::{Duration, Instant};
 const READ_BYTES: usize = 1 << 20;
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// A directory of an experiment; removed with what is in it when dropped.
+/// Tries for a while: what wrote there may be dying just now.
+const REMOVE: &str = r#"for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done"#;
+
+/// A directory of an experiment; removed with what is in it when dropped, and also when this process is interrupted or killed.
 pub struct Scratch {
     /// Where it is.
     pub path: PathBuf,
+    _remover: Keeper,
 }
 
 impl Scratch {
@@ -26,15 +31,10 @@ impl Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
-        let path = parent.join(format!("dormouse-lab-{}-data-{number}", std::process::id()));
+        let path = parent.join(format!("dormouse-lab-{}-{number}", std::process::id()));
+        let remover = Keeper::new(REMOVE, &[path.as_os_str()])?;
         fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
-        Ok(Self { path })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _nothing_is_lost_by_leaving_it = fs::remove_dir_all(&self.path);
+        Ok(Self { path, _remover: remover })
     }
 }
 

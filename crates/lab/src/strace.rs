@@ -5,16 +5,17 @@
 //! ratios are those of a slow server: more connections are ready per wake-up than without it.
 
 use crate::os;
+use crate::storage::Scratch;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+const LOG: &str = "log";
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Rest before and after the stretch that is counted.
 const MARGIN: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ pub struct ThreadCalls {
 /// strace at work on a process; detached when dropped.
 pub struct Trace {
     child: Child,
-    log: PathBuf,
+    scratch: Scratch,
     names: BTreeMap<u32, String>,
     from: SystemTime,
 }
@@ -51,17 +52,17 @@ pub struct Trace {
 impl Trace {
     /// Attaches to all threads of a process; counting begins when this returns.
     pub fn attach(pid: u32) -> Result<Self> {
-        let log = std::env::temp_dir().join(format!("dormouse-lab-{}-strace-{pid}", std::process::id()));
+        let scratch = Scratch::new(None)?;
         let child = Command::new("strace")
             .args(["-f", "-ttt", "-s", "0", "-o"])
-            .arg(&log)
+            .arg(scratch.path.join(LOG))
             .args(["-p", &pid.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .context("starting strace (is it installed?)")?;
-        let mut trace = Self { child, log, names: BTreeMap::new(), from: SystemTime::now() };
+        let mut trace = Self { child, scratch, names: BTreeMap::new(), from: SystemTime::now() };
         let deadline = Instant::now() + ATTACH_TIMEOUT;
         while !wholly_traced(pid)? {
             if let Some(status) = trace.child.try_wait()? {
@@ -86,7 +87,7 @@ impl Trace {
         thread::sleep(MARGIN);
         os::signal(self.child.id(), libc::SIGINT)?;
         self.child.wait()?;
-        let log = BufReader::new(File::open(&self.log).context("reading strace's log")?);
+        let log = BufReader::new(File::open(self.scratch.path.join(LOG)).context("reading strace's log")?);
         let mut threads: BTreeMap<u32, ThreadCalls> = BTreeMap::new();
         for line in log.lines() {
             // Arguments may hold any bytes; such a line names its call nevertheless, before them.
@@ -114,7 +115,6 @@ impl Drop for Trace {
             let _it_may_have_ended = os::signal(self.child.id(), libc::SIGINT);
             let _it_may_have_ended = self.child.wait();
         }
-        let _it_may_not_exist = fs::remove_file(&self.log);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::child::{self, find_program, version_of};
 use crate::client::Target;
 use crate::os::Placement;
 use crate::protocol::Protocol;
+use crate::storage::Scratch;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -261,7 +262,8 @@ impl Subject {
     }
 
     fn start_alone(&self, start: &Start) -> Result<Server> {
-        let directory = child::make_directory(start.parent.as_deref())?;
+        let scratch = Scratch::new(start.parent.as_deref())?;
+        let directory = scratch.path.clone();
         let address = free_address()?;
         let data = start.data.as_deref().unwrap_or(&directory);
         // One of a former start would be believed.
@@ -270,7 +272,7 @@ impl Subject {
             fs::write(directory.join(CONFIGURATION), configuration)?;
         }
         let command = self.command(start, &directory, data, address);
-        let mut child = child::Server::start(command, directory.clone(), start.placement)?;
+        let mut child = child::Server::start(command, scratch, start.placement)?;
         let mut place = Place {
             target: Target { address, protocol: self.protocol, bucket: BUCKET.to_owned() },
             couchbase: None,

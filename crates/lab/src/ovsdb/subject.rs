@@ -6,6 +6,7 @@ use crate::allocator;
 use crate::child::{self, find_program, version_of};
 use crate::os::Placement;
 use crate::process;
+use crate::storage::Scratch;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::fs;
@@ -119,13 +120,11 @@ impl Subject {
     }
 
     fn start_alone(&self, placement: Placement) -> Result<Server> {
-        let directory = child::make_directory(None)?;
-        if let Err(error) = template::create_file(&directory.join("lab.db")) {
-            let _the_first_error_counts = fs::remove_dir_all(&directory);
-            return Err(error.into());
-        }
+        let scratch = Scratch::new(None)?;
+        let directory = scratch.path.clone();
+        template::create_file(&directory.join("lab.db"))?;
         let (socket, control) = (directory.join("db.sock"), directory.join("ctl"));
-        let child = child::Server::start(self.command(&directory), directory, placement)?;
+        let child = child::Server::start(self.command(&directory), scratch, placement)?;
         let mut server = Server { pid: child.pid(), child, socket, control };
         server.wait_until_it_serves()?;
         allocator::ensure_loaded(self.preload.as_ref(), server.pid)?;

@@ -527,16 +527,21 @@ impl Bucket {
         Ok(LargeItem { block, value_offset })
     }
 
-    /// A long value as a client sees it that takes none compressed: a copy within the budget, until it is sent.
+    /// Room within the budget for a long value as a client sees it that takes none compressed.
+    pub(crate) fn reserve_inflated(&self, cx: &mut Cx, inflated_len: usize) -> Result<LargeItem, KvError> {
+        self.prepare_large(cx, Key::plain(&[]), inflated_len)
+    }
+
+    /// A long value as such a client sees it, in its room until it is sent.
     pub(crate) fn inflate_large(
         &self,
         cx: &mut Cx,
         block: &[u8],
-        inflated_len: usize,
+        room: LargeItem,
     ) -> Result<PinnedValue, KvError> {
-        let LargeItem { block: mut copy, value_offset } =
-            self.prepare_large(cx, Key::plain(&[]), inflated_len)?;
-        snappy::inflate(block, copy.window(value_offset..value_offset + inflated_len));
+        let LargeItem { block: mut copy, value_offset } = room;
+        let end = copy.size();
+        snappy::inflate(block, copy.window(value_offset..end));
         let Some(Some(held)) = cx.caches.get_mut(self.slot()) else { return Err(KvError::NoMemory) };
         Ok(PinnedValue::new(copy.into_pin(&mut held.cache, value_offset)))
     }

@@ -37,6 +37,7 @@ const WITH_SNAPPY: [u16; 6] = [0x04, 0x07, 0x08, SNAPPY, 0x0b, 0x12];
 
 const EINVAL: u16 = 4;
 const E2BIG: u16 = 3;
+const ENOMEM: u16 = 0x82;
 const ETMPFAIL: u16 = 0x86;
 const JSON: u8 = 1;
 const COMPRESSED: u8 = 2;
@@ -109,10 +110,14 @@ impl Doors {
             answer == [format!("VA {0} s{0}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat(),
             "{key}"
         );
+        assert!(self.binary().ask(frame(GET).key(key.as_bytes())).body == value, "{key}");
+    }
+
+    /// A client of memcached's binary protocol.
+    fn binary(&self) -> Client {
         let mut binary = Client::of(Arc::clone(&self.snappy.node), Port::Memcached);
         binary.cx.now = self.snappy.cx.now;
-        let mut binary = on_thread(binary, 3);
-        assert!(binary.ask(frame(GET).key(key.as_bytes())).body == value, "{key}");
+        on_thread(binary, 3)
     }
 
     fn is_compressed(&mut self, key: &str) -> bool {
@@ -292,6 +297,18 @@ fn values_that_find_no_room_to_be_inflated_are_a_temporary_failure() {
         assert_eq!(doors.plain.ask(on(APPEND, "bomb").value(b"x")).status, ETMPFAIL);
         assert!(doors.memcached.send_raw(b"get bomb\r\n").starts_with(b"SERVER_ERROR out of memory"));
     }
+    // Who got an error has changed nothing: no lock, no expiry, nobody who was told to recache it.
+    let cas = doors.snappy.ask(on(GET, "bomb")).cas;
+    let soon = 1000u32.to_be_bytes();
+    assert_eq!(doors.plain.ask(on(GET_LOCKED, "bomb")).status, ETMPFAIL);
+    assert_eq!(doors.plain.ask(on(GAT, "bomb").extras(&soon)).status, ETMPFAIL);
+    assert_eq!(doors.binary().ask(frame(GAT).key(b"bomb").extras(&soon)).status, ENOMEM);
+    for command in ["gat 1000 bomb\r\n", "mg bomb v T1000 R9999\r\n"] {
+        let answer = doors.memcached.send_raw(command.as_bytes());
+        assert!(answer.starts_with(b"SERVER_ERROR out of memory"), "{command}");
+    }
+    assert_eq!(doors.memcached.send_raw(b"mg bomb t\r\n"), b"HD t-1\r\n");
+    assert_eq!(doors.snappy.ask(on(GET, "bomb")).cas, cas);
     assert!(doors.snappy.ask(on(GET, "bomb")).body == block(&value));
     assert_eq!(bucket.accounts().in_flight, before.in_flight);
     doors.accounts();

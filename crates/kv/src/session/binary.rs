@@ -22,7 +22,9 @@ use super::counter::{self, Count};
 use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase};
 use crate::bucket::Arithmetic;
 use crate::key::KEY_MAX;
-use crate::{Bucket, Cx, Document, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, Value};
+use crate::{
+    Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, Value,
+};
 
 /// Bytes memcached counts for an item beside key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
 const ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
@@ -417,17 +419,27 @@ fn touch(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &m
     let Some(expiry) = expiry else { return answer_error(header, Status::EINVAL, out) };
     let key = Key::plain(request.key);
     let echo = echoed(request);
-    let result = bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
+    let place = placed(bucket, key, at);
+    let touched = |entry: &mut Entry<'_>| {
         entry.set_expiry(expiry)?;
         entry.record_access();
-        let document = entry.document().ok_or(KvError::NotFound)?;
-        if header.opcode == Opcode::TOUCH {
-            out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), 0, 0));
-        } else {
-            answer_hit(header, echo, &document, out);
-        }
         Ok(())
-    });
+    };
+    let result = if header.opcode == Opcode::TOUCH {
+        bucket.with_entry(cx, key, place, |entry| {
+            touched(entry)?;
+            let document = entry.document().ok_or(KvError::NotFound)?;
+            out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), 0, 0));
+            Ok(())
+        })
+    } else {
+        out.with_entry(false, (bucket, key, place), cx, |entry, out| {
+            touched(entry)?;
+            let document = entry.document().ok_or(KvError::NotFound)?;
+            answer_hit(header, echo, &document, out);
+            Ok(())
+        })
+    };
     bucket.count(cx, Meter::CmdTouch, 1);
     match result {
         Ok(()) => bucket.count(cx, Meter::TouchHits, 1),

@@ -116,7 +116,7 @@ impl Request<'_> {
         let now = cx.now;
         let vivify = self.expiry(b'N', now);
         let may_create = vivify.is_some() && self.bucket.admit(cx, self.key.bytes.len()).is_ok();
-        let result = self.bucket.with_entry(cx, self.key, self.at, |entry| {
+        let answer = |entry: &mut Entry<'_>, out: &mut Output| {
             let created = match (entry.document(), vivify) {
                 (None, Some(expiry)) if may_create => {
                     let new_cas = self.new_cas();
@@ -126,7 +126,12 @@ impl Request<'_> {
                 _ => false,
             };
             self.get_entry(entry, created, now, out)
-        });
+        };
+        let result = if self.flags().has(b'v') {
+            out.with_entry(false, (self.bucket, self.key, self.at), cx, answer)
+        } else {
+            self.bucket.with_entry(cx, self.key, self.at, |entry| answer(entry, out))
+        };
         let hit = match result {
             Ok(hit) => hit,
             Err(error) => return out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n")),

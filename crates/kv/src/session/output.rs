@@ -4,7 +4,7 @@ use wire::snappy;
 
 use super::LARGE_VALUE;
 use super::counter::NUMBER_MAX;
-use crate::{Bucket, Cx, Document, KvError, PinnedValue};
+use crate::{Bucket, Cx, Document, Entry, Key, KvError, LargeItem, PinnedValue, Place};
 
 /// The output of one wake-up, of one connection after another.
 #[derive(Default)]
@@ -15,6 +15,8 @@ pub struct Output {
     pinned_bytes: usize,
     /// Values of the request being executed that are inflated when the lock is gone.
     compressed: Vec<Compressed>,
+    /// Where the one that is next is inflated to, if that is reserved already.
+    room: Option<LargeItem>,
 }
 
 /// A long value that is still to be inflated.
@@ -82,6 +84,44 @@ impl Output {
         self.compressed.push(Compressed { at, block, inflated_len });
     }
 
+    /// As [`Bucket::with_entry`], for who changes a document and then answers its value: that is in memory, and has room to be
+    /// inflated where the client `takes_compressed` none, before anything is changed.
+    pub(super) fn with_entry<R>(
+        &mut self,
+        takes_compressed: bool,
+        (bucket, key, at): (&Bucket, Key<'_>, Place),
+        cx: &mut Cx,
+        mut f: impl FnMut(&mut Entry<'_>, &mut Self) -> Result<R, KvError>,
+    ) -> Result<R, KvError> {
+        let result = loop {
+            let done = bucket.with_entry(cx, key, at, |entry| {
+                if entry.document().is_some_and(|document| !document.is_resident()) {
+                    return Ok(Err(KvError::NotResident));
+                }
+                let document =
+                    entry.document().filter(|document| !takes_compressed && document.is_compressed());
+                let wanted = document.map_or(0, |document| document.value_len());
+                if wanted <= LARGE_VALUE || self.room.as_ref().is_some_and(|room| room.len() == wanted) {
+                    Ok(f(entry, self))
+                } else {
+                    Err(wanted)
+                }
+            });
+            match done {
+                Ok(result) => break result,
+                Err(wanted) => {
+                    // What was reserved for another length first goes back.
+                    self.room = None;
+                    self.room = Some(bucket.reserve_inflated(cx, wanted)?);
+                }
+            }
+        };
+        if !self.has_compressed() {
+            self.room = None;
+        }
+        result
+    }
+
     /// Whether [`Output::inflate`] has something to do.
     #[inline]
     pub(super) fn has_compressed(&self) -> bool {
@@ -96,7 +136,11 @@ impl Output {
                 Block::Pinned(pinned) => pinned,
                 Block::Copied(bytes) => bytes.as_slice(),
             };
-            let value = bucket.inflate_large(cx, block, inflated_len)?;
+            let room = match self.room.take() {
+                Some(room) => room,
+                None => bucket.reserve_inflated(cx, inflated_len)?,
+            };
+            let value = bucket.inflate_large(cx, block, room)?;
             self.pinned_bytes += value.len();
             self.pinned.push((at, value));
         }

@@ -373,17 +373,20 @@ fn retrieve_and_touch(
     out: &mut Output,
 ) {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
-    let hit = bucket.with_entry(cx, key, at, |entry| {
-        let Some(document) = entry.document() else { return false };
+    let hit = out.with_entry(false, (bucket, key, at), cx, |entry, out| {
+        let Some(document) = entry.document() else { return Ok(false) };
         write_value(out, key.bytes, &document, with_cas);
         // A locked document is shown, but keeps its expiry; so does one whose new expiry finds no memory.
         if !document.is_locked() {
             let _ = entry.set_expiry(expiry);
         }
         entry.record_access();
-        true
+        Ok(true)
     });
-    count_touch(bucket, hit, cx);
+    match hit {
+        Ok(hit) => count_touch(bucket, hit, cx),
+        Err(error) => cx.obstacle = Some(error),
+    }
 }
 
 fn touch(bucket: &Bucket, key: Key<'_>, at: Place, exptime: i64, cx: &mut Cx) -> Result<(), KvError> {

@@ -71,12 +71,18 @@ impl Answer {
         out.bytes(value);
     }
 
+    /// Whether the client takes values as they are stored.
+    #[inline]
+    pub(super) fn takes_compressed(&self) -> bool {
+        self.features.has(Feature::SNAPPY)
+    }
+
     /// A document, with the CAS the client shall see.
     #[inline]
     pub(super) fn document(&self, key: &[u8], document: &Document<'_>, cas: u64, out: &mut Output) {
         let datatype = self.datatype_of(document.datatype());
         let flags = document.flags();
-        let as_stored = self.features.has(Feature::SNAPPY);
+        let as_stored = self.takes_compressed();
         let value_len = if as_stored { document.stored().len() } else { document.value_len() };
         if self.duration.is_none() {
             out.bytes(&hit(&self.header, datatype, flags, cas, key.len(), value_len));

@@ -7,8 +7,8 @@ use super::super::{Body, Output, binary};
 use super::answer::Answer;
 use super::incoming::{self, Compressed};
 use crate::{
-    Bucket, Compression, Cx, Durability, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind,
-    Written,
+    Bucket, Compression, Cx, Durability, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store,
+    StoreKind, Written,
 };
 
 /// How long GET_LOCKED locks when the client does not say, or asks for longer than [`LOCK_MAX_S`].
@@ -274,22 +274,26 @@ fn touch(
         return answer.error(Status::EINVAL, "The extras must be the expiry, 4 bytes", out);
     };
     let expiry = if infos.preserve_ttl { Expiry::Keep } else { expiry };
-    let bucket = target.bucket;
-    let result = bucket.with_entry(cx, target.key, target.place, |entry| {
+    let Target { bucket, key, place, .. } = *target;
+    let touched = |entry: &mut Entry<'_>| {
         let document = entry.document().ok_or(KvError::NotFound)?;
         if document.is_locked() {
             return Err(KvError::Locked);
         }
         let mutated = entry.touch(expiry)?;
         entry.record_access();
-        if request.header.opcode == Opcode::TOUCH {
-            answer.mutated(mutated, &[], out);
-        } else {
+        Ok(mutated)
+    };
+    let result = if request.header.opcode == Opcode::TOUCH {
+        bucket.with_entry(cx, key, place, touched).map(|mutated| answer.mutated(mutated, &[], out))
+    } else {
+        out.with_entry(answer.takes_compressed(), (bucket, key, place), cx, |entry, out| {
+            let mutated = touched(entry)?;
             let document = entry.document().ok_or(KvError::NotFound)?;
             answer.document(&[], &document, mutated.cas, out);
-        }
-        Ok(())
-    });
+            Ok(())
+        })
+    };
     bucket.count(cx, Meter::CmdTouch, 1);
     match result {
         Ok(()) => bucket.count(cx, Meter::TouchHits, 1),
@@ -325,8 +329,8 @@ fn lock(
     }
     let lock_s = if asked_s == 0 || asked_s > LOCK_MAX_S { LOCK_DEFAULT_S } else { asked_s };
     let until_unix_s = cx.now.unix_s.saturating_add(lock_s);
-    let bucket = target.bucket;
-    let result = bucket.with_entry(cx, target.key, target.place, |entry| {
+    let Target { bucket, key, place, .. } = *target;
+    let result = out.with_entry(answer.takes_compressed(), (bucket, key, place), cx, |entry, out| {
         let mutated = entry.lock(until_unix_s)?;
         entry.record_access();
         let document = entry.document().ok_or(KvError::NotFound)?;

@@ -9,6 +9,7 @@ import pytest
 from couchbase.management.buckets import BucketType, CreateBucketSettings, EvictionPolicyType
 
 from tests import servers
+from tests.allocators.node import reload
 from tests.clients.cluster import connect
 from tests.persistence.bucket import document, http, memcached, start, wait_all_persisted, wait_until, wait_warm
 
@@ -113,6 +114,18 @@ def test_a_change_of_one_setting_is_kept_beside_the_others(tmp_path):
         assert http(node, "POST", f"{BUCKETS}/made", {"compressionMode": "active"})[0] == 200
         assert http(node, "POST", f"{BUCKETS}/made", {"defragmenter": "off"})[0] == 200
         node.kill()
+    with start(tmp_path, buckets=EPHEMERAL) as node:
+        about = document(node, f"{BUCKETS}/made")
+        assert (about["compressionMode"], about["defragmenter"]) == ("active", "off")
+
+
+def test_what_a_reload_changed_is_kept(tmp_path):
+    bucket = '[[bucket]]\nname = "{}"\nkind = "{}"\nmemory = "16MiB"\n'
+    config = bucket.format("default", "ephemeral") + bucket.format("made", "persistent")
+    with start(tmp_path, buckets=(), config=config) as node:
+        reload(node, config + 'compression = "active"\ndefragmenter = "off"\n')
+        node.kill()
+    # No longer in the configuration: as it was set last.
     with start(tmp_path, buckets=EPHEMERAL) as node:
         about = document(node, f"{BUCKETS}/made")
         assert (about["compressionMode"], about["defragmenter"]) == ("active", "off")

@@ -2,10 +2,12 @@
 
 use crate::allocator::Allocator;
 use crate::cli::Serve;
-use crate::config::{Config, Problem, keys, reader};
+use crate::config::{BucketSection, Config, Problem, keys, reader};
 use crate::control::Control;
 use crate::logging::Logging;
 use crate::password::{self, Login};
+use crate::serve::problem_of;
+use console::{BucketChange, Control as _, Refusal};
 use kv::{Compression, Limits, Node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,6 +45,11 @@ impl Reload<'_> {
         if login.password != self.login.password {
             changed.insert("auth.password_file".into());
         }
+        // First what a disk may refuse: nothing else changes then, and the next time tries it again.
+        for section in &next.buckets {
+            let before = self.config.buckets.iter().find(|before| before.name == section.name);
+            self.change_bucket(before, section)?;
+        }
         // Listeners know from the start whether they demand a login; with that fixed, the user may change.
         let same_mode = login.development == self.login.development;
         if same_mode && login != self.login {
@@ -51,16 +58,6 @@ impl Reload<'_> {
         self.node.set_limits(limits(&next));
         self.node.set_timeout_mode(next.node.durability_timeout_mode);
         self.logging.set_level(next.log.level);
-        for section in &next.buckets {
-            let before = self.config.buckets.iter().find(|before| before.name == section.name);
-            let Some(bucket) = self.node.bucket(&section.name) else { continue };
-            if before.is_none_or(|before| before.defragmenter) != section.defragmenter {
-                bucket.set_defragmenter(section.defragmenter);
-            }
-            if before.map_or_else(Compression::default, |before| before.compression) != section.compression {
-                bucket.set_compression(section.compression);
-            }
-        }
         self.allocator.apply(&next);
         for key in &changed {
             if can_reload(key) && (same_mode || !key.starts_with("auth.")) {
@@ -75,6 +72,24 @@ impl Reload<'_> {
         }
         self.config = next;
         Ok(())
+    }
+
+    /// Changes a bucket as HTTP does: kept, too, if it is persistent.
+    fn change_bucket(&self, before: Option<&BucketSection>, section: &BucketSection) -> Result<(), Problem> {
+        let was_on = before.is_none_or(|before| before.defragmenter);
+        let compressed = before.map_or_else(Compression::default, |before| before.compression);
+        let change = BucketChange {
+            defragmenter: (was_on != section.defragmenter).then_some(section.defragmenter),
+            compression: (compressed != section.compression).then_some(section.compression),
+        };
+        if change == BucketChange::default() {
+            return Ok(());
+        }
+        match self.control.change_bucket(&section.name, change) {
+            // A new section makes no bucket before the next start.
+            Ok(()) | Err(Refusal::Missing) => Ok(()),
+            Err(refusal) => Err(problem_of(refusal)),
+        }
     }
 }
 

@@ -154,7 +154,7 @@ fn node_memory(config: &Config) -> Result<u64, Problem> {
     Ok(bytes)
 }
 
-fn problem_of(refusal: Refusal) -> Problem {
+pub fn problem_of(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Missing => Problem::new("bucket: not found"),
         Refusal::Invalid { reason, .. } | Refusal::Failed { reason } => Problem::new(reason),

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shutil
 
 import pytest
 
@@ -30,6 +31,20 @@ def test_a_profile_is_written_into_the_data_directory():
         # Of 60 MB one block in each 512 KiB or so is sampled.
         assert objects >= 30 and sampled >= objects * 100
         assert http(node, "POST", "/allocator/profile")[1]["file"] != document["file"]
+
+
+@pytest.mark.parametrize("trouble, said", [("no directory", "No such file or directory"), ("no room", "the allocator could not write it")])
+def test_a_profile_that_cannot_be_written_is_named_and_leaves_nothing(trouble, said):
+    # The largest file the node may write: less than a profile, more than its log and its endpoints.
+    wrap = ("sh", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$0" "$@"') if trouble == "no room" else ()
+    with servers.Dormouse(config="[allocator]\nprofile = true\n", wrap=wrap) as node:
+        load(node, 60_000, b"x" * 1000)
+        if trouble == "no directory":
+            shutil.rmtree(node.data / "node")
+        status, document = http(node, "POST", "/allocator/profile")
+        why = document["errors"]["_"]
+        assert status == 500 and why.startswith(str(node.data / "node" / "heap-")) and said in why, document
+        assert list(node.data.glob("**/heap-*")) == []
 
 
 def test_without_sampling_a_profile_is_refused():

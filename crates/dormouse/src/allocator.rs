@@ -7,6 +7,8 @@ use crate::config::{AllocatorSection, Config, keys};
 use console::Refusal;
 use memory::backend::boot::{self, Environment, Wish};
 use memory::backend::settings::{Setting, SettingError, dump_profile};
+use std::fmt::Display;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -133,7 +135,17 @@ pub fn set(fields: &[(String, String)]) -> Result<(), Refusal> {
 pub fn write_profile(directory: &Path) -> Result<PathBuf, Refusal> {
     let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
     let file = directory.join(format!("heap-{time_ms}.prof"));
-    dump_profile(&file).map_err(|error| refusal("profile", &error))?;
+    let failed = |error: &dyn Display| Refusal::Failed { reason: format!("{}: {error}", file.display()) };
+    // The allocator does not tell why it could not make a file, or write all of it.
+    File::create_new(&file).map_err(|error| failed(&error))?;
+    let dumped = dump_profile(&file).map_err(|error| match error {
+        SettingError::Control(_) => failed(&"the allocator could not write it; is there room on the disk?"),
+        _ => refusal("profile", &error),
+    });
+    if dumped.is_err() {
+        let _ = fs::remove_file(&file);
+    }
+    dumped?;
     tracing::info!(file = %file.display(), "heap profile written");
     Ok(file)
 }

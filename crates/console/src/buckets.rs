@@ -148,6 +148,10 @@ pub fn invalid(field: &'static str, reason: impl Into<String>) -> Refusal {
     Refusal::Invalid { field, reason: reason.into() }
 }
 
+fn not_allowed(field: &'static str, value: &str, allowed: &str) -> Refusal {
+    invalid(field, format!("{value:?} is not allowed. Allowed: {allowed}."))
+}
+
 /// Understands the form. Fields with one possible meaning on a single node are accepted; a value that asks for what
 /// is not there is refused by name, and so is an unknown field.
 fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
@@ -163,7 +167,7 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                 let mebibytes: Option<u64> = value.parse().ok().filter(|quota| *quota > 0);
                 settings.memory_bytes = mebibytes
                     .and_then(|quota| quota.checked_mul(1 << 20))
-                    .ok_or_else(|| invalid("ramQuota", "The RAM quota must be a positive number of MiB."))?;
+                    .ok_or_else(|| not_allowed("ramQuota", value, "a positive number of MiB"))?;
             }
             "evictionPolicy" => policy = Some(value.as_str()),
             "flushIntervalMs" => {
@@ -171,39 +175,37 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                     .parse()
                     .ok()
                     .filter(|interval_ms| *interval_ms <= 60_000)
-                    .ok_or_else(|| invalid("flushIntervalMs", "Allowed: 0 to 60000 milliseconds."))?;
+                    .ok_or_else(|| not_allowed("flushIntervalMs", value, "0 to 60000 milliseconds"))?;
             }
             "defragmenter" => settings.defragmenter = on_or_off(value)?,
             "itemHeap" => {
                 settings.item_heap = HeapChoice::of_name(value)
-                    .ok_or_else(|| invalid("itemHeap", "Allowed: auto, slab, block."))?;
+                    .ok_or_else(|| not_allowed("itemHeap", value, "auto, slab, block"))?;
             }
             "numVBuckets" => {
                 settings.vbuckets = value
                     .parse()
                     .ok()
                     .filter(|count: &u16| count.is_power_of_two() && *count <= 1024)
-                    .ok_or_else(|| invalid("numVBuckets", "Allowed: a power of two from 1 to 1024."))?;
+                    .ok_or_else(|| not_allowed("numVBuckets", value, "a power of two from 1 to 1024"))?;
             }
             // A node by itself has nowhere to put a replica; clients send the field always.
             "replicaNumber" => {
                 if !value.parse::<u8>().is_ok_and(|count| count <= 3) {
-                    return Err(invalid("replicaNumber", "Allowed: 0 to 3; a single node keeps none."));
+                    return Err(not_allowed("replicaNumber", value, "0 to 3; a single node keeps none"));
                 }
             }
-            "maxTTL" => {
-                only(value, &["0"], "maxTTL", "Only 0 exists: buckets have no expiry of their own yet.")?
-            }
-            "flushEnabled" => only(value, &["0", "1", "true", "false"], "flushEnabled", "Allowed: 0 or 1.")?,
+            "maxTTL" => only(value, &["0"], "maxTTL", "0; buckets have no expiry of their own yet")?,
+            "flushEnabled" => only(value, &["0", "1", "true", "false"], "flushEnabled", "0 or 1")?,
             "compressionMode" => settings.compression = compression(value)?,
             "durabilityMinLevel" => {
-                only(value, &["none", "majority"], "durabilityMinLevel", "Allowed: none or majority.")?;
+                only(value, &["none", "majority"], "durabilityMinLevel", "none or majority")?;
             }
             "conflictResolutionType" => {
-                only(value, &["seqno"], "conflictResolutionType", "Only seqno exists.")?;
+                only(value, &["seqno"], "conflictResolutionType", "seqno")?;
             }
-            "authType" => only(value, &["sasl"], "authType", "Only sasl exists.")?,
-            "replicaIndex" => only(value, &["0", "1", "false", "true"], "replicaIndex", "Allowed: 0 or 1.")?,
+            "authType" => only(value, &["sasl"], "authType", "sasl")?,
+            "replicaIndex" => only(value, &["0", "1", "false", "true"], "replicaIndex", "0 or 1")?,
             "saslPassword"
             | "proxyPort"
             | "threadsNumber"
@@ -237,7 +239,7 @@ fn bucket_kind(word: &str) -> Result<BucketKind, Refusal> {
         "ephemeral" | "memcached" => Ok(BucketKind::Ephemeral),
         // COMPAT: the server's own name for what SDKs call "couchbase" is "membase".
         "couchbase" | "membase" | "persistent" => Ok(BucketKind::Persistent),
-        _ => Err(invalid("bucketType", "Allowed: couchbase (persistent), ephemeral, memcached (ephemeral).")),
+        _ => Err(not_allowed("bucketType", word, "couchbase (persistent), ephemeral, memcached (ephemeral)")),
     }
 }
 
@@ -246,32 +248,32 @@ fn eviction(kind: BucketKind, policy: &str) -> Result<Eviction, Refusal> {
         (BucketKind::Ephemeral, "nruEviction") => Ok(Eviction::AutoDelete),
         (BucketKind::Ephemeral, "noEviction") => Ok(Eviction::FailNewData),
         (BucketKind::Ephemeral, _) => {
-            Err(invalid("evictionPolicy", "Allowed for an ephemeral bucket: nruEviction or noEviction."))
+            Err(not_allowed("evictionPolicy", policy, "for an ephemeral bucket nruEviction or noEviction"))
         }
         (BucketKind::Persistent, "valueOnly") => Ok(Eviction::AutoDelete),
-        (BucketKind::Persistent, _) => Err(invalid(
+        (BucketKind::Persistent, _) => Err(not_allowed(
             "evictionPolicy",
-            "Allowed for a persistent bucket: valueOnly. (Keys always stay in memory.)",
+            policy,
+            "for a persistent bucket valueOnly; keys always stay in memory",
         )),
     }
 }
 
 fn compression(value: &str) -> Result<Compression, Refusal> {
-    Compression::of_name(value).ok_or_else(|| {
-        invalid("compressionMode", format!("{value:?} is none. Allowed: {}.", Compression::NAMES.join(", ")))
-    })
+    Compression::of_name(value)
+        .ok_or_else(|| not_allowed("compressionMode", value, &Compression::NAMES.join(", ")))
 }
 
 fn on_or_off(value: &str) -> Result<bool, Refusal> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(invalid("defragmenter", "Allowed: on or off.")),
+        _ => Err(not_allowed("defragmenter", value, "on or off")),
     }
 }
 
-fn only(value: &str, allowed: &[&str], field: &'static str, reason: &str) -> Result<(), Refusal> {
-    if allowed.contains(&value) { Ok(()) } else { Err(invalid(field, reason)) }
+fn only(value: &str, allowed: &[&str], field: &'static str, said: &str) -> Result<(), Refusal> {
+    if allowed.contains(&value) { Ok(()) } else { Err(not_allowed(field, value, said)) }
 }
 
 #[cfg(test)]
@@ -333,7 +335,13 @@ mod tests {
             ("name=a&bucketType=ephemeral&ramQuota=9&colour=red", "_"),
         ] {
             match read(form) {
-                Err(Refusal::Invalid { field: refused, .. }) => assert_eq!(refused, field, "{form}"),
+                Err(Refusal::Invalid { field: refused, reason }) => {
+                    assert_eq!(refused, field, "{form}");
+                    let given = form.split('&').filter_map(|pair| pair.split_once('='));
+                    let named =
+                        given.filter(|(name, _)| *name == field).all(|(_, value)| reason.contains(value));
+                    assert!(named, "{form}: {reason}");
+                }
                 other => panic!("{form}: {other:?}"),
             }
         }

@@ -205,7 +205,7 @@ pub static BUCKET: Section<BucketSection> = Section {
             name: "defragmenter",
             kind: Kind::Choice { allowed: &["on", "off"], set: |s, word| s.defragmenter = word == "on" },
             default: Raw::Text("on"),
-            about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It works when more than 2 % of the used memory, and no less than 4 MiB, is waste, and rests otherwise; where slabs have more than an eighth free, whoever takes a new one empties thin ones first. Slots of slabs move with any allocator, blocks only with jemalloc.",
+            about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It works when more than 2 % of the used memory, and no less than 4 MiB, is waste (once no client is served: 1 % and 2 MiB), and rests otherwise; where slabs have more than an eighth free, whoever takes a new one empties thin ones first. Slots of slabs move with any allocator, blocks only with jemalloc.",
             reload: true,
         },
         Key {

@@ -47,7 +47,7 @@ struct Case {
     persistent: bool,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     Case::new("zipf-0.8", 0.8, Pattern::Steady),
     Case { in_quick: true, ..Case::new("zipf-0.99", 0.99, Pattern::Steady) },
     Case::new("zipf-1.2", 1.2, Pattern::Steady),
@@ -55,6 +55,7 @@ const CASES: [Case; 7] = [
     Case { in_quick: true, ..Case::new("scans", 0.99, Pattern::Scans(20)) },
     Case::new("drift", 0.99, Pattern::Drift(5)),
     Case { value_sizes: &[1024], persistent: true, ..Case::new("1-kib", 0.99, Pattern::Steady) },
+    Case { value_sizes: &[1024], persistent: true, ..Case::new("1-kib-scans", 0.99, Pattern::Scans(20)) },
 ];
 
 impl Case {
@@ -86,7 +87,7 @@ impl Case {
 pub struct HitRatioArgs {
     #[command(flatten)]
     common: Common,
-    /// Traces: zipf-0.8, zipf-0.99, zipf-1.2, sizes, scans, drift, 1-kib [default: zipf-0.99 and scans if quick, else all]
+    /// Traces: zipf-0.8, zipf-0.99, zipf-1.2, sizes, scans, drift, 1-kib, 1-kib-scans [default: zipf-0.99 and scans if quick, else all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Case::parse)]
     cases: Vec<Case>,
     /// Resident memory of each server, MiB [default: 128 quick, 512 full]

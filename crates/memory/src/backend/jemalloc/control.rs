@@ -11,7 +11,7 @@ use crate::backend::controls::Controls;
 /// a test compares.
 ///
 /// `cache_oblivious:false`: no padding page on large allocations. `thp` stays with the system's setting; tenants
-/// choose huge pages for their own chunks. The rest are the starting values of the design.
+/// choose huge pages for their own chunks. Why these values: decision 0011.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static BOOT_OPTIONS: BootOptions = BootOptions(
     c"metadata_thp:disabled,background_thread:true,cache_oblivious:false,dirty_decay_ms:5000,muzzy_decay_ms:0,narenas:2"

@@ -8,10 +8,10 @@ use crate::settings::Eviction;
 use crate::{Cx, KvError};
 
 /// Per-mille of the budget from which items are evicted, and down to which.
-pub(crate) const HIGH_WATERMARK: u64 = 970;
-pub(crate) const LOW_WATERMARK: u64 = 960;
+pub(crate) const HIGH_WATERMARK: u64 = 966;
+pub(crate) const LOW_WATERMARK: u64 = 956;
 /// Per-mille of the budget above which new data has to wait for room, or is refused.
-pub(crate) const REFUSE_WATERMARK: u64 = 979;
+pub(crate) const REFUSE_WATERMARK: u64 = 975;
 /// Who stores something empties slabs for as long as it takes to move so many bytes, and evicts then.
 const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
 

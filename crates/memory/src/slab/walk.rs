@@ -53,9 +53,9 @@ impl Slabs {
                     ));
                 }
             }
-            // Bits are set under the lock, and cleared before `used` is lowered.
-            let owned: usize = (0..slab.words()).map(|word| slab.occupied(word).count()).sum();
+            // Bits are set under the lock, and cleared before `used` is lowered: asked first, it is no less than what is seen after.
             let used = slab.used();
+            let owned: usize = (0..slab.words()).map(|word| slab.occupied(word).count()).sum();
             if owned > used || used > slab.slots() {
                 let slots = slab.slots();
                 return Err(format!(

@@ -1,5 +1,6 @@
 """The unit's filter allows every system call the server makes: seen with strace while it serves, keeps, gives back and ends."""
 
+import functools
 import json
 import shutil
 import subprocess
@@ -39,21 +40,23 @@ memory = "64MiB"
 SCHEMA = {"name": "D", "tables": {"T": {"isRoot": True, "columns": {"key": {"type": "integer"}}}}}
 
 
-def members(group, _known={}):
-    """The calls of one of systemd's groups, and of the groups in it."""
-    if group not in _known:
-        done = subprocess.run(["systemd-analyze", "syscall-filter", group], capture_output=True, text=True, check=True)
-        lines = (line.strip() for line in done.stdout.splitlines()[1:])
-        names = [line for line in lines if line and not line.startswith("#")]
-        _known[group] = {call for name in names for call in (members(name) if name.startswith("@") else {name})}
-    return _known[group]
+def calls(words):
+    """The calls that are named, and those of systemd's groups among the names."""
+    return {call for word in words for call in (members(word) if word.startswith("@") else {word})}
+
+
+@functools.cache
+def members(group):
+    done = subprocess.run(["systemd-analyze", "syscall-filter", group], capture_output=True, text=True, check=True)
+    lines = (line.strip() for line in done.stdout.splitlines()[1:])
+    return calls(line for line in lines if line and not line.startswith("#"))
 
 
 def allowed():
     unit = (PACKAGING / "dormouse.service").read_text()
     (words,) = [line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("SystemCallFilter=")]
     assert all(word.startswith("@") or word.isidentifier() for word in words), words
-    return {call for word in words for call in (members(word) if word.startswith("@") else {word})}
+    return calls(words)
 
 
 def serve_a_while(node, directory, config):

@@ -95,12 +95,11 @@ impl Output {
     ) -> Result<R, KvError> {
         let result = loop {
             let done = bucket.with_entry(cx, key, at, |entry| {
-                if entry.document().is_some_and(|document| !document.is_resident()) {
-                    return Ok(Err(KvError::NotResident));
-                }
-                let document =
-                    entry.document().filter(|document| !takes_compressed && document.is_compressed());
-                let wanted = document.map_or(0, |document| document.value_len());
+                let wanted = match entry.document() {
+                    Some(document) if !document.is_resident() => return Ok(Err(KvError::NotResident)),
+                    Some(document) if !takes_compressed && document.is_compressed() => document.value_len(),
+                    _ => 0,
+                };
                 if wanted <= LARGE_VALUE || self.room.as_ref().is_some_and(|room| room.len() == wanted) {
                     Ok(f(entry, self))
                 } else {

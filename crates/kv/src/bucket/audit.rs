@@ -144,6 +144,19 @@ mod tests {
         }
     }
 
+    /// However many slots of the seqno order are superseded, and wherever its next compaction is.
+    #[test]
+    fn what_it_walks_over_it_leaves_as_it_is() {
+        let (mut cx, bucket) = world(HeapChoice::Slab);
+        bucket.keep_seqno_order(&mut cx, true).unwrap();
+        for round in 0..60 {
+            for number in 0..200usize {
+                set(&mut cx, &bucket, &format!("key-{}", (number * 7 + round * 13) % 2000), b"w");
+            }
+            bucket.audit(&mut cx).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+    }
+
     #[test]
     fn what_another_thread_has_yet_to_free_is_no_contradiction() {
         let (mut cx, bucket) = world(HeapChoice::Slab);

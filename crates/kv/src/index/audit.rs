@@ -159,8 +159,8 @@ impl Locked<'_> {
     fn audit_order(&mut self, walk: &mut Walk) -> Result<(), String> {
         let persistent = self.is_persistent();
         let mut slots = BTreeMap::new();
-        if let Some(order) = &mut self.state.order {
-            order.iterate(&self.memory.ground.tenant, self.memory.cache, |seqno, location| {
+        if let Some(order) = &self.state.order {
+            order.iterate(|seqno, location| {
                 slots.insert(seqno, location);
             });
         }

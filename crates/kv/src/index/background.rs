@@ -208,8 +208,8 @@ impl Locked<'_> {
         let mut unlisted: Vec<Location> =
             self.all_prepared().iter().map(|prepared| prepared.location).collect();
         let heap = &self.memory.ground.heap;
-        if let Some(order) = &mut self.state.order {
-            order.iterate(&self.memory.ground.tenant, self.memory.cache, |_, location| {
+        if let Some(order) = &self.state.order {
+            order.iterate(|_, location| {
                 // SAFETY: a live slot names an item of this vBucket, and the lock is held.
                 if unsafe { ItemPtr(heap.address(location)).header() }.kind == Kind::Abort {
                     unlisted.push(location);

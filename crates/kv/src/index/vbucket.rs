@@ -646,8 +646,8 @@ impl<'v> Locked<'v> {
     /// Calls `f` with seqno and header of every item, in the order of the seqnos; `false` if the order is not kept.
     pub(crate) fn in_order(&mut self, f: &mut dyn FnMut(u64, &Header)) -> bool {
         let heap = &self.memory.ground.heap;
-        let Some(order) = &mut self.state.order else { return false };
-        order.iterate(&self.memory.ground.tenant, self.memory.cache, |seqno, location| {
+        let Some(order) = &self.state.order else { return false };
+        order.iterate(|seqno, location| {
             // SAFETY: a live slot names an item in the table, and the lock is held.
             f(seqno, &unsafe { ItemPtr(heap.address(location)).header() });
         });

@@ -114,10 +114,16 @@ def rounds(node, watched, load, sizes, seconds):
 
 
 def told_of_goal(samples, budget):
-    filled = [one.live / budget for one in samples if one.evicted]
-    reached = sum(live >= LIVE_GOAL for live in filled)
+    filled = [one for one in samples if one.evicted]
+    if not filled:
+        return "the bucket was never full"
+    reached = sum(one.live >= LIVE_GOAL * budget for one in filled)
     highest = max(one.resident for one in samples) / budget
-    return f"resident: highest {highest:.1%}; live, once full: lowest {min(filled, default=0):.1%}; {LIVE_GOAL:.0%} or more in {reached} of {len(filled)} samples"
+    lowest = min(filled, key=lambda one: one.live)
+    return (
+        f"resident: highest {highest:.1%}; live, once full: lowest {lowest.live / budget:.1%} after {lowest.at_s:.0f} s, with {lowest.items} items"
+        f" and {lowest.allocated / budget:.1%} allocated; {LIVE_GOAL:.0%} or more in {reached} of {len(filled)} samples"
+    )
 
 
 def soak(kind, options):

@@ -26,7 +26,6 @@ use crate::sync_writes::{Lateness, SyncWrites};
 use crate::{Cx, Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, VbId};
 
 pub use audit::{Audited, Auditing};
-pub(crate) use budget::{HIGH_WATERMARK, LOW_WATERMARK, REFUSE_WATERMARK};
 pub use operations::Arithmetic;
 pub(crate) use operations::{check_version, count_entry, mutate_entry};
 

@@ -7,7 +7,7 @@
 //! What goes out of a slab leaves a free slot, not a free page. So where slabs have more free than new items need, one slab after the
 //! other is emptied instead: its least used items go, the others move (`docs/decisions/0016`).
 
-use crate::bucket::{HIGH_WATERMARK, LOW_WATERMARK, attention};
+use crate::bucket::attention;
 use crate::index::{Census, Hand, Swept};
 use crate::{Bucket, Cx, Meter, VbId};
 
@@ -146,34 +146,34 @@ impl Bucket {
     pub(crate) fn keep_within_budget(&self, cx: &mut Cx) {
         let mark = |per_mille: u64| self.tenant().budget() / 1000 * per_mille;
         for _ in 0..TURNS_MAX {
-            if self.tenant().used() <= mark(HIGH_WATERMARK) && !self.tenant().wants_measure() {
+            if self.tenant().used() <= self.watermarks().high && !self.tenant().wants_measure() {
                 break;
             }
             self.measure();
             let has_freed = self.has_freed_slabs() && self.tenant().used() > mark(NEARLY_FULL);
-            if self.tenant().used() <= mark(HIGH_WATERMARK) && !has_freed {
+            if self.tenant().used() <= self.watermarks().high && !has_freed {
                 break;
             }
             if self.tenant().waste() > mark(PURGE_WASTE) || has_freed {
                 self.tenant().purge();
                 self.tenant().measure();
             }
-            if self.tenant().used() <= mark(HIGH_WATERMARK) {
+            if self.tenant().used() <= self.watermarks().high {
                 break;
             }
             let moved_max = self.tenant().budget() / MOVED_FRACTION;
             if !self.may_evict() {
-                self.give_slack_back(cx, mark(LOW_WATERMARK), moved_max);
+                self.give_slack_back(cx, self.watermarks().low, moved_max);
                 break;
             }
             if cx.now.mono_ms() < self.sweeper.lock().thin_until_ms {
                 break;
             }
             let used = self.tenant().used();
-            self.make_room(cx, mark(LOW_WATERMARK), moved_max);
+            self.make_room(cx, self.watermarks().low, moved_max);
             self.tenant().measure();
             // What is evicted leaves thin slabs: more of it would empty the bucket. The defragmenter has to come first.
-            let was_fruitless = self.tenant().used() > u64::midpoint(used, mark(LOW_WATERMARK));
+            let was_fruitless = self.tenant().used() > u64::midpoint(used, self.watermarks().low);
             if was_fruitless && self.tenant().waste() > mark(THIN_WASTE) {
                 self.sweeper.lock().thin_until_ms = cx.now.mono_ms() + FRUITLESS_MS;
                 break;

@@ -3,19 +3,45 @@
 use memory::Gauge;
 
 use super::Bucket;
-use crate::index::VALUE_MAX;
+use crate::index::{Ground, VALUE_MAX};
 use crate::settings::Eviction;
 use crate::{Cx, KvError};
 
-/// Per-mille of the budget from which items are evicted, and down to which.
-pub(crate) const HIGH_WATERMARK: u64 = 966;
-pub(crate) const LOW_WATERMARK: u64 = 956;
-/// Per-mille of the budget above which new data has to wait for room, or is refused.
-pub(crate) const REFUSE_WATERMARK: u64 = 975;
+/// Per-mille of the budget.
+const HIGH: u64 = 970;
+const LOW: u64 = 960;
+const REFUSE: u64 = 979;
+/// So much lower is each for a persistent bucket: its journal and flusher have memory beside the bucket's.
+const PERSISTENT_LOWER: u64 = 4;
 /// Who stores something empties slabs for as long as it takes to move so many bytes, and evicts then.
 const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
 
+/// What `used` is held against, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Watermarks {
+    /// From here on items are evicted.
+    pub(crate) high: u64,
+    /// Down to here.
+    pub(crate) low: u64,
+    /// Above this new data has to wait for room, or is refused.
+    pub(crate) refuse: u64,
+}
+
+impl Ground {
+    #[inline]
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        let lower = if self.dirty.is_some() { PERSISTENT_LOWER } else { 0 };
+        let mark = |per_mille: u64| self.tenant.budget() / 1000 * (per_mille - lower);
+        Watermarks { high: mark(HIGH), low: mark(LOW), refuse: mark(REFUSE) }
+    }
+}
+
 impl Bucket {
+    #[inline]
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        self.ground.watermarks()
+    }
+
     /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. While slabs are owed, pays for some.
     #[inline]
     pub fn admit(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
@@ -34,8 +60,8 @@ impl Bucket {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
-        let (used, budget) = (self.ground.tenant.used() + bytes as u64, self.ground.tenant.budget());
-        if used <= budget / 1000 * HIGH_WATERMARK && !self.ground.tenant.wants_measure() {
+        let used = self.ground.tenant.used() + bytes as u64;
+        if used <= self.watermarks().high && !self.ground.tenant.wants_measure() {
             return Ok(());
         }
         self.admit_under_pressure(cx, bytes as u64)
@@ -46,7 +72,7 @@ impl Bucket {
         if self.may_evict() || self.ground.tenant.wants_measure() {
             self.doorbell.ring();
         }
-        let limit = self.ground.tenant.budget() / 1000 * REFUSE_WATERMARK;
+        let limit = self.watermarks().refuse;
         if self.ground.tenant.used() + bytes <= limit {
             return Ok(());
         }

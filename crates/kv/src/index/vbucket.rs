@@ -27,7 +27,6 @@ use super::prepares::Prepares;
 use super::rank;
 use super::table::{Found, Ground, Hand, HashPart, Memory, Root, TableState};
 use super::wheel::ExpiryWheel;
-use crate::bucket::REFUSE_WATERMARK;
 use crate::sync_writes::SyncWrites;
 use crate::{Key, KvError, Now};
 
@@ -550,7 +549,7 @@ impl<'v> Locked<'v> {
     /// Whether the budget allows so many bytes more. Nothing is evicted for them.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         let tenant = &self.memory.ground.tenant;
-        tenant.used() + bytes as u64 <= tenant.budget() / 1000 * REFUSE_WATERMARK
+        tenant.used() + bytes as u64 <= self.memory.ground.watermarks().refuse
     }
 
     /// Room for a large item of the same vBucket's tenant.

@@ -22,7 +22,7 @@ use wire::snappy;
 
 use super::meta::{self, Meta};
 use super::{Counters, Gate, Persistence, Shard, state};
-use crate::bucket::{HIGH_WATERMARK, attention};
+use crate::bucket::attention;
 use crate::index::{Header, Kind, Locked, Stored, VALUE_MAX};
 use crate::settings::PersistenceSettings;
 use crate::{Bucket, Cx, KvError, Node, VbId};
@@ -346,8 +346,7 @@ impl Loader<'_> {
         match replayed {
             Replayed::Record(vb, record) => {
                 self.records += 1;
-                let tenant = self.bucket.tenant();
-                let resident = tenant.used() <= tenant.budget() / 1000 * HIGH_WATERMARK;
+                let resident = self.bucket.tenant().used() <= self.bucket.watermarks().high;
                 if !resident {
                     self.bucket.raise(attention::EJECTED);
                 }

@@ -7,7 +7,7 @@ mod flush_all;
 mod operations;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, Tenant};
 use parking_lot::Mutex;
@@ -26,6 +26,7 @@ use crate::sync_writes::{Lateness, SyncWrites};
 use crate::{Cx, Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, VbId};
 
 pub use audit::{Audited, Auditing};
+pub(crate) use budget::Ahead;
 pub use operations::Arithmetic;
 pub(crate) use operations::{check_version, count_entry, mutate_entry};
 
@@ -91,6 +92,8 @@ pub struct Bucket {
     flush_at_s: AtomicU32,
     /// Earliest second at which an expiry window is due; `u32::MAX` = none.
     expiry_due_s: AtomicU32,
+    /// Bytes of values that have room and have not arrived.
+    ahead_bytes: AtomicU64,
     /// Items were flushed and wait to be reclaimed.
     flushed: AtomicBool,
     uuid_seed: u64,
@@ -167,6 +170,7 @@ impl Bucket {
             inactive: AtomicU32::new(0),
             flush_at_s: AtomicU32::new(0),
             expiry_due_s: AtomicU32::new(u32::MAX),
+            ahead_bytes: AtomicU64::new(0),
             flushed: AtomicBool::new(false),
             uuid_seed,
             vbucket_mask: settings.vbuckets - 1,
@@ -506,6 +510,21 @@ impl Bucket {
         self.new_large_item(cx, index::stored_key_len(key), value_len)
     }
 
+    /// The same value with room for `value_len` bytes, within the budget.
+    pub(crate) fn grow_large(
+        &self,
+        cx: &mut Cx,
+        item: &LargeItem,
+        value_len: usize,
+    ) -> Result<LargeItem, KvError> {
+        // For a moment there are both.
+        self.admit(cx, item.value_offset + value_len)?;
+        let mut grown = self.new_large_block(cx, item.value_offset, value_len)?;
+        let bytes = item.bytes();
+        grown.window(0, bytes.len()).copy_from_slice(bytes);
+        Ok(grown)
+    }
+
     /// Memory for a large value, whatever the budget says.
     pub(crate) fn new_large_item(
         &self,
@@ -513,7 +532,15 @@ impl Bucket {
         stored_key_len: usize,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
-        let value_offset = index::large_value_offset(stored_key_len);
+        self.new_large_block(cx, index::large_value_offset(stored_key_len), value_len)
+    }
+
+    fn new_large_block(
+        &self,
+        cx: &mut Cx,
+        value_offset: usize,
+        value_len: usize,
+    ) -> Result<LargeItem, KvError> {
         if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
             self.open_cache(cx);
         }

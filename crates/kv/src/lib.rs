@@ -31,6 +31,7 @@ pub mod sync_writes;
 pub mod topology;
 pub mod users;
 
+pub(crate) use bucket::Ahead;
 pub use bucket::{Audited, Auditing, Bucket};
 pub use cx::{Cx, Now};
 pub use defragmenter::DefragmenterFigures;

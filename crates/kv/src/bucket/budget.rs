@@ -1,11 +1,14 @@
 //! The bucket's memory budget: who may take more, and when something has to go for it.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
 use memory::Gauge;
 
 use super::Bucket;
 use crate::index::{Ground, VALUE_MAX};
 use crate::settings::Eviction;
-use crate::{Cx, KvError};
+use crate::{Cx, Key, KvError};
 
 /// Per-mille of the budget.
 const HIGH: u64 = 970;
@@ -15,6 +18,8 @@ const REFUSE: u64 = 979;
 const PERSISTENT_LOWER: u64 = 4;
 /// Who stores something empties slabs for as long as it takes to move so many bytes, and evicts then.
 const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
+/// This part of the budget may be reserved for values that were announced and have not arrived.
+const AHEAD_FRACTION: u64 = 64;
 
 /// What `used` is held against, in bytes.
 #[derive(Clone, Copy)]
@@ -25,6 +30,18 @@ pub(crate) struct Watermarks {
     pub(crate) low: u64,
     /// Above this new data has to wait for room, or is refused.
     pub(crate) refuse: u64,
+}
+
+/// Room that was reserved for a value before it arrived.
+pub(crate) struct Ahead {
+    bucket: Arc<Bucket>,
+    bytes: u64,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.bucket.ahead_bytes.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 impl Ground {
@@ -83,6 +100,32 @@ impl Bucket {
             }
         }
         Err(KvError::NoMemory)
+    }
+
+    /// Whether there could be room for a value of `value_len` bytes when it has arrived.
+    pub(crate) fn may_hold(&self, key: Key<'_>, value_len: usize) -> Result<(), KvError> {
+        if self.is_gone() {
+            return Err(KvError::BucketGone);
+        }
+        if value_len > VALUE_MAX {
+            return Err(KvError::TooBig);
+        }
+        let stays = if self.may_evict() { 0 } else { self.ground.tenant.used() };
+        let bytes = (key.bytes.len() + value_len) as u64;
+        if stays + bytes > self.watermarks().refuse { Err(KvError::NoMemory) } else { Ok(()) }
+    }
+
+    /// Whether room for a value may be reserved before the value arrives: in a small part of the budget, and only if nothing has to
+    /// go for it.
+    pub(crate) fn reserve_ahead(self: &Arc<Self>, value_len: usize) -> Option<Ahead> {
+        let bytes = value_len as u64;
+        if self.ground.tenant.used() + bytes > self.watermarks().high {
+            return None;
+        }
+        let most = self.ground.tenant.budget() / AHEAD_FRACTION;
+        let more = |ahead: u64| ahead.checked_add(bytes).filter(|sum| *sum <= most);
+        self.ahead_bytes.fetch_update(Relaxed, Relaxed, more).ok()?;
+        Some(Ahead { bucket: Arc::clone(self), bytes })
     }
 
     /// Whether anything may go to make room: documents of an ephemeral bucket, values of a persistent one.

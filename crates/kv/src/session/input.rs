@@ -3,7 +3,10 @@
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
-use super::{Admission, Batch, LARGE_VALUE, Protocol, Receive, Refusal, Session, binary, text};
+use super::filling::FIRST_PART;
+use super::{
+    Admission, BEFORE_LOGIN_MOST, Batch, LARGE_VALUE, Protocol, Receive, Refusal, Session, binary, text,
+};
 use crate::{Cx, VbId};
 
 /// How far [`Session::parse`] came.
@@ -57,12 +60,19 @@ impl Session {
                     self.receive = Receive::Ready;
                 }
                 Receive::Filling(filling) => {
-                    consumed += filling.take(rest);
-                    if !filling.is_complete() {
+                    let taken = filling.take(rest);
+                    consumed += taken;
+                    let mut next = Receive::Ready;
+                    if filling.needs_room() {
+                        match filling.grow(rest.len() - taken, cx) {
+                            Ok(()) if taken < rest.len() => continue,
+                            Ok(()) => return Progress { consumed, need: Some(0) },
+                            Err(left) => next = Receive::Skipping(left),
+                        }
+                    } else if !filling.is_complete() {
                         return Progress { consumed, need: Some(0) };
                     }
-                    let Receive::Filling(filling) = std::mem::replace(&mut self.receive, Receive::Ready)
-                    else {
+                    let Receive::Filling(filling) = std::mem::replace(&mut self.receive, next) else {
                         unreachable!("matched above")
                     };
                     batch.push(connection, None, 0, Work::Filled(Some(filling)));
@@ -128,7 +138,10 @@ impl Session {
                             batch.push(connection, None, 0, Work::BinaryRefused(command, refusal));
                             return self.skip(head + body, input.len());
                         }
-                        Admission::Inline if body > LARGE_VALUE => {
+                        Admission::Inline
+                            if body > LARGE_VALUE
+                                || self.peer.must_log_in() && head + body > BEFORE_LOGIN_MOST =>
+                        {
                             batch.push(connection, None, 0, Work::BinaryRefused(command, Refusal::TooBig));
                             return self.skip(head + body, input.len());
                         }
@@ -137,8 +150,10 @@ impl Session {
                     }
                 };
                 if let Some(key) = large {
-                    return match self.start_filling(&input[..head], key, body, 0, cx) {
-                        Ok(()) => Step::Done(head),
+                    let available = body.min(input.len() - head);
+                    return match self.start_filling(&input[..head], key, body, 0, available, cx) {
+                        Ok(true) => Step::Done(head),
+                        Ok(false) => Step::Need(head + FIRST_PART),
                         Err(refusal) => {
                             batch.push(connection, None, 0, Work::BinaryRefused(command, refusal));
                             self.skip(head + body, input.len())
@@ -166,7 +181,11 @@ impl Session {
         cx: &mut Cx,
         batch: &mut Batch<'a>,
     ) -> Step {
-        let limits = wire_text::Limits { line_bytes: self.line_bytes };
+        let line_bytes = match self.peer.must_log_in() {
+            true => self.line_bytes.min(BEFORE_LOGIN_MOST - wire_text::LOGIN_MAX),
+            false => self.line_bytes,
+        };
+        let limits = wire_text::Limits { line_bytes };
         let parsed = match &self.receive {
             Receive::Keys { with_cas, exptime } => {
                 let get = wire_text::Get::continued(*with_cas, *exptime);
@@ -206,8 +225,11 @@ impl Session {
                             return self.skip(head + body + trailer, input.len());
                         }
                         Admission::Store(key) if body > LARGE_VALUE => {
-                            return match self.start_filling(&input[..head], key, body, trailer, cx) {
-                                Ok(()) => Step::Done(head),
+                            let available = body.min(input.len() - head);
+                            let head_bytes = &input[..head];
+                            return match self.start_filling(head_bytes, key, body, trailer, available, cx) {
+                                Ok(true) => Step::Done(head),
+                                Ok(false) => Step::Need(head + FIRST_PART),
                                 Err(refusal) => {
                                     batch.push(
                                         connection,

@@ -47,6 +47,9 @@ pub const LARGE_VALUE: usize = 32 << 10;
 /// Longest line a session waits for: with a small value behind it, it fits a worker's buffer.
 pub const LINE_MOST: usize = 64 << 10;
 
+/// Longest request before the login that is waited for, where one is demanded. (memcached's bound.)
+pub const BEFORE_LOGIN_MOST: usize = 2 << 10;
+
 /// A request's value.
 pub enum Body<'a> {
     /// In the input buffer.

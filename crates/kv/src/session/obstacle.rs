@@ -113,6 +113,7 @@ impl Session {
         match work {
             Work::Binary(request, _) => of_binary(request),
             Work::Text(command, ..) => of_text(command),
+            Work::Filled(Some(filling)) if filling.is_refused() => None,
             Work::Filled(Some(filling)) => match self.parse_filled(&filling.head)? {
                 Head::Binary(request) => of_binary(&request),
                 Head::Text(command) => of_text(&command),

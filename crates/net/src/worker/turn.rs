@@ -115,7 +115,7 @@ impl Worker {
             return if self.has_ended(id) { self.close_none(id) } else { None };
         }
         let rest = connection.rest.len();
-        let may_read = connection.readable && !connection.unparsed;
+        let may_read = connection.readable && !connection.unparsed && !connection.session.has_filled();
         let least = if may_read { READ_LEAST } else { 0 };
         let Some((head, room)) = space.split_at_mut_checked(rest).filter(|(_, room)| room.len() >= least)
         else {

@@ -34,12 +34,13 @@ mod pools;
 mod stream;
 mod vbuckets;
 
+pub use admission::Listening;
+
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use kv::{BucketSettings, Compression, Cx, Node};
 use std::io;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -153,8 +154,7 @@ pub(crate) struct Console {
 
 /// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`. It is the last of the threads the node
 /// was made for.
-pub fn serve(node: Arc<Node>, listener: TcpListener, control: Arc<dyn Control>) -> io::Result<Handle> {
-    listener.set_nonblocking(true)?;
+pub fn serve(node: Arc<Node>, listeners: Vec<Listening>, control: Arc<dyn Control>) -> io::Result<Handle> {
     let (stop, mut stopped) = watch::channel(false);
     let (map_changes, _) = watch::channel(());
     let thread = node.settings().threads.saturating_sub(1);
@@ -163,7 +163,7 @@ pub fn serve(node: Arc<Node>, listener: TcpListener, control: Arc<dyn Control>) 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
-            let listener = admission::Admission::new(tokio::net::TcpListener::from_std(listener)?);
+            let listener = admission::Admission::new(listeners)?;
             tokio::select! {
                 served = axum::serve(listener, router(console).into_make_service_with_connect_info::<admission::Client>()) => served,
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),

@@ -3,7 +3,7 @@
 use crate::config::size;
 use crate::password::Login;
 use kv::Node;
-use kv::node::Endpoints;
+use kv::node::{Endpoints, Service, UnixEndpoint};
 use std::io::Write as _;
 use std::net::SocketAddr;
 
@@ -36,6 +36,17 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
     }
     for address in &endpoints.http {
         lines.push(format!("  HTTP       http://{address}/health  /metrics  /pools/default"));
+    }
+    for UnixEndpoint { service, path, bucket } in &endpoints.unix {
+        let (path, bucket) = (path.display(), bucket.as_deref().unwrap_or_default());
+        let asks = if login.development { "no login" } else { "login" };
+        lines.push(match service {
+            Service::Memcached => {
+                format!("  memcached  unix:{path}  bucket {bucket}; text, meta and binary protocol; {asks}")
+            }
+            Service::Kv => format!("  Couchbase  unix:{path}"),
+            Service::Http => format!("  HTTP       unix:{path}"),
+        });
     }
     lines.push(if login.development {
         format!("  user       {} / {}: the development user, on loopback only", login.user, login.password)
@@ -97,11 +108,13 @@ mod tests {
             memcached: vec![(address("127.0.0.1:11211"), "default".into())],
             kv: vec![address("127.0.0.1:11210"), address("[::1]:7")],
             http: vec![address("127.0.0.1:8091")],
+            unix: vec![UnixEndpoint { service: Service::Http, path: "/run/node".into(), bucket: None }],
         };
         let mut login =
             Login { user: "Administrator".into(), password: "password".into(), development: true };
         let text = text(&endpoints, &login, 1, 1 << 30);
-        assert_eq!(text.lines().count(), 6);
+        assert_eq!(text.lines().count(), 7);
+        assert!(text.contains("  HTTP       unix:/run/node\n"));
         assert!(text.contains("1 worker, 1GiB for buckets"));
         assert!(text.contains("couchbase://127.0.0.1  (port 11210)") && text.contains("couchbase://[::1]:7"));
         assert!(text.contains("Administrator / password: the development user, on loopback only"));

@@ -178,6 +178,18 @@ impl BucketStore {
     }
 }
 
+/// The names of the buckets that a data directory holds, read without a lock: for those who check a configuration.
+pub fn names(data: &Path) -> Vec<String> {
+    let entries = fs::read_dir(data.join(BUCKETS)).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().join(IDENTITY).is_file())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| crate::config::key::is_bucket_name(name))
+        .collect();
+    names.sort();
+    names
+}
+
 /// Writes a bucket's settings into its directory, unless they are there already.
 pub fn write_settings(
     directory: &Path,

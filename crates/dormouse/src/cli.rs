@@ -70,8 +70,10 @@ pub enum ConfigCommand {
 /// Flags go over the configuration file, which goes over the defaults.
 #[derive(Debug, Args)]
 #[command(after_help = "Sizes: 4096, 64KiB, 512MiB, 1g (powers of 1024), 64MB (of 1000).
-Addresses: IP:PORT; port 0 takes any free port; \"none\" serves none. The addresses in use are printed,
-and written to DIR/endpoints.json when --data is given.
+Addresses: IP:PORT; localhost:PORT, in both families; :PORT, all addresses of the machine (those of localhost
+while the development user is in force); unix:PATH[,MODE], a socket in the file system, mode 700 unless given;
+port 0 takes any free port; \"none\" serves none. The addresses in use are printed, and written to
+DIR/endpoints.json when --data is given.
 
 Without a password file the development user Administrator / password is in force, on loopback only.
 
@@ -82,7 +84,9 @@ Examples:
   dormouse serve --memory 2GiB --bucket default,ephemeral,1GiB --bucket sessions
   dormouse serve --data /var/lib/dormouse --bucket default,persistent,4GiB
   dormouse serve --bucket default --bucket sessions \\
-      --memcached 127.0.0.1:11211,default --memcached 127.0.0.1:11212,sessions
+      --memcached 127.0.0.1:11211=default --memcached 127.0.0.1:11212=sessions
+  dormouse serve --bucket cache,1GiB,fail_new_data
+  dormouse serve --memcached unix:/run/dormouse/memcached.sock,770 --http localhost:8091
   dormouse serve --kv 0.0.0.0:11210 --user ada --password-file /etc/dormouse/password
   dormouse serve --memcached 127.0.0.1:0 --kv 127.0.0.1:0 --http 127.0.0.1:0 --data /tmp/node")]
 pub struct Serve {
@@ -92,8 +96,8 @@ pub struct Serve {
     /// Directory for what the node writes: endpoints.json, persistent buckets; made when missing [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
-    /// memcached port and its bucket; may be repeated [default: 127.0.0.1:11211,default]
-    #[arg(long, value_name = "ADDR[,BUCKET]")]
+    /// memcached port and its bucket; may be repeated [default: 127.0.0.1:11211, and the only bucket named or "default"]
+    #[arg(long, value_name = "ADDR[=BUCKET]")]
     memcached: Vec<String>,
     /// Couchbase KV port [default: 127.0.0.1:11210]
     #[arg(long, value_name = "ADDR")]
@@ -107,8 +111,8 @@ pub struct Serve {
     /// Resident memory for all buckets together [default: 60 % of the machine's]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<String>,
-    /// A bucket; may be repeated [default: default,ephemeral,auto]
-    #[arg(long, value_name = "NAME[,ephemeral|persistent][,SIZE]")]
+    /// A bucket; may be repeated. Those of the data directory exist without being named [default: default,ephemeral,auto, unless the data directory holds a bucket "default"]
+    #[arg(long, value_name = crate::config::BUCKET_FLAG)]
     bucket: Vec<String>,
     /// Name of the user
     #[arg(long, value_name = "NAME")]

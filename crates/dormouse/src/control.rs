@@ -68,8 +68,8 @@ impl Control {
         for (section, is_configured) in sections {
             let name = section.name.as_str();
             if section.kind == BucketKind::Ephemeral && found.iter().any(|found| found.name == name) {
-                let reason =
-                    "kind = \"ephemeral\", but the data directory holds a persistent bucket of this name";
+                let reason = "kind = \"ephemeral\", but the data directory holds a persistent bucket of this name; \
+                              allowed: kind = \"persistent\", or to leave the bucket out: it is opened as it was set last";
                 let refusal = Refusal::Invalid { field: "kind", reason: reason.into() };
                 return Err(of_bucket(name, refusal));
             }

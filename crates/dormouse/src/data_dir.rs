@@ -3,10 +3,11 @@
 use crate::bucket_store::BucketStore;
 use crate::config::Problem;
 use crate::config::reader::cause;
-use kv::node::Endpoints;
+use kv::node::{Endpoints, Service};
 use serde_json::json;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 const ENDPOINTS: &str = "endpoints.json";
@@ -99,12 +100,21 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn document(endpoints: &Endpoints) -> String {
-    let memcached = endpoints.memcached.iter();
+    let unix = |service: Service| {
+        let of_service = endpoints.unix.iter().filter(move |endpoint| endpoint.service == service);
+        of_service.map(|endpoint| (format!("unix:{}", endpoint.path.display()), endpoint.bucket.clone()))
+    };
+    let tcp = endpoints.memcached.iter().map(|(address, bucket)| (address.to_string(), Some(bucket.clone())));
+    let memcached = tcp.chain(unix(Service::Memcached));
+    let names = |tcp: &[SocketAddr], service| {
+        let unix = unix(service).map(|(address, _)| address);
+        tcp.iter().map(ToString::to_string).chain(unix).collect::<Vec<_>>()
+    };
     let document = json!({
         "pid": std::process::id(),
-        "memcached": memcached.map(|(address, bucket)| json!({ "address": address.to_string(), "bucket": bucket })).collect::<Vec<_>>(),
-        "kv": endpoints.kv.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "http": endpoints.http.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "memcached": memcached.map(|(address, bucket)| json!({ "address": address, "bucket": bucket })).collect::<Vec<_>>(),
+        "kv": names(&endpoints.kv, Service::Kv),
+        "http": names(&endpoints.http, Service::Http),
     });
     format!("{document}\n")
 }

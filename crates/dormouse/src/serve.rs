@@ -15,18 +15,16 @@ use crate::config::{Config, Problem, keys, reader, size};
 use crate::control::Control;
 use crate::data_dir::DataDir;
 use crate::databases::Databases;
-use crate::listen::{bind, raise_open_files};
+use crate::listen::{Bound, SocketFile, bind, raise_open_files};
 use crate::logging::Logging;
 use crate::reload::{Reload, limits};
 use crate::signals::{Signals, Wish};
 use crate::{banner, machine, password};
 use console::Refusal;
-use kv::node::Endpoints;
+use kv::node::{Endpoints, Service, UnixEndpoint};
 use kv::session::Port;
 use kv::users::Users;
 use kv::{Node, NodeSettings};
-use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -47,7 +45,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let memory_bytes = node_memory(&config)?;
     let data = config.node.data.as_deref().map(DataDir::open).transpose()?;
     let listeners = Listeners::bind(&config, !login.development)?;
-    let endpoints = listeners.endpoints()?;
+    let (endpoints, socket_files) = (listeners.endpoints, listeners.files);
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
     allocator.report();
@@ -90,8 +88,8 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     );
     let server = net::Server::start(Arc::clone(&node), listeners.data, workers)?;
     let http = match listeners.http {
-        Some(listener) => Some(console::serve(Arc::clone(&node), listener, control.clone())?),
-        None => None,
+        none if none.is_empty() => None,
+        listeners => Some(console::serve(Arc::clone(&node), listeners, control.clone())?),
     };
     if let Some(data) = &data
         && let Err(error) = data.write_endpoints(&endpoints)
@@ -114,6 +112,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     if let Some(data) = &data {
         data.forget_endpoints();
     }
+    drop(socket_files);
     let unwritten = server.shutdown(DRAIN_GRACE);
     if let Some(databases) = databases {
         databases.stop();
@@ -162,50 +161,94 @@ pub fn problem_of(refusal: Refusal) -> Problem {
 }
 
 /// The bound listeners.
+#[derive(Default)]
 struct Listeners {
     data: Vec<net::Listener>,
-    http: Option<TcpListener>,
+    http: Vec<console::Listening>,
+    endpoints: Endpoints,
+    /// Names of sockets, which go at the end.
+    files: Vec<SocketFile>,
 }
 
 impl Listeners {
     fn bind(config: &Config, login_required: bool) -> Result<Self, Problem> {
-        let mut data = Vec::new();
+        let mut listeners = Self::default();
         for section in &config.memcached {
-            if let Some(address) = section.address {
-                data.push(net::Listener {
-                    socket: bind("memcached.address", address)?,
-                    port: Port::Memcached,
-                    bucket: Some(section.bucket.clone()),
-                    login_required,
-                    value_limit: section.item_size_max,
+            if let Some(address) = &section.address {
+                for bound in bind("memcached.address", address, login_required)? {
+                    let socket = listeners.memcached(bound, &section.bucket);
+                    listeners.data.push(net::Listener {
+                        socket,
+                        port: Port::Memcached,
+                        bucket: Some(section.bucket.clone()),
+                        login_required,
+                        value_limit: section.item_size_max,
+                    });
+                }
+            }
+        }
+        if let Some(address) = &config.kv.address {
+            for bound in bind("kv.address", address, login_required)? {
+                let socket = listeners.kv(bound);
+                listeners.data.push(net::Listener {
+                    socket,
+                    port: Port::Couchbase,
+                    bucket: None,
+                    login_required: true,
+                    value_limit: config.kv.item_size_max,
                 });
             }
         }
-        if let Some(address) = config.kv.address {
-            data.push(net::Listener {
-                socket: bind("kv.address", address)?,
-                port: Port::Couchbase,
-                bucket: None,
-                login_required: true,
-                value_limit: config.kv.item_size_max,
-            });
-        }
-        let http = config.http.address.map(|address| bind("http.address", address)).transpose()?;
-        Ok(Self { data, http })
-    }
-
-    fn endpoints(&self) -> io::Result<Endpoints> {
-        let mut endpoints = Endpoints::default();
-        for listener in &self.data {
-            let address = listener.socket.local_addr()?;
-            match &listener.bucket {
-                Some(bucket) => endpoints.memcached.push((address, bucket.clone())),
-                None => endpoints.kv.push(address),
+        if let Some(address) = &config.http.address {
+            for bound in bind("http.address", address, login_required)? {
+                let listening = listeners.http(bound);
+                listeners.http.push(listening);
             }
         }
-        if let Some(listener) = &self.http {
-            endpoints.http.push(listener.local_addr()?);
+        Ok(listeners)
+    }
+
+    fn memcached(&mut self, bound: Bound, bucket: &str) -> net::ListeningSocket {
+        match bound {
+            Bound::Tcp(listener, address) => {
+                self.endpoints.memcached.push((address, bucket.to_owned()));
+                net::ListeningSocket::Tcp(listener)
+            }
+            Bound::Unix(listener, file) => {
+                self.keep(Service::Memcached, file, Some(bucket.to_owned()));
+                net::ListeningSocket::Unix(listener)
+            }
         }
-        Ok(endpoints)
+    }
+
+    fn kv(&mut self, bound: Bound) -> net::ListeningSocket {
+        match bound {
+            Bound::Tcp(listener, address) => {
+                self.endpoints.kv.push(address);
+                net::ListeningSocket::Tcp(listener)
+            }
+            Bound::Unix(listener, file) => {
+                self.keep(Service::Kv, file, None);
+                net::ListeningSocket::Unix(listener)
+            }
+        }
+    }
+
+    fn http(&mut self, bound: Bound) -> console::Listening {
+        match bound {
+            Bound::Tcp(listener, address) => {
+                self.endpoints.http.push(address);
+                console::Listening::Tcp(listener)
+            }
+            Bound::Unix(listener, file) => {
+                self.keep(Service::Http, file, None);
+                console::Listening::Unix(listener)
+            }
+        }
+    }
+
+    fn keep(&mut self, service: Service, file: SocketFile, bucket: Option<String>) {
+        self.endpoints.unix.push(UnixEndpoint { service, path: file.path().to_owned(), bucket });
+        self.files.push(file);
     }
 }

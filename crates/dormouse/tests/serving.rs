@@ -51,6 +51,64 @@ fn a_directory_serves_one_node_at_a_time() {
     assert!(server.scratch().path().join("data/endpoints.json").exists());
 }
 
+/// What the memcached port of a node serves, and what the node says about it.
+fn served(server: &Server) -> (String, String) {
+    let bucket = server.endpoints()["memcached"][0]["bucket"].as_str().unwrap_or_default().to_owned();
+    (bucket, exchange(&mut server.memcached(), b"get key\r\n", "END\r\n"))
+}
+
+#[test]
+fn what_the_data_directory_holds_goes_before_the_bucket_that_nobody_asked_for() {
+    let scratch = Scratch::new();
+    let data = scratch.path().join("data").display().to_string();
+    let start = |arguments: &[&str]| Server::start_at(&data, arguments);
+    let mut server =
+        start(&["--memory", "64MiB", "--bucket", "default,persistent", "--bucket", "other,persistent"]);
+    assert_eq!(exchange(&mut server.memcached(), b"set key 0 0 5\r\nvalue\r\n", "\r\n"), "STORED\r\n");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0), "{}", server.output());
+
+    // Not named at all: the one on the disk is served, not an empty one of memory.
+    let mut server = start(&["--memory", "64MiB"]);
+    server.wait_until(&|| served(&server).1.starts_with("VALUE"), "the document");
+    assert_eq!(served(&server), ("default".into(), "VALUE key 0 5\r\nvalue\r\nEND\r\n".into()));
+    let answer =
+        server.http("POST", "/pools/default/buckets/default/backup", Some(DEVELOPMENT), "label=whole");
+    assert_eq!(answer.0, 200, "{answer:?}");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0), "{}", server.output());
+
+    // Named by a port alone, in either spelling.
+    for port in ["127.0.0.1:0=other", "127.0.0.1:0,other"] {
+        let mut server = Server::start_at_ports(&data, &["--memcached", port, "--memory", "64MiB"]);
+        assert_eq!(server.endpoints()["memcached"][0]["bucket"], "other");
+        server.signal("TERM");
+        assert_eq!(server.wait().code(), Some(0), "{}", server.output());
+    }
+    let missing =
+        dormouse(&["serve", "--data", &data, "--memcached", "127.0.0.1:0=third"]).output().expect("runs");
+    let line = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert_eq!(missing.status.code(), Some(2), "{line}");
+    assert!(line.contains("\"third\": there is no such bucket; allowed: default, other"), "{line}");
+
+    // Restored into a directory of its own, and served from there.
+    let restored = scratch.path().join("restored").display().to_string();
+    let backup = format!("{data}/backups/default/whole");
+    let done = dormouse(&["journal", "restore", &backup, &restored]).output().expect("runs");
+    assert!(done.status.success(), "{done:?}");
+    let server = Server::start_at(&restored, &["--memory", "64MiB"]);
+    server.wait_until(&|| served(&server).1.starts_with("VALUE"), "the restored document");
+    assert!(server.output().contains("persistent bucket default in "), "{}", server.output());
+}
+
+#[test]
+fn the_memcached_port_serves_the_only_bucket_that_is_named() {
+    let server = Server::start(&["--memory", "64MiB", "--bucket", "cache,fail_new_data"]);
+    assert_eq!(served(&server), ("cache".into(), "END\r\n".into()));
+    let stats = exchange(&mut server.memcached(), b"stats settings\r\n", "END\r\n");
+    assert!(stats.contains("STAT evictions off\r\n"), "{stats}");
+}
+
 #[test]
 fn the_shutdown_command_stops_it_only_where_enabled() {
     let server = Server::start(&["--memory", "64MiB"]);

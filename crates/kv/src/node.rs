@@ -26,6 +26,30 @@ pub struct Endpoints {
     pub kv: Vec<std::net::SocketAddr>,
     /// HTTP addresses.
     pub http: Vec<std::net::SocketAddr>,
+    /// Sockets in the file system.
+    pub unix: Vec<UnixEndpoint>,
+}
+
+/// A socket in the file system that is listened on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnixEndpoint {
+    /// Which kind of port it is.
+    pub service: Service,
+    /// Its name.
+    pub path: std::path::PathBuf,
+    /// The bucket, of a memcached port.
+    pub bucket: Option<String>,
+}
+
+/// The kinds of ports of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// For memcached clients.
+    Memcached,
+    /// For Couchbase SDKs.
+    Kv,
+    /// For HTTP.
+    Http,
 }
 
 /// Why a bucket could not be made or removed.
@@ -371,7 +395,8 @@ impl Node {
 
     /// Where it listens; empty before that.
     pub fn endpoints(&self) -> &Endpoints {
-        static NONE: Endpoints = Endpoints { memcached: Vec::new(), kv: Vec::new(), http: Vec::new() };
+        static NONE: Endpoints =
+            Endpoints { memcached: Vec::new(), kv: Vec::new(), http: Vec::new(), unix: Vec::new() };
         self.endpoints.get().unwrap_or(&NONE)
     }
 

@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use kv::Node;
 use kv::session::Port;
-use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::server::{Greeting, Inbox, Shared};
+use crate::socket::{ListeningSocket, WatchedListener};
 
 const WAKE: Token = Token(usize::MAX);
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 pub(crate) struct Acceptor {
     poll: Poll,
-    listeners: Vec<(TcpListener, Arc<Greeting>)>,
+    listeners: Vec<(WatchedListener, Arc<Greeting>)>,
     node: Arc<Node>,
     inboxes: Vec<Arc<Inbox>>,
     shared: Arc<Shared>,
@@ -28,16 +28,15 @@ pub(crate) struct Acceptor {
 impl Acceptor {
     pub(crate) fn new(
         poll: Poll,
-        listeners: Vec<(std::net::TcpListener, Arc<Greeting>)>,
+        listeners: Vec<(ListeningSocket, Arc<Greeting>)>,
         node: Arc<Node>,
         inboxes: Vec<Arc<Inbox>>,
         shared: Arc<Shared>,
     ) -> io::Result<Self> {
         let mut registered = Vec::new();
         for (index, (socket, greeting)) in listeners.into_iter().enumerate() {
-            socket.set_nonblocking(true)?;
-            let mut listener = TcpListener::from_std(socket);
-            poll.registry().register(&mut listener, Token(index), Interest::READABLE)?;
+            let mut listener = WatchedListener::new(socket)?;
+            poll.registry().register(listener.source(), Token(index), Interest::READABLE)?;
             registered.push((listener, greeting));
         }
         Ok(Self { poll, listeners: registered, node, inboxes, shared })
@@ -68,17 +67,16 @@ impl Acceptor {
         let Some((listener, greeting)) = self.listeners.get(index) else { return };
         loop {
             match listener.accept() {
-                Ok((socket, address)) => {
+                Ok((mut socket, address)) => {
                     let counts = self.node.connections();
                     if counts.current >= self.node.limits().connections as u64 {
                         self.node.connection_rejected();
                         if greeting.port == Port::Memcached {
                             // Best effort: a fresh socket takes these few bytes or the peer has gone already.
-                            let _ = io::Write::write(&mut &socket, TOO_MANY);
+                            let _ = io::Write::write(&mut socket, TOO_MANY);
                         }
                         continue;
                     }
-                    let _ = socket.set_nodelay(true);
                     self.node.connection_opened();
                     let least = self.inboxes.iter().min_by_key(|inbox| inbox.connections.load(Relaxed));
                     if let Some(inbox) = least {

@@ -3,19 +3,18 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use mio::net::TcpStream;
-
 use kv::Bucket;
 use kv::session::Session;
 
 use crate::backlog::Backlog;
+use crate::socket::Socket;
 
 /// Bytes of a large value read per turn.
 const SINK_TURN_BYTES: usize = 256 << 10;
 
 /// A connection. Idle, it holds no buffer: unparsed input and unsent output exist only while there are any.
 pub(crate) struct Connection {
-    pub(crate) socket: TcpStream,
+    pub(crate) socket: Socket,
     pub(crate) session: Session,
     /// Input read but not yet parsed: the start of a request.
     pub(crate) rest: Vec<u8>,
@@ -36,7 +35,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: TcpStream, session: Session) -> Self {
+    pub(crate) fn new(socket: Socket, session: Session) -> Self {
         Self {
             socket,
             session,

@@ -18,8 +18,10 @@ mod journals;
 pub mod ovsdb;
 mod pager;
 mod server;
+mod socket;
 mod worker;
 
 pub use clock::Clock;
 pub use journals::Unwritten;
 pub use server::{Listener, Server, executing_threads};
+pub use socket::ListeningSocket;

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use kv::Node;
 use kv::session::Port;
-use mio::net::TcpStream;
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 
@@ -19,12 +18,13 @@ use crate::clock::Clock;
 use crate::durability::Poller;
 use crate::journals::{Journals, Unwritten, journal_threads};
 use crate::pager;
+use crate::socket::{ListeningSocket, Socket};
 use crate::worker::Worker;
 
 /// A bound socket, and what its connections speak.
 pub struct Listener {
     /// The socket, bound and listening.
-    pub socket: std::net::TcpListener,
+    pub socket: ListeningSocket,
     /// Which kind of port it is.
     pub port: Port,
     /// The bucket its connections start with.
@@ -71,7 +71,7 @@ impl Shared {
 
 /// A connection on its way to its worker.
 pub(crate) struct Arrival {
-    pub(crate) socket: TcpStream,
+    pub(crate) socket: Socket,
     pub(crate) address: SocketAddr,
     pub(crate) greeting: Arc<Greeting>,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    pub(crate) fn hand_over(&self, socket: TcpStream, address: SocketAddr, greeting: Arc<Greeting>) {
+    pub(crate) fn hand_over(&self, socket: Socket, address: SocketAddr, greeting: Arc<Greeting>) {
         self.connections.fetch_add(1, Relaxed);
         let mut arrivals = self.arrivals.lock();
         arrivals.push_back(Arrival { socket, address, greeting });

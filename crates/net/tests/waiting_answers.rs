@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kv::session::Port;
 use kv::users::Users;
 use kv::{Bucket, BucketSettings, Cx, Limits, Node, NodeSettings, Now, TimeoutMode, Topology, VbId, VbState};
-use net::{Listener, Server};
+use net::{Listener, ListeningSocket, Server};
 
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
@@ -42,7 +42,7 @@ impl World {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         let listener = Listener {
-            socket,
+            socket: ListeningSocket::Tcp(socket),
             port: Port::Couchbase,
             bucket: None,
             login_required: true,

@@ -1,12 +1,12 @@
 //! The rules between keys, which no single key can check.
 
 use super::size::show;
-use super::{BucketSection, Config, EvictionChoice, Problem, keys};
+use super::{Address, BucketSection, Config, EvictionChoice, Problem, keys};
 use kv::BucketKind;
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
 
-/// Reports the first rule that the configuration breaks.
-pub fn rules(config: &Config) -> Result<(), Problem> {
+/// Reports the first rule that the configuration breaks; `on_disk` are the buckets that the data directory holds.
+pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
     for (index, bucket) in config.buckets.iter().enumerate() {
         if config.buckets.iter().take(index).any(|earlier| earlier.name == bucket.name) {
             return Err(Problem::new(format!(
@@ -19,8 +19,10 @@ pub fn rules(config: &Config) -> Result<(), Problem> {
         persistence(config, bucket)?;
     }
     for port in &config.memcached {
-        if port.address.is_some() && !config.buckets.iter().any(|bucket| bucket.name == port.bucket) {
-            let known: Vec<&str> = config.buckets.iter().map(|bucket| bucket.name.as_str()).collect();
+        let configured = config.buckets.iter().map(|bucket| bucket.name.as_str());
+        let known: BTreeSet<&str> = configured.chain(on_disk.iter().map(String::as_str)).collect();
+        if port.address.is_some() && !known.contains(port.bucket.as_str()) {
+            let known: Vec<&str> = known.into_iter().collect();
             return Err(Problem::new(format!(
                 "memcached.bucket = {:?}: there is no such bucket; allowed: {}",
                 port.bucket,
@@ -37,19 +39,17 @@ pub fn rules(config: &Config) -> Result<(), Problem> {
             )));
         }
     }
-    let addresses: Vec<(&str, SocketAddr)> = listeners(config);
+    let addresses = listeners(config);
     for (index, (section, address)) in addresses.iter().enumerate() {
-        if address.port() == 0 {
-            continue;
-        }
-        if let Some((other, _)) = addresses.iter().take(index).find(|(_, earlier)| earlier == address) {
+        if let Some((other, _)) = addresses.iter().take(index).find(|(_, earlier)| earlier.collides(address))
+        {
             return Err(Problem::new(format!(
                 "{section}.address = \"{address}\" is also {other}.address; allowed: each address once"
             )));
         }
     }
     if config.auth.password_file.is_none() {
-        if let Some((section, address)) = addresses.iter().find(|(_, address)| !address.ip().is_loopback()) {
+        if let Some((section, address)) = addresses.iter().find(|(_, address)| !address.is_local()) {
             return Err(Problem::new(format!(
                 "{section}.address = \"{address}\" is not a loopback address, and the development password is allowed on \
                  loopback only; set auth.password_file (or --user NAME --password-file FILE)"
@@ -116,10 +116,10 @@ fn memory(config: &Config) -> Result<(), Problem> {
 }
 
 /// All addresses to listen on, with their section.
-pub fn listeners(config: &Config) -> Vec<(&'static str, SocketAddr)> {
-    let memcached = config.memcached.iter().map(|port| ("memcached", port.address));
+pub fn listeners(config: &Config) -> Vec<(&'static str, &Address)> {
+    let memcached = config.memcached.iter().map(|port| ("memcached", port.address.as_ref()));
     memcached
-        .chain([("kv", config.kv.address), ("http", config.http.address)])
+        .chain([("kv", config.kv.address.as_ref()), ("http", config.http.address.as_ref())])
         .filter_map(|(section, address)| Some((section, address?)))
         .collect()
 }

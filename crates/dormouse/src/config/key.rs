@@ -3,8 +3,8 @@
 //! A [`Section`] is a static list of [`Key`]s over one typed struct. Reading a file, applying a flag, printing
 //! `config default` and generating `docs/configuration.md` all walk the same list, so they cannot disagree.
 
+use super::address::{self, Address};
 use super::size;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// A value before it is understood: as TOML or the command line had it.
@@ -54,7 +54,7 @@ pub enum Kind<T> {
     /// Remotes of OVSDB servers, separated by blanks.
     Remotes { set: fn(&mut T, Vec<String>) },
     /// An address to listen on, or `"none"`.
-    Address { set: fn(&mut T, Option<SocketAddr>) },
+    Address { set: fn(&mut T, Option<Address>) },
 }
 
 /// Longest bucket name, as Couchbase has it.
@@ -93,10 +93,7 @@ impl<T> Kind<T> {
                 "punix:FILE, ptcp:PORT[:IP], unix:FILE, tcp:IP[:PORT], db:DATABASE,TABLE,COLUMN, several separated by blanks, or \"\""
                     .into()
             }
-            Self::Address { .. } => {
-                "IP:PORT such as \"127.0.0.1:11211\" or \"[::1]:0\" (port 0: any free port), or \"none\""
-                    .into()
-            }
+            Self::Address { .. } => address::FORMS.into(),
         }
     }
 
@@ -149,7 +146,7 @@ impl<T> Kind<T> {
             },
             Self::Address { set } => match raw {
                 Raw::Text("none") => set(target, None),
-                Raw::Text(address) => set(target, Some(address.parse().map_err(drop)?)),
+                Raw::Text(text) => set(target, Some(Address::parse(text).ok_or(())?)),
                 _ => return Err(()),
             },
         }

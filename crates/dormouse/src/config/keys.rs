@@ -78,14 +78,14 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
             name: "address",
             kind: Kind::Address { set: |s, v| s.address = v },
             default: Raw::Text("127.0.0.1:11211"),
-            about: "Where to listen.",
+            about: "Where to listen. \"localhost:PORT\": 127.0.0.1 and, where the machine has it, ::1. \":PORT\": all addresses of the machine, or those of localhost while the development user is in force. \"unix:PATH\": a socket in the file system; its peers count as local, a stale one is replaced, and it is removed at the end.",
             reload: false,
         },
         Key {
             name: "bucket",
             kind: Kind::BucketName { set: |s, v| s.bucket = v },
             default: Raw::Text("default"),
-            about: "The bucket this port serves.",
+            about: "The bucket this port serves: one of the configuration, or one that the data directory holds. Where the key is left out and the configuration names a single bucket, that one.",
             reload: false,
         },
         Key {
@@ -107,7 +107,7 @@ pub static KV: Section<KvSection> = Section {
             name: "address",
             kind: Kind::Address { set: |s, v| s.address = v },
             default: Raw::Text("127.0.0.1:11210"),
-            about: "Where to listen.",
+            about: "Where to listen: as memcached.address. SDKs connect over TCP only.",
             reload: false,
         },
         Key {
@@ -128,7 +128,7 @@ pub static HTTP: Section<HttpSection> = Section {
         name: "address",
         kind: Kind::Address { set: |s, v| s.address = v },
         default: Raw::Text("127.0.0.1:8091"),
-        about: "Where to listen.",
+        about: "Where to listen: as memcached.address.",
         reload: false,
     }],
 };
@@ -136,7 +136,7 @@ pub static HTTP: Section<HttpSection> = Section {
 pub static BUCKET: Section<BucketSection> = Section {
     name: "bucket",
     repeated: true,
-    about: "A bucket that exists from the start. With no entry at all, an ephemeral bucket \"default\" exists.",
+    about: "A bucket that exists from the start. Buckets that the data directory holds exist without an entry. With no entry at all, a bucket \"default\" exists: the one that the data directory holds, or else an ephemeral one.",
     keys: &[
         Key {
             name: "name",

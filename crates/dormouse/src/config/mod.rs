@@ -3,6 +3,7 @@
 //! [`keys`] is the one table of keys; [`reader`] applies a file and flags to it and reports the first mistake as a
 //! one-line [`Problem`]; [`check`] holds the rules between keys; [`page`] prints the table for people.
 
+pub mod address;
 pub mod check;
 pub mod key;
 pub mod keys;
@@ -11,13 +12,16 @@ pub mod problem;
 pub mod reader;
 pub mod size;
 
+pub use address::Address;
 pub use problem::Problem;
 
 use kv::{BucketKind, Compression, Eviction, HeapChoice, PersistenceSettings, TimeoutMode};
 use memory::backend::settings::Setting;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
+
+/// What `--bucket` takes.
+pub const BUCKET_FLAG: &str = "NAME[,ephemeral|persistent][,SIZE][,auto_delete|fail_new_data]";
 
 /// A complete configuration.
 #[derive(Debug, Clone)]
@@ -30,7 +34,7 @@ pub struct Config {
     pub kv: KvSection,
     /// `[http]`.
     pub http: HttpSection,
-    /// `[[bucket]]`.
+    /// `[[bucket]]`. Without any: an ephemeral bucket `default`, unless the data directory holds one of that name.
     pub buckets: Vec<BucketSection>,
     /// `[[ovsdb]]`.
     pub databases: Vec<OvsdbSection>,
@@ -65,7 +69,7 @@ pub struct NodeSection {
 #[derive(Debug, Clone, Default)]
 pub struct MemcachedSection {
     /// Where to listen.
-    pub address: Option<SocketAddr>,
+    pub address: Option<Address>,
     /// Which bucket.
     pub bucket: String,
     /// Largest item in bytes.
@@ -76,7 +80,7 @@ pub struct MemcachedSection {
 #[derive(Debug, Clone, Default)]
 pub struct KvSection {
     /// Where to listen.
-    pub address: Option<SocketAddr>,
+    pub address: Option<Address>,
     /// Largest value in bytes.
     pub item_size_max: usize,
 }
@@ -85,7 +89,7 @@ pub struct KvSection {
 #[derive(Debug, Clone, Default)]
 pub struct HttpSection {
     /// Where to listen.
-    pub address: Option<SocketAddr>,
+    pub address: Option<Address>,
 }
 
 /// One `[[bucket]]`.

@@ -2,7 +2,8 @@
 
 use super::key::{Key, Raw, Section};
 use super::problem::{Origin, nearest};
-use super::{Config, MemcachedSection, Problem, check, keys};
+use super::{Config, MemcachedSection, Problem, address, check, keys};
+use crate::bucket_store;
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Spanned;
@@ -13,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 pub struct Flags {
     /// `--data`.
     pub data: Option<String>,
-    /// `--memcached ADDR[,BUCKET]`, each.
+    /// `--memcached ADDR[=BUCKET]`, each.
     pub memcached: Vec<String>,
     /// `--kv`.
     pub kv: Option<String>,
@@ -23,7 +24,7 @@ pub struct Flags {
     pub workers: Option<String>,
     /// `--memory`.
     pub memory: Option<String>,
-    /// `--bucket NAME[,KIND][,SIZE]`, each.
+    /// `--bucket NAME[,KIND][,SIZE][,EVICTION]`, each.
     pub bucket: Vec<String>,
     /// `--user`.
     pub user: Option<String>,
@@ -35,7 +36,7 @@ pub struct Flags {
 
 /// Defaults, then `file` if there is one, then `flags`, then the rules between keys.
 pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
-    let mut reader = Reader { given: BTreeMap::new() };
+    let mut reader = Reader::default();
     let mut config = defaults();
     if let Some(path) = file {
         let name = path.display().to_string();
@@ -46,8 +47,25 @@ pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
     }
     reader.flags(&mut config, flags)?;
     config.given = reader.given;
-    check::rules(&config)?;
+    let on_disk = config.node.data.as_deref().map(bucket_store::names).unwrap_or_default();
+    implied(&mut config, &on_disk, reader.has_buckets);
+    check::rules(&config, &on_disk)?;
     Ok(config)
+}
+
+/// What was not said follows from what was, and from the buckets on the disk: a bucket `default` there goes before the one that exists
+/// without being asked for, and a memcached port of which no bucket is said serves the only one that is named.
+fn implied(config: &mut Config, on_disk: &[String], has_buckets: bool) {
+    if !has_buckets {
+        config.buckets.retain(|bucket| !on_disk.contains(&bucket.name));
+    }
+    if let ([only], true) = (config.buckets.as_slice(), has_buckets) {
+        for (index, port) in config.memcached.iter_mut().enumerate() {
+            if !config.given.contains_key(&format!("memcached[{index}].bucket")) {
+                port.bucket.clone_from(&only.name);
+            }
+        }
+    }
 }
 
 /// The configuration when nothing is given.
@@ -76,8 +94,11 @@ pub fn cause(error: &std::io::Error) -> String {
     }
 }
 
+#[derive(Default)]
 struct Reader {
     given: BTreeMap<String, String>,
+    /// Whether buckets were given.
+    has_buckets: bool,
 }
 
 /// A file's text with its name, to turn byte positions into lines.
@@ -112,7 +133,10 @@ impl Reader {
                 "memcached" => self.sections(&source, &keys::MEMCACHED, &mut config.memcached, value)?,
                 "kv" => self.section(&source, &keys::KV, &mut config.kv, value)?,
                 "http" => self.section(&source, &keys::HTTP, &mut config.http, value)?,
-                "bucket" => self.sections(&source, &keys::BUCKET, &mut config.buckets, value)?,
+                "bucket" => {
+                    self.sections(&source, &keys::BUCKET, &mut config.buckets, value)?;
+                    self.has_buckets = true;
+                }
                 "ovsdb" => self.sections(&source, &keys::OVSDB, &mut config.databases, value)?,
                 "limits" => self.section(&source, &keys::LIMITS, &mut config.limits, value)?,
                 "allocator" => {
@@ -249,7 +273,7 @@ impl Reader {
         self.store(&Origin::Flag(flag), section, section.name, key, target, Raw::Text(value))
     }
 
-    /// `--memcached ADDR[,BUCKET]` replaces the ports of the file.
+    /// `--memcached ADDR[=BUCKET]` replaces the ports of the file.
     fn memcached_flags(&mut self, config: &mut Config, values: &[String]) -> Result<(), Problem> {
         if values.is_empty() {
             return Ok(());
@@ -260,8 +284,7 @@ impl Reader {
         for (index, value) in values.iter().enumerate() {
             let mut port: MemcachedSection = keys::MEMCACHED.defaults();
             port.item_size_max = size.unwrap_or(port.item_size_max);
-            let (address, bucket) =
-                value.split_once(',').map_or((value.as_str(), None), |(a, b)| (a, Some(b)));
+            let (address, bucket) = address::split_bucket(value);
             for (name, text) in [("address", Some(address)), ("bucket", bucket)] {
                 if let (Some(text), Some(key)) = (text, keys::MEMCACHED.key(name)) {
                     let path = format!("memcached[{index}]");
@@ -280,33 +303,22 @@ impl Reader {
         Ok(())
     }
 
-    /// `--bucket NAME[,KIND][,SIZE]` replaces the buckets of the file.
+    /// `--bucket NAME[,KIND][,SIZE][,EVICTION]` replaces the buckets of the file.
     fn bucket_flags(&mut self, config: &mut Config, values: &[String]) -> Result<(), Problem> {
         if values.is_empty() {
             return Ok(());
         }
+        self.has_buckets = true;
         self.forget("bucket[");
         config.buckets.clear();
         let origin = Origin::Flag("--bucket");
         for (index, value) in values.iter().enumerate() {
             let mut bucket = keys::BUCKET.defaults();
-            let mut parts = value.split(',');
-            let name = parts.next().unwrap_or_default();
-            let (first, second) = (parts.next(), parts.next());
-            // NAME,SIZE leaves the kind out.
-            let starts_a_size = |text: &str| text == "auto" || text.starts_with(|c: char| c.is_ascii_digit());
-            let (kind, size) = match (first, second) {
-                (Some(first), None) if starts_a_size(first) => (None, Some(first)),
-                other => other,
+            let Some(parts) = bucket_parts(value) else {
+                return Err(Problem::at(&origin, format!("{value:?}: allowed is {}", super::BUCKET_FLAG)));
             };
-            if parts.next().is_some() {
-                return Err(Problem::at(
-                    &origin,
-                    format!("{value:?}: allowed is NAME[,ephemeral|persistent][,SIZE]"),
-                ));
-            }
-            for (word, text) in [("name", Some(name)), ("kind", kind), ("memory", size)] {
-                if let (Some(text), Some(key)) = (text, keys::BUCKET.key(word)) {
+            for (word, text) in parts {
+                if let Some(key) = keys::BUCKET.key(word) {
                     self.store(
                         &origin,
                         &keys::BUCKET,
@@ -325,6 +337,28 @@ impl Reader {
     fn forget(&mut self, prefix: &str) {
         self.given.retain(|path, _| !path.starts_with(prefix));
     }
+}
+
+/// The values of `--bucket` with their keys; after the name they may come in any order, each once.
+fn bucket_parts(value: &str) -> Option<Vec<(&'static str, &str)>> {
+    let mut parts = value.split(',');
+    let mut found = vec![("name", parts.next().unwrap_or_default())];
+    for part in parts {
+        let has = |key: &str| found.iter().any(|(known, _)| *known == key);
+        let key = match part {
+            "auto_delete" | "fail_new_data" | "value_ejection" => "eviction",
+            "ephemeral" | "persistent" => "kind",
+            size if size == "auto" || size.starts_with(|c: char| c.is_ascii_digit()) => "memory",
+            // Something else takes the place that it stands in, and is refused by that key.
+            _ if !has("kind") => "kind",
+            _ => "memory",
+        };
+        if has(key) {
+            return None;
+        }
+        found.push((key, part));
+    }
+    Some(found)
 }
 
 fn refused<T>(origin: &Origin, section: &Section<T>, key: &Key<T>, shown: &str) -> Problem {
@@ -362,13 +396,15 @@ fn unknown_section(origin: &Origin, word: &str, value: &DeValue<'_>) -> Problem 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EvictionChoice;
 
     fn read(text: &str) -> Result<Config, Problem> {
-        let mut reader = Reader { given: BTreeMap::new() };
+        let mut reader = Reader::default();
         let mut config = defaults();
         reader.file(&mut config, "node.toml", text)?;
         config.given = reader.given;
-        check::rules(&config)?;
+        implied(&mut config, &[], reader.has_buckets);
+        check::rules(&config, &[])?;
         Ok(config)
     }
 
@@ -446,9 +482,18 @@ mod tests {
         };
         let config = load(None, &flags)
             .map(|c| c.buckets.iter().map(|b| (b.name.clone(), b.memory_bytes)).collect::<Vec<_>>());
-        // The memcached port serves "default", which is not among them.
+        // The memcached port serves "default", which is not among them, and none of them is the only one.
         assert!(config.expect_err("no default").to_string().contains("memcached"));
-        let flags = Flags { memcached: vec!["127.0.0.1:0,b".into()], ..flags };
+        let only = Flags { bucket: vec!["cache,fail_new_data,64MiB".into()], ..Flags::default() };
+        let config = load(None, &only).expect("the only bucket is the one that is served");
+        assert_eq!(config.memcached.first().map(|port| port.bucket.as_str()), Some("cache"));
+        assert_eq!(
+            config.buckets.first().map(|b| (b.eviction, b.memory_bytes)),
+            Some((EvictionChoice::FailNewData, Some(64 << 20)))
+        );
+        let named = Flags { memcached: vec!["127.0.0.1:0,default".into()], ..only };
+        assert!(load(None, &named).expect_err("no default").to_string().contains("allowed: cache"));
+        let flags = Flags { memcached: vec!["127.0.0.1:0=b".into()], ..flags };
         let config = load(None, &flags).expect("valid");
         let budgets: Vec<_> = config.buckets.iter().map(|b| b.memory_bytes).collect();
         assert_eq!(budgets, [Some(64 << 20), Some(32 << 20), None]);

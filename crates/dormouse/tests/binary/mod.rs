@@ -65,18 +65,36 @@ impl Server {
     }
 
     pub fn start_in(scratch: Scratch, arguments: &[&str]) -> Self {
-        let data = scratch.path().join("data");
-        let ports =
-            ["--memcached", "127.0.0.1:0", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--workers", "1"];
-        let mut command = dormouse(&["serve", "--data", &data.display().to_string()]);
-        command.args(ports).args(arguments);
+        let data = scratch.path().join("data").display().to_string();
+        Self::start_with(scratch, &data, &[&["--memcached", "127.0.0.1:0"][..], arguments].concat())
+    }
+
+    /// Starts it on a data directory of the caller's.
+    pub fn start_at(data: &str, arguments: &[&str]) -> Self {
+        Self::start_at_ports(data, &[&["--memcached", "127.0.0.1:0"][..], arguments].concat())
+    }
+
+    /// As [`Self::start_at`]; which memcached ports it has is among the arguments.
+    pub fn start_at_ports(data: &str, arguments: &[&str]) -> Self {
+        Self::start_with(Scratch::new(), data, arguments)
+    }
+
+    fn start_with(scratch: Scratch, data: &str, arguments: &[&str]) -> Self {
+        let mut command = dormouse(&["serve", "--data", data]);
+        command.args(["--workers", "1"]).args(arguments);
+        for port in ["--kv", "--http"].iter().filter(|port| !arguments.contains(port)) {
+            command.args([*port, "127.0.0.1:0"]);
+        }
         let log = |name: &str| fs::File::create(scratch.path().join(name)).expect("a log file");
         command.stdout(log("stdout")).stderr(log("stderr"));
         let mut child = command.spawn().expect("the binary starts");
         let started = Instant::now();
         let endpoints = loop {
-            if let Ok(text) = fs::read_to_string(data.join("endpoints.json")) {
-                break serde_json::from_str(&text).expect("endpoints.json is complete whenever it is there");
+            if let Ok(text) = fs::read_to_string(Path::new(data).join("endpoints.json"))
+                && let Ok(endpoints) = serde_json::from_str::<serde_json::Value>(&text)
+                && endpoints["pid"] == child.id()
+            {
+                break endpoints;
             }
             if let Some(status) = child.try_wait().expect("the child is ours") {
                 panic!(

@@ -44,10 +44,11 @@ impl Reply {
         let extras = extras.get(..EXTRAS_MAX).unwrap_or(extras);
         let mut bytes = [0; HEAD_MAX];
         let mut len = HEADER_LEN;
-        if let Some(duration) = self.duration {
+        // The flexible layout has one byte for the key's length: a longer name goes without the duration.
+        if let (Some(duration), Ok(key_len)) = (self.duration, u8::try_from(key_len)) {
             bytes[0] = Magic::FLEXIBLE_RESPONSE.0;
             bytes[2] = 3;
-            bytes[3] = key_len as u8;
+            bytes[3] = key_len;
             bytes[HEADER_LEN] = SERVER_DURATION_INFO;
             bytes[HEADER_LEN + 1..HEADER_LEN + 3].copy_from_slice(&duration.to_be_bytes());
             len += 3;
@@ -149,6 +150,15 @@ mod tests {
         assert_eq!(&bytes[..12], &[0x18, 0, 3, 2, 16, 0, 0, 1, 0, 0, 0, 24]);
         assert_eq!(&bytes[24..27], &[0x02, 0x12, 0x34]);
         assert_eq!(&bytes[27..], &[9; 16]);
+    }
+
+    #[test]
+    fn a_key_too_long_for_the_flexible_layout_goes_without_the_duration() {
+        let reply = Reply { duration: Some(7), ..Reply::to(&header(), Status::SUCCESS) };
+        assert_eq!(reply.head(&[], 255, 1).as_bytes()[..4], [0x18, 0, 3, 255]);
+        let long = reply.head(&[], 256, 1);
+        assert_eq!(long.as_bytes().len(), HEADER_LEN);
+        assert_eq!(long.as_bytes()[..12], [0x81, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
     }
 
     #[test]

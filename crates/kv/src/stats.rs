@@ -34,8 +34,13 @@ pub fn text(bucket: &Bucket, item_limit: usize, arguments: &[u8], cx: &mut Cx, o
     let mut line = String::new();
     let answer = gather(bucket, item_limit, arguments, cx, &mut |name, value| {
         line.clear();
-        let _ = write!(line, "STAT {name} {value}\r\n");
+        let _ = write!(line, "STAT {name} {value}");
+        // Names of nodes come from peers: a line break in one must not look like another answer.
+        if line.contains(char::is_control) {
+            line = line.replace(char::is_control, "?");
+        }
         out.bytes(line.as_bytes());
+        out.bytes(b"\r\n");
     });
     match answer {
         Answer::List => out.bytes(b"END\r\n"),

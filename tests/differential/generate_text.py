@@ -69,7 +69,7 @@ class TextSource(Source):
         return Step((
             self.pick(
                 (3, b"version"), (2, b"verbosity 1"), (1, b"verbosity 0 noreply"), (1, b"verbosity"),
-                (3, self.random.choice(STATS)), (1, b"cache_memlimit 1024"), (1, b"cache_memlimit 1024 noreply"),
+                (3, self.random.choice(STATS)), (1, b"cache_memlimit 256"), (1, b"cache_memlimit 256 noreply"),
                 (1, b"cache_memlimit"), (1, b"cache_memlimit abc"), (1, b"shutdown"), (1, b"mn"), (1, b"flush_all abc"),
             ),
             self.end(),

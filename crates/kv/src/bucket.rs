@@ -100,6 +100,8 @@ pub struct Bucket {
     vbucket_mask: u16,
     vbuckets: Box<[VBucket]>,
     ground: Ground,
+    /// The budget as configured; `cache_memlimit` may lower the one in force.
+    configured_budget: AtomicU64,
     meters: Shards,
     pub(crate) sweeper: Mutex<Sweeper>,
     pub(crate) defragmenter: Defragmenter,
@@ -183,6 +185,7 @@ impl Bucket {
                 secrets,
                 dirty,
             },
+            configured_budget: AtomicU64::new(settings.memory_bytes),
             meters: Shards::new(threads, Meter::COUNT),
             sweeper: Mutex::new(Sweeper::default()),
             defragmenter: Defragmenter::new(settings.defragmenter),

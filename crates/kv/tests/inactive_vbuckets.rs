@@ -58,7 +58,6 @@ fn text_and_meta_commands_are_refused_for_now() {
             b"incr away 1\r\n",
             b"touch away 10\r\n",
             b"delete away\r\n",
-            b"delete away noreply\r\n",
             b"mg away v q\r\n",
             b"mg YXdheQ== b v\r\n",
             b"ms away 1\r\n2\r\n",
@@ -78,6 +77,24 @@ fn text_and_meta_commands_are_refused_for_now() {
         }
         assert!(is_untouched(client));
     }
+}
+
+#[test]
+fn refusals_are_silent_with_noreply() {
+    let mut client = world(VbState::Replica);
+    for command in [
+        "set away 0 0 1 noreply\r\n2\r\n",
+        "cas away 0 0 1 5 noreply\r\n2\r\n",
+        "append away 0 0 1 noreply\r\n2\r\n",
+        "incr away 1 noreply\r\n",
+        "touch away 10 noreply\r\n",
+        "delete away noreply\r\n",
+        &format!("set away 0 0 100000 noreply\r\n{}\r\n", "x".repeat(100_000)),
+    ] {
+        let answer = client.send_raw(format!("{command}mn\r\n").as_bytes());
+        assert_eq!(String::from_utf8_lossy(&answer), "MN\r\n", "{:.40}", command);
+    }
+    assert!(is_untouched(client));
 }
 
 #[test]

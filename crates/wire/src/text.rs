@@ -194,6 +194,7 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, Error>
     match parse_line(trim_return(first(window, end))) {
         Line::Command(command) => Parsed::Request { head, body: 0, trailer: 0, command },
         Line::Storage(command, body) => Parsed::Request { head, body, trailer: TRAILER.len(), command },
+        Line::Malformed(error) if error.is_fatal() => Parsed::Fatal { error },
         Line::Malformed(error) => Parsed::Malformed { skip: head, error },
         Line::MalformedStorage(error, body) => Parsed::Malformed { skip: head + body + TRAILER.len(), error },
     }
@@ -229,8 +230,14 @@ fn parse_line(line: &[u8]) -> Line<'_> {
         b"version" => Line::Command(Command::Version),
         b"quit" => Line::Command(Command::Quit),
         [b'm', verb] => meta::parse_line(*verb, tokens),
+        _ if is_http(line) => Line::Malformed(Error::Http),
         _ => Line::Malformed(Error::Unknown),
     }
+}
+
+/// Whether an unknown command is an HTTP request line: memcached looks at its last word.
+fn is_http(line: &[u8]) -> bool {
+    Tokens::new(line).last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 /// The first `length` bytes, or all there are.

@@ -1,7 +1,7 @@
 //! The bucket's memory budget: who may take more, and when something has to go for it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use memory::Gauge;
 
@@ -138,9 +138,26 @@ impl Bucket {
         self.ground.tenant.count_shared(Gauge::InFlight, bytes);
     }
 
-    /// Changes the budget at run time (`cache_memlimit`).
+    /// Configures the budget.
     pub fn set_budget(&self, bytes: u64) {
+        self.configured_budget.store(bytes, SeqCst);
         self.ground.tenant.set_budget(bytes);
         self.doorbell.ring();
+    }
+
+    /// Moves the budget within the configured one until that is set again (`cache_memlimit`). The error is the configured one.
+    pub fn lower_budget(&self, bytes: u64) -> Result<(), u64> {
+        let configured = self.configured_budget.load(SeqCst);
+        if bytes > configured {
+            return Err(configured);
+        }
+        self.ground.tenant.set_budget(bytes);
+        // ORDERING: a configured budget that was set meanwhile wins.
+        let configured = self.configured_budget.load(SeqCst);
+        if bytes > configured {
+            self.ground.tenant.set_budget(configured);
+        }
+        self.doorbell.ring();
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The executor of the memcached text protocol: what each command does and how it is answered.
 //!
-//! Answers are memcached's, `noreply` included: it silences answers and most errors, but never a shortage of memory.
+//! Answers are memcached's, `noreply` included: it silences every answer to a well-formed command, errors too.
 //! Everything a command does to one key happens under one hold of its vBucket's lock.
 
 use wire::text::{self, Command, Error, Get, ShutdownMode, StoreVerb};
@@ -112,7 +112,7 @@ pub(super) const fn wants_value(command: &Command<'_>) -> bool {
 
 /// Answers a command that could not be executed. A retrieval of many keys cannot go on behind an error: the connection closes.
 pub(super) fn fail(peer: &mut Peer, command: &Command<'_>, error: KvError, out: &mut Output) {
-    out.bytes(failure(error, b"SERVER_ERROR\r\n"));
+    reply(out, command.is_noreply(), failure(error, b"SERVER_ERROR\r\n"));
     peer.close |= matches!(command, Command::Get(get) if !get.last);
 }
 
@@ -130,7 +130,7 @@ pub fn execute(
         return log_in(peer, command, &body, cx, out);
     }
     let Some(bucket) = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) else {
-        out.bytes(b"SERVER_ERROR bucket is gone\r\n");
+        reply(out, command.is_noreply(), b"SERVER_ERROR bucket is gone\r\n");
         peer.close = true;
         return;
     };
@@ -157,7 +157,7 @@ pub fn execute(
                     out.bytes(b"\r\n");
                 }
                 Err(KvError::DeltaBadValue) => reply(out, noreply, NON_NUMERIC),
-                Err(KvError::NoMemory) => out.bytes(b"SERVER_ERROR out of memory\r\n"),
+                Err(KvError::NoMemory) => reply(out, noreply, b"SERVER_ERROR out of memory\r\n"),
                 Err(error) => reply(out, noreply, failure(error, b"NOT_FOUND\r\n")),
             }
         }
@@ -180,7 +180,7 @@ pub fn execute(
         }
         Command::Verbosity { noreply } => reply(out, noreply, b"OK\r\n"),
         Command::CacheMemlimit { mebibytes, noreply } => {
-            reply(out, noreply, limit_memory(bucket, mebibytes));
+            limit_memory(bucket, mebibytes, noreply, out);
         }
         Command::Stats { arguments } => stats::text(bucket, limit, arguments, cx, out),
         Command::Version => {
@@ -206,7 +206,7 @@ pub fn error(peer: &mut Peer, error: &Error, _: &mut Cx, out: &mut Output) {
     if error.is_fatal() {
         peer.close = true;
     }
-    if peer.must_log_in() {
+    if peer.must_log_in() && *error != Error::Http {
         out.bytes(Error::Unauthenticated.answer());
     } else {
         out.bytes(error.answer());
@@ -231,7 +231,7 @@ pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut
     }
     let answer: &[u8] = match refusal {
         Refusal::TooBig => TOO_LARGE,
-        Refusal::NoMemory => return out.bytes(NO_MEMORY),
+        Refusal::NoMemory => NO_MEMORY,
         Refusal::BadTrailer if matches!(command, Command::Login) => {
             b"CLIENT_ERROR bad command line termination\r\n"
         }
@@ -464,7 +464,6 @@ fn store(
 fn store_reply(out: &mut Output, store: &text::Store<'_>, result: Result<Mutated, KvError>) {
     let answer: &[u8] = match (result, store.verb) {
         (Ok(_), _) => b"STORED\r\n",
-        (Err(KvError::NoMemory), _) => return out.bytes(NO_MEMORY),
         (Err(KvError::Exists | KvError::Locked), StoreVerb::Cas) => b"EXISTS\r\n",
         (Err(KvError::NotFound), StoreVerb::Cas) => b"NOT_FOUND\r\n",
         (Err(KvError::Locked), StoreVerb::Add) => b"NOT_STORED\r\n",
@@ -524,14 +523,22 @@ pub(super) fn count_store(bucket: &Bucket, result: Result<(), KvError>, cx: &Cx)
     }
 }
 
-fn limit_memory(bucket: &Bucket, mebibytes: u64) -> &'static [u8] {
+/// `cache_memlimit`: needs no login, so it moves the budget within the configured memory only.
+fn limit_memory(bucket: &Bucket, mebibytes: u64, noreply: bool, out: &mut Output) {
     if mebibytes < MEMLIMIT_LEAST_MIB {
-        b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
-    } else if mebibytes > MEMLIMIT_MOST_MIB {
-        b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"
-    } else {
-        bucket.set_budget(mebibytes << 20);
-        b"OK\r\n"
+        return reply(out, noreply, b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n");
+    }
+    if mebibytes > MEMLIMIT_MOST_MIB {
+        return reply(out, noreply, b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n");
+    }
+    match bucket.lower_budget(mebibytes << 20) {
+        Ok(()) => reply(out, noreply, b"OK\r\n"),
+        Err(_) if noreply => {}
+        Err(configured) => {
+            out.bytes(b"MEMLIMIT_ADJUST_FAILED the bucket is configured with ");
+            out.decimal(configured >> 20);
+            out.bytes(b"m\r\n");
+        }
     }
 }
 

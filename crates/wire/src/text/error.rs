@@ -19,6 +19,8 @@ pub enum Error {
     LineTooLong,
     /// A retrieval line longer than the limit with a bad argument in it.
     LongLineMalformed,
+    /// An HTTP request line: a web page or a misdirected client.
+    Http,
     /// Login demanded, and this was not one.
     Unauthenticated,
     /// Meta: a flag given twice, or not a letter of ASCII.
@@ -50,15 +52,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the connection is of no use any more: the end of the line is not known.
+    /// Whether the connection is of no use any more: the end of the line is not known, or it is not this protocol.
     pub const fn is_fatal(self) -> bool {
-        matches!(self, Self::LineTooLong | Self::LongLineMalformed)
+        matches!(self, Self::LineTooLong | Self::LongLineMalformed | Self::Http)
     }
 
     /// The line to answer, with its `\r\n`; empty if nothing is to be said.
     pub const fn answer(self) -> &'static [u8] {
         match self {
-            Self::Silent => b"",
+            Self::Silent | Self::Http => b"",
             Self::Unknown => b"ERROR\r\n",
             Self::BadFormat | Self::LongLineMalformed => b"CLIENT_ERROR bad command line format\r\n",
             Self::BadExptime => b"CLIENT_ERROR invalid exptime argument\r\n",

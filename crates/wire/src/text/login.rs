@@ -1,7 +1,7 @@
 //! ASCII authentication: where a login is demanded, the first command is a `set` of any key whose data block is
 //! `user password`. Flags and expiration time do not matter.
 
-use super::{Command, Error, Limits, TRAILER, Tokens, first, trim_return};
+use super::{Command, Error, Limits, TRAILER, Tokens, first, is_http, trim_return};
 use crate::Parsed;
 
 /// Longest data block of a login in bytes.
@@ -17,7 +17,8 @@ pub fn parse_login<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, 
         };
     };
     let head = end + 1;
-    let mut tokens = Tokens::new(trim_return(first(window, end)));
+    let line = trim_return(first(window, end));
+    let mut tokens = Tokens::new(line);
     let is_set = tokens.next() == Some(b"set");
     let length = tokens.nth(3).and_then(super::storage::block_length);
     match length {
@@ -27,6 +28,7 @@ pub fn parse_login<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, 
         Some(body) if is_set => {
             Parsed::Malformed { skip: head + body + TRAILER.len(), error: Error::Unauthenticated }
         }
+        None if !is_set && is_http(line) => Parsed::Fatal { error: Error::Http },
         _ => Parsed::Malformed { skip: head, error: Error::Unauthenticated },
     }
 }

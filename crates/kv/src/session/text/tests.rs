@@ -282,6 +282,60 @@ fn shutdown_is_for_nodes_that_allow_it_and_quit_closes() {
 }
 
 #[test]
+fn an_http_request_closes_before_anything_behind_it() {
+    for request in ["GET / HTTP/1.1", "POST /set HTTP/1.1", "PUT / HTTP/1.0", "  OPTIONS * HTTP/1.1 "] {
+        let mut client = Client::new(1000, false);
+        let answers =
+            client.send(format!("mn\r\n{request}\r\nHost: x\r\n\r\nset a 0 0 1\r\nx\r\n").as_bytes());
+        assert_eq!(answers, b"MN\r\n<closed>", "{request}");
+        assert_eq!(client.bucket.meter(crate::Meter::CmdSet), 0);
+        let mut client = Client::new(7, true);
+        let answers = client.send(format!("{request}\r\nset x 0 0 7\r\nfoo bar\r\n").as_bytes());
+        assert_eq!(answers, b"<closed>", "{request}, before a login");
+    }
+    let mut client = Client::new(1000, false);
+    assert_eq!(client.send(b"GET /\r\nget / HTTP/1.1\r\n"), b"ERROR\r\nEND\r\n");
+}
+
+#[test]
+fn noreply_is_silent_when_memory_is_short_and_q_is_not() {
+    let mut client = Client::new(1 << 20, false);
+    client.send(b"set n 0 0 20\r\n18446744073709551615\r\nset a 0 0 1\r\nx\r\n");
+    let long = "x".repeat(100_000);
+    client.bucket.set_budget(1);
+    for command in [
+        "set b 0 0 1 noreply\r\nx\r\n",
+        "add b 0 0 1 noreply\r\nx\r\n",
+        "append a 0 0 1 noreply\r\nx\r\n",
+        "cas a 0 0 1 1 noreply\r\nx\r\n",
+        "incr n 1 noreply\r\n",
+        &format!("set b 0 0 100000 noreply\r\n{long}\r\n"),
+    ] {
+        let answers = client.send(format!("{command}mn\r\n").as_bytes());
+        assert_eq!(String::from_utf8_lossy(&answers), "MN\r\n", "{:.30}", command);
+    }
+    assert_eq!(client.send(b"ms b 1 q\r\nx\r\n"), b"SERVER_ERROR out of memory storing object\r\n");
+    assert_eq!(client.send(b"set b 0 0 1\r\nx\r\n"), b"SERVER_ERROR out of memory storing object\r\n");
+}
+
+#[test]
+fn cache_memlimit_stays_within_the_configured_memory() {
+    let mut client = Client::new(1000, false);
+    let budget = |client: &Client| client.bucket.accounts().budget >> 20;
+    assert_eq!(client.send(b"cache_memlimit 64\r\n"), b"OK\r\n");
+    assert_eq!(budget(&client), 64);
+    assert_eq!(
+        client.send(b"cache_memlimit 257\r\ncache_memlimit 1000000 noreply\r\n"),
+        b"MEMLIMIT_ADJUST_FAILED the bucket is configured with 256m\r\n"
+    );
+    assert_eq!(budget(&client), 64);
+    assert_eq!(client.send(b"cache_memlimit 256\r\n"), b"OK\r\n");
+    assert_eq!(budget(&client), 256);
+    client.bucket.set_budget(100 << 20);
+    assert!(client.send(b"cache_memlimit 256\r\n").starts_with(b"MEMLIMIT_ADJUST_FAILED"));
+}
+
+#[test]
 fn a_line_without_end_closes() {
     let mut client = Client::new(4096, false);
     let mut input = b"version\r\n".to_vec();

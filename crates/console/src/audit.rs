@@ -26,7 +26,7 @@ pub async fn walk(State(console): State<Console>, Path(name): Path<String>) -> R
 fn audit(console: &Console, bucket: &Bucket) -> Result<Audited, String> {
     let mut walk = Auditing::new(bucket);
     while execute(console, |cx| walk.step(cx))? {}
-    execute(console, |cx| walk.end(cx))
+    walk.end()
 }
 
 fn document(audited: &Audited) -> Value {

@@ -562,17 +562,11 @@ impl Bucket {
     }
 
     /// A long value as such a client sees it, in its room until it is sent.
-    pub(crate) fn inflate_large(
-        &self,
-        cx: &mut Cx,
-        block: &[u8],
-        room: LargeItem,
-    ) -> Result<PinnedValue, KvError> {
+    pub(crate) fn inflate_large(block: &[u8], room: LargeItem) -> PinnedValue {
         let LargeItem { block: mut copy, value_offset } = room;
         let end = copy.size();
         snappy::inflate(block, copy.window(value_offset..end));
-        let Some(Some(held)) = cx.caches.get_mut(self.slot()) else { return Err(KvError::NoMemory) };
-        Ok(PinnedValue::new(copy.into_pin(&mut held.cache, value_offset)))
+        PinnedValue::new(copy.into_pin(value_offset))
     }
 
     /// Keeps the items of every vBucket in the order of their seqnos, for who reads them so; or no longer.
@@ -653,11 +647,12 @@ impl Bucket {
     pub fn accounts(&self) -> MemoryFigures {
         let gauge = |gauge| self.ground.tenant.gauge(gauge);
         let slabs = self.ground.tenant.slab_figures();
+        let index = gauge(Gauge::Index) + gauge(Gauge::Retired);
         MemoryFigures {
             payload: gauge(Gauge::Payload),
             metadata: gauge(Gauge::Metadata),
-            index: gauge(Gauge::Index),
-            allocated: gauge(Gauge::Items) + gauge(Gauge::Index),
+            index,
+            allocated: gauge(Gauge::Items) + index,
             slabs: slabs.slab_bytes,
             slots: slabs.slot_bytes,
             in_flight: gauge(Gauge::InFlight),

@@ -5,7 +5,7 @@
 //!                                           ^ location
 //! ```
 //! The index holds one reference, each [`Pin`] one more. Whoever drops the last one frees the block; until then its
-//! bytes stay charged to the tenant. The bytes from a pin's offset on (the value) are never written again; the item's
+//! bytes stay charged to the tenant: as an item while the index names it, then as in flight. The bytes from a pin's offset on (the value) are never written again; the item's
 //! header may be, under the vBucket's lock.
 
 use std::ops::{Deref, Range};
@@ -80,31 +80,32 @@ impl LargeBlock {
     }
 
     /// Hands the item over to an index: counted as an item from now on.
-    pub fn into_location(self, cache: &mut TenantCache) -> Location {
+    pub fn into_location(mut self, cache: &mut TenantCache) -> Location {
         let location = Location::of_block(self.item);
-        let mut this = std::mem::ManuallyDrop::new(self.finish(cache));
+        self.fill();
+        let bytes = item_footprint(self.size).cast_signed() as i64;
+        self.tenant.count(cache, Gauge::InFlight, -bytes);
+        self.tenant.count(cache, Gauge::Items, bytes);
+        let mut this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the handle is never used or dropped again, so its reference to the tenant is dropped exactly once here.
         unsafe { std::ptr::drop_in_place(&raw mut this.tenant) };
         location
     }
 
-    /// Keeps the bytes from `offset` on as what is sent once, and never linked: counted as an item until then.
-    pub fn into_pin(self, cache: &mut TenantCache, offset: usize) -> Pin {
+    /// Keeps the bytes from `offset` on as what is sent once, and never linked.
+    pub fn into_pin(mut self, offset: usize) -> Pin {
         assert!(offset <= self.size, "{offset} of {} bytes", self.size);
-        let this = std::mem::ManuallyDrop::new(self.finish(cache));
+        self.fill();
+        let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the handle is never used or dropped again: its reference to the tenant, and the block's only reference,
         // are the pin's.
         let tenant = unsafe { std::ptr::read(&raw const this.tenant) };
         Pin { tenant, item: this.item, size: this.size, offset }
     }
 
-    /// Filled to its end, and counted as an item.
-    fn finish(mut self, cache: &mut TenantCache) -> Self {
+    /// Makes sure that it is filled to its end.
+    fn fill(&mut self) {
         self.window(self.size..self.size);
-        let class = crate::footprint(PREFIX + self.size).cast_signed() as i64;
-        self.tenant.count(cache, Gauge::InFlight, -class);
-        self.tenant.count(cache, Gauge::Items, class);
-        self
     }
 }
 
@@ -154,24 +155,40 @@ impl Deref for Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         // SAFETY: gives back the reference this pin took.
-        unsafe { release(&self.tenant, self.item, self.size) }
+        if unsafe { is_last_reference(self.item) } {
+            // No index names it: that is what its last reference being a pin's says.
+            // SAFETY: nobody refers to it any more.
+            unsafe { self.tenant.free_shared(block_of(self.item), PREFIX + self.size, Gauge::InFlight) }
+        }
     }
 }
 
-/// Drops one reference of the large item; the last one frees it.
+/// The index lets go of the large item. It is freed, unless pins keep it.
 ///
 /// # Safety
-/// The caller owns a reference (the index's, or a pin's) and gives it up.
+/// The caller owns the index's reference and gives it up.
 pub unsafe fn release(tenant: &Tenant, item: NonNull<u8>, size: usize) {
-    let block = block_of(item);
+    // SAFETY: by the contract.
+    if unsafe { is_last_reference(item) } {
+        // SAFETY: nobody refers to it any more.
+        unsafe { tenant.free_shared(block_of(item), PREFIX + size, Gauge::Items) }
+    } else {
+        tenant.unlink_large(item_footprint(size));
+    }
+}
+
+/// Gives up a reference; gives whether it was the last.
+///
+/// # Safety
+/// The caller owns one of the large item at `item`, and does not use it any more.
+unsafe fn is_last_reference(item: NonNull<u8>) -> bool {
     // SAFETY: the reference given up keeps the block alive until here.
-    let before = unsafe { block.cast::<AtomicU32>().as_ref() }.fetch_sub(1, Ordering::Release);
+    let before = unsafe { block_of(item).cast::<AtomicU32>().as_ref() }.fetch_sub(1, Ordering::Release);
     debug_assert!(before > 0);
     if before == 1 {
         std::sync::atomic::fence(Ordering::Acquire);
-        // SAFETY: that was the last reference.
-        unsafe { tenant.free_shared(block, PREFIX + size, Gauge::Items) }
     }
+    before == 1
 }
 
 #[cfg(test)]
@@ -198,13 +215,15 @@ mod tests {
         // SAFETY: gives up the index's reference.
         unsafe { release(&tenant, item, size) }
         assert_eq!(
-            tenant.gauge(Gauge::Items),
-            crate::footprint(PREFIX + size) as u64,
-            "charged while pinned"
+            (tenant.gauge(Gauge::InFlight), tenant.gauge(Gauge::Items)),
+            (item_footprint(size) as u64, 0),
+            "charged while pinned, and no item any more"
         );
+        tenant.publish(&mut cache);
+        assert_eq!(tenant.used(), item_footprint(size) as u64);
         assert_eq!((pin.len(), pin[0], pin[10], pin[size - 11]), (size - 10, 7, 0, 0));
         drop(pin);
-        assert_eq!(tenant.gauge(Gauge::Items), 0);
+        assert_eq!((tenant.gauge(Gauge::InFlight), tenant.used()), (0, 0));
     }
 
     #[test]
@@ -213,11 +232,11 @@ mod tests {
         let mut cache = tenant.cache(0);
         let mut block = LargeBlock::new(&tenant, &mut cache, 100_000).unwrap();
         block.window(0..100_000).fill(7);
-        let pin = block.into_pin(&mut cache, 10);
-        assert_eq!((tenant.gauge(Gauge::InFlight), pin.len(), pin[0]), (0, 99_990, 7));
-        assert_eq!(tenant.gauge(Gauge::Items), crate::footprint(PREFIX + 100_000) as u64);
+        let pin = block.into_pin(10);
+        assert_eq!((tenant.gauge(Gauge::Items), pin.len(), pin[0]), (0, 99_990, 7));
+        assert_eq!(tenant.gauge(Gauge::InFlight), item_footprint(100_000) as u64);
         drop(pin);
-        assert_eq!(tenant.gauge(Gauge::Items), 0);
+        assert_eq!(tenant.gauge(Gauge::InFlight), 0);
         assert_eq!(Arc::strong_count(&tenant), 1);
     }
 

@@ -29,7 +29,8 @@ pub enum Gauge {
     Items,
     /// Index lines, directories, seqno slots, expiry entries (allocator's size).
     Index,
-    /// Large values arriving or waiting to be sent, and connection buffers charged to the tenant.
+    /// Large values arriving, those that no index names any more and somebody still reads or sends, and connection buffers
+    /// charged to the tenant.
     InFlight,
     /// Key and value bytes of the items: a part of `Items`.
     Payload,
@@ -45,9 +46,10 @@ pub enum Gauge {
     Compressed,
     /// Bytes they would have inflated.
     Inflated,
-    /// What is counted and not to be found: index blocks that nothing names any more and somebody may still be looking at, slabs
-    /// on their way to the map or from it.
+    /// Index blocks that nothing names any more and somebody may still be looking at.
     Retired,
+    /// Slabs on their way to the map or from it: counted and not to be found, or the other way about.
+    Underway,
     /// How often something was allocated or freed: sums that are equal again are not those of before if this is not.
     Changes,
 }
@@ -57,7 +59,7 @@ impl Gauge {
 
     /// Whether it is memory of its own, rather than a part or a number.
     const fn is_allocation(self) -> bool {
-        matches!(self, Self::Items | Self::Index | Self::InFlight)
+        matches!(self, Self::Items | Self::Index | Self::InFlight | Self::Retired)
     }
 }
 
@@ -423,11 +425,11 @@ impl Tenant {
     /// Adds to an account from the cache's thread.
     #[inline]
     pub fn count(&self, cache: &mut TenantCache, gauge: Gauge, amount: i64) {
-        self.accounts.add(cache.thread, gauge as usize, amount);
         if gauge.is_allocation() {
             self.note_change(cache);
             self.count_allocated(cache, amount);
         }
+        self.accounts.add(cache.thread, gauge as usize, amount);
     }
 
     /// Of a slot, before it changes hands and is counted: who walks over the slabs sees it do so, and has to see this then. Freeing one
@@ -448,12 +450,30 @@ impl Tenant {
 
     /// Adds to an account from any thread.
     pub fn count_shared(&self, gauge: Gauge, amount: i64) {
-        self.accounts.add_shared(gauge as usize, amount);
         if gauge.is_allocation() {
             self.accounts.add_shared(Gauge::Changes as usize, 1);
+        }
+        self.accounts.add_shared(gauge as usize, amount);
+        if gauge.is_allocation() {
             let used = self.used.fetch_add(amount, Relaxed) + amount;
             self.note_used(used);
         }
+    }
+
+    /// Counts a block of lines, which nothing names any more, as [`Gauge::Retired`] from now on.
+    pub fn retire_lines(&self, cache: &TenantCache, size: usize) {
+        let bytes = line_footprint(size).cast_signed() as i64;
+        self.note_change(cache);
+        self.accounts.add(cache.thread, Gauge::Index as usize, -bytes);
+        self.accounts.add(cache.thread, Gauge::Retired as usize, bytes);
+    }
+
+    /// Counts a large item, which no index names any more, as [`Gauge::InFlight`] from now on.
+    pub(crate) fn unlink_large(&self, footprint: usize) {
+        let bytes = footprint.cast_signed() as i64;
+        self.accounts.add_shared(Gauge::Changes as usize, 1);
+        self.accounts.add_shared(Gauge::Items as usize, -bytes);
+        self.accounts.add_shared(Gauge::InFlight as usize, bytes);
     }
 
     /// Notes that free pages are to be given back soon, once much less is used than before: where that left free slots, by emptying slabs.

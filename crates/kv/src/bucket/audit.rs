@@ -7,6 +7,15 @@
 //! ```
 //! What must hold whatever happens meanwhile is an error at once: an item that two slots name, a slot of another vBucket's. Sums
 //! are compared only if the bucket was at rest.
+//!
+//! What nothing in the bucket names any more is counted apart from what the walk finds, from the moment on it is not named,
+//! which is under its vBucket's lock: index blocks that somebody may be peeking at ([`Gauge::Retired`]), and large items that an
+//! answer, the flusher or the compressor still reads ([`Gauge::InFlight`]). They may be freed at any time, by anybody, without
+//! a lock: the figures that are compared do not change then. All other memory changes hands under the lock of a vBucket, so
+//! that whoever has begun before the walk has ended before it comes by, and notes a change first if it begins later; or it
+//! is a slab's, which is [`Gauge::Underway`] meanwhile.
+
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use memory::Gauge;
 
@@ -18,6 +27,8 @@ use crate::{Cx, VbId};
 pub struct Auditing<'a> {
     bucket: &'a Bucket,
     changes: u64,
+    /// A slab was on its way when the walk began.
+    underway: bool,
     before: Audit,
     found: Audit,
     vb: u16,
@@ -36,7 +47,9 @@ impl<'a> Auditing<'a> {
     /// Begins a walk.
     pub fn new(bucket: &'a Bucket) -> Self {
         let changes = bucket.tenant().gauge(Gauge::Changes);
-        Self { bucket, changes, before: bucket.counted(), found: Audit::default(), vb: 0 }
+        let underway = bucket.tenant().gauge(Gauge::Underway) > 0;
+        fence(SeqCst);
+        Self { bucket, changes, underway, before: bucket.counted(), found: Audit::default(), vb: 0 }
     }
 
     /// Walks over the next vBucket. Gives whether there is another. The error says what is wrong.
@@ -49,18 +62,18 @@ impl<'a> Auditing<'a> {
     }
 
     /// After the last vBucket: walks over the slabs, and compares.
-    pub fn end(mut self, cx: &mut Cx) -> Result<Audited, String> {
+    pub fn end(mut self) -> Result<Audited, String> {
         let slabs = self.bucket.tenant().walk_slabs()?;
         self.found.index_bytes += slabs.bookkeeping_bytes;
         self.found.bookkeeping_bytes = slabs.bookkeeping_bytes;
         self.found.slab_bytes = slabs.slab_bytes;
-        cx.end_batch();
-        // Blocks that any thread has yet to free are counted, but not to be found.
-        let retired = self.bucket.tenant().gauge(Gauge::Retired);
         let counted = self.bucket.counted();
+        let underway = self.underway || self.bucket.tenant().gauge(Gauge::Underway) > 0;
+        // ORDERING: the changes last. Whoever changes one of the figures above notes it before.
+        fence(SeqCst);
         // Equal sums are not enough: an item that has moved may have been met in two slabs, or in none.
         let is_still = self.bucket.tenant().gauge(Gauge::Changes) == self.changes && counted == self.before;
-        let (found, at_rest) = (self.found, is_still && retired == 0);
+        let (found, at_rest) = (self.found, is_still && !underway);
         if at_rest
             && (found != Audit { slots: slabs.slots, ..counted } || slabs.slot_bytes != counted.slot_bytes)
         {
@@ -73,11 +86,9 @@ impl<'a> Auditing<'a> {
 impl Bucket {
     /// Walks over everything while nobody else uses the bucket. The error says what is wrong.
     pub fn audit(&self, cx: &mut Cx) -> Result<Audit, String> {
-        // What waits to be freed is counted until it is.
-        cx.end_batch();
         let mut walk = Auditing::new(self);
         while walk.step(cx)? {}
-        let audited = walk.end(cx)?;
+        let audited = walk.end()?;
         if audited.at_rest { Ok(audited.found) } else { Err("the bucket is in use".to_owned()) }
     }
 
@@ -167,8 +178,9 @@ mod tests {
         assert!(!other.retired.is_empty());
         let mut walk = Auditing::new(&bucket);
         while walk.step(&mut cx).unwrap() {}
-        assert!(!walk.end(&mut cx).unwrap().at_rest);
+        assert!(walk.end().unwrap().at_rest);
         other.end_batch();
+        assert!(other.retired.is_empty());
         assert_eq!(bucket.audit(&mut cx).unwrap().documents, 4000);
     }
 
@@ -194,7 +206,7 @@ mod tests {
         while !mover.is_finished() {
             let mut walk = Auditing::new(&bucket);
             while walk.step(&mut cx).unwrap() {}
-            walk.end(&mut cx).unwrap();
+            walk.end().unwrap();
         }
         cx.rest();
         let (mut other, moved) = mover.join().unwrap();
@@ -243,6 +255,6 @@ mod tests {
         };
         let appended = Mutation { kind: StoreKind::Append, cas: 0, store };
         bucket.mutate(&mut cx, key, at, appended).unwrap();
-        assert!(!walk.end(&mut cx).unwrap().at_rest);
+        assert!(!walk.end().unwrap().at_rest);
     }
 }

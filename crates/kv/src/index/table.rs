@@ -72,9 +72,8 @@ impl Retired {
     /// # Safety
     /// `tenant` is the one it was allocated from, and its stamp has passed.
     pub(crate) unsafe fn free(self, tenant: &Tenant, cache: &mut TenantCache) {
-        tenant.count(cache, Gauge::Retired, -(self.size.cast_signed() as i64));
-        // SAFETY: by the contract; size and gauge are those of `Memory::allocate`.
-        unsafe { tenant.free_lines(cache, self.block, self.size, Gauge::Index) }
+        // SAFETY: by the contract; size and gauge are those of `Memory::retire`.
+        unsafe { tenant.free_lines(cache, self.block, self.size, Gauge::Retired) }
     }
 }
 
@@ -115,7 +114,7 @@ impl Memory<'_> {
     /// Frees a block that was reachable until now, when nobody peeks at it any more.
     fn retire(&mut self, block: NonNull<AtomicU64>, words: usize) {
         let (stamp, size) = (self.ground.quiescence.stamp(), words * 8);
-        self.ground.tenant.count(self.cache, Gauge::Retired, size.cast_signed() as i64);
+        self.ground.tenant.retire_lines(self.cache, size);
         self.retired.push(Retired { stamp, slot: self.ground.slot, block: block.cast(), size });
     }
 }

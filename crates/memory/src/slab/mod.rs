@@ -168,14 +168,14 @@ struct Underway<'a> {
 impl<'a> Underway<'a> {
     fn new(tenant: &'a Tenant, bytes: usize) -> Self {
         let bytes = bytes.cast_signed() as i64;
-        tenant.count_shared(Gauge::Retired, bytes);
+        tenant.count_shared(Gauge::Underway, bytes);
         Self { tenant, bytes }
     }
 }
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        self.tenant.count_shared(Gauge::Retired, -self.bytes);
+        self.tenant.count_shared(Gauge::Underway, -self.bytes);
     }
 }
 

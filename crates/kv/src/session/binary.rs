@@ -314,9 +314,9 @@ fn store(
             }
         }
         Err(error) => {
-            if matches!(error, KvError::NoMemory | KvError::TooBig) && kind == StoreKind::Set {
-                // A client that could not store the new value must not go on reading the old one.
-                let _ = bucket.remove(cx, key, place, 0);
+            let is_unconditional = kind == StoreKind::Set && header.cas == 0;
+            if matches!(error, KvError::NoMemory | KvError::TooBig) && is_unconditional {
+                bucket.drop_replaced(cx, key, place);
             }
             answer_error(header, status_of(error), out);
         }
@@ -498,9 +498,8 @@ pub fn refuse(peer: &mut Peer, request: &Request<'_>, refusal: Refusal, cx: &mut
         bucket.count(cx, meter, 1);
         let key = Key::plain(request.key);
         let place = bucket.locate(key);
-        if store.kind == StoreKind::Set && bucket.serves(place.vb.0) {
-            // A client that could not store the new value must not go on reading the old one.
-            let _ = bucket.remove(cx, key, place, 0);
+        if store.kind == StoreKind::Set && header.cas == 0 {
+            bucket.drop_replaced(cx, key, place);
         }
     }
     answer_error(header, status, out);

@@ -39,6 +39,11 @@ pub fn execute(
     }
 }
 
+/// Whether a command stores whatever is there.
+pub(super) fn is_unconditional_set(command: &Command<'_>) -> bool {
+    command.verb == Verb::Set(SetMode::Set) && !command.flags.has(b'C')
+}
+
 /// A command with its key decoded and placed.
 struct Request<'a> {
     bucket: &'a Bucket,
@@ -295,7 +300,9 @@ impl Request<'_> {
             Err(KvError::Exists) => (b"EX", 0, 0),
             Err(KvError::NotStored) => (b"NS", 0, 0),
             Err(KvError::NoMemory) => {
-                text::drop_present(self.bucket, self.key, self.at, cx);
+                if is_unconditional_set(self.command) {
+                    self.bucket.drop_replaced(cx, self.key, self.at);
+                }
                 return out.bytes(NO_MEMORY);
             }
             Err(error) => return out.bytes(text::failure(error, b"NS\r\n")),

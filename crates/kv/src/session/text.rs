@@ -215,7 +215,8 @@ pub fn error(peer: &mut Peer, error: &Error, _: &mut Cx, out: &mut Output) {
 
 /// Answers a command whose data block is not taken.
 ///
-/// COMPAT: a value that finds no room takes the present one with it, or readers would go on seeing what was replaced.
+/// COMPAT: the value of a set without a condition that finds no room takes the present one with it, as in memcached (which
+/// does so with any `ms`, and with a binary SET whatever its CAS): [`Bucket::drop_replaced`].
 pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut Cx, out: &mut Output) {
     let meter = match refusal {
         Refusal::TooBig => Some(Meter::StoreTooLarge),
@@ -250,21 +251,11 @@ fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut Cx) {
     let mut buffer = [0; text::KEY_MAX];
     let key = match command {
         Command::Store(store) if store.verb == StoreVerb::Set => store.key,
-        Command::Meta(command) => command.key.decode(&mut buffer),
+        Command::Meta(command) if meta::is_unconditional_set(command) => command.key.decode(&mut buffer),
         _ => return,
     };
     let (key, at) = placed(bucket, key, None);
-    if bucket.serves(at.vb.0) {
-        drop_present(bucket, key, at, cx);
-    }
-}
-
-pub(super) fn drop_present(bucket: &Bucket, key: Key<'_>, at: Place, cx: &mut Cx) {
-    bucket.with_entry(cx, key, at, |entry| {
-        if entry.document().is_some_and(|document| !document.is_locked()) {
-            let _ = entry.remove();
-        }
-    });
+    bucket.drop_replaced(cx, key, at);
 }
 
 /// The first `set` of a port that demands a login; anything else is refused.
@@ -455,7 +446,7 @@ fn store(
     let new = Store { flags: store.flags, expiry, datatype: 0, value, new_cas: 0 };
     let result = bucket.mutate(cx, key, at, Mutation { kind, cas, store: new });
     if result == Err(KvError::NoMemory) && store.verb == StoreVerb::Set {
-        drop_present(bucket, key, at, cx);
+        bucket.drop_replaced(cx, key, at);
     }
     store_reply(out, store, result);
 }

@@ -14,6 +14,8 @@ pub struct Entry<'v> {
     hash: u64,
     vb_uuid: u64,
     present: Option<Present>,
+    /// The CAS its caller names: that of a document lock opens it. 0: none.
+    named_cas: u64,
     /// Durability level of what is written; 0: at once.
     level: u8,
     /// The vBucket is not served: the key looks missing, and nothing can be changed.
@@ -24,7 +26,8 @@ impl<'v> Entry<'v> {
     #[inline(always)]
     pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
         // Looked up in its place: moving what was just written stalls the processor.
-        let mut entry = Self { locked, key, hash, vb_uuid, present: None, level: 0, closed: None };
+        let mut entry =
+            Self { locked, key, hash, vb_uuid, present: None, named_cas: 0, level: 0, closed: None };
         entry.present = entry.locked.look_up(key, hash).ok();
         entry
     }
@@ -32,7 +35,7 @@ impl<'v> Entry<'v> {
     /// A key of a vBucket that is not served.
     #[cold]
     pub(crate) fn closed(locked: Locked<'v>, key: Key<'v>, hash: u64, why: KvError) -> Self {
-        Self { locked, key, hash, vb_uuid: 0, present: None, level: 0, closed: Some(why) }
+        Self { locked, key, hash, vb_uuid: 0, present: None, named_cas: 0, level: 0, closed: Some(why) }
     }
 
     /// Whether a value was wanted that is not in memory.
@@ -95,6 +98,28 @@ impl<'v> Entry<'v> {
         }
     }
 
+    /// The caller's CAS for the present version. A locked document can be changed only by whoever names the lock's CAS, by
+    /// whatever operation and protocol; a successful change ends the lock.
+    #[inline]
+    pub fn name_cas(&mut self, cas: u64) {
+        self.named_cas = cas;
+    }
+
+    /// As [`Entry::check_open`], and [`KvError::Locked`] if the document is locked and its lock's CAS was not named.
+    #[inline]
+    pub(crate) fn check_changeable(&self) -> Result<(), KvError> {
+        if !self.may_be_held() {
+            return Ok(());
+        }
+        self.check_open()?;
+        match self.document() {
+            Some(document) if document.is_locked() && document.cas() != self.named_cas => {
+                Err(KvError::Locked)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The document with its value in memory. [`KvError::NotFound`] if missing, [`KvError::NotResident`] if ejected.
     fn resident(&self) -> Result<(Present, Header), KvError> {
         let (present, header) = self.current().ok_or(KvError::NotFound)?;
@@ -117,11 +142,11 @@ impl<'v> Entry<'v> {
         Mutated { cas, seqno, vb_uuid: self.vb_uuid }
     }
 
-    /// Stores over whatever is there, without any condition: check [`Entry::document`] for CAS and lock first.
+    /// Stores over whatever is there, without any condition but that of [`Entry::name_cas`]: check [`Entry::document`] first.
     /// Clears stale and win marks, and a document lock.
     #[inline]
     pub fn store(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
-        self.check_open()?;
+        self.check_changeable()?;
         let old = self.current();
         let expiry = match store.expiry {
             Expiry::At(at) => at,
@@ -163,7 +188,7 @@ impl<'v> Entry<'v> {
     /// Adds bytes behind (`front == false`) or before the present value, in place where it fits; new CAS.
     /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the sum is too long for an item. The sum is not compressed.
     pub fn extend(&mut self, value: &Value<'_>, front: bool, new_cas: u64) -> Result<Mutated, KvError> {
-        self.check_open()?;
+        self.check_changeable()?;
         let (present, old) = self.resident().map_err(|error| match error {
             KvError::NotFound => KvError::NotStored,
             other => other,
@@ -223,7 +248,7 @@ impl<'v> Entry<'v> {
     /// Changes the expiry alone; the CAS stays (memcached touch), though in a persistent bucket there is a new seqno.
     /// [`KvError::NotFound`] if missing.
     pub fn set_expiry(&mut self, expiry: Expiry) -> Result<(), KvError> {
-        self.check_open()?;
+        self.check_changeable()?;
         let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
         let Expiry::At(expiry) = expiry else { return Ok(()) };
         if expiry == header.expiry || self.locked.set_expiry_in_place(present, self.hash, expiry)? {
@@ -252,7 +277,7 @@ impl<'v> Entry<'v> {
 
     /// Writes the present value again under another header.
     fn rewrite(&mut self, header: Header) -> Result<Mutated, KvError> {
-        self.check_open()?;
+        self.check_changeable()?;
         let (present, old) = self.resident()?;
         if old.marks & mark::LARGE != 0 {
             let seqno = self.locked.rewrite_large(present, self.hash, header)?;
@@ -279,7 +304,7 @@ impl<'v> Entry<'v> {
 
     /// Removes the document. [`KvError::NotFound`] if missing.
     pub fn remove(&mut self) -> Result<Mutated, KvError> {
-        self.check_open()?;
+        self.check_changeable()?;
         let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
         let cas = self.locked.next_cas(0);
         if self.level != 0 {

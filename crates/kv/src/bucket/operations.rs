@@ -174,6 +174,7 @@ pub(crate) fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> 
         return if entry.exists() { Ok(()) } else { Err(KvError::NotFound) };
     }
     entry.check_open()?;
+    entry.name_cas(cas);
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
     if document.is_locked() {
         return if document.cas() == cas { Ok(()) } else { Err(KvError::Locked) };

@@ -33,6 +33,7 @@ pub(super) struct Count {
 /// COMPAT: the value is a number as `strtoull` reads it, a shorter result is padded with spaces to the old length, and
 /// unless the value grows the marks of the meta protocol and the fetched bit stay: memcached writes over it in place.
 pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvError> {
+    entry.name_cas(how.cas);
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
     let length = document.value_len();
     if length == 0 || length > CHUNKED {

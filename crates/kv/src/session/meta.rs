@@ -331,6 +331,7 @@ impl Request<'_> {
         let present =
             entry.document().map(|document| (document.cas(), document.is_locked(), document.win_sent()));
         if let Some((cas, true, _)) = present
+        entry.name_cas(required.unwrap_or(0));
             && required != Some(cas)
             && mode != SetMode::Add
         {
@@ -396,6 +397,8 @@ impl Request<'_> {
         let document = entry.document().ok_or(KvError::NotFound)?;
         let (cas, required) = (document.cas(), self.flags().number(b'C'));
         if document.is_locked() && required != Some(cas) {
+        let required = self.flags().number(b'C');
+        entry.name_cas(required.unwrap_or(0));
             return Err(KvError::Locked);
         }
         if required.is_some_and(|required| required != cas) {

@@ -491,10 +491,9 @@ pub(super) fn extend_entry(
     new_cas: u64,
 ) -> Result<Mutated, KvError> {
     let document = entry.document().ok_or(KvError::NotStored)?;
-    if document.is_locked() {
-        return Err(KvError::Locked);
-    }
-    if item_size(key.bytes.len(), document.flags(), document.value_len() + value.len()) > limit {
+    let (flags, length) = (document.flags(), document.value_len());
+    entry.check_changeable()?;
+    if item_size(key.bytes.len(), flags, length + value.len()) > limit {
         return Err(KvError::NotStored);
     }
     let mutated = entry.extend(value, front, new_cas)?;

@@ -222,7 +222,7 @@ impl World {
             }
             Step::Flush => {
                 if self.model.len() > 200 {
-                    bucket.flush(&mut self.cx, 0);
+                    bucket.flush(&mut self.cx, 0).unwrap();
                     self.model.clear();
                 }
             }
@@ -458,7 +458,7 @@ impl World {
         }
         self.check_order();
         let bucket = Arc::clone(&self.bucket);
-        bucket.flush(&mut self.cx, 0);
+        bucket.flush(&mut self.cx, 0).unwrap();
         kv::pager::turn(&mut self.cx);
         // What the thread has reserved goes with the second rest: the first notes that the bucket was used.
         self.cx.rest();

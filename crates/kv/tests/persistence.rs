@@ -216,7 +216,7 @@ fn a_fetch_that_finds_its_record_gone_looks_whether_anybody_still_wants_it() {
         let done = Box::new(move |result| told.lock().unwrap().push(result));
         assert!(bucket.fetch(&mut home.cx, Key::plain(b"key"), at, done).is_some());
         if change == "flush_all" {
-            bucket.flush(&mut home.cx, 0);
+            bucket.flush(&mut home.cx, 0).unwrap();
         } else {
             home.set("key", &[2; 1000]).unwrap();
         }

@@ -281,7 +281,7 @@ impl World {
             }
             Step::FlushAll => {
                 let bucket = Arc::clone(&self.bucket);
-                bucket.flush(&mut self.cx, 0);
+                bucket.flush(&mut self.cx, 0).unwrap();
                 for key in 0..KEYS {
                     let seqno = bucket.vb_info(self.place(key).vb).unwrap().high_seqno;
                     let versions = self.versions.entry(key).or_default();

@@ -7,7 +7,17 @@ use crate::{Cx, Meter, VbId};
 
 impl Bucket {
     /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed flush.
-    pub fn flush(&self, cx: &mut Cx, at_unix_s: u32) {
+    ///
+    /// [`KvError::WarmingUp`] while any vBucket is still being read from disk. What such a vBucket has is not known yet, so that
+    /// nothing could be written down of its flush; kept in memory it would be lost with a crash, and the documents that
+    /// the client was told are gone would come back. Reads and writes are refused then, too. A vBucket that is damaged stays as
+    /// it is: nobody can read it.
+    pub fn flush(&self, cx: &mut Cx, at_unix_s: u32) -> Result<(), KvError> {
+        if self.attention.load(Relaxed) & attention::GATES != 0
+            && self.persistence().is_some_and(Persistence::is_warming_up)
+        {
+            return Err(KvError::WarmingUp);
+        }
         self.count(cx, Meter::CmdFlush, 1);
         if at_unix_s > cx.now.unix_s {
             self.flush_at_s.store(at_unix_s, SeqCst);

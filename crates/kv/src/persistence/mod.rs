@@ -209,6 +209,11 @@ impl Persistence {
         }
     }
 
+    /// Whether any vBucket waits for its part of the journal to be read.
+    pub(crate) fn is_warming_up(&self) -> bool {
+        self.gates.iter().any(|gate| gate.load(Relaxed) == Gate::WarmingUp as u8)
+    }
+
     /// vBuckets that are not served, for good, because their part of the journal is damaged.
     pub fn damaged(&self) -> impl Iterator<Item = VbId> {
         let is_damaged = |gate: &AtomicU8| gate.load(Relaxed) == Gate::Damaged as u8;

@@ -467,8 +467,10 @@ fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut Cx, out: 
     if !request.key.is_empty() || !is_empty(body) {
         return answer_error(header, Status::EINVAL, out);
     }
-    if let Some(bucket) = peer.bucket.as_deref() {
-        bucket.flush(cx, at_unix_s);
+    if let Some(bucket) = peer.bucket.as_deref()
+        && let Err(error) = bucket.flush(cx, at_unix_s)
+    {
+        return answer_error(header, status_of(error), out);
     }
     if header.opcode == Opcode::FLUSH {
         out.bytes(&done(header, 0));

@@ -175,8 +175,12 @@ pub fn execute(
                 Expiry::At(at) => at,
                 Expiry::Keep => 0,
             };
-            bucket.flush(cx, when);
-            reply(out, noreply, b"OK\r\n");
+            let flushed = bucket.flush(cx, when);
+            reply(
+                out,
+                noreply,
+                flushed.map_or_else(|error| failure(error, b"SERVER_ERROR\r\n"), |()| b"OK\r\n"),
+            );
         }
         Command::Verbosity { noreply } => reply(out, noreply, b"OK\r\n"),
         Command::CacheMemlimit { mebibytes, noreply } => {

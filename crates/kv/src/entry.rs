@@ -153,7 +153,7 @@ impl<'v> Entry<'v> {
             Expiry::Keep => old.map_or(0, |(_, header)| header.expiry),
         };
         let header = Header {
-            cas: self.locked.next_cas(store.new_cas),
+            cas: self.locked.cas_for(store.new_cas)?,
             seqno: 0,
             kind: Kind::Document,
             committed: false,
@@ -201,7 +201,7 @@ impl<'v> Entry<'v> {
         if old.is_compressed() && !self.locked.has_room(sum.saturating_sub(old.value_len)) {
             return Err(KvError::NoMemory);
         }
-        let cas = self.locked.next_cas(new_cas);
+        let cas = self.locked.cas_for(new_cas)?;
         if !front
             && self.level == 0
             && sum <= LARGE_VALUE
@@ -262,7 +262,7 @@ impl<'v> Entry<'v> {
     pub fn touch(&mut self, expiry: Expiry) -> Result<Mutated, KvError> {
         let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
         let expiry = if let Expiry::At(at) = expiry { at } else { header.expiry };
-        let cas = self.locked.next_cas(0);
+        let cas = self.locked.next_cas();
         let marks = header.marks & (mark::FETCHED | mark::STALE | mark::WIN_SENT);
         self.rewrite(Header { cas, rev: header.rev + 1, expiry, marks, ..header })
     }
@@ -270,7 +270,7 @@ impl<'v> Entry<'v> {
     /// Gives the document a new CAS and seqno without changing anything else (0 = next of the clock).
     pub fn revise(&mut self, new_cas: u64) -> Result<Mutated, KvError> {
         let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
-        let cas = self.locked.next_cas(new_cas);
+        let cas = self.locked.cas_for(new_cas)?;
         let marks = header.marks & (mark::FETCHED | mark::STALE | mark::WIN_SENT);
         self.rewrite(Header { cas, rev: header.rev + 1, marks, ..header })
     }
@@ -306,7 +306,7 @@ impl<'v> Entry<'v> {
     pub fn remove(&mut self) -> Result<Mutated, KvError> {
         self.check_changeable()?;
         let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
-        let cas = self.locked.next_cas(0);
+        let cas = self.locked.next_cas();
         if self.level != 0 {
             let header = Header { cas, rev: header.rev + 1, marks: 0, ..header };
             let seqno = self.locked.prepare(self.key, self.hash, header, None, self.level)?;
@@ -326,7 +326,7 @@ impl<'v> Entry<'v> {
             return Err(KvError::Locked);
         }
         self.locked.lock_seqno(header.seqno, until_unix_s)?;
-        let cas = self.locked.next_cas(0);
+        let cas = self.locked.next_cas();
         self.locked.set_cas(present, cas);
         Ok(self.mutated(cas, header.seqno))
     }

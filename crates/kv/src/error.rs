@@ -23,6 +23,9 @@ pub enum KvError {
     /// Key and value are larger than the bucket or the item format allows.
     #[error("too big")]
     TooBig,
+    /// The CAS that a client names for the new version is further ahead of the clock than clocks differ.
+    #[error("the CAS is too far ahead of the clock")]
+    CasAhead,
     /// Counter operation on a value that is not a decimal number.
     #[error("not a number")]
     DeltaBadValue,

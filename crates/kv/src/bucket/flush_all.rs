@@ -3,7 +3,8 @@
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
 use super::{Bucket, attention};
-use crate::{Cx, Meter, VbId};
+use crate::persistence::Persistence;
+use crate::{Cx, KvError, Meter, VbId};
 
 impl Bucket {
     /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed flush.
@@ -27,6 +28,7 @@ impl Bucket {
             self.flush_at_s.store(0, SeqCst);
             self.flush_now();
         }
+        Ok(())
     }
 
     #[cold]

@@ -60,7 +60,7 @@ impl Bucket {
         }
         let mut locked = self.lock(cx, at.vb);
         let present = locked.live(key, at.hash)?;
-        let (cas, seqno) = locked.overwrite(present, 0, datatype, flags, value)?;
+        let (cas, seqno) = locked.overwrite(present, datatype, flags, value)?;
         drop(locked);
         self.count(cx, Meter::CmdSet, 1);
         self.count(cx, Meter::TotalItems, 1);
@@ -169,7 +169,7 @@ impl Bucket {
 
 /// A document's version must be `cas` (0 = any), and its lock, if any, the caller's.
 #[inline(always)]
-pub(crate) fn check_version(entry: &Entry<'_>, cas: u64) -> Result<(), KvError> {
+pub(crate) fn check_version(entry: &mut Entry<'_>, cas: u64) -> Result<(), KvError> {
     if cas == 0 && !entry.may_be_held() {
         return if entry.exists() { Ok(()) } else { Err(KvError::NotFound) };
     }

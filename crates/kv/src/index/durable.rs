@@ -232,7 +232,7 @@ impl Locked<'_> {
         if self.pending(hash).is_some() {
             return false;
         }
-        let cas = self.next_cas(0);
+        let cas = self.next_cas();
         self.bury(present, cas).is_ok()
     }
 

@@ -32,4 +32,4 @@ pub(crate) use rank::Census;
 pub(crate) use relocate::{Moved, Stand};
 pub(crate) use replay::{StateRecord, Stored};
 pub(crate) use table::{Ground, Hand, HashPart, Memory, Retired};
-pub(crate) use vbucket::{Dead, Locked, NewValue, Present, VBucket};
+pub(crate) use vbucket::{CAS_MOST, Dead, Locked, NewValue, Present, VBucket};

@@ -178,7 +178,7 @@ impl Locked<'_> {
     /// All of the journal is in: no item is dirty, and the present history is `history`, begun at the highest seqno if there
     /// is any other. Gives whether there are flushed items to be reclaimed.
     pub(crate) fn end_replay(&mut self, history: u64, max_cas: u64) -> Result<bool, KvError> {
-        self.state.max_cas = self.state.max_cas.max(max_cas);
+        self.note_stored_cas(max_cas);
         let (high_seqno, flushed_seqno) = (self.state.high_seqno, self.state.flushed_seqno);
         let durable = self.durable();
         let Some(replay) = durable.replay.take() else { return Ok(false) };
@@ -213,7 +213,7 @@ impl Locked<'_> {
 
     fn note_seqno(&mut self, seqno: u64, cas: u64) {
         self.state.high_seqno = self.state.high_seqno.max(seqno);
-        self.state.max_cas = self.state.max_cas.max(cas);
+        self.note_stored_cas(cas);
     }
 
     fn drop_tombstones(&mut self) {

@@ -27,14 +27,22 @@ use super::prepares::Prepares;
 use super::rank;
 use super::table::{Found, Ground, Hand, HashPart, Memory, Root, TableState};
 use super::wheel::ExpiryWheel;
+use crate::document::LOCKED_CAS;
 use crate::sync_writes::SyncWrites;
 use crate::{Key, KvError, Now};
 
 /// Most items handled under one hold of the lock by background work.
 pub(crate) const SLICE_ITEMS: usize = 64;
 
-/// An explicit CAS further ahead of the clock than this does not advance the vBucket's own.
+/// A CAS that a client names is at most so far ahead of the clock: the vBucket's own follows it.
 const CAS_DRIFT_NS: u64 = 5_000_000_000;
+/// One that is found on disk is at most so far ahead. It may have been written before the clock was set back, and by no
+/// more than that; versions before this bound let clients name any.
+const STORED_CAS_DRIFT_NS: u64 = 10 * 365 * 86_400 * 1_000_000_000;
+/// The start of 2026. A clock that shows less has not been set yet, and says nothing about what is on disk.
+const CLOCK_LEAST_NS: u64 = 1_767_225_600 * 1_000_000_000;
+/// The highest CAS of a document: the one above is what readers see while it is locked.
+pub(crate) const CAS_MOST: u64 = LOCKED_CAS - 1;
 
 /// A vBucket: one cache line. Empty, it is all zero and holds no memory but itself.
 #[repr(C, align(64))]
@@ -383,15 +391,32 @@ impl<'v> Locked<'v> {
 
     /// The CAS of the next change.
     #[inline]
-    pub(crate) fn next_cas(&mut self, explicit: u64) -> u64 {
-        if explicit != 0 {
-            if explicit <= self.now.unix_ns.saturating_add(CAS_DRIFT_NS) {
-                self.state.max_cas = self.state.max_cas.max(explicit);
-            }
-            return explicit;
-        }
-        self.state.max_cas = (self.state.max_cas + 1).max(self.now.unix_ns);
+    pub(crate) fn next_cas(&mut self) -> u64 {
+        self.state.max_cas = self.state.max_cas.saturating_add(1).max(self.now.unix_ns).min(CAS_MOST);
         self.state.max_cas
+    }
+
+    /// The CAS of a change for which the client names one; 0: it does not. [`KvError::CasAhead`] if the clock would have to
+    /// jump to follow it.
+    #[inline]
+    pub(crate) fn cas_for(&mut self, named: u64) -> Result<u64, KvError> {
+        if named == 0 {
+            return Ok(self.next_cas());
+        }
+        let most = self.now.unix_ns.saturating_add(CAS_DRIFT_NS).max(self.state.max_cas);
+        if named > most.min(CAS_MOST) {
+            return Err(KvError::CasAhead);
+        }
+        self.state.max_cas = self.state.max_cas.max(named);
+        Ok(named)
+    }
+
+    /// A CAS that was found on disk: the clock goes on above it, unless it cannot be one of the clock's.
+    pub(super) fn note_stored_cas(&mut self, cas: u64) {
+        let most = self.now.unix_ns.max(CLOCK_LEAST_NS).saturating_add(STORED_CAS_DRIFT_NS);
+        if cas <= most {
+            self.state.max_cas = self.state.max_cas.max(cas);
+        }
     }
 
     pub(crate) fn max_cas(&self) -> u64 {
@@ -409,7 +434,6 @@ impl<'v> Locked<'v> {
     pub(crate) fn overwrite(
         &mut self,
         present: Present,
-        new_cas: u64,
         datatype: u8,
         flags: u32,
         value: &[u8],
@@ -434,7 +458,7 @@ impl<'v> Locked<'v> {
         }
         // SAFETY: the item is in the table and the lock is held.
         let room = unsafe { present.item.room_for(present.found.location, flags, value.len()) }?;
-        let cas = self.next_cas(new_cas);
+        let cas = self.next_cas();
         let accessed = self.now.unix_s & 0xf_ffff;
         let is_compressed = (room.old_datatype | datatype) & SNAPPY != 0;
         if is_compressed {

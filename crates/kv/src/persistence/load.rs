@@ -23,7 +23,7 @@ use wire::snappy;
 use super::meta::{self, Meta};
 use super::{Counters, Gate, Persistence, Shard, state};
 use crate::bucket::attention;
-use crate::index::{Header, Kind, Locked, Stored, VALUE_MAX};
+use crate::index::{CAS_MOST, Header, Kind, Locked, Stored, VALUE_MAX};
 use crate::settings::PersistenceSettings;
 use crate::{Bucket, Cx, KvError, Node, VbId};
 
@@ -431,7 +431,8 @@ fn apply(locked: &mut Locked<'_>, record: &Record<'_>, resident: bool) -> Result
     };
     check_value(record.datatype, record.value)?;
     let header = Header {
-        cas: record.cas,
+        // Clients of versions that let them name any may have named what readers see of a locked document.
+        cas: record.cas.min(CAS_MOST),
         seqno: record.seqno,
         kind,
         committed: record.committed,

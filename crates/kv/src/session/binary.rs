@@ -556,6 +556,7 @@ fn status_of(error: KvError) -> Status {
         KvError::NotStored | KvError::NotLocked => Status::NOT_STORED,
         KvError::TooBig => Status::E2BIG,
         KvError::DeltaBadValue => Status::DELTA_BADVAL,
+        KvError::CasAhead => Status::EINVAL,
         KvError::NoMemory => Status::ENOMEM,
         KvError::NotResident | KvError::WarmingUp | KvError::NotActive | KvError::NoSpace => Status::ETMPFAIL,
         KvError::Damaged | KvError::ReadFailed => Status::EINTERNAL,

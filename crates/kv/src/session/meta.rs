@@ -8,7 +8,7 @@ use wire::meta::{Command, Flags, SetMode, Verb, encode_base64};
 use wire::text::KEY_MAX;
 
 use super::counter::{self, Count, NUMBER_MAX, write_decimal};
-use super::text::{self, NO_CAS, NO_MEMORY, NON_NUMERIC};
+use super::text::{self, NO_MEMORY, NON_NUMERIC};
 use super::{At, Body, Output};
 use crate::{Bucket, Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Now, Place, Store, Value};
 
@@ -69,9 +69,9 @@ impl Request<'_> {
         &self.command.flags
     }
 
-    /// An explicit new CAS (`E`); 0 if there is none. [`NO_CAS`] is none: no document may have it.
+    /// An explicit new CAS (`E`); 0 if there is none.
     fn new_cas(&self) -> u64 {
-        self.flags().number(b'E').filter(|cas| *cas != NO_CAS).unwrap_or(0)
+        self.flags().number(b'E').unwrap_or(0)
     }
 
     fn expiry(&self, letter: u8, now: Now) -> Option<Expiry> {
@@ -126,7 +126,10 @@ impl Request<'_> {
                 (None, Some(expiry)) if may_create => {
                     let new_cas = self.new_cas();
                     let stub = Store { flags: 0, expiry, datatype: 0, value: Value::Bytes(b""), new_cas };
-                    entry.store(stub).is_ok()
+                    match entry.store(stub) {
+                        Err(KvError::CasAhead) => return Err(KvError::CasAhead),
+                        stored => stored.is_ok(),
+                    }
                 }
                 _ => false,
             };
@@ -328,10 +331,10 @@ impl Request<'_> {
         now: Now,
     ) -> Result<Mutated, KvError> {
         let required = self.flags().number(b'C');
+        entry.name_cas(required.unwrap_or(0));
         let present =
             entry.document().map(|document| (document.cas(), document.is_locked(), document.win_sent()));
         if let Some((cas, true, _)) = present
-        entry.name_cas(required.unwrap_or(0));
             && required != Some(cas)
             && mode != SetMode::Add
         {
@@ -394,11 +397,11 @@ impl Request<'_> {
     }
 
     fn delete_entry(&self, entry: &mut Entry<'_>, now: Now) -> Result<(), KvError> {
-        let document = entry.document().ok_or(KvError::NotFound)?;
-        let (cas, required) = (document.cas(), self.flags().number(b'C'));
-        if document.is_locked() && required != Some(cas) {
         let required = self.flags().number(b'C');
         entry.name_cas(required.unwrap_or(0));
+        let document = entry.document().ok_or(KvError::NotFound)?;
+        let cas = document.cas();
+        if document.is_locked() && required != Some(cas) {
             return Err(KvError::Locked);
         }
         if required.is_some_and(|required| required != cas) {

@@ -250,7 +250,7 @@ pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut
     reply(out, command.is_noreply(), answer);
 }
 
-/// Removes what a refused `set` (or any refused `ms`) was to replace.
+/// Removes what a refused `set` or `ms` without a condition was to replace.
 fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut Cx) {
     let mut buffer = [0; text::KEY_MAX];
     let key = match command {
@@ -304,6 +304,7 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
         KvError::NoMemory => NO_MEMORY,
         KvError::BucketGone => b"SERVER_ERROR bucket is gone\r\n",
         KvError::DeltaBadValue => NON_NUMERIC,
+        KvError::CasAhead => b"CLIENT_ERROR CAS is too far ahead of the clock\r\n",
         KvError::NotResident => b"SERVER_ERROR the value is not in memory, try again\r\n",
         KvError::ReadFailed => b"SERVER_ERROR the value could not be read from disk\r\n",
         KvError::WarmingUp => b"SERVER_ERROR warming up, try again\r\n",

@@ -389,6 +389,7 @@ pub(super) fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
         KvError::Locked | KvError::NotLocked => answer.status(Status::ETMPFAIL, out),
         KvError::TooBig => answer.error(Status::E2BIG, "The value is too long", out),
         KvError::DeltaBadValue => answer.status(Status::DELTA_BADVAL, out),
+        KvError::CasAhead => answer.error(Status::EINVAL, "The CAS is too far ahead of the clock", out),
         KvError::NoMemory => {
             answer.error(Status::ETMPFAIL, "The bucket's memory budget does not allow it now", out);
         }

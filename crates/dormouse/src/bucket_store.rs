@@ -12,6 +12,7 @@
 use crate::config::reader::cause;
 use crate::config::{BucketSection, Problem, keys};
 use crate::data_dir::write_whole;
+use crate::text_file;
 use journal::log::Buffer;
 use journal::{AnyDisk, Disk as _, RealDisk};
 use kv::{BucketKind, BucketSettings, Compression, HeapChoice, Persistence};
@@ -21,12 +22,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-const BUCKETS: &str = "buckets";
+/// The directory of the buckets in a data directory.
+pub const BUCKETS: &str = "buckets";
 const BACKUPS: &str = "backups";
 /// The engine's file; a directory without it is no bucket.
 pub const IDENTITY: &str = "bucket.json";
 /// Our file beside it.
 pub const SETTINGS: &str = "settings.json";
+/// Longest file of either kind.
+pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// The directory of all buckets' directories.
 pub struct BucketStore {
@@ -66,9 +70,12 @@ impl BucketStore {
         let directory = parent.join(name).join(label);
         let is_new = !directory.exists();
         let settings = self.directory(name).join(SETTINGS);
-        let copied = persistence
-            .copy(&directory, &mut Buffer::default())
-            .and_then(|()| write_whole(&directory.join(SETTINGS), &fs::read(settings)?));
+        let copied = persistence.copy(&directory, &mut Buffer::default()).and_then(|()| {
+            write_whole(
+                &directory.join(SETTINGS),
+                text_file::read_regular(&settings, SETTINGS_BYTES_MAX)?.as_bytes(),
+            )
+        });
         if let (Err(_), true) = (&copied, is_new) {
             // What is there is no backup, and nobody shall take it for one.
             let _ = fs::remove_dir_all(&directory);
@@ -114,7 +121,7 @@ impl BucketStore {
         let path = self.directory(name).join(SETTINGS);
         let mut section =
             BucketSection { name: name.to_owned(), kind: BucketKind::Persistent, ..keys::BUCKET.defaults() };
-        let text = match fs::read_to_string(&path) {
+        let text = match text_file::read_regular(&path, SETTINGS_BYTES_MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(section),
             Err(error) => {
@@ -152,9 +159,14 @@ impl BucketStore {
 
     /// Keeps a bucket's settings durably, before it is made or changed.
     pub fn keep(&self, name: &str, memory_bytes: Option<u64>, settings: &BucketSettings) -> io::Result<()> {
-        self.make_directory(&self.data.join(BUCKETS))?;
         let directory = self.directory(name);
-        self.make_directory(&directory)?;
+        if !directory.join(IDENTITY).exists() {
+            // Synced even if they are there: who made them may not have come to it.
+            for made in [&self.data.join(BUCKETS), &directory] {
+                self.disk.create_directory(made)?;
+                self.disk.sync_directory(made)?;
+            }
+        }
         write_settings(&directory, memory_bytes, settings)
     }
 
@@ -208,7 +220,7 @@ pub fn write_settings(
         "tombstone_age_s": persistence.tombstone_age_s,
     });
     let (path, text) = (directory.join(SETTINGS), format!("{document:#}\n"));
-    if fs::read_to_string(&path).is_ok_and(|kept| kept == text) {
+    if text_file::read_regular(&path, SETTINGS_BYTES_MAX).is_ok_and(|kept| kept == text) {
         return Ok(());
     }
     write_whole(&path, text.as_bytes())

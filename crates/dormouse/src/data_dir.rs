@@ -1,13 +1,15 @@
 //! The data directory and `endpoints.json` in it: where a running node says how to reach it.
 
-use crate::bucket_store::BucketStore;
+use crate::bucket_store::{self, BucketStore};
 use crate::config::Problem;
 use crate::config::reader::cause;
 use kv::node::{Endpoints, Service};
+use rustix::fs::OFlags;
 use serde_json::json;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const ENDPOINTS: &str = "endpoints.json";
@@ -17,8 +19,48 @@ const LOCK: &str = "dormouse.lock";
 /// A directory this process can write, and no other node uses meanwhile.
 pub struct DataDir {
     path: PathBuf,
-    /// The kernel takes the lock back when the process ends, however it ends.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// Held while a directory is in use. The kernel takes it back when the process ends, however it ends.
+///
+/// The directory itself is locked, so that nobody gets in by removing a file. The file in it is for nodes that know only that one,
+/// and for file systems that lock no directories.
+pub struct Lock {
+    _directory: Option<File>,
+    _file: Option<File>,
+}
+
+/// Why a directory is not locked.
+enum Unlocked {
+    Taken,
+    Failed(io::Error),
+}
+
+impl Lock {
+    fn take(directory: &Path, makes_file: bool) -> Result<Self, Unlocked> {
+        let locked = |file: File| match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(Unlocked::Taken),
+            Err(TryLockError::Error(error)) => Err(Unlocked::Failed(error)),
+        };
+        let itself = match File::open(directory).map_err(Unlocked::Failed).and_then(locked) {
+            Ok(itself) => Some(itself),
+            Err(Unlocked::Taken) => return Err(Unlocked::Taken),
+            // A network's file system emulates the lock by one that wants a file that is open for writing.
+            Err(Unlocked::Failed(_)) => None,
+        };
+        // Whatever has this name, nothing is waited for.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = File::options();
+        options.write(true).create(makes_file).truncate(false).custom_flags(flags);
+        let file = match options.open(directory.join(LOCK)) {
+            Ok(file) => Some(locked(file)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !makes_file => None,
+            Err(error) => return Err(Unlocked::Failed(error)),
+        };
+        Ok(Self { _directory: itself, _file: file })
+    }
 }
 
 impl DataDir {
@@ -30,18 +72,16 @@ impl DataDir {
                 cause(&error)
             ))
         };
-        fs::create_dir_all(path).map_err(refused)?;
+        make_directories(path).map_err(refused)?;
         let probe = path.join(format!(".{ENDPOINTS}.{}", std::process::id()));
-        File::create(&probe).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
-        let lock = File::create(path.join(LOCK)).map_err(refused)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        create_anew(&probe).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
+        let lock = Lock::take(path, true).map_err(|unlocked| match unlocked {
+            Unlocked::Taken => {
                 let taken = "another node uses it; allowed: a directory of its own for each node";
-                return Err(Problem::new(format!("node.data = {path:?}: {taken}")));
+                Problem::new(format!("node.data = {path:?}: {taken}"))
             }
-            Err(TryLockError::Error(error)) => return Err(refused(error)),
-        }
+            Unlocked::Failed(error) => refused(error),
+        })?;
         let dir = Self { path: path.to_owned(), _lock: lock };
         dir.forget_endpoints();
         Ok(dir)
@@ -63,22 +103,56 @@ impl DataDir {
     }
 }
 
+/// Makes a directory and those it is in, as far as they are missing, and syncs the one around each: a name is durable only then.
+pub fn make_directories(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match fs::create_dir(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound && parent != path => {
+            make_directories(parent)?;
+            match fs::create_dir(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        // Who made it may have been killed before it was synced; with something in it, that is over.
+        Err(_) if path.is_dir() => {
+            if fs::read_dir(path)?.next().is_some() {
+                return Ok(());
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    match File::open(parent) {
+        Ok(parent) => parent.sync_all(),
+        // One may be allowed to make names in a directory, and not to read it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Locks the data directory around a bucket's directory, where it is in one, against nodes.
-pub fn lock_around(bucket: &Path) -> anyhow::Result<Option<File>> {
+pub fn lock_around(bucket: &Path) -> anyhow::Result<Option<Lock>> {
     let bucket = fs::canonicalize(bucket)?;
-    let Some(data) = bucket.parent().and_then(Path::parent) else { return Ok(None) };
-    let path = data.join(LOCK);
-    if !path.exists() {
+    let Some(parent) = bucket.parent() else { return Ok(None) };
+    let Some(data) = parent.parent() else { return Ok(None) };
+    if !data.join(LOCK).exists() && !parent.ends_with(bucket_store::BUCKETS) {
         return Ok(None);
     }
-    let lock = File::options().write(true).open(&path)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(TryLockError::WouldBlock) => {
-            anyhow::bail!("{}: a node uses it; stop the node first", data.display())
-        }
-        Err(TryLockError::Error(error)) => Err(error.into()),
+    match Lock::take(data, false) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(Unlocked::Taken) => anyhow::bail!("{}: a node uses it; stop the node first", data.display()),
+        Err(Unlocked::Failed(error)) => Err(error.into()),
     }
+}
+
+/// Makes a file that is new, whatever had its name.
+fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(path)
 }
 
 /// Writes a file durably: complete or not at all.
@@ -87,7 +161,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let temporary = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let written = File::create(&temporary).and_then(|mut file| {
+    let written = create_anew(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)

@@ -8,7 +8,8 @@ mod dump;
 mod restore;
 mod verify;
 
-use crate::bucket_store::IDENTITY;
+use crate::bucket_store::{IDENTITY, SETTINGS_BYTES_MAX};
+use crate::text_file;
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use std::fs;
@@ -122,7 +123,8 @@ fn bytes_below(directory: &Path) -> u64 {
 /// The name of the bucket in a directory.
 fn name_of(directory: &Path) -> anyhow::Result<String> {
     let path = directory.join(IDENTITY);
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let text =
+        text_file::read_regular(&path, SETTINGS_BYTES_MAX).with_context(|| path.display().to_string())?;
     let value: serde_json::Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     let name = value.get("name").and_then(serde_json::Value::as_str).unwrap_or_default();
     if !crate::config::key::is_bucket_name(name) {

@@ -19,6 +19,7 @@ mod password;
 mod reload;
 mod serve;
 mod signals;
+mod text_file;
 
 use clap::Parser;
 use clap::error::ErrorKind;

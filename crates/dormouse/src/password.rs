@@ -2,12 +2,14 @@
 
 use crate::config::reader::cause;
 use crate::config::{AuthSection, Problem};
-use std::fs;
+use crate::text_file;
 
 /// Password of the development user, accepted on loopback only.
 const DEVELOPMENT_PASSWORD: &str = "password";
 /// Longest password.
 const PASSWORD_BYTES_MAX: usize = 1024;
+/// Longest file with a password.
+const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A user as the configuration gives it.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
             "auth.password_file = {path:?}: {what}; allowed: a file whose first line is a password of 1 to {PASSWORD_BYTES_MAX} bytes"
         ))
     };
-    let text = fs::read_to_string(path).map_err(|error| refused(&cause(&error)))?;
+    let text = text_file::read(path, FILE_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
     match text.lines().next() {
         Some(line) if (1..=PASSWORD_BYTES_MAX).contains(&line.len()) => {
             Ok(Login { user: auth.user.clone(), password: line.to_owned(), development: false })

@@ -2,6 +2,7 @@
 
 use crate::lock::FileLock;
 use crate::{Disk, File, LockError, Open, Pending};
+use rustix::fs::OFlags;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -74,7 +75,13 @@ impl Disk for RealDisk {
     fn open(&self, path: &Path, how: Open) -> io::Result<RealFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(how != Open::Read).create_new(how == Open::CreateNew).mode(0o660);
-        options.open(path).map(|file| RealFile(Arc::new(file)))
+        // Opening a pipe would wait for its other end without this flag; of a regular file it changes nothing.
+        options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        let file = options.open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(RealFile(Arc::new(file)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -3,11 +3,14 @@
 use super::key::{Key, Raw, Section};
 use super::problem::{Origin, nearest};
 use super::{Config, MemcachedSection, Problem, address, check, keys};
-use crate::bucket_store;
+use crate::{bucket_store, text_file};
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// Longest configuration file.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// What the command line said, still as text.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +43,7 @@ pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
     let mut config = defaults();
     if let Some(path) = file {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = text_file::read(path, FILE_BYTES_MAX).map_err(|error| {
             Problem::new(format!("{name}: cannot read the configuration file: {}", cause(&error)))
         })?;
         reader.file(&mut config, &name, &text)?;

@@ -2,7 +2,8 @@
 
 use super::{Progress, bytes_below, name_of, verify};
 use crate::bucket_store::BucketStore;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, make_directories};
+use crate::text_file::open_regular;
 use anyhow::{Context as _, bail};
 use std::fs::{self, File};
 use std::io;
@@ -40,7 +41,7 @@ fn restore(backup: &Path, store: &BucketStore, name: &str) -> io::Result<()> {
     // No bucket's name begins with a dot.
     let unfinished = store.directory(&format!(".{name}.restoring"));
     let parent = place.parent().unwrap_or(&place);
-    fs::create_dir_all(parent)?;
+    make_directories(parent)?;
     if unfinished.exists() {
         fs::remove_dir_all(&unfinished)?;
     }
@@ -60,8 +61,9 @@ fn copy(from: &Path, to: &Path, done: &mut u64, all: u64, progress: &mut Progres
             copy(&source, &target, done, all, progress)?;
             continue;
         }
-        *done += fs::copy(&source, &target)?;
-        sync(&target)?;
+        let mut file = File::create_new(&target)?;
+        *done += io::copy(&mut open_regular(&source)?, &mut file)?;
+        file.sync_all()?;
         progress.tell(*done, all);
     }
     sync(to)

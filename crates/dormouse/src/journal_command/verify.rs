@@ -5,7 +5,8 @@ use anyhow::bail;
 use journal::RealDisk;
 use journal::log::{Buffer, verify_with_progress};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 pub fn run(directory: &Path) -> anyhow::Result<()> {
     let (report, damages) = report(directory)?;
@@ -17,6 +18,26 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// What is neither a regular file nor, where there may be some, a directory. None of it was written by a node, and reading it might
+/// never end.
+fn strange_files(directory: &Path, may_have_directories: bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_known = |path: &PathBuf| {
+        let metadata = fs::metadata(path);
+        metadata.is_ok_and(|metadata| metadata.is_file() || (may_have_directories && metadata.is_dir()))
+    };
+    let mut strange: Vec<PathBuf> = entries.filter(|path| !is_known(path)).collect();
+    strange.sort();
+    strange
+}
+
+fn tell_strange(text: &mut String, strange: &[PathBuf]) -> usize {
+    for path in strange {
+        let _ = writeln!(text, "DAMAGE {}: not a regular file, and not read", path.display());
+    }
+    strange.len()
+}
+
 /// A line for each shard and each damage, and how many of the latter there are.
 pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
     let (disk, mut buffer, mut progress) =
@@ -24,13 +45,23 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
     let (all_bytes, mut before_bytes) = (bytes_below(directory), 0);
     let (mut text, mut damages) = (String::new(), 0);
     let shards = shards(directory)?;
+    if shards.first().is_none_or(|shard| shard != directory) {
+        damages += tell_strange(&mut text, &strange_files(directory, true));
+    }
     if shards.is_empty() {
         let _ = writeln!(text, "{}: nothing was written yet", directory.display());
     }
     for shard in shards {
         let mut tell =
             |so_far: &journal::log::Verified| progress.tell(before_bytes + so_far.bytes, all_bytes);
-        let verified = verify_with_progress(&disk, &shard, &mut buffer, &mut tell)?;
+        let strange = strange_files(&shard, false);
+        damages += tell_strange(&mut text, &strange);
+        let verified = match verify_with_progress(&disk, &shard, &mut buffer, &mut tell) {
+            Ok(verified) => verified,
+            // Named already.
+            Err(_) if !strange.is_empty() => continue,
+            Err(error) => return Err(error.into()),
+        };
         before_bytes += verified.bytes;
         damages += verified.damage.len();
         let end = match (verified.torn_bytes, verified.is_clean) {

@@ -73,3 +73,14 @@ fn a_lock_is_seen_by_this_process_and_by_others() {
     assert!(other().success());
     disk.lock(&path).expect("locked again");
 }
+
+#[test]
+fn what_is_no_file_is_refused_without_waiting_for_it() {
+    let scratch = Scratch::new("pipe");
+    let (disk, pipe) = (RealDisk::default(), scratch.0.join("pipe"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    for (path, how) in [(&pipe, Open::Read), (&pipe, Open::ReadWrite), (&scratch.0, Open::Read)] {
+        let error = disk.open(path, how).expect_err("not a file");
+        assert_eq!(error.to_string(), "not a regular file");
+    }
+}

@@ -166,6 +166,14 @@ impl<'a> Cursor<'a> {
         self.skip();
     }
 
+    /// Takes so many bytes, which are known to be one value.
+    #[inline]
+    pub(super) fn take(&mut self, bytes: usize) -> Value<'a> {
+        let (text, rest) = self.rest.split_at_checked(bytes).unwrap_or((self.rest, &[]));
+        self.rest = rest;
+        Value::of_checked(text)
+    }
+
     /// Takes whatever is next and returns its span.
     #[inline]
     pub fn skip(&mut self) -> Value<'a> {
@@ -175,9 +183,7 @@ impl<'a> Cursor<'a> {
             0 => 0,
             _ => scalar_length(self.rest),
         };
-        let (text, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, &[]));
-        self.rest = rest;
-        Value::of_checked(text)
+        self.take(length)
     }
 }
 
@@ -208,6 +214,12 @@ fn scalar_length(text: &[u8]) -> usize {
     text.iter().position(separates).unwrap_or(text.len()).max(1)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Bytes of containers that were skipped.
+    pub(super) static SKIPPED_BYTES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 fn container_length(text: &[u8]) -> usize {
     let mut depth = 0_usize;
     let mut place = 0;
@@ -225,5 +237,7 @@ fn container_length(text: &[u8]) -> usize {
             _ => {}
         }
     }
+    #[cfg(test)]
+    SKIPPED_BYTES.set(SKIPPED_BYTES.get() + place);
     place
 }

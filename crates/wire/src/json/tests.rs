@@ -1,4 +1,4 @@
-use super::{Cursor, Kind, Number, Scanner, Value, validate, write};
+use super::{Cursor, DEPTH_MAX, Kind, Number, Scanner, Value, validate, write};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -153,6 +153,12 @@ fn sorted_text_is_the_one_form_of_a_value() {
     let text = " {\"b\" : [1, true ,null], \"a\":\"\\u00e9\\/\\u0007\\ud83d\\ude00\\\"\\\\\\b\\f\\n\\r\\t\u{7f}\",\"b\":{} }";
     assert_eq!(sorted(text), "{\"a\":\"\u{e9}/\\u0007\u{1f600}\\\"\\\\\\b\\f\\n\\r\\t\u{7f}\",\"b\":{}}");
     assert_eq!(sorted("[[],{}, [ ] ]"), "[[],{},[]]");
+    assert_eq!(
+        sorted(
+            "{\"b\" : [{\"z\": {\"y\":[]}, \"a\" :{}}] ,\"a\":{\"x\":\"[{\",\"c\": [[{\"k\":{ } }]] },\"b\":{\"q\":[1] }}"
+        ),
+        "{\"a\":{\"c\":[[{\"k\":{}}]],\"x\":\"[{\"},\"b\":{\"q\":[1]}}"
+    );
 }
 
 #[test]
@@ -389,5 +395,29 @@ proptest! {
         write::sorted(&mut out, value);
         prop_assert!(value.elements().count() <= text.len());
         prop_assert!(value.members().count() <= text.len());
+    }
+}
+
+/// A value that is `depth` objects deep, each with its members in the wrong order.
+fn deep(depth: usize) -> String {
+    let mut text = "0".to_owned();
+    for _ in 0..depth {
+        text = format!("{{\"b\":[{text}],\"a\":{{}}}}");
+    }
+    text
+}
+
+#[test]
+fn sorting_reads_no_level_twice() {
+    // Two levels of nesting each.
+    for depth in [1, 10, DEPTH_MAX / 2] {
+        let text = deep(depth);
+        let value = validate(text.as_bytes()).expect("JSON");
+        let before = super::cursor::SKIPPED_BYTES.get();
+        let mut out = Vec::new();
+        write::sorted(&mut out, value);
+        assert_eq!(out.len(), text.len());
+        let skipped = super::cursor::SKIPPED_BYTES.get() - before;
+        assert!(skipped <= text.len(), "{skipped} bytes were skipped of {}", text.len());
     }
 }

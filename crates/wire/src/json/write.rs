@@ -158,11 +158,80 @@ pub fn boolean(out: &mut Vec<u8>, value: bool) {
 
 /// A value as the stock server prints it when it sorts members: no white space, numbers and strings in their one form,
 /// members by name, of equal names the last. So it prints the `syntax` of errors.
+///
+/// The cost is linear in the length of the text, however deep it is nested: where containers end is found once
+/// ([`Spans`]), not once per level.
 pub fn sorted(out: &mut Vec<u8>, value: Value<'_>) {
-    next_sorted(out, &mut value.cursor());
+    let mut cursor = value.cursor();
+    let spans =
+        if matches!(cursor.peek(), b'[' | b'{') { Spans::of(cursor.rest()) } else { Spans::default() };
+    next_sorted(out, &mut cursor, &spans, &mut 0);
 }
 
-fn next_sorted(out: &mut Vec<u8>, cursor: &mut Cursor<'_>) {
+/// Where the containers end that are values of members, in the order in which they begin.
+#[derive(Default)]
+struct Spans {
+    spans: Vec<Span>,
+}
+
+struct Span {
+    /// Its length.
+    bytes: usize,
+    /// The place in the list of the first such container that begins after its end.
+    next: usize,
+}
+
+impl Spans {
+    fn of(text: &[u8]) -> Self {
+        let mut spans: Vec<Span> = Vec::new();
+        // Of each container that is open: its place in the list, if it has one.
+        let mut open: Vec<Option<usize>> = Vec::new();
+        let (mut at, mut is_member) = (0, false);
+        while let Some(byte) = text.get(at) {
+            match byte {
+                b'"' => {
+                    at += super::string::end_of_checked(text.get(at + 1..).unwrap_or_default()).0 + 1;
+                    is_member = false;
+                }
+                b':' => is_member = true,
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                b'[' | b'{' => {
+                    open.push(is_member.then_some(spans.len()));
+                    if is_member {
+                        spans.push(Span { bytes: at, next: 0 });
+                    }
+                    is_member = false;
+                }
+                b']' | b'}' => {
+                    let next = spans.len();
+                    if let Some(span) = open.pop().flatten().and_then(|place| spans.get_mut(place)) {
+                        *span = Span { bytes: at + 1 - span.bytes, next };
+                    }
+                    if open.is_empty() {
+                        break;
+                    }
+                    is_member = false;
+                }
+                _ => is_member = false,
+            }
+            at += 1;
+        }
+        Self { spans }
+    }
+
+    /// Takes the value of a member, of which `place` is the number if it is a container.
+    fn skip<'a>(&self, cursor: &mut Cursor<'a>, place: &mut usize) -> Value<'a> {
+        if matches!(cursor.peek(), b'[' | b'{')
+            && let Some(span) = self.spans.get(*place)
+        {
+            *place = span.next;
+            return cursor.take(span.bytes);
+        }
+        cursor.skip()
+    }
+}
+
+fn next_sorted(out: &mut Vec<u8>, cursor: &mut Cursor<'_>, spans: &Spans, place: &mut usize) {
     match cursor.kind() {
         Kind::Null => {
             cursor.null();
@@ -182,7 +251,7 @@ fn next_sorted(out: &mut Vec<u8>, cursor: &mut Cursor<'_>) {
                 if out.len() > start {
                     out.push(b',');
                 }
-                next_sorted(out, cursor);
+                next_sorted(out, cursor, spans, place);
             }
             out.push(b']');
         }
@@ -190,14 +259,15 @@ fn next_sorted(out: &mut Vec<u8>, cursor: &mut Cursor<'_>) {
             let mut members = Vec::new();
             cursor.enter_object();
             while let Some(name) = cursor.next_member() {
-                members.push((name, cursor.skip()));
+                let inside = *place + 1;
+                members.push((name, spans.skip(cursor, place), inside));
             }
             // Stable, so that of equal names the last one stays last.
             members.sort_by(|one, other| one.0.as_bytes().cmp(other.0.as_bytes()));
             out.push(b'{');
             let start = out.len();
-            for (place, (name, value)) in members.iter().enumerate() {
-                if members.get(place + 1).is_some_and(|next| next.0 == *name) {
+            for (number, (name, value, inside)) in members.iter().enumerate() {
+                if members.get(number + 1).is_some_and(|next| next.0 == *name) {
                     continue;
                 }
                 if out.len() > start {
@@ -205,7 +275,7 @@ fn next_sorted(out: &mut Vec<u8>, cursor: &mut Cursor<'_>) {
                 }
                 string(out, name);
                 out.push(b':');
-                sorted(out, *value);
+                next_sorted(out, &mut value.cursor(), spans, &mut { *inside });
             }
             out.push(b'}');
         }

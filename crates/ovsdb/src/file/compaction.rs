@@ -103,6 +103,8 @@ pub(super) struct Compaction<D: Disk> {
     /// Where the old file is copied from, and the new one's end.
     copied: u64,
     end: u64,
+    /// The new file may be longer than `end`.
+    must_cut: bool,
     figures: CompactionFigures,
 }
 
@@ -146,6 +148,7 @@ impl<D: Disk> Compaction<D> {
             hash: Sha1::new(),
             copied: log.end,
             end: schema.len() as u64,
+            must_cut: false,
             figures: CompactionFigures::default(),
         };
         compaction.put(&schema, 0)?;
@@ -197,18 +200,41 @@ impl<D: Disk> Compaction<D> {
         }
     }
 
-    /// Takes what is written to the old file, once it has caught up.
-    pub(super) fn write(&mut self, records: &[u8], durable: bool) -> io::Result<()> {
-        if !matches!(self.phase, Phase::Both(_) | Phase::Renamed(_)) {
-            return Ok(());
+    /// The new file, once it has caught up and takes what the old one takes.
+    fn following(&self) -> Option<&D::File> {
+        self.file.as_ref().filter(|_| matches!(self.phase, Phase::Both(_) | Phase::Renamed(_)))
+    }
+
+    /// Writes what was written to the old file, once it has caught up; [`Self::accept`] or [`Self::cut`] follows.
+    pub(super) fn write(&mut self, records: &[u8]) -> io::Result<()> {
+        let Some(file) = self.following() else { return Ok(()) };
+        if self.must_cut {
+            file.set_length(self.end)?;
         }
-        let Some(file) = &self.file else { return Ok(()) };
         write_all_at(file, records, self.end)?;
-        if durable {
-            file.sync()?;
-        }
-        self.end += records.len() as u64;
+        self.must_cut = false;
         Ok(())
+    }
+
+    /// Makes what was written durable.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.following().map_or(Ok(()), D::File::sync)
+    }
+
+    /// What was written last is in the log: so many bytes.
+    pub(super) fn accept(&mut self, bytes: u64) {
+        if self.following().is_some() {
+            self.end += bytes;
+        }
+    }
+
+    /// What was written last is not in the log.
+    pub(super) fn cut(&mut self) {
+        if let Some(file) = self.following() {
+            // If it fails, it is tried again before the next write.
+            let _ = file.set_length(self.end);
+            self.must_cut = true;
+        }
     }
 
     /// Does the next slice.
@@ -373,10 +399,10 @@ impl<D: Disk> Compaction<D> {
         Ok(self.copied == log.end)
     }
 
-    /// The new file, its end, and where its snapshot ends.
-    pub(super) fn into_parts(mut self) -> Option<(D::File, u64, u64)> {
+    /// The new file, its end, where its snapshot ends, and whether it may be longer than its end.
+    pub(super) fn into_parts(mut self) -> Option<(D::File, u64, u64, bool)> {
         let file = self.file.take()?;
-        Some((file, self.end, self.figures.snapshot_bytes))
+        Some((file, self.end, self.figures.snapshot_bytes, self.must_cut))
     }
 }
 

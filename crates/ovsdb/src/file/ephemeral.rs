@@ -14,7 +14,7 @@
 //!   may be old, cut short or gone: then tags that clients know are not in it, and they are told everything, as if there
 //!   were no such file. Nothing else depends on it.
 //! * What it says of a tag must be complete. So records are written in the order of commits, before the log's and before
-//!   anybody is told; and after a write that failed, none is written any more until it is made anew.
+//!   anybody is told; and after a write that failed, here or in the log, it is made anew with a later commit.
 //! * Opening makes it anew from history ([`Ephemeral::start`]), with each commit that is kept, and so does growing: it is at
 //!   most [`GROWTH`] times what that takes.
 
@@ -39,6 +39,8 @@ use std::path::{Path, PathBuf};
 const SMALL_BYTES: u64 = 64 << 10;
 /// Above that it is when it has grown so many times.
 const GROWTH: u64 = 4;
+/// After a failure it is not made anew before so many commits have touched it: that takes long, and may fail again.
+const RETRY_COMMITS: u32 = 64;
 /// Memory that the text of pending records keeps between groups.
 const PENDING_KEPT_BYTES: usize = 64 << 10;
 
@@ -46,8 +48,10 @@ const PENDING_KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Ephemeral<D: Disk> {
     disk: D,
     path: PathBuf,
-    /// None after something failed.
+    /// None after something failed, until it is made anew.
     file: Option<D::File>,
+    /// Commits before it is made anew.
+    wait: u32,
     end: u64,
     /// It is made anew before it passes this size.
     end_max: u64,
@@ -85,6 +89,7 @@ impl<D: Disk> Ephemeral<D> {
             disk: disk.clone(),
             path,
             file: None,
+            wait: 0,
             end: 0,
             end_max: 0,
             body: Vec::new(),
@@ -105,6 +110,10 @@ impl<D: Disk> Ephemeral<D> {
     /// Takes the commit that was observed last, once it has its id.
     pub(super) fn append(&mut self, database: &Database, id: Uuid) {
         if self.file.is_none() {
+            match self.wait.checked_sub(1) {
+                Some(less) => self.wait = less,
+                None => self.rewrite(database),
+            }
             return;
         }
         record::write(id, &self.body, &mut self.pending);
@@ -134,9 +143,10 @@ impl<D: Disk> Ephemeral<D> {
         self.forget_pending();
     }
 
-    /// Writes nothing any more: what comes now does not follow from what is in the file.
+    /// What comes now does not follow from what is in the file: it is made anew with the next commit.
     pub(super) fn stop(&mut self) {
         self.file = None;
+        self.wait = 0;
         self.forget_pending();
     }
 
@@ -155,11 +165,12 @@ impl<D: Disk> Ephemeral<D> {
     fn fail(&mut self, error: &io::Error) {
         let why = system_text(errno(error));
         let text = format!(
-            "{}: write failed ({why}); after a restart, clients that monitor ephemeral columns are sent everything",
+            "{}: write failed ({why}); until it can be written again, after a restart clients that monitor ephemeral columns are sent everything",
             self.path.display()
         );
         self.note = Some(Note::new(Level::Warn, "ovsdb_log", text));
         self.stop();
+        self.wait = RETRY_COMMITS;
     }
 
     /// Makes the file anew from what history keeps.

@@ -5,9 +5,10 @@
 //! ```
 //!
 //! Invariants: `end` is where the last good record ends, and everything written goes there. What the file has after it
-//! (a torn record of before, a write that failed) is cut off before the next write. After a write or sync that
-//! failed, the log is poisoned: nothing is ever written again, as nobody knows what the disk has. What ephemeral columns became
-//! goes to a file of its own ([`super::ephemeral`]), before the log.
+//! (a torn record of before, a write that failed) is cut off before the next write. A write that failed is an error of its group
+//! alone: a disk that was full may have room again. After a sync that failed, the log is poisoned: nothing is ever written
+//! again, as nobody knows what the disk has. What ephemeral columns became goes to a file of its own
+//! ([`super::ephemeral`]), before the log.
 
 mod opening;
 mod rewriting;
@@ -152,7 +153,8 @@ impl<D: Disk> Log<D> {
     }
 
     /// Writes what was appended since the last time, and makes it durable if asked to. After an error none of it is in the
-    /// log, and the log takes nothing any more.
+    /// log, and the commits must be undone before there are others. The next write is tried again, unless the log is
+    /// poisoned.
     pub fn write(&mut self, durable: bool) -> Result<(), Error> {
         if let Some(ephemeral) = &mut self.ephemeral {
             ephemeral.write();
@@ -175,47 +177,81 @@ impl<D: Disk> Log<D> {
         if self.must_cut {
             if let Err(error) = self.file.set_length(self.end) {
                 let what = format!("cannot truncate to length {}", self.end);
-                return Err(self.poison(&what, errno(&error)));
+                return Err(self.fail(&what, errno(&error)));
             }
             self.must_cut = false;
         }
         if let Err(error) = write_all_at(&self.file, &self.pending, self.end) {
-            return Err(self.poison("write failed", errno(&error)));
+            return Err(self.fail("write failed", errno(&error)));
+        }
+        if let Some(compaction) = &mut self.compaction
+            && let Err(error) = compaction.write(&self.pending)
+        {
+            if compaction.is_renamed() {
+                // The file that may have this name after a crash does not have these records.
+                return Err(self.fail("write failed", errno(&error)));
+            }
+            self.give_up_compaction(errno(&error));
         }
         if durable && let Err(error) = self.file.sync() {
             return Err(self.poison("fsync failed", errno(&error)));
         }
-        if let Some(compaction) = &mut self.compaction
-            && let Err(error) = compaction.write(&self.pending, durable)
+        if durable
+            && let Some(compaction) = &mut self.compaction
+            && let Err(error) = compaction.sync()
         {
             if compaction.is_renamed() {
-                // The file that may have this name after a crash does not have these records.
-                return Err(self.poison("write failed", errno(&error)));
+                return Err(self.poison("fsync failed", errno(&error)));
             }
-            self.compaction = None;
-            let text = format!("{}: compaction failed ({})", self.display_name, system_text(errno(&error)));
-            self.notes.push(Note::new(Level::Warn, "ovsdb_log", text));
+            self.give_up_compaction(errno(&error));
         }
-        self.end += self.pending.len() as u64;
+        let written = self.pending.len() as u64;
+        self.end += written;
+        if let Some(compaction) = &mut self.compaction {
+            compaction.accept(written);
+        }
         Ok(())
     }
 
-    /// Something failed: cuts off what may be half written, and writes nothing any more.
-    pub(super) fn poison(&mut self, what: &str, errno: i32) -> Error {
+    fn give_up_compaction(&mut self, errno: i32) {
+        self.compaction = None;
+        let text = format!("{}: compaction failed ({})", self.display_name, system_text(errno));
+        self.notes.push(Note::new(Level::Warn, "ovsdb_log", text));
+    }
+
+    /// The group at hand could not be written: cuts off what of it may be there. The next one is tried again.
+    fn fail(&mut self, what: &str, errno: i32) -> Error {
+        let error = self.cut(what, errno);
+        self.notes.push(Note::new(Level::Error, "ovsdb_server", error.to_string()));
+        error
+    }
+
+    fn cut(&mut self, what: &str, errno: i32) -> Error {
         let text = format!("{}: {what} ({})", self.display_name, system_text(errno));
         self.notes.push(Note::new(Level::Warn, "ovsdb_log", text));
-        // As good as it goes: the error is told in any case, and what is left does no harm if it stays.
+        // As good as it goes: the error is told in any case, and nothing is written behind what may be left.
         let _ = self.file.set_length(self.end);
         self.must_cut = true;
-        self.compaction = None;
-        // What it says of the commits that are undone now, nobody was told.
+        match &mut self.compaction {
+            Some(compaction) if compaction.is_renamed() => compaction.cut(),
+            // What it has observed of the commits that are undone now is in its snapshot.
+            compaction => *compaction = None,
+        }
+        // The same holds for this file, which is made anew from what is left.
         if let Some(ephemeral) = &mut self.ephemeral {
             ephemeral.stop();
         }
+        Error::io(errno, format!("{}: {what}", self.name))
+    }
+
+    /// Nobody knows what the disk has: cuts off what may be half written, and writes nothing any more.
+    pub(super) fn poison(&mut self, what: &str, errno: i32) -> Error {
+        let error = self.cut(what, errno);
+        self.compaction = None;
         let later = format!("{}: no writes until the database is reopened, because of: {what}", self.name);
         self.notes.push(Note::new(Level::Error, "ovsdb_server", later.clone()));
         self.poisoned = Some(Error::io(errno, later));
-        Error::io(errno, format!("{}: {what}", self.name))
+        error
     }
 
     /// Why nothing is written any more, if so.

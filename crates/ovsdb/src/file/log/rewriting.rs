@@ -75,11 +75,11 @@ impl<D: Disk> Log<D> {
     }
 
     fn adopt(&mut self, compaction: Compaction<D>) {
-        if let Some((file, end, base)) = compaction.into_parts() {
+        if let Some((file, end, base, must_cut)) = compaction.into_parts() {
             let old = std::mem::replace(&mut self.file, file);
             self.disk.discard_in_background(old);
             (self.end, self.base) = (end, base);
-            self.must_cut = false;
+            self.must_cut = must_cut;
         }
     }
 

@@ -22,6 +22,7 @@ mod output;
 mod requests;
 mod server_database;
 mod session;
+mod table_log;
 mod transactions;
 mod waits;
 
@@ -108,9 +109,12 @@ pub struct Server<L> {
     waits: Waits,
     group: Group,
     closed: Vec<(SessionId, String)>,
-    /// Sessions that cannot cope with changes of databases are to be closed for this reason when the request at hand is
-    /// answered.
-    close_unaware: Option<String>,
+    /// The request at hand has converted this database; what follows from that comes after its reply.
+    converted: Option<DatabaseId>,
+    /// Clients are to fall back to `monitor`, as with servers before `monitor_cond`.
+    without_monitor_cond: bool,
+    /// Lines about changes of tables that are logged.
+    table_log: Vec<String>,
     scratch: Scratch,
 }
 
@@ -182,6 +186,11 @@ impl<L> Server<L> {
         into.append(&mut self.closed);
     }
 
+    /// `monitor_cond` and `monitor_cond_since` are unknown methods from now on. Their monitors go on until their sessions end.
+    pub fn disable_monitor_cond(&mut self) {
+        self.without_monitor_cond = true;
+    }
+
     /// When [`Self::on_deadline`] is to be called, in monotonic time.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.waits.next_deadline_ms()
@@ -203,7 +212,9 @@ impl<L: Log> Server<L> {
             waits: Waits::default(),
             group: Group::default(),
             closed: Vec::new(),
-            close_unaware: None,
+            converted: None,
+            without_monitor_cond: false,
+            table_log: Vec::new(),
             scratch: Scratch::default(),
         };
         this.start_server_database()?;

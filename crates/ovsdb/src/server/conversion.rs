@@ -2,7 +2,7 @@
 //! gone or new.
 
 use super::laggards::Laggards;
-use super::{Log, Now, Server, SessionId};
+use super::{DatabaseId, Log, Now, Server, SessionId};
 use crate::cell;
 use crate::database::{Database, Options, ReplayedRow};
 use crate::error::Error;
@@ -50,11 +50,23 @@ impl<L: Log> Server<L> {
         hosted.written = hosted.database.commit_number();
         hosted.opened = hosted.written;
         hosted.laggards = Laggards::default();
+        hosted.logged_tables.clear();
         self.cancel_monitors(id);
-        self.waits.retry_all(id);
-        self.close_unaware = Some(format!("committed {name} database schema conversion"));
-        self.announce_schema(id, now)?;
+        self.converted = Some(id);
         Ok(b"{}".to_vec())
+    }
+}
+
+impl<L: Log> Server<L> {
+    /// What follows the reply to a `convert` that succeeded, in the stock server's order: transactions that wait are cancelled
+    /// (they were parsed for the old schema), sessions that cannot cope are closed, and the others hear of the schema.
+    pub(super) fn after_conversion(&mut self, id: DatabaseId, now: Now) {
+        self.cancel_waits(id);
+        let Some(hosted) = self.databases.get(id) else { return };
+        let reason = format!("committed {} database schema conversion", hosted.database.name());
+        self.close_unaware(&reason);
+        let announced = self.announce_schema(id, now);
+        debug_assert!(announced.is_ok(), "{announced:?}");
     }
 }
 

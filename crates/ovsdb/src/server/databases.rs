@@ -5,7 +5,8 @@ use super::{Log, Now, Server, SessionId};
 use crate::database::Database;
 use crate::error::Error;
 use crate::history::CommitId;
-use std::collections::BTreeMap;
+use crate::schema::TableId;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names a database of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +30,8 @@ pub(super) struct Hosted<L> {
     pub opened: CommitId,
     /// Monitors that were left behind.
     pub laggards: Laggards,
+    /// Tables whose changes are logged.
+    pub logged_tables: BTreeSet<TableId>,
 }
 
 /// The databases of a server.
@@ -70,6 +73,7 @@ impl<L> Databases<L> {
             written,
             opened: written,
             laggards: Laggards::default(),
+            logged_tables: BTreeSet::new(),
         }));
         id
     }
@@ -132,8 +136,9 @@ impl<L: Log> Server<L> {
             return Err(Error::new("ovsdb error", format!("{name}: duplicate database name")));
         }
         let id = self.databases.insert(database, log);
-        self.announce_database(id, now)?;
+        // First: a session that is closed is not told of the database.
         self.close_unaware(&format!("adding {name} database"));
+        self.announce_database(id, now)?;
         self.sessions.publish();
         Ok(())
     }

@@ -13,6 +13,8 @@ type Answer = Result<Vec<u8>, Error>;
 /// The result of a request that only does something.
 const DONE: &[u8] = b"{}";
 
+const UNKNOWN_METHOD: &[u8] = b"\"unknown method\"";
+
 const LOCKS_ARE_READ_ONLY: &[u8] = b"\"lock and unlock methods not allowed, DB server is read only.\"";
 
 impl<L: Log> Server<L> {
@@ -40,8 +42,8 @@ impl<L: Log> Server<L> {
         }
         self.flush_group();
         self.other_request(session, method, params, id, now);
-        if let Some(reason) = self.close_unaware.take() {
-            self.close_unaware(&reason);
+        if let Some(database) = self.converted.take() {
+            self.after_conversion(database, now);
         }
         self.sessions.publish();
     }
@@ -64,6 +66,9 @@ impl<L: Log> Server<L> {
             "lock" | "steal" => self.lock(session, params, method),
             "unlock" => self.unlock(session, params),
             "set_db_change_aware" => self.set_database_change_aware(session, params),
+            "monitor_cond" | "monitor_cond_since" if self.without_monitor_cond => {
+                return self.reply_error_text(session, &canonical(id), UNKNOWN_METHOD);
+            }
             "monitor" | "monitor_cond" | "monitor_cond_since" => {
                 let Some(version) = Version::of_request(method) else { return };
                 match self.monitor(session, params, version, id) {
@@ -77,7 +82,7 @@ impl<L: Log> Server<L> {
                 Err(text) => return self.reply_error_text(session, &canonical(id), text),
             },
             "convert" => self.convert(session, params, now),
-            _ => return self.reply_error_text(session, &canonical(id), b"\"unknown method\""),
+            _ => return self.reply_error_text(session, &canonical(id), UNKNOWN_METHOD),
         };
         match answer {
             Ok(result) => self.reply(session, id, &result),

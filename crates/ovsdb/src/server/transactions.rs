@@ -5,7 +5,7 @@
 //! before the group, what is held is taken back, and every transaction of the group gets the error.
 
 use super::waits::Wait;
-use super::{DatabaseId, Log, Now, SCRATCH_BYTES_MAX, Server, SessionId};
+use super::{DatabaseId, Log, Now, SCRATCH_BYTES_MAX, Server, SessionId, table_log};
 use crate::error::Error;
 use crate::history::CommitId;
 use crate::transaction::{self, Context, Outcome};
@@ -178,7 +178,10 @@ impl<L: Log> Server<L> {
                 log.append(&mut hosted.database, commit, now.wall_ms);
                 self.group.database = Some(id);
             }
-            None => hosted.written = commit,
+            None => {
+                table_log::write(hosted, hosted.written, &mut self.table_log);
+                hosted.written = commit;
+            }
         }
     }
 
@@ -228,6 +231,7 @@ impl<L: Log> Server<L> {
         {
             match log.write(durable) {
                 Ok(()) => {
+                    table_log::write(hosted, hosted.written, &mut self.table_log);
                     hosted.written = hosted.database.commit_number();
                     hosted.database.hold_from(None);
                 }

@@ -48,13 +48,6 @@ impl Waits {
         Some(self.waits.remove(place))
     }
 
-    /// The database has become another: all that wait for it are to be tried.
-    pub fn retry_all(&mut self, database: DatabaseId) {
-        for wait in self.waits.iter_mut().filter(|wait| wait.database == database) {
-            wait.tried = CommitId(u64::MAX);
-        }
-    }
-
     pub fn remove_session(&mut self, session: SessionId) {
         self.waits.retain(|wait| wait.session != session);
     }
@@ -74,7 +67,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Answers "canceled" to the transactions that wait for a database that goes.
+    /// Answers "canceled" to the transactions that wait for a database that goes or is converted. Sessions that cannot cope with
+    /// that are about to be closed, and are not answered.
     pub(super) fn cancel_waits(&mut self, database: DatabaseId) {
         let waits = std::mem::take(&mut self.waits.waits);
         for wait in waits {

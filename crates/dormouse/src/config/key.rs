@@ -239,6 +239,7 @@ fn is_remote(text: &str) -> bool {
     use net::ovsdb::Remote;
     match Remote::parse(text, std::path::Path::new("")) {
         Remote::ListenUnix(path) | Remote::ConnectUnix(path) => path.file_name().is_some(),
+        Remote::ListenInherited(_) => true,
         Remote::ListenTcp(_) | Remote::ConnectTcp(_) | Remote::Database(_) => true,
         Remote::Unusable { .. } => false,
     }

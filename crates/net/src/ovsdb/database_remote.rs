@@ -28,12 +28,15 @@ pub enum RemoteError {
     Table(String),
     /// There is no such column in this table.
     Column(String, String),
+    /// Not while the process serves.
+    Inherited,
 }
 
 impl fmt::Display for RemoteError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax => formatter.write_str("invalid syntax"),
+            Self::Inherited => formatter.write_str("pfd: remotes can only be given on the command line"),
             Self::Database(name) => write!(formatter, "no database named {name}"),
             Self::Table(name) => write!(formatter, "no table named {name}"),
             Self::Column(table, column) => write!(formatter, "table \"{table}\" has no column \"{column}\""),
@@ -67,13 +70,14 @@ pub(super) fn place(database: &Database, remote: &DatabaseRemote) -> Result<Plac
     }
 }
 
-/// The remotes that are named there, in no order that matters.
-pub(super) fn targets(database: &Database, place: Place) -> Vec<(String, Options)> {
+/// The remotes that are named there, with what rows say of them.
+pub(super) fn targets(database: &Database, place: Place) -> Vec<(String, Option<Options>)> {
     if place.targets.is_some() {
-        return rows(database, place).filter_map(target_of).collect();
+        let named = rows(database, place).filter_map(target_of);
+        return named.map(|(target, options)| (target, Some(options))).collect();
     }
     let named = atoms(database, place).filter_map(|atom| match atom {
-        Atom::String(target) => Some((target.to_owned(), Options::default())),
+        Atom::String(target) => Some((target.to_owned(), None)),
         _ => None,
     });
     named.collect()

@@ -413,6 +413,7 @@ impl EventLoop {
         self.count(Counted::ListenerOpened);
         let opened = match remote {
             super::Remote::ListenUnix(path) => Listener::unix(path),
+            super::Remote::ListenInherited(number) => Listener::inherited(*number),
             super::Remote::ListenTcp(Endpoint::Address(address)) => Listener::tcp(*address, dscp),
             _ => return Err("not a listener"),
         };
@@ -444,6 +445,7 @@ impl EventLoop {
                         super::Remote::ListenUnix(path) => {
                             self.tell_not_bound(path, &error);
                         }
+                        super::Remote::ListenInherited(_) => {}
                         _ => {
                             let target = name.split_once(':').map_or(name, |(_, target)| target);
                             self.log("socket_util", Level::Error, &format!("{target}: bind: {error}"));
@@ -488,6 +490,9 @@ impl EventLoop {
     }
 
     fn tell_notes(&mut self) {
+        for line in self.server.take_table_log() {
+            self.log("transaction", Level::Information, &line);
+        }
         for (module, level, text) in super::remotes::take_notes(&mut self.server, &self.remotes.hosted) {
             self.log(module, level, &text);
         }

@@ -13,6 +13,8 @@ pub enum Remote {
     ListenUnix(PathBuf),
     /// `ptcp:[PORT][:HOST]`
     ListenTcp(Endpoint),
+    /// `pfd:NUMBER`: a listening socket that the process has inherited under this number.
+    ListenInherited(u32),
     /// `unix:FILE`
     ConnectUnix(PathBuf),
     /// `tcp:HOST[:PORT]`
@@ -62,6 +64,13 @@ impl Remote {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         match kind {
             "punix" => Self::ListenUnix(run_directory.join(rest)),
+            "pfd" => match rest.parse() {
+                Ok(number) => Self::ListenInherited(number),
+                Err(_) => {
+                    let text = format!("{text}: not the number of an open file");
+                    unusable("stream_unix", text, true, "Invalid argument")
+                }
+            },
             "unix" => Self::ConnectUnix(run_directory.join(rest)),
             "ptcp" => match listening(rest) {
                 Ok(address) => Self::ListenTcp(address),
@@ -88,7 +97,7 @@ impl Remote {
     /// Whether it waits for connections.
     pub fn listens(&self) -> bool {
         match self {
-            Self::ListenUnix(_) | Self::ListenTcp(_) => true,
+            Self::ListenUnix(_) | Self::ListenTcp(_) | Self::ListenInherited(_) => true,
             Self::Unusable { listens, .. } => *listens,
             _ => false,
         }
@@ -215,6 +224,8 @@ mod tests {
         assert_eq!(why("tcp:::1:5"), "socket_util|::1:5: port must be specified|false");
         assert_eq!(why("tcp::5"), "socket_util|:5: host must be specified|false");
         assert_eq!(why("foo:bar"), "||false");
+        assert_eq!(parse("pfd:3"), Remote::ListenInherited(3));
+        assert_eq!(why("pfd:-1"), "stream_unix|pfd:-1: not the number of an open file|true");
         assert_eq!(why("pssl:0"), "stream_ssl|pssl:0: SSL is not supported by this server|true");
     }
 }

@@ -41,6 +41,15 @@ impl Default for Options {
 }
 
 impl Options {
+    /// These, with what they leave open as it was.
+    fn over(self, before: &Self) -> Self {
+        Self {
+            probe_ms: self.probe_ms.or(before.probe_ms),
+            backoff_max_ms: self.backoff_max_ms.or(before.backoff_max_ms),
+            ..self
+        }
+    }
+
     /// Whether sessions made with others have to go: what they may do has changed.
     fn ends_sessions_of(&self, other: &Self) -> bool {
         (self.read_only, &self.role, self.dscp) != (other.read_only, &other.role, other.dscp)
@@ -69,6 +78,9 @@ impl InForce {
         }
     }
 }
+
+/// How the name of a socket begins that the process has inherited. Only who starts the process knows what its open files are.
+const INHERITED: &str = "pfd:";
 
 /// A configured database remote: where it leads, and the commit it was last looked at.
 #[derive(Debug)]
@@ -101,6 +113,14 @@ impl Remotes {
 }
 
 impl EventLoop {
+    /// As [`Self::add_remote`], while the process serves: sockets that it has inherited are not to be had.
+    pub fn add_remote_later(&mut self, text: &str) -> Result<(), RemoteError> {
+        if text.starts_with(INHERITED) {
+            return Err(RemoteError::Inherited);
+        }
+        self.add_remote(text)
+    }
+
     /// Adds a remote, as it is written; takes effect when the loop runs. One that is there already stays as it is.
     pub fn add_remote(&mut self, text: &str) -> Result<(), RemoteError> {
         let watched = match text.strip_prefix("db:") {
@@ -172,9 +192,10 @@ impl EventLoop {
     pub(super) fn configure(&mut self) {
         self.remotes.changed = false;
         let mut wanted: BTreeMap<Box<str>, Options> = BTreeMap::new();
+        let mut refused = Vec::new();
         for (name, watched) in &mut self.remotes.configured {
             let Some(watched) = watched else {
-                wanted.insert(name.as_str().into(), Options::default());
+                wanted.entry(name.as_str().into()).or_default();
                 continue;
             };
             watched.seen = None;
@@ -183,9 +204,22 @@ impl EventLoop {
             {
                 watched.seen = Some((place, database.commit_number()));
                 for (target, options) in targets(database, place) {
-                    wanted.entry(target.into()).or_insert(options);
+                    if target.starts_with(INHERITED) {
+                        refused.push(target);
+                        continue;
+                    }
+                    // COMPAT: the remote may be there already, given on the command line, by a string or by another row. What a row
+                    // says of it holds then.
+                    let merged = wanted.entry(target.into()).or_default();
+                    if let Some(options) = options {
+                        *merged = options.over(merged);
+                    }
                 }
             }
+        }
+        for target in refused {
+            let text = format!("{target}: pfd: remotes can only be given on the command line");
+            self.log("ovsdb_server", Level::Warning, &text);
         }
         let gone: Vec<Box<str>> = self
             .remotes
@@ -240,7 +274,7 @@ impl EventLoop {
         let mut listener = None;
         match &remote {
             Remote::ListenTcp(Endpoint::Host(host, _)) => self.resolver.start(host),
-            Remote::ListenUnix(_) | Remote::ListenTcp(_) => {
+            Remote::ListenUnix(_) | Remote::ListenTcp(_) | Remote::ListenInherited(_) => {
                 listener = self.open_listener(name, &remote, options.dscp, true).ok();
             }
             // A database remote among those that a database names leads nowhere.
@@ -318,7 +352,7 @@ impl EventLoop {
         for (name, remote, dscp) in closed {
             match &remote {
                 Remote::ListenTcp(Endpoint::Host(host, _)) => self.resolver.start(host),
-                Remote::ListenUnix(_) | Remote::ListenTcp(_) => {
+                Remote::ListenUnix(_) | Remote::ListenTcp(_) | Remote::ListenInherited(_) => {
                     let listener = self.open_listener(&name, &remote, dscp, false).ok();
                     if let Some(state) = self.remotes.in_force.get_mut(&name) {
                         state.listener = listener;

@@ -10,6 +10,9 @@ use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -121,10 +124,10 @@ impl AsFd for Stream {
     }
 }
 
-/// A listening socket. The name of a Unix one goes when it is dropped.
+/// A listening socket. The name of a Unix one goes when it is dropped, if it was made here.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, Option<PathBuf>),
     Tcp(TcpListener),
 }
 
@@ -135,14 +138,38 @@ impl Listener {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let umask = rustix::process::umask(Mode::RWXO);
-        rustix::process::umask(umask | Mode::RWXO);
-        let bound = ShortName::of(path).and_then(|name| std::os::unix::net::UnixListener::bind(&name.path));
-        rustix::process::umask(umask);
-        let listener = bound?;
-        rustix::net::listen(&listener, BACKLOG)?;
-        listener.set_nonblocking(true)?;
-        Ok(Self::Unix(UnixListener::from_std(listener), path.to_owned()))
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // The name gets the mode of the socket, less the umask. (The umask itself is the process's: other threads create files.)
+        rustix::fs::fchmod(&socket, Mode::RWXU | Mode::RWXG)?;
+        let name = ShortName::of(path)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&name.path)?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        let listener = std::os::unix::net::UnixListener::from(socket);
+        Ok(Self::Unix(UnixListener::from_std(listener), Some(path.to_owned())))
+    }
+
+    /// A socket that listens already, which this process has inherited under this number. Its name is somebody else's.
+    pub(crate) fn inherited(number: u32) -> io::Result<Self> {
+        let number = i32::try_from(number).map_err(|_| io::Error::from(Errno::BADF))?;
+        let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+        let socket = rustix::process::pidfd_getfd(own, number, PidfdGetfdFlags::empty())?;
+        if rustix::net::sockopt::socket_type(&socket)? != SocketType::STREAM
+            || !rustix::net::sockopt::socket_acceptconn(&socket)?
+        {
+            return Err(Errno::INVAL.into());
+        }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        match rustix::net::sockopt::socket_domain(&socket)? {
+            AddressFamily::UNIX => {
+                let listener = std::os::unix::net::UnixListener::from(socket);
+                Ok(Self::Unix(UnixListener::from_std(listener), None))
+            }
+            AddressFamily::INET | AddressFamily::INET6 => {
+                Ok(Self::Tcp(TcpListener::from_std(std::net::TcpListener::from(socket))))
+            }
+            _ => Err(Errno::AFNOSUPPORT.into()),
+        }
     }
 
     pub(crate) fn tcp(address: SocketAddr, dscp: u8) -> io::Result<Self> {
@@ -189,7 +216,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
+        if let Self::Unix(_, Some(path)) = self {
             // Somebody may have removed it already.
             let _ = std::fs::remove_file(path);
         }

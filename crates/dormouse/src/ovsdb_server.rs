@@ -9,6 +9,7 @@
 
 mod arguments;
 mod commands;
+mod crash;
 mod detach;
 mod directories;
 mod figures;
@@ -58,6 +59,7 @@ impl End {
 /// Runs the server with the arguments behind its name.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     detach::take_name();
+    crash::by_default();
     match try_run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(end) => {
@@ -130,6 +132,15 @@ fn try_run(arguments: impl Iterator<Item = OsString>) -> Result<(), End> {
         return monitor::watch(&arguments, &log, stage == Stage::Monitor);
     }
     open_log(&arguments, &log)?;
+    if let Some(target) = &arguments.syslog_target {
+        match log.set_syslog_target(target) {
+            Ok(()) => {
+                let text = "--syslog-target flag is deprecated, use --syslog-method instead";
+                log.log("vlog", Level::Warning, text);
+            }
+            Err(text) => log.log("socket_util", Level::Error, &text),
+        }
+    }
     for (name, why) in &arguments.without_effect {
         log.log("ovsdb_server", Level::Information, &format!("--{name} has no effect: {why}"));
     }

@@ -29,6 +29,8 @@ pub struct Arguments {
     pub overwrite_pidfile: bool,
     pub user: Option<String>,
     pub log_file: Option<PathBuf>,
+    /// `HOST:PORT` of a collector of logs.
+    pub syslog_target: Option<String>,
     pub limits: ovsdb::server::Limits,
     pub messages: wire::jsonrpc::Limits,
     /// Options that are accepted and do nothing, and why.
@@ -75,6 +77,7 @@ impl Arguments {
                 "limit-depth" => this.messages.depth = number(given.name, &text)?.min(this.messages.depth),
                 "limit-sessions" => this.limits.sessions = number(given.name, &text)?,
                 "limit-backlog-bytes" => this.limits.backlog_bytes = number(given.name, &text)?,
+                "syslog-target" => this.syslog_target = Some(text),
                 "umask" => set_umask(&text)?,
                 "verbose" => {
                     log.set(&text).map_err(|error| format!("processing \"{text}\": {error}"))?;
@@ -134,6 +137,7 @@ Active JSON-RPC connection methods:
 Passive JSON-RPC connection methods:
   ptcp:PORT[:HOST]        listen to TCP PORT on HOST
   punix:FILE              listen on Unix domain socket FILE
+  pfd:NUMBER              use the listening socket that is open as NUMBER
   db:DB,TABLE,COLUMN      the remotes that a database names
 
 Daemon options:
@@ -150,6 +154,19 @@ Logging options:
   -v, --verbose           set maximum verbosity level
   --log-file[=FILE]       enable logging to specified FILE
                           (default: {log}/{NAME}.log)
+  --syslog-target=HOST:PORT  also send messages for the system log to
+                          HOST:PORT via UDP
+
+SSL options (accepted with a line in the log: SSL is not supported):
+  -p, --private-key=FILE  file with private key
+  -c, --certificate=FILE  file with certificate for private key
+  -C, --ca-cert=FILE      file with peer CA certificate
+  --bootstrap-ca-cert=FILE  file with peer CA certificate to read or create
+  --peer-ca-cert=FILE     file with peer CA certificate to send
+  --ssl-protocols=PROTOS  list of SSL protocols to enable
+  --ssl-ciphers=CIPHERS   list of SSL ciphers to enable
+  --ssl-ciphersuites=SUITES  list of SSL ciphersuites to enable
+  --ssl-server-name=NAME  server name for TLS Server Name Indication (SNI)
 
 Other options:
   --run COMMAND           run COMMAND as subprocess then exit
@@ -164,7 +181,7 @@ Limits (of this server alone):
   --limit-sessions=N       clients at a time
   --limit-backlog-bytes=N  what a client may leave unread before it falls behind
 
-Options of the stock server for SSL, --active and --disable-file-column-diff are
+The options --active and --disable-file-column-diff of the stock server are
 accepted with a line in the log; those for replication, replay files and
 configuration files are refused.
 "

@@ -57,7 +57,7 @@ const COMMANDS: &[Entry] = &[
     }),
     entry("ovsdb-server/add-remote", "REMOTE", 1, 1, |_, events, arguments, _| {
         let remote = first(arguments);
-        events.add_remote(remote).map_err(|error| format!("\"{remote}\": {error}"))?;
+        events.add_remote_later(remote).map_err(|error| format!("\"{remote}\": {error}"))?;
         events.open_remotes();
         text("")
     }),
@@ -65,8 +65,10 @@ const COMMANDS: &[Entry] = &[
     entry("ovsdb-server/connect-active-ovsdb-server", "", 0, 0, |_, _, _, _| {
         text("Unable to connect: active server is not specified.\n")
     }),
-    entry("ovsdb-server/disable-monitor-cond", "", 0, 0, |_, _, _, _| {
-        Err("monitor_cond cannot be disabled in this server".into())
+    entry("ovsdb-server/disable-monitor-cond", "", 0, 0, |_, events, _, _| {
+        events.server().disable_monitor_cond();
+        events.reconnect("user ran ovsdb-server/disable-monitor-cond");
+        text("")
     }),
     entry("ovsdb-server/disconnect-active-ovsdb-server", "", 0, 0, |_, _, _, _| text("")),
     entry("ovsdb-server/get-active-ovsdb-server", "", 0, 0, |_, _, _, _| text("")),
@@ -110,6 +112,17 @@ const COMMANDS: &[Entry] = &[
     entry("ovsdb-server/set-active-ovsdb-server-probe-interval", "", 1, 1, |_, _, _, _| {
         Err(NO_REPLICATION.into())
     }),
+    Entry {
+        // Of newer releases: it is for the relay's source, which there is none of here, as in a server of theirs without relays.
+        name: "ovsdb-server/set-relay-source-probe-interval",
+        usage: None,
+        arguments_min: 1,
+        arguments_max: 1,
+        run: |_, _, arguments, _| match c_integer(first(arguments)) {
+            Some(_) => text(""),
+            None => Err("Invalid probe interval, integer value expected".into()),
+        },
+    },
     entry("ovsdb-server/set-sync-exclude-tables", "", 0, 1, |_, _, _, _| Err(NO_REPLICATION.into())),
     entry("ovsdb-server/sync-status", "", 0, 0, |_, _, _, _| text("state: active\n")),
     entry("ovsdb-server/tlog-list", "", 0, 0, |_, events, _, _| text(table_logs(events))),
@@ -237,8 +250,9 @@ fn table_logs(events: &EventLoop) -> String {
     for name in events.core().databases() {
         let Some(database) = events.core().database(name) else { continue };
         text.push_str(&format!("{name:<16} \n"));
-        for (_, table) in database.schema().tables() {
-            text.push_str(&format!("                {:<27} OFF\n", table.name));
+        for (id, table) in database.schema().tables() {
+            let word = if events.core().is_table_logged(name, id) { "ON" } else { "OFF" };
+            text.push_str(&format!("                {:<27} {word}\n", table.name));
         }
     }
     text
@@ -255,11 +269,18 @@ fn set_table_log(
     let (name, table) = parts.ok_or("invalid DB:TABLE argument")?;
     let database = events.core().database(name).ok_or("no such database")?;
     database.schema().find_table(table).ok_or("no such table")?;
-    match arguments.get(1).map(|word| word.to_ascii_lowercase()).as_deref() {
-        Some("off") => text(""),
-        Some("on") => Err("logging of transactions is not supported by this server".into()),
-        _ => Err("invalid command argument".into()),
-    }
+    let logged = match arguments.get(1).map(|word| word.to_ascii_lowercase()).as_deref() {
+        Some("off") => false,
+        Some("on") => true,
+        _ => return Err("invalid command argument".into()),
+    };
+    events.server().log_table(name, table, logged);
+    text("")
+}
+
+/// A number as C's `int` takes it.
+fn c_integer(text: &str) -> Option<i32> {
+    text.strip_prefix('+').filter(|rest| !rest.starts_with('-')).unwrap_or(text).parse().ok()
 }
 
 #[cfg(test)]

@@ -25,6 +25,10 @@ pub(super) fn watch(arguments: &Arguments, log: &Vlog, detached: bool) -> Result
         detach::leave_files(true).map_err(|error| End::failure(system_text(&error)))?;
         log.silence_console();
     }
+    if let Some(target) = &arguments.syslog_target {
+        // The server has said what is wrong with it.
+        let _ = log.set_syslog_target(target);
+    }
     let mut crashes = 0u64;
     let mut restarted: Option<Instant> = None;
     loop {

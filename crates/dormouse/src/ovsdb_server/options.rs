@@ -48,7 +48,7 @@ const OPTIONS: &[(&str, Takes, Treatment)] = &[
     ("verbose", Perhaps, Served),
     ("log-file", Perhaps, Served),
     ("syslog-method", Value, Accepted("messages go to the local system log")),
-    ("syslog-target", Value, Refused("a remote system log is not supported by this server")),
+    ("syslog-target", Value, Served),
     ("help", Nothing, Served),
     ("version", Nothing, Served),
     ("private-key", Value, Accepted(NO_SSL)),

@@ -103,6 +103,11 @@ impl Vlog {
         Ok(())
     }
 
+    /// What goes to the system log goes also to `HOST:PORT`, by UDP.
+    pub fn set_syslog_target(&self, target: &str) -> Result<(), String> {
+        self.state().syslog.set_target(target)
+    }
+
     /// Nothing goes to the console from now on: nobody reads it.
     pub fn silence_console(&self) {
         self.state().levels.set_all(Destination::Console, None);
@@ -212,7 +217,7 @@ impl Logger for Vlog {
                 level,
                 number: state.count,
                 time,
-                facility: state.syslog.facility(),
+                facility: state.syslog.shown_facility(),
                 text: "",
             };
             for text in text.lines() {
@@ -223,7 +228,11 @@ impl Logger for Vlog {
                 }
                 if syslog {
                     let prefixed = format!("<%B>%D{{%h %e %T}} %A: {syslog_pattern}");
-                    state.syslog.send(&line.format(&prefixed));
+                    let local = Line { facility: state.syslog.facility(), ..line };
+                    state.syslog.send(&local.format(&prefixed));
+                    if state.syslog.has_target() {
+                        state.syslog.send_to_target(&line.format(COLLECTED));
+                    }
                 }
                 if file && let Some(target) = &mut state.file {
                     write_line(target, line.format(file_pattern));
@@ -232,6 +241,9 @@ impl Logger for Vlog {
         }
     }
 }
+
+/// What collectors of logs are sent (RFC 5424), whatever the pattern of the system log is.
+const COLLECTED: &str = "<%B>1 %D{%Y-%m-%dT%H:%M:%S.###Z} %E %A %P %c - \u{feff}%m";
 
 /// Nobody can be told when that fails.
 fn write_line(target: &mut impl io::Write, mut line: String) {

@@ -34,7 +34,7 @@ fn severity(level: Level) -> u8 {
         Level::Emergency => 1,
         Level::Error => 3,
         Level::Warning => 4,
-        Level::Information => 6,
+        Level::Information => 5,
         Level::Debug => 7,
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         );
         assert_eq!(
             line.format("<%B>%D{%h %e %T} %A: %m%%"),
-            "<30>Nov 20 09:24:09 ovsdb-server: opened log file x%"
+            "<29>Nov 20 09:24:09 ovsdb-server: opened log file x%"
         );
         assert_eq!(line.format("%5p|%-5p|%05N|%D"), " INFO|INFO |00007|2026-11-20 09:24:09.123");
         let part = Line { part: "monitor", ..line };

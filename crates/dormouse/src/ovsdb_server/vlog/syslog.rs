@@ -1,5 +1,6 @@
-//! The system log's socket. Where there is none, nothing is said.
+//! The system log's socket, and perhaps one to a collector of logs. Where there is none, nothing is said.
 
+use std::net::{ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 
 const SOCKET: &str = "/dev/log";
@@ -11,30 +12,62 @@ const FACILITIES: [&str; 24] = [
     "local7",
 ];
 const DAEMON: u8 = 3;
+const LOCAL0: u8 = 16;
 
 /// The way to the system log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Syslog {
     socket: Option<UnixDatagram>,
-    facility: u8,
-}
-
-impl Default for Syslog {
-    fn default() -> Self {
-        Self { socket: None, facility: DAEMON }
-    }
+    /// Of `--syslog-target`.
+    target: Option<UdpSocket>,
+    facility: Option<u8>,
 }
 
 impl Syslog {
-    /// The number of the facility in force.
+    /// The number of the facility in force at the local system log.
     pub fn facility(&self) -> u8 {
-        self.facility
+        self.facility.unwrap_or(DAEMON)
+    }
+
+    /// COMPAT: the facility that patterns and collectors are told is another one where none is set.
+    pub fn shown_facility(&self) -> u8 {
+        self.facility.unwrap_or(LOCAL0)
+    }
+
+    /// Sends messages also to `HOST:PORT` from now on.
+    pub fn set_target(&mut self, target: &str) -> Result<(), String> {
+        let port = target.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+        let port = port.filter(|port| !port.is_empty());
+        let port = port.ok_or_else(|| format!("{target}: port must be specified"))?;
+        if port.parse::<u16>().is_err() {
+            return Err(format!("{target}: bad port number \"{port}\""));
+        }
+        let failed = |error: std::io::Error| format!("{target}: {}", super::system_text(&error));
+        let mut addresses = target.to_socket_addrs().map_err(failed)?;
+        let address = addresses.next().ok_or_else(|| format!("{target}: no address"))?;
+        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any).map_err(failed)?;
+        socket.set_nonblocking(true).and_then(|()| socket.connect(address)).map_err(failed)?;
+        self.target = Some(socket);
+        Ok(())
+    }
+
+    /// Whether there is a collector.
+    pub fn has_target(&self) -> bool {
+        self.target.is_some()
+    }
+
+    /// Sends one message to the collector, if it can be sent at once.
+    pub fn send_to_target(&self, message: &str) {
+        if let Some(socket) = &self.target {
+            let _ = socket.send(message.as_bytes());
+        }
     }
 
     /// Sets the facility by its name.
     pub fn set_facility(&mut self, name: &str) -> Result<(), String> {
         let found = FACILITIES.iter().position(|known| known.eq_ignore_ascii_case(name));
-        self.facility = found.and_then(|place| u8::try_from(place).ok()).ok_or("invalid facility")?;
+        self.facility = Some(found.and_then(|place| u8::try_from(place).ok()).ok_or("invalid facility")?);
         Ok(())
     }
 

@@ -1,0 +1,28 @@
+//! SIGSEGV and SIGBUS end the process at once, whoever sends them, so that `--monitor` starts it again.
+//!
+//! The runtime catches both, to tell a stack overflow from other faults. For all others it puts the default action back and
+//! returns: a real fault then comes again and ends the process, but a signal that somebody sent does not, and only the next one
+//! would. So this sends the first one itself. (A stack overflow ends the process by the same signal, without the runtime's line.)
+
+use rustix::process::{Signal, getpid, kill_process};
+
+/// Where the kernel says what a process catches: a mask in hexadecimal.
+const CAUGHT: &str = "SigCgt:";
+
+/// Gives the signals of faults their default action. For the start: the thread that calls this gets the signals.
+pub fn by_default() {
+    for signal in [Signal::SEGV, Signal::BUS] {
+        // Not caught: sent, it would end this process.
+        if is_caught(signal) {
+            let _ = kill_process(getpid(), signal);
+        }
+    }
+}
+
+fn is_caught(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(CAUGHT));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    let bit = u32::try_from(signal.as_raw() - 1).unwrap_or(u32::MAX);
+    mask.checked_shr(bit).is_some_and(|rest| rest & 1 == 1)
+}

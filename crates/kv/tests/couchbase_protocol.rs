@@ -77,6 +77,18 @@ fn hello_grants_what_works_and_nothing_else() {
     let mut granted = hello(&mut client, &asked);
     granted.sort_unstable();
     assert_eq!(granted, [0x03, 0x04, 0x07, 0x08, 0x0a, 0x0b, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x1d, 0x1e]);
+    // The page for users says the same, and does not take it back elsewhere.
+    let page = include_str!("../../../docs/couchbase-kv.md");
+    let section = page.split("## Features HELLO grants").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<(u16, &str)> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| 0x")?.split_once(" | "))
+        .map(|(code, rest)| (u16::from_str_radix(code, 16).unwrap(), rest.split(' ').next().unwrap()))
+        .collect();
+    assert_eq!(rows.iter().map(|(code, _)| *code).collect::<Vec<_>>(), granted);
+    let refused = section.lines().find(|line| line.starts_with("Not granted")).unwrap();
+    let words: Vec<&str> = refused.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    assert_eq!(rows.iter().find(|(_, name)| words.contains(name)), None, "{refused}");
     assert_eq!(client.ask(frame(HELLO).value(b"odd")).status, 4);
 }
 

@@ -13,11 +13,11 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantCache, TenantVec, large, prefetch};
+use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantCache, large, prefetch};
 use wire::binary::datatype::SNAPPY;
 
 use super::dirty::DirtySet;
-use super::document_locks::DocumentLock;
+use super::document_locks::DocumentLocks;
 use super::durable::Durable;
 use super::hashing::hash_stored;
 use super::item::{Header, ItemPtr, Kind, inflated_len, mark, stored_key_len};
@@ -79,7 +79,7 @@ impl State {
 #[derive(Default)]
 pub(super) struct Rare {
     pub(super) wheel: ExpiryWheel,
-    pub(super) locks: TenantVec<DocumentLock>,
+    pub(super) locks: DocumentLocks,
     /// None while nothing is prepared.
     pub(super) prepares: Option<Box<Prepares>>,
     /// Of a persistent bucket, from the first item on.

@@ -43,7 +43,7 @@ pub struct Cx {
     /// Set by an operation that could not see what it was asked for: [`crate::KvError::WarmingUp`],
     /// [`crate::KvError::Damaged`], or [`crate::KvError::NotResident`]. What it gave says nothing then; whoever answers takes this.
     pub obstacle: Option<KvError>,
-    pub(crate) caches: Vec<Option<Held>>,
+    pub(crate) caches: Caches,
     pub(crate) retired: Vec<Retired>,
     pub(crate) parts: Vec<HashPart>,
     generation: u64,
@@ -60,12 +60,99 @@ pub struct Cx {
 
 /// A thread's access to one tenant.
 pub(crate) struct Held {
+    /// Its bucket's, which no other bucket ever has.
+    pub(crate) slot: usize,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) cache: TenantCache,
     /// Used since the last look of [`Cx::rest`].
     pub(crate) used: bool,
     /// Has given back since what was kept.
     pub(crate) rested: bool,
+}
+
+/// A thread's accesses, found by their buckets' slots. Slots are never given out twice, so that this is no array of them: a hash
+/// table, at most half full, of those that live.
+#[derive(Default)]
+pub(crate) struct Caches {
+    cells: Vec<Option<Held>>,
+    held: usize,
+}
+
+impl Caches {
+    /// Where the access of a slot is.
+    #[inline]
+    pub(crate) fn find(&self, slot: usize) -> Option<usize> {
+        let mask = self.cells.len().wrapping_sub(1);
+        let mut at = slot & mask;
+        loop {
+            match self.cells.get(at)? {
+                Some(held) if held.slot == slot => return Some(at),
+                Some(_) => at = (at + 1) & mask,
+                None => return None,
+            }
+        }
+    }
+
+    /// What is at a place that [`Caches::find`] or [`Caches::insert`] gave.
+    #[inline]
+    pub(crate) fn at(&mut self, at: usize) -> &mut Held {
+        match self.cells.get_mut(at) {
+            Some(Some(held)) => held,
+            _ => unreachable!("found before"),
+        }
+    }
+
+    fn get_mut(&mut self, slot: usize) -> Option<&mut Held> {
+        self.find(slot).map(|at| self.at(at))
+    }
+
+    /// Adds the access of a slot that has none; gives where it is.
+    pub(crate) fn insert(&mut self, held: Held) -> usize {
+        self.held += 1;
+        if self.held * 2 > self.cells.len() {
+            self.rebuild();
+        }
+        self.put(held)
+    }
+
+    fn put(&mut self, held: Held) -> usize {
+        let mask = self.cells.len() - 1;
+        let mut at = held.slot & mask;
+        while self.cells[at].is_some() {
+            at = (at + 1) & mask;
+        }
+        self.cells[at] = Some(held);
+        at
+    }
+
+    /// As many cells as those need that are there.
+    fn rebuild(&mut self) {
+        let count = (self.held * 2).next_power_of_two();
+        let cells = std::mem::take(&mut self.cells);
+        self.cells.resize_with(count, || None);
+        for held in cells.into_iter().flatten() {
+            self.put(held);
+        }
+    }
+
+    /// Takes out those for which `f` says so.
+    fn take_if(&mut self, mut f: impl FnMut(&Held) -> bool) -> Vec<Held> {
+        let taken: Vec<Held> =
+            self.cells.iter_mut().filter_map(|cell| cell.take_if(|held| f(held))).collect();
+        if !taken.is_empty() {
+            self.held -= taken.len();
+            self.rebuild();
+        }
+        taken
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Held> {
+        self.cells.iter().flatten()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Held> {
+        self.cells.iter_mut().flatten()
+    }
 }
 
 impl Cx {
@@ -83,7 +170,7 @@ impl Cx {
             thread,
             clock_ns: None,
             obstacle: None,
-            caches: Vec::new(),
+            caches: Caches::default(),
             retired: Vec::new(),
             parts: Vec::new(),
             generation: 0,
@@ -157,7 +244,7 @@ impl Cx {
     /// Gives whether blocks are left that wait for another thread's batch to end.
     pub fn end_batch(&mut self) -> bool {
         let mut purge = false;
-        for held in self.caches.iter_mut().flatten() {
+        for held in self.caches.iter_mut() {
             held.tenant.publish(&mut held.cache);
             purge |= held.tenant.wants_purge();
         }
@@ -178,7 +265,7 @@ impl Cx {
                 continue;
             }
             let retired = self.retired.swap_remove(index);
-            if let Some(Some(held)) = self.caches.get_mut(retired.slot) {
+            if let Some(held) = self.caches.get_mut(retired.slot) {
                 // SAFETY: the slot's tenant is the one it was allocated from (a slot is never given to a second bucket),
                 // and its stamp has passed.
                 unsafe { retired.free(&held.tenant, &mut held.cache) }
@@ -198,14 +285,12 @@ impl Cx {
 
     fn drop_gone(&mut self) {
         self.end_batch();
-        for slot in 0..self.caches.len() {
-            let waits = self.retired.iter().any(|retired| retired.slot == slot);
-            if waits || self.node.has_slot(slot) {
-                continue;
-            }
-            if let Some(mut held) = self.caches[slot].take() {
-                held.tenant.rest(&mut held.cache);
-            }
+        let Self { node, retired, caches, .. } = self;
+        let is_gone = |held: &Held| {
+            !retired.iter().any(|retired| retired.slot == held.slot) && !node.has_slot(held.slot)
+        };
+        for mut held in caches.take_if(is_gone) {
+            held.tenant.rest(&mut held.cache);
         }
     }
 
@@ -213,7 +298,7 @@ impl Cx {
     pub fn rest_for_long(&mut self) -> bool {
         let keeps = self.rest();
         let mut has_rested = false;
-        for held in self.caches.iter_mut().flatten() {
+        for held in self.caches.iter_mut() {
             if std::mem::take(&mut held.rested) {
                 held.tenant.note_rested();
                 has_rested = true;
@@ -228,7 +313,7 @@ impl Cx {
     /// Gives back what the thread keeps of tenants it has not used since the last call. Gives whether it keeps any still.
     pub fn rest(&mut self) -> bool {
         let mut keeps = false;
-        for held in self.caches.iter_mut().flatten() {
+        for held in self.caches.iter_mut() {
             if std::mem::take(&mut held.used) {
                 keeps = true;
             } else if !Tenant::is_resting(&held.cache) {
@@ -241,6 +326,48 @@ impl Cx {
 
     /// Whether the thread keeps blocks of any tenant for later.
     pub fn keeps_blocks(&self) -> bool {
-        self.caches.iter().flatten().any(|held| !Tenant::is_resting(&held.cache))
+        self.caches.iter().any(|held| !Tenant::is_resting(&held.cache))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BucketSettings, Expiry, Key, Limits, Mutation, NodeSettings, Store, StoreKind, Value};
+
+    /// However many buckets there ever were, a thread keeps what those need that are there, and finds each one's.
+    #[test]
+    fn caches_are_those_of_living_buckets() {
+        let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
+        let node = Node::new(settings, Limits::default());
+        let mut cx = Cx::new(Arc::clone(&node), 0);
+        let mut settings = BucketSettings { vbuckets: 2, ..BucketSettings::default() };
+        settings.memory_bytes = 16 << 20;
+        node.create_bucket("stays", settings.clone()).unwrap();
+        for round in 0..600 {
+            let name = format!("passing-{}", round % 3);
+            if round >= 3 {
+                node.delete_bucket(&name).unwrap();
+            }
+            node.create_bucket(&name, settings.clone()).unwrap();
+            cx.tend();
+            for bucket in node.buckets() {
+                let key = Key::plain(b"key");
+                let store = Store {
+                    flags: 0,
+                    expiry: Expiry::At(0),
+                    datatype: 0,
+                    value: Value::Bytes(b"v"),
+                    new_cas: 0,
+                };
+                let at = bucket.locate(key);
+                bucket.mutate(&mut cx, key, at, Mutation { kind: StoreKind::Set, cas: 0, store }).unwrap();
+                let cache = cx.caches.find(bucket.slot()).unwrap();
+                assert!(Arc::ptr_eq(&cx.caches.at(cache).tenant, bucket.tenant()));
+            }
+            cx.end_batch();
+            assert!(cx.caches.iter().count() <= 4 && cx.caches.cells.len() <= 8, "round {round}");
+        }
+        assert_eq!(cx.caches.iter().count(), 4);
     }
 }

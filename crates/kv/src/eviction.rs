@@ -55,22 +55,32 @@ impl Bucket {
     pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
-            // ORDERING: before the first value goes, so that whoever misses one has looked.
+            // Before the first value goes, so that whoever misses one has looked.
             self.raise(attention::EJECTED);
         }
         let evicted_max = EVICTED_MAX.min(self.tenant().budget() / MOVED_FRACTION);
         for turn in 0..TURNS_MAX {
             self.give_slack_back(cx, target, moved_max);
+            self.note_ejected();
             let Some(excess) = self.tenant().used().checked_sub(target).filter(|&excess| excess > 0) else {
                 break;
             };
             let makes_slots = self.has_defragmenter() && self.tenant().excess_slack() > 0;
             let most = if makes_slots { (excess << turn).min(evicted_max).max(excess) } else { excess };
             let could_go = self.evict(cx, excess, most);
+            self.note_ejected();
             self.give_freed_slabs_back();
             if !could_go || self.tenant().used() <= target {
                 break;
             }
+        }
+    }
+
+    /// Values may have left memory since requests were told to look: if nobody missed one meanwhile, somebody may have taken that back.
+    fn note_ejected(&self) {
+        // ORDERING: after the last value went; see `attention`.
+        if self.dirty().is_some_and(|dirty| dirty.ejected().0 > 0) {
+            self.raise(attention::EJECTED);
         }
     }
 

@@ -50,13 +50,18 @@ impl Bucket {
             return Some(why);
         }
         let is_all_resident = || self.dirty().is_none_or(|dirty| dirty.ejected().0 == 0);
-        // ORDERING: whoever ejects has raised it before, and holds the sweeper until it is done; the start leaves it raised.
+        // The start leaves it raised.
         if is_all_resident()
             && self.persistence.as_ref().is_some_and(|persistence| !persistence.warm_up().is_running())
             && let Some(_nobody_sweeps) = self.sweeper.try_lock()
             && is_all_resident()
         {
             self.lower(EJECTED);
+            // ORDERING: whoever ejects raises it again when it has: without the sweeper, where it empties slabs. One of the two
+            // sees what the other has done.
+            if !is_all_resident() {
+                self.raise(EJECTED);
+            }
         }
         let mut locked = self.lock(cx, at.vb);
         let present = locked.live(key, at.hash).filter(|_| wants_value)?;
@@ -70,7 +75,7 @@ impl Bucket {
 
     /// An operation has met a value that is on disk only: from now on requests look before they are executed.
     #[cold]
-    pub(super) fn note_missed(&self, cx: &mut Cx) {
+    pub(crate) fn note_missed(&self, cx: &mut Cx) {
         cx.obstacle = Some(KvError::NotResident);
         self.raise(EJECTED);
     }

@@ -302,6 +302,8 @@ fn store(
         if is_too_long {
             return answer_error(header, Status::NOT_STORED, out);
         }
+        // What counts is what the change itself meets.
+        cx.obstacle = None;
     }
     // A CAS makes ADD and REPLACE plain compare-and-set, as in memcached.
     let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };

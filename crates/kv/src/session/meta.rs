@@ -122,6 +122,10 @@ impl Request<'_> {
         let vivify = self.expiry(b'N', now);
         let may_create = vivify.is_some() && self.bucket.admit(cx, self.key.bytes.len()).is_ok();
         let answer = |entry: &mut Entry<'_>, out: &mut Output| {
+            // Before anything is changed: it is asked again when the value is back.
+            if entry.document().is_some_and(|document| !document.is_resident()) {
+                return Err(KvError::NotResident);
+            }
             let created = match (entry.document(), vivify) {
                 (None, Some(expiry)) if may_create => {
                     let new_cas = self.new_cas();
@@ -142,7 +146,12 @@ impl Request<'_> {
         };
         let hit = match result {
             Ok(hit) => hit,
-            Err(error) => return out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n")),
+            Err(error) => {
+                if error == KvError::NotResident {
+                    self.bucket.note_missed(cx);
+                }
+                return out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n"));
+            }
         };
         if self.flags().has(b'T') {
             text::count_touch(self.bucket, hit, cx);

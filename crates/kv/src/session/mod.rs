@@ -31,7 +31,7 @@ pub mod couchbase;
 pub mod meta;
 pub mod text;
 
-use crate::{Cx, Key, LargeItem, Place};
+use crate::{Cx, Key, KvError, LargeItem, Place};
 
 pub use batch::{BATCH_REQUESTS, Batch, Queued};
 use batch::{Placed, Work};
@@ -43,6 +43,9 @@ pub use waits::Waits;
 
 /// Values longer than this are received straight into item memory, are immutable there, and are sent from where they lie.
 pub const LARGE_VALUE: usize = 32 << 10;
+
+/// A request is executed at most so many times again because its value left memory and was back when that was looked at.
+const AGAIN_MAX: u32 = 8;
 
 /// Longest line a session waits for: with a small value behind it, it fits a worker's buffer.
 pub const LINE_MOST: usize = 64 << 10;
@@ -173,6 +176,12 @@ impl Session {
 
     #[inline]
     fn execute_now(&mut self, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) {
+        self.execute_up_to(AGAIN_MAX, queued, cx, out);
+    }
+
+    /// Executes a request, so many times again where what it met is gone when that is looked at.
+    #[inline]
+    fn execute_up_to(&mut self, again: u32, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) {
         let at = queued.placed.filter(|placed| self.peer.places_as(placed.bucket, placed.collections));
         let (at, peer, mark) = (at.map(|placed| placed.place), &mut self.peer, out.mark());
         match &mut queued.work {
@@ -195,24 +204,33 @@ impl Session {
             cx.obstacle = Some(why);
         }
         if let Some(why) = cx.obstacle.take() {
-            self.obstruct(queued, why, mark, cx, out);
+            self.obstruct(queued, why, mark, again, cx, out);
         }
     }
 
-    /// A request met between the look for obstacles and its execution what was not there before: its answer is taken back.
+    /// A request met between the look for obstacles and its execution what was not there before: its answer is taken back. It has
+    /// changed nothing. Where its value has left memory in between, it waits for that as if it had been so before.
     #[cold]
     fn obstruct(
         &mut self,
         queued: &mut Queued<'_>,
-        why: crate::KvError,
+        why: KvError,
         mark: usize,
+        again: u32,
         cx: &mut Cx,
         out: &mut Output,
     ) {
         // Whatever stores a large value has answered with the error itself.
-        if matches!(queued.work, Work::Binary(..) | Work::Text(..)) {
-            out.truncate(mark);
-            self.fail(queued, why, cx, out);
+        if !matches!(queued.work, Work::Binary(..) | Work::Text(..)) {
+            return;
+        }
+        out.truncate(mark);
+        if why != KvError::NotResident || again == 0 {
+            return self.fail(queued, why, cx, out);
+        }
+        if !self.meet_obstacle(queued, cx, out) {
+            // It is back already, or another.
+            self.execute_up_to(again - 1, queued, cx, out);
         }
     }
 }

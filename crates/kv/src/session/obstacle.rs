@@ -124,3 +124,158 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use journal::log::Buffer;
+    use journal::{AnyDisk, SimulatedDisk};
+
+    use super::super::{Batch, Peer, Port};
+    use super::*;
+    use crate::bucket::attention;
+    use crate::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, load_next};
+    use crate::{BucketSettings, Limits, Node, NodeSettings, Now};
+
+    const MEMORY_BYTES: u64 = 64 << 20;
+
+    /// A session of a memcached port, before a persistent bucket whose threads have their turn when the test says so.
+    struct World {
+        session: Session,
+        cx: Cx,
+        others: Cx,
+        bucket: Arc<Bucket>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let settings =
+                NodeSettings { threads: 2, shutdown_command: false, version: "test".into(), seed: 7 };
+            let node = Node::new(settings, Limits::default());
+            let settings =
+                BucketSettings { memory_bytes: MEMORY_BYTES, vbuckets: 1, ..BucketSettings::default() };
+            let disk = AnyDisk::Simulated(SimulatedDisk::new());
+            node.open_bucket("default", settings, disk, Path::new("/b")).unwrap();
+            let bucket = node.bucket("default").unwrap();
+            let peer = Peer {
+                port: Port::Memcached,
+                login_required: false,
+                user: None,
+                loopback: true,
+                bucket: Some(Arc::clone(&bucket)),
+                value_limit: 1 << 20,
+                close: false,
+                connection: 0,
+                waits: None,
+                couchbase: Default::default(),
+            };
+            let session = Session::new(peer, &node.limits());
+            let (mut cx, mut others) = (Cx::new(Arc::clone(&node), 0), Cx::new(node, 1));
+            let now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
+            (cx.now, others.now) = (now, now);
+            while load_next(&mut others, &mut Buffer::new(1 << 20)) {}
+            Self { session, cx, others, bucket }
+        }
+
+        fn send(&mut self, input: &str) -> String {
+            let mut batch = Batch::new();
+            let progress = self.session.parse(input.as_bytes(), 0, usize::MAX, &mut self.cx, &mut batch);
+            assert_eq!(progress.consumed, input.len());
+            let mut out = Output::default();
+            for index in 0..batch.len() {
+                self.session.execute(batch.get(index).unwrap(), &mut self.cx, &mut out);
+            }
+            self.cx.end_batch();
+            String::from_utf8(out.take().0).unwrap()
+        }
+
+        /// Every value goes to disk and leaves memory; and nobody is told to look for that.
+        fn eject_unnoticed(&mut self) {
+            for index in 0..FLUSHERS {
+                let now = self.others.now;
+                Flusher::new(index, 1 << 20).turn(&mut self.others, &mut || now);
+            }
+            self.bucket.set_budget(1);
+            for _ in 0..4 {
+                crate::pager::turn(&mut self.others);
+            }
+            self.bucket.set_budget(MEMORY_BYTES);
+            assert!(self.bucket.dirty().unwrap().ejected().0 > 0);
+            self.bucket.lower(attention::EJECTED);
+            // The next time there is something to be found again.
+            for now in [&mut self.cx.now, &mut self.others.now] {
+                now.unix_s += 1;
+                now.unix_ns += 1_000_000_000;
+                now.mono_us += 1_000_000;
+            }
+        }
+
+        /// What is answered once the values are back.
+        fn fetched(&mut self) -> String {
+            for index in 0..FETCHERS {
+                let now = self.others.now;
+                Fetcher::new(index).turn(&mut self.others, &mut || now);
+            }
+            let (mut letters, mut answers) = (Vec::new(), Vec::new());
+            self.cx.take_letters(true, &mut letters);
+            while !letters.is_empty() {
+                let mut out = Output::default();
+                for (cookie, outcome) in letters.drain(..) {
+                    self.session.complete(cookie.ticket, outcome, &mut self.cx, &mut out);
+                }
+                answers.extend(out.take().0);
+                self.cx.take_letters(true, &mut letters);
+            }
+            String::from_utf8(answers).unwrap()
+        }
+    }
+
+    /// Between the look for obstacles and the execution a value may leave memory, and whoever takes the word back that
+    /// requests have to look may be late: no client can tell.
+    #[test]
+    fn a_value_that_left_memory_behind_the_look_is_waited_for() {
+        let mut world = World::new();
+        // Long enough that it is worth while to eject it, and a number all the same.
+        let number = format!("{:<64}", 100);
+        let set = format!("set k 0 0 64\r\n{number}\r\n");
+        for (request, answer) in [
+            ("get k\r\n", "VALUE k 0 64\r\n{}\r\nEND\r\n"),
+            ("get other k other\r\n", "VALUE k 0 64\r\n{}\r\nEND\r\n"),
+            ("gat 100 k\r\n", "VALUE k 0 64\r\n{}\r\nEND\r\n"),
+            ("touch k 100\r\n", "TOUCHED\r\n"),
+            ("append k 0 0 1\r\n0\r\nget k\r\n", "STORED\r\nVALUE k 0 65\r\n{}0\r\nEND\r\n"),
+            ("prepend k 0 0 1\r\n1\r\nget k\r\n", "STORED\r\nVALUE k 0 65\r\n1{}\r\nEND\r\n"),
+            ("incr k 1\r\n", "101\r\n"),
+            ("mg k v\r\n", "VA 64\r\n{}\r\n"),
+            ("mg k s\r\n", "HD s64\r\n"),
+            ("mg k R4000000 s\r\n", "HD s64\r\n"),
+            ("mg k T100 v\r\n", "VA 64\r\n{}\r\n"),
+            ("ma k v\r\n", "VA 3\r\n101\r\n"),
+            ("ms k 1 MA\r\n0\r\n", "HD\r\n"),
+            ("md k I\r\nmg k\r\n", "HD\r\nHD X W\r\n"),
+        ] {
+            assert_eq!(world.send(&set), "STORED\r\n");
+            world.eject_unnoticed();
+            let at_once = world.send(request);
+            assert_eq!(at_once, "", "{request:?}");
+            assert_eq!(world.fetched(), answer.replace("{}", &number), "{request:?}");
+            assert!(!world.session.peer.close, "{request:?}");
+        }
+    }
+
+    /// A set needs no value: it does not wait for the one it replaces.
+    #[test]
+    fn what_wants_no_value_is_executed_at_once() {
+        let mut world = World::new();
+        for (request, answer) in [
+            ("set k 0 0 1\r\nx\r\n", "STORED\r\n"),
+            ("add k 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+            ("delete k\r\n", "DELETED\r\n"),
+        ] {
+            assert_eq!(world.send(&format!("set k 0 0 64\r\n{:<64}\r\n", 100)), "STORED\r\n");
+            world.eject_unnoticed();
+            assert_eq!(world.send(request), answer);
+        }
+    }
+}

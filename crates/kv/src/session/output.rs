@@ -115,6 +115,9 @@ impl Output {
                 }
             }
         };
+        if matches!(result, Err(KvError::NotResident)) {
+            bucket.note_missed(cx);
+        }
         if !self.has_compressed() {
             self.room = None;
         }

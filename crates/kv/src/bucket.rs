@@ -4,6 +4,7 @@ pub(crate) mod attention;
 mod audit;
 mod budget;
 mod flush_all;
+mod observed;
 mod operations;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::{Cx, Document, Entry, Key, KvError, LargeItem, Meter, Mutated, Pinned
 
 pub use audit::{Audited, Auditing};
 pub(crate) use budget::Ahead;
+pub use observed::Observed;
 pub use operations::Arithmetic;
 pub(crate) use operations::{check_version, count_entry, mutate_entry};
 
@@ -369,10 +371,8 @@ impl Bucket {
     /// Locks a vBucket for the calling thread.
     #[inline(always)]
     pub(crate) fn lock<'c>(&'c self, cx: &'c mut Cx, vb: VbId) -> Locked<'c> {
-        if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
-            self.open_cache(cx);
-        }
-        let Some(Some(held)) = cx.caches.get_mut(self.slot()) else { unreachable!("opened above") };
+        let at = self.cache_in(cx);
+        let held = cx.caches.at(at);
         held.used = true;
         let (cache, retired) = (&mut held.cache, &mut cx.retired);
         self.vbucket(vb).lock(Memory { ground: &self.ground, cache, retired, owner: vb.0 }, &cx.now)
@@ -380,26 +380,25 @@ impl Bucket {
 
     /// From now on, or until now, the calling thread allocates and frees past what it keeps for later.
     pub(crate) fn go_direct(&self, cx: &mut Cx, direct: bool) {
-        if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
-            self.open_cache(cx);
-        }
-        if let Some(Some(held)) = cx.caches.get_mut(self.slot()) {
-            self.ground.tenant.go_direct(&mut held.cache, direct);
-        }
+        let at = self.cache_in(cx);
+        self.ground.tenant.go_direct(&mut cx.caches.at(at).cache, direct);
     }
 
     pub(crate) fn ring_pager(&self) {
         self.doorbell.ring();
     }
 
+    /// Where the calling thread's access to the bucket's memory is.
+    #[inline]
+    fn cache_in(&self, cx: &mut Cx) -> usize {
+        cx.caches.find(self.slot()).unwrap_or_else(|| self.open_cache(cx))
+    }
+
     #[cold]
-    fn open_cache(&self, cx: &mut Cx) {
-        if cx.caches.len() <= self.slot() {
-            cx.caches.resize_with(self.slot() + 1, || None);
-        }
-        let cache = self.ground.tenant.cache(cx.thread);
-        cx.caches[self.slot()] =
-            Some(Held { tenant: Arc::clone(&self.ground.tenant), cache, used: true, rested: false });
+    fn open_cache(&self, cx: &mut Cx) -> usize {
+        let tenant = Arc::clone(&self.ground.tenant);
+        let cache = tenant.cache(cx.thread);
+        cx.caches.insert(Held { slot: self.slot(), tenant, cache, used: true, rested: false })
     }
 
     /// GET: calls `f` with the live document under the lock, then marks it accessed. Counts hits and misses.
@@ -544,10 +543,8 @@ impl Bucket {
         value_offset: usize,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
-        if cx.caches.get(self.slot()).is_none_or(Option::is_none) {
-            self.open_cache(cx);
-        }
-        let Some(Some(held)) = cx.caches.get_mut(self.slot()) else { return Err(KvError::NoMemory) };
+        let at = self.cache_in(cx);
+        let held = cx.caches.at(at);
         held.used = true;
         let block = LargeBlock::new(&self.ground.tenant, &mut held.cache, value_offset + value_len)
             .ok_or(KvError::NoMemory)?;

@@ -105,6 +105,16 @@ impl<'v> Entry<'v> {
         self.named_cas = cas;
     }
 
+    /// Why the vBucket is not served, if it is not.
+    pub(crate) fn check_served(&self) -> Result<(), KvError> {
+        self.closed.map_or(Ok(()), Err)
+    }
+
+    /// Everything of the vBucket up to here is on disk.
+    pub(crate) fn persisted_seqno(&self) -> u64 {
+        self.locked.persisted_seqno()
+    }
+
     /// As [`Entry::check_open`], and [`KvError::Locked`] if the document is locked and its lock's CAS was not named.
     #[inline]
     pub(crate) fn check_changeable(&self) -> Result<(), KvError> {

@@ -17,6 +17,7 @@ const DELETE: u8 = 0x04;
 const INCREMENT: u8 = 0x05;
 const NOOP: u8 = 0x0a;
 const APPEND: u8 = 0x0e;
+const STAT: u8 = 0x10;
 const TOUCH: u8 = 0x1c;
 const GAT: u8 = 0x1d;
 const SET_VBUCKET: u8 = 0x3d;
@@ -563,5 +564,138 @@ fn a_full_bucket_refuses() {
         assert_eq!(store(&mut client, "large".into(), 900_000), refusal, "{port:?}");
         let vbucket = (crc32fast::hash(b"key-0") >> 16) as u16 & 0xf;
         assert_eq!(client.ask(frame(GET).key(b"key-0").vbucket(vbucket)).body.len(), 400);
+    }
+}
+
+/// `vBucket 2 | key length 2 | key`.
+fn observed(vbucket: u16, key: &[u8]) -> Vec<u8> {
+    [&vbucket.to_be_bytes()[..], &(key.len() as u16).to_be_bytes(), key].concat()
+}
+
+#[test]
+fn observe_says_what_is_on_disk() {
+    const OBSERVE: u8 = 0x92;
+    let disk = journal::SimulatedDisk::new();
+    for is_persistent in [false, true] {
+        let mut client = match is_persistent {
+            false => Client::couchbase(),
+            true => Client::of(client::persistent::node(&disk, 1), kv::session::Port::Couchbase),
+        };
+        if is_persistent {
+            client::persistent::flush(&client);
+        }
+        client.open_bucket(&[0x07]);
+        let cas = client.ask(frame(SET).key(b"a").extras(&store_extras(0, 0)).value(b"1")).cas;
+        client.ask(frame(SET).key(b"gone").extras(&store_extras(0, 0)).value(b"1"));
+        client.ask(frame(DELETE).key(b"gone"));
+        let asked = [observed(0, b"a"), observed(0, b"none"), observed(0, b"gone")];
+        let request = frame(OBSERVE).value(&asked.concat());
+        let states = |a: u8, gone: u8| {
+            [
+                &asked[0][..],
+                &[a],
+                &cas.to_be_bytes(),
+                &asked[1],
+                &[0x80],
+                &[0; 8],
+                &asked[2],
+                &[gone],
+                &[0; 8],
+            ]
+            .concat()
+        };
+        let answer = client.ask(request.clone());
+        assert_eq!((answer.status, answer.cas), (0, 0));
+        assert_eq!(answer.body, states(0, if is_persistent { 0x81 } else { 0x80 }), "{is_persistent}");
+        if is_persistent {
+            client::persistent::flush(&client);
+            assert_eq!(client.ask(request).body, states(1, 0x80));
+        }
+        assert_eq!(client.ask(frame(OBSERVE)).body, b"");
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0, b"a")[..4])).status, 4);
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0, b""))).status, 4);
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0, &[b'k'; 251]))).status, 3);
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0x7fff, b"a"))).status, 7);
+        assert_eq!(client.ask(frame(OBSERVE).key(b"a")).status, 4);
+    }
+}
+
+#[test]
+fn statistics_of_one_document() {
+    let disk = journal::SimulatedDisk::new();
+    for is_persistent in [false, true] {
+        let mut client = match is_persistent {
+            false => Client::couchbase(),
+            true => Client::of(client::persistent::node(&disk, 1), kv::session::Port::Couchbase),
+        };
+        if is_persistent {
+            client::persistent::flush(&client);
+        }
+        client.open_bucket(&[0x07]);
+        let of = |client: &mut Client, group: &str| {
+            let answers = client.send(&frame(STAT).key(format!("{group} a b 0").as_bytes()).bytes());
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            let listed: Vec<_> =
+                answers.iter().map(|answer| (text(&answer.key), text(&answer.body))).collect();
+            (answers[0].status, listed)
+        };
+        assert_eq!(of(&mut client, "key").0, 1);
+        let cas = client.ask(frame(SET).key(b"a b").extras(&store_extras(7, 0)).value(b"1")).cas;
+        let expected = |is_dirty: &str, valid: Option<&str>| {
+            let mut listed = vec![
+                ("key_is_dirty".to_owned(), is_dirty.to_owned()),
+                ("key_exptime".to_owned(), "0".to_owned()),
+                ("key_flags".to_owned(), "7".to_owned()),
+                ("key_cas".to_owned(), cas.to_string()),
+                ("key_vb_state".to_owned(), "active".to_owned()),
+            ];
+            listed.extend(valid.map(|valid| ("key_valid".to_owned(), valid.to_owned())));
+            listed.push((String::new(), String::new()));
+            (0, listed)
+        };
+        assert_eq!(of(&mut client, "key"), expected("true", None));
+        if is_persistent {
+            assert_eq!(of(&mut client, "vkey"), expected("true", Some("dirty")));
+            client::persistent::flush(&client);
+            assert_eq!(of(&mut client, "key"), expected("false", None));
+            assert_eq!(of(&mut client, "vkey"), expected("false", Some("valid")));
+        } else {
+            assert_eq!(of(&mut client, "vkey"), expected("true", Some("ram_but_not_disk")));
+        }
+        for (wrong, status) in [("key", 1), ("key a", 4), ("key a x", 4), ("key  0", 4), ("vkey a 32767", 7)]
+        {
+            assert_eq!(
+                client.send(&frame(STAT).key(wrong.as_bytes()).bytes())[0].status,
+                status,
+                "{wrong:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_too_long_is_too_big() {
+    for features in [&[0x07][..], &[0x07, 0x12]] {
+        let mut client = Client::couchbase();
+        client.open_bucket(features);
+        let prefix: &[u8] = if features.len() > 1 { &[0] } else { &[] };
+        for (opcode, extras) in [
+            (GET, vec![]),
+            (SET, store_extras(0, 0)),
+            (DELETE, vec![]),
+            (GET_META, vec![]),
+            (TOUCH, vec![0; 4]),
+        ] {
+            for length in [251, 300, 3000] {
+                let key = [prefix, &vec![b'k'; length]].concat();
+                assert_eq!(
+                    client.ask(frame(opcode).key(&key).extras(&extras)).status,
+                    3,
+                    "{opcode:#x}, {length}"
+                );
+            }
+            let key = [prefix, &[b'k'; 250]].concat();
+            assert_ne!(client.ask(frame(opcode).key(&key).extras(&extras)).status, 3);
+        }
     }
 }

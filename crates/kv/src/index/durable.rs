@@ -236,6 +236,12 @@ impl Locked<'_> {
         self.bury(present, cas).is_ok()
     }
 
+    /// Whether a key is deleted, and that is not on disk.
+    pub(crate) fn has_tombstone(&self, key: Key<'_>, hash: u64) -> bool {
+        let found = self.find(key, hash).map(|present| self.header(present));
+        found.is_some_and(|header| header.kind == Kind::Tombstone && header.seqno > self.state.flushed_seqno)
+    }
+
     /// A new block with this header, which has no value, and the key of `from`.
     fn copy_without_value(&mut self, from: ItemPtr, header: &Header) -> Result<Location, KvError> {
         debug_assert_eq!(header.resident_len(), 0);

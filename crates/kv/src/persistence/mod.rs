@@ -34,12 +34,15 @@ pub use load::{OpenBucketError, Trouble, WarmUp, load_next, waits_for_load};
 
 pub use stats::{FIGURES, PersistenceFigure};
 
+use crate::index::VALUE_MAX;
 use crate::settings::PersistenceSettings;
-use crate::{Bucket, Cx, KvError, VbId};
+use crate::{Bucket, Cx, Key, KvError, VbId};
 pub(crate) use fetch::FetchQueue;
 use load::Loading;
 pub(crate) use load::{Opened, open};
 use meta::Meta;
+use wire::binary::datatype::SNAPPY;
+use wire::snappy;
 
 /// Flusher threads of a node at most: each shard belongs to one of them.
 pub const FLUSHERS: usize = 2;
@@ -79,6 +82,12 @@ pub struct Persistence {
     warm_told: AtomicBool,
     counters: Counters,
     syncs: SyncMeter,
+}
+
+/// A document as it was written.
+pub(crate) struct Stored {
+    pub(crate) flags: u32,
+    pub(crate) value: Vec<u8>,
 }
 
 /// One of a bucket's journals.
@@ -207,6 +216,27 @@ impl Persistence {
             gate if gate == Gate::Damaged as u8 => Some(KvError::Damaged),
             _ => None,
         }
+    }
+
+    /// The document of this key as it was written with this seqno, if it is on disk still; its value inflated.
+    pub(crate) fn stored(&self, vb: VbId, seqno: u64, key: Key<'_>) -> Result<Option<Stored>, KvError> {
+        let shard = self.shard_of(vb).ok_or(KvError::BucketGone)?;
+        let mut buffer = Vec::new();
+        let record = shard.reader.read(vb.0, seqno, &mut buffer).map_err(|_| KvError::ReadFailed)?;
+        // In the journal a key of the default collection begins with its id.
+        let is_it = |stored: &[u8]| stored.split_first() == Some((&0, key.bytes));
+        let Some(record) = record.filter(|record| is_it(record.key)) else { return Ok(None) };
+        load::check_value(record.datatype, record.value)?;
+        let value = match record.datatype & SNAPPY {
+            0 => record.value.to_vec(),
+            _ => {
+                let length = snappy::check(record.value, VALUE_MAX).map_err(|_| KvError::Damaged)?;
+                let mut value = vec![0; length];
+                snappy::inflate(record.value, &mut value);
+                value
+            }
+        };
+        Ok(Some(Stored { flags: record.flags, value }))
     }
 
     /// Whether any vBucket waits for its part of the journal to be read.

@@ -13,7 +13,7 @@
 mod login;
 mod statistics;
 
-pub(super) use statistics::answer as statistics;
+pub(super) use statistics::{answer as statistics, listed};
 
 use wire::binary::response::{done, hit};
 use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Status};

@@ -292,6 +292,7 @@ fn execute_other(
         }
         Opcode::DEL_VBUCKET => vbuckets::delete(peer, answer, request, cx, out),
         Opcode::STAT => inquiry::statistics(peer, answer, request, body, cx, out),
+        Opcode::OBSERVE => inquiry::observe(peer, answer, request, body, cx, out),
         Opcode::OBSERVE_SEQNO => inquiry::observe_seqno(peer, answer, request, body, cx, out),
         Opcode::COLLECTIONS_GET_MANIFEST => inquiry::manifest(answer, is_bare, out),
         Opcode::COLLECTIONS_GET_ID => inquiry::collection_id(answer, request, body, out),

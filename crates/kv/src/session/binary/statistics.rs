@@ -33,3 +33,14 @@ pub(in crate::session) fn answer(
     }
     is_known
 }
+
+/// Answers with statistics that are at hand.
+pub(in crate::session) fn listed(request: &Request<'_>, statistics: &[(&str, String)], out: &mut Output) {
+    let header = &request.header;
+    for (name, value) in statistics {
+        out.bytes(Reply::to(header, Status::SUCCESS).head(&[], name.len(), value.len()).as_bytes());
+        out.bytes(name.as_bytes());
+        out.bytes(value.as_bytes());
+    }
+    out.bytes(&done(header, 0));
+}

@@ -5,7 +5,9 @@ use wire::binary::{Request, Status};
 use super::super::{Body, Output, Peer, binary};
 use super::answer::Answer;
 use super::documents::Target;
-use crate::{Cx, VbId};
+use crate::bucket::Observed;
+use crate::key::KEY_MAX;
+use crate::{Cx, Key, VbId};
 
 /// Version of the collections manifest: that of a new bucket, which it stays until named collections exist.
 pub(super) const MANIFEST_UID: u64 = 0;
@@ -93,9 +95,104 @@ pub(super) fn observe_seqno(
     answer.value(0, &[], &value, out);
 }
 
+/// What is asked about in the value of an OBSERVE: `vBucket 2 | key length 2 | key` of one document after the other.
+fn observed<'a>(body: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
+    let (vb, rest) = body.split_first_chunk()?;
+    let (key_len, rest) = rest.split_first_chunk()?;
+    let (key, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*key_len)))?;
+    *body = rest;
+    Some((u16::from_be_bytes(*vb), key))
+}
+
+/// OBSERVE: what clients that know no seqnos ask until a change is on disk. Behind each document of the request stand its state and
+/// its CAS, `state 1 | CAS 8`. The CAS in the answer's head is how long that takes, in ms: nobody can tell, and 0 says so.
+pub(super) fn observe(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut Cx,
+    out: &mut Output,
+) {
+    if !request.key.is_empty() || !request.extras.is_empty() {
+        return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
+    }
+    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    let (mut rest, mut value) = (body, Vec::with_capacity(2 * body.len()));
+    while !rest.is_empty() {
+        let Some((vb, wire_key)) = observed(&mut rest) else {
+            return answer.error(Status::EINVAL, "The value must be vBuckets and keys", out);
+        };
+        let key = match super::document_key(peer.couchbase.collections, wire_key) {
+            Ok(key) => key,
+            Err(error) => return super::key_error(answer, &error, out),
+        };
+        if !bucket.serves(vb) {
+            return super::handshake::not_my_vbucket(peer, answer, cx, out);
+        }
+        let (state, cas) = match bucket.observe(cx, key, bucket.locate_in(key, VbId(vb))) {
+            Ok(observed) => observed,
+            Err(why) => return super::documents::refuse(answer, why, out),
+        };
+        value.extend(vb.to_be_bytes());
+        value.extend((wire_key.len() as u16).to_be_bytes());
+        value.extend(wire_key);
+        value.push(match state {
+            Observed::Unpersisted => 0x00,
+            Observed::Persisted => 0x01,
+            Observed::Missing => 0x80,
+            Observed::DeletionUnpersisted => 0x81,
+        });
+        value.extend(cas.to_be_bytes());
+    }
+    answer.value(0, &[], &value, out);
+}
+
+/// STAT of one document: `key NAME VBUCKET`, or `vkey`, which also compares the document with the journal, and for that reads
+/// from it. Gives false if it is about something else.
+fn document_statistics(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    cx: &mut Cx,
+    out: &mut Output,
+) -> bool {
+    let (arguments, validates) = match (request.key.strip_prefix(b"key "), request.key.strip_prefix(b"vkey "))
+    {
+        (Some(arguments), _) => (arguments, false),
+        (_, Some(arguments)) => (arguments, true),
+        _ => return false,
+    };
+    let Some(bucket) = peer.bucket.clone() else { return false };
+    let at = arguments.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
+    let (name, vb) = arguments.split_at(at);
+    let vb = std::str::from_utf8(vb).ok().and_then(|vb| vb.trim_start().parse::<u16>().ok());
+    let (Some(vb), false) = (vb, name.is_empty() || name.len() > KEY_MAX) else {
+        answer.error(
+            Status::EINVAL,
+            "The group must be followed by a key and the number of its vBucket",
+            out,
+        );
+        return true;
+    };
+    if !bucket.serves(vb) {
+        super::handshake::not_my_vbucket(peer, answer, cx, out);
+        return true;
+    }
+    let key = Key::plain(name);
+    match bucket.document_statistics(cx, key, bucket.locate_in(key, VbId(vb)), validates) {
+        Ok(Some(statistics)) => binary::listed(request, &statistics, out),
+        Ok(None) => answer.status(Status::KEY_ENOENT, out),
+        Err(why) => super::documents::refuse(answer, why, out),
+    }
+    true
+}
+
 /// STAT.
 pub(super) fn statistics(
-    peer: &Peer,
+    peer: &mut Peer,
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
@@ -104,6 +201,9 @@ pub(super) fn statistics(
 ) {
     if !request.extras.is_empty() || !body.is_empty() {
         return answer.error(Status::EINVAL, "The request must not have extras or a value", out);
+    }
+    if peer.bucket.is_some() && document_statistics(peer, answer, request, cx, out) {
+        return;
     }
     let Some(bucket) = peer.bucket.as_deref() else {
         return answer.error(Status::NO_BUCKET, "No bucket is selected", out);

@@ -1,0 +1,82 @@
+//! What is known of a document beside its value: whether it is on disk, and whether what is there is the same.
+
+use super::Bucket;
+use crate::persistence::Stored;
+use crate::{Cx, Key, KvError, Place};
+
+/// How far the last change of a key has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observed {
+    /// The document is in memory alone: so are all of an ephemeral bucket.
+    Unpersisted,
+    /// It is on disk.
+    Persisted,
+    /// There is no document, and nothing of it that has yet to be written.
+    Missing,
+    /// It is deleted, and that is not on disk.
+    DeletionUnpersisted,
+}
+
+impl Bucket {
+    /// How far the last change of a key has come, and the document's CAS as readers see it; 0 without a document.
+    pub fn observe(&self, cx: &mut Cx, key: Key<'_>, at: Place) -> Result<(Observed, u64), KvError> {
+        let mut observed = (Observed::Missing, 0);
+        self.with_entry(cx, key, at, |entry| {
+            entry.check_served()?;
+            let persisted_seqno = entry.persisted_seqno();
+            if let Some(document) = entry.document() {
+                let is_persisted = document.seqno() <= persisted_seqno;
+                let state = if is_persisted { Observed::Persisted } else { Observed::Unpersisted };
+                observed = (state, document.visible_cas());
+            } else if entry.locked().has_tombstone(key, at.hash) {
+                observed.0 = Observed::DeletionUnpersisted;
+            }
+            Ok(())
+        })
+        .map(|()| observed)
+    }
+
+    /// The statistics of a document, by the names that Couchbase's tools read; `None` without one. With `validates` it is compared
+    /// with what is on disk, which is read for that.
+    pub(crate) fn document_statistics(
+        &self,
+        cx: &mut Cx,
+        key: Key<'_>,
+        at: Place,
+        validates: bool,
+    ) -> Result<Option<Vec<(&'static str, String)>>, KvError> {
+        let vb_state = self.vbucket_setting(cx, at.vb).0.name();
+        let found = self.with_entry(cx, key, at, |entry| {
+            entry.check_served()?;
+            let is_dirty = entry.document().is_some_and(|it| it.seqno() > entry.persisted_seqno());
+            Ok(entry.document().map(|document| {
+                let statistics = vec![
+                    ("key_is_dirty", is_dirty.to_string()),
+                    ("key_exptime", document.expiry().to_string()),
+                    ("key_flags", document.flags().to_string()),
+                    ("key_cas", document.visible_cas().to_string()),
+                    ("key_vb_state", vb_state.to_owned()),
+                ];
+                let value = (validates && document.is_resident()).then(|| document.value().into_owned());
+                (statistics, document.seqno(), is_dirty, document.flags(), value)
+            }))
+        });
+        let Some((mut statistics, seqno, is_dirty, flags, value)) = found? else { return Ok(None) };
+        if validates {
+            let valid = match self.persistence() {
+                None => "ram_but_not_disk",
+                Some(_) if is_dirty => "dirty",
+                Some(persistence) => match persistence.stored(at.vb, seqno, key)? {
+                    None => "ram_but_not_disk",
+                    Some(Stored { flags: stored, .. }) if stored != flags => "flags_mismatch",
+                    Some(stored) if value.as_ref().is_some_and(|value| *value != stored.value) => {
+                        "data_mismatch"
+                    }
+                    Some(_) => "valid",
+                },
+            };
+            statistics.push(("key_valid", valid.to_owned()));
+        }
+        Ok(Some(statistics))
+    }
+}

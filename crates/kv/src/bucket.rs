@@ -19,7 +19,7 @@ use crate::compressor::Compressor;
 use crate::cx::Held;
 use crate::defragmenter::Defragmenter;
 use crate::eviction::Sweeper;
-use crate::index::{self, Dead, DirtySet, Ground, Locked, Memory, VBucket};
+use crate::index::{self, Dead, DirtySet, Ground, Hand, Locked, Memory, VBucket};
 use crate::node::Doorbell;
 use crate::persistence::{self, Persistence};
 use crate::settings::{BucketSettings, Compression};
@@ -659,6 +659,34 @@ impl Bucket {
             compressed: gauge(Gauge::CompressedCount),
             compressed_bytes: gauge(Gauge::Compressed),
             inflated_bytes: gauge(Gauge::Inflated),
+        }
+    }
+
+    /// Calls `f` with key and document of each living document of the default collection in one group of a vBucket's index;
+    /// gives where to go on.
+    pub(crate) fn list(
+        &self,
+        cx: &mut Cx,
+        vb: VbId,
+        hand: Hand,
+        f: &mut dyn FnMut(&[u8], &Document<'_>),
+    ) -> Result<Option<Hand>, KvError> {
+        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0
+            && let Some(why) = self.attend(cx, vb)
+        {
+            return Err(why);
+        }
+        Ok(self.lock(cx, vb).list(hand, f))
+    }
+
+    /// Calls `f` with size and idle seconds of each item of at most `groups` groups of each vBucket's index.
+    pub(crate) fn sample(&self, cx: &mut Cx, groups: usize, f: &mut dyn FnMut(usize, u32)) {
+        for vb in 0..self.vbuckets() {
+            let mut hand = Some(Hand::default());
+            for _ in 0..groups {
+                let Some(at) = hand else { break };
+                hand = self.lock(cx, VbId(vb)).measure(at, f);
+            }
         }
     }
 

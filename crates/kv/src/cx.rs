@@ -29,6 +29,9 @@ impl Now {
     }
 }
 
+/// Tells the processor time of the process, user and system, in microseconds; `None` where the system does not.
+pub type ProcessTimes = fn() -> Option<(u64, u64)>;
+
 /// Per-thread execution context. One per worker, one per background thread; never shared.
 pub struct Cx {
     /// Time of this wake-up.
@@ -40,6 +43,8 @@ pub struct Cx {
     /// The clock [`Now::unix_ns`] was read from, asked again only for clients that want server durations.
     /// Without one all durations are 0.
     pub clock_ns: Option<fn() -> u64>,
+    /// Where `stats` has the processor time from.
+    pub process_times_us: Option<ProcessTimes>,
     /// Set by an operation that could not see what it was asked for: [`crate::KvError::WarmingUp`],
     /// [`crate::KvError::Damaged`], or [`crate::KvError::NotResident`]. What it gave says nothing then; whoever answers takes this.
     pub obstacle: Option<KvError>,
@@ -169,6 +174,7 @@ impl Cx {
             node,
             thread,
             clock_ns: None,
+            process_times_us: None,
             obstacle: None,
             caches: Caches::default(),
             retired: Vec::new(),

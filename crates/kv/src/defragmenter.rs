@@ -443,6 +443,7 @@ impl Bucket {
         self.count(cx, Meter::DefragmentedItems, moved.items);
         self.count(cx, Meter::DefragmentedBytes, moved.bytes);
         self.count(cx, Meter::Evictions, emptier.evicted);
+        self.count(cx, Meter::EvictedUnfetched, moved.unfetched_gone);
         if let Some(census) = emptier.evicts {
             self.keep_census(census);
         }

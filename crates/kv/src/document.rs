@@ -67,6 +67,11 @@ impl<'a> Document<'a> {
         if header.is_compressed() { header.inflated_len } else { stored.len() }
     }
 
+    /// The same without asking for the value: of one that is on disk only, its length there.
+    pub(crate) fn noted_value_len(&self) -> usize {
+        if self.is_resident() { self.value_len() } else { self.header().value_len }
+    }
+
     /// A handle that keeps a large value where it is, to be sent after the lock is gone; `None` for small values.
     #[inline]
     pub fn pin(&self) -> Option<PinnedValue> {

@@ -104,10 +104,11 @@ impl Bucket {
         if persistent && now_ms < sweeper.fruitless_until_ms {
             return false;
         }
-        let (mut evicted, mut left) = (0, most);
+        let (mut evicted, mut unfetched, mut left) = (0, 0, most);
         for _ in 0..ROUNDS_MAX {
             let round = self.sweep_round(cx, &mut sweeper, &mut left);
             evicted += round.evicted;
+            unfetched += round.unfetched;
             if left == 0 || round.candidates == 0 {
                 break;
             }
@@ -121,6 +122,7 @@ impl Bucket {
         }
         drop(sweeper);
         self.count(cx, Meter::Evictions, evicted);
+        self.count(cx, Meter::EvictedUnfetched, unfetched);
         cx.end_batch();
         could_go
     }
@@ -142,6 +144,7 @@ impl Bucket {
             let swept = self.lock(cx, VbId(sweeper.vb)).sweep(sweeper.hand, &mut sweeper.census);
             *excess = excess.saturating_sub(swept.freed_bytes);
             round.evicted += swept.evicted;
+            round.unfetched += swept.unfetched;
             round.candidates += swept.candidates;
             sweeper.hand = swept.next.unwrap_or_default();
             if swept.next.is_none() {
@@ -245,12 +248,13 @@ impl Bucket {
     /// Frees the memory of items whose expiry window has passed.
     pub(crate) fn reclaim_expired(&self, cx: &mut Cx) {
         let mut parts = std::mem::take(&mut cx.parts);
-        let mut freed = 0;
+        let (mut freed, mut unfetched) = (0, 0);
         for vb in 0..self.vbuckets() {
             loop {
                 let mut locked = self.lock(cx, VbId(vb));
-                let (count, more) = locked.reclaim_expired(&mut parts);
+                let (count, unread, more) = locked.reclaim_expired(&mut parts);
                 freed += count as u64;
+                unfetched += unread as u64;
                 if !more {
                     locked.tidy();
                     break;
@@ -260,6 +264,7 @@ impl Bucket {
         }
         cx.parts = parts;
         self.count(cx, Meter::ExpiredReclaimed, freed);
+        self.count(cx, Meter::ExpiredUnfetched, unfetched);
         self.rearm_expiry();
     }
 }

@@ -26,6 +26,7 @@ pub mod pager;
 pub mod persistence;
 pub mod session;
 pub mod settings;
+mod sizes;
 pub mod stats;
 pub mod sync_writes;
 pub mod topology;

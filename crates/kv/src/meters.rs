@@ -45,6 +45,14 @@ meters! {
     StoreNoMemory "store_no_memory" "Stores refused by the memory budget";
     TotalItems "total_items" "Items stored since the start";
     Evictions "evictions" "Items evicted to stay within the budget";
+    EvictedUnfetched "evicted_unfetched" "Items evicted that nobody had read";
+    ExpiredUnfetched "expired_unfetched" "Expired items whose memory came back and that nobody had read";
+    DirectReclaims "direct_reclaims" "Times a client's own store had to make room";
+    AuthCmds "auth_cmds" "Logins on memcached ports, failed ones included";
+    AuthErrors "auth_errors" "Logins on memcached ports that failed";
+    BytesRead "bytes_read" "Bytes read from clients of the bucket";
+    BytesWritten "bytes_written" "Bytes sent to clients of the bucket";
+    ConnYields "conn_yields" "Times a connection with more requests had to let others go first";
     DefragmentedItems "defragmented_items" "Items moved by the defragmenter";
     DefragmentedBytes "defragmented_bytes" "Bytes of the items moved by the defragmenter";
     DefragmentationFreed "defragmentation_freed" "Bytes of slabs less at the ends of the defragmenter's passes";

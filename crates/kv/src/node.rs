@@ -115,6 +115,12 @@ pub struct ConnectionCounts {
     pub total: u64,
     /// Refused at the connection limit or for want of file descriptors.
     pub rejected: u64,
+    /// Times accepting had to stop for want of file descriptors.
+    pub stops: u64,
+    /// How long that was in all, in microseconds, a present stop not counted.
+    pub stopped_us: u64,
+    /// Whether connections are accepted now.
+    pub is_accepting: bool,
 }
 
 #[derive(Default)]
@@ -122,6 +128,10 @@ struct Connections {
     total: AtomicU64,
     closed: AtomicU64,
     rejected: AtomicU64,
+    stops: AtomicU64,
+    stopped_us: AtomicU64,
+    /// When accepting stopped, by the monotonic clock; 0 = it goes on.
+    stopped_at_us: AtomicU64,
 }
 
 #[derive(Default)]
@@ -419,7 +429,29 @@ impl Node {
     pub fn connections(&self) -> ConnectionCounts {
         let total = self.connections.total.load(Relaxed);
         let current = total.saturating_sub(self.connections.closed.load(Relaxed));
-        ConnectionCounts { current, total, rejected: self.connections.rejected.load(Relaxed) }
+        ConnectionCounts {
+            current,
+            total,
+            rejected: self.connections.rejected.load(Relaxed),
+            stops: self.connections.stops.load(Relaxed),
+            stopped_us: self.connections.stopped_us.load(Relaxed),
+            is_accepting: self.connections.stopped_at_us.load(Relaxed) == 0,
+        }
+    }
+
+    /// No connection can be accepted for now. By the acceptor alone, as [`Node::accepting_again`].
+    pub fn accepting_stopped(&self, now_us: u64) {
+        if self.connections.stopped_at_us.swap(now_us.max(1), Relaxed) == 0 {
+            self.connections.stops.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Connections can be accepted, if they could not be before.
+    pub fn accepting_again(&self, now_us: u64) {
+        let since_us = self.connections.stopped_at_us.swap(0, Relaxed);
+        if since_us != 0 {
+            self.connections.stopped_us.fetch_add(now_us.saturating_sub(since_us), Relaxed);
+        }
     }
 
     /// A connection was accepted.

@@ -9,6 +9,7 @@ use memory::backend::{self, report};
 
 use crate::persistence;
 use crate::session::Output;
+use crate::sizes::{CLASSES, class_of, limit_of};
 use crate::{Bucket, Cx, Eviction, Meter};
 
 /// What a request for statistics is answered with.
@@ -26,6 +27,11 @@ pub enum Answer {
     Refused(&'static str),
 }
 
+/// Up to so many items `stats items` and `stats slabs` count all.
+const COUNTED_MAX: u64 = 16 << 10;
+/// Groups of the index, of some 30 items each, that they look at beyond that: at least one of each vBucket.
+const SAMPLED_GROUPS: usize = 512;
+const PAGE_BYTES: u64 = 1 << 20;
 /// Steps of `stats sizes` in bytes, as memcached counts them.
 const SIZE_STEP: usize = 32;
 
@@ -71,8 +77,8 @@ pub fn gather(
             return Answer::Reset;
         }
         b"settings" => settings(bucket, item_limit, cx, emit),
-        b"items" => items(bucket, emit),
-        b"slabs" => slabs(bucket, emit),
+        b"items" => items(&Classes::of(bucket, cx), emit),
+        b"slabs" => slabs(bucket, &Classes::of(bucket, cx), emit),
         b"sizes" => sizes(bucket, cx, emit),
         b"memory" => memory(bucket, emit),
         b"defragmenter" => defragmenter(bucket, emit),
@@ -87,6 +93,7 @@ pub fn gather(
             return Answer::Entry;
         }
         b"detail" => return Answer::Refused("stats detail not allowed"),
+        // Over the binary protocol: a list that may be long is for the text protocol.
         b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
         _ => return Answer::Unknown,
     }
@@ -102,16 +109,26 @@ fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_
     emit("time", format_args!("{}", cx.now.unix_s));
     emit("version", format_args!("{}", settings.version));
     emit("pointer_size", format_args!("{}", usize::BITS));
+    if let Some((user_us, system_us)) = cx.process_times_us.and_then(|times_us| times_us()) {
+        for (name, us) in [("rusage_user", user_us), ("rusage_system", system_us)] {
+            emit(name, format_args!("{}.{:06}", us / 1_000_000, us % 1_000_000));
+        }
+    }
     emit("max_connections", format_args!("{}", cx.node.limits().connections));
     emit("curr_connections", format_args!("{}", connections.current));
     emit("total_connections", format_args!("{}", connections.total));
     emit("rejected_connections", format_args!("{}", connections.rejected));
+    // Each connection has one, and it goes with it.
+    emit("connection_structures", format_args!("{}", connections.current));
     emit("threads", format_args!("{}", settings.threads));
     for meter in Meter::ALL {
         emit(meter.name(), format_args!("{}", bucket.meter(*meter)));
     }
     emit("limit_maxbytes", format_args!("{}", accounts.budget));
-    emit("accepting_conns", format_args!("1"));
+    emit("accepting_conns", format_args!("{}", u8::from(connections.is_accepting)));
+    emit("listen_disabled_num", format_args!("{}", connections.stops));
+    emit("time_in_listen_disabled_us", format_args!("{}", connections.stopped_us));
+    emit("reclaimed", format_args!("{}", bucket.meter(Meter::ExpiredReclaimed)));
     emit("hash_bytes", format_args!("{}", accounts.index));
     emit("bytes", format_args!("{}", accounts.payload + accounts.metadata));
     emit("curr_items", format_args!("{}", accounts.items));
@@ -141,7 +158,7 @@ fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&s
     emit("binding_protocol", format_args!("auto-negotiate"));
     emit("item_size_max", format_args!("{item_limit}"));
     emit("flush_enabled", format_args!("yes"));
-    emit("dump_enabled", format_args!("no"));
+    emit("dump_enabled", format_args!("yes"));
     emit("hash_algorithm", format_args!("rapidhash"));
     emit("bucket", format_args!("{}", bucket.name()));
     emit("vbuckets", format_args!("{}", bucket.vbuckets()));
@@ -149,39 +166,73 @@ fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&s
     emit("line_bytes_max", format_args!("{}", limits.line_bytes));
 }
 
-/// As `stats items` of a memcached with a single slab class.
-fn items(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
-    let accounts = bucket.accounts();
-    if accounts.items == 0 {
-        return;
-    }
-    emit("items:1:number", format_args!("{}", accounts.items));
-    emit("items:1:mem_requested", format_args!("{}", accounts.payload + accounts.metadata));
-    emit("items:1:evicted", format_args!("{}", bucket.meter(Meter::Evictions)));
-    emit("items:1:outofmemory", format_args!("{}", bucket.meter(Meter::StoreNoMemory)));
-    emit("items:1:reclaimed", format_args!("{}", bucket.meter(Meter::ExpiredReclaimed)));
+/// Items by size class. Counted while there are few; else a sample of each vBucket, scaled to the number of items.
+struct Classes([Class; CLASSES]);
+
+#[derive(Clone, Copy, Default)]
+struct Class {
+    items: u64,
+    bytes: u64,
+    idle_s: u32,
 }
 
-/// As `stats slabs` of a memcached with a single slab class.
-fn slabs(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
-    let accounts = bucket.accounts();
-    if accounts.items > 0 {
-        emit("1:used_chunks", format_args!("{}", accounts.items));
-        for (name, meter) in [
-            ("1:get_hits", Meter::GetHits),
-            ("1:cmd_set", Meter::CmdSet),
-            ("1:delete_hits", Meter::DeleteHits),
-            ("1:incr_hits", Meter::IncrHits),
-            ("1:decr_hits", Meter::DecrHits),
-            ("1:cas_hits", Meter::CasHits),
-            ("1:cas_badval", Meter::CasBadval),
-            ("1:touch_hits", Meter::TouchHits),
+impl Classes {
+    fn of(bucket: &Bucket, cx: &mut Cx) -> Self {
+        let mut classes = [Class::default(); CLASSES];
+        let (items, mut met) = (bucket.accounts().items, 0u64);
+        let groups = if items <= COUNTED_MAX {
+            usize::MAX
+        } else {
+            SAMPLED_GROUPS.div_ceil(usize::from(bucket.vbuckets()))
+        };
+        bucket.sample(cx, groups, &mut |size, idle_s| {
+            met += 1;
+            if let Some(class) = classes.get_mut(class_of(size) as usize) {
+                class.items += 1;
+                class.bytes += size as u64;
+                class.idle_s = class.idle_s.max(idle_s);
+            }
+        });
+        if groups != usize::MAX && met > 0 {
+            let scale = |count: u64| (u128::from(count) * u128::from(items) / u128::from(met)) as u64;
+            for class in &mut classes {
+                (class.items, class.bytes) = (scale(class.items), scale(class.bytes));
+            }
+        }
+        Self(classes)
+    }
+
+    fn present(&self) -> impl Iterator<Item = (usize, &Class)> {
+        self.0.iter().enumerate().filter(|(_, class)| class.items > 0)
+    }
+}
+
+fn items(classes: &Classes, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    for (number, class) in classes.present() {
+        emit(&format!("items:{number}:number"), format_args!("{}", class.items));
+        emit(&format!("items:{number}:age"), format_args!("{}", class.idle_s));
+        emit(&format!("items:{number}:mem_requested"), format_args!("{}", class.bytes));
+    }
+}
+
+/// Nothing is allocated in pages of a class: `total_pages` is how many MiB its items take, rounded up.
+fn slabs(bucket: &Bucket, classes: &Classes, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    for (number, class) in classes.present() {
+        let limit = limit_of(number as u32);
+        for (name, value) in [
+            ("chunk_size", limit as u64),
+            ("chunks_per_page", (PAGE_BYTES / limit as u64).max(1)),
+            ("total_pages", class.bytes.div_ceil(PAGE_BYTES)),
+            ("total_chunks", class.items),
+            ("used_chunks", class.items),
+            ("free_chunks", 0),
+            ("free_chunks_end", 0),
         ] {
-            emit(name, format_args!("{}", bucket.meter(meter)));
+            emit(&format!("{number}:{name}"), format_args!("{value}"));
         }
     }
-    emit("active_slabs", format_args!("{}", u8::from(accounts.items > 0)));
-    emit("total_malloced", format_args!("{}", accounts.allocated));
+    emit("active_slabs", format_args!("{}", classes.present().count()));
+    emit("total_malloced", format_args!("{}", bucket.accounts().allocated));
 }
 
 fn sizes(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {

@@ -11,6 +11,7 @@ use kv::Node;
 use kv::session::Port;
 use mio::{Events, Interest, Poll, Token};
 
+use crate::clock;
 use crate::server::{Greeting, Inbox, Shared};
 use crate::socket::{ListeningSocket, WatchedListener};
 
@@ -49,6 +50,7 @@ impl Acceptor {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(64);
         while !self.shared.stopping.load(Relaxed) {
+            self.node.accepting_again(clock::mono_us());
             for index in 0..self.listeners.len() {
                 self.accept_all(index);
             }
@@ -88,6 +90,7 @@ impl Acceptor {
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         self.shared.starved.store(true, Relaxed);
+                        self.node.accepting_stopped(clock::mono_us());
                         self.node.connection_rejected();
                         tracing::warn!(%error, "no connection can be accepted until another closes");
                         return;

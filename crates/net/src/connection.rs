@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use kv::Bucket;
 use kv::session::Session;
+use kv::{Bucket, Cx, Meter};
 
 use crate::backlog::Backlog;
 use crate::socket::Socket;
@@ -80,17 +80,17 @@ impl Connection {
         }
     }
 
-    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn.
-    pub(crate) fn fill_sink(&mut self) -> Result<(), ()> {
+    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn. Gives how much of it.
+    pub(crate) fn fill_sink(&mut self) -> Result<usize, ()> {
         let mut budget = SINK_TURN_BYTES;
         while self.readable && budget > 0 {
             let Self { socket, session, .. } = self;
-            let Some(sink) = session.sink() else { return Ok(()) };
+            let Some(sink) = session.sink() else { break };
             let room = sink.len().min(budget);
             match socket.read(&mut sink[..room]) {
                 Ok(0) => {
                     (self.ended, self.readable) = (true, false);
-                    return Ok(());
+                    break;
                 }
                 Ok(count) => {
                     session.filled(count);
@@ -104,7 +104,16 @@ impl Connection {
                 Err(_) => return Err(()),
             }
         }
-        Ok(())
+        Ok(SINK_TURN_BYTES - budget)
+    }
+
+    /// Counts bytes read from or sent to the peer for the bucket in use.
+    pub(crate) fn count(&self, meter: Meter, bytes: usize, cx: &Cx) {
+        if let Some(bucket) = &self.session.peer.bucket
+            && bytes > 0
+        {
+            bucket.count(cx, meter, bytes as u64);
+        }
     }
 
     /// Charges the buffers held now to the bucket in use.

@@ -90,6 +90,7 @@ impl Worker {
         let mut cx = Cx::new(node, thread);
         cx.clock_ns = Some(crate::clock::unix_ns);
         cx.clock_us = Some(crate::clock::mono_us);
+        cx.process_times_us = Some(crate::clock::process_times_us);
         cx.keeps_alarms = true;
         Self {
             poll,

@@ -22,7 +22,7 @@ mod retrieval;
 mod storage;
 mod tokens;
 
-pub use control::ShutdownMode;
+pub use control::{Dump, DumpForm, ShutdownMode};
 pub use error::Error;
 pub use login::{LOGIN_MAX, credentials, parse_login};
 pub use retrieval::{Get, Keys, parse_get_rest};
@@ -133,6 +133,8 @@ pub enum Command<'a> {
         /// What follows the command: empty for the general statistics, else e.g. `items`.
         arguments: &'a [u8],
     },
+    /// A list of keys.
+    Dump(Dump),
     /// `version`.
     Version,
     /// `quit`.
@@ -226,7 +228,8 @@ fn parse_line(line: &[u8]) -> Line<'_> {
         b"verbosity" => control::verbosity(tokens),
         b"cache_memlimit" => control::cache_memlimit(tokens),
         b"shutdown" => control::shutdown(tokens),
-        b"stats" => Line::Command(Command::Stats { arguments: tokens.rest() }),
+        b"stats" => control::stats(tokens),
+        b"lru_crawler" => control::lru_crawler(tokens),
         b"version" => Line::Command(Command::Version),
         b"quit" => Line::Command(Command::Quit),
         [b'm', verb] => meta::parse_line(*verb, tokens),

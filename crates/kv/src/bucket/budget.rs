@@ -8,7 +8,7 @@ use memory::Gauge;
 use super::Bucket;
 use crate::index::{Ground, VALUE_MAX};
 use crate::settings::Eviction;
-use crate::{Cx, Key, KvError};
+use crate::{Cx, Key, KvError, Meter};
 
 /// Per-mille of the budget.
 const HIGH: u64 = 970;
@@ -94,6 +94,7 @@ impl Bucket {
             return Ok(());
         }
         if self.may_evict() && bytes < limit {
+            self.count(cx, Meter::DirectReclaims, 1);
             self.make_room(cx, limit - bytes, MOVED_BY_WORKER_MAX);
             if self.ground.tenant.used() + bytes <= limit {
                 return Ok(());

@@ -3,11 +3,12 @@
 
 use memory::{ItemHeap, Location, prefetch};
 
-use super::item::{ItemPtr, Kind};
+use super::item::{ItemPtr, Kind, mark};
 use super::rank::{self, Census};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
 use super::vbucket::{Dead, Locked, Present, SLICE_ITEMS};
+use crate::Document;
 
 /// Most items of a group.
 const GROUP_ITEMS: usize = 8 * 64;
@@ -18,6 +19,8 @@ pub(crate) struct Swept {
     pub(crate) freed_bytes: u64,
     /// Living items that went, or their values.
     pub(crate) evicted: u64,
+    /// Those of them that nobody had read.
+    pub(crate) unfetched: u64,
     /// Items that may go, now or another time.
     pub(crate) candidates: usize,
     /// Where the hand goes on; `None` at the end of the vBucket.
@@ -25,16 +28,17 @@ pub(crate) struct Swept {
 }
 
 impl Locked<'_> {
-    /// Frees what has expired, up to a slice; gives how many items went and whether more is due.
-    pub(crate) fn reclaim_expired(&mut self, taken: &mut Vec<HashPart>) -> (usize, bool) {
+    /// Frees what has expired, up to a slice; gives how many items went, how many of them nobody had read, and
+    /// whether more is due.
+    pub(crate) fn reclaim_expired(&mut self, taken: &mut Vec<HashPart>) -> (usize, usize, bool) {
         taken.clear();
         let now_s = self.now.unix_s;
         if self.state.expiry_due_s().is_none_or(|due_s| due_s > now_s) {
-            return (0, false);
+            return (0, 0, false);
         }
-        let Some(rare) = &mut self.state.rare else { return (0, false) };
+        let Some(rare) = &mut self.state.rare else { return (0, 0, false) };
         rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.ground.tenant, self.memory.cache, taken);
-        let mut freed = 0;
+        let (mut freed, mut unfetched) = (0, 0);
         for part in taken.iter() {
             let mut candidates = arrayvec::ArrayVec::<Found, 16>::new();
             self.root.matching(*part, |found| {
@@ -49,10 +53,12 @@ impl Locked<'_> {
                 if HashPart::of(hash) != *part || expiry == 0 || dead == Some(Dead::Deleted) {
                     continue;
                 }
+                let is_unfetched = self.is_unfetched(item);
                 if let Some(dead) = dead
                     && self.let_go(Present { found, item }, dead)
                 {
                     freed += 1;
+                    unfetched += usize::from(is_unfetched);
                     // A removal may move its neighbours' slots; an entry of the same hash part comes again.
                     break;
                 }
@@ -63,7 +69,7 @@ impl Locked<'_> {
             }
         }
         let more = self.state.expiry_due_s().is_some_and(|due_s| due_s <= now_s);
-        (freed, more)
+        (freed, unfetched, more)
     }
 
     /// Frees the flushed items of one group of the table; gives how many went, and the next hand.
@@ -119,6 +125,7 @@ impl Locked<'_> {
         }
         let bar = census.bar();
         for (location, _) in living.into_iter().filter(|&(_, worth)| worth <= bar) {
+            swept.unfetched += u64::from(self.is_unfetched(self.item(location)));
             swept.freed_bytes +=
                 if persistent { self.eject(self.present_at(location)) } else { self.remove_at(location) };
             swept.evicted += 1;
@@ -149,6 +156,7 @@ impl Locked<'_> {
             let worth = rank::worth(visited);
             census.count(worth);
             if !rank::is_fresh(rank) && worth <= census.bar() {
+                moved.unfetched_gone += u64::from(self.is_unfetched(item));
                 if self.is_persistent() {
                     self.eject(present);
                 } else {
@@ -160,6 +168,12 @@ impl Locked<'_> {
         }
         self.move_item(location, moved);
         false
+    }
+
+    /// Whether nobody has read the item since it was stored.
+    fn is_unfetched(&self, item: ItemPtr) -> bool {
+        // SAFETY: the item is in the table and the lock is held.
+        unsafe { item.header() }.marks & mark::FETCHED == 0
     }
 
     /// Removes the item at a location of the table; gives the bytes it took.
@@ -177,6 +191,30 @@ impl Locked<'_> {
             unreachable!("an item without a slot")
         };
         Present { found, item: self.item(location) }
+    }
+
+    /// Calls `f` with key and document of each living document of the default collection in one group of the table; gives the
+    /// next hand.
+    pub(crate) fn list(&self, hand: Hand, f: &mut dyn FnMut(&[u8], &Document<'_>)) -> Option<Hand> {
+        self.root.walk(hand, |found, _| {
+            let item = self.item(found.location);
+            if self.death(item).is_some() {
+                return;
+            }
+            // SAFETY: the item is in the table and the lock is held.
+            if let Some((0, key)) = unsafe { item.stored_key() }.split_first() {
+                f(key, &Document::new(self, &Present { found, item }));
+            }
+        })
+    }
+
+    /// Calls `f` with size and idle seconds of each item in one group of the table; gives the next hand.
+    pub(crate) fn measure(&self, hand: Hand, f: &mut dyn FnMut(usize, u32)) -> Option<Hand> {
+        self.root.walk(hand, |found, _| {
+            let present = Present { found, item: self.item(found.location) };
+            let document = Document::new(self, &present);
+            f(document.item_size(), document.idle_s());
+        })
     }
 
     /// Calls `f` with the size of each live item.

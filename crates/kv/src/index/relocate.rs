@@ -32,6 +32,8 @@ const AHEAD_LINES: usize = 4;
 pub(crate) struct Moved {
     pub(crate) items: u64,
     pub(crate) bytes: u64,
+    /// Items that went instead, and that nobody had read.
+    pub(crate) unfetched_gone: u64,
 }
 
 /// A place in a walk over all that can be moved of a vBucket.

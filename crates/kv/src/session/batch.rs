@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wire::{binary as wire_binary, text as wire_text};
 
-use super::{Filling, Peer, Port, Refusal};
+use super::{Dump, Filling, Peer, Port, Refusal};
 use crate::{Bucket, Key, Place, VbId};
 
 /// Requests executed as one batch, over all connections that are ready.
@@ -53,6 +53,8 @@ pub(super) enum Work<'a> {
     BinaryRefused(wire_binary::Request<'a>, Refusal),
     BinaryError(wire_binary::Error),
     Filled(Option<Box<Filling>>),
+    /// The next slice of a list of keys.
+    Dump(Option<Box<Dump>>),
 }
 
 impl<'a> Batch<'a> {

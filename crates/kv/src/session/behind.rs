@@ -141,7 +141,7 @@ impl Session {
                 None => Touch::Nothing,
             },
             Work::Text(command, ..) | Work::TextRefused(command, ..) => self.touch_of_text(command),
-            Work::Filled(None) | Work::BinaryError(_) | Work::TextError(_) => Touch::Nothing,
+            Work::Filled(None) | Work::Dump(_) | Work::BinaryError(_) | Work::TextError(_) => Touch::Nothing,
         }
     }
 
@@ -242,6 +242,6 @@ pub(super) fn own(work: &mut Work<'_>) -> Option<Owned> {
         })),
         Work::Text(_, _, line) => Some(Owned::Line((*line).into())),
         Work::TextRefused(_, refusal, line) => Some(Owned::LineRefused((*line).into(), *refusal)),
-        Work::BinaryError(_) | Work::TextError(_) => None,
+        Work::Dump(_) | Work::BinaryError(_) | Work::TextError(_) => None,
     }
 }

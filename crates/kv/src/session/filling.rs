@@ -63,10 +63,11 @@ impl Session {
         }
     }
 
-    /// Whether a large value is complete and waits to be executed, or needs more room: [`Session::parse`] goes on without new
+    /// Whether a large value is complete and waits to be executed, or needs more room, or a list goes on: [`Session::parse`] goes on without new
     /// input.
     pub fn has_filled(&self) -> bool {
-        matches!(&self.receive, Receive::Filling(f) if f.is_full() && (f.filled < f.total || f.trailer == 0))
+        matches!(&self.receive, Receive::Dumping(_))
+            || matches!(&self.receive, Receive::Filling(f) if f.is_full() && (f.filled < f.total || f.trailer == 0))
     }
 
     /// Bytes of a large value that have arrived and whose request is not complete.

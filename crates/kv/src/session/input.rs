@@ -5,7 +5,7 @@ use wire::{Parsed, binary as wire_binary, text as wire_text};
 use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
 use super::filling::FIRST_PART;
 use super::{
-    Admission, BEFORE_LOGIN_MOST, Batch, LARGE_VALUE, Protocol, Receive, Refusal, Session, binary, text,
+    Admission, BEFORE_LOGIN_MOST, Batch, Dump, LARGE_VALUE, Protocol, Receive, Refusal, Session, binary, text,
 };
 use crate::{Cx, VbId};
 
@@ -76,6 +76,12 @@ impl Session {
                         unreachable!("matched above")
                     };
                     batch.push(connection, None, 0, Work::Filled(Some(filling)));
+                }
+                Receive::Dumping(_) => {
+                    if let Receive::Dumping(dump) = std::mem::replace(&mut self.receive, Receive::Ready) {
+                        batch.push(connection, None, 0, Work::Dump(Some(dump)));
+                    }
+                    return Progress { consumed, need: None };
                 }
                 Receive::Ready | Receive::Keys { .. } => {
                     if rest.is_empty() {
@@ -210,6 +216,10 @@ impl Session {
                     self.receive = Receive::Ready;
                 }
                 self.queue_keys(input, head, get, connection, batch)
+            }
+            Parsed::Request { head, command: wire_text::Command::Dump(dump), .. } => {
+                self.receive = Receive::Dumping(Box::new(Dump::new(dump)));
+                Step::Done(head)
             }
             Parsed::Request { head, body, trailer, command } => {
                 let key = text::key(&command);

@@ -10,6 +10,7 @@ use wire::text::KEY_MAX;
 use super::counter::{self, Count, NUMBER_MAX, write_decimal};
 use super::text::{self, NO_MEMORY, NON_NUMERIC};
 use super::{At, Body, Output};
+use crate::sizes::class_of;
 use crate::{Bucket, Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Now, Place, Store, Value};
 
 /// Executes a command. `limit` is the largest item the port takes.
@@ -534,7 +535,8 @@ impl Request<'_> {
             write_number(b" la=", u64::from(document.idle_s()), out);
             write_number(b" cas=", document.visible_cas(), out);
             out.bytes(if document.fetched() { b" fetch=yes" } else { b" fetch=no" });
-            write_number(b" cls=1 size=", document.item_size() as u64, out);
+            write_number(b" cls=", u64::from(class_of(document.item_size())), out);
+            write_number(b" size=", document.item_size() as u64, out);
             out.bytes(b"\r\n");
         });
     }

@@ -6,7 +6,8 @@
 //!            ├─ Ready      heads are parsed; bodies up to LARGE_VALUE are awaited in the input buffer
 //!            ├─ Filling    a large value is read from the socket straight into item memory (`sink`)
 //!            ├─ Skipping   a refused body is swallowed as it arrives
-//!            └─ Keys       in the middle of a long retrieval line
+//!            ├─ Keys       in the middle of a long retrieval line
+//!            └─ Dumping    a list of keys is written, slice by slice
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
 //! ([`waits`]); then requests behind them go another way ([`behind`]). What a request means is its protocol's executor's business
@@ -19,6 +20,7 @@
 mod batch;
 mod behind;
 mod counter;
+mod dump;
 mod filling;
 mod input;
 mod obstacle;
@@ -35,6 +37,7 @@ use crate::{Cx, Key, KvError, LargeItem, Place};
 
 pub use batch::{BATCH_REQUESTS, Batch, Queued};
 use batch::{Placed, Work};
+use dump::Dump;
 use filling::{Filling, Head};
 pub use input::Progress;
 pub use output::Output;
@@ -102,6 +105,8 @@ pub enum Admission<'a> {
 enum Receive {
     Ready,
     Filling(Box<Filling>),
+    /// A list of keys is written before anything else is parsed.
+    Dumping(Box<Dump>),
     Skipping(usize),
     /// The rest of a retrieval line; how the retrieval was asked for.
     Keys {
@@ -190,6 +195,11 @@ impl Session {
             Work::Filled(filling) => {
                 if let Some(filling) = filling.take() {
                     self.execute_filled(*filling, cx, out);
+                }
+            }
+            Work::Dump(dump) => {
+                if let Some(dump) = dump.take() {
+                    self.execute_dump(dump, cx, out);
                 }
             }
             Work::TextRefused(command, refusal, _) => text::refuse(peer, command, *refusal, cx, out),

@@ -87,6 +87,7 @@ impl Session {
                 }
             }
             Work::BinaryRefused(..) | Work::BinaryError(_) | Work::TextRefused(..) | Work::TextError(_) => {}
+            Work::Dump(_) => {}
         }
     }
 
@@ -120,7 +121,7 @@ impl Session {
             },
             // What is refused removes the old value at most, and that without looking at it.
             Work::Filled(None) | Work::BinaryRefused(..) | Work::TextRefused(..) => None,
-            Work::BinaryError(_) | Work::TextError(_) => None,
+            Work::Dump(_) | Work::BinaryError(_) | Work::TextError(_) => None,
         }
     }
 }

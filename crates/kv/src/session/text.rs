@@ -187,6 +187,8 @@ pub fn execute(
             limit_memory(bucket, mebibytes, noreply, out);
         }
         Command::Stats { arguments } => stats::text(bucket, limit, arguments, cx, out),
+        // The session lists keys itself: it takes many turns.
+        Command::Dump(_) => {}
         Command::Version => {
             out.bytes(b"VERSION ");
             out.bytes(cx.node.settings().version.as_bytes());
@@ -273,12 +275,22 @@ fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut Cx, 
         return out.bytes(b"CLIENT_ERROR bad authentication token format\r\n");
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
+    count_login(peer, Meter::AuthCmds, cx);
     match cx.node.users().verify(name, password, peer.loopback) {
         Some(name) => {
             peer.user = Some(name);
             out.bytes(b"STORED\r\n");
         }
-        None => out.bytes(b"CLIENT_ERROR authentication failure\r\n"),
+        None => {
+            count_login(peer, Meter::AuthErrors, cx);
+            out.bytes(b"CLIENT_ERROR authentication failure\r\n");
+        }
+    }
+}
+
+pub(super) fn count_login(peer: &Peer, meter: Meter, cx: &Cx) {
+    if let Some(bucket) = &peer.bucket {
+        bucket.count(cx, meter, 1);
     }
 }
 

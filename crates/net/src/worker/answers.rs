@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use kv::{Cookie, Outcome};
+use kv::{Cookie, Meter, Outcome};
 
 use super::{SEND_BYTES, Worker};
 use crate::backlog::{Backlog, Sent};
@@ -80,7 +80,9 @@ impl Worker {
                 self.send_backlog(id);
                 continue;
             }
-            match write(&mut connection.socket, bytes) {
+            let written = write(&mut connection.socket, bytes);
+            connection.count(Meter::BytesWritten, *written.as_ref().unwrap_or(&0), &self.cx);
+            match written {
                 Ok(sent) if sent == bytes.len() => {}
                 Ok(sent) => {
                     let mut backlog = Backlog::begun(self.cx.now.mono_ms());
@@ -104,7 +106,11 @@ impl Worker {
         let now_ms = self.cx.now.mono_ms();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
         let Connection { backlog: Some(backlog), socket, .. } = &mut **connection else { return };
-        match backlog.send(socket, now_ms) {
+        let unsent = backlog.len();
+        let sent = backlog.send(socket, now_ms);
+        let taken = unsent - backlog.len();
+        connection.count(Meter::BytesWritten, taken, &self.cx);
+        match sent {
             Ok(Sent::All) => {
                 connection.backlog = None;
                 connection.charge();

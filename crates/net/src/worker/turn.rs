@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use kv::Bucket;
 use kv::session::{BATCH_REQUESTS, Batch};
+use kv::{Bucket, Meter};
 
 use super::{SEND_BYTES, Worker};
 use crate::backlog::Sent;
@@ -76,7 +76,11 @@ impl Worker {
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
         connection.queued = false;
         if let Some(backlog) = &mut connection.backlog {
-            match backlog.send(&mut connection.socket, now_ms) {
+            let unsent = backlog.len();
+            let sent = backlog.send(&mut connection.socket, now_ms);
+            let taken = unsent - backlog.len();
+            connection.count(Meter::BytesWritten, taken, &self.cx);
+            match sent {
                 Ok(Sent::All) => {
                     connection.backlog = None;
                     connection.charge();
@@ -85,7 +89,7 @@ impl Worker {
                     self.requeue(id);
                     return None;
                 }
-                Ok(Sent::Blocked) if backlog.len() > self.limits.output_backlog_bytes => return None,
+                Ok(Sent::Blocked) if connection.unsent() > self.limits.output_backlog_bytes => return None,
                 Ok(Sent::Blocked) => {}
                 Err(_) => {
                     self.close(id);
@@ -104,9 +108,12 @@ impl Worker {
             // A letter brings it back into the queue.
             return None;
         }
-        if let Err(()) = connection.fill_sink() {
-            self.close(id);
-            return None;
+        match connection.fill_sink() {
+            Ok(count) => connection.count(Meter::BytesRead, count, &self.cx),
+            Err(()) => {
+                self.close(id);
+                return None;
+            }
         }
         if connection.session.sink().is_some() {
             if connection.readable {
@@ -131,7 +138,10 @@ impl Worker {
         let mut used = rest;
         if may_read {
             match connection.read(room) {
-                Ok(count) => used += count,
+                Ok(count) => {
+                    connection.count(Meter::BytesRead, count, &self.cx);
+                    used += count;
+                }
                 Err(()) => {
                     self.close(id);
                     return None;
@@ -227,6 +237,9 @@ impl Worker {
             connection.rest.extend_from_slice(left);
         }
         let is_stalled = connection.session.is_stalled();
+        if turn.more && !left.is_empty() {
+            connection.count(Meter::ConnYields, 1, &self.cx);
+        }
         connection.unparsed =
             (turn.more || is_stalled) && !left.is_empty() || connection.session.has_filled();
         self.go_on(turn.id);

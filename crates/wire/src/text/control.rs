@@ -2,6 +2,9 @@
 
 use super::{Command, Error, KEY_MAX, Line, Tokens, signed, unsigned, unsigned_32};
 
+/// Size classes have numbers below this.
+const CLASSES: u32 = 64;
+
 /// Argument of `shutdown`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownMode {
@@ -11,6 +14,72 @@ pub enum ShutdownMode {
     Graceful,
     /// Anything else; answered only where the command is enabled.
     Invalid,
+}
+
+/// A list of keys, and which of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dump {
+    /// What is told of each.
+    pub form: DumpForm,
+    /// Bits of the size classes that are listed.
+    pub classes: u64,
+    /// Most keys; 0 = all.
+    pub limit: u32,
+}
+
+/// What a list tells of each key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DumpForm {
+    /// `lru_crawler metadump`: key, times, CAS, class and size.
+    Meta,
+    /// `lru_crawler mgdump`: an `mg` command.
+    Keys,
+    /// `stats cachedump`: key, length and expiry.
+    Items,
+}
+
+/// `[subject ...]`
+pub(super) fn stats(tokens: Tokens<'_>) -> Line<'_> {
+    let arguments = tokens.rest();
+    let mut words = tokens;
+    if words.next() != Some(b"cachedump") {
+        return Line::Command(Command::Stats { arguments });
+    }
+    let (Some(class), Some(limit)) = (words.next(), words.next()) else {
+        return Line::Malformed(Error::BadCommandLine);
+    };
+    let (Some(class), Some(limit)) = (unsigned_32(class), unsigned_32(limit)) else {
+        return Line::Malformed(Error::BadFormat);
+    };
+    if class >= CLASSES {
+        return Line::Malformed(Error::IllegalClass);
+    }
+    // There is no class 0.
+    let classes = 1 << class & !1;
+    Line::Command(Command::Dump(Dump { form: DumpForm::Items, classes, limit }))
+}
+
+/// `metadump|mgdump all|hash|<class>,<class>...`; other commands of the crawler there are none.
+pub(super) fn lru_crawler(mut tokens: Tokens<'_>) -> Line<'_> {
+    let form = match tokens.next() {
+        Some(b"metadump") => DumpForm::Meta,
+        Some(b"mgdump") => DumpForm::Keys,
+        _ => return Line::Malformed(Error::Unknown),
+    };
+    let (Some(which), true) = (tokens.next(), tokens.rest().is_empty()) else {
+        return Line::Malformed(Error::Unknown);
+    };
+    let classes = match which {
+        b"all" | b"hash" => Some(u64::MAX),
+        list => list.split(|byte| *byte == b',').try_fold(0, |classes, class| {
+            let class = unsigned_32(class).filter(|class| (1..CLASSES).contains(class))?;
+            Some(classes | 1 << class)
+        }),
+    };
+    match classes {
+        Some(classes) => Line::Command(Command::Dump(Dump { form, classes, limit: 0 })),
+        None => Line::Malformed(Error::BadClass),
+    }
 }
 
 /// `<key> [0] [noreply]`

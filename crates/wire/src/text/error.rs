@@ -21,6 +21,12 @@ pub enum Error {
     LongLineMalformed,
     /// An HTTP request line: a web page or a misdirected client.
     Http,
+    /// `stats cachedump` without its two numbers.
+    BadCommandLine,
+    /// `stats cachedump` of a class there cannot be.
+    IllegalClass,
+    /// `lru_crawler` with something else than classes.
+    BadClass,
     /// Login demanded, and this was not one.
     Unauthenticated,
     /// Meta: a flag given twice, or not a letter of ASCII.
@@ -67,6 +73,9 @@ impl Error {
             Self::BadDelta => b"CLIENT_ERROR invalid numeric delta argument\r\n",
             Self::DeleteUsage => b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
             Self::LineTooLong => b"CLIENT_ERROR line too long\r\n",
+            Self::BadCommandLine => b"CLIENT_ERROR bad command line\r\n",
+            Self::IllegalClass => b"CLIENT_ERROR Illegal slab id\r\n",
+            Self::BadClass => b"BADCLASS invalid class id\r\n",
             Self::Unauthenticated => b"CLIENT_ERROR unauthenticated\r\n",
             Self::DuplicateFlag => b"CLIENT_ERROR duplicate flag\r\n",
             Self::InvalidFlag => b"CLIENT_ERROR invalid flag\r\n",

@@ -3,9 +3,10 @@
 use wire::binary::{Opcode, Reply, Request, Status};
 use wire::sasl::{Mechanism, Plain};
 
+use super::super::text::count_login;
 use super::super::{Admission, Body, Output, Peer, Refusal};
 use super::answer_error;
-use crate::Cx;
+use crate::{Cx, Meter};
 
 /// Longest SASL message that is looked at.
 const MESSAGE_MAX: usize = 4096;
@@ -51,6 +52,7 @@ pub(super) fn execute(
             .and_then(|plain| cx.node.users().verify(plain.user, plain.password, peer.loopback)),
         _ => None,
     };
+    count_login(peer, Meter::AuthCmds, cx);
     match user {
         Some(user) => {
             const TEXT: &[u8] = b"Authenticated";
@@ -58,6 +60,9 @@ pub(super) fn execute(
             out.bytes(Reply::to(header, Status::SUCCESS).head(&[], 0, TEXT.len()).as_bytes());
             out.bytes(TEXT);
         }
-        None => answer_error(header, Status::AUTH_ERROR, out),
+        None => {
+            count_login(peer, Meter::AuthErrors, cx);
+            answer_error(header, Status::AUTH_ERROR, out);
+        }
     }
 }

@@ -336,6 +336,138 @@ fn cache_memlimit_stays_within_the_configured_memory() {
 }
 
 #[test]
+fn keys_are_listed_beside_other_requests() {
+    let mut client = Client::new(1 << 20, false);
+    client.send(b"set a 0 0 1\r\nx\r\nset bb 3 100 5\r\nhello\r\nms 4pi94pi6IGE= 3 b\r\nxyz\r\nset gone 0 -1 1\r\nx\r\n");
+    client.send(format!("set large 0 0 1000\r\n{}\r\nget a\r\n", "x".repeat(1000)).as_bytes());
+    let list = |client: &mut Client, command: &str| {
+        let answer = String::from_utf8(client.send(format!("{command}\r\nmn\r\n").as_bytes())).unwrap();
+        let mut lines: Vec<String> = answer.lines().map(str::to_owned).collect();
+        assert_eq!(lines.pop().as_deref(), Some("MN"), "{command}");
+        let end = lines.pop().unwrap();
+        lines.sort();
+        (lines, end)
+    };
+    let (lines, end) = list(&mut client, "lru_crawler metadump all");
+    assert_eq!((lines.len(), end.as_str()), (4, "END"), "{lines:?}");
+    let shown = |start: &str| lines.iter().find(|line| line.starts_with(start)).unwrap().clone();
+    assert!(shown("key=a ").starts_with(&format!("key=a exp=-1 la={START_S} cas=")), "{lines:?}");
+    assert!(shown("key=a ").contains(" fetch=yes cls=1 size="), "{lines:?}");
+    assert!(shown("key=bb ").starts_with(&format!("key=bb exp={} la=", START_S + 100)), "{lines:?}");
+    assert!(shown("key=%E2%98%BD%E2%98%BA%20a ").contains(" fetch=no "), "{lines:?}");
+    assert_eq!(list(&mut client, "lru_crawler metadump hash").0, lines);
+    assert_eq!(list(&mut client, "lru_crawler metadump 9,10").0.len(), 1);
+    let (lines, end) = list(&mut client, "lru_crawler mgdump all");
+    assert_eq!(end, "EN");
+    assert_eq!(lines, ["mg 4pi94pi6IGE= b", "mg a", "mg bb", "mg large"]);
+    let (lines, _) = list(&mut client, "stats cachedump 1 0");
+    assert_eq!(lines, ["ITEM a [1 b; 0 s]".to_owned(), format!("ITEM bb [5 b; {} s]", START_S + 100)]);
+    assert_eq!(list(&mut client, "stats cachedump 1 1").0.len(), 1);
+    let others: usize =
+        (2..64).map(|class| list(&mut client, &format!("stats cachedump {class} 0")).0.len()).sum();
+    assert_eq!(others, 1);
+    for (command, answer) in [
+        ("stats cachedump", "CLIENT_ERROR bad command line"),
+        ("stats cachedump 1", "CLIENT_ERROR bad command line"),
+        ("stats cachedump x 0", "CLIENT_ERROR bad command line format"),
+        ("stats cachedump 64 0", "CLIENT_ERROR Illegal slab id"),
+        ("stats cachedump 0 0", "END"),
+        ("lru_crawler metadump", "ERROR"),
+        ("lru_crawler metadump x", "BADCLASS invalid class id"),
+        ("lru_crawler metadump 99", "BADCLASS invalid class id"),
+        ("lru_crawler mgdump all x", "ERROR"),
+        ("lru_crawler foo", "ERROR"),
+    ] {
+        assert_eq!(list(&mut client, command), (vec![], answer.to_owned()), "{command}");
+    }
+}
+
+#[test]
+fn a_long_list_comes_in_slices_and_whole() {
+    let mut client = Client::new(1 << 20, false);
+    for number in 0..20_000 {
+        client.send(format!("set key-{number} 0 0 1 noreply\r\nx\r\n").as_bytes());
+    }
+    let input = b"lru_crawler mgdump all\r\nmn\r\n";
+    let (mut start, mut slices, mut answers) = (0, 0, Vec::new());
+    loop {
+        let mut batch = Batch::new();
+        let progress = client.session.parse(&input[start..], 7, usize::MAX, &mut client.cx, &mut batch);
+        let mut out = Output::default();
+        for index in 0..batch.len() {
+            client.session.execute(batch.get(index).unwrap(), &mut client.cx, &mut out);
+        }
+        start += progress.consumed;
+        assert!(out.len() < 64 << 10, "a slice of {} bytes", out.len());
+        slices += 1;
+        flatten(&mut out, &mut answers);
+        if progress.need.is_some() {
+            break;
+        }
+        assert!(client.session.has_filled() || start < input.len() || answers.ends_with(b"EN\r\n"));
+    }
+    let answers = String::from_utf8(answers).unwrap();
+    assert!(answers.ends_with("EN\r\nMN\r\n") && slices > 10, "{slices} slices");
+    let mut keys: Vec<&str> = answers.lines().filter_map(|line| line.strip_prefix("mg ")).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), 20_000);
+}
+
+#[test]
+fn size_classes_are_those_of_the_items() {
+    let mut client = Client::new(1 << 20, false);
+    let value = "x".repeat(1000);
+    for number in 0..30_000 {
+        let value = if number % 3 == 0 { &value } else { "x" };
+        client.send(format!("set key-{number} 0 0 {} noreply\r\n{value}\r\n", value.len()).as_bytes());
+        if number == 899 {
+            let items = String::from_utf8(client.send(b"stats items\r\n")).unwrap();
+            assert!(items.contains("STAT items:1:number 600\r\n"), "{items}");
+            assert!(items.contains("STAT items:10:number 300\r\n"), "{items}");
+            let slabs = String::from_utf8(client.send(b"stats slabs\r\n")).unwrap();
+            for line in ["1:chunk_size 64", "1:total_pages 1", "10:chunk_size 1536", "active_slabs 2"] {
+                assert!(slabs.contains(&format!("STAT {line}\r\n")), "{line} is not in\n{slabs}");
+            }
+        }
+    }
+    let items = String::from_utf8(client.send(b"stats items\r\n")).unwrap();
+    let number = |class: u32| -> u64 {
+        let line = items.lines().find_map(|line| line.strip_prefix(&format!("STAT items:{class}:number ")));
+        line.unwrap_or_else(|| panic!("{items}")).parse().unwrap()
+    };
+    let (small, large) = (number(1), number(10));
+    assert!((29_990..=30_000).contains(&(small + large)), "{small} and {large}");
+    assert!((9_000..11_000).contains(&large), "{small} and {large}");
+}
+
+#[test]
+fn what_nobody_read_is_counted_when_it_goes() {
+    let mut client = Client::new(1 << 20, false);
+    client.send(b"set a 0 10 1\r\nx\r\nset b 0 10 1\r\nx\r\nset c 0 0 1\r\nx\r\nget a\r\n");
+    client.pass(1000);
+    client.bucket.reclaim_expired(&mut client.cx);
+    let stats = String::from_utf8(client.send(b"stats\r\n")).unwrap();
+    for line in [
+        "reclaimed 2",
+        "expired_unfetched 1",
+        "evicted_unfetched 0",
+        "accepting_conns 1",
+        "listen_disabled_num 0",
+    ] {
+        assert!(stats.contains(&format!("STAT {line}\r\n")), "{line} is not in\n{stats}");
+    }
+}
+
+#[test]
+fn logins_are_counted() {
+    let mut client = Client::new(1000, true);
+    client.send(b"set x 0 0 7\r\nfoo baz\r\nset x 0 0 7\r\nfoo bar\r\n");
+    let stats = String::from_utf8(client.send(b"stats\r\n")).unwrap();
+    assert!(stats.contains("STAT auth_cmds 2\r\nSTAT auth_errors 1\r\n"), "{stats}");
+}
+
+#[test]
 fn a_line_without_end_closes() {
     let mut client = Client::new(4096, false);
     let mut input = b"version\r\n".to_vec();

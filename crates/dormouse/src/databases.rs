@@ -14,6 +14,10 @@ use std::time::Duration;
 /// The figures are waited for so long; then those of before must do.
 const FIGURES_WAIT: Duration = Duration::from_secs(2);
 
+/// The part of the node's memory that requests and replies of clients may take, where nothing is configured and no database may be
+/// larger.
+const CLIENTS_SHARE: u64 = 8;
+
 /// The names of hosts that listeners need are waited for so long.
 const NAMES_WAIT: Duration = Duration::from_secs(2);
 
@@ -81,14 +85,20 @@ impl Watcher {
 }
 
 impl Databases {
-    /// Opens the databases of the configuration and serves them. `None` when there is none.
-    pub fn start(config: &Config) -> anyhow::Result<Option<Self>> {
+    /// Opens the databases of the configuration and serves them. `None` when there is none. `memory_bytes`: what the node may use.
+    pub fn start(config: &Config, memory_bytes: u64) -> anyhow::Result<Option<Self>> {
         let sections: Vec<(&PathBuf, &OvsdbSection)> =
             config.databases.iter().filter_map(|section| Some((section.file.as_ref()?, section))).collect();
         if sections.is_empty() {
             return Ok(None);
         }
+        let client_bytes = config.limits.ovsdb_clients_bytes.unwrap_or_else(|| {
+            let largest = sections.iter().map(|(_, section)| section.memory_bytes).max().unwrap_or_default();
+            (memory_bytes / CLIENTS_SHARE).max(largest)
+        });
+        let client_bytes = usize::try_from(client_bytes).unwrap_or(usize::MAX);
         let limits = ovsdb::server::Limits {
+            reply_bytes: client_bytes,
             sessions: config.limits.ovsdb_sessions,
             backlog_bytes: config.limits.output_backlog_bytes,
             ..ovsdb::server::Limits::default()
@@ -103,6 +113,7 @@ impl Databases {
                 depth: config.limits.ovsdb_depth,
             },
             backlog_bytes: config.limits.output_backlog_bytes,
+            client_bytes,
         };
         let mut events = EventLoop::new(core, settings)?;
         for (file, section) in &sections {

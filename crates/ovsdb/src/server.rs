@@ -65,6 +65,8 @@ pub struct Limits {
     pub waits_per_session: usize,
     /// Locks that a session owns or waits for.
     pub locks_per_session: usize,
+    /// Longest array of results of a transaction.
+    pub reply_bytes: usize,
 }
 
 impl Default for Limits {
@@ -75,6 +77,7 @@ impl Default for Limits {
             monitors_per_session: 1024,
             waits_per_session: 1024,
             locks_per_session: 1024,
+            reply_bytes: usize::MAX,
         }
     }
 }
@@ -168,6 +171,12 @@ impl<L> Server<L> {
         self.sessions.get_mut(session).map(|session| &mut session.output)
     }
 
+    /// What a session makes the server keep: its output, of what it shares with others its part; its transactions that wait; the names of its
+    /// locks and monitors, and the monitors' conditions.
+    pub fn session_bytes(&self, session: SessionId) -> usize {
+        self.sessions.get(session).map_or(0, |session| session.output.kept_bytes() + session.kept_bytes)
+    }
+
     /// Appends the sessions that have output that became visible since the last call.
     pub fn take_ready(&mut self, into: &mut Vec<SessionId>) {
         let mut ready = std::mem::take(&mut self.sessions.ready);
@@ -241,6 +250,7 @@ impl<L: Log> Server<L> {
     fn release(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.ended = true;
+        session.kept_bytes = 0;
         let (monitors, locks) = (std::mem::take(&mut session.monitors), std::mem::take(&mut session.locks));
         if std::mem::take(&mut session.waits) > 0 {
             self.waits.remove_session(id);

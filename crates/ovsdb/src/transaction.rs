@@ -49,6 +49,8 @@ pub struct Context<'a> {
     pub can_wait: bool,
     /// The session's role; empty: none.
     pub role: &'a str,
+    /// Longest array of results; a transaction that has more to tell is an error.
+    pub reply_bytes_max: usize,
 }
 
 impl Context<'_> {
@@ -61,6 +63,7 @@ impl Context<'_> {
             internal: false,
             can_wait: false,
             role: "",
+            reply_bytes_max: usize::MAX,
         }
     }
 }
@@ -195,6 +198,7 @@ impl From<Error> for Stop {
 
 impl Transaction<'_, '_> {
     fn run(&mut self, operations: &[Value<'_>], reply: &mut Vec<u8>) -> Outcome {
+        let begun = reply.len();
         reply.push(b'[');
         for (place, operation) in operations.iter().enumerate() {
             if place > 0 {
@@ -202,7 +206,8 @@ impl Transaction<'_, '_> {
             }
             let start = reply.len();
             let error = match self.execute(*operation, place + 1, operations.len(), reply) {
-                Ok(()) => continue,
+                Ok(()) if reply.len() - begun <= self.context.reply_bytes_max => continue,
+                Ok(()) => Error::resources_exhausted("the results of this transaction are too long"),
                 Err(Stop::Error(error)) => error,
                 Err(Stop::Wait) if self.context.can_wait => {
                     self.changes.abort();

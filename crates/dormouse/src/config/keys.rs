@@ -396,6 +396,13 @@ pub static LIMITS: Section<LimitsSection> = Section {
             about: "OVSDB clients at a time. (What one of them may leave unread: output_backlog.)",
             reload: false,
         },
+        Key {
+            name: "ovsdb_clients",
+            kind: Kind::SizeOrAuto { min: MIB, max: 64 * TIB, set: |s, v| s.ovsdb_clients_bytes = v },
+            default: Raw::Text("auto"),
+            about: "Memory that half messages, waiting requests and unread replies of all OVSDB clients may take together. Past it the client that holds most is disconnected. \"auto\": an eighth of node.memory, or as much as the largest database's budget if that is more.",
+            reload: false,
+        },
     ],
 };
 

@@ -187,6 +187,8 @@ pub struct LimitsSection {
     pub ovsdb_depth: usize,
     /// OVSDB sessions at a time.
     pub ovsdb_sessions: usize,
+    /// What all OVSDB sessions may make the node keep; none: it follows from the node's memory.
+    pub ovsdb_clients_bytes: Option<u64>,
 }
 
 /// `[allocator]`: values in jemalloc's words, defaults among them.

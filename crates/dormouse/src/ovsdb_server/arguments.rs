@@ -33,6 +33,8 @@ pub struct Arguments {
     pub syslog_target: Option<String>,
     pub limits: ovsdb::server::Limits,
     pub messages: wire::jsonrpc::Limits,
+    /// What all clients may make the server keep.
+    pub client_bytes: Option<usize>,
     /// Options that are accepted and do nothing, and why.
     pub without_effect: Vec<(&'static str, &'static str)>,
 }
@@ -78,6 +80,11 @@ impl Arguments {
                 "limit-sessions" => this.limits.sessions = number(given.name, &text)?,
                 "limit-backlog-bytes" => this.limits.backlog_bytes = number(given.name, &text)?,
                 "syslog-target" => this.syslog_target = Some(text),
+                "limit-client-bytes" => {
+                    let bytes = number(given.name, &text)?;
+                    this.client_bytes = Some(bytes);
+                    this.limits.reply_bytes = bytes;
+                }
                 "umask" => set_umask(&text)?,
                 "verbose" => {
                     log.set(&text).map_err(|error| format!("processing \"{text}\": {error}"))?;
@@ -180,6 +187,7 @@ Limits (of this server alone):
   --limit-depth=N          deepest nesting in a message, at most 1000
   --limit-sessions=N       clients at a time
   --limit-backlog-bytes=N  what a client may leave unread before it falls behind
+  --limit-client-bytes=N   requests and replies of all clients that are kept
 
 The options --active and --disable-file-column-diff of the stock server are
 accepted with a line in the log; those for replication, replay files and

@@ -71,6 +71,7 @@ const OPTIONS: &[(&str, Takes, Treatment)] = &[
     ("limit-depth", Value, Served),
     ("limit-sessions", Value, Served),
     ("limit-backlog-bytes", Value, Served),
+    ("limit-client-bytes", Value, Served),
     ("disable-file-no-data-conversion", Nothing, Accepted("conversions always write the data")),
 ];
 

@@ -93,6 +93,7 @@ pub(super) fn serve(arguments: &Arguments, log: &Arc<Vlog>, stage: Stage) -> Res
         run_directory: directories::run(),
         messages: arguments.messages,
         backlog_bytes: arguments.limits.backlog_bytes,
+        client_bytes: arguments.client_bytes.unwrap_or(usize::MAX),
     };
     let mut events = EventLoop::new(core, settings).map_err(failed)?;
     for file in &arguments.files {

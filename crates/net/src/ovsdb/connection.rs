@@ -28,6 +28,13 @@ pub(super) struct ControlState {
     pub waiting: Vec<Vec<u8>>,
 }
 
+impl ControlState {
+    /// What it keeps.
+    pub fn bytes(&self) -> usize {
+        self.output.capacity() + self.waiting.iter().map(Vec::len).sum::<usize>()
+    }
+}
+
 /// How a connection is watched for dead peers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probe {
@@ -61,6 +68,8 @@ pub(super) struct Connection {
     pub closing: bool,
     pub received_ms: u64,
     pub probe: Probe,
+    /// What it was last counted to hold.
+    pub held_bytes: usize,
     /// Tells this connection from others that had its slot.
     pub serial: u64,
 }
@@ -88,6 +97,7 @@ impl Connection {
             closing: false,
             received_ms: now_ms,
             probe: Probe::default(),
+            held_bytes: 0,
             serial,
         }
     }
@@ -121,6 +131,11 @@ impl Connection {
             self.blocked = blocked;
         }
         Ok(())
+    }
+
+    /// What it keeps of what came. (What is reserved beyond that takes no memory yet.)
+    pub fn input_bytes(&self) -> usize {
+        self.rest.len() + self.unframed.len()
     }
 
     /// Whether there is, or may be, something to receive.

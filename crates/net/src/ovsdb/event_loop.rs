@@ -16,6 +16,7 @@ use super::compaction::Compactions;
 use super::connection::Connection;
 use super::control::{Command, Ticket};
 use super::coverage::{Coverage, Event as Counted};
+use super::held::Held;
 use super::logger::{Level, Logger};
 use super::outgoing::Outgoing;
 use super::remote::Endpoint;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub messages: wire::jsonrpc::Limits,
     /// Unsent output of a session beyond which it is not read from, in bytes.
     pub backlog_bytes: usize,
+    /// What all clients together may make the loop keep, in bytes.
+    pub client_bytes: usize,
 }
 
 /// The process around the loop.
@@ -107,6 +110,7 @@ pub struct EventLoop {
     coverage: Coverage,
     /// Commands that wait to be executed: slot, serial, text.
     pub(super) commands: VecDeque<(Ticket, Vec<u8>)>,
+    pub(super) held: Held,
     pub(super) settings: Settings,
     pub(super) now: Now,
     start: Instant,
@@ -151,6 +155,7 @@ impl EventLoop {
             compactions: Compactions::default(),
             coverage: Coverage::default(),
             commands: VecDeque::new(),
+            held: Held::default(),
             settings,
             now: Now::default(),
             start: Instant::now(),
@@ -256,6 +261,7 @@ impl EventLoop {
             for _ in 0..self.ready.len().min(TURN_CONNECTIONS) {
                 let Some(slot) = self.ready.pop_front() else { break };
                 self.receive(slot, &mut buffer);
+                self.bound_held();
             }
             self.end_turn(host);
             self.longest_turn = self.longest_turn.max(begun.elapsed());
@@ -271,6 +277,7 @@ impl EventLoop {
             self.server.on_deadline(self.now);
         }
         self.send_ready();
+        self.bound_held();
         while let Some((ticket, text)) = self.commands.pop_front() {
             self.execute(host, ticket, &text);
         }
@@ -502,6 +509,7 @@ impl EventLoop {
         self.server.flush(self.now);
         self.send_ready();
         self.slots.clear();
+        self.held.clear();
         self.free.clear();
         self.freed.clear();
         self.sessions.clear();

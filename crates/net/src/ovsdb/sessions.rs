@@ -203,6 +203,7 @@ impl EventLoop {
             self.ready.push_back(slot);
         }
         self.put(slot, Slot::Connection(connection));
+        self.count_held(slot);
         if !goes_on {
             self.server.flush(self.now);
             self.finish(slot);
@@ -305,6 +306,7 @@ impl EventLoop {
                     self.ready.push_back(slot);
                 }
                 self.put(slot, Slot::Connection(connection));
+                self.count_held(slot);
             }
             Err(error) => {
                 self.dropped(&connection, "send error", &text_of(&error));
@@ -378,7 +380,8 @@ impl EventLoop {
     }
 
     /// Closes a connection that is out of its slot.
-    pub(super) fn close(&mut self, slot: usize, connection: Box<Connection>) {
+    pub(super) fn close(&mut self, slot: usize, mut connection: Box<Connection>) {
+        self.forget_held(&mut connection);
         match &connection.role {
             Role::Session { id, remote } => {
                 self.sessions.remove(id);

@@ -1,6 +1,7 @@
 //! The databases of a server: those that files keep, and `_Server`.
 
 use super::laggards::Laggards;
+use super::session::SessionMonitor;
 use super::{Log, Now, Server, SessionId};
 use crate::database::Database;
 use crate::error::Error;
@@ -183,7 +184,9 @@ impl<L: Log> Server<L> {
                 .into_iter()
                 .partition(|monitor| monitor.database == database);
             session.monitors = kept;
-            let cancelled: Vec<_> = cancelled;
+            let cancelled: Vec<SessionMonitor> = cancelled;
+            let bytes: usize = cancelled.iter().map(|monitor| monitor.bytes).sum();
+            session.kept_bytes = session.kept_bytes.saturating_sub(bytes);
             for monitor in cancelled {
                 self.leave_group(monitor.group, id, &monitor.id);
                 self.notify_session(id, "monitor_canceled", &monitor.id);

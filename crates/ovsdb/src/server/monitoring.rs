@@ -68,7 +68,9 @@ impl<L: Log> Server<L> {
         let member = Member { session, id: id_text.clone(), behind: None };
         let group = self.groups.join(spec, member);
         if let Some(entry) = self.sessions.get_mut(session) {
-            entry.monitors.push(SessionMonitor { id: id_text, database, group });
+            let bytes = params.text().len();
+            entry.kept_bytes += bytes;
+            entry.monitors.push(SessionMonitor { id: id_text, database, group, bytes });
         }
         self.reply_initial(session, database, group, version, known, id);
         Ok(())
@@ -148,7 +150,16 @@ impl<L: Log> Server<L> {
                 return Ok(Vec::new());
             }
         }
-        self.refilter(session, group_id, spec, &old_text, new_text.into());
+        let new_text: Box<[u8]> = new_text.into();
+        self.refilter(session, group_id, spec, &old_text, new_text.clone());
+        if let Some(entry) = self.sessions.get_mut(session)
+            && let Some(monitor) = entry.monitor(&new_text).and_then(|place| entry.monitors.get_mut(place))
+        {
+            // Of tables that this request does not name, the conditions of before stay.
+            let more = params.text().len().saturating_sub(monitor.bytes);
+            monitor.bytes += more;
+            entry.kept_bytes += more;
+        }
         Ok(b"{}".to_vec())
     }
 
@@ -197,6 +208,7 @@ impl<L: Log> Server<L> {
             return Err(b"\"unknown monitor\"");
         };
         let monitor = entry.monitors.remove(place);
+        entry.kept_bytes = entry.kept_bytes.saturating_sub(monitor.bytes);
         self.leave_group(monitor.group, session, &monitor.id);
         Ok(())
     }
@@ -296,7 +308,7 @@ impl<L: Log> Server<L> {
         let mut commits = Vec::new();
         for place in 0.. {
             let monitor = self.sessions.get(session).and_then(|entry| entry.monitors.get(place));
-            let Some(SessionMonitor { id, database, group }) = monitor else { break };
+            let Some(SessionMonitor { id, database, group, .. }) = monitor else { break };
             let Some(group) = self.groups.get_mut(*group) else { continue };
             let Some(hosted) = self.databases.get(*database) else { continue };
             let Some(behind) = group.member(session, id).and_then(|member| member.behind.take()) else {

@@ -63,6 +63,15 @@ impl Output {
         self.visible + self.held
     }
 
+    /// Memory that it takes; of bytes that others send as well, this one's part.
+    pub fn kept_bytes(&self) -> usize {
+        let bytes_of = |piece: &Piece| match piece {
+            Piece::Owned(bytes) => bytes.capacity(),
+            Piece::Shared(bytes) => bytes.len() / Arc::strong_count(bytes),
+        };
+        self.pieces.iter().map(bytes_of).sum()
+    }
+
     /// Bytes held.
     #[inline]
     pub fn held_bytes(&self) -> usize {
@@ -231,6 +240,7 @@ mod tests {
         output.append_shared(big.clone());
         output.append(b"two");
         assert_eq!(Arc::strong_count(&big), 2);
+        assert!((SHARED_BYTES_MIN / 2..SHARED_BYTES_MIN).contains(&output.kept_bytes()));
         assert_eq!(output.take_held(), [b"one", big.as_slice(), b"two"].concat());
         assert_eq!(Arc::strong_count(&big), 1);
         assert_eq!(text(&output), "ept");
@@ -238,6 +248,7 @@ mod tests {
         output.publish();
         assert_eq!(text(&output), "ept!");
         output.sent(4);
+        assert_eq!(output.kept_bytes(), 0);
         output.append(b"zz");
         assert_eq!(output.take_held(), b"zz");
         assert!(output.is_empty());

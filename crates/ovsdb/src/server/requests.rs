@@ -159,6 +159,7 @@ impl<L: Log> Server<L> {
             return Err(Error::resources_exhausted("too many locks"));
         }
         session.locks.push(name.as_str().into());
+        session.kept_bytes += name.len();
         let mut locked = true;
         if method == "steal" {
             if let Some(victim) = self.locks.steal(&name, id) {
@@ -179,6 +180,7 @@ impl<L: Log> Server<L> {
             return Err(Error::syntax_error(params, "unlock: \"unlock\" without \"lock\" or \"steal\""));
         };
         session.locks.remove(place);
+        session.kept_bytes = session.kept_bytes.saturating_sub(name.len());
         if let Some(owner) = self.locks.unlock(&name, id) {
             self.tell_lock("locked", &name, owner);
         }

@@ -2,6 +2,7 @@
 
 use super::Output;
 use super::databases::DatabaseId;
+use super::waits::Wait;
 use crate::monitor::GroupId;
 
 /// Names a session. The id of a session that has ended names none for ever.
@@ -36,6 +37,8 @@ pub(crate) struct SessionMonitor {
     pub id: Box<[u8]>,
     pub database: DatabaseId,
     pub group: GroupId,
+    /// What it is taken to need: its request's length.
+    pub bytes: usize,
 }
 
 /// A client.
@@ -49,6 +52,8 @@ pub(crate) struct Session {
     pub locks: Vec<Box<str>>,
     /// Transactions that wait.
     pub waits: usize,
+    /// Bytes of the transactions that wait, of the names of locks and of monitors.
+    pub kept_bytes: usize,
     /// Monitors that are behind.
     pub behind: usize,
     /// Whether it can cope with databases that come, go and change.
@@ -60,6 +65,12 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// A transaction waits no longer.
+    pub fn forget(&mut self, wait: &Wait) {
+        self.waits = self.waits.saturating_sub(1);
+        self.kept_bytes = self.kept_bytes.saturating_sub(wait.bytes());
+    }
+
     /// The place of the monitor with that id.
     pub fn monitor(&self, id: &[u8]) -> Option<usize> {
         self.monitors.iter().position(|monitor| *monitor.id == *id)

@@ -32,7 +32,11 @@ struct Reply {
     transaction: bool,
 }
 
-/// What follows the result of a transaction in its reply.
+/// What is around the result of a transaction in its reply.
+const RESULT_BEGIN: &[u8] = b",\"result\":";
+const REPLY_END: &[u8] = b",\"error\":null}";
+
+/// What follows the last operation's result of a transaction in its reply.
 const RESULT_END: &[u8] = b"],\"error\":null}";
 
 /// How a transaction is tried.
@@ -74,10 +78,11 @@ impl<L: Log> Server<L> {
                 let mut text = Vec::new();
                 write::sorted(&mut text, id);
                 let wait = Wait { id: text.into(), params: params.text().into(), ..wait };
-                self.waits.push(wait);
                 if let Some(session) = self.sessions.get_mut(session) {
                     session.waits += 1;
+                    session.kept_bytes += wait.bytes();
                 }
+                self.waits.push(wait);
             }
         }
     }
@@ -129,6 +134,7 @@ impl<L: Log> Server<L> {
             internal: false,
             can_wait: true,
             role: options.map_or("", |options| &options.role),
+            reply_bytes_max: self.limits.reply_bytes,
         };
         let operations: Vec<Value<'_>> = params.elements().skip(1).collect();
         let outcome = transaction::execute(
@@ -193,12 +199,13 @@ impl<L: Log> Server<L> {
         }
         let result = std::mem::take(&mut self.scratch.reply);
         self.group_reply(session, true, |out| {
-            out.reserve(result.len() + 40);
             out.extend_from_slice(b"{\"id\":");
             write_id(out);
-            out.extend_from_slice(b",\"result\":");
+            // All of the rest: a long result must not be moved, and take twice its length, for the sake of its end.
+            out.reserve(RESULT_BEGIN.len() + result.len() + REPLY_END.len());
+            out.extend_from_slice(RESULT_BEGIN);
             out.extend_from_slice(&result);
-            out.extend_from_slice(b",\"error\":null}");
+            out.extend_from_slice(REPLY_END);
         });
         if result.capacity() <= SCRATCH_BYTES_MAX {
             self.scratch.reply = result;

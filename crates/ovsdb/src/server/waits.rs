@@ -20,6 +20,13 @@ pub(super) struct Wait {
     pub tried: CommitId,
 }
 
+impl Wait {
+    /// What it keeps of its request.
+    pub fn bytes(&self) -> usize {
+        self.id.len() + self.params.len()
+    }
+}
+
 /// All of them, in the order they came.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
@@ -54,16 +61,24 @@ impl Waits {
 }
 
 impl<L: Log> Server<L> {
-    /// `cancel`: forgets a transaction that waits. The stock server does not answer it either.
+    /// `cancel`: forgets a transaction that waits. COMPAT: it is answered where the session has said that it can cope with changes of
+    /// databases; who has not said so never hears of it again.
     pub(super) fn cancel(&mut self, session: SessionId, params: Value<'_>) {
         let mut elements = params.elements();
         let (Some(id), None) = (elements.next(), elements.next()) else { return };
         let mut text = Vec::new();
         write::sorted(&mut text, id);
-        if self.waits.remove(session, &text).is_some()
-            && let Some(session) = self.sessions.get_mut(session)
+        if let Some(wait) = self.waits.remove(session, &text)
+            && let Some(entry) = self.sessions.get_mut(session)
         {
-            session.waits -= 1;
+            entry.forget(&wait);
+            if entry.database_change_aware {
+                self.group_answer(session, |out| {
+                    out.extend_from_slice(b"{\"id\":");
+                    out.extend_from_slice(&text);
+                    out.extend_from_slice(b",\"error\":\"canceled\"}");
+                });
+            }
         }
     }
 
@@ -75,7 +90,7 @@ impl<L: Log> Server<L> {
             let session = self.sessions.get_mut(wait.session).filter(|session| session.database_change_aware);
             match session {
                 Some(session) if wait.database == database => {
-                    session.waits -= 1;
+                    session.forget(&wait);
                     self.reply_error_text(wait.session, &wait.id, b"\"canceled\"");
                 }
                 _ => self.waits.waits.push(wait),
@@ -138,7 +153,7 @@ impl<L: Log> Server<L> {
     fn finish_waits(&mut self, done: &mut Vec<(Wait, Vec<u8>)>) {
         for (wait, result) in done.drain(..) {
             if let Some(session) = self.sessions.get_mut(wait.session) {
-                session.waits = session.waits.saturating_sub(1);
+                session.forget(&wait);
             }
             self.scratch.reply = result;
             self.finish_transaction(wait.session, |out| out.extend_from_slice(&wait.id));

@@ -1,0 +1,102 @@
+//! What clients make the loop keep: half messages, requests that wait, replies and notifications they have not taken.
+//!
+//! Each connection's part is counted anew after each of its turns and sends; the sum is the number that a node adds to its
+//! total. Past the bound the connection that holds most is closed, then the next, until the rest fits: clients that take what they
+//! are sent hold next to nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::EventLoop;
+use super::connection::{Connection, Role};
+use super::event_loop::Slot;
+use super::logger::Level;
+
+/// Parts of what is shared change when others have sent theirs: near the bound all connections are counted anew, not more often
+/// than this.
+const RECOUNT_MS: u64 = 250;
+
+/// The sum of what connections hold.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    total: usize,
+    shown: Arc<AtomicUsize>,
+    recounted_ms: u64,
+    /// Connections that were closed because they held most.
+    closed: u64,
+}
+
+impl Held {
+    /// A connection that held `before` holds `now`.
+    fn change(&mut self, before: &mut usize, now: usize) {
+        if *before != now {
+            self.total = self.total.saturating_sub(*before) + now;
+            *before = now;
+            self.shown.store(self.total, Relaxed);
+        }
+    }
+
+    /// All connections are gone.
+    pub fn clear(&mut self) {
+        self.total = 0;
+        self.shown.store(0, Relaxed);
+    }
+}
+
+impl EventLoop {
+    /// The bytes that all clients make the loop keep, for other threads to read.
+    pub fn client_bytes(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.held.shown)
+    }
+
+    /// Clients that were disconnected because they held most when all held too much.
+    pub fn clients_over_bound(&self) -> u64 {
+        self.held.closed
+    }
+
+    /// Counts what a connection holds.
+    pub(super) fn count_held(&mut self, slot: usize) {
+        let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) else { return };
+        let kept = match &connection.role {
+            Role::Session { id, .. } => self.server.session_bytes(*id),
+            Role::Control(control) => control.bytes(),
+        };
+        let now = connection.input_bytes() + kept;
+        self.held.change(&mut connection.held_bytes, now);
+    }
+
+    /// A connection is about to go.
+    pub(super) fn forget_held(&mut self, connection: &mut Connection) {
+        self.held.change(&mut connection.held_bytes, 0);
+    }
+
+    /// Closes the connections that hold most, where all hold more than they may.
+    pub(super) fn bound_held(&mut self) {
+        let bound = self.settings.client_bytes;
+        let is_near = self.held.total > bound / 2;
+        let is_over = self.held.total > bound;
+        if !is_near || !is_over && self.now.monotonic_ms < self.held.recounted_ms + RECOUNT_MS {
+            return;
+        }
+        self.held.recounted_ms = self.now.monotonic_ms;
+        for slot in 0..self.slots.len() {
+            self.count_held(slot);
+        }
+        while self.held.total > bound {
+            let connections = self.slots.iter().enumerate().filter_map(|(slot, entry)| match entry {
+                Slot::Connection(connection) => Some((connection.held_bytes, slot)),
+                _ => None,
+            });
+            let Some((bytes, slot)) = connections.max().filter(|(bytes, _)| *bytes > 0) else { return };
+            if let Some(Slot::Connection(connection)) = self.slots.get(slot) {
+                let text = format!(
+                    "{}: disconnecting (it holds {bytes} bytes of requests and replies, most of {} of all clients; {bound} are allowed)",
+                    connection.name, self.held.total
+                );
+                self.log("ovsdb_jsonrpc_server", Level::Warning, &text);
+            }
+            self.held.closed += 1;
+            self.close_slot(slot);
+        }
+    }
+}

@@ -34,6 +34,7 @@ pub enum JournalCommand {
     },
     /// Print all batches, runs and records, one line each, oldest file first; changes nothing.
     #[command(after_help = "Lines:
+  manifest: N segments
   segment FILE BYTES sealed|open
   batch NUMBER at OFFSET to END highest CAS
   run vBucket N at OFFSET, RECORDS records
@@ -87,26 +88,68 @@ pub fn run(command: &JournalCommand) -> anyhow::Result<()> {
     }
 }
 
-/// The shards' directories of what was named, in the order of their numbers.
-fn shards(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// A shard of what was named.
+struct Shard {
+    directory: PathBuf,
+    /// It was written to, so that its manifest must be there.
+    has_begun: bool,
+}
+
+/// The shards of what was named, in the order of their numbers.
+fn shards(directory: &Path) -> anyhow::Result<Vec<Shard>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let (mut shards, mut is_shard) = (Vec::new(), false);
     for entry in entries {
         let path = entry?.path();
-        let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix("shard-")?.parse().ok());
-        if let Some(number) = number.filter(|_: &u16| path.is_dir()) {
-            shards.push((number, path));
+        if let Some(number) = shard_number(&path).filter(|_| path.is_dir()) {
+            shards.push(number);
         } else {
-            is_shard |= path.extension().is_some_and(|extension| extension == "segment");
+            let is_manifest = path.file_name().is_some_and(|name| name == "MANIFEST");
+            is_shard |= is_manifest || path.extension().is_some_and(|extension| extension == "segment");
         }
     }
-    shards.sort();
     let is_bucket = directory.join(IDENTITY).exists();
     if !is_shard && !is_bucket && shards.is_empty() {
         bail!("{}: no bucket's directory ({IDENTITY}), and no shard's (*.segment)", directory.display());
     }
-    let shards = shards.into_iter().map(|(_, path)| path);
-    Ok(if is_shard { vec![directory.to_owned()] } else { shards.collect() })
+    if is_shard {
+        let directory = fs::canonicalize(directory).with_context(|| directory.display().to_string())?;
+        let written = directory.parent().map_or(Ok(Vec::new()), written_shards)?;
+        let has_begun = shard_number(&directory).is_some_and(|number| written.contains(&number));
+        return Ok(vec![Shard { directory, has_begun }]);
+    }
+    let written = written_shards(directory)?;
+    shards.extend(&written);
+    shards.sort_unstable();
+    shards.dedup();
+    let shard = |number: u16| Shard {
+        directory: directory.join(format!("shard-{number}")),
+        has_begun: written.contains(&number),
+    };
+    Ok(shards.into_iter().map(shard).collect())
+}
+
+fn shard_number(directory: &Path) -> Option<u16> {
+    directory.file_name()?.to_str()?.strip_prefix("shard-")?.parse().ok()
+}
+
+/// The shards of a bucket that its `bucket.json` knows to have been written to.
+fn written_shards(directory: &Path) -> anyhow::Result<Vec<u16>> {
+    if !directory.join(IDENTITY).exists() {
+        return Ok(Vec::new());
+    }
+    let value = identity(directory)?;
+    let shards = value.get("written_shards").and_then(serde_json::Value::as_array);
+    let numbers = shards.into_iter().flatten().filter_map(serde_json::Value::as_u64);
+    Ok(numbers.filter_map(|number| u16::try_from(number).ok()).collect())
+}
+
+/// What a bucket's `bucket.json` says.
+fn identity(directory: &Path) -> anyhow::Result<serde_json::Value> {
+    let path = directory.join(IDENTITY);
+    let text =
+        text_file::read_regular(&path, SETTINGS_BYTES_MAX).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
 /// Bytes of the files below a directory.
@@ -122,10 +165,7 @@ fn bytes_below(directory: &Path) -> u64 {
 
 /// The name of the bucket in a directory.
 fn name_of(directory: &Path) -> anyhow::Result<String> {
-    let path = directory.join(IDENTITY);
-    let text =
-        text_file::read_regular(&path, SETTINGS_BYTES_MAX).with_context(|| path.display().to_string())?;
-    let value: serde_json::Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    let (path, value) = (directory.join(IDENTITY), identity(directory)?);
     let name = value.get("name").and_then(serde_json::Value::as_str).unwrap_or_default();
     if !crate::config::key::is_bucket_name(name) {
         bail!("{}: {name:?} is no name of a bucket", path.display());

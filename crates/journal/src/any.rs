@@ -119,6 +119,10 @@ impl Disk for AnyDisk {
         either!(self, disk => disk.sync_directory_in_background(path))
     }
 
+    fn random(&self) -> io::Result<u64> {
+        either!(self, disk => disk.random())
+    }
+
     fn discard_in_background(&self, file: AnyFile) {
         match (self, file) {
             (Self::Real(disk), AnyFile::Real(file)) => disk.discard_in_background(file),

@@ -66,6 +66,9 @@ pub trait Disk: Clone + fmt::Debug + Send + Sync + 'static {
     /// As [`Self::sync_directory`], on another thread.
     fn sync_directory_in_background(&self, path: &Path) -> Pending;
 
+    /// A number that nobody can foretell.
+    fn random(&self) -> io::Result<u64>;
+
     /// Closes a file that no longer has a name, on another thread: the system frees its blocks then, and a long file has many.
     fn discard_in_background(&self, file: Self::File);
 }
@@ -102,6 +105,19 @@ pub fn write_all_at<F: File>(file: &F, mut bytes: &[u8], mut offset: u64) -> io:
         }
     }
     Ok(())
+}
+
+/// Replaces `path` by a file with these bytes, durably: it is written as `new`, synced and renamed. After an error the old one
+/// is there, or the new one.
+pub fn replace_file<D: Disk>(disk: &D, path: &Path, new: &Path, bytes: &[u8]) -> io::Result<()> {
+    if disk.exists(new)? {
+        disk.remove(new)?;
+    }
+    let file = disk.open(new, Open::CreateNew)?;
+    write_all_at(&file, bytes, 0)?;
+    file.sync()?;
+    disk.rename(new, path)?;
+    disk.sync_directory(path)
 }
 
 /// Something that goes on on another thread.

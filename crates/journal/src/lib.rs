@@ -15,7 +15,7 @@ mod real;
 mod simulated;
 
 pub use any::{AnyDisk, AnyFile, AnyLock};
-pub use disk::{Disk, File, LockError, Open, Pending, write_all_at};
+pub use disk::{Disk, File, LockError, Open, Pending, replace_file, write_all_at};
 pub use lock::FileLock;
 pub use metered::{Metered, MeteredFile, SyncMeter};
 pub use real::{RealDisk, RealFile, Wake};

@@ -27,6 +27,8 @@ mod dump;
 mod footer;
 mod format;
 mod header;
+mod inventory;
+mod manifest;
 mod reader;
 mod record;
 mod recovery;
@@ -94,6 +96,11 @@ pub enum WriteError {
 }
 
 impl WriteError {
+    /// Of an operation that left no segment half written.
+    pub fn of(error: io::Error) -> Self {
+        if shard::is_no_space(&error) { Self::NoSpace(error) } else { Self::Poisoned(error) }
+    }
+
     fn too_long() -> Self {
         Self::Poisoned(io::Error::new(io::ErrorKind::InvalidInput, "a record of over 4 GiB"))
     }

@@ -116,6 +116,10 @@ impl<D: Disk> Disk for Metered<D> {
         self.disk.sync_directory_in_background(path)
     }
 
+    fn random(&self) -> io::Result<u64> {
+        self.disk.random()
+    }
+
     fn discard_in_background(&self, file: Self::File) {
         self.disk.discard_in_background(file.file);
     }

@@ -147,6 +147,15 @@ impl Disk for RealDisk {
         self.in_background(move || sync_directory(&directory))
     }
 
+    fn random(&self) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        let mut filled = 0;
+        while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
+            filled += rustix::rand::getrandom(room, rustix::rand::GetRandomFlags::empty())?;
+        }
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     fn discard_in_background(&self, file: RealFile) {
         // Without a thread it is closed here and now: the closure that owns it is dropped.
         let _ = self.in_background(move || {

@@ -73,6 +73,7 @@ struct State {
     locks: BTreeSet<PathBuf>,
     hook: Option<Hook>,
     reads: u64,
+    randoms: u64,
     operations: u64,
     faults: BTreeMap<u64, Fault>,
     power_off: bool,
@@ -418,6 +419,12 @@ impl Disk for SimulatedDisk {
 
     fn sync_directory_in_background(&self, path: &Path) -> Pending {
         Pending::done(self.sync_directory(path))
+    }
+
+    fn random(&self) -> io::Result<u64> {
+        let mut state = self.0.lock();
+        state.randoms += 1;
+        Ok(state.randoms.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     fn discard_in_background(&self, file: SimulatedFile) {

@@ -35,7 +35,7 @@ fn verify_counts_what_dump_shows_and_changes_nothing() {
     assert_eq!(verified.bytes, engine.shard.figures().bytes);
     assert_eq!((verified.torn_bytes, verified.is_clean, verified.identity), (0, false, Some(IDENTITY)));
     let mut seen = Vec::new();
-    dump(&disk, Path::new(DIRECTORY), &mut buffer, &mut |dumped| {
+    dump(&disk, Path::new(DIRECTORY), &mut buffer, false, &mut |dumped| {
         if let Dumped::Record(vbucket, record) = dumped {
             seen.push((vbucket, record.seqno));
         }

@@ -16,6 +16,10 @@ fn segment(number: u64) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{number:010}.segment"))
 }
 
+fn manifest() -> PathBuf {
+    Path::new(DIRECTORY).join("MANIFEST")
+}
+
 /// The bytes of all files, and what the last batch changed.
 struct History {
     files: BTreeMap<PathBuf, Vec<u8>>,
@@ -40,9 +44,19 @@ fn history(is_closed: bool) -> History {
     if is_closed {
         engine.shard.close().unwrap();
     }
-    let names = disk.names().into_iter().filter(|name| name.extension().is_some());
+    let names = disk.names().into_iter().filter(|name| name.extension().is_some() || *name == manifest());
     let files = names.map(|name| (name.clone(), disk.read(&name).unwrap())).collect();
     History { files, all: documents(&engine.durable), without_last_batch }
+}
+
+impl History {
+    fn segments(&self) -> Vec<PathBuf> {
+        self.files.keys().filter(|path| **path != manifest()).cloned().collect()
+    }
+
+    fn newest(&self) -> PathBuf {
+        self.segments().pop().unwrap()
+    }
 }
 
 fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimulatedDisk {
@@ -72,7 +86,9 @@ fn check(history: &History, path: &Path, offset: usize, found: &Documents, damag
     let everything = damage.iter().any(|damage| damage.spoils == Spoils::Everything);
     let spoiled: BTreeSet<u16> = damage
         .iter()
-        .filter_map(|damage| if let Spoils::VBucket(vbucket) = damage.spoils { Some(vbucket) } else { None })
+        .filter_map(
+            |damage| if let Spoils::VBucket(vbucket) = &damage.spoils { Some(*vbucket) } else { None },
+        )
         .collect();
     assert!(!everything && spoiled.len() <= 1, "one bit spoils one vBucket at most: {context}");
     for (key, value) in &history.all {
@@ -88,7 +104,7 @@ fn a_flipped_bit_is_named_and_spoils_one_vbucket_at_most() {
     for is_closed in [true, false] {
         let history = history(is_closed);
         assert!(history.files.len() > 3, "several segments");
-        let newest = history.files.keys().last().unwrap().clone();
+        let newest = history.newest();
         let mut parts = BTreeSet::new();
         for (path, bytes) in &history.files {
             for offset in 0..bytes.len() {
@@ -110,7 +126,7 @@ fn a_flipped_bit_is_named_and_spoils_one_vbucket_at_most() {
                 }
             }
         }
-        let all = [Part::Header, Part::Run, Part::Record, Part::Commit, Part::Footer];
+        let all = [Part::Header, Part::Run, Part::Record, Part::Commit, Part::Footer, Part::Manifest];
         assert_eq!(parts, all.iter().map(|part| format!("{part:?}")).collect());
     }
 }
@@ -118,7 +134,7 @@ fn a_flipped_bit_is_named_and_spoils_one_vbucket_at_most() {
 #[test]
 fn a_damaged_segment_is_not_written_to_and_the_others_go_on() {
     let history = history(false);
-    let newest = history.files.keys().last().unwrap().clone();
+    let newest = history.newest();
     let disk = disk_of(&history.files);
     assert!(disk.flip(&newest, 150, 3));
     let before = disk.read(&newest).unwrap();
@@ -150,7 +166,7 @@ fn a_damaged_segment_is_not_written_to_and_the_others_go_on() {
 #[test]
 fn a_file_cut_at_any_place_is_a_torn_tail_or_named() {
     let history = history(false);
-    let newest = history.files.keys().last().unwrap().clone();
+    let newest = history.newest();
     for (path, bytes) in &history.files {
         for length in 0..bytes.len() {
             let disk = disk_of(&history.files);

@@ -216,7 +216,7 @@ fn zeros_that_find_no_room_are_left_out() {
     let disk = SimulatedDisk::new();
     let mut shard = open(&disk).shard;
     let mut buffer = Buffer::new(1 << 16);
-    disk.limit_space(Some(400));
+    disk.limit_space(Some(800));
     commit(&mut shard, &mut buffer, &[(3, document(1, b"key", b"value"))]).unwrap();
     let bytes = shard.figures().bytes;
     assert!(bytes < 400, "{bytes}");

@@ -1,6 +1,6 @@
 //! `dormouse journal dump`.
 
-use super::shards;
+use super::{Shard, shards};
 use journal::RealDisk;
 use journal::log::{Buffer, Dumped, Kind, Record, dump};
 use std::io::{self, BufWriter, Write};
@@ -10,8 +10,8 @@ pub fn run(directory: &Path, values: bool) -> anyhow::Result<()> {
     let (disk, mut buffer) = (RealDisk::default(), Buffer::default());
     let mut out = BufWriter::new(io::stdout().lock());
     let mut written = Ok(());
-    for shard in shards(directory)? {
-        dump(&disk, &shard, &mut buffer, &mut |dumped| {
+    for Shard { directory: shard, has_begun } in shards(directory)? {
+        dump(&disk, &shard, &mut buffer, has_begun, &mut |dumped| {
             if written.is_ok() {
                 written = line(&mut out, &dumped, values);
             }
@@ -26,6 +26,7 @@ pub fn run(directory: &Path, values: bool) -> anyhow::Result<()> {
 
 fn line(out: &mut impl Write, dumped: &Dumped<'_>, values: bool) -> io::Result<()> {
     match dumped {
+        Dumped::Manifest { segments, .. } => writeln!(out, "manifest: {segments} segments"),
         Dumped::Segment { path, bytes, is_sealed, torn_bytes, .. } => {
             let state = if *is_sealed { "sealed" } else { "open" };
             write!(out, "segment {} {bytes} {state}", path.display())?;

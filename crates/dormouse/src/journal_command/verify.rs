@@ -1,6 +1,6 @@
 //! `dormouse journal verify`.
 
-use super::{Progress, bytes_below, shards};
+use super::{Progress, Shard, bytes_below, shards};
 use anyhow::bail;
 use journal::RealDisk;
 use journal::log::{Buffer, verify_with_progress};
@@ -51,12 +51,12 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
     if shards.is_empty() {
         let _ = writeln!(text, "{}: nothing was written yet", directory.display());
     }
-    for shard in shards {
+    for Shard { directory: shard, has_begun } in shards {
         let mut tell =
             |so_far: &journal::log::Verified| progress.tell(before_bytes + so_far.bytes, all_bytes);
         let strange = strange_files(&shard, false);
         damages += tell_strange(&mut text, &strange);
-        let verified = match verify_with_progress(&disk, &shard, &mut buffer, &mut tell) {
+        let verified = match verify_with_progress(&disk, &shard, &mut buffer, has_begun, &mut tell) {
             Ok(verified) => verified,
             // Named already.
             Err(_) if !strange.is_empty() => continue,
@@ -66,6 +66,7 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
         damages += verified.damage.len();
         let end = match (verified.torn_bytes, verified.is_clean) {
             (0, true) => "closed by a clean stop".to_owned(),
+            (0, false) if verified.is_ended => "whole up to the end its manifest names: a backup".to_owned(),
             (0, false) => "not closed: a node writes to it, or was killed".to_owned(),
             (bytes, _) => format!("{bytes} bytes of an unfinished batch at the end, which do not count"),
         };

@@ -6,7 +6,7 @@
 use super::WriteError;
 use super::buffer::Buffer;
 use super::commit::{Commit, CopyMark};
-use super::format::MAX_48;
+use super::format::{MAX_48, Origin};
 use super::record::{Kind, Record};
 use super::run::{ENTRY_BYTES, RUN_BYTES_MAX, RUN_HEADER_BYTES, Run};
 use super::shard::Shard;
@@ -20,7 +20,7 @@ pub struct Batch<'a, D: Disk> {
     shard: &'a mut Shard<D>,
     buffer: &'a mut Buffer,
     number: u64,
-    segment: u64,
+    origin: Origin,
     /// Where the batch begins in the segment.
     start: u64,
     /// Offset in the segment of the buffer's first byte.
@@ -53,11 +53,10 @@ const LIST_KEPT: usize = 1024;
 
 impl<'a, D: Disk> Batch<'a, D> {
     pub(super) fn new(shard: &'a mut Shard<D>, buffer: &'a mut Buffer) -> Self {
-        let (number, start) = shard.begin_attempt(buffer);
+        let (number, start, origin) = shard.begin_attempt(buffer);
         shard.batch_runs.clear();
         let base = start - buffer.bytes.len() as u64;
-        let segment = shard.segment_number();
-        Self { shard, buffer, number, segment, start, base, vbucket: 0, run: None }
+        Self { shard, buffer, number, origin, start, base, vbucket: 0, run: None }
     }
 
     /// The records that follow are of this vBucket.
@@ -99,7 +98,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         }
         run.records += 1;
         let offset = self.base + self.buffer.bytes.len() as u64;
-        record.encode(&mut self.buffer.bytes, self.segment, offset);
+        record.encode(&mut self.buffer.bytes, self.origin, offset);
     }
 
     /// Writes what the buffer holds; then it is empty.
@@ -120,9 +119,9 @@ impl<'a, D: Disk> Batch<'a, D> {
         let length = length.map_err(|_| WriteError::too_long())?;
         let seqno = if record.kind == Kind::State { 0 } else { record.seqno };
         let run = Run::new(self.vbucket, self.base, seqno, seqno, length, 1);
-        self.buffer.bytes.extend_from_slice(&run.header(self.segment, self.number));
+        self.buffer.bytes.extend_from_slice(&run.header(self.origin, self.number));
         let offset = self.base + RUN_HEADER_BYTES as u64;
-        record.encode_without_value(&mut self.buffer.bytes, self.segment, offset);
+        record.encode_without_value(&mut self.buffer.bytes, self.origin, offset);
         self.write_out()?;
         self.shard.write(record.value, self.base)?;
         self.base += record.value.len() as u64;
@@ -148,7 +147,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         }
         let offset = self.base + self.buffer.bytes.len() as u64;
         let commit = Commit::new(self.number, self.start, max_cas, self.shard.synced_batch, mark, false);
-        let head = commit.encode(&self.shard.batch_runs, self.segment, offset);
+        let head = commit.encode(&self.shard.batch_runs, self.origin, offset);
         self.buffer.bytes.extend_from_slice(&head);
         for index in 0..self.shard.batch_runs.len() {
             if self.buffer.free() < ENTRY_BYTES {
@@ -175,7 +174,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         let first = if run.last == 0 { 0 } else { run.first };
         let offset = self.base + run.position as u64;
         let ended = Run::new(self.vbucket, offset, first, run.last, length, run.records);
-        let header = ended.header(self.segment, self.number);
+        let header = ended.header(self.origin, self.number);
         if let Some(place) = self.buffer.bytes.get_mut(run.position..run.position + RUN_HEADER_BYTES) {
             place.copy_from_slice(&header);
         }

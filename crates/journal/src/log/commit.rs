@@ -18,7 +18,7 @@
 //! Each attempt to write a batch has a number of its own, greater than all before: what an earlier attempt
 //! left behind is not taken for a part of the next.
 
-use super::format::{COMMIT_MAGIC, Fields, MAX_48, Put, checksum, is_intact, seed};
+use super::format::{COMMIT_MAGIC, Fields, MAX_48, Origin, Put, checksum, is_intact};
 use super::run::{ENTRY_BYTES, Run};
 
 /// Bytes before the list.
@@ -50,8 +50,8 @@ impl Commit {
     }
 
     /// The bytes before the list of these runs, for this place of a segment.
-    pub fn encode(&self, runs: &[Run], segment: u64, offset: u64) -> [u8; COMMIT_BYTES] {
-        let seed = seed(segment, offset);
+    pub fn encode(&self, runs: &[Run], origin: Origin, offset: u64) -> [u8; COMMIT_BYTES] {
+        let seed = origin.seed(offset);
         let list_checksum = runs.iter().fold(seed, |sum, run| checksum(sum, &run.entry()));
         Put::new()
             .bytes(COMMIT_MAGIC)
@@ -68,9 +68,9 @@ impl Commit {
     }
 
     /// The commit record at the start of `bytes`, its list not yet looked at.
-    pub fn read(bytes: &[u8], segment: u64, offset: u64) -> Option<Self> {
+    pub fn read(bytes: &[u8], origin: Origin, offset: u64) -> Option<Self> {
         let bytes = bytes.get(..COMMIT_BYTES)?;
-        if !bytes.starts_with(&COMMIT_MAGIC) || !is_intact(bytes, seed(segment, offset)) {
+        if !bytes.starts_with(&COMMIT_MAGIC) || !is_intact(bytes, origin.seed(offset)) {
             return None;
         }
         let mut fields = Fields(bytes.get(COMMIT_MAGIC.len()..)?);

@@ -203,6 +203,9 @@ type Judge<'a> = &'a mut dyn FnMut(u16, &Record<'_>) -> Verdict;
 impl<D: Disk> Shard<D> {
     /// Whether there is enough to be gained.
     pub fn wants_compaction(&self, aim: Aim) -> bool {
+        if self.keeps_files {
+            return false;
+        }
         let is_idle = matches!(self.compaction.phase, Phase::Choose);
         let enough = aim.enough(self.options.segment_bytes);
         !is_idle || self.figures().bytes > enough || self.left().is_some() || self.begun().is_some()
@@ -260,7 +263,7 @@ impl<D: Disk> Shard<D> {
                 }
             }
             Phase::Survey { victim, next, candidates, bytes } => {
-                let keeps = compaction.keeps_tombstones || self.has_unsearchable(victim.segment.number);
+                let keeps = compaction.keeps_tombstones || self.has_unsearchable(victim.segment.number());
                 let mut ends = Ends { candidates, bytes, purge_before, keeps };
                 victim.survey(next, &mut budget, &mut ends, judge).map(|()| Step::More)
             }
@@ -290,7 +293,7 @@ impl<D: Disk> Shard<D> {
                 let segment = victim.segment.clone();
                 let step = self.unlink(&segment, &mut compaction.keeps_tombstones)?;
                 if step != Step::Held {
-                    compaction.samples.remove(&segment.number);
+                    compaction.samples.remove(&segment.number());
                     compaction.phase = Phase::Choose;
                 }
                 return Ok(step);
@@ -312,13 +315,13 @@ impl<D: Disk> Shard<D> {
     ///
     /// Not a damaged one; nor the one after a damaged one that is not sealed: its header says how far that one goes.
     fn eligible(&self) -> Vec<Arc<Segment<D>>> {
-        let active = self.active.as_ref().map(|active| active.segment.number);
+        let active = self.active.as_ref().map(|active| active.segment.number());
         let segments = self.catalogue.segments();
         let mut is_bound = false;
         let mut eligible = Vec::new();
         for segment in segments.iter() {
             let damaged = segment.state().damaged;
-            if Some(segment.number) != active && !damaged && !is_bound {
+            if Some(segment.number()) != active && !damaged && !is_bound {
                 eligible.push(segment.clone());
             }
             is_bound = damaged && !segment.is_sealed();
@@ -339,15 +342,15 @@ impl<D: Disk> Shard<D> {
 
     /// A segment of which a part was copied before the process ended.
     fn begun(&self) -> Option<Arc<Segment<D>>> {
-        self.eligible().into_iter().find(|segment| segment.number == self.copy_mark.segment)
+        self.eligible().into_iter().find(|segment| segment.number() == self.copy_mark.segment)
     }
 
     /// Whether a segment other than the victim may hold what its table does not say.
     fn has_unsearchable(&self, victim: u64) -> bool {
-        let active = self.active.as_ref().map(|active| active.segment.number);
+        let active = self.active.as_ref().map(|active| active.segment.number());
         self.catalogue.segments().iter().any(|segment| {
-            let is_open = Some(segment.number) != active && !segment.is_sealed();
-            segment.number != victim && (is_open || segment.state().damaged)
+            let is_open = Some(segment.number()) != active && !segment.is_sealed();
+            segment.number() != victim && (is_open || segment.state().damaged)
         })
     }
 
@@ -359,6 +362,9 @@ impl<D: Disk> Shard<D> {
         purge_before: u32,
         judge: Judge<'_>,
     ) -> Result<Option<Victim<D>>, Damage> {
+        if self.keeps_files {
+            return Ok(None);
+        }
         if let Some(segment) = self.left().or_else(|| self.begun()) {
             return Victim::new(segment, self.copy_mark).map(Some);
         }
@@ -366,16 +372,16 @@ impl<D: Disk> Shard<D> {
             return Ok(None);
         }
         let eligible = self.eligible();
-        samples.retain(|number, _| eligible.iter().any(|segment| segment.number == *number));
+        samples.retain(|number, _| eligible.iter().any(|segment| segment.number() == *number));
         let mut by_age: Vec<&Arc<Segment<D>>> = eligible.iter().collect();
-        by_age.sort_by_key(|segment| samples.get(&segment.number).map_or(0, |sample| sample.batch));
+        by_age.sort_by_key(|segment| samples.get(&segment.number()).map_or(0, |sample| sample.batch));
         let runs = if aim.at_rest { SAMPLED_RUNS_AT_REST } else { SAMPLED_RUNS };
         for segment in by_age.into_iter().take(SAMPLED_SEGMENTS) {
             let sample = sample(segment, runs, purge_before, self.last_batch, judge)?;
-            samples.insert(segment.number, sample);
+            samples.insert(segment.number(), sample);
         }
         let share = |segment: &&Arc<Segment<D>>| {
-            samples.get(&segment.number).map_or(u64::MAX, |sample| sample.live_thousandths)
+            samples.get(&segment.number()).map_or(u64::MAX, |sample| sample.live_thousandths)
         };
         match eligible.iter().min_by_key(share) {
             Some(segment) if share(&segment) <= LIVE_MAX => {
@@ -443,7 +449,7 @@ impl<D: Disk> Shard<D> {
             }
             reached += 1;
         }
-        let mark = CopyMark { segment: victim.segment.number, runs: reached as u32 };
+        let mark = CopyMark { segment: victim.segment.number(), runs: reached as u32 };
         batch.commit_copy(max_cas, mark)?;
         *next = reached;
         Ok(Ok(()))
@@ -455,10 +461,15 @@ impl<D: Disk> Shard<D> {
         if *holds > 0 {
             return Ok(Step::Held);
         }
+        self.begin()?;
         self.sync_active()?;
         self.remove_junk()?;
         let freed_bytes = segment.state().length;
-        self.catalogue.remove(segment.number);
+        // ORDERING: before the file is gone, nobody may miss it.
+        let mut manifest = self.manifest.clone();
+        manifest.remove(segment.number());
+        self.write_manifest(manifest)?;
+        self.catalogue.remove(segment.number());
         match self.disk.remove(&segment.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(WriteError::Poisoned(error)),
             _ => {}
@@ -497,7 +508,7 @@ impl<D: Disk> Phase<D> {
         match self {
             Self::Survey { mut victim, next, candidates, .. } if next >= victim.runs.len() => {
                 victim.runs.sort_unstable_by_key(|surveyed| surveyed.run.place_in_table());
-                let others = shard.runs_older_than(&candidates, victim.segment.number);
+                let others = shard.runs_older_than(&candidates, victim.segment.number());
                 Self::Check { victim, others, candidates }.next(shard)
             }
             Self::Check { victim, others, candidates } if others.is_empty() || candidates.is_empty() => {
@@ -519,7 +530,7 @@ impl<D: Disk> Shard<D> {
             *newest = (*newest).max(*seqno);
         }
         let mut found = Vec::new();
-        for segment in self.catalogue.segments().iter().filter(|segment| segment.number != victim) {
+        for segment in self.catalogue.segments().iter().filter(|segment| segment.number() != victim) {
             for (vbucket, seqno) in &newest {
                 match segment.runs_before(*vbucket, *seqno) {
                     Ok(Some(runs)) => found.extend(runs.into_iter().map(|run| (segment.clone(), run))),
@@ -560,7 +571,7 @@ impl Ends<'_> {
 impl<D: Disk> Victim<D> {
     fn new(segment: Arc<Segment<D>>, mark: CopyMark) -> Result<Self, Damage> {
         let runs = runs_of(&segment, Segment::runs)?;
-        let copied = if mark.segment == segment.number { mark.runs as usize } else { 0 };
+        let copied = if mark.segment == segment.number() { mark.runs as usize } else { 0 };
         let copied = copied.min(runs.len());
         let runs = runs.into_iter().map(|run| Surveyed { run, has_live: false }).collect();
         Ok(Self { segment, runs, copied, newest: Newest::default() })
@@ -747,7 +758,7 @@ struct Passage<'a, D: Disk> {
 impl<D: Disk> Passage<'_, D> {
     fn records(&mut self, run: &Run, show: &mut dyn FnMut(&Record<'_>)) -> Result<(), Damage> {
         let flaw = match &mut self.window {
-            Ok(window) => read_run(window, self.long, self.segment.number, run, show),
+            Ok(window) => read_run(window, self.long, self.segment.origin, run, show),
             Err(_) => Ok(Some((run.offset(), Part::Run))),
         };
         let flaw = flaw.unwrap_or(Some((run.offset(), Part::Run)));

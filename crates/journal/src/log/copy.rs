@@ -5,8 +5,10 @@
 //! shard's history: opened, it is the shard as it was at one commit, after an unclean end.
 
 use super::buffer::{Buffer, read_up_to};
+use super::manifest::{End, Entry, Manifest, Sealed};
 use super::reader::Reader;
 use super::segment::{Catalogue, Segment, path_of};
+use super::table::Table;
 use crate::{Disk, Open, write_all_at};
 use rustix::io::Errno;
 use std::io;
@@ -29,19 +31,24 @@ impl<D: Disk> Drop for Hold<'_, D> {
 }
 
 impl<D: Disk> Reader<D> {
-    /// Copies the shard into a new directory of the same disk, durably. A shard without a segment leaves no directory.
+    /// Copies the shard into a new directory of the same disk, durably. Returns false if there is no segment, and no copy.
     ///
     /// After an error what is there is not a copy.
-    pub fn copy(&self, destination: &Path, buffer: &mut Buffer) -> io::Result<()> {
+    pub fn copy(&self, destination: &Path, buffer: &mut Buffer) -> io::Result<bool> {
         let catalogue = self.catalogue();
         let _hold = Hold::new(catalogue);
         let segments = catalogue.segments();
-        let Some(first) = segments.first() else { return Ok(()) };
+        let Some(first) = segments.first() else { return Ok(false) };
         let disk = first.disk();
         disk.create_directory(destination)?;
+        let mut manifest = Manifest::default();
         for segment in segments.iter() {
-            let to = path_of(destination, segment.number);
-            if segment.is_sealed() {
+            let (number, to) = (segment.number(), path_of(destination, segment.number()));
+            let part = Part::of(segment);
+            manifest.entries.push(Entry { origin: segment.origin, sealed: part.sealed.clone() });
+            manifest.next_segment = number + 1;
+            manifest.end = Some(part.end);
+            if part.sealed.is_some() {
                 match disk.link(&segment.path, &to) {
                     Err(error) if error.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {}
                     result => {
@@ -50,16 +57,38 @@ impl<D: Disk> Reader<D> {
                     }
                 }
             }
-            copy_bytes(disk, segment, &to, buffer)?;
+            copy_bytes(disk, segment, part.length, &to, buffer)?;
         }
-        disk.sync_directory(&path_of(destination, first.number))?;
-        disk.sync_directory(destination)
+        manifest.write(disk, destination, catalogue.identity)?;
+        disk.sync_directory(destination)?;
+        Ok(true)
     }
 }
 
-fn copy_bytes<D: Disk>(disk: &D, segment: &Segment<D>, to: &Path, buffer: &mut Buffer) -> io::Result<()> {
+/// What of a segment is copied.
+struct Part {
+    sealed: Option<Sealed>,
+    length: u64,
+    end: End,
+}
+
+impl Part {
+    fn of<D: Disk>(segment: &Segment<D>) -> Self {
+        let state = segment.state();
+        let sealed = if let Table::Sealed(footer) = &state.table { Some(Sealed::of(footer)) } else { None };
+        let end = End { batch: state.last_batch, offset: state.end };
+        Self { sealed, length: state.length, end }
+    }
+}
+
+fn copy_bytes<D: Disk>(
+    disk: &D,
+    segment: &Segment<D>,
+    end: u64,
+    to: &Path,
+    buffer: &mut Buffer,
+) -> io::Result<()> {
     let from = segment.file()?;
-    let end = segment.state().length;
     let to = disk.open(to, Open::CreateNew)?;
     let mut offset = 0;
     while offset < end {

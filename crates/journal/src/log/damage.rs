@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-/// Something in a segment that is not as it was written.
+/// Something in a shard that is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The segment.
+    /// The segment, or the manifest.
     pub path: PathBuf,
-    /// Where in the segment.
+    /// Where in the file.
     pub offset: u64,
     /// What cannot be served as if nothing had happened.
     pub spoils: Spoils,
@@ -17,20 +18,22 @@ pub struct Damage {
 }
 
 /// What damage spoils.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spoils {
     /// No record is lost.
     Nothing,
     /// Records of this vBucket.
     VBucket(u16),
+    /// Records of these vBuckets, in ascending order.
+    VBuckets(Arc<[u16]>),
     /// Records of nobody knows which vBuckets.
     Everything,
 }
 
-/// A part of a segment.
+/// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Its first bytes.
+    /// A segment's first bytes.
     Header,
     /// A run's header.
     Run,
@@ -42,23 +45,85 @@ pub enum Part {
     Batch,
     /// The tables at the end of a sealed segment.
     Footer,
+    /// The manifest, or one of the two copies in it.
+    Manifest,
+    /// There is no such file, and there must be one.
+    Missing,
+    /// The file is the segment of this number under another name.
+    Misnamed(u64),
+    /// The file is not the segment that was written under this name.
+    Replaced,
+    /// The file was written to more than once, and the manifest does not name it: one of the two is of another time.
+    Unnamed,
+}
+
+impl Part {
+    /// Whether files are missing or mixed up, rather than bytes in them.
+    pub(super) fn is_of_files(self) -> bool {
+        matches!(self, Self::Missing | Self::Misnamed(_) | Self::Replaced | Self::Unnamed)
+    }
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: ", self.path.display())?;
         let part = match self.part {
+            Part::Missing => return self.tell(formatter, format_args!("the file is missing")),
+            Part::Misnamed(number) => {
+                return self.tell(
+                    formatter,
+                    format_args!("the file holds segment {number}, not the one of its name"),
+                );
+            }
+            Part::Replaced => {
+                return self.tell(
+                    formatter,
+                    format_args!("the file is not the segment that was written under this name"),
+                );
+            }
+            Part::Unnamed => {
+                return self.tell(
+                    formatter,
+                    format_args!("the manifest does not name this segment: one of the two is out of date"),
+                );
+            }
             Part::Header => "segment header",
             Part::Run => "header of a run",
             Part::Record => "record",
             Part::Commit => "commit record",
             Part::Batch => "batch",
             Part::Footer => "footer",
+            Part::Manifest => "manifest",
         };
-        write!(formatter, "{}: damaged {part} at offset {}: ", self.path.display(), self.offset)?;
-        match self.spoils {
+        self.tell(formatter, format_args!("damaged {part} at offset {}", self.offset))
+    }
+}
+
+impl Damage {
+    fn tell(&self, formatter: &mut fmt::Formatter<'_>, what: fmt::Arguments<'_>) -> fmt::Result {
+        write!(formatter, "{what}: ")?;
+        match &self.spoils {
             Spoils::Nothing => formatter.write_str("no record is lost"),
             Spoils::VBucket(vbucket) => write!(formatter, "vBucket {vbucket} is not whole"),
+            Spoils::VBuckets(vbuckets) => {
+                formatter.write_str("not whole: vBuckets ")?;
+                write_ranges(formatter, vbuckets)
+            }
             Spoils::Everything => formatter.write_str("any vBucket of the shard may not be whole"),
         }
     }
+}
+
+/// Writes `0-3, 7` for 0, 1, 2, 3, 7.
+fn write_ranges(formatter: &mut fmt::Formatter<'_>, vbuckets: &[u16]) -> fmt::Result {
+    let mut separator = "";
+    for range in vbuckets.chunk_by(|a, b| a + 1 == *b) {
+        let (Some(first), Some(last)) = (range.first(), range.last()) else { continue };
+        write!(formatter, "{separator}{first}")?;
+        if first != last {
+            write!(formatter, "-{last}")?;
+        }
+        separator = ", ";
+    }
+    Ok(())
 }

@@ -2,8 +2,9 @@
 
 use super::buffer::{Buffer, Window};
 use super::damage::{Damage, Part, Spoils};
+use super::inventory::{self, Listed, counts, header_after};
 use super::record::Record;
-use super::recovery::{Listed, Looked, counts, header_after, list, look, scan_sealed};
+use super::recovery::{Looked, look, scan_sealed};
 use super::replay::read_run;
 use super::run::Run;
 use super::segment::path_of;
@@ -17,6 +18,13 @@ use std::path::Path;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Dumped<'a> {
+    /// What the manifest says, where there is one.
+    Manifest {
+        /// Segments that are alive.
+        segments: usize,
+        /// It knows where the newest one ends: nothing was written since the shard was closed or copied.
+        is_ended: bool,
+    },
     /// A segment begins.
     Segment {
         /// Its file.
@@ -60,18 +68,24 @@ pub enum Dumped<'a> {
     Damage(&'a Damage),
 }
 
-/// Shows all segments of a shard.
+/// Shows all segments of a shard. `has_begun`: see [`super::Shard::open_known`].
 pub fn dump<D: Disk>(
     disk: &D,
     directory: &Path,
     buffer: &mut Buffer,
+    has_begun: bool,
     visit: &mut dyn FnMut(Dumped<'_>),
 ) -> Result<(), OpenError> {
-    let listed = list(disk, directory, Open::Read)?.unwrap_or_default();
+    let found = inventory::take(disk, directory, Open::Read, None, has_begun)?.unwrap_or_default();
+    if let Some(manifest) = &found.manifest {
+        visit(Dumped::Manifest { segments: manifest.entries.len(), is_ended: manifest.end.is_some() });
+    }
+    found.damage.iter().for_each(|damage| visit(Dumped::Damage(damage)));
+    let listed = found.segments;
     for index in 0..listed.len() {
         let (Some(segment), true) = (listed.get(index), counts(&listed, index)) else { continue };
         let next = header_after(&listed, index);
-        let path = path_of(directory, segment.number);
+        let path = path_of(directory, segment.number());
         // Its own header says how many there are; where it does not, no run is refused for its vBucket.
         let vbuckets = segment.header.map_or(u16::MAX, |header| header.identity.vbuckets);
         let shown = look(&path, segment, next, vbuckets, buffer)
@@ -93,7 +107,9 @@ fn show_segment<F: File>(
     if let Table::Sealed(footer) = &looked.table {
         let scan = scan_sealed(segment, footer, vbuckets, buffer)?;
         let named = |part, offset, spoils| Damage { path: path.to_owned(), offset, spoils, part };
-        looked.damage.extend(scan.flaws.iter().map(|flaw| named(flaw.part, flaw.offset, flaw.spoils)));
+        looked
+            .damage
+            .extend(scan.flaws.iter().map(|flaw| named(flaw.part, flaw.offset, flaw.spoils.clone())));
         let mut runs = scan.runs.clone();
         runs.sort_unstable_by_key(Run::place_in_table);
         if footer.runs(&segment.file)?.is_none_or(|table| table != runs) && scan.flaws.is_empty() {
@@ -116,7 +132,7 @@ fn show_segment<F: File>(
             let mut window = Window::new(&segment.file, buffer, looked.end);
             let show = &mut |record: &Record<'_>| visit(Dumped::Record(vbucket, record));
             // What cannot be read was reported by the scan.
-            read_run(&mut window, &mut long, segment.number, run, show)?;
+            read_run(&mut window, &mut long, segment.origin, run, show)?;
         }
     }
     Ok(())

@@ -27,7 +27,7 @@
 
 use super::buffer::read_up_to;
 use super::commit::CopyMark;
-use super::format::{Fields, MAX_48, Put, TRAILER_MAGIC, checksum, is_intact, seed};
+use super::format::{CHECKSUM_BYTES, Fields, MAX_48, Origin, Put, TRAILER_MAGIC, checksum, is_intact};
 use super::run::{ENTRY_BYTES, Run};
 use crate::File;
 use std::io;
@@ -107,10 +107,15 @@ impl Short {
     }
 }
 
+/// The checksum at the end of a trailer.
+fn checksum_in(trailer: &[u8]) -> u32 {
+    trailer.last_chunk::<CHECKSUM_BYTES>().map_or(0, |sum| u32::from_le_bytes(*sum))
+}
+
 /// What of a footer is kept in memory.
 #[derive(Debug)]
 pub(super) struct Footer {
-    pub segment: u64,
+    pub origin: Origin,
     /// Offset of the table: end of the last batch.
     pub table: u64,
     pub entries: u32,
@@ -118,16 +123,18 @@ pub(super) struct Footer {
     pub last_batch: u64,
     pub max_cas: u64,
     pub copied: CopyMark,
+    /// The trailer's, which stands for the whole table; 0 before it is encoded.
+    pub trailer_checksum: u32,
 }
 
 impl Footer {
     /// The footer of a segment with these runs, which it sorts, and its lines.
-    pub fn of(runs: &mut [Run], segment: u64, table: u64) -> (Self, Vec<Line>) {
+    pub fn of(runs: &mut [Run], origin: Origin, table: u64) -> (Self, Vec<Line>) {
         runs.sort_unstable_by_key(Run::place_in_table);
         let mut lines = Vec::new();
         let mut entry = 0;
         for of_vbucket in runs.chunk_by(|a, b| a.vbucket() == b.vbucket()) {
-            let start = seed(segment, table + u64::from(entry) * ENTRY_BYTES as u64);
+            let start = origin.seed(table + u64::from(entry) * ENTRY_BYTES as u64);
             // Runs of states have no seqnos.
             let with_seqnos = of_vbucket.iter().filter(|run| run.last > 0);
             let first = with_seqnos.clone().map(|run| run.first).min().unwrap_or(0);
@@ -139,8 +146,17 @@ impl Footer {
             entry += entries;
         }
         let short = lines.iter().map(Short::of).collect();
-        let copied = CopyMark::default();
-        (Self { segment, table, entries: entry, lines: short, last_batch: 0, max_cas: 0, copied }, lines)
+        let footer = Self {
+            origin,
+            table,
+            entries: entry,
+            lines: short,
+            last_batch: 0,
+            max_cas: 0,
+            copied: CopyMark::default(),
+            trailer_checksum: 0,
+        };
+        (footer, lines)
     }
 
     fn summary(&self) -> u64 {
@@ -157,13 +173,13 @@ impl Footer {
     }
 
     /// Appends what comes after the table, with the lines it was made with.
-    pub fn encode_end(&self, lines: &[Line], bytes: &mut Vec<u8>) {
+    pub fn encode_end(&mut self, lines: &[Line], bytes: &mut Vec<u8>) {
         let start = bytes.len();
         for line in lines {
             bytes.extend_from_slice(&line.encode());
         }
         let summary = bytes.get(start..).unwrap_or_default();
-        let summary_checksum = checksum(seed(self.segment, self.summary()), summary);
+        let summary_checksum = checksum(self.origin.seed(self.summary()), summary);
         let trailer: [u8; TRAILER_BYTES] = Put::new()
             .bytes(TRAILER_MAGIC)
             .u64(self.table)
@@ -175,18 +191,19 @@ impl Footer {
             .u32(self.copied.runs)
             .u32(summary_checksum)
             .u32(0)
-            .finish_with_checksum(seed(self.segment, self.trailer()));
+            .finish_with_checksum(self.origin.seed(self.trailer()));
+        self.trailer_checksum = checksum_in(&trailer);
         bytes.extend_from_slice(&trailer);
     }
 
     /// The footer at the end of a file of this length, if there is one and all of it is intact.
-    pub fn read<F: File>(file: &F, segment: u64, length: u64, vbuckets: u16) -> io::Result<Option<Self>> {
+    pub fn read<F: File>(file: &F, origin: Origin, length: u64, vbuckets: u16) -> io::Result<Option<Self>> {
         let Some(trailer_offset) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
         let mut bytes = Vec::new();
         read_up_to(file, trailer_offset, TRAILER_BYTES, &mut bytes)?;
         if bytes.len() != TRAILER_BYTES
             || !bytes.starts_with(&TRAILER_MAGIC)
-            || !is_intact(&bytes, seed(segment, trailer_offset))
+            || !is_intact(&bytes, origin.seed(trailer_offset))
         {
             return Ok(None);
         }
@@ -195,7 +212,17 @@ impl Footer {
         let (last_batch, max_cas) = (fields.u64(), fields.u64());
         let copied = CopyMark { segment: fields.u64(), runs: fields.u32() };
         let summary_checksum = fields.u32();
-        let mut footer = Self { segment, table, entries, lines: Box::default(), last_batch, max_cas, copied };
+        let trailer_checksum = checksum_in(&bytes);
+        let mut footer = Self {
+            origin,
+            table,
+            entries,
+            lines: Box::default(),
+            last_batch,
+            max_cas,
+            copied,
+            trailer_checksum,
+        };
         if table > length || last_batch > MAX_48 {
             return Ok(None);
         }
@@ -205,7 +232,7 @@ impl Footer {
             return Ok(None);
         }
         read_up_to(file, summary, lines_bytes as usize, &mut bytes)?;
-        if checksum(seed(segment, summary), &bytes) != summary_checksum {
+        if checksum(origin.seed(summary), &bytes) != summary_checksum {
             return Ok(None);
         }
         let mut end = 0u32;
@@ -270,7 +297,7 @@ impl Footer {
             return Ok(None);
         }
         read_up_to(file, offset, length, bytes)?;
-        if checksum(seed(self.segment, offset), bytes) != line.checksum {
+        if checksum(self.origin.seed(offset), bytes) != line.checksum {
             return Ok(None);
         }
         Ok(Some(bytes.chunks_exact(ENTRY_BYTES).map(Run::read_entry)))

@@ -7,11 +7,14 @@
 //! sealed    ... | last batch | table of runs | summary per vBucket | trailer
 //! ```
 //!
-//! All numbers are little-endian. Each checksum is a CRC32C that starts from [`seed`], so that bytes that were valid
-//! elsewhere, in another segment or at another offset, are not valid here.
+//! All numbers are little-endian. Each checksum is a CRC32C that starts from [`Origin::seed`], so that bytes that were valid
+//! elsewhere, in another segment or at another offset, are not valid here. Since version 2 the seed depends on the segment's random
+//! salt as well: bytes that a client chooses, and knows to be written as they are, cannot pass for a run or a commit record.
 
-/// The version that is written and read.
-pub(super) const VERSION: u32 = 1;
+/// The version that is written. Version 1 is read too; it has no salts and no manifest.
+pub(super) const VERSION: u32 = 2;
+/// The version before.
+pub(super) const UNSALTED_VERSION: u32 = 1;
 
 /// First bytes of a segment.
 pub(super) const SEGMENT_MAGIC: [u8; 8] = *b"DORMOUSE";
@@ -21,14 +24,32 @@ pub(super) const RUN_MAGIC: [u8; 4] = *b"RUN\x01";
 pub(super) const COMMIT_MAGIC: [u8; 4] = *b"CMT\x01";
 /// First bytes of a sealed segment's trailer.
 pub(super) const TRAILER_MAGIC: [u8; 8] = *b"DORMSEAL";
+/// First bytes of a manifest.
+pub(super) const MANIFEST_MAGIC: [u8; 8] = *b"DORMLIST";
 
 /// Sequence numbers, revisions and offsets have 48 bits; numbers of batches and segments are not greater either.
 pub(super) const MAX_48: u64 = (1 << 48) - 1;
 
-/// Where a checksum starts that is stored at `offset` of this segment.
-pub(super) fn seed(segment: u64, offset: u64) -> u32 {
-    let mixed = (segment << 40 ^ offset).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 32) as u32
+/// What the checksums of a segment depend on besides the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// The segment's number.
+    pub number: u64,
+    /// Random; 0 in a segment of version 1.
+    pub salt: u64,
+}
+
+impl Origin {
+    /// Without a salt: for headers, which hold it, and for segments of version 1.
+    pub fn unsalted(number: u64) -> Self {
+        Self { number, salt: 0 }
+    }
+
+    /// Where a checksum starts that is stored at `offset` of the segment.
+    pub fn seed(self, offset: u64) -> u32 {
+        let mixed = (self.number << 40 ^ self.salt ^ offset).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as u32
+    }
 }
 
 /// The checksum of `bytes`, from `seed` or from the checksum of what comes before them.

@@ -6,16 +6,19 @@
 //! 12  2  shard
 //! 14  2  vBuckets of the bucket
 //! 16 16  bucket
-//! 32  8  number of this segment
-//! 40  8  number of the last segment before it that counts, 0 if none; those between the two are nothing
-//! 48  8  last batch committed before this segment; what follows it in the segment before is nothing
-//! 56  8  first batch that may be in this segment
+//! 32  6  number of this segment
+//! 38  6  number of the last segment before it that counts, 0 if none; those between the two are nothing
+//! 44  6  last batch committed before this segment; what follows it in the segment before is nothing
+//! 50  6  first batch that may be in this segment
+//! 56  8  salt of this segment's checksums
 //! 64  4  whether the segment before was sealed (1)
-//! 68  4  CRC32C, seeded with the segment and offset 0
+//! 68  4  CRC32C, seeded with the segment, no salt, and offset 0
 //! ```
+//!
+//! Version 1 has 64 bits for each of the four numbers from 32 on, and no salt.
 
 use super::Identity;
-use super::format::{Fields, MAX_48, Put, SEGMENT_MAGIC, VERSION, is_intact, seed};
+use super::format::{Fields, MAX_48, Origin, Put, SEGMENT_MAGIC, UNSALTED_VERSION, VERSION, is_intact};
 
 /// Length of the header: offset of the first batch.
 pub(super) const HEADER_BYTES: usize = 72;
@@ -24,17 +27,20 @@ pub(super) const HEADER_BYTES: usize = 72;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub identity: Identity,
-    pub number: u64,
+    pub origin: Origin,
     pub previous: u64,
     pub committed: u64,
     pub first_batch: u64,
     pub previous_sealed: bool,
+    pub version: u32,
 }
 
 /// What was found where a header should be.
 #[derive(Debug)]
 pub(super) enum Found {
     Header(Header),
+    /// The intact header of another segment.
+    Misnamed(Header),
     /// A header of a version that is not known here.
     Version(u32),
     /// None, or a damaged one.
@@ -49,33 +55,41 @@ impl Header {
             .u16(self.identity.shard)
             .u16(self.identity.vbuckets)
             .bytes(self.identity.bucket)
-            .u64(self.number)
-            .u64(self.previous)
-            .u64(self.committed)
-            .u64(self.first_batch)
+            .u48(self.origin.number)
+            .u48(self.previous)
+            .u48(self.committed)
+            .u48(self.first_batch)
+            .u64(self.origin.salt)
             .u32(u32::from(self.previous_sealed))
-            .finish_with_checksum(seed(self.number, 0))
+            .finish_with_checksum(Origin::unsalted(self.origin.number).seed(0))
     }
 
     /// The header of the segment whose name has this number.
     pub fn read(bytes: &[u8], number: u64) -> Found {
         let Some(bytes) = bytes.get(..HEADER_BYTES) else { return Found::Unreadable };
-        if !bytes.starts_with(&SEGMENT_MAGIC) || !is_intact(bytes, seed(number, 0)) {
+        if !bytes.starts_with(&SEGMENT_MAGIC) {
             return Found::Unreadable;
         }
+        let is_of = |number| is_intact(bytes, Origin::unsalted(number).seed(0));
         let mut fields = Fields(bytes.get(SEGMENT_MAGIC.len()..).unwrap_or_default());
         let version = fields.u32();
-        if version != VERSION {
-            return Found::Version(version);
+        if version != VERSION && version != UNSALTED_VERSION {
+            return if is_of(number) { Found::Version(version) } else { Found::Unreadable };
         }
         let (shard, vbuckets, bucket) = (fields.u16(), fields.u16(), fields.bytes());
-        let (number, previous, committed, first_batch) =
-            (fields.u64(), fields.u64(), fields.u64(), fields.u64());
+        let is_salted = version == VERSION;
+        let mut of_48_bits = || if is_salted { fields.u48() } else { fields.u64() };
+        let (own_number, previous) = (of_48_bits(), of_48_bits());
+        let (committed, first_batch) = (of_48_bits(), of_48_bits());
+        let salt = if is_salted { fields.u64() } else { 0 };
         let previous_sealed = fields.u32() == 1;
-        if committed.max(first_batch) > MAX_48 {
+        let is_plausible = own_number.max(previous).max(committed).max(first_batch) <= MAX_48;
+        if !is_plausible || !is_of(own_number) {
             return Found::Unreadable;
         }
         let identity = Identity { bucket, shard, vbuckets };
-        Found::Header(Self { identity, number, previous, committed, first_batch, previous_sealed })
+        let origin = Origin { number: own_number, salt };
+        let header = Self { identity, origin, previous, committed, first_batch, previous_sealed, version };
+        if own_number == number { Found::Header(header) } else { Found::Misnamed(header) }
     }
 }

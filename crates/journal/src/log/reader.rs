@@ -59,7 +59,7 @@ impl<D: Disk> Reader<D> {
         };
         let Some(Place { segment, base, within }) = place else { return Ok(None) };
         let bytes = buffer.get(within..).unwrap_or_default();
-        match Record::decode(bytes, segment.number, base + within as u64) {
+        match Record::decode(bytes, segment.origin, base + within as u64) {
             Some(record) => Ok(Some(record)),
             None => Err(damaged(&segment, vbucket, base + within as u64, Part::Record)),
         }
@@ -105,7 +105,7 @@ fn find_in_run<D: Disk>(
         return bad(run.offset(), Part::Run);
     }
     read_up_to(segment.file()?, run.offset(), run.bytes as usize, buffer)?;
-    let header = Run::read_header(buffer, segment.number, run.offset());
+    let header = Run::read_header(buffer, segment.origin, run.offset());
     if header.is_none_or(|(found, _)| found != *run) {
         return bad(run.offset(), Part::Run);
     }
@@ -121,7 +121,7 @@ fn find_in_run<D: Disk>(
     let mut within = RUN_HEADER_BYTES;
     for _ in 0..run.records {
         let offset = run.offset() + within as u64;
-        match Record::decode(buffer.get(within..).unwrap_or_default(), segment.number, offset) {
+        match Record::decode(buffer.get(within..).unwrap_or_default(), segment.origin, offset) {
             Some(record) => within += record.encoded_bytes(),
             None => return bad(offset, Part::Record),
         }

@@ -15,7 +15,7 @@
 //! 40     key, value
 //! ```
 
-use super::format::{CHECKSUM_BYTES, Fields, MAX_48, Put, checksum, seed};
+use super::format::{CHECKSUM_BYTES, Fields, MAX_48, Origin, Put, checksum};
 
 /// What a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -138,7 +138,7 @@ impl<'a> Record<'a> {
 
     /// Appends it to `bytes`, for this place of a segment.
     #[inline]
-    pub(super) fn encode(&self, bytes: &mut Vec<u8>, segment: u64, offset: u64) {
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>, origin: Origin, offset: u64) {
         let start = bytes.len();
         bytes.extend_from_slice(&self.header());
         bytes.extend_from_slice(self.key);
@@ -146,15 +146,15 @@ impl<'a> Record<'a> {
         if let Some((place, body)) =
             bytes.get_mut(start..).and_then(<[u8]>::split_first_chunk_mut::<CHECKSUM_BYTES>)
         {
-            *place = checksum(seed(segment, offset), body).to_le_bytes();
+            *place = checksum(origin.seed(offset), body).to_le_bytes();
         }
     }
 
     /// Appends all of it but the value, which is to be written after it.
-    pub(super) fn encode_without_value(&self, bytes: &mut Vec<u8>, segment: u64, offset: u64) {
+    pub(super) fn encode_without_value(&self, bytes: &mut Vec<u8>, origin: Origin, offset: u64) {
         let mut header = self.header();
         if let Some((place, body)) = header.split_first_chunk_mut::<CHECKSUM_BYTES>() {
-            let sum = checksum(seed(segment, offset), body);
+            let sum = checksum(origin.seed(offset), body);
             *place = checksum(checksum(sum, self.key), self.value).to_le_bytes();
         }
         bytes.extend_from_slice(&header);
@@ -162,10 +162,10 @@ impl<'a> Record<'a> {
     }
 
     /// The record at the start of `bytes`, if it is there as it was written at this place of a segment.
-    pub(super) fn decode(bytes: &'a [u8], segment: u64, offset: u64) -> Option<Self> {
+    pub(super) fn decode(bytes: &'a [u8], origin: Origin, offset: u64) -> Option<Self> {
         let header = RecordHeader::read(bytes)?;
         let bytes = bytes.get(..usize::try_from(header.record_bytes()).ok()?)?;
-        if checksum(seed(segment, offset), bytes.get(CHECKSUM_BYTES..)?) != header.checksum {
+        if checksum(origin.seed(offset), bytes.get(CHECKSUM_BYTES..)?) != header.checksum {
             return None;
         }
         let kind = Kind::from_byte(header.kind_byte & !COMMITTED_BIT)?;

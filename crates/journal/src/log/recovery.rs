@@ -11,12 +11,14 @@ use super::commit::CopyMark;
 use super::compaction::Compaction;
 use super::damage::{Damage, Part, Spoils};
 use super::footer::Footer;
-use super::header::{Found, HEADER_BYTES, Header};
+use super::header::{HEADER_BYTES, Header};
+use super::inventory::{self, Claim, Listed, counts, header_after};
+use super::manifest::Entry;
 use super::scan::{Scan, Subject};
-use super::segment::{Catalogue, Segment, State, number_of, path_of};
+use super::segment::{Catalogue, Segment, State, path_of};
 use super::shard::{Active, Shard};
 use super::table::{RunTable, Table};
-use super::{Identity, OpenError, Options};
+use super::{Identity, OpenError, Options, WriteError};
 use crate::{Disk, File, Open, write_all_at};
 use std::io;
 use std::path::Path;
@@ -45,61 +47,6 @@ impl<D: Disk> Opened<D> {
     }
 }
 
-/// A segment file and its header.
-pub(super) struct Listed<F> {
-    pub number: u64,
-    pub file: F,
-    pub length: u64,
-    pub header: Option<Header>,
-}
-
-/// What is in the directory, oldest first.
-pub(super) fn list<D: Disk>(
-    disk: &D,
-    directory: &Path,
-    how: Open,
-) -> Result<Option<Vec<Listed<D::File>>>, OpenError> {
-    let names = match disk.list(directory) {
-        Ok(names) => names,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(OpenError::io(directory, error)),
-    };
-    let mut numbers: Vec<u64> = names.iter().filter_map(|path| number_of(path)).collect();
-    numbers.sort_unstable();
-    let mut listed = Vec::with_capacity(numbers.len());
-    let mut bytes = Vec::new();
-    for number in numbers {
-        let path = path_of(directory, number);
-        let mut read = || -> io::Result<_> {
-            let file = disk.open(&path, how)?;
-            read_up_to(&file, 0, HEADER_BYTES, &mut bytes)?;
-            let length = file.length()?;
-            Ok((file, length))
-        };
-        let (file, length) = read().map_err(|error| OpenError::io(&path, error))?;
-        let header = match Header::read(&bytes, number) {
-            Found::Header(header) => Some(header),
-            Found::Version(version) => return Err(OpenError::Version { path, version }),
-            Found::Unreadable => None,
-        };
-        listed.push(Listed { number, file, length, header });
-    }
-    Ok(Some(listed))
-}
-
-/// Whether a segment of this list counts: the header of a later one may say that it is nothing.
-pub(super) fn counts<F>(listed: &[Listed<F>], index: usize) -> bool {
-    let number = listed.get(index).map_or(0, |listed| listed.number);
-    let mut later = listed.iter().skip(index + 1).filter_map(|later| later.header);
-    !later.any(|header| header.previous < number)
-}
-
-/// The header that says what of this segment counts, where one does: the first later one that can be read. Between the two may be
-/// files that were made and never written to.
-pub(super) fn header_after<F>(listed: &[Listed<F>], index: usize) -> Option<&Header> {
-    listed.iter().skip(index + 1).find_map(|later| later.header.as_ref())
-}
-
 /// A segment that was looked at.
 pub(super) struct Looked {
     pub table: Table,
@@ -116,7 +63,9 @@ pub(super) struct Looked {
 impl Looked {
     /// It was made, and nothing that counts was ever in it.
     fn is_nothing<F>(&self, listed: &Listed<F>) -> bool {
-        listed.header.is_none() && self.scan.as_ref().is_some_and(|scan| scan.batches.is_empty())
+        listed.header.is_none()
+            && !listed.is_named()
+            && self.scan.as_ref().is_some_and(|scan| scan.batches.is_empty())
     }
 }
 
@@ -130,33 +79,52 @@ pub(super) fn look<F: File>(
 ) -> io::Result<Looked> {
     let mut damage = Vec::new();
     let mut note = |offset, spoils, part| damage.push(Damage { path: path.to_owned(), offset, spoils, part });
-    if let Some(footer) = Footer::read(&listed.file, listed.number, listed.length, vbuckets)? {
+    let (named, end) = match &listed.claim {
+        Claim::Named(entry, end) => (Some(entry), *end),
+        Claim::New | Claim::Unknown => (None, None),
+    };
+    let sealed = named.and_then(|entry| entry.sealed.as_ref());
+    // A segment that the manifest does not name has one batch at most.
+    let is_unnamed = |batches: usize| matches!(listed.claim, Claim::New) && batches > 1;
+    if let Some(footer) = Footer::read(&listed.file, listed.origin, listed.length, vbuckets)? {
         if listed.header.is_none() {
             note(0, Spoils::Nothing, Part::Header);
+        }
+        if sealed.is_some_and(|sealed| !sealed.matches(&footer)) {
+            note(footer.table, named.map_or(Spoils::Everything, Entry::spoils), Part::Replaced);
+        }
+        if is_unnamed(usize::MAX) {
+            note(0, Spoils::Everything, Part::Unnamed);
         }
         let (end, last_batch, max_cas) = (footer.table, footer.last_batch, footer.max_cas);
         let copied = Some(footer.copied);
         let table = Table::Sealed(footer);
         return Ok(Looked { table, end, last_batch, max_cas, copied, scan: None, damage });
     }
-    let follower = next.filter(|next| next.previous == listed.number);
+    let follower = next.filter(|next| next.previous == listed.number());
     let subject = Subject {
         file: &listed.file,
-        number: listed.number,
+        origin: listed.origin,
         vbuckets,
         length: listed.length,
         first_batch: listed.header.map(|header| header.first_batch),
-        bound: follower.map(|next| next.committed),
+        bound: follower.map(|next| next.committed).or(end.map(|end| end.batch)),
     };
     let scan = Scan::of(&subject, buffer)?;
     if listed.header.is_none() && !scan.batches.is_empty() {
         note(0, Spoils::Nothing, Part::Header);
     }
-    if follower.is_some_and(|next| next.previous_sealed) {
+    if sealed.is_some() || follower.is_some_and(|next| next.previous_sealed) {
         note(scan.end, Spoils::Nothing, Part::Footer);
     }
+    if let Some(entry) = named.filter(|_| scan.batches.is_empty() && listed.header.is_none()) {
+        note(0, entry.spoils(), Part::Batch);
+    }
+    if is_unnamed(scan.batches.len()) {
+        note(0, Spoils::Everything, Part::Unnamed);
+    }
     for flaw in &scan.flaws {
-        note(flaw.offset, flaw.spoils, flaw.part);
+        note(flaw.offset, flaw.spoils.clone(), flaw.part);
     }
     let mut table = RunTable::default();
     table.add(&scan.runs, vbuckets);
@@ -177,7 +145,7 @@ pub(super) fn scan_sealed<F: File>(
 ) -> io::Result<Scan> {
     let subject = Subject {
         file: &listed.file,
-        number: listed.number,
+        origin: listed.origin,
         vbuckets,
         length: footer.table,
         first_batch: listed.header.map(|header| header.first_batch),
@@ -194,25 +162,45 @@ impl<D: Disk> Shard<D> {
         identity: Identity,
         options: Options,
     ) -> Result<Opened<D>, OpenError> {
+        Self::open_known(disk, directory, identity, options, false)
+    }
+
+    /// As [`Self::open`]. `has_begun`: [`Shard::begin`] is known to have succeeded, so that a shard without a manifest is damaged.
+    pub fn open_known(
+        disk: D,
+        directory: &Path,
+        identity: Identity,
+        options: Options,
+        has_begun: bool,
+    ) -> Result<Opened<D>, OpenError> {
         let mut buffer = Buffer::default();
-        let listed = list(&disk, directory, Open::ReadWrite)?;
+        let found = inventory::take(&disk, directory, Open::ReadWrite, Some(identity), has_begun)?;
+        // One without a file may never have been synced.
+        let directory_exists =
+            found.as_ref().is_some_and(|found| found.manifest.is_some() || !found.segments.is_empty());
+        let found = found.unwrap_or_default();
         let mut opened = Opened {
             shard: Shard {
                 disk,
                 directory: directory.to_owned(),
                 identity,
                 options,
-                catalogue: Arc::new(Catalogue::new(Vec::new())),
+                catalogue: Arc::new(Catalogue::new(identity)),
                 active: None,
-                next_segment: 1,
+                next_segment: found.next_segment,
+                salt: None,
                 next_batch: 1,
                 last_batch: 0,
                 synced_batch: 0,
                 max_cas: 0,
                 previous: (0, false),
-                junk: Vec::new(),
-                // One without a file may never have been synced.
-                directory_exists: listed.as_ref().is_some_and(|listed| !listed.is_empty()),
+                junk: found.leftovers,
+                directory_exists,
+                manifest: found.manifest.clone().unwrap_or_default(),
+                // The cache may show one that the disk never got.
+                manifest_is_written: false,
+                keeps_files: false,
+                is_frozen: false,
                 is_closed: false,
                 copy_mark: CopyMark::default(),
                 compaction: Compaction::default(),
@@ -220,15 +208,14 @@ impl<D: Disk> Shard<D> {
             },
             segments: Vec::new(),
             clean: true,
-            damage: Vec::new(),
+            damage: found.damage,
             max_cas: 0,
             runs: vec![0; usize::from(identity.vbuckets)],
         };
-        let mut listed = listed.unwrap_or_default();
-        opened.drop_unwritten(&mut listed, &mut buffer)?;
-        let ends_unwritten = !opened.shard.junk.is_empty();
+        let mut listed = found.segments;
+        let ends_unwritten = opened.drop_unwritten(&mut listed, &mut buffer)?;
         for (index, segment) in listed.iter().enumerate() {
-            let path = path_of(directory, segment.number);
+            let path = path_of(directory, segment.number());
             if !counts(&listed, index) {
                 opened.shard.junk.push(path);
                 continue;
@@ -237,6 +224,7 @@ impl<D: Disk> Shard<D> {
             opened.take_in(&path, segment, next, is_newest, &mut buffer).map_err(|error| error.at(&path))?;
         }
         opened.clean &= !ends_unwritten;
+        opened.heed_damage();
         if opened.shard.directory_exists {
             opened.sync_names()?;
         }
@@ -274,18 +262,15 @@ impl Refusal {
 
 impl<D: Disk> Opened<D> {
     /// Takes from the end of the list what was made and never written to: a process may have ended between the two, after it had
-    /// left the segment before with batches that nobody has synced. That one is the newest.
+    /// left the segment before with batches that nobody has synced. That one is the newest. Returns true if there was such a file.
     fn drop_unwritten(
         &mut self,
         listed: &mut Vec<Listed<D::File>>,
         buffer: &mut Buffer,
-    ) -> Result<(), OpenError> {
-        let shard = &mut self.shard;
-        if let Some(last) = listed.last() {
-            shard.next_segment = last.number + 1;
-        }
+    ) -> Result<bool, OpenError> {
+        let (shard, files) = (&mut self.shard, listed.len());
         while let Some(last) = listed.last().filter(|last| last.header.is_none()) {
-            let path = path_of(&shard.directory, last.number);
+            let path = path_of(&shard.directory, last.number());
             let looked = look(&path, last, None, shard.identity.vbuckets, buffer)
                 .map_err(|error| OpenError::io(&path, error))?;
             if !looked.is_nothing(last) {
@@ -294,18 +279,43 @@ impl<D: Disk> Opened<D> {
             shard.junk.push(path);
             listed.pop();
         }
-        Ok(())
+        Ok(listed.len() < files)
+    }
+
+    /// Where something is not as it was written nothing is removed; where nobody knows what is whole nothing is written either.
+    fn heed_damage(&mut self) {
+        let is_everything = |damage: &Damage| damage.spoils == Spoils::Everything;
+        self.shard.is_frozen = self.damage.iter().any(is_everything);
+        self.shard.keeps_files =
+            self.shard.is_frozen || self.damage.iter().any(|damage| damage.part.is_of_files());
+        self.clean &= !self.shard.keeps_files;
+        if !self.damage.is_empty() {
+            self.shard.junk.clear();
+        }
     }
 
     /// Makes durable which segments there are: the process before may have died in between.
     fn sync_names(&mut self) -> Result<(), OpenError> {
         let shard = &mut self.shard;
+        let sync =
+            |disk: &D, path: &Path| disk.sync_directory(path).map_err(|error| OpenError::io(path, error));
+        let a_segment = path_of(&shard.directory, shard.next_segment);
+        sync(&shard.disk, &shard.directory)?;
+        sync(&shard.disk, &a_segment)?;
+        if shard.junk.is_empty() {
+            return Ok(());
+        }
+        // ORDERING: before anything is removed, no manifest that the power may bring back names it.
+        match shard.write_manifest(shard.manifest.clone()) {
+            Ok(()) => {}
+            // Nothing is removed then.
+            Err(WriteError::NoSpace(_)) => return Ok(()),
+            Err(WriteError::Poisoned(error)) => return Err(OpenError::io(&shard.directory, error)),
+        }
         for path in shard.junk.drain(..) {
             shard.disk.remove(&path).map_err(|error| OpenError::io(&path, error))?;
         }
-        let sync = |path: &Path| shard.disk.sync_directory(path).map_err(|error| OpenError::io(path, error));
-        sync(&shard.directory)?;
-        sync(&path_of(&shard.directory, shard.next_segment))
+        sync(&shard.disk, &a_segment)
     }
 
     fn take_in(
@@ -327,7 +337,7 @@ impl<D: Disk> Opened<D> {
         shard.next_batch = shard.next_batch.max(looked.last_batch.max(scanned).max(header_batches) + 1);
         shard.last_batch = shard.last_batch.max(looked.last_batch);
         // Copies are behind what they are copies of.
-        let copied = looked.copied.filter(|mark| mark.segment < listed.number);
+        let copied = looked.copied.filter(|mark| mark.segment < listed.number());
         shard.copy_mark = copied.unwrap_or(shard.copy_mark);
         self.max_cas = self.max_cas.max(looked.max_cas);
         if looked.is_nothing(listed) {
@@ -348,7 +358,8 @@ impl<D: Disk> Opened<D> {
             }
             if is_newest {
                 // What the next header will call synced, in a damaged one too.
-                write_again(&listed.file, first_unsynced(&scan, looked.end), looked.end, buffer)?;
+                let end = looked.end.min(listed.length);
+                write_again(&listed.file, first_unsynced(&scan, end), end, buffer)?;
             }
         }
         let is_sealed = matches!(looked.table, Table::Sealed(_));
@@ -359,18 +370,31 @@ impl<D: Disk> Opened<D> {
         // Where a damaged record was found the replay finds it again.
         let by_replay = |damage: &Damage| matches!(damage.part, Part::Record | Part::Run);
         self.damage.extend(looked.damage.into_iter().filter(|damage| !by_replay(damage)));
-        let state = State { table: looked.table, end: looked.end, length, damaged };
+        if !listed.is_named() {
+            shard.manifest.enter(listed.origin);
+        }
+        // Of any other the sync may have failed, and the footer be in the cache alone.
+        let is_known_sealed =
+            goes_on || next.is_some_and(|next| next.previous_sealed && next.previous == listed.number());
+        if let Table::Sealed(footer) = &looked.table
+            && is_known_sealed
+            && !damaged
+        {
+            shard.manifest.seal(footer);
+        }
+        let (end, last_batch) = (looked.end, looked.last_batch);
+        let state = State { table: looked.table, end, last_batch, length, damaged };
         let file = (!is_sealed).then(|| listed.file.clone());
-        let segment = Arc::new(Segment::new(shard.disk.clone(), path.to_owned(), listed.number, file, state));
+        let segment = Arc::new(Segment::new(shard.disk.clone(), path.to_owned(), listed.origin, file, state));
         shard.catalogue.add(segment.clone());
         if goes_on && !is_sealed {
-            let (file, end) = (listed.file.clone(), looked.end);
+            let file = listed.file.clone();
             shard.active = Some(Active { segment, file, end, length: end, has_tail: false, is_named: true });
             if let Some(header) = listed.header {
                 shard.previous = (header.previous, header.previous_sealed);
             }
         } else {
-            shard.previous = (listed.number, is_sealed);
+            shard.previous = (listed.number(), is_sealed);
         }
         Ok(())
     }

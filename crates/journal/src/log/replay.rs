@@ -2,6 +2,7 @@
 
 use super::buffer::{Buffer, Window, read_up_to};
 use super::damage::{Damage, Part, Spoils};
+use super::format::Origin;
 use super::record::{RECORD_HEADER_BYTES, Record, RecordHeader};
 use super::run::{RUN_HEADER_BYTES, Run};
 use super::segment::Segment;
@@ -30,7 +31,7 @@ impl<D: Disk> Segment<D> {
         let mut long = Vec::new();
         for run in &runs {
             let mut show = |record: &Record<'_>| visit(Replayed::Record(run.vbucket(), record));
-            let flaw = match read_run(&mut window, &mut long, self.number, run, &mut show) {
+            let flaw = match read_run(&mut window, &mut long, self.origin, run, &mut show) {
                 Ok(flaw) => flaw,
                 // A bad sector spoils what is in it, not the rest of the file.
                 Err(_) => Some((run.offset(), Part::Run)),
@@ -50,12 +51,12 @@ impl<D: Disk> Segment<D> {
 pub(super) fn read_run<F: File>(
     window: &mut Window<'_, F>,
     long: &mut Vec<u8>,
-    segment: u64,
+    origin: Origin,
     run: &Run,
     show: &mut dyn FnMut(&Record<'_>),
 ) -> io::Result<Option<(u64, Part)>> {
     let head = window.at(run.offset(), RUN_HEADER_BYTES)?;
-    let is_there = Run::read_header(head, segment, run.offset()).is_some_and(|(found, _)| found == *run);
+    let is_there = Run::read_header(head, origin, run.offset()).is_some_and(|(found, _)| found == *run);
     if !is_there {
         return Ok(Some((run.offset(), Part::Run)));
     }
@@ -75,7 +76,7 @@ pub(super) fn read_run<F: File>(
             read_up_to(window.file(), offset, length_in_memory, long)?;
             bytes = long;
         }
-        let Some(record) = Record::decode(bytes, segment, offset) else { return damaged };
+        let Some(record) = Record::decode(bytes, origin, offset) else { return damaged };
         show(&record);
         offset += length;
     }

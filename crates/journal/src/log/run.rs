@@ -17,7 +17,7 @@
 //! First and last are the least and the greatest seqno of its records, those of kind `State` not counted: nobody looks
 //! for a state by its seqno. A run of states has 0 and 0.
 
-use super::format::{Fields, MAX_48, Put, RUN_MAGIC, is_intact, seed};
+use super::format::{Fields, MAX_48, Origin, Put, RUN_MAGIC, is_intact};
 
 /// Bytes before the first record.
 pub(super) const RUN_HEADER_BYTES: usize = 40;
@@ -68,7 +68,7 @@ impl Run {
         self.first <= seqno && seqno <= self.last
     }
 
-    pub fn header(&self, segment: u64, batch: u64) -> [u8; RUN_HEADER_BYTES] {
+    pub fn header(&self, origin: Origin, batch: u64) -> [u8; RUN_HEADER_BYTES] {
         Put::new()
             .bytes(RUN_MAGIC)
             .u16(self.vbucket())
@@ -78,13 +78,13 @@ impl Run {
             .u48(self.last)
             .u32(self.bytes)
             .u32(self.records)
-            .finish_with_checksum(seed(segment, self.offset()))
+            .finish_with_checksum(origin.seed(self.offset()))
     }
 
     /// The run whose header is at the start of `bytes`, and its batch.
-    pub fn read_header(bytes: &[u8], segment: u64, offset: u64) -> Option<(Self, u64)> {
+    pub fn read_header(bytes: &[u8], origin: Origin, offset: u64) -> Option<(Self, u64)> {
         let bytes = bytes.get(..RUN_HEADER_BYTES)?;
-        if !bytes.starts_with(&RUN_MAGIC) || !is_intact(bytes, seed(segment, offset)) {
+        if !bytes.starts_with(&RUN_MAGIC) || !is_intact(bytes, origin.seed(offset)) {
             return None;
         }
         let mut fields = Fields(bytes.get(RUN_MAGIC.len()..)?);

@@ -16,7 +16,7 @@
 use super::buffer::{Buffer, Window};
 use super::commit::{COMMIT_BYTES, Commit, CopyMark};
 use super::damage::{Part, Spoils};
-use super::format::{COMMIT_MAGIC, RUN_MAGIC, seed};
+use super::format::{COMMIT_MAGIC, Origin, RUN_MAGIC};
 use super::header::HEADER_BYTES;
 use super::replay::read_run;
 use super::run::{ENTRY_BYTES, RUN_HEADER_BYTES, Run};
@@ -38,7 +38,7 @@ pub(super) struct BatchFound {
 }
 
 /// Damage, without the name of the file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Flaw {
     pub offset: u64,
     pub spoils: Spoils,
@@ -61,13 +61,13 @@ pub(super) struct Scan {
 /// The segment to scan.
 pub(super) struct Subject<'a, F> {
     pub file: &'a F,
-    pub number: u64,
+    pub origin: Origin,
     pub vbuckets: u16,
     /// Bytes to look at.
     pub length: u64,
     /// First batch that may be in it, if its header says so.
     pub first_batch: Option<u64>,
-    /// The last batch in it that counts, if the next segment says so.
+    /// The last batch in it that counts, if the next segment or the manifest says so.
     pub bound: Option<u64>,
 }
 
@@ -133,11 +133,11 @@ impl<F: File> Walk<'_, F> {
 
     fn run_at(&mut self, offset: u64) -> io::Result<Option<u64>> {
         let head = self.window.at(offset, RUN_HEADER_BYTES)?;
-        let Some((run, batch)) = Run::read_header(head, self.subject.number, offset) else { return Ok(None) };
+        let Some((run, batch)) = Run::read_header(head, self.subject.origin, offset) else { return Ok(None) };
         if run.end() > self.subject.length || run.vbucket() >= self.subject.vbuckets {
             return Ok(None);
         }
-        let flaw = read_run(&mut self.window, &mut self.long, self.subject.number, &run, &mut |_| {})?;
+        let flaw = read_run(&mut self.window, &mut self.long, self.subject.origin, &run, &mut |_| {})?;
         let spoils = Spoils::VBucket(run.vbucket());
         let flaw = flaw.map(|(offset, part)| Flaw { offset, spoils, part });
         self.pending.push(Pending { run, batch, flaw });
@@ -145,12 +145,12 @@ impl<F: File> Walk<'_, F> {
     }
 
     fn commit_at(&mut self, offset: u64) -> io::Result<Option<u64>> {
-        let segment = self.subject.number;
+        let origin = self.subject.origin;
         let head = self.window.at(offset, COMMIT_BYTES)?;
-        let Some(commit) = Commit::read(head, segment, offset) else { return Ok(None) };
+        let Some(commit) = Commit::read(head, origin, offset) else { return Ok(None) };
         let end = offset + commit.bytes();
         let list = offset + COMMIT_BYTES as u64;
-        let sum = self.window.checksum(seed(segment, offset), list, commit.list_bytes())?;
+        let sum = self.window.checksum(origin.seed(offset), list, commit.list_bytes())?;
         let last = self.groups.last().map_or(0, |group| group.batch.number);
         if commit.batch <= last || commit.start < self.end || !sum.is_some_and(|sum| commit.has_list(sum)) {
             return Ok(None);
@@ -194,7 +194,7 @@ impl<F: File> Walk<'_, F> {
         let runs: Vec<Run> = taken.iter().map(|pending| pending.run).collect();
         let runs_end = runs.iter().try_fold(start, |at, run| (run.offset() == at).then(|| run.end()));
         let commit_bytes = (COMMIT_BYTES + ENTRY_BYTES * runs.len()) as u64;
-        let mut flaws: Vec<Flaw> = taken.iter().filter_map(|pending| pending.flaw).collect();
+        let mut flaws: Vec<Flaw> = taken.iter().filter_map(|pending| pending.flaw.clone()).collect();
         flaws.push(match runs_end {
             // Nothing but the commit record is missing.
             Some(offset) if offset + commit_bytes == end => {
@@ -239,7 +239,9 @@ impl<F: File> Walk<'_, F> {
         scan.last_number = numbers.max().unwrap_or(0);
         for group in self.groups {
             let is_synced = group.batch.number <= synced;
-            if !is_synced && (self.subject.bound.is_some() || !group.flaws.is_empty()) {
+            // The manifest of a closed shard knows the batch before the mark of the clean end.
+            let is_beyond = self.subject.bound.is_some() && !group.batch.is_close;
+            if !is_synced && (is_beyond || !group.flaws.is_empty()) {
                 break;
             }
             scan.end = group.batch.end;

@@ -1,7 +1,8 @@
 //! The segments of a shard, as writer, readers and compaction share them.
 
+use super::Identity;
 use super::footer::{Footer, Line};
-use super::format::MAX_48;
+use super::format::{MAX_48, Origin};
 use super::run::Run;
 use super::table::{RunTable, Table};
 use crate::{Disk, Open};
@@ -30,7 +31,7 @@ pub(super) fn number_of(path: &Path) -> Option<u64> {
 /// A segment: its file, and where in it the runs are.
 #[derive(Debug)]
 pub struct Segment<D: Disk> {
-    pub(super) number: u64,
+    pub(super) origin: Origin,
     pub(super) path: PathBuf,
     disk: D,
     /// Opened by whoever needs it first.
@@ -44,6 +45,8 @@ pub(super) struct State {
     pub table: Table,
     /// End of the last batch.
     pub end: u64,
+    /// The last batch.
+    pub last_batch: u64,
     /// Length of the file, the footer included.
     pub length: u64,
     /// Something in it cannot be read: it stays as it is, and what it may hold stays too.
@@ -51,12 +54,16 @@ pub(super) struct State {
 }
 
 impl<D: Disk> Segment<D> {
-    pub(super) fn new(disk: D, path: PathBuf, number: u64, file: Option<D::File>, state: State) -> Self {
+    pub(super) fn new(disk: D, path: PathBuf, origin: Origin, file: Option<D::File>, state: State) -> Self {
         let slot = OnceLock::new();
         if let Some(file) = file {
             let _ = slot.set(file);
         }
-        Self { number, path, disk, file: slot, state: RwLock::new(state) }
+        Self { origin, path, disk, file: slot, state: RwLock::new(state) }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.origin.number
     }
 
     pub(super) fn disk(&self) -> &D {
@@ -81,12 +88,13 @@ impl<D: Disk> Segment<D> {
     }
 
     /// Publishes a batch.
-    pub(super) fn add(&self, runs: &[Run], vbuckets: u16, end: u64) {
+    pub(super) fn add(&self, runs: &[Run], vbuckets: u16, batch: u64, end: u64) {
         let mut state = self.state.write();
         if let Table::Memory(table) = &mut state.table {
             table.add(runs, vbuckets);
         }
         state.end = end;
+        state.last_batch = batch;
         state.length = end;
     }
 
@@ -165,23 +173,25 @@ impl<D: Disk> Segment<D> {
 }
 
 impl State {
-    /// Of a segment whose runs are in memory.
-    pub fn in_memory(table: RunTable, end: u64, length: u64) -> Self {
-        Self { table: Table::Memory(table), end, length, damaged: false }
+    /// Of a segment that is begun.
+    pub fn empty() -> Self {
+        Self { table: Table::Memory(RunTable::default()), end: 0, last_batch: 0, length: 0, damaged: false }
     }
 }
 
 /// The segments of a shard, by number.
 #[derive(Debug)]
 pub(super) struct Catalogue<D: Disk> {
+    /// Whose they are.
+    pub identity: Identity,
     segments: RwLock<Arc<Vec<Arc<Segment<D>>>>>,
     /// Copies under way: none of the files may be unlinked meanwhile.
     pub holds: Mutex<usize>,
 }
 
 impl<D: Disk> Catalogue<D> {
-    pub fn new(segments: Vec<Arc<Segment<D>>>) -> Self {
-        Self { segments: RwLock::new(Arc::new(segments)), holds: Mutex::new(0) }
+    pub fn new(identity: Identity) -> Self {
+        Self { identity, segments: RwLock::default(), holds: Mutex::new(0) }
     }
 
     /// All segments, oldest first, as of now.
@@ -197,6 +207,6 @@ impl<D: Disk> Catalogue<D> {
 
     pub fn remove(&self, number: u64) {
         let mut segments = self.segments.write();
-        *segments = Arc::new(segments.iter().filter(|segment| segment.number != number).cloned().collect());
+        *segments = Arc::new(segments.iter().filter(|segment| segment.number() != number).cloned().collect());
     }
 }

@@ -17,11 +17,13 @@ use super::buffer::Buffer;
 use super::commit::{Commit, CopyMark};
 use super::compaction::Compaction;
 use super::footer::Footer;
+use super::format::{Origin, VERSION};
 use super::header::{HEADER_BYTES, Header};
+use super::manifest::{End, Manifest};
 use super::reader::Reader;
 use super::run::Run;
 use super::segment::{Catalogue, Segment, State, path_of};
-use super::table::{RunTable, Table};
+use super::table::Table;
 use super::{Identity, Options, WriteError};
 use crate::{Disk, File, Open, write_all_at};
 use rustix::io::Errno;
@@ -47,6 +49,8 @@ pub struct Shard<D: Disk> {
     pub(super) catalogue: Arc<Catalogue<D>>,
     pub(super) active: Option<Active<D>>,
     pub(super) next_segment: u64,
+    /// The next segment's, once it is to be begun.
+    pub(super) salt: Option<u64>,
     /// Number of the next attempt to write a batch.
     pub(super) next_batch: u64,
     pub(super) last_batch: u64,
@@ -58,6 +62,13 @@ pub struct Shard<D: Disk> {
     /// Files without a batch that counts. The header of a later segment says so, and must not go before them.
     pub(super) junk: Vec<PathBuf>,
     pub(super) directory_exists: bool,
+    pub(super) manifest: Manifest,
+    /// It is on disk; otherwise an older one is, or none, and nobody knows which.
+    pub(super) manifest_is_written: bool,
+    /// Files are missing or mixed up: none is removed before that is put right.
+    pub(super) keeps_files: bool,
+    /// Nobody knows what of it is whole: nothing is written.
+    pub(super) is_frozen: bool,
     /// The last thing in it is the mark of a clean end.
     pub(super) is_closed: bool,
     /// What compaction copied last.
@@ -96,7 +107,7 @@ pub struct Figures {
 }
 
 /// Whether the disk, or this user's part of it, is full.
-fn is_no_space(error: &io::Error) -> bool {
+pub(super) fn is_no_space(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     errno == Some(Errno::NOSPC.raw_os_error()) || errno == Some(Errno::DQUOT.raw_os_error())
 }
@@ -116,20 +127,26 @@ impl<D: Disk> Shard<D> {
     /// Marks the end as a clean one: opened again, nobody need doubt what was promised.
     pub fn close(&mut self) -> Result<(), WriteError> {
         let is_empty = self.catalogue.segments().is_empty();
-        if self.is_closed || is_empty {
+        if self.is_closed || is_empty || self.is_frozen {
             return Ok(());
         }
         let mut buffer = Buffer::new(0);
         self.prepare(&mut buffer)?;
-        let (number, start) = self.begin_attempt(&mut buffer);
+        let batch = self.last_batch;
+        let (number, start, origin) = self.begin_attempt(&mut buffer);
         // All before this was committed; where commits are not synced, this sync covers them.
-        let commit = Commit::new(number, start, self.max_cas, self.last_batch, self.copy_mark, true);
-        let bytes = commit.encode(&[], self.segment_number(), start);
+        let commit = Commit::new(number, start, self.max_cas, batch, self.copy_mark, true);
+        let bytes = commit.encode(&[], origin, start);
         buffer.bytes.extend_from_slice(&bytes);
-        self.write(&buffer.bytes, start - self.header_length())?;
+        self.write_at(&buffer.bytes, start - self.header_length())?;
         self.batch_runs.clear();
         self.shorten(start + commit.bytes())?;
         self.settle(start + commit.bytes(), true)?;
+        // Without the mark, which the next start takes away.
+        let end = Some(End { batch, offset: start });
+        if self.manifest.end != end || !self.manifest_is_written {
+            self.write_manifest(Manifest { end, ..self.manifest.clone() })?;
+        }
         self.is_closed = true;
         Ok(())
     }
@@ -141,7 +158,7 @@ impl<D: Disk> Shard<D> {
             Figures { segments: segments.len(), bytes: 0, runs_in_memory: 0, last_batch: self.last_batch };
         for segment in segments.iter() {
             let state = segment.state();
-            let zeros = self.active.as_ref().filter(|active| active.segment.number == segment.number);
+            let zeros = self.active.as_ref().filter(|active| active.segment.number() == segment.number());
             figures.bytes += zeros.map_or(state.length, |active| active.length.max(state.length));
             if let Table::Memory(table) = &state.table {
                 figures.runs_in_memory += table.runs().len();
@@ -150,16 +167,44 @@ impl<D: Disk> Shard<D> {
         figures
     }
 
-    /// Leaves the disk as it must be before the next write.
+    /// Makes durable that the shard is being written to: from now on its manifest must be there.
+    pub fn begin(&mut self) -> Result<(), WriteError> {
+        if self.manifest_is_written && self.manifest.end.is_none() {
+            return Ok(());
+        }
+        self.create_directory().map_err(WriteError::of)?;
+        self.write_manifest(Manifest { end: None, ..self.manifest.clone() })
+    }
+
+    /// Replaces the manifest durably.
+    pub(super) fn write_manifest(&mut self, manifest: Manifest) -> Result<(), WriteError> {
+        if self.is_frozen {
+            let what = "files of the journal are missing or mixed up, and it is not written to";
+            return Err(WriteError::Poisoned(io::Error::other(what)));
+        }
+        self.manifest_is_written = false;
+        manifest.write(&self.disk, &self.directory, self.identity).map_err(WriteError::of)?;
+        self.manifest = manifest;
+        self.manifest_is_written = true;
+        Ok(())
+    }
+
+    /// Leaves the disk as it must be before the next batch: seals the active segment if it is full.
     fn prepare(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
         self.clear(buffer)?;
         let is_full = |active: &Active<D>| {
             let state = active.segment.state();
             let runs = if let Table::Memory(table) = &state.table { table.runs().len() } else { 0 };
-            active.end >= self.options.segment_bytes || runs >= RUNS_MAX
+            // Checksums without a salt are none to go on with.
+            let is_old = active.segment.origin.salt == 0;
+            active.end >= self.options.segment_bytes || runs >= RUNS_MAX || is_old
         };
         if self.active.as_ref().is_some_and(is_full) {
             self.seal(buffer)?;
+        }
+        if self.active.is_none() && self.salt.is_none() {
+            // A salt of 0 would be none.
+            self.salt = Some(self.disk.random().map_err(WriteError::Poisoned)?.max(1));
         }
         Ok(())
     }
@@ -179,30 +224,33 @@ impl<D: Disk> Shard<D> {
         self.seal(buffer)
     }
 
-    /// Number and offset of the next batch; where it begins a segment, the header is put into the buffer.
-    pub(super) fn begin_attempt(&mut self, buffer: &mut Buffer) -> (u64, u64) {
+    /// Number, offset and segment of the next batch; where it begins a segment, the header is put into the buffer.
+    pub(super) fn begin_attempt(&mut self, buffer: &mut Buffer) -> (u64, u64, Origin) {
         let number = self.next_batch;
         self.next_batch += 1;
         match &self.active {
-            Some(active) if active.end > 0 => (number, active.end),
+            Some(active) if active.end > 0 => (number, active.end, active.segment.origin),
             _ => {
+                let origin = self.next_origin();
                 let header = Header {
                     identity: self.identity,
-                    number: self.segment_number(),
+                    origin,
                     previous: self.previous.0,
                     committed: self.last_batch,
                     first_batch: number,
                     previous_sealed: self.previous.1,
+                    version: VERSION,
                 };
                 buffer.bytes.extend_from_slice(&header.encode());
-                (number, HEADER_BYTES as u64)
+                (number, HEADER_BYTES as u64, origin)
             }
         }
     }
 
-    /// The segment that the next write is for.
-    pub(super) fn segment_number(&self) -> u64 {
-        self.active.as_ref().map_or(self.next_segment, |active| active.segment.number)
+    /// Of the segment that the next write is for.
+    fn next_origin(&self) -> Origin {
+        let new = Origin { number: self.next_segment, salt: self.salt.unwrap_or_default() };
+        self.active.as_ref().map_or(new, |active| active.segment.origin)
     }
 
     /// Bytes that stand before the first batch and are not yet in the file.
@@ -213,6 +261,11 @@ impl<D: Disk> Shard<D> {
 
     /// Writes at this offset of the active segment, which is created where there is none.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<(), WriteError> {
+        self.begin()?;
+        self.write_at(bytes, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), WriteError> {
         let active = match &mut self.active {
             Some(active) => active,
             None => self.create()?,
@@ -232,14 +285,16 @@ impl<D: Disk> Shard<D> {
     }
 
     fn create(&mut self) -> Result<&mut Active<D>, WriteError> {
-        // As far as the disk lets us: one that fails for long shall not be filled with what failed.
-        for path in &self.junk {
-            let _ = self.disk.remove(path);
+        // As far as the disk lets us: one that fails for long shall not be filled with what failed. But a manifest of which nobody
+        // knows whether it is on disk may name them.
+        if self.manifest_is_written {
+            for path in &self.junk {
+                let _ = self.disk.remove(path);
+            }
         }
-        let number = self.next_segment;
-        let path = path_of(&self.directory, number);
-        let opened = self.create_directory().and_then(|()| self.disk.open(&path, Open::CreateNew));
-        let file = match opened {
+        let origin = self.next_origin();
+        let path = path_of(&self.directory, origin.number);
+        let file = match self.disk.open(&path, Open::CreateNew) {
             Ok(file) => file,
             Err(error) if is_no_space(&error) => return Err(WriteError::NoSpace(error)),
             Err(error) => {
@@ -249,8 +304,8 @@ impl<D: Disk> Shard<D> {
             }
         };
         self.next_segment += 1;
-        let state = State::in_memory(RunTable::default(), 0, 0);
-        let segment = Segment::new(self.disk.clone(), path, number, Some(file.clone()), state);
+        self.salt = None;
+        let segment = Segment::new(self.disk.clone(), path, origin, Some(file.clone()), State::empty());
         let segment = Arc::new(segment);
         Ok(self.active.insert(Active { segment, file, end: 0, length: 0, has_tail: false, is_named: false }))
     }
@@ -313,16 +368,20 @@ impl<D: Disk> Shard<D> {
         Ok(())
     }
 
-    /// The active segment is never used again.
     fn leave(&mut self, error: io::Error) -> WriteError {
+        self.abandon();
+        WriteError::Poisoned(error)
+    }
+
+    /// The active segment is never used again.
+    fn abandon(&mut self) {
         if let Some(active) = self.active.take() {
             if active.is_named {
-                self.previous = (active.segment.number, false);
+                self.previous = (active.segment.number(), false);
             } else {
                 self.junk.push(active.segment.path.clone());
             }
         }
-        WriteError::Poisoned(error)
     }
 
     /// What was written up to `end` becomes durable, and counts.
@@ -331,7 +390,8 @@ impl<D: Disk> Shard<D> {
             self.lengthen(end)?;
         }
         let Some(active) = &mut self.active else { return Ok(()) };
-        let must_sync = must_sync || self.options.sync;
+        // What the manifest names must be there.
+        let must_sync = must_sync || self.options.sync || !active.is_named;
         let mut synced = if must_sync { active.file.sync() } else { Ok(()) };
         if synced.is_ok() && !active.is_named {
             synced = self.disk.sync_directory(&active.segment.path);
@@ -339,7 +399,13 @@ impl<D: Disk> Shard<D> {
         if let Err(error) = synced {
             return Err(self.leave(error));
         }
-        active.segment.add(&self.batch_runs, self.identity.vbuckets, end);
+        if !active.is_named {
+            let origin = active.segment.origin;
+            self.enter(origin)?;
+        }
+        let Some(active) = &mut self.active else { return Ok(()) };
+        let batch = self.next_batch - 1;
+        active.segment.add(&self.batch_runs, self.identity.vbuckets, batch, end);
         if !active.is_named {
             self.catalogue.add(active.segment.clone());
             active.is_named = true;
@@ -349,11 +415,18 @@ impl<D: Disk> Shard<D> {
         active.end = end;
         active.has_tail = false;
         self.is_closed = false;
-        self.last_batch = self.next_batch - 1;
+        self.last_batch = batch;
         if must_sync {
             self.synced_batch = self.last_batch;
         }
         Ok(())
+    }
+
+    /// Enters a segment whose first batch is synced into the manifest.
+    fn enter(&mut self, origin: Origin) -> Result<(), WriteError> {
+        let mut manifest = self.manifest.clone();
+        manifest.enter(origin);
+        self.write_manifest(manifest).inspect_err(|_| self.abandon())
     }
 
     /// All that was committed becomes durable, where commits alone do not do that.
@@ -371,12 +444,12 @@ impl<D: Disk> Shard<D> {
     /// Ends the active segment with its footer.
     fn seal(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
         let Some(active) = &self.active else { return Ok(()) };
-        let (number, end) = (active.segment.number, active.end);
+        let (origin, end) = (active.segment.origin, active.end);
         let mut runs = match &active.segment.state().table {
             Table::Memory(table) => table.runs().to_vec(),
             Table::Sealed(_) => return Ok(()),
         };
-        let (mut footer, lines) = Footer::of(&mut runs, number, end);
+        let (mut footer, lines) = Footer::of(&mut runs, origin, end);
         footer.last_batch = self.last_batch;
         footer.max_cas = self.max_cas;
         footer.copied = self.copy_mark;
@@ -401,9 +474,11 @@ impl<D: Disk> Shard<D> {
         if let Err(error) = active.file.sync() {
             return Err(self.leave(error));
         }
+        // The next one that is entered makes that durable.
+        self.manifest.seal(&footer);
         active.segment.seal(footer);
         self.synced_batch = self.last_batch;
-        self.previous = (number, true);
+        self.previous = (origin.number, true);
         self.active = None;
         Ok(())
     }

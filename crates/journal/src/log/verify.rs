@@ -28,24 +28,28 @@ pub struct Verified {
     pub records: u64,
     /// The last thing that was done was to close it.
     pub is_clean: bool,
+    /// Its manifest knows where it ends: nothing was written since it was closed or copied.
+    pub is_ended: bool,
     /// What is not as it was written.
     pub damage: Vec<Damage>,
 }
 
 /// Reads all segments of a shard, every byte that counts; changes nothing.
 pub fn verify<D: Disk>(disk: &D, directory: &Path, buffer: &mut Buffer) -> Result<Verified, OpenError> {
-    verify_with_progress(disk, directory, buffer, &mut |_| {})
+    verify_with_progress(disk, directory, buffer, false, &mut |_| {})
 }
 
-/// As [`verify`]; shows what it has whenever a segment begins.
+/// As [`verify`]; shows what it has whenever a segment begins. `has_begun`: see [`super::Shard::open_known`].
 pub fn verify_with_progress<D: Disk>(
     disk: &D,
     directory: &Path,
     buffer: &mut Buffer,
+    has_begun: bool,
     show: &mut dyn FnMut(&Verified),
 ) -> Result<Verified, OpenError> {
     let mut verified = Verified { is_clean: true, ..Verified::default() };
-    dump(disk, directory, buffer, &mut |dumped| match dumped {
+    dump(disk, directory, buffer, has_begun, &mut |dumped| match dumped {
+        Dumped::Manifest { is_ended, .. } => verified.is_ended = is_ended,
         Dumped::Segment { identity, bytes, is_sealed, torn_bytes, .. } => {
             show(&verified);
             verified.identity = verified.identity.or(identity);

@@ -68,7 +68,10 @@ pub(super) fn flush_shard(
     let first = marked.partition_point(|vb| *vb < resume);
     marked.rotate_left(first);
     let mut taken = Taken::default();
-    let result = journal.batch(buffer).and_then(|batch| write_batch(bucket, cx, &marked, batch, &mut taken));
+    let result = persistence
+        .note_written(at, journal)
+        .and_then(|()| journal.batch(buffer))
+        .and_then(|batch| write_batch(bucket, cx, &marked, batch, &mut taken));
     match result {
         Ok(committed_bytes) => {
             let left = marked.get(taken.walks.len()..).unwrap_or_default();

@@ -169,6 +169,7 @@ pub(crate) fn open(
                 vbuckets,
                 shards: settings.shards.clamp(1, vbuckets),
                 clean_seed: None,
+                written_shards: Vec::new(),
             };
             meta.write(&disk, directory)?;
             meta
@@ -181,7 +182,7 @@ pub(crate) fn open(
         let options = Options { segment_bytes: settings.segment_bytes, sync: settings.sync };
         let directory = meta::shard_directory(directory, usize::from(shard));
         let disk = Metered::new(disk.clone(), syncs.clone());
-        opened.push(Journal::open(disk, &directory, identity, options)?);
+        opened.push(Journal::open_known(disk, &directory, identity, options, meta.has_written(shard))?);
     }
     let is_clean = opened.iter().all(|opened| opened.clean || opened.segments.is_empty());
     let history_seed = match meta.clean_seed.take() {
@@ -243,7 +244,7 @@ pub(crate) fn open(
         disk,
         directory: directory.to_owned(),
         settings: settings.clone(),
-        meta,
+        meta: Mutex::new(meta),
         shards: shards.into(),
         gates,
         loading: Mutex::new(loading),
@@ -255,15 +256,18 @@ pub(crate) fn open(
     Ok(Opened { persistence, uuid, vbuckets, history_seed, runs })
 }
 
+fn spoil_vbucket(gates: &[AtomicU8], vb: u16) {
+    if let Some(gate) = gates.get(usize::from(vb)) {
+        gate.store(Gate::Damaged as u8, Relaxed);
+    }
+}
+
 /// Closes the vBuckets that damage makes unfit to be served.
 fn spoil(gates: &[AtomicU8], shard: usize, shards: usize, spoils: &Spoils) {
     match spoils {
         Spoils::Nothing => {}
-        Spoils::VBucket(vb) => {
-            if let Some(gate) = gates.get(usize::from(*vb)) {
-                gate.store(Gate::Damaged as u8, Relaxed);
-            }
-        }
+        Spoils::VBucket(vb) => spoil_vbucket(gates, *vb),
+        Spoils::VBuckets(vbuckets) => vbuckets.iter().for_each(|vb| spoil_vbucket(gates, *vb)),
         Spoils::Everything => {
             gates.iter().skip(shard).step_by(shards).for_each(|gate| gate.store(Gate::Damaged as u8, Relaxed))
         }

@@ -3,13 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use journal::{AnyDisk, Disk, File, Open, write_all_at};
+use journal::{AnyDisk, Disk, File, Open, replace_file};
 use serde::{Deserialize, Serialize};
 
 use super::OpenBucketError;
 
-/// Format of the directory; one that is not known is not opened.
-pub(super) const FORMAT: u32 = 1;
+/// Format of the directory that is written. Format 1, without [`Meta::written_shards`], is read too; others are not opened.
+pub(super) const FORMAT: u32 = 2;
+const FORMAT_WITHOUT_MANIFESTS: u32 = 1;
 const NAME: &str = "bucket.json";
 const NEW: &str = "bucket.json.new";
 const DELETED: &str = "bucket.json.deleted";
@@ -27,13 +28,16 @@ pub(super) struct Meta {
     /// From this the vBuckets' history ids came, where the bucket had a clean end and nobody has opened it since. Otherwise
     /// histories may have lost their end, and get other ids.
     pub(super) clean_seed: Option<u64>,
+    /// Shards that were written to since there are manifests, ascending: theirs must be there.
+    #[serde(default)]
+    pub(super) written_shards: Vec<u16>,
 }
 
 impl Meta {
     /// Whether it can be opened here as this bucket.
     pub(super) fn check(&self, name: &str) -> Result<(), OpenBucketError> {
         let fits = self.vbuckets.is_power_of_two() && (1..=self.vbuckets).contains(&self.shards);
-        let problem = if self.format != FORMAT {
+        let problem = if ![FORMAT, FORMAT_WITHOUT_MANIFESTS].contains(&self.format) {
             format!("bucket.json: format {} is not known to this version", self.format)
         } else if self.name != name {
             format!("bucket.json: this is bucket {:?}, not {name:?}", self.name)
@@ -43,6 +47,11 @@ impl Meta {
             return Ok(());
         };
         Err(OpenBucketError::Meta(problem))
+    }
+
+    /// Whether the shard's manifest must be there.
+    pub(super) fn has_written(&self, shard: u16) -> bool {
+        self.written_shards.binary_search(&shard).is_ok()
     }
 
     /// The bucket's identity in its segments.
@@ -80,17 +89,10 @@ impl Meta {
     pub(super) fn write(&self, disk: &AnyDisk, directory: &Path) -> io::Result<()> {
         disk.create_directory(directory)?;
         disk.sync_directory(directory)?;
-        let (name, new) = (directory.join(NAME), directory.join(NEW));
-        if disk.exists(&new)? {
-            disk.remove(&new)?;
-        }
-        let file = disk.open(&new, Open::CreateNew)?;
-        let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        let current = Self { format: FORMAT, ..self.clone() };
+        let mut text = serde_json::to_vec_pretty(&current).map_err(io::Error::other)?;
         text.push(b'\n');
-        write_all_at(&file, &text, 0)?;
-        file.sync()?;
-        disk.rename(&new, &name)?;
-        disk.sync_directory(&name)
+        replace_file(disk, &directory.join(NAME), &directory.join(NEW), &text)
     }
 }
 

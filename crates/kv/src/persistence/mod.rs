@@ -74,7 +74,7 @@ pub struct Persistence {
     disk: AnyDisk,
     directory: PathBuf,
     settings: PersistenceSettings,
-    meta: Meta,
+    meta: Mutex<Meta>,
     shards: Box<[Shard]>,
     gates: Box<[AtomicU8]>,
     loading: Mutex<Loading>,
@@ -193,16 +193,32 @@ impl Persistence {
             return Err(std::io::ErrorKind::AlreadyExists.into());
         }
         self.disk.create_directory(directory)?;
+        let mut written_shards = Vec::new();
         for (at, shard) in self.shards.iter().enumerate() {
-            shard.reader.copy(&meta::shard_directory(directory, at), buffer)?;
+            if shard.reader.copy(&meta::shard_directory(directory, at), buffer)? {
+                written_shards.push(at as u16);
+            }
         }
         // Last of all: without this file the rest is nothing. Nobody stopped the bucket for the copy.
-        Meta { clean_seed: None, ..self.meta.clone() }.write(&self.disk, directory)
+        let meta = Meta { clean_seed: None, written_shards, ..self.meta.lock().clone() };
+        meta.write(&self.disk, directory)
     }
 
     /// How many journals it has.
     pub fn shards(&self) -> usize {
         self.shards.len()
+    }
+
+    /// Makes durable, before a shard's first commit, that its manifest must be there from now on.
+    fn note_written(&self, at: usize, journal: &mut Journal<JournalDisk>) -> Result<(), WriteError> {
+        let mut meta = self.meta.lock();
+        let Err(place) = meta.written_shards.binary_search(&(at as u16)) else { return Ok(()) };
+        journal.begin()?;
+        let mut written = meta.clone();
+        written.written_shards.insert(place, at as u16);
+        written.write(&self.disk, &self.directory).map_err(WriteError::of)?;
+        *meta = written;
+        Ok(())
     }
 
     fn shard_of(&self, vb: VbId) -> Option<&Shard> {
@@ -332,7 +348,7 @@ impl Bucket {
             return Ok(());
         }
         // The histories go on where they end now.
-        let meta = Meta { clean_seed: Some(self.history_seed()), ..persistence.meta.clone() };
+        let meta = Meta { clean_seed: Some(self.history_seed()), ..persistence.meta.lock().clone() };
         meta.write(&persistence.disk, &persistence.directory).map_err(WriteError::Poisoned)
     }
 

@@ -113,10 +113,10 @@ fn shards(directory: &Path) -> anyhow::Result<Vec<Shard>> {
         bail!("{}: no bucket's directory ({IDENTITY}), and no shard's (*.segment)", directory.display());
     }
     if is_shard {
-        let directory = fs::canonicalize(directory).with_context(|| directory.display().to_string())?;
-        let written = directory.parent().map_or(Ok(Vec::new()), written_shards)?;
-        let has_begun = shard_number(&directory).is_some_and(|number| written.contains(&number));
-        return Ok(vec![Shard { directory, has_begun }]);
+        let path = fs::canonicalize(directory).with_context(|| directory.display().to_string())?;
+        let written = path.parent().map_or(Ok(Vec::new()), written_shards)?;
+        let has_begun = shard_number(&path).is_some_and(|number| written.contains(&number));
+        return Ok(vec![Shard { directory: directory.to_owned(), has_begun }]);
     }
     let written = written_shards(directory)?;
     shards.extend(&written);

@@ -45,7 +45,7 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
     let (all_bytes, mut before_bytes) = (bytes_below(directory), 0);
     let (mut text, mut damages) = (String::new(), 0);
     let shards = shards(directory)?;
-    if shards.first().is_none_or(|shard| shard != directory) {
+    if shards.first().is_none_or(|shard| shard.directory != directory) {
         damages += tell_strange(&mut text, &strange_files(directory, true));
     }
     if shards.is_empty() {

@@ -104,7 +104,9 @@ pub fn limits(config: &Config) -> Limits {
         turn_requests: limits.turn_requests,
         output_backlog_bytes: limits.output_backlog_bytes,
         stuck_peer_ms: limits.stuck_peer_ms,
+        unfinished_request_ms: limits.unfinished_request_ms,
         connections: limits.connections,
+        loopback_connections: limits.loopback_connections,
     }
 }
 

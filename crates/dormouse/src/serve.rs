@@ -68,6 +68,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         seed: u64::from_le_bytes(machine::random()?),
     };
     let node = Node::new(settings, limits(&config));
+    node.set_memory(memory_bytes);
     node.set_timeout_mode(config.node.durability_timeout_mode);
     node.set_users(Users::new(machine::random()?));
     let stopper = signals.stopper();
@@ -183,6 +184,8 @@ impl Listeners {
                         bucket: Some(section.bucket.clone()),
                         login_required,
                         value_limit: section.item_size_max,
+                        rules: section.rules,
+                        idle_limit_ms: section.idle_timeout_ms,
                     });
                 }
             }
@@ -196,6 +199,8 @@ impl Listeners {
                     bucket: None,
                     login_required: true,
                     value_limit: config.kv.item_size_max,
+                    rules: Default::default(),
+                    idle_limit_ms: config.kv.idle_timeout_ms,
                 });
             }
         }

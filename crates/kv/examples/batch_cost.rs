@@ -45,6 +45,7 @@ fn main() {
         close: false,
         connection: 0,
         waits: None,
+        rules: Default::default(),
         couchbase: Default::default(),
     };
     let mut session = Session::new(peer, &Limits::default());

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rapidhash::v3::RapidSecrets;
 use wire::snappy;
 
+use crate::client_memory::Share;
 use crate::compressor::Compressor;
 use crate::cx::Held;
 use crate::defragmenter::Defragmenter;
@@ -122,6 +123,8 @@ pub(crate) struct Foundation {
     pub(crate) threads: usize,
     pub(crate) quiescence: Arc<Quiescence>,
     pub(crate) doorbell: Arc<Doorbell>,
+    /// What clients take away of its budget.
+    pub(crate) share: Share,
     /// Of the hashes.
     pub(crate) secrets: RapidSecrets,
 }
@@ -146,7 +149,7 @@ impl Bucket {
         foundation: Foundation,
         journal: Option<(persistence::Opened, Vec<Arc<Doorbell>>)>,
     ) -> Result<Self, String> {
-        let Foundation { slot, threads, quiescence, doorbell, secrets } = foundation;
+        let Foundation { slot, threads, quiescence, doorbell, share, secrets } = foundation;
         // The thread after the last one is whichever drops the bucket.
         let tenant = Tenant::new(threads + 1, settings.memory_bytes).map_err(|error| error.to_string())?;
         let (mut uuid, mut uuid_seed) = identities(&secrets);
@@ -186,6 +189,7 @@ impl Bucket {
                 slot,
                 secrets,
                 dirty,
+                share,
             },
             configured_budget: AtomicU64::new(settings.memory_bytes),
             meters: Shards::new(threads, Meter::COUNT),

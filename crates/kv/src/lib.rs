@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod bucket;
+pub mod client_memory;
 pub mod cluster_config;
 pub mod compressor;
 pub mod cx;

@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 
 use crate::Bucket;
 use crate::bucket::{self, Foundation};
+use crate::client_memory::{ClientMemory, Holder};
 use crate::mailbox::{Cookie, Mailbox, Outcome};
 use crate::persistence::{self, FETCHERS, FLUSHERS, FetchQueue};
 use crate::settings::{BucketKind, BucketSettings, Limits, NodeSettings};
@@ -121,6 +122,10 @@ pub struct ConnectionCounts {
     pub stopped_us: u64,
     /// Whether connections are accepted now.
     pub is_accepting: bool,
+    /// Closed for having been idle.
+    pub idle_kicks: u64,
+    /// Closed for a request that was not finished in time.
+    pub unfinished: u64,
 }
 
 #[derive(Default)]
@@ -132,6 +137,8 @@ struct Connections {
     stopped_us: AtomicU64,
     /// When accepting stopped, by the monotonic clock; 0 = it goes on.
     stopped_at_us: AtomicU64,
+    idle_kicks: AtomicU64,
+    unfinished: AtomicU64,
 }
 
 #[derive(Default)]
@@ -166,6 +173,7 @@ pub struct Node {
     endpoints: OnceLock<Endpoints>,
     users: OnceLock<Users>,
     connections: Connections,
+    client_memory: ClientMemory,
     quiescence: Arc<Quiescence>,
     doorbell: Arc<Doorbell>,
     flushers: [Arc<Doorbell>; FLUSHERS],
@@ -193,6 +201,7 @@ impl Node {
             endpoints: OnceLock::new(),
             users: OnceLock::new(),
             connections: Connections::default(),
+            client_memory: ClientMemory::default(),
             quiescence: Arc::new(Quiescence::new(settings.threads)),
             doorbell: Arc::default(),
             flushers: Default::default(),
@@ -224,6 +233,7 @@ impl Node {
     /// Replaces the limits (SIGHUP); new sessions see them.
     pub fn set_limits(&self, limits: Limits) {
         *self.limits.write() = limits;
+        self.changed.ring();
     }
 
     /// Makes an ephemeral bucket: name 1 to 100 characters of `A-Za-z0-9_.%-`.
@@ -286,6 +296,7 @@ impl Node {
             threads: self.settings.threads,
             quiescence: Arc::clone(&self.quiescence),
             doorbell: Arc::clone(&self.doorbell),
+            share: self.client_memory.share(),
             secrets,
         };
         let bucket = Bucket::new(name, settings, foundation, journal).map_err(BucketError::Invalid)?;
@@ -433,6 +444,8 @@ impl Node {
             current,
             total,
             rejected: self.connections.rejected.load(Relaxed),
+            idle_kicks: self.connections.idle_kicks.load(Relaxed),
+            unfinished: self.connections.unfinished.load(Relaxed),
             stops: self.connections.stops.load(Relaxed),
             stopped_us: self.connections.stopped_us.load(Relaxed),
             is_accepting: self.connections.stopped_at_us.load(Relaxed) == 0,
@@ -467,6 +480,31 @@ impl Node {
     /// A connection was refused.
     pub fn connection_rejected(&self) {
         self.connections.rejected.fetch_add(1, Relaxed);
+    }
+
+    /// A connection is closed for having been idle.
+    pub fn connection_kicked(&self) {
+        self.connections.idle_kicks.fetch_add(1, Relaxed);
+    }
+
+    /// A connection is closed for a request that was not finished in time.
+    pub fn connection_timed_out(&self) {
+        self.connections.unfinished.fetch_add(1, Relaxed);
+    }
+
+    /// Sets the memory of the node: what clients hold beside the buckets' items is bounded by it.
+    pub fn set_memory(&self, bytes: u64) {
+        self.client_memory.set_node_bytes(bytes);
+    }
+
+    /// What clients hold beside the buckets' items.
+    pub fn client_memory(&self) -> &ClientMemory {
+        &self.client_memory
+    }
+
+    /// Somebody beside the data ports holds so many bytes of clients' messages now.
+    pub fn set_client_memory(&self, holder: Holder, bytes: u64) {
+        self.client_memory.set(holder, bytes, &self.doorbell);
     }
 
     /// Asks for an orderly end, as a signal does.

@@ -138,8 +138,12 @@ pub struct Limits {
     pub output_backlog_bytes: usize,
     /// A peer that takes none of its output for so long is dropped, ms.
     pub stuck_peer_ms: u64,
+    /// A request that is not finished is waited for so long since its last 16 KiB, ms.
+    pub unfinished_request_ms: u64,
     /// Open connections of the node.
     pub connections: usize,
+    /// So many of them are for loopback addresses only.
+    pub loopback_connections: usize,
 }
 
 impl Default for Limits {
@@ -152,7 +156,9 @@ impl Default for Limits {
             turn_requests: 1024,
             output_backlog_bytes: 1 << 20,
             stuck_peer_ms: 60_000,
+            unfinished_request_ms: 60_000,
             connections: 20_000,
+            loopback_connections: 16,
         }
     }
 }

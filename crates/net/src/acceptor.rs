@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use kv::Node;
 use kv::session::Port;
+use kv::{Limits, Node};
 use mio::{Events, Interest, Poll, Token};
 
 use crate::clock;
@@ -71,7 +71,7 @@ impl Acceptor {
             match listener.accept() {
                 Ok((mut socket, address)) => {
                     let counts = self.node.connections();
-                    if counts.current >= self.node.limits().connections as u64 {
+                    if !has_room(counts.current, &self.node.limits(), address.ip().is_loopback()) {
                         self.node.connection_rejected();
                         if greeting.port == Port::Memcached {
                             // Best effort: a fresh socket takes these few bytes or the peer has gone already.
@@ -101,7 +101,34 @@ impl Acceptor {
     }
 }
 
+/// Whether one more connection finds room. Some of it is for loopback addresses only, at most half.
+fn has_room(current: u64, limits: &Limits, is_loopback: bool) -> bool {
+    let reserve = if is_loopback { 0 } else { limits.loopback_connections.min(limits.connections / 2) };
+    current < (limits.connections - reserve) as u64
+}
+
 /// Set while the acceptor waits for a connection to close.
 pub(crate) fn is_starved(starved: &AtomicBool) -> bool {
     starved.load(Relaxed) && starved.swap(false, Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_connections_are_for_loopback_addresses_only() {
+        let limits = |connections, loopback_connections| Limits {
+            connections,
+            loopback_connections,
+            ..Limits::default()
+        };
+        let most = |limits: &Limits, is_loopback| (0..).find(|n| !has_room(*n, limits, is_loopback)).unwrap();
+        let wide = limits(100, 16);
+        assert_eq!((most(&wide, false), most(&wide, true)), (84, 100));
+        let narrow = limits(4, 16);
+        assert_eq!((most(&narrow, false), most(&narrow, true)), (2, 4));
+        let single = limits(1, 16);
+        assert_eq!((most(&single, false), most(&single, true)), (1, 1));
+    }
 }

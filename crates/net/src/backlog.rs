@@ -10,6 +10,8 @@ use kv::session::Output;
 const TURN_BYTES: usize = 256 << 10;
 /// Slices handed to one write.
 const SLICES_MAX: usize = 64;
+/// Short answers are put together in segments of about so many bytes.
+const SEGMENT_BYTES: usize = 16 << 10;
 
 enum Segment {
     Bytes(Vec<u8>),
@@ -32,6 +34,10 @@ pub(crate) struct Backlog {
     /// Bytes of the first segment already sent.
     sent: usize,
     len: usize,
+    /// Bytes of the buffers, sent ones included.
+    buffered: usize,
+    /// Bytes of pinned values, sent ones included.
+    pinned: usize,
     /// When the peer last took something, or the backlog began; ms of the monotonic clock.
     pub(crate) progress_ms: u64,
 }
@@ -59,16 +65,30 @@ impl Backlog {
 
     /// Bytes held in buffers of our own (pinned values are charged already).
     pub(crate) fn buffered(&self) -> usize {
-        self.segments
-            .iter()
-            .map(|segment| if let Segment::Bytes(b) = segment { b.capacity() } else { 0 })
-            .sum()
+        self.buffered
+    }
+
+    /// Bytes of the large values among them.
+    pub(crate) fn pinned(&self) -> usize {
+        self.pinned
     }
 
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
-        if !bytes.is_empty() {
-            self.len += bytes.len();
-            self.segments.push_back(Segment::Bytes(bytes.to_vec()));
+        if bytes.is_empty() {
+            return;
+        }
+        self.len += bytes.len();
+        match self.segments.back_mut() {
+            Some(Segment::Bytes(last)) if last.len() + bytes.len() <= SEGMENT_BYTES => {
+                self.buffered -= last.capacity();
+                last.extend_from_slice(bytes);
+                self.buffered += last.capacity();
+            }
+            _ => {
+                let bytes = bytes.to_vec();
+                self.buffered += bytes.capacity();
+                self.segments.push_back(Segment::Bytes(bytes));
+            }
         }
     }
 
@@ -79,6 +99,7 @@ impl Backlog {
             self.push_bytes(&bytes[from..at]);
             from = at;
             self.len += value.len();
+            self.pinned += value.len();
             self.segments.push_back(Segment::Pinned(value));
         }
         self.push_bytes(&bytes[from..]);
@@ -132,7 +153,11 @@ impl Backlog {
             }
             written -= left;
             self.sent = 0;
-            self.segments.pop_front();
+            match self.segments.pop_front() {
+                Some(Segment::Bytes(bytes)) => self.buffered -= bytes.capacity(),
+                Some(Segment::Pinned(value)) => self.pinned -= value.len(),
+                None => {}
+            }
         }
     }
 }
@@ -170,5 +195,20 @@ mod tests {
             (&b"hello wide world"[..], 0, 7)
         );
         assert_eq!(rounds, 5);
+        assert_eq!(backlog.buffered(), 0);
+    }
+
+    #[test]
+    fn short_answers_share_a_buffer() {
+        let mut backlog = Backlog::default();
+        for _ in 0..100_000 {
+            backlog.push_bytes(b"STORED\r\n");
+        }
+        assert_eq!(backlog.len(), 800_000);
+        assert!(backlog.segments.len() < 100 && backlog.buffered() < 2 * backlog.len());
+        let mut sent = Vec::new();
+        while backlog.send(&mut sent, 7).unwrap() != Sent::All {}
+        assert!(sent == b"STORED\r\n".repeat(100_000));
+        assert_eq!((backlog.buffered(), backlog.segments.len()), (0, 0));
     }
 }

@@ -8,9 +8,14 @@ use kv::{Bucket, Cx, Meter};
 
 use crate::backlog::Backlog;
 use crate::socket::Socket;
+use crate::worker::{Charged, Overdue};
 
 /// Bytes of a large value read per turn.
 const SINK_TURN_BYTES: usize = 256 << 10;
+/// The time an unfinished request is given begins anew with so many bytes of it.
+const PROGRESS_BYTES: usize = 16 << 10;
+/// Before the login it is given no more than this.
+const BEFORE_LOGIN_MS: u64 = 10_000;
 
 /// A connection. Idle, it holds no buffer: unparsed input and unsent output exist only while there are any.
 pub(crate) struct Connection {
@@ -19,9 +24,19 @@ pub(crate) struct Connection {
     /// Input read but not yet parsed: the start of a request.
     pub(crate) rest: Vec<u8>,
     pub(crate) backlog: Option<Box<Backlog>>,
-    /// Bytes charged for `rest` and `backlog`, and to whom.
-    charged: usize,
+    /// What is charged for `rest`, `backlog` and what the session holds, and to whom.
+    charged: Charged,
     payer: Option<Arc<Bucket>>,
+    /// When the peer last sent something; ms of the monotonic clock, as all times here.
+    active_ms: u64,
+    /// Since when the peer is waited for in the middle of a request, or of as much of it as counts as progress.
+    unfinished_since_ms: Option<u64>,
+    /// Bytes received since then.
+    unfinished_bytes: usize,
+    /// An idle peer is waited for so long; 0: for ever.
+    idle_limit_ms: u64,
+    /// Its entry among the worker's deadlines.
+    pub(crate) alarm_ms: Option<u64>,
     /// The socket may have input: an event said so, and no short read since.
     pub(crate) readable: bool,
     /// An event said that the peer has closed its side: it is read to the end.
@@ -35,14 +50,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Socket, session: Session) -> Self {
+    pub(crate) fn new(socket: Socket, session: Session, idle_limit_ms: u64, now_ms: u64) -> Self {
         Self {
             socket,
             session,
             rest: Vec::new(),
             backlog: None,
-            charged: 0,
+            charged: Charged::default(),
             payer: None,
+            active_ms: now_ms,
+            unfinished_since_ms: None,
+            unfinished_bytes: 0,
+            idle_limit_ms,
+            alarm_ms: None,
             readable: false,
             closed_by_peer: false,
             ended: false,
@@ -81,7 +101,7 @@ impl Connection {
     }
 
     /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn. Gives how much of it.
-    pub(crate) fn fill_sink(&mut self) -> Result<usize, ()> {
+    pub(crate) fn fill_sink(&mut self, now_ms: u64) -> Result<usize, ()> {
         let mut budget = SINK_TURN_BYTES;
         while self.readable && budget > 0 {
             let Self { socket, session, .. } = self;
@@ -98,6 +118,7 @@ impl Connection {
                     if count < room && !self.closed_by_peer {
                         self.readable = false;
                     }
+                    self.note_received(count, now_ms);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -116,35 +137,87 @@ impl Connection {
         }
     }
 
-    /// Charges the buffers held now to the bucket in use.
+    /// The peer has sent so many bytes.
+    #[inline]
+    pub(crate) fn note_received(&mut self, bytes: usize, now_ms: u64) {
+        self.active_ms = now_ms;
+        self.unfinished_bytes += bytes;
+    }
+
+    /// Requests were finished: what is unfinished now has all its time.
+    #[inline]
+    pub(crate) fn note_finished(&mut self) {
+        self.unfinished_since_ms = None;
+    }
+
+    /// Notes whether it is the peer who is waited for, in the middle of a request.
+    pub(crate) fn look_for_unfinished(&mut self, now_ms: u64) {
+        let is_ours = self.readable || self.unparsed || self.backlog.is_some() || self.session.has_waits();
+        if is_ours || self.rest.is_empty() && !self.session.is_receiving() {
+            self.unfinished_since_ms = None;
+        } else if self.unfinished_since_ms.is_none() || self.unfinished_bytes >= PROGRESS_BYTES {
+            (self.unfinished_since_ms, self.unfinished_bytes) = (Some(now_ms), 0);
+        }
+    }
+
+    /// When it is to be closed if nothing comes, and why.
+    pub(crate) fn deadline(&self, unfinished_request_ms: u64) -> Option<(u64, Overdue)> {
+        let limit_ms = match self.session.peer.must_log_in() {
+            true => unfinished_request_ms.min(BEFORE_LOGIN_MS),
+            false => unfinished_request_ms,
+        };
+        let unfinished = self.unfinished_since_ms.map(|since_ms| (since_ms + limit_ms, Overdue::Unfinished));
+        let may_be_idle = self.idle_limit_ms > 0 && self.backlog.is_none() && !self.session.has_waits();
+        let idle = may_be_idle.then_some((self.active_ms + self.idle_limit_ms, Overdue::Idle));
+        [unfinished, idle].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
+    }
+
+    /// When the peer last took or sent something.
+    pub(crate) fn progress_ms(&self) -> u64 {
+        self.backlog.as_ref().map_or(self.active_ms, |backlog| backlog.progress_ms)
+    }
+
+    /// What is charged.
+    pub(crate) fn charged(&self) -> Charged {
+        self.charged
+    }
+
+    /// Charges what is held now: buffers to the bucket in use, before a login to none.
     pub(crate) fn charge(&mut self) {
-        let held = self.rest.capacity()
-            + self.backlog.as_ref().map_or(0, |backlog| backlog.buffered())
+        let backlog = self.backlog.as_ref();
+        let buffers = self.rest.capacity()
+            + backlog.map_or(0, |backlog| backlog.buffered())
             + self.session.held_bytes();
-        if held == self.charged {
+        let large = self.session.filling_bytes() + backlog.map_or(0, |backlog| backlog.pinned());
+        if buffers == self.charged.buffers {
+            self.charged.large = large;
             return;
         }
-        let payer_has_changed = match (&self.payer, &self.session.peer.bucket) {
+        let peer = &self.session.peer;
+        let pays = peer.bucket.as_ref().filter(|_| !peer.must_log_in());
+        let payer_has_changed = match (&self.payer, pays) {
             (Some(payer), Some(bucket)) => !Arc::ptr_eq(payer, bucket),
             (None, None) => false,
             _ => true,
         };
         if payer_has_changed {
+            let payer = pays.cloned();
             self.discharge();
-            self.payer.clone_from(&self.session.peer.bucket);
+            self.payer = payer;
         }
         if let Some(payer) = &self.payer {
-            payer.charge_buffers(difference(held, self.charged));
-            self.charged = held;
+            payer.charge_buffers(difference(buffers, self.charged.buffers));
         }
+        let outside = if self.payer.is_some() { 0 } else { buffers };
+        self.charged = Charged { buffers, outside, large };
     }
 
     /// Gives the charge back.
     pub(crate) fn discharge(&mut self) {
         if let Some(payer) = self.payer.take() {
-            payer.charge_buffers(difference(0, self.charged));
+            payer.charge_buffers(difference(0, self.charged.buffers));
         }
-        self.charged = 0;
+        self.charged = Charged::default();
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kv::Node;
-use kv::session::Port;
+use kv::session::{Port, Rules};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 
@@ -33,6 +33,10 @@ pub struct Listener {
     pub login_required: bool,
     /// Largest value they may store, in bytes.
     pub value_limit: usize,
+    /// What they may do, on a memcached port.
+    pub rules: Rules,
+    /// A connection that asks for nothing is closed after so long, ms; 0: never.
+    pub idle_limit_ms: u64,
 }
 
 /// What a new connection starts with.
@@ -41,6 +45,8 @@ pub(crate) struct Greeting {
     pub(crate) bucket: Option<String>,
     pub(crate) login_required: bool,
     pub(crate) value_limit: usize,
+    pub(crate) rules: Rules,
+    pub(crate) idle_limit_ms: u64,
 }
 
 /// What all threads of the server see.
@@ -52,6 +58,7 @@ pub(crate) struct Shared {
     /// The acceptor waits for a connection to close.
     pub(crate) starved: AtomicBool,
     acceptor: Mutex<Option<Waker>>,
+    inboxes: OnceLock<Vec<Arc<Inbox>>>,
 }
 
 impl Shared {
@@ -60,6 +67,11 @@ impl Shared {
         if is_starved(&self.starved) {
             self.wake_acceptor();
         }
+    }
+
+    /// Of all workers.
+    pub(crate) fn inboxes(&self) -> &[Arc<Inbox>] {
+        self.inboxes.get().map_or(&[], Vec::as_slice)
     }
 
     fn wake_acceptor(&self) {
@@ -81,10 +93,16 @@ pub(crate) struct Inbox {
     pub(crate) arrivals: Mutex<VecDeque<Arrival>>,
     /// Connections the worker has or is about to get.
     pub(crate) connections: AtomicUsize,
+    /// The most bytes that one of its connections holds.
+    pub(crate) largest: AtomicUsize,
     waker: Waker,
 }
 
 impl Inbox {
+    pub(crate) fn wake(&self) {
+        let _ = self.waker.wake();
+    }
+
     pub(crate) fn hand_over(&self, socket: Socket, address: SocketAddr, greeting: Arc<Greeting>) {
         self.connections.fetch_add(1, Relaxed);
         let mut arrivals = self.arrivals.lock();
@@ -125,8 +143,12 @@ impl Server {
         for index in 0..workers {
             let poll = Poll::new()?;
             let waker = Waker::new(poll.registry(), Worker::wake_token())?;
-            let inbox =
-                Arc::new(Inbox { arrivals: Mutex::default(), connections: AtomicUsize::new(0), waker });
+            let inbox = Arc::new(Inbox {
+                arrivals: Mutex::default(),
+                connections: AtomicUsize::new(0),
+                largest: AtomicUsize::new(0),
+                waker,
+            });
             inboxes.push(Arc::clone(&inbox));
             if let Some(mailbox) = node.mailbox(index) {
                 let inbox = Arc::clone(&inbox);
@@ -136,11 +158,13 @@ impl Server {
             threads.push(spawn(&format!("dm:worker{index}"), move || worker.run())?);
         }
 
+        let _ = shared.inboxes.set(inboxes.clone());
         let poll = Poll::new()?;
         *shared.acceptor.lock() = Some(Waker::new(poll.registry(), Acceptor::wake_token())?);
         let listeners = listeners.into_iter().map(|listener| {
-            let Listener { socket, port, bucket, login_required, value_limit } = listener;
-            (socket, Arc::new(Greeting { port, bucket, login_required, value_limit }))
+            let Listener { socket, port, bucket, login_required, value_limit, rules, idle_limit_ms } =
+                listener;
+            (socket, Arc::new(Greeting { port, bucket, login_required, value_limit, rules, idle_limit_ms }))
         });
         let acceptor = Acceptor::new(
             poll,

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
@@ -66,6 +67,17 @@ impl WatchedListener {
 pub(crate) enum Socket {
     Tcp(mio::net::TcpStream),
     Unix(mio::net::UnixStream),
+}
+
+impl Socket {
+    /// What the kernel still has to send is dropped when the socket is closed, and the peer told so: it would be kept for as
+    /// long as the peer takes nothing.
+    pub(crate) fn reset_when_closed(&self) {
+        if let Self::Tcp(socket) = self {
+            // Best effort: without it the kernel keeps the bytes for a while.
+            let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+        }
+    }
 }
 
 impl Read for Socket {

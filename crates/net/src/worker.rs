@@ -17,19 +17,25 @@
 //! [`turn`] is what happens until requests are executed, [`answers`] what happens with what came of them.
 
 mod answers;
+mod deadlines;
+mod relief;
 mod turn;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
+use kv::client_memory::Pressure;
 use kv::session::{Output, Peer, Session};
 use kv::{Cookie, Cx, Limits, Node, Outcome};
 use mio::{Events, Interest, Poll, Token};
 
 use answers::Segment;
+pub(crate) use deadlines::Overdue;
+pub(crate) use relief::Charged;
+use relief::{CONNECTION_BYTES, Holders};
 
 use crate::clock::Clock;
 use crate::connection::Connection;
@@ -64,6 +70,11 @@ pub(crate) struct Worker {
     thread: usize,
     /// Connections with unsent output; some may have sent it since.
     blocked: Vec<u32>,
+    /// Deadlines of connections, see [`deadlines`].
+    deadlines: BTreeSet<(u64, u32)>,
+    holders: Holders,
+    /// When to look again for peers that hold much and make no progress.
+    relief_at_ms: Option<u64>,
     rest_at_ms: Option<u64>,
     stop_at_ms: Option<u64>,
     retired: bool,
@@ -107,6 +118,9 @@ impl Worker {
             clock,
             thread,
             blocked: Vec::new(),
+            deadlines: BTreeSet::new(),
+            holders: Holders::default(),
+            relief_at_ms: None,
             rest_at_ms: None,
             stop_at_ms: None,
             retired: false,
@@ -159,7 +173,8 @@ impl Worker {
         let stuck = self.blocked.iter().filter_map(|id| self.backlog_of(*id)).map(|b| b.progress_ms).min();
         let stuck_ms = stuck.map(|ms| ms + self.limits.stuck_peer_ms);
         let retired_ms = self.retired.then_some(now_ms + RETIRED_MS);
-        let next_ms = [stuck_ms, self.rest_at_ms, self.stop_at_ms, retired_ms].into_iter().flatten().min();
+        let own_ms = [self.next_deadline_ms(), self.relief_at_ms, self.rest_at_ms, self.stop_at_ms];
+        let next_ms = own_ms.into_iter().chain([stuck_ms, retired_ms]).flatten().min();
         // One millisecond late rather than a moment early and awake twice.
         let next = next_ms.map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms) + 1));
         // Clients wait for these: from the time it is, not from that of the wake-up.
@@ -172,6 +187,7 @@ impl Worker {
         if event.token() == WAKE {
             self.rung = true;
             self.cx.node.changed_bell().answer();
+            self.limits = self.cx.node.limits();
             self.take_arrivals();
             return;
         }
@@ -209,10 +225,15 @@ impl Worker {
                 close: false,
                 connection: id,
                 waits: None,
+                rules: greeting.rules,
                 couchbase: Default::default(),
             };
             let session = Session::new(peer, &self.limits);
-            self.connections[id as usize] = Some(Box::new(Connection::new(socket, session)));
+            let now_ms = self.cx.now.mono_ms();
+            let connection = Connection::new(socket, session, greeting.idle_limit_ms, now_ms);
+            self.connections[id as usize] = Some(Box::new(connection));
+            self.cx.node.client_memory().change(0, CONNECTION_BYTES, self.cx.node.doorbell());
+            self.arm(id);
         }
     }
 
@@ -233,8 +254,9 @@ impl Worker {
 
     /// Decides whether a connection comes again, waits or closes.
     fn go_on(&mut self, id: u32) {
+        self.charge(id);
+        let backlog_limit = self.backlog_limit();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
-        connection.charge();
         let has_more = connection.unparsed || connection.readable;
         let session = &mut connection.session;
         let is_over = session.peer.close || connection.ended && !has_more;
@@ -245,17 +267,33 @@ impl Worker {
                 self.close(id);
             }
         } else if has_more && !session.is_stalled() && !session.peer.close {
-            let is_held_up = connection.unsent() > self.limits.output_backlog_bytes;
+            let is_held_up = connection.unsent() > backlog_limit;
             if !is_held_up {
                 self.requeue(id);
             }
+        }
+        self.arm(id);
+    }
+
+    /// Unsent output after which a connection is not read. While all of them hold much, none of it may be left.
+    #[inline]
+    fn backlog_limit(&self) -> usize {
+        match self.cx.node.client_memory().pressure() {
+            Pressure::None => self.limits.output_backlog_bytes,
+            Pressure::Soft | Pressure::Hard => 0,
         }
     }
 
     fn close(&mut self, id: u32) {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
+        let charged = connection.charged();
         connection.discharge();
+        self.count_change(id, charged, Charged::default());
+        if let Some(alarm_ms) = connection.alarm_ms {
+            self.deadlines.remove(&(alarm_ms, id));
+        }
+        self.cx.node.client_memory().change(0, -CONNECTION_BYTES, self.cx.node.doorbell());
         let _ = self.poll.registry().deregister(&mut connection.socket);
         drop(connection);
         self.free.push(id);
@@ -272,6 +310,10 @@ impl Worker {
         if !self.blocked.is_empty() {
             self.drop_stuck(now_ms);
         }
+        if self.next_deadline_ms().is_some_and(|at_ms| at_ms <= now_ms) {
+            self.close_overdue(now_ms);
+        }
+        self.relieve();
         if self.retired {
             self.retired = self.cx.end_batch();
         }

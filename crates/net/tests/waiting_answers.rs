@@ -47,6 +47,8 @@ impl World {
             bucket: None,
             login_required: true,
             value_limit: 20 << 20,
+            rules: Default::default(),
+            idle_limit_ms: 0,
         };
         let server = Server::start(Arc::clone(&node), vec![listener], WORKERS).unwrap();
         let mut cx = Cx::new(Arc::clone(&node), WORKERS + 2);

@@ -9,6 +9,7 @@ use super::{
     LogSection, MemcachedSection, NodeSection, OvsdbSection,
 };
 use super::{Format, Level};
+use kv::session::Spoken;
 use kv::{BucketKind, Compression, HeapChoice, PersistenceSettings, TimeoutMode};
 use memory::backend::settings::{Setting, Thp};
 
@@ -95,6 +96,35 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
             about: "Largest item, as memcached's -I: larger values are refused.",
             reload: false,
         },
+        Key {
+            name: "protocol",
+            kind: Kind::Choice {
+                allowed: Spoken::NAMES,
+                set: |s, word| s.rules.spoken = Spoken::of_name(word).unwrap_or_default(),
+            },
+            default: Raw::Text("auto"),
+            about: "Which protocols are spoken, as memcached's -B: \"text\" (meta included), \"binary\", or \"auto\": all, by the first byte of a connection.",
+            reload: false,
+        },
+        Key {
+            name: "flush_all",
+            kind: Kind::Flag { set: |s, v| s.rules.flush_all = v },
+            default: Raw::Flag(true),
+            about: "Whether flush_all is executed. false refuses it, as memcached's -F.",
+            reload: false,
+        },
+        Key {
+            name: "idle_timeout_s",
+            kind: Kind::Count {
+                min: 0,
+                max: 86_400 * 365,
+                unit: "seconds",
+                set: |s, v| s.idle_timeout_ms = v * 1000,
+            },
+            default: Raw::Integer(0),
+            about: "A connection that has asked for nothing for so long is closed, as memcached's -o idle_timeout. 0: never.",
+            reload: false,
+        },
     ],
 };
 
@@ -116,6 +146,18 @@ pub static KV: Section<KvSection> = Section {
             default: Raw::Text("20MiB"),
             about: "Largest value: larger ones are refused with E2BIG.",
             reload: true,
+        },
+        Key {
+            name: "idle_timeout_s",
+            kind: Kind::Count {
+                min: 0,
+                max: 86_400 * 365,
+                unit: "seconds",
+                set: |s, v| s.idle_timeout_ms = v * 1000,
+            },
+            default: Raw::Integer(0),
+            about: "A connection that has asked for nothing for so long is closed. 0: never. (SDKs keep connections open and send NOOP or nothing.)",
+            reload: false,
         },
     ],
 };
@@ -315,6 +357,30 @@ pub static LIMITS: Section<LimitsSection> = Section {
             },
             default: Raw::Integer(20_000),
             about: "Client connections on the data ports at a time. The limit on open files is raised to fit, as far as the system allows.",
+            reload: true,
+        },
+        Key {
+            name: "loopback_connections",
+            kind: Kind::Count {
+                min: 0,
+                max: 1_000_000,
+                unit: "connections",
+                set: |s, v| s.loopback_connections = to_usize(v),
+            },
+            default: Raw::Integer(16),
+            about: "So many of these connections (at most half) are for loopback addresses only, so that an operator on the machine is served when others hold all the rest.",
+            reload: true,
+        },
+        Key {
+            name: "unfinished_request_s",
+            kind: Kind::Count {
+                min: 1,
+                max: 86_400,
+                unit: "seconds",
+                set: |s, v| s.unfinished_request_ms = v * 1000,
+            },
+            default: Raw::Integer(60),
+            about: "A peer that leaves a request unfinished is disconnected after so long; each 16 KiB of it begin the time anew. Before a login, where one is demanded, no more than 10 seconds.",
             reload: true,
         },
         Key {

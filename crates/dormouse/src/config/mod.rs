@@ -15,6 +15,7 @@ pub mod size;
 pub use address::Address;
 pub use problem::Problem;
 
+use kv::session::Rules;
 use kv::{BucketKind, Compression, Eviction, HeapChoice, PersistenceSettings, TimeoutMode};
 use memory::backend::settings::Setting;
 use std::collections::BTreeMap;
@@ -74,6 +75,10 @@ pub struct MemcachedSection {
     pub bucket: String,
     /// Largest item in bytes.
     pub item_size_max: usize,
+    /// Which protocols, and whether flush_all.
+    pub rules: Rules,
+    /// Time after which an idle connection is closed; 0: never.
+    pub idle_timeout_ms: u64,
 }
 
 /// `[kv]`.
@@ -83,6 +88,8 @@ pub struct KvSection {
     pub address: Option<Address>,
     /// Largest value in bytes.
     pub item_size_max: usize,
+    /// Time after which an idle connection is closed; 0: never.
+    pub idle_timeout_ms: u64,
 }
 
 /// `[http]`.
@@ -171,6 +178,10 @@ pub struct OvsdbSection {
 pub struct LimitsSection {
     /// Open client connections.
     pub connections: usize,
+    /// So many of them for loopback addresses only.
+    pub loopback_connections: usize,
+    /// Time that an unfinished request is given.
+    pub unfinished_request_ms: u64,
     /// Longest text line.
     pub line_bytes: usize,
     /// Largest binary frame.

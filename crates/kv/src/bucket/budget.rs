@@ -48,7 +48,8 @@ impl Ground {
     #[inline]
     pub(crate) fn watermarks(&self) -> Watermarks {
         let lower = if self.dirty.is_some() { PERSISTENT_LOWER } else { 0 };
-        let mark = |per_mille: u64| self.tenant.budget() / 1000 * (per_mille - lower);
+        let budget = self.share.left_of(self.tenant.budget());
+        let mark = |per_mille: u64| budget / 1000 * (per_mille - lower);
         Watermarks { high: mark(HIGH), low: mark(LOW), refuse: mark(REFUSE) }
     }
 }

@@ -31,6 +31,7 @@ use rapidhash::v3::RapidSecrets;
 
 use super::dirty::DirtySet;
 use super::rank;
+use crate::client_memory::Share;
 
 const TAG_BITS: u32 = 10;
 const RANK_BITS: u32 = 8;
@@ -88,6 +89,8 @@ pub(crate) struct Ground {
     pub(crate) secrets: RapidSecrets,
     /// Which vBuckets have something to flush; a persistent bucket has it.
     pub(crate) dirty: Option<DirtySet>,
+    /// What clients take away of its budget.
+    pub(crate) share: Share,
 }
 
 /// What a vBucket needs to allocate, free and retire. Handed on by every operation: kept small.

@@ -469,6 +469,9 @@ fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut Cx, out: 
     if !request.key.is_empty() || !is_empty(body) {
         return answer_error(header, Status::EINVAL, out);
     }
+    if !peer.rules.flush_all {
+        return answer_error(header, Status::AUTH_ERROR, out);
+    }
     if let Some(bucket) = peer.bucket.as_deref()
         && let Err(error) = bucket.flush(cx, at_unix_s)
     {

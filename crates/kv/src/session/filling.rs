@@ -70,6 +70,11 @@ impl Session {
             || matches!(&self.receive, Receive::Filling(f) if f.is_full() && (f.filled < f.total || f.trailer == 0))
     }
 
+    /// Whether the peer is in the middle of a request that is not in the input buffer.
+    pub fn is_receiving(&self) -> bool {
+        !matches!(self.receive, Receive::Ready)
+    }
+
     /// Bytes of a large value that have arrived and whose request is not complete.
     pub fn filling_bytes(&self) -> usize {
         if let Receive::Filling(filling) = &self.receive { filling.filled } else { 0 }

@@ -41,7 +41,7 @@ use dump::Dump;
 use filling::{Filling, Head};
 pub use input::Progress;
 pub use output::Output;
-pub use peer::{Peer, Port};
+pub use peer::{Peer, Port, Rules, Spoken};
 pub use waits::Waits;
 
 /// Values longer than this are received straight into item memory, are immutable there, and are sent from where they lie.
@@ -137,7 +137,11 @@ pub struct Session {
 impl Session {
     /// A session of a new connection.
     pub fn new(peer: Peer, limits: &crate::Limits) -> Self {
-        let protocol = if peer.port == Port::Couchbase { Protocol::Binary } else { Protocol::Unknown };
+        let protocol = match (peer.port, peer.rules.spoken) {
+            (Port::Couchbase, _) | (Port::Memcached, Spoken::Binary) => Protocol::Binary,
+            (Port::Memcached, Spoken::Text) => Protocol::Text,
+            (Port::Memcached, Spoken::Any) => Protocol::Unknown,
+        };
         let frame_bytes = u32::try_from(limits.frame_bytes).unwrap_or(u32::MAX);
         let line_bytes = limits.line_bytes.min(LINE_MOST);
         let held_bytes_max = limits.output_backlog_bytes;

@@ -169,6 +169,7 @@ mod tests {
                 close: false,
                 connection: 0,
                 waits: None,
+                rules: Default::default(),
                 couchbase: Default::default(),
             };
             let session = Session::new(peer, &node.limits());

@@ -17,6 +17,44 @@ pub enum Port {
     Couchbase,
 }
 
+/// Which protocols a memcached port speaks (memcached's `-B`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Spoken {
+    /// All, told apart by the first byte.
+    #[default]
+    Any,
+    /// Text and meta.
+    Text,
+    /// Binary.
+    Binary,
+}
+
+impl Spoken {
+    /// All names.
+    pub const NAMES: &'static [&'static str] = &["auto", "text", "binary"];
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let at = Self::NAMES.iter().position(|known| *known == name)?;
+        [Self::Any, Self::Text, Self::Binary].get(at).copied()
+    }
+}
+
+/// What is allowed on a memcached port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Its protocols.
+    pub spoken: Spoken,
+    /// Whether `flush_all` is executed (memcached's `-F` refuses it).
+    pub flush_all: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { spoken: Spoken::Any, flush_all: true }
+    }
+}
+
 /// The client as the executors see and change it.
 pub struct Peer {
     /// Which kind of port it came in by.
@@ -31,6 +69,8 @@ pub struct Peer {
     pub bucket: Option<Arc<Bucket>>,
     /// Largest value this port takes, in bytes.
     pub value_limit: usize,
+    /// What is allowed on this port.
+    pub rules: Rules,
     /// Set by an executor: send what there is, then close.
     pub close: bool,
     /// The number its thread has given the connection.

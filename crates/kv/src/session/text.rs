@@ -170,6 +170,9 @@ pub fn execute(
                 result.map_or_else(|error| failure(error, b"NOT_FOUND\r\n"), |()| b"TOUCHED\r\n"),
             );
         }
+        Command::FlushAll { noreply, .. } if !peer.rules.flush_all => {
+            reply(out, noreply, b"CLIENT_ERROR flush_all not allowed\r\n");
+        }
         Command::FlushAll { delay, noreply } => {
             let when = match Expiry::from_protocol(delay.max(0), cx.now.unix_s) {
                 Expiry::At(at) => at,

@@ -231,6 +231,7 @@ impl Client {
             close: false,
             connection: 0,
             waits: None,
+            rules: Default::default(),
             couchbase: Default::default(),
         };
         let mut cx = Cx::new(Arc::clone(&node), thread);

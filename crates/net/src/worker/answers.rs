@@ -88,8 +88,9 @@ impl Worker {
                     let mut backlog = Backlog::begun(self.cx.now.mono_ms());
                     backlog.push_bytes(bytes.get(sent..).unwrap_or_default());
                     connection.backlog = Some(backlog);
-                    connection.charge();
+                    self.charge(id);
                     self.blocked.push(id);
+                    self.relieve();
                 }
                 Err(_) => self.close(id),
             }
@@ -113,16 +114,17 @@ impl Worker {
         match sent {
             Ok(Sent::All) => {
                 connection.backlog = None;
-                connection.charge();
+                self.charge(id);
             }
             Ok(sent) => {
-                connection.charge();
+                self.charge(id);
                 if !self.blocked.contains(&id) {
                     self.blocked.push(id);
                 }
                 if sent == Sent::TurnOver {
                     self.requeue(id);
                 }
+                self.relieve();
             }
             Err(_) => self.close(id),
         }

@@ -72,7 +72,7 @@ impl Worker {
     /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`: nothing
     /// to do with it now. `is_whole`: nobody has taken any of the space.
     fn receive(&mut self, id: u32, space: &mut [u8], is_whole: bool) -> Option<usize> {
-        let now_ms = self.cx.now.mono_ms();
+        let (now_ms, backlog_limit) = (self.cx.now.mono_ms(), self.backlog_limit());
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
         connection.queued = false;
         if let Some(backlog) = &mut connection.backlog {
@@ -83,13 +83,13 @@ impl Worker {
             match sent {
                 Ok(Sent::All) => {
                     connection.backlog = None;
-                    connection.charge();
+                    self.charge(id);
                 }
                 Ok(Sent::TurnOver) => {
                     self.requeue(id);
                     return None;
                 }
-                Ok(Sent::Blocked) if connection.unsent() > self.limits.output_backlog_bytes => return None,
+                Ok(Sent::Blocked) if connection.unsent() > backlog_limit => return None,
                 Ok(Sent::Blocked) => {}
                 Err(_) => {
                     self.close(id);
@@ -108,7 +108,7 @@ impl Worker {
             // A letter brings it back into the queue.
             return None;
         }
-        match connection.fill_sink() {
+        match connection.fill_sink(now_ms) {
             Ok(count) => connection.count(Meter::BytesRead, count, &self.cx),
             Err(()) => {
                 self.close(id);
@@ -119,6 +119,8 @@ impl Worker {
             if connection.readable {
                 self.requeue(id);
             }
+            self.charge(id);
+            self.arm(id);
             return if self.has_ended(id) { self.close_none(id) } else { None };
         }
         let rest = connection.rest.len();
@@ -141,6 +143,9 @@ impl Worker {
                 Ok(count) => {
                     connection.count(Meter::BytesRead, count, &self.cx);
                     used += count;
+                    if count > 0 {
+                        connection.note_received(count, now_ms);
+                    }
                 }
                 Err(()) => {
                     self.close(id);
@@ -229,11 +234,15 @@ impl Worker {
     /// Keeps what is left of a turn's input, and decides whether its connection comes again or closes.
     fn end_turn(&mut self, turn: &Turn<'_>) {
         let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) else { return };
+        if turn.done > 0 {
+            connection.note_finished();
+        }
         let left = turn.input.get(turn.consumed..).unwrap_or_default();
         if left.is_empty() {
             connection.rest = Vec::new();
         } else {
             connection.rest.clear();
+            connection.rest.reserve_exact(left.len());
             connection.rest.extend_from_slice(left);
         }
         let is_stalled = connection.session.is_stalled();

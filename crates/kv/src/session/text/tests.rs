@@ -47,6 +47,7 @@ impl Client {
             close: false,
             connection: 0,
             waits: None,
+            rules: Default::default(),
             couchbase: Default::default(),
         };
         let session = Session::new(peer, &limits);

@@ -1,0 +1,199 @@
+//! Memory that clients hold beside the buckets' items: unsent answers, unfinished requests, the connections themselves.
+//!
+//! ```text
+//!   node.memory | buckets ........................................................ | what no bucket is charged for
+//!                 items + buffers charged to the bucket in use                      connections, buffers before a login, OVSDB, HTTP
+//! ```
+//! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. Buffers of the data
+//! ports are bounded together: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest first, and
+//! above [`Pressure::Hard`] the largest in any case. Who cuts off is the caller; here is only counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::node::Doorbell;
+
+/// Buffers may hold this part of the node's memory before peers that make no progress are cut off, and no less than
+/// [`SOFT_LEAST`].
+const SOFT_FRACTION: u64 = 16;
+const SOFT_LEAST: u64 = 2 << 20;
+/// This part before the largest is cut off in any case.
+const HARD_FRACTION: u64 = 8;
+/// Large values on their way in or out may hold this part before peers that make no progress are cut off.
+const LARGE_FRACTION: u64 = 4;
+/// The part of a budget that is taken away is counted in 65536ths.
+const SHARE_BITS: u32 = 16;
+/// No more than a quarter.
+const SHARE_MOST: u64 = 1 << (SHARE_BITS - 2);
+/// The pager is told of every 1024th.
+const SHARE_STEP_BITS: u32 = SHARE_BITS - 10;
+
+/// Who holds memory beside the data ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Messages and replies of OVSDB clients.
+    Ovsdb,
+    /// Requests and streams over HTTP.
+    Http,
+}
+
+/// How much buffers of the data ports hold, by their bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// Little enough.
+    None,
+    /// Peers that make no progress have to go.
+    Soft,
+    /// The largest have to go.
+    Hard,
+}
+
+/// The part of every budget that is taken away, in 65536ths. Shared by all buckets.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Share(Arc<AtomicU32>);
+
+impl Share {
+    /// What is left of a budget.
+    #[inline]
+    pub(crate) fn left_of(&self, budget: u64) -> u64 {
+        budget - (budget >> SHARE_BITS) * u64::from(self.0.load(Relaxed))
+    }
+}
+
+/// See the module. One per node.
+#[derive(Default)]
+pub struct ClientMemory {
+    /// The node's memory; 0: there is no bound.
+    node_bytes: AtomicU64,
+    buffers: AtomicI64,
+    large: AtomicI64,
+    /// Of the data ports, without a bucket that is charged.
+    outside: AtomicI64,
+    others: [AtomicU64; 2],
+    share: Share,
+    cut_off: AtomicU64,
+}
+
+impl ClientMemory {
+    pub(crate) fn share(&self) -> Share {
+        self.share.clone()
+    }
+
+    pub(crate) fn set_node_bytes(&self, bytes: u64) {
+        self.node_bytes.store(bytes, Relaxed);
+    }
+
+    /// Buffers of a data port's connection have grown or shrunk by so many bytes; of them `outside` are charged to no bucket.
+    pub fn change(&self, buffers: i64, outside: i64, doorbell: &Doorbell) {
+        if buffers != 0 {
+            self.buffers.fetch_add(buffers, Relaxed);
+        }
+        if outside != 0 {
+            self.outside.fetch_add(outside, Relaxed);
+            self.update_share(doorbell);
+        }
+    }
+
+    /// Large values on their way have grown or shrunk by so many bytes: what has arrived of unfinished ones, and what a peer
+    /// has not taken. Their bucket is charged for them.
+    pub fn change_large(&self, bytes: i64) {
+        self.large.fetch_add(bytes, Relaxed);
+    }
+
+    /// Somebody else holds so many bytes now.
+    pub fn set(&self, holder: Holder, bytes: u64, doorbell: &Doorbell) {
+        if self.others[holder as usize].swap(bytes, Relaxed) != bytes {
+            self.update_share(doorbell);
+        }
+    }
+
+    /// A peer was cut off for what it held.
+    pub fn note_cut_off(&self) {
+        self.cut_off.fetch_add(1, Relaxed);
+    }
+
+    /// Peers cut off since the start.
+    pub fn cut_off(&self) -> u64 {
+        self.cut_off.load(Relaxed)
+    }
+
+    /// Bytes of the data ports' buffers.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.buffers.load(Relaxed).max(0).cast_unsigned()
+    }
+
+    /// Bytes that no bucket is charged for.
+    pub fn outside_bytes(&self) -> u64 {
+        let outside = self.outside.load(Relaxed).max(0).cast_unsigned();
+        self.others.iter().fold(outside, |sum, other| sum.saturating_add(other.load(Relaxed)))
+    }
+
+    /// How far the data ports' buffers are from their bounds.
+    #[inline]
+    pub fn pressure(&self) -> Pressure {
+        let node_bytes = self.node_bytes.load(Relaxed);
+        let held = self.buffer_bytes();
+        if node_bytes == 0 || held <= SOFT_LEAST.max(node_bytes / SOFT_FRACTION) {
+            Pressure::None
+        } else if held <= (2 * SOFT_LEAST).max(node_bytes / HARD_FRACTION) {
+            Pressure::Soft
+        } else {
+            Pressure::Hard
+        }
+    }
+
+    /// Whether large values on their way hold too much. One that is sent to several peers counts for each.
+    #[inline]
+    pub fn has_too_much_large(&self) -> bool {
+        let node_bytes = self.node_bytes.load(Relaxed);
+        let held = self.large.load(Relaxed).max(0).cast_unsigned();
+        node_bytes != 0 && held > node_bytes / LARGE_FRACTION
+    }
+
+    fn update_share(&self, doorbell: &Doorbell) {
+        let node_bytes = self.node_bytes.load(Relaxed);
+        if node_bytes == 0 {
+            return;
+        }
+        let outside = u128::from(self.outside_bytes());
+        let share = (outside << SHARE_BITS).div_ceil(u128::from(node_bytes));
+        let share = u64::try_from(share).map_or(SHARE_MOST, |share| share.min(SHARE_MOST)) as u32;
+        let before = self.share.0.swap(share, Relaxed);
+        if share >> SHARE_STEP_BITS > before >> SHARE_STEP_BITS {
+            doorbell.ring();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_bucket_is_charged_for_lowers_every_budget() {
+        let (memory, doorbell) = (ClientMemory::default(), Doorbell::default());
+        memory.change(0, 1 << 20, &doorbell);
+        assert_eq!(memory.share().left_of(1 << 26), 1 << 26, "without a bound of the node");
+        memory.set_node_bytes(1 << 26);
+        memory.set(Holder::Ovsdb, 1 << 20, &doorbell);
+        let left = (1 << 26) - (2 << 20);
+        assert_eq!((memory.outside_bytes(), memory.share().left_of(1 << 26)), (2 << 20, left));
+        memory.set(Holder::Http, 1 << 40, &doorbell);
+        assert_eq!(memory.share().left_of(1 << 26), (1 << 26) / 4 * 3, "no more than a quarter");
+        memory.set(Holder::Http, 0, &doorbell);
+        memory.set(Holder::Ovsdb, 0, &doorbell);
+        memory.change(0, -(1 << 20), &doorbell);
+        assert_eq!(memory.share().left_of(1 << 26), 1 << 26);
+    }
+
+    #[test]
+    fn pressure_rises_in_two_steps() {
+        let (memory, doorbell) = (ClientMemory::default(), Doorbell::default());
+        memory.set_node_bytes(64 << 20);
+        let at = |bytes: i64| {
+            memory.change(bytes, 0, &doorbell);
+            memory.pressure()
+        };
+        assert_eq!((at(4 << 20), at(1), at(4 << 20)), (Pressure::None, Pressure::Soft, Pressure::Hard));
+    }
+}

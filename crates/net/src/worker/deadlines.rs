@@ -1,0 +1,57 @@
+//! Deadlines of connections: a request must be finished in time, an idle connection may be closed.
+//!
+//! A connection has at most one entry in the ordered set, its deadline when that was entered. What a peer does moves the deadline,
+//! not the entry: an entry that comes up early is entered again with the deadline of now. So a busy connection costs
+//! a comparison per turn, and a worker without deadlines sleeps.
+
+use super::Worker;
+
+/// Why a connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overdue {
+    /// It left a request unfinished.
+    Unfinished,
+    /// It asked for nothing.
+    Idle,
+}
+
+impl Worker {
+    /// Enters a connection's deadline, unless an earlier one is entered already.
+    pub(super) fn arm(&mut self, id: u32) {
+        let now_ms = self.cx.now.mono_ms();
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        connection.look_for_unfinished(now_ms);
+        let Some((at_ms, _)) = connection.deadline(self.limits.unfinished_request_ms) else { return };
+        if connection.alarm_ms.is_none_or(|alarm_ms| at_ms < alarm_ms) {
+            if let Some(alarm_ms) = connection.alarm_ms.replace(at_ms) {
+                self.deadlines.remove(&(alarm_ms, id));
+            }
+            self.deadlines.insert((at_ms, id));
+        }
+    }
+
+    /// When the next deadline comes up.
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.deadlines.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    /// Closes the connections whose deadline is over.
+    pub(super) fn close_overdue(&mut self, now_ms: u64) {
+        while let Some((at_ms, id)) = self.deadlines.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) {
+            self.deadlines.remove(&(at_ms, id));
+            let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
+            connection.alarm_ms = None;
+            match connection.deadline(self.limits.unfinished_request_ms) {
+                Some((at_ms, why)) if at_ms <= now_ms => {
+                    tracing::debug!(connection = id, ?why, "closed a connection that was waited for in vain");
+                    match why {
+                        Overdue::Unfinished => self.cx.node.connection_timed_out(),
+                        Overdue::Idle => self.cx.node.connection_kicked(),
+                    }
+                    self.close(id);
+                }
+                _ => self.arm(id),
+            }
+        }
+    }
+}

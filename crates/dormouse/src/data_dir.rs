@@ -115,20 +115,25 @@ pub fn make_directories(path: &Path) -> io::Result<()> {
                 _ => {}
             }
         }
-        // Who made it may have been killed before it was synced; with something in it, that is over.
         Err(_) if path.is_dir() => {
-            if fs::read_dir(path)?.next().is_some() {
-                return Ok(());
+            // Who made it may have been killed before it was synced; with something in it, that is over. A file system that cannot
+            // sync directories is no reason not to start on one that was there.
+            if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()) {
+                let _ = sync_directory(parent);
             }
+            return Ok(());
         }
         Err(error) => return Err(error),
     }
-    match File::open(parent) {
-        Ok(parent) => parent.sync_all(),
+    match sync_directory(parent) {
         // One may be allowed to make names in a directory, and not to read it.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        Err(error) => Err(error),
+        result => result,
     }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 /// Locks the data directory around a bucket's directory, where it is in one, against nodes.
@@ -170,7 +175,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     written?;
-    File::open(directory)?.sync_all()
+    sync_directory(directory)
 }
 
 fn document(endpoints: &Endpoints) -> String {

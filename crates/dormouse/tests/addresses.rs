@@ -117,6 +117,9 @@ fn every_client_port_may_be_a_socket_in_the_file_system() {
     assert_eq!(got, format!("VALUE key 0 {}\r\n{long}\r\nEND\r\n", long.len()));
     assert_eq!(talk(connect("cache.sock"), "get key\r\n", "END\r\n"), got);
     assert_eq!(talk(connect("plain.sock"), "get key\r\n", "END\r\n"), "END\r\n");
+    let settings = talk(connect("cache.sock"), "stats settings\r\n", "END\r\n");
+    let shown = format!("STAT domain_socket {}\r\n", path("cache.sock").display());
+    assert!(settings.contains(&shown), "{settings}");
     // HELLO with no features: a frame of 24 bytes comes back.
     let mut hello = [0; 24];
     (hello[0], hello[1]) = (0x80, 0x1f);

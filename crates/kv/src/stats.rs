@@ -7,6 +7,7 @@ use std::fmt::{Arguments, Write as _};
 
 use memory::backend::{self, report};
 
+use crate::node::Service;
 use crate::persistence;
 use crate::session::Output;
 use crate::sizes::{CLASSES, class_of, limit_of};
@@ -143,6 +144,11 @@ fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&s
     if let Some((address, _)) = cx.node.endpoints().memcached.first() {
         emit("tcpport", format_args!("{}", address.port()));
         emit("inter", format_args!("{}", address.ip()));
+    }
+    let mut unix = cx.node.endpoints().unix.iter();
+    match unix.find(|endpoint| endpoint.service == Service::Memcached) {
+        Some(endpoint) => emit("domain_socket", format_args!("{}", endpoint.path.display())),
+        None => emit("domain_socket", format_args!("NULL")),
     }
     emit("udpport", format_args!("0"));
     emit("verbosity", format_args!("0"));

@@ -85,8 +85,10 @@ pub enum TopologyError {
     /// The first place of a chain is free.
     #[error("a chain's first node must not be null")]
     NoActive,
-    /// A name is empty, too long, or twice in a chain.
-    #[error("the nodes of a chain must have different names of 1 to {NAME_MAX} bytes")]
+    /// A name is empty, too long, has control characters, or is twice in a chain.
+    #[error(
+        "the nodes of a chain must have different names of 1 to {NAME_MAX} bytes without control characters"
+    )]
     Name,
 }
 
@@ -102,6 +104,8 @@ impl Topology {
                 let is_valid = |name: &str| {
                     !name.is_empty()
                         && name.len() <= NAME_MAX
+                        // Statistics print names as they are, one per line.
+                        && !name.chars().any(char::is_control)
                         && !chain.iter().flatten().any(|other| **other == *name)
                 };
                 if name.is_some_and(|name| !is_valid(name)) {

@@ -7,6 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
+use kv::users::Caller;
 
 /// Lets reads through: all with the development password, else those with a login. A wrong login is refused in either case.
 pub async fn to_read(
@@ -32,8 +33,20 @@ pub async fn to_change(
     let value = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let allowed = value
         .and_then(credentials)
-        .is_some_and(|(user, password)| console.control.login(&user, &password, client.is_loopback()));
-    if allowed { next.run(request).await } else { refusal() }
+        .is_some_and(|(user, password)| console.control.login(&user, &password, caller(&console, &client)));
+    if !allowed {
+        return refusal();
+    }
+    client.connection.set_logged_in();
+    next.run(request).await
+}
+
+fn caller(console: &Console, client: &Client) -> Caller {
+    Caller {
+        address: Some(client.address),
+        loopback: client.address.is_loopback(),
+        mono_us: u64::try_from(console.started.elapsed().as_micros()).unwrap_or(u64::MAX),
+    }
 }
 
 /// `GET /whoami`: the user of the request, behind [`to_change`].

@@ -40,6 +40,7 @@ fn main() {
         login_required: false,
         user: None,
         loopback: true,
+        address: None,
         bucket: Some(Arc::clone(&bucket)),
         value_limit: 1 << 20,
         close: false,

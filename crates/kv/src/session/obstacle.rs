@@ -164,6 +164,7 @@ mod tests {
                 login_required: false,
                 user: None,
                 loopback: true,
+                address: None,
                 bucket: Some(Arc::clone(&bucket)),
                 value_limit: 1 << 20,
                 close: false,

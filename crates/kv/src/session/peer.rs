@@ -1,12 +1,14 @@
 //! What a session knows of its client.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::couchbase::Feature;
 
 use super::couchbase;
 use super::waits::{Touch, Waits};
-use crate::{Bucket, Cookie, Cx};
+use crate::users::Caller;
+use crate::{Bucket, Cookie, Cx, Now};
 
 /// What a listener's sessions speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Peer {
     pub user: Option<Arc<str>>,
     /// Whether the peer's address is a loopback address.
     pub loopback: bool,
+    /// The peer's address; `None` for one without, on this machine.
+    pub address: Option<IpAddr>,
     /// The bucket in use.
     pub bucket: Option<Arc<Bucket>>,
     /// Largest value this port takes, in bytes.
@@ -86,6 +90,11 @@ impl Peer {
     #[inline]
     pub fn must_log_in(&self) -> bool {
         self.login_required && self.user.is_none()
+    }
+
+    /// The client as a login sees it.
+    pub(super) fn caller(&self, now: Now) -> Caller {
+        Caller { address: self.address, loopback: self.loopback, mono_us: now.mono_us }
     }
 
     /// The cookie under which the answer to the request being executed can wait.

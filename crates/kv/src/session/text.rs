@@ -279,7 +279,7 @@ fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut Cx, 
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     count_login(peer, Meter::AuthCmds, cx);
-    match cx.node.users().verify(name, password, peer.loopback) {
+    match cx.node.users().log_in(name, password, peer.caller(cx.now)) {
         Some(name) => {
             peer.user = Some(name);
             out.bytes(b"STORED\r\n");

@@ -226,6 +226,7 @@ impl Client {
             login_required,
             user: None,
             loopback: true,
+            address: None,
             bucket: is_memcached.then_some(bucket),
             value_limit: if is_memcached { limits.memcached_item_bytes } else { limits.kv_value_bytes },
             close: false,

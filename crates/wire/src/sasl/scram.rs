@@ -233,6 +233,11 @@ impl Exchange {
         Ok((Self { keys, user, gs2_header: first.gs2_header.to_vec(), signed, nonce }, challenge))
     }
 
+    /// The user whom the client claims to be.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
     /// Takes the client's proof. On success gives the user's name and the server's signature to send.
     pub fn finish(self, client_final: &[u8]) -> Result<(String, Vec<u8>), SaslError> {
         if client_final.len() > MESSAGE_MAX {

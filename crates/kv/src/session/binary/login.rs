@@ -49,7 +49,7 @@ pub(super) fn execute(
     let user = match (header.opcode, Mechanism::from_name(request.key), body) {
         (Opcode::SASL_AUTH, Some(Mechanism::Plain), Body::Inline(message)) => Plain::parse(message)
             .ok()
-            .and_then(|plain| cx.node.users().verify(plain.user, plain.password, peer.loopback)),
+            .and_then(|plain| cx.node.users().log_in(plain.user, plain.password, peer.caller(cx.now))),
         _ => None,
     };
     count_login(peer, Meter::AuthCmds, cx);

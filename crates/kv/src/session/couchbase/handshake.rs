@@ -56,7 +56,7 @@ pub(super) fn authenticate(
         None => deny(answer, "The mechanism is not supported", out),
         Some(Mechanism::Plain) => {
             let verified = Plain::parse(body).and_then(|plain| {
-                users.verify(plain.user, plain.password, peer.loopback).ok_or(SaslError::Denied)
+                users.log_in(plain.user, plain.password, peer.caller(cx.now)).ok_or(SaslError::Denied)
             });
             match verified {
                 Ok(user) => {
@@ -90,7 +90,7 @@ pub(super) fn step(
     let Some(exchange) = exchange.filter(|_| is_scram) else {
         return deny(answer, "There is no login to continue", out);
     };
-    match cx.node.users().finish_scram(*exchange, body) {
+    match cx.node.users().finish_scram(*exchange, body, peer.caller(cx.now)) {
         Ok((user, signature)) => {
             peer.user = Some(user);
             answer.value(0, &[], &signature, out);

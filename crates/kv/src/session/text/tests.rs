@@ -42,6 +42,7 @@ impl Client {
             login_required,
             user: None,
             loopback: true,
+            address: None,
             bucket: Some(Arc::clone(&bucket)),
             value_limit: limits.memcached_item_bytes,
             close: false,

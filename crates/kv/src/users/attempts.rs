@@ -1,0 +1,216 @@
+//! Failed logins, and how long the next attempt has to wait.
+//!
+//! ```text
+//!   (network, user)  ->  failures, last failure, blocked until
+//!     failures 1..=10        not blocked
+//!     failure  11, 12, ..    blocked for 50 ms, 100 ms, .. 4 s
+//!     a minute without one   forgotten
+//! ```
+//!
+//! While an entry is blocked, attempts are refused without looking at the password, with the answer of a wrong password, and do
+//! not prolong the block. Nobody waits for it: no thread sleeps, and no connection is held.
+//!
+//! * Entries are per network and user, so whoever guesses from one address locks nobody out at another. A network is one IPv4
+//!   address or one IPv6 /64; all of this machine's own addresses are one network.
+//! * All names that nobody has share one entry per network: making up names neither fills the table nor pushes entries out.
+//! * The table is bounded. What is forgotten goes first, then the entry with the fewest failures.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+/// Failures of an entry before the first delay.
+pub const FREE_FAILURES: u32 = 10;
+/// The first delay; each further failure doubles it.
+const DELAY_FIRST_US: u64 = 50_000;
+/// Longest delay.
+pub const DELAY_MAX_US: u64 = 4_000_000;
+/// An entry without a failure for so long is forgotten.
+pub const MEMORY_US: u64 = 60_000_000;
+/// Entries of the table.
+pub const ENTRIES_MAX: usize = 4096;
+/// Least time between two notices.
+const NOTICE_INTERVAL_US: u64 = 10_000_000;
+
+/// Who attempts a login, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The client's address; `None` for one without, on this machine.
+    pub address: Option<IpAddr>,
+    /// Whether the client is on this machine.
+    pub loopback: bool,
+    /// Monotonic clock, microseconds since the process started.
+    pub mono_us: u64,
+}
+
+/// Failed logins since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoginFigures {
+    /// Logins that failed, refused ones included.
+    pub failed: u64,
+    /// Of these, refused without a look at the password because of failures before.
+    pub refused: u64,
+}
+
+/// What an operator should know of failed logins; at most one in ten seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Notice<'a> {
+    /// Failed logins since the last notice.
+    pub failures: u64,
+    /// The user of the last of them, as the client named it.
+    pub user: &'a str,
+    /// Where the last of them came from.
+    pub address: Option<IpAddr>,
+}
+
+type Listener = Box<dyn Fn(Notice<'_>) + Send + Sync>;
+
+/// The table of failed logins.
+#[derive(Default)]
+pub(super) struct Attempts {
+    table: Mutex<Table>,
+    failed: AtomicU64,
+    refused: AtomicU64,
+    listener: OnceLock<Listener>,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<Key, Entry>,
+    unreported: u64,
+    next_notice_us: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    network: Network,
+    /// `None` stands for all names that nobody has.
+    user: Option<Arc<str>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Network {
+    Local,
+    V4([u8; 4]),
+    V6([u8; 8]),
+}
+
+impl Network {
+    fn of(caller: Caller) -> Self {
+        match caller.address.map(|address| address.to_canonical()) {
+            _ if caller.loopback => Self::Local,
+            None => Self::Local,
+            Some(address) if address.is_loopback() => Self::Local,
+            Some(IpAddr::V4(address)) => Self::V4(address.octets()),
+            Some(IpAddr::V6(address)) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                Self::V6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    failures: u32,
+    last_us: u64,
+    blocked_until_us: u64,
+}
+
+impl Entry {
+    fn is_forgotten(&self, now_us: u64) -> bool {
+        now_us.saturating_sub(self.last_us) >= MEMORY_US
+    }
+
+    fn fail(&mut self, now_us: u64) {
+        if self.is_forgotten(now_us) {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.last_us = now_us;
+        if let Some(doublings) = self.failures.checked_sub(FREE_FAILURES + 1) {
+            let delay_us = DELAY_FIRST_US.checked_shl(doublings.min(32)).unwrap_or(DELAY_MAX_US);
+            self.blocked_until_us = now_us.saturating_add(delay_us.min(DELAY_MAX_US));
+        }
+    }
+}
+
+impl Attempts {
+    /// Runs `check` unless the caller is blocked for this user, and notes how it ended. `user` is the name if somebody has it;
+    /// `named` is what the client called itself.
+    pub(super) fn attempt<T, E>(
+        &self,
+        caller: Caller,
+        user: Option<Arc<str>>,
+        named: &str,
+        denied: E,
+        check: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let key = Key { network: Network::of(caller), user };
+        let now_us = caller.mono_us;
+        // Held over the check: otherwise parallel attempts would all be let in before the first of them has failed.
+        let mut table = self.table.lock();
+        let entry = table.entries.get(&key).copied();
+        let is_blocked = entry.is_some_and(|entry| now_us < entry.blocked_until_us);
+        let result = if is_blocked {
+            self.refused.fetch_add(1, Relaxed);
+            Err(denied)
+        } else {
+            check()
+        };
+        if result.is_ok() {
+            if entry.is_some() {
+                table.entries.remove(&key);
+            }
+            return result;
+        }
+        self.failed.fetch_add(1, Relaxed);
+        if !is_blocked {
+            table.make_room(&key, now_us);
+            table.entries.entry(key).or_default().fail(now_us);
+        }
+        table.unreported += 1;
+        if now_us >= table.next_notice_us {
+            table.next_notice_us = now_us.saturating_add(NOTICE_INTERVAL_US);
+            let failures = std::mem::take(&mut table.unreported);
+            drop(table);
+            if let Some(listener) = self.listener.get() {
+                listener(Notice { failures, user: named, address: caller.address });
+            }
+        }
+        result
+    }
+
+    pub(super) fn figures(&self) -> LoginFigures {
+        LoginFigures { failed: self.failed.load(Relaxed), refused: self.refused.load(Relaxed) }
+    }
+
+    pub(super) fn set_listener(&self, listener: Listener) {
+        // Once per process.
+        let _ = self.listener.set(listener);
+    }
+
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.table.lock().entries.len()
+    }
+}
+
+impl Table {
+    fn make_room(&mut self, key: &Key, now_us: u64) {
+        if self.entries.len() < ENTRIES_MAX || self.entries.contains_key(key) {
+            return;
+        }
+        self.entries.retain(|_, entry| !entry.is_forgotten(now_us));
+        if self.entries.len() < ENTRIES_MAX {
+            return;
+        }
+        let least = self.entries.iter().min_by_key(|(_, entry)| (entry.failures, entry.last_us));
+        if let Some(key) = least.map(|(key, _)| key.clone()) {
+            self.entries.remove(&key);
+        }
+    }
+}

@@ -1,26 +1,61 @@
-//! Bounds on HTTP connections: how many there are, and how long one may stay silent.
+//! Bounds on HTTP connections: how many there are, how long each may take, and how many bytes wait to be sent.
 //!
-//! A connection holds a permit while it is open; without a free one the listener does not accept. A connection whose
-//! peer sends nothing for [`SILENCE_MAX`] reads as closed. The timer exists only while such a connection does.
+//! ```text
+//!            first byte           head complete             answer made            last byte taken
+//!   Idle ---------------> Head ---------------> Handling ---------------> Answering --------------> Idle
+//!   10 s, 60 s later      10 s, 16 KiB          body: 30 s                30 s without progress
+//!                                                  |                      2 minutes in all
+//!                                                  +--> Streaming: 30 s without progress while something is to be sent
+//! ```
+//!
+//! * A connection is always accepted. When there are more than [`CONNECTIONS_MAX`], one is cut off: one without a login, of the
+//!   address that has most of these, waiting for its client; of these the one that has done so for the longest time. So a client
+//!   that sends a request at once is served, whatever others hold open, and one that has logged in keeps its connection.
+//! * Streams of maps are counted apart, up to [`STREAMS_MAX`]; a client that has logged in takes the place of one that has not.
+//! * Answers that are not taken yet have [`UNSENT_BYTES_MAX`] together; the connections with most of them are cut off.
+//!
+//! Timers exist only while a client is waited for.
 
+use axum::body::{Body, Bytes};
 use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Request};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
-/// Open HTTP connections at a time.
+/// Open HTTP connections at a time, streams not counted.
 const CONNECTIONS_MAX: usize = 512;
-/// A peer may be silent for so long.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+/// Streams of maps at a time.
+const STREAMS_MAX: usize = 128;
+/// Bytes of answers that clients have not taken yet, of all connections together.
+const UNSENT_BYTES_MAX: usize = 32 << 20;
+/// Largest head of a request.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Largest body of a request.
+pub const BODY_BYTES_MAX: usize = 64 << 10;
+/// Time for a head, from the connection's begin or the head's first byte.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// Time between two requests of a connection.
+const IDLE_TIME: Duration = Duration::from_secs(60);
+/// Time for a body.
+const BODY_TIME: Duration = Duration::from_secs(30);
+/// A peer that is sent something takes a byte of it within this time.
+const STALL_TIME: Duration = Duration::from_secs(30);
+/// Time for taking an answer.
+const ANSWER_TIME: Duration = Duration::from_secs(120);
+
 /// Out of file descriptors, accepting is tried again after so long.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// What a peer on a Unix socket has for an address: it counts as one on loopback.
@@ -35,10 +70,140 @@ pub enum Listening {
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// Listeners that admit a bounded number of connections together.
+/// What a connection is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Before the first byte of a request.
+    Idle,
+    /// Within the head of a request.
+    Head,
+    /// A request is being answered.
+    Handling,
+    /// The answer is being sent.
+    Answering,
+    /// Maps are sent as they change.
+    Streaming,
+}
+
+struct State {
+    address: IpAddr,
+    phase: Phase,
+    since: Instant,
+    /// Bytes received in this phase: of a head, or of several heads that came together.
+    head_bytes: usize,
+    has_asked: bool,
+    is_logged_in: bool,
+    unsent_bytes: usize,
+    /// Cut off: counted no more, and closed as soon as its task runs.
+    is_cut: bool,
+    task: Option<Waker>,
+}
+
+impl State {
+    fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            phase: Phase::Idle,
+            since: Instant::now(),
+            head_bytes: 0,
+            has_asked: false,
+            is_logged_in: false,
+            unsent_bytes: 0,
+            is_cut: false,
+            task: None,
+        }
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.since = Instant::now();
+        self.head_bytes = 0;
+    }
+
+    fn cut(&mut self) {
+        self.is_cut = true;
+        if let Some(task) = self.task.take() {
+            task.wake();
+        }
+    }
+
+    /// Until when something must have been received; `None` while nothing has to come.
+    fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Idle if self.has_asked => Some(self.since + IDLE_TIME),
+            Phase::Idle | Phase::Head => Some(self.since + HEAD_TIME),
+            Phase::Handling | Phase::Answering | Phase::Streaming => None,
+        }
+    }
+}
+
+/// All open connections.
+#[derive(Default)]
+struct Connections {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    states: HashMap<u64, State>,
+    next_id: u64,
+}
+
+impl Connections {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Each change of the table is one step.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn live(&self) -> impl Iterator<Item = (u64, &State)> {
+        self.states.iter().filter(|(_, state)| !state.is_cut).map(|(id, state)| (*id, state))
+    }
+
+    fn streams(&self) -> usize {
+        self.live().filter(|(_, state)| state.phase == Phase::Streaming).count()
+    }
+
+    fn cut(&mut self, id: u64) {
+        if let Some(state) = self.states.get_mut(&id) {
+            state.cut();
+        }
+    }
+
+    /// Cuts off one connection, if there is one that may be.
+    fn make_room(&mut self) -> bool {
+        let plain = || self.live().filter(|(_, state)| state.phase != Phase::Streaming);
+        let mut crowds: HashMap<IpAddr, usize> = HashMap::new();
+        for (_, state) in plain().filter(|(_, state)| !state.is_logged_in) {
+            *crowds.entry(state.address).or_default() += 1;
+        }
+        let strangers = plain().filter(|(_, state)| !state.is_logged_in).max_by_key(|(_, state)| {
+            let crowd = crowds.get(&state.address).copied().unwrap_or_default();
+            (state.phase != Phase::Handling, crowd, state.since.elapsed())
+        });
+        let idle =
+            || plain().filter(|(_, state)| state.phase == Phase::Idle).min_by_key(|(_, state)| state.since);
+        let victim = strangers.or_else(idle).map(|(id, _)| id);
+        victim.is_some_and(|id| {
+            self.cut(id);
+            true
+        })
+    }
+
+    fn bound_unsent(&mut self) {
+        while self.live().map(|(_, state)| state.unsent_bytes).sum::<usize>() > UNSENT_BYTES_MAX {
+            let worst = self.live().max_by_key(|(_, state)| (!state.is_logged_in, state.unsent_bytes));
+            let Some((id, _)) = worst else { return };
+            self.cut(id);
+        }
+    }
+}
+
+/// Listeners that accept every connection and keep their number bounded.
 pub struct Admission {
     listeners: Vec<Watched>,
-    permits: Arc<Semaphore>,
+    connections: Arc<Connections>,
 }
 
 enum Watched {
@@ -73,13 +238,26 @@ impl Admission {
                 UnixListener::from_std(listener).map(Watched::Unix)
             }
         });
-        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        Ok(Self { listeners: watched.collect::<io::Result<_>>()?, permits })
+        Ok(Self { listeners: watched.collect::<io::Result<_>>()?, connections: Arc::default() })
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
         let mut ready = self.listeners.iter().map(|listener| listener.poll_accept(cx));
         ready.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    }
+
+    /// A connection from `address`; `None` where all there are belong to clients that have logged in and are being served.
+    fn admit(&self, address: IpAddr) -> Option<Connection> {
+        let mut table = self.connections.table();
+        if table.live().filter(|(_, state)| state.phase != Phase::Streaming).count() >= CONNECTIONS_MAX
+            && !table.make_room()
+        {
+            return None;
+        }
+        let id = table.next_id;
+        table.next_id += 1;
+        table.states.insert(id, State::new(address));
+        Some(Connection { id, connections: Arc::clone(&self.connections) })
     }
 }
 
@@ -88,12 +266,11 @@ impl axum::serve::Listener for Admission {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Admitted, SocketAddr) {
-        // The semaphore is never closed, so a permit always comes.
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         loop {
             match poll_fn(|cx| self.poll_accept(cx)).await {
                 Ok((stream, address)) => {
-                    return (Admitted { stream, silence: None, _permit: permit }, address);
+                    let Some(connection) = self.admit(address.ip().to_canonical()) else { continue };
+                    return (Admitted { stream, connection, silence: None, stall: None }, address);
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => {}
@@ -111,20 +288,126 @@ impl axum::serve::Listener for Admission {
     }
 }
 
-/// Where a request comes from.
-#[derive(Debug, Clone, Copy)]
-pub struct Client(SocketAddr);
+/// A connection as its requests know it.
+#[derive(Clone)]
+pub struct Connection {
+    id: u64,
+    connections: Arc<Connections>,
+}
 
-impl Client {
-    /// Whether it is on this machine.
-    pub fn is_loopback(self) -> bool {
-        self.0.ip().to_canonical().is_loopback()
+impl Connection {
+    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> Option<R> {
+        self.connections.table().states.get_mut(&self.id).map(f)
     }
+
+    /// Its client has shown that it may log in.
+    pub fn set_logged_in(&self) {
+        self.with(|state| state.is_logged_in = true);
+    }
+
+    /// The request being answered becomes a stream; false if there are too many.
+    pub fn begin_stream(&self) -> bool {
+        let mut table = self.connections.table();
+        let is_logged_in = table.states.get(&self.id).is_some_and(|state| state.is_logged_in);
+        if table.streams() >= STREAMS_MAX {
+            let strangers = table.live().filter(|(_, s)| s.phase == Phase::Streaming && !s.is_logged_in);
+            let oldest = strangers.min_by_key(|(_, state)| state.since).map(|(id, _)| id);
+            match oldest.filter(|_| is_logged_in) {
+                Some(id) => table.cut(id),
+                None => return false,
+            }
+        }
+        if let Some(state) = table.states.get_mut(&self.id) {
+            state.enter(Phase::Streaming);
+        }
+        true
+    }
+
+    /// Bytes that are counted until they are sent or the connection has ended.
+    pub fn charge<K: Send + 'static>(&self, bytes: Bytes, kept: K) -> Bytes {
+        let mut table = self.connections.table();
+        if let Some(state) = table.states.get_mut(&self.id) {
+            state.unsent_bytes += bytes.len();
+        }
+        table.bound_unsent();
+        drop(table);
+        Bytes::from_owner(Unsent { bytes, connection: self.clone(), _kept: kept })
+    }
+}
+
+/// Bytes of an answer, and what is to be dropped when they are sent.
+struct Unsent<K> {
+    bytes: Bytes,
+    connection: Connection,
+    _kept: K,
+}
+
+impl<K> AsRef<[u8]> for Unsent<K> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<K> Drop for Unsent<K> {
+    fn drop(&mut self) {
+        self.connection.with(|state| {
+            state.unsent_bytes = state.unsent_bytes.saturating_sub(self.bytes.len());
+            if state.phase == Phase::Answering {
+                state.enter(Phase::Idle);
+            }
+        });
+    }
+}
+
+/// Notes what each connection is at, around all handlers.
+pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, next: Next) -> Response {
+    let connection = client.connection;
+    connection.with(|state| {
+        state.has_asked = true;
+        state.enter(Phase::Handling);
+    });
+    let response = next.run(request).await;
+    if connection.with(|state| state.phase) == Some(Phase::Streaming) {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    // Answers that are no streams are complete.
+    let Ok(bytes) = axum::body::to_bytes(body, usize::MAX).await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    if bytes.is_empty() {
+        connection.with(|state| state.enter(Phase::Idle));
+        return Response::from_parts(parts, Body::empty());
+    }
+    connection.with(|state| state.enter(Phase::Answering));
+    Response::from_parts(parts, Body::from(connection.charge(bytes, ())))
+}
+
+/// Receives the body before the handler is called, within a time.
+pub async fn receive(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too long.\r\n").into_response(),
+        Err(_) => {
+            let close = [(header::CONNECTION, "close")];
+            (StatusCode::REQUEST_TIMEOUT, close, "The body did not come in time.\r\n").into_response()
+        }
+    }
+}
+
+/// Where a request comes from.
+#[derive(Clone)]
+pub struct Client {
+    /// The address at the other end.
+    pub address: IpAddr,
+    /// Its connection.
+    pub connection: Connection,
 }
 
 impl Connected<IncomingStream<'_, Admission>> for Client {
     fn connect_info(stream: IncomingStream<'_, Admission>) -> Self {
-        Self(*stream.remote_addr())
+        Self { address: stream.remote_addr().ip().to_canonical(), connection: stream.io().connection.clone() }
     }
 }
 
@@ -185,11 +468,85 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// An admitted connection.
+/// An admitted connection; the table forgets it when it is dropped.
 pub struct Admitted {
     stream: Stream,
+    connection: Connection,
+    /// Runs while something must be received.
     silence: Option<Pin<Box<Sleep>>>,
-    _permit: Option<OwnedSemaphorePermit>,
+    /// Runs while the peer does not take what it is sent.
+    stall: Option<Pin<Box<Sleep>>>,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.connection.connections.table().states.remove(&self.connection.id);
+    }
+}
+
+fn cut_off() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "cut off")
+}
+
+impl Admitted {
+    /// What the table knows, with the task noted; an error if the connection is cut off.
+    fn look<R>(&self, cx: &Context<'_>, f: impl FnOnce(&mut State) -> R) -> io::Result<R> {
+        let looked = self.connection.with(|state| {
+            if state.is_cut {
+                return Err(cut_off());
+            }
+            if !state.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+                state.task = Some(cx.waker().clone());
+            }
+            Ok(f(state))
+        });
+        looked.unwrap_or_else(|| Err(cut_off()))
+    }
+
+    /// Reads at most so many bytes of a head.
+    fn read_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+        room: usize,
+    ) -> Poll<io::Result<()>> {
+        let room = room.min(buffer.remaining());
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
+        let polled = Pin::new(&mut self.stream).poll_read(cx, &mut part);
+        let received = part.filled().len();
+        buffer.advance(received);
+        if received > 0 {
+            self.connection.with(|state| {
+                if state.phase == Phase::Idle {
+                    state.enter(Phase::Head);
+                }
+                state.head_bytes += received;
+            });
+        }
+        polled
+    }
+
+    fn write_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let is_late =
+            self.look(cx, |state| state.phase == Phase::Answering && state.since.elapsed() > ANSWER_TIME)?;
+        if is_late {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        match write(Pin::new(&mut self.stream), cx) {
+            Poll::Pending => {
+                let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL_TIME)));
+                stall.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+            }
+            ready => {
+                self.stall = None;
+                ready
+            }
+        }
+    }
 }
 
 impl AsyncRead for Admitted {
@@ -198,24 +555,34 @@ impl AsyncRead for Admitted {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_read(cx, buffer) {
-            Poll::Pending => {
-                let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(SILENCE_MAX)));
-                silence.as_mut().poll(cx).map(Ok)
-            }
-            ready => {
-                if let Some(silence) = &mut self.silence {
-                    silence.as_mut().reset(Instant::now() + SILENCE_MAX);
-                }
-                ready
-            }
+        let (room, deadline) = self.look(cx, |state| {
+            let is_head = matches!(state.phase, Phase::Idle | Phase::Head);
+            (is_head.then(|| HEAD_BYTES_MAX.saturating_sub(state.head_bytes)), state.deadline())
+        })?;
+        let polled = match room {
+            Some(0) => Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the head is too long"))),
+            Some(room) => self.read_head(cx, buffer, room),
+            None => Pin::new(&mut self.stream).poll_read(cx, buffer),
+        };
+        if polled.is_ready() {
+            return polled;
         }
+        let Some(deadline) = deadline else {
+            self.silence = None;
+            return Poll::Pending;
+        };
+        let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if silence.deadline() != deadline {
+            silence.as_mut().reset(deadline);
+        }
+        // Reads as closed by the peer.
+        silence.as_mut().poll(cx).map(Ok)
     }
 }
 
 impl AsyncWrite for Admitted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        self.write_with(cx, |stream, cx| stream.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -223,7 +590,7 @@ impl AsyncWrite for Admitted {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        self.write_with(cx, |stream, cx| stream.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -11,7 +11,14 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// `GET /allocator`. Walks all arenas, and the kernel all pages of the process.
-pub async fn show(State(console): State<Console>) -> Json<Value> {
+pub async fn show(State(console): State<Console>) -> Response {
+    match console.measure(|console| document(&console)).await {
+        Ok(document) => Json(document).into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+fn document(console: &Console) -> Value {
     let settings = report::settings().into_iter().map(|(setting, value)| {
         // Numbers and truth values as such.
         let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
@@ -22,13 +29,13 @@ pub async fn show(State(console): State<Console>) -> Json<Value> {
         let figures = bucket.arena_figures().into_iter().map(|(name, bytes)| (name.to_owned(), bytes.into()));
         (bucket.name().to_owned(), Value::Object(figures.collect()))
     });
-    Json(json!({
+    json!({
         "allocator": backend::version(),
         "systemThp": report::system_thp(),
         "settings": Value::Object(settings.collect()),
         "figures": Value::Object(figures.collect()),
         "buckets": Value::Object(buckets.collect::<Map<_, _>>()),
-    }))
+    })
 }
 
 /// `POST /allocator`, a form of settings by their names in `[allocator]`. They hold until the configuration is read again.

@@ -1,29 +1,45 @@
 //! `/pools/default/bs/B`: the terse map of a bucket now, and again whenever the set of buckets changes.
-//! Each map ends with four newlines. The stream ends when the bucket is gone.
+//! Each map ends with four newlines. The stream ends when the bucket is gone. The next map is made when the last one is sent.
 
+use crate::admission::Client;
 use crate::{Console, buckets, document, pools};
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, header};
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// The streaming handler.
-pub async fn terse(State(console): State<Console>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+pub async fn terse(
+    State(console): State<Console>,
+    ConnectInfo(client): ConnectInfo<Client>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let host = pools::host(&console, &headers);
     if console.node.bucket(&name).is_none() {
         return buckets::missing();
     }
+    if !client.connection.begin_stream() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "There are too many streams.\r\n").into_response();
+    }
     let mut changes = console.map_changes.subscribe();
     changes.mark_changed();
+    let is_sent = Arc::new(Semaphore::new(1));
     let maps = stream::unfold((console, changes), move |(console, mut changes)| {
         let (name, host) = (name.clone(), host.clone());
+        let (is_sent, connection) = (Arc::clone(&is_sent), client.connection.clone());
         async move {
+            // The semaphore is never closed. The permit goes with the map.
+            let permit = is_sent.acquire_owned().await.ok()?;
             changes.changed().await.ok()?;
             let bucket = console.node.bucket(&name)?;
             let map = format!("{}\n\n\n\n", document::terse(&console, &bucket, &host));
-            Some((Ok::<_, Infallible>(Bytes::from(map)), (console, changes)))
+            let map = connection.charge(Bytes::from(map), permit);
+            Some((Ok::<_, Infallible>(map), (console, changes)))
         }
     });
     ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], Body::from_stream(maps)).into_response()

@@ -1,0 +1,55 @@
+"""What HTTP answers while a disk is slow: strace delays the calls that a deletion or a backup makes."""
+
+import shutil
+import threading
+
+from tests.persistence.bucket import http, memcached, start, wait_all_persisted, wait_until
+
+BUCKET = "/pools/default/buckets/default"
+SMALL_SEGMENTS = '[[bucket]]\nname = "default"\nkind = "persistent"\nmemory = "64MiB"\nsegment_size = "1MiB"\n'
+
+
+def slow(calls, delay_us):
+    assert shutil.which("strace"), "strace is missing"
+    return ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={delay_us}", "-e", "signal=none"]
+
+
+def fill(node):
+    client = memcached(node)
+    for number in range(60):
+        client.set(f"key:{number}", b"v" * 100_000)
+    wait_all_persisted(node)
+
+
+class Asked(threading.Thread):
+    def __init__(self, *request):
+        super().__init__(daemon=True)
+        self.request, self.answer = request, None
+        self.start()
+
+    def run(self):
+        self.answer = http(*self.request)
+
+
+def test_a_slow_deletion_holds_nothing_up(tmp_path):
+    with start(tmp_path, buckets=(), config=SMALL_SEGMENTS, wrap=slow("unlink,unlinkat", 500_000)) as node:
+        fill(node)
+        deletion, answered = Asked(node, "DELETE", BUCKET), 0
+        while deletion.is_alive():
+            assert http(node, "GET", "/health")[0] == 200
+            assert http(node, "GET", "/pools/default")[0] == 200
+            answered += deletion.is_alive()
+        assert deletion.answer[0] == 200, deletion.answer
+        assert answered > 10, f"{answered} answers while the bucket was deleted"
+
+
+def test_a_backup_of_a_bucket_that_is_deleted_meanwhile_finds_none(tmp_path):
+    with start(tmp_path, buckets=(), config=SMALL_SEGMENTS, wrap=slow("link,linkat", 500_000)) as node:
+        fill(node)
+        backup = Asked(node, "POST", f"{BUCKET}/backup", {"label": "late"})
+        copy = node.data / "node" / "backups" / "default" / "late"
+        wait_until(copy.exists, "the copy's directory")
+        assert http(node, "DELETE", BUCKET)[0] == 200
+        backup.join()
+        assert backup.answer[0] == 404, backup.answer
+        assert not copy.exists()

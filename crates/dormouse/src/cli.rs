@@ -105,6 +105,9 @@ pub struct Serve {
     /// HTTP port [default: 127.0.0.1:8091]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Names under which HTTP clients ask the node, beside IP addresses and localhost; "*": all [default: none]
+    #[arg(long, value_name = "NAMES")]
+    http_host_names: Option<String>,
     /// Threads that serve the data ports; 0: one per core, at most 8 [default: 0]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     workers: Option<String>,
@@ -133,6 +136,7 @@ impl Serve {
             memcached: self.memcached.clone(),
             kv: self.kv.clone(),
             http: self.http.clone(),
+            http_host_names: self.http_host_names.clone(),
             workers: self.workers.clone(),
             memory: self.memory.clone(),
             bucket: self.bucket.clone(),

@@ -53,6 +53,8 @@ pub enum Kind<T> {
     Path { set: fn(&mut T, Option<PathBuf>) },
     /// Remotes of OVSDB servers, separated by blanks.
     Remotes { set: fn(&mut T, Vec<String>) },
+    /// Names of hosts, separated by blanks.
+    HostNames { set: fn(&mut T, Vec<String>) },
     /// An address to listen on, or `"none"`.
     Address { set: fn(&mut T, Option<Address>) },
 }
@@ -92,6 +94,9 @@ impl<T> Kind<T> {
             Self::Remotes { .. } => {
                 "punix:FILE, ptcp:PORT[:IP], unix:FILE, tcp:IP[:PORT], db:DATABASE,TABLE,COLUMN, several separated by blanks, or \"\""
                     .into()
+            }
+            Self::HostNames { .. } => {
+                "names of hosts such as \"db1.example\", several separated by blanks, \"*\" for all, or \"\"".into()
             }
             Self::Address { .. } => address::FORMS.into(),
         }
@@ -141,6 +146,16 @@ impl<T> Kind<T> {
                         return Err(());
                     }
                     set(target, remotes);
+                }
+                _ => return Err(()),
+            },
+            Self::HostNames { set } => match raw {
+                Raw::Text(text) => {
+                    let names: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+                    if !names.iter().all(|name| name == console::HostNames::ANY || is_host_name(name)) {
+                        return Err(());
+                    }
+                    set(target, names);
                 }
                 _ => return Err(()),
             },
@@ -243,6 +258,11 @@ fn is_remote(text: &str) -> bool {
         Remote::ListenTcp(_) | Remote::ConnectTcp(_) | Remote::Database(_) => true,
         Remote::Unusable { .. } => false,
     }
+}
+
+fn is_host_name(name: &str) -> bool {
+    (1..=253).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
 fn is_user_name(name: &str) -> bool {

@@ -166,13 +166,22 @@ pub static HTTP: Section<HttpSection> = Section {
     name: "http",
     repeated: false,
     about: "The port for HTTP: what SDKs ask, bucket administration, /health and /metrics.",
-    keys: &[Key {
-        name: "address",
-        kind: Kind::Address { set: |s, v| s.address = v },
-        default: Raw::Text("127.0.0.1:8091"),
-        about: "Where to listen: as memcached.address.",
-        reload: false,
-    }],
+    keys: &[
+        Key {
+            name: "address",
+            kind: Kind::Address { set: |s, v| s.address = v },
+            default: Raw::Text("127.0.0.1:8091"),
+            about: "Where to listen: as memcached.address.",
+            reload: false,
+        },
+        Key {
+            name: "host_names",
+            kind: Kind::HostNames { set: |s, v| s.host_names = v },
+            default: Raw::Text(""),
+            about: "Names under which clients ask this node, separated by blanks, as in http://NAME:8091. IP addresses and localhost are always allowed. Any other name is refused, so that a web page cannot make a name of its own point to the node. \"*\" allows all names and gives this up.",
+            reload: false,
+        },
+    ],
 };
 
 pub static BUCKET: Section<BucketSection> = Section {
@@ -258,6 +267,13 @@ pub static BUCKET: Section<BucketSection> = Section {
             },
             default: Raw::Text("passive"),
             about: "Whether values are kept compressed, with Snappy. \"off\": what SDKs send compressed is kept inflated. \"passive\": it is kept as it came. \"active\": and while more than three quarters of the budget are used, what came otherwise is compressed, too, where that saves an eighth. Who does not take Snappy gets values inflated, always.",
+            reload: true,
+        },
+        Key {
+            name: "flush_enabled",
+            kind: Kind::Flag { set: |s, v| s.flush_enabled = v },
+            default: Raw::Flag(false),
+            about: "Whether POST /pools/default/buckets/NAME/controller/doFlush empties it. memcached's flush_all does not depend on this.",
             reload: true,
         },
         Key {

@@ -97,6 +97,8 @@ pub struct KvSection {
 pub struct HttpSection {
     /// Where to listen.
     pub address: Option<Address>,
+    /// Names under which the node may be asked.
+    pub host_names: Vec<String>,
 }
 
 /// One `[[bucket]]`.
@@ -118,6 +120,8 @@ pub struct BucketSection {
     pub defragmenter: bool,
     /// Whether its values are kept compressed.
     pub compression: Compression,
+    /// Whether it may be emptied over HTTP.
+    pub flush_enabled: bool,
     /// How it is written, if it is persistent.
     pub persistence: PersistenceSettings,
 }
@@ -157,6 +161,7 @@ impl Default for BucketSection {
             item_heap: HeapChoice::Auto,
             defragmenter: true,
             compression: Compression::default(),
+            flush_enabled: false,
             persistence: PersistenceSettings::default(),
         }
     }

@@ -23,6 +23,8 @@ pub struct Flags {
     pub kv: Option<String>,
     /// `--http`.
     pub http: Option<String>,
+    /// `--http-host-names`.
+    pub http_host_names: Option<String>,
     /// `--workers`.
     pub workers: Option<String>,
     /// `--memory`.
@@ -251,6 +253,8 @@ impl Reader {
         self.flag("--memory", &keys::NODE, &mut config.node, "memory", flags.memory.as_deref())?;
         self.flag("--kv", &keys::KV, &mut config.kv, "address", flags.kv.as_deref())?;
         self.flag("--http", &keys::HTTP, &mut config.http, "address", flags.http.as_deref())?;
+        let names = flags.http_host_names.as_deref();
+        self.flag("--http-host-names", &keys::HTTP, &mut config.http, "host_names", names)?;
         self.flag("--user", &keys::AUTH, &mut config.auth, "user", flags.user.as_deref())?;
         self.flag(
             "--password-file",

@@ -1,0 +1,235 @@
+//! Keeps web pages from driving the node through a visitor's browser.
+//!
+//! A page can make a browser send requests to any address, with credentials that the browser knows. It cannot choose all headers:
+//!
+//! ```text
+//!   Host             names what the page called the node. Allowed: IP addresses, localhost, names of the configuration. A name of
+//!                    the page's own, made to point to the node (DNS rebinding), is none of these: 421
+//!   Origin           set by browsers on what pages send. Allowed: the node itself: 403
+//!   Sec-Fetch-Site   set by newer browsers on everything. Allowed: same-origin, none (typed in by the user): 403
+//!   Referer          on changes, as Origin: 403
+//!   User-Agent       a browser's, on a change without Origin and Sec-Fetch-Site, needs X-Requested-With, which a form cannot send
+//!                    and a script only to its own origin: 403
+//! ```
+//!
+//! SDKs, curl and the like send none of these but Host and a User-Agent of their own, and notice nothing.
+
+use crate::Console;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const X_REQUESTED_WITH: HeaderName = HeaderName::from_static("x-requested-with");
+
+/// The names under which the node may be asked, beside IP addresses and `localhost`.
+#[derive(Debug, Clone, Default)]
+pub struct HostNames {
+    names: Vec<String>,
+}
+
+impl HostNames {
+    /// `*` stands for every name.
+    pub const ANY: &'static str = "*";
+
+    /// These names; case does not matter.
+    pub fn new(names: &[String]) -> Self {
+        Self { names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
+    }
+
+    /// `authority` is a host with or without a port.
+    fn allow(&self, authority: &str) -> bool {
+        let host = match authority.strip_prefix('[') {
+            Some(rest) => match rest.split_once(']') {
+                Some((address, port)) if is_port(port) => return address.parse::<Ipv6Addr>().is_ok(),
+                _ => return false,
+            },
+            None => match authority.split_once(':') {
+                Some((host, port)) if is_digits(port) => host,
+                Some(_) => return false,
+                None => authority,
+            },
+        };
+        host.parse::<Ipv4Addr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.names.iter().any(|name| name == Self::ANY || name.eq_ignore_ascii_case(host))
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    text.is_empty() || text.strip_prefix(':').is_some_and(is_digits)
+}
+
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Refuses what a web page of another origin may have sent.
+pub async fn check(State(console): State<Console>, request: Request, next: Next) -> Response {
+    match verdict(&console.host_names, request.method(), request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+type Refusal = (StatusCode, String);
+
+fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    let foreign = |what: String| Err((StatusCode::FORBIDDEN, format!("{what}\r\n")));
+    let host = match one(headers, header::HOST) {
+        Ok(host) => host,
+        Err(()) => return Err((StatusCode::BAD_REQUEST, "More than one Host.\r\n".into())),
+    };
+    let asked = host.into_iter().chain(uri.authority().map(|authority| authority.as_str()));
+    for authority in asked {
+        if !names.allow(authority) {
+            let what = format!(
+                "This node is not asked under the name {authority:?}. Allowed: its IP address, localhost, and the names in the \
+                 configuration key http.host_names.\r\n"
+            );
+            return Err((StatusCode::MISDIRECTED_REQUEST, what));
+        }
+    }
+    let origin = one(headers, header::ORIGIN);
+    if !matches!(origin, Ok(None)) && !is_same_origin(origin, host) {
+        return foreign("A web page of another origin may not use this node (Origin).".into());
+    }
+    let site = one(headers, SEC_FETCH_SITE);
+    if !matches!(site, Ok(None | Some("same-origin" | "none"))) {
+        return foreign("A web page of another origin may not use this node (Sec-Fetch-Site).".into());
+    }
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        return Ok(());
+    }
+    let referer = one(headers, header::REFERER);
+    if !matches!(referer, Ok(None)) && !is_same_origin(referer, host) {
+        return foreign("A web page of another origin may not use this node (Referer).".into());
+    }
+    let is_told = matches!(origin, Ok(Some(_))) || matches!(site, Ok(Some(_)));
+    if !is_told && is_browser(headers) && !headers.contains_key(X_REQUESTED_WITH) {
+        return foreign(
+            "A browser that tells no Origin needs the header X-Requested-With for a change.".into(),
+        );
+    }
+    Ok(())
+}
+
+/// The value of a header; an error if there are several, or not text.
+fn one(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(drop),
+        (Some(_), Some(_)) => Err(()),
+    }
+}
+
+/// Whether a URL's authority is the host that is asked.
+fn is_same_origin(url: Result<Option<&str>, ()>, host: Option<&str>) -> bool {
+    let (Ok(Some(url)), Some(host)) = (url, host) else { return false };
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());
+    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+}
+
+/// All browsers claim to be Mozilla, but for an old one; none leaves the header out.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let is_one =
+        |agent: &[u8]| agent.is_empty() || agent.starts_with(b"Mozilla/") || agent.starts_with(b"Opera/");
+    headers.get_all(header::USER_AGENT).iter().any(|agent| is_one(agent.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn status(method: Method, given: &[(&'static str, &'static str)]) -> u16 {
+        let mut headers = HeaderMap::new();
+        for (name, value) in given {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let names = HostNames::new(&["DB1.example".into()]);
+        verdict(&names, &method, &Uri::from_static("/"), &headers)
+            .map_or_else(|(code, _)| code.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn only_addresses_localhost_and_configured_names_are_hosts() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:8091",
+            "10.0.0.7:1",
+            "[::1]",
+            "[fe80::1]:8091",
+            "localhost:9",
+            "LOCALHOST",
+            "db1.EXAMPLE:80",
+        ] {
+            assert_eq!(status(Method::GET, &[("host", host)]), 200, "{host}");
+        }
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "localhost:80:90",
+            "127.0.0.1:x",
+            "",
+            "[::1]x",
+            "[evil]",
+            "::1",
+            "user@127.0.0.1",
+            "2130706433",
+        ] {
+            assert_eq!(status(Method::GET, &[("host", host)]), 421, "{host}");
+        }
+        assert_eq!(status(Method::GET, &[("host", "localhost"), ("host", "evil.example")]), 400);
+        let any = HostNames::new(&["*".into()]);
+        assert!(any.allow("whatever.example:8091") && !any.allow("a:b"));
+        let uri = Uri::from_static("http://evil.example/");
+        assert!(verdict(&HostNames::default(), &Method::GET, &uri, &HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn pages_of_another_origin_are_refused() {
+        let host = ("host", "127.0.0.1:8091");
+        for (name, value) in [
+            ("origin", "http://evil.example"),
+            ("origin", "http://127.0.0.1:3000"),
+            ("origin", "null"),
+            ("origin", "file://"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+            ("sec-fetch-site", "surprise"),
+        ] {
+            for method in [Method::GET, Method::POST, Method::DELETE] {
+                assert_eq!(status(method, &[host, (name, value)]), 403, "{name}: {value}");
+            }
+        }
+        assert_eq!(status(Method::POST, &[host, ("referer", "http://evil.example/page")]), 403);
+        assert_eq!(status(Method::GET, &[host, ("referer", "http://wiki.example/page")]), 200);
+        for (name, value) in [
+            ("origin", "http://127.0.0.1:8091"),
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-site", "none"),
+        ] {
+            assert_eq!(status(Method::POST, &[host, (name, value)]), 200, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_change_needs_what_a_form_cannot_send() {
+        let host = ("host", "127.0.0.1:8091");
+        let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/605.1.15");
+        assert_eq!(status(Method::POST, &[host, browser]), 403);
+        assert_eq!(status(Method::POST, &[host, ("user-agent", "")]), 403);
+        assert_eq!(status(Method::GET, &[host, browser]), 200);
+        assert_eq!(status(Method::POST, &[host, browser, ("x-requested-with", "script")]), 200);
+        for agent in ["curl/8.5.0", "gocbcore/v10", "okhttp/4.12.0", "couchbase-java/3", "cxx/1.0.0"] {
+            assert_eq!(status(Method::POST, &[host, ("user-agent", agent)]), 200, "{agent}");
+        }
+        assert_eq!(status(Method::POST, &[host]), 200);
+    }
+}

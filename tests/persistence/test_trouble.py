@@ -1,6 +1,7 @@
 """Full disks and damaged files: what is refused, what is served, and what an operator is told."""
 
 import contextlib
+import json
 import subprocess
 
 import pytest
@@ -25,6 +26,12 @@ def small_disk(tmp_path):
         yield place
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def health(node):
+    """The codes of /health, /health/ready and /health/live, and the reasons."""
+    answers = [http(node, "GET", path) for path in ("/health", "/health/ready", "/health/live")]
+    return *(code for code, _ in answers), json.loads(answers[1][1]).get("reasons", [])
 
 
 def fill(client, value, count):
@@ -62,8 +69,10 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers_by_itself(small_di
             assert answer.status == TEMPORARY_FAILURE, answer
         assert client.get("key:0") == value
         assert "no space" in node.log()
+        assert health(node) == (200, 503, 200, ["disk_full"])
         ballast.unlink()
         wait_until(lambda: statistics(node, "persistence")["disk_full"] == 0, "room again")
+        assert health(node) == (200, 200, 200, [])
         client.delete_many([f"key:{number}" for number in set(taken)])
         client.set("after", b"room")
         wait_all_persisted(node)
@@ -108,6 +117,7 @@ def test_damage_is_named_with_file_and_offset(damaged):
         assert statistics(node, "warmup")["warmup_vbuckets_damaged"] == 1
         assert 'damaged_vbuckets{bucket="default"} 1' in http(node, "GET", "/metrics")[1]
         assert document(node, "/health")["buckets"]["default"]["vBucketsDamaged"] == 1
+        assert health(node) == (200, 503, 200, ["damaged"])
 
 
 def test_damage_spoils_one_vbucket_and_no_other(damaged):

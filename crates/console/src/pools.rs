@@ -1,46 +1,14 @@
-//! `/`, `/health` and what describes the node as a whole.
+//! `/` and what describes the node as a whole.
 
 use crate::{Console, document};
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 /// `GET /`: answers the pings of SDKs.
 pub async fn root() -> &'static str {
     concat!("Dormouse ", env!("CARGO_PKG_VERSION"), "\n")
-}
-
-/// `GET /health`: whether all there is can be used. Persistent buckets show how far they are, and what of them is damaged.
-pub async fn health(State(console): State<Console>) -> (StatusCode, Json<Value>) {
-    let buckets = console.node.buckets();
-    let persistent = buckets.iter().filter_map(|bucket| Some((bucket.name(), bucket.persistence()?)));
-    let (mut warms_up, mut about) = (false, serde_json::Map::new());
-    for (name, persistence) in persistent {
-        let warm_up = persistence.warm_up();
-        let damaged = persistence.damaged().count();
-        warms_up |= warm_up.is_running();
-        if warm_up.is_running() || damaged > 0 {
-            let figures = json!({
-                "segments": warm_up.segments,
-                "segmentsDone": warm_up.segments_done,
-                "vBuckets": warm_up.vbuckets,
-                "vBucketsDone": warm_up.vbuckets_done,
-                "vBucketsDamaged": damaged,
-            });
-            about.insert(name.to_owned(), figures);
-        }
-    }
-    let (code, status) = match (console.control.draining(), warms_up) {
-        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        (false, true) => (StatusCode::SERVICE_UNAVAILABLE, "warmup"),
-        (false, false) => (StatusCode::OK, "ok"),
-    };
-    let mut document = serde_json::Map::from_iter([("status".to_owned(), json!(status))]);
-    if !about.is_empty() {
-        document.insert("buckets".to_owned(), Value::Object(about));
-    }
-    (code, Json(Value::Object(document)))
 }
 
 /// `GET /pools`.

@@ -1,0 +1,109 @@
+//! `/health`: what is wrong, for those who watch a node.
+//!
+//! ```text
+//!                 draining   warming up   damaged vBuckets   disk full   all is well
+//!   /health/live    200         200             200             200          200       is the process there? else restart it
+//!   /health         503         503             200             200          200       does it serve? else wait
+//!   /health/ready   503         503             503             503          200       does it serve everything?
+//! ```
+//!
+//! The body of the last two is the same: `status` is the gravest reason or `ok`, `reasons` has all of them, `buckets` what is wrong
+//! with which bucket.
+
+use crate::Console;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use kv::Bucket;
+use serde_json::{Map, Value, json};
+
+/// What is wrong with a node, the gravest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    Draining,
+    WarmUp,
+    Damaged,
+    DiskFull,
+}
+
+impl Reason {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Draining => "draining",
+            Self::WarmUp => "warmup",
+            Self::Damaged => "damaged",
+            Self::DiskFull => "disk_full",
+        }
+    }
+
+    /// Whether it passes by itself, and until then clients had better go elsewhere.
+    const fn is_not_serving(self) -> bool {
+        matches!(self, Self::Draining | Self::WarmUp)
+    }
+}
+
+/// `GET /health/live`.
+pub async fn live() -> Json<Value> {
+    Json(json!({ "status": "alive" }))
+}
+
+/// `GET /health`.
+pub async fn health(State(console): State<Console>) -> (StatusCode, Json<Value>) {
+    let (reasons, document) = examine(&console);
+    (code(!reasons.iter().any(|reason| reason.is_not_serving())), Json(document))
+}
+
+/// `GET /health/ready`.
+pub async fn ready(State(console): State<Console>) -> (StatusCode, Json<Value>) {
+    let (reasons, document) = examine(&console);
+    (code(reasons.is_empty()), Json(document))
+}
+
+const fn code(is_well: bool) -> StatusCode {
+    if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+fn examine(console: &Console) -> (Vec<Reason>, Value) {
+    let mut reasons = Vec::new();
+    let mut about = Map::new();
+    if console.control.draining() {
+        reasons.push(Reason::Draining);
+    }
+    for bucket in console.node.buckets() {
+        let wrong = examine_bucket(&bucket);
+        if let Some((found, figures)) = wrong {
+            reasons.extend(found);
+            about.insert(bucket.name().to_owned(), figures);
+        }
+    }
+    reasons.sort_unstable();
+    reasons.dedup();
+    let status = reasons.first().map_or("ok", |reason| reason.name());
+    let mut document = Map::from_iter([("status".to_owned(), json!(status))]);
+    if !reasons.is_empty() {
+        let names: Vec<&str> = reasons.iter().map(|reason| reason.name()).collect();
+        document.insert("reasons".to_owned(), json!(names));
+    }
+    if !about.is_empty() {
+        document.insert("buckets".to_owned(), Value::Object(about));
+    }
+    (reasons, Value::Object(document))
+}
+
+fn examine_bucket(bucket: &Bucket) -> Option<(Vec<Reason>, Value)> {
+    let persistence = bucket.persistence()?;
+    let (warm_up, damaged) = (persistence.warm_up(), persistence.damaged().count());
+    let is_full = bucket.is_disk_full();
+    let wrong =
+        [(warm_up.is_running(), Reason::WarmUp), (damaged > 0, Reason::Damaged), (is_full, Reason::DiskFull)];
+    let reasons: Vec<Reason> = wrong.iter().filter(|(holds, _)| *holds).map(|(_, reason)| *reason).collect();
+    let figures = json!({
+        "segments": warm_up.segments,
+        "segmentsDone": warm_up.segments_done,
+        "vBuckets": warm_up.vbuckets,
+        "vBucketsDone": warm_up.vbuckets_done,
+        "vBucketsDamaged": damaged,
+        "diskFull": is_full,
+    });
+    (!reasons.is_empty()).then_some((reasons, figures))
+}

@@ -1,10 +1,14 @@
-//! `/metrics`: the table of meters and the memory figures of every bucket, as OpenMetrics text.
+//! `/metrics`: the table of meters and the memory figures of every bucket, as Prometheus text, or as OpenMetrics text for those who
+//! ask for that.
+//!
+//! Names follow Prometheus's conventions: base units (seconds, bytes) at their end, `_total` behind those of counters.
 //!
 //! Nothing is kept here: each scrape reads the node.
 
+use crate::buckets::refused;
 use crate::{Console, DatabaseFigures, vbuckets};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use kv::bucket::MemoryFigures;
 use kv::persistence::{FIGURES, PersistenceFigures};
@@ -19,6 +23,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A memory figure's name, help and value.
 type MemoryGauge = (&'static str, &'static str, fn(&MemoryFigures) -> u64);
@@ -67,17 +72,104 @@ const DATABASES: &[DatabaseGauge] = &[
 ];
 
 /// `GET /metrics`.
-pub async fn scrape(State(console): State<Console>) -> Response {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(NodeCollector { console }));
-    let mut text = String::new();
-    match encode(&mut text, &registry) {
-        Ok(()) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
+pub async fn scrape(State(console): State<Console>, headers: HeaderMap) -> Response {
+    let format = Format::asked(&headers);
+    let made = console.measure(move |console| {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(NodeCollector { console }));
+        let mut text = String::new();
+        encode(&mut text, &registry).map(|()| match format {
+            Format::OpenMetrics => text,
+            Format::Prometheus => prometheus_text(&text),
+        })
+    });
+    match made.await {
+        Ok(Ok(text)) => {
+            ([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")], text).into_response()
         }
-        Err(fmt::Error) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Ok(Err(fmt::Error)) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Err(refusal) => refused(refusal),
     }
+}
+
+/// A format that scrapers read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// Prometheus text 0.0.4.
+    Prometheus,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// OpenMetrics only where it is named, and liked no less than plain text.
+    fn asked(headers: &HeaderMap) -> Self {
+        let (mut open_metrics, mut plain) = (0.0, 0.0);
+        let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        for range in values.flat_map(|value| value.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default();
+            let mut quality = 1.0;
+            let mut is_known = true;
+            for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+                match name.trim().to_ascii_lowercase().as_str() {
+                    "q" => quality = value.trim().parse::<f32>().unwrap_or(0.0),
+                    "version" => is_known = matches!(value.trim_matches('"'), "1.0.0" | "0.0.1" | "0.0.4"),
+                    _ => {}
+                }
+            }
+            if kind.eq_ignore_ascii_case("application/openmetrics-text") && is_known {
+                open_metrics = f32::max(open_metrics, quality);
+            } else if kind.eq_ignore_ascii_case("text/plain") && is_known {
+                plain = f32::max(plain, quality);
+            }
+        }
+        if open_metrics > 0.0 && open_metrics >= plain { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    const fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// OpenMetrics text as Prometheus text 0.0.4: there the `_total` of a counter is part of the name that HELP and TYPE give, and the
+/// end is not marked.
+fn prometheus_text(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len() + open_metrics.len() / 16);
+    let mut help = None;
+    for line in open_metrics.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ');
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            if let Some((_, words)) = help.take().filter(|(helped, _)| *helped == name) {
+                text.extend(["# HELP ", name, suffix, " ", words, "\n"]);
+            }
+            text.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);
+        } else if !line.starts_with('#') {
+            text.extend([line, "\n"]);
+        }
+    }
+    text
+}
+
+/// The name of a figure in base units, and whether its value is a number of microseconds that becomes seconds.
+fn in_base_units(name: &str) -> (String, bool) {
+    if let Some(stem) = name.strip_suffix("_us").or_else(|| name.strip_suffix("_microseconds")) {
+        return (format!("{stem}_seconds"), true);
+    }
+    match name {
+        "defragmentation_freed" => (format!("{name}_bytes"), false),
+        _ => (name.to_owned(), false),
+    }
+}
+
+fn seconds(microseconds: u64) -> f64 {
+    Duration::from_micros(microseconds).as_secs_f64()
 }
 
 struct NodeCollector {
@@ -105,6 +197,19 @@ impl Collector for NodeCollector {
             "dormouse_connections_refused",
             "Client connections refused at the limit or for want of file descriptors",
             connections.rejected,
+        )?;
+        let logins = self.console.node.users().login_figures();
+        counter(
+            &mut encoder,
+            "dormouse_logins_failed",
+            "Logins that failed, on all ports, refused ones included",
+            logins.failed,
+        )?;
+        counter(
+            &mut encoder,
+            "dormouse_logins_refused",
+            "Logins refused without a look at the password, because of failures before",
+            logins.refused,
         )?;
         gauge(
             &mut encoder,
@@ -135,11 +240,12 @@ impl Collector for NodeCollector {
         }
         let buckets = self.console.node.buckets();
         for meter in Meter::ALL {
-            let name = format!("dormouse_bucket_{}", meter.name());
+            let (name, is_time) = in_base_units(meter.name());
+            let name = format!("dormouse_bucket_{name}");
             let mut metric = encoder.encode_descriptor(&name, meter.help(), None, MetricType::Counter)?;
             for bucket in &buckets {
-                ConstCounter::new(bucket.meter(*meter))
-                    .encode(metric.encode_family(&[("bucket", bucket.name())])?)?;
+                let label = [("bucket", bucket.name())];
+                count(bucket.meter(*meter), is_time, metric.encode_family(&label)?)?;
             }
         }
         let figures: Vec<_> = buckets.iter().map(|bucket| (bucket.name(), bucket.memory())).collect();
@@ -173,14 +279,15 @@ impl NodeCollector {
             gauge(encoder, "dormouse_flush_buffer_bytes", help, self.console.node.flush_buffer_bytes())?;
         }
         for figure in FIGURES.iter().filter(|_| !figures.is_empty()) {
-            let name = format!("dormouse_bucket_{}", figure.name);
+            let (name, is_time) = in_base_units(figure.name);
+            let name = format!("dormouse_bucket_{name}");
             let kind = if figure.is_counter { MetricType::Counter } else { MetricType::Gauge };
             let mut metric = encoder.encode_descriptor(&name, figure.help, None, kind)?;
             for (bucket, figures) in &figures {
                 let (value, label) = ((figure.value)(figures), [("bucket", *bucket)]);
                 let family = metric.encode_family(&label)?;
                 if figure.is_counter {
-                    ConstCounter::new(value).encode(family)?;
+                    count(value, is_time, family)?;
                 } else {
                     constant(value).encode(family)?;
                 }
@@ -228,6 +335,15 @@ fn process_resident_bytes() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Encodes a counter's value.
+fn count(value: u64, is_time: bool, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    if is_time {
+        ConstCounter::new(seconds(value)).encode(encoder)
+    } else {
+        ConstCounter::new(value).encode(encoder)
+    }
+}
+
 fn constant(value: u64) -> ConstGauge<i64> {
     ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
 }
@@ -245,4 +361,76 @@ fn counter(
 ) -> Result<(), fmt::Error> {
     let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     ConstCounter::new(value).encode(metric)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn asked(accept: &str) -> Format {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_str(accept).expect("a value"));
+        Format::asked(&headers)
+    }
+
+    #[test]
+    fn open_metrics_is_for_those_who_ask_for_it() {
+        assert_eq!(Format::asked(&HeaderMap::new()), Format::Prometheus);
+        for accept in [
+            "*/*",
+            "text/plain",
+            "text/html,application/xhtml+xml,*/*;q=0.8",
+            "",
+            "application/openmetrics-text;q=0",
+        ] {
+            assert_eq!(asked(accept), Format::Prometheus, "{accept}");
+        }
+        // Prometheus 2 and 3, and one that prefers plain text.
+        for accept in [
+            "application/openmetrics-text",
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.3",
+        ] {
+            assert_eq!(asked(accept), Format::OpenMetrics, "{accept}");
+        }
+        assert_eq!(
+            asked("text/plain;version=0.0.4;q=0.9,application/openmetrics-text;q=0.5"),
+            Format::Prometheus
+        );
+    }
+
+    #[test]
+    fn prometheus_text_names_counters_as_their_samples() {
+        let open_metrics = "# HELP a Some.\n# TYPE a counter\na_total{b=\"c\"} 1\n# HELP d Other.\n# TYPE d gauge\nd 2\n# EOF\n";
+        let text = "# HELP a_total Some.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n# HELP d Other.\n# TYPE d gauge\nd 2\n";
+        assert_eq!(prometheus_text(open_metrics), text);
+    }
+
+    #[test]
+    fn every_figure_is_in_base_units() {
+        let meters = Meter::ALL.iter().map(|meter| meter.name());
+        for name in meters.chain(FIGURES.iter().map(|figure| figure.name)) {
+            let (name, _) = in_base_units(name);
+            for part in name.split('_') {
+                let unit = [
+                    "us",
+                    "ms",
+                    "ns",
+                    "s",
+                    "microseconds",
+                    "milliseconds",
+                    "kb",
+                    "mb",
+                    "kib",
+                    "mib",
+                    "minutes",
+                    "percent",
+                ];
+                assert!(!unit.contains(&part), "{name}");
+            }
+        }
+        assert_eq!(in_base_units("compressor_us"), ("compressor_seconds".to_owned(), true));
+        assert!((seconds(1_500_000) - 1.5).abs() < f64::EPSILON);
+    }
 }

@@ -41,7 +41,7 @@ fn a_database_is_a_tenant_of_the_node() {
     for line in [
         "dormouse_database_rows{database=\"Test\"} 3",
         "dormouse_database_budget_bytes{database=\"Test\"} 16777216",
-        "# TYPE dormouse_database_commits counter",
+        "# TYPE dormouse_database_commits_total counter",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
     }

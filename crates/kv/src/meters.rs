@@ -12,7 +12,8 @@ macro_rules! meters {
             pub const ALL: &'static [Meter] = &[$(Meter::$variant,)*];
             /// Number of meters.
             pub const COUNT: usize = Self::ALL.len();
-            /// Name, as `stats` prints it; `/metrics` adds `dormouse_bucket_` and `_total`.
+            /// Name, as `stats` prints it; `_us` at its end is the unit, microseconds. `/metrics` adds `dormouse_bucket_` and `_total`,
+            /// and tells times in seconds.
             pub const fn name(self) -> &'static str { match self { $(Meter::$variant => $name,)* } }
             /// One line of help.
             pub const fn help(self) -> &'static str { match self { $(Meter::$variant => $help,)* } }
@@ -56,10 +57,10 @@ meters! {
     DefragmentedItems "defragmented_items" "Items moved by the defragmenter";
     DefragmentedBytes "defragmented_bytes" "Bytes of the items moved by the defragmenter";
     DefragmentationFreed "defragmentation_freed" "Bytes of slabs less at the ends of the defragmenter's passes";
-    DefragmentingUs "defragmenting_us" "Time the defragmenter has worked, microseconds";
+    DefragmentingUs "defragmenting_us" "Time the defragmenter has worked";
     CompressorValues "compressor_values" "Values compressed while memory was short";
     CompressorSaved "compressor_saved_bytes" "Bytes of memory these took less";
-    CompressorUs "compressor_us" "Time the compressor has worked, microseconds";
+    CompressorUs "compressor_us" "Time the compressor has worked";
     ExpiredReclaimed "expired_reclaimed" "Expired items whose memory came back";
     Locks "get_locked" "Documents locked";
     SyncWritesPrepared "sync_writes_prepared" "Durable writes that had to wait";

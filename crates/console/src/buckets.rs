@@ -1,11 +1,11 @@
 //! Buckets over HTTP: list, show, create, delete.
 
-use crate::{BucketChange, BucketRequest, Console, Refusal, document, pools};
+use crate::{BucketChange, BucketRequest, Console, Refusal, document, pools, vbuckets};
 use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use kv::{BucketKind, BucketSettings, Compression, Eviction, HeapChoice, PersistenceSettings};
+use kv::{Bucket, BucketKind, BucketSettings, Compression, Eviction, HeapChoice, PersistenceSettings};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -36,11 +36,14 @@ pub async fn terse(State(console): State<Console>, Path(name): Path<String>, hea
 
 /// `POST /pools/default/buckets`, a form.
 pub async fn create(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
-    match request(&fields).and_then(|request| console.control.create_bucket(request)) {
-        Ok(()) => {
-            console.map_changes.send_replace(());
-            StatusCode::ACCEPTED.into_response()
-        }
+    let request = match request(&fields) {
+        Ok(request) => request,
+        Err(refusal) => return refused(refusal),
+    };
+    let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
+    let create = move || control.create_bucket(request).inspect(|()| map_changes.send_replace(()));
+    match on_a_thread("dm:create", create).await {
+        Ok(()) => StatusCode::ACCEPTED.into_response(),
         Err(refusal) => refused(refusal),
     }
 }
@@ -52,23 +55,11 @@ pub async fn change(
     Path(name): Path<String>,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Response {
-    if console.node.bucket(&name).is_none() {
-        return missing();
-    }
-    let mut change = BucketChange::default();
-    for (field, value) in &fields {
-        let understood = match field.as_str() {
-            "defragmenter" => on_or_off(value).map(|is_on| change.defragmenter = Some(is_on)),
-            "compressionMode" => compression(value).map(|mode| change.compression = Some(mode)),
-            other => Err(invalid(
-                "_",
-                format!("Unknown or fixed field {other:?}. Allowed: defragmenter, compressionMode."),
-            )),
-        };
-        if let Err(refusal) = understood {
-            return refused(refusal);
-        }
-    }
+    let Some(bucket) = console.node.bucket(&name) else { return missing() };
+    let change = match change_request(&bucket, &fields) {
+        Ok(change) => change,
+        Err(refusal) => return refused(refusal),
+    };
     let control = Arc::clone(&console.control);
     match on_a_thread("dm:settings", move || control.change_bucket(&name, change)).await {
         Ok(()) => StatusCode::OK.into_response(),
@@ -76,13 +67,35 @@ pub async fn change(
     }
 }
 
-/// `DELETE /pools/default/buckets/B`.
+/// `POST /pools/default/buckets/B/controller/doFlush`: everything stored until now is gone.
+pub async fn flush(State(console): State<Console>, Path(name): Path<String>) -> Response {
+    let Some(bucket) = console.node.bucket(&name) else { return missing() };
+    if !bucket.flush_enabled() {
+        // COMPAT: SDKs know this sentence and make their "bucket not flushable" error of it.
+        let reason = "Flush is disabled for the bucket";
+        return (StatusCode::BAD_REQUEST, Json(json!({ "_": reason }))).into_response();
+    }
+    let flush = move || match vbuckets::execute(&console, |cx| bucket.flush(cx, 0)) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Refusal::NotNow { reason: error.to_string() }),
+    };
+    match on_a_thread("dm:flush", flush).await {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+/// `DELETE /pools/default/buckets/B`. Answers when its files are gone.
 pub async fn delete(State(console): State<Console>, Path(name): Path<String>) -> Response {
-    match console.control.delete_bucket(&name) {
-        Ok(()) => {
-            console.map_changes.send_replace(());
-            StatusCode::OK.into_response()
-        }
+    let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
+    let delete = move || {
+        let deleted = control.delete_bucket(&name);
+        // Also after an error it may be gone.
+        map_changes.send_replace(());
+        deleted
+    };
+    match on_a_thread("dm:delete", delete).await {
+        Ok(()) => StatusCode::OK.into_response(),
         Err(refusal) => refused(refusal),
     }
 }
@@ -134,6 +147,9 @@ pub fn missing() -> Response {
 pub fn refused(refusal: Refusal) -> Response {
     match refusal {
         Refusal::Missing => missing(),
+        Refusal::NotNow { reason } => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": reason } }))).into_response()
+        }
         Refusal::Failed { reason } => {
             (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "errors": { "_": reason } }))).into_response()
         }
@@ -163,12 +179,7 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
         match field.as_str() {
             "name" => name = Some(value.clone()),
             "bucketType" => kind = Some(bucket_kind(value)?),
-            "ramQuota" | "ramQuotaMB" => {
-                let mebibytes: Option<u64> = value.parse().ok().filter(|quota| *quota > 0);
-                settings.memory_bytes = mebibytes
-                    .and_then(|quota| quota.checked_mul(1 << 20))
-                    .ok_or_else(|| not_allowed("ramQuota", value, "a positive number of MiB"))?;
-            }
+            "ramQuota" | "ramQuotaMB" => settings.memory_bytes = quota(value)?,
             "evictionPolicy" => policy = Some(value.as_str()),
             "flushIntervalMs" => {
                 settings.persistence.flush_interval_ms = value
@@ -189,33 +200,14 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                     .filter(|count: &u16| count.is_power_of_two() && *count <= 1024)
                     .ok_or_else(|| not_allowed("numVBuckets", value, "a power of two from 1 to 1024"))?;
             }
-            // A node by itself has nowhere to put a replica; clients send the field always.
-            "replicaNumber" => {
-                if !value.parse::<u8>().is_ok_and(|count| count <= 3) {
-                    return Err(not_allowed("replicaNumber", value, "0 to 3; a single node keeps none"));
-                }
-            }
-            "maxTTL" => only(value, &["0"], "maxTTL", "0; buckets have no expiry of their own yet")?,
-            "flushEnabled" => only(value, &["0", "1", "true", "false"], "flushEnabled", "0 or 1")?,
+            "flushEnabled" => settings.flush_enabled = truth("flushEnabled", value)?,
             "compressionMode" => settings.compression = compression(value)?,
-            "durabilityMinLevel" => {
-                only(value, &["none", "majority"], "durabilityMinLevel", "none or majority")?;
-            }
-            "conflictResolutionType" => {
-                only(value, &["seqno"], "conflictResolutionType", "seqno")?;
-            }
-            "authType" => only(value, &["sasl"], "authType", "sasl")?,
-            "replicaIndex" => only(value, &["0", "1", "false", "true"], "replicaIndex", "0 or 1")?,
-            "saslPassword"
-            | "proxyPort"
-            | "threadsNumber"
-            | "parallelDBAndViewCompaction"
-            | "storageBackend" => {}
+            _ if one_meaning(field, value)? => {}
             other => {
                 return Err(invalid(
                     "_",
                     format!(
-                        "Unknown field {other:?}. Allowed: name, bucketType, ramQuota, evictionPolicy, numVBuckets, itemHeap, flushIntervalMs, defragmenter, compressionMode."
+                        "Unknown field {other:?}. Allowed: name, bucketType, ramQuota, evictionPolicy, numVBuckets, itemHeap, flushIntervalMs, flushEnabled, defragmenter, compressionMode."
                     ),
                 ));
             }
@@ -232,6 +224,93 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
         return Err(invalid("ramQuota", "The RAM quota needs to be specified, in MiB."));
     }
     Ok(BucketRequest { name, settings })
+}
+
+/// Understands the form of a change. A field that is fixed may be given with the value that the bucket has: SDKs send all they know.
+fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<BucketChange, Refusal> {
+    let settings = bucket.settings();
+    let mut change = BucketChange::default();
+    for (field, value) in fields {
+        let is_same = match field.as_str() {
+            "defragmenter" => {
+                change.defragmenter = Some(on_or_off(value)?);
+                true
+            }
+            "compressionMode" => {
+                change.compression = Some(compression(value)?);
+                true
+            }
+            "ramQuota" | "ramQuotaMB" => {
+                change.memory_bytes = Some(quota(value)?);
+                true
+            }
+            "flushEnabled" => {
+                change.flush_enabled = Some(truth("flushEnabled", value)?);
+                true
+            }
+            "name" => *value == bucket.name(),
+            "bucketType" => bucket_kind(value)? == settings.kind,
+            "evictionPolicy" => {
+                let policy = eviction(settings.kind, value)?;
+                settings.kind == BucketKind::Persistent || policy == settings.eviction
+            }
+            "numVBuckets" => *value == bucket.vbuckets().to_string(),
+            "itemHeap" => *value == settings.item_heap.name(),
+            "flushIntervalMs" => *value == settings.persistence.flush_interval_ms.to_string(),
+            _ if one_meaning(field, value)? => true,
+            other => {
+                let reason = format!(
+                    "Unknown field {other:?}. Allowed: ramQuota, flushEnabled, defragmenter, compressionMode."
+                );
+                return Err(invalid("_", reason));
+            }
+        };
+        if !is_same {
+            let reason = format!(
+                "{field:?} is fixed since the bucket was made. Allowed: ramQuota, flushEnabled, defragmenter, compressionMode."
+            );
+            return Err(invalid("_", reason));
+        }
+    }
+    Ok(change)
+}
+
+/// Whether the field is one that clients send and that has one possible meaning on a single node; an error for any other meaning.
+fn one_meaning(field: &str, value: &str) -> Result<bool, Refusal> {
+    match field {
+        // A node by itself has nowhere to put a replica; clients send the field always.
+        "replicaNumber" => {
+            if !value.parse::<u8>().is_ok_and(|count| count <= 3) {
+                return Err(not_allowed("replicaNumber", value, "0 to 3; a single node keeps none"));
+            }
+        }
+        "maxTTL" => only(value, &["0"], "maxTTL", "0; buckets have no expiry of their own yet")?,
+        "durabilityMinLevel" => {
+            only(value, &["none", "majority"], "durabilityMinLevel", "none or majority")?;
+        }
+        "conflictResolutionType" => only(value, &["seqno"], "conflictResolutionType", "seqno")?,
+        "authType" => only(value, &["sasl"], "authType", "sasl")?,
+        "replicaIndex" => only(value, &["0", "1", "false", "true"], "replicaIndex", "0 or 1")?,
+        "saslPassword" | "proxyPort" | "threadsNumber" | "parallelDBAndViewCompaction" | "storageBackend" => {
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn quota(value: &str) -> Result<u64, Refusal> {
+    let mebibytes: Option<u64> = value.parse().ok().filter(|quota| *quota > 0);
+    mebibytes
+        .and_then(|quota| quota.checked_mul(1 << 20))
+        .ok_or_else(|| not_allowed("ramQuota", value, "a positive number of MiB"))
+}
+
+fn truth(field: &'static str, value: &str) -> Result<bool, Refusal> {
+    match value {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(not_allowed(field, value, "0 or 1")),
+    }
 }
 
 fn bucket_kind(word: &str) -> Result<BucketKind, Refusal> {

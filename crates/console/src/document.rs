@@ -50,7 +50,7 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
         "numVBuckets": bucket.vbuckets(),
         "itemHeap": settings.item_heap.name(),
         // COMPAT: the C++ core of the SDKs ends the process when this member is missing.
-        "controllers": {},
+        "controllers": controllers(bucket),
         "maxTTL": 0,
         "compressionMode": bucket.compression().name(),
         "conflictResolutionType": "seqno",
@@ -67,6 +67,15 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
     });
     merge(&mut document, about);
     document
+}
+
+/// `flush` is there when the bucket may be flushed: that is how clients know.
+fn controllers(bucket: &Bucket) -> Value {
+    if bucket.flush_enabled() {
+        json!({ "flush": format!("/pools/default/buckets/{}/controller/doFlush", bucket.name()) })
+    } else {
+        json!({})
+    }
 }
 
 /// Whether some of a bucket's vBuckets are still being read from disk.

@@ -2,25 +2,31 @@
 //!
 //! ```text
 //!   GET  /                            a name, for pings; no login
-//!   GET  /health                      200 while serving, 503 while draining; no login
-//!   GET  /metrics                     Prometheus text, from the table of meters
+//!   GET  /health                      200 while serving, 503 while draining or warming up, with what is wrong; no login
+//!   GET  /health/ready                200 if nothing is wrong, else 503, as above; no login
+//!   GET  /health/live                 200; no login
+//!   GET  /metrics                     Prometheus or OpenMetrics text, from the table of meters
 //!   GET  /allocator                   who it is, its settings in force, where memory is
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
-//!   GET  /pools/default/buckets/B/vbuckets/N
+//!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes
+//!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
 //!   GET  /whoami                      the user logged in; always needs a login
 //!   POST /allocator                   settings that can change while the node runs; always needs a login
 //!   POST /allocator/profile           a heap profile into the data directory; always needs a login
 //!   POST /pools/default/buckets       create; always needs a login
 //!   DELETE /pools/default/buckets/B   delete; always needs a login
+//!   POST /pools/default/buckets/B     change; always needs a login
+//!   POST /pools/default/buckets/B/controller/doFlush   empty it; always needs a login
 //!   POST /pools/default/buckets/B/vbuckets/N   state and chains; always needs a login
 //!   POST /pools/default/buckets/B/audit    walks over everything it has; always needs a login
 //!   POST /pools/default/buckets/B/backup   a copy of a persistent bucket; always needs a login
 //! ```
 //!
-//! It runs on one thread with one tokio current-thread runtime, apart from the data ports. Reads need a login
-//! when a password of one's own is set; changes always do. What only the binary knows (users, budgets, draining)
-//! comes through [`Control`].
+//! It runs on one thread with one tokio current-thread runtime, apart from the data ports; what waits for a disk or for another
+//! thread is done on a thread of its own, so that `/health` is answered meanwhile. Reads need a login when a password of one's own
+//! is set; changes always do. [`guard`] refuses what web pages send, [`admission`] bounds what connections take. What only the
+//! binary knows (users, budgets, draining) comes through [`Control`].
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -28,10 +34,14 @@ mod allocator;
 mod audit;
 mod buckets;
 mod document;
+mod guard;
+mod health;
 mod login;
 mod metrics;
 mod pools;
+mod scopes;
 mod stream;
+mod users;
 mod vbuckets;
 
 pub use admission::Listening;
@@ -39,15 +49,15 @@ pub use admission::Listening;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
+use kv::users::Caller;
 use kv::{BucketSettings, Compression, Cx, Node};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-/// Largest body of a request.
-const BODY_BYTES_MAX: usize = 64 << 10;
+pub use guard::HostNames;
 
 /// Buckets a node may have: each has an arena of its own, and the allocator has about 4,000.
 pub const BUCKETS_MAX: usize = 1000;
@@ -68,6 +78,10 @@ pub struct BucketChange {
     pub defragmenter: Option<bool>,
     /// Whether values are compressed.
     pub compression: Option<Compression>,
+    /// Its budget.
+    pub memory_bytes: Option<u64>,
+    /// Whether it may be emptied over HTTP.
+    pub flush_enabled: Option<bool>,
 }
 
 /// Why a change was refused.
@@ -80,6 +94,11 @@ pub enum Refusal {
         /// Field of the form.
         field: &'static str,
         /// What is wrong and what is allowed.
+        reason: String,
+    },
+    /// It can be done later.
+    NotNow {
+        /// What it has to wait for.
         reason: String,
     },
     /// It was tried, and the disk did not do it.
@@ -114,8 +133,8 @@ pub struct DatabaseFigures {
 
 /// What the console needs from whoever wires the node.
 pub trait Control: Send + Sync + 'static {
-    /// Whether name and password are those of a user who may come from there; compares in constant time.
-    fn login(&self, user: &str, password: &str, from_loopback: bool) -> bool;
+    /// Whether name and password are those of a user who may come from there; compares in constant time. Guessing is slowed down.
+    fn login(&self, user: &str, password: &str, caller: Caller) -> bool;
     /// Whether a password of one's own is in force, so that reads need a login too.
     fn login_required(&self) -> bool;
     /// Makes a bucket within the node's memory.
@@ -150,16 +169,50 @@ pub(crate) struct Console {
     pub(crate) map_changes: watch::Sender<()>,
     /// What this thread executes in: the last of the node's threads.
     pub(crate) cx: Arc<Mutex<Cx>>,
+    pub(crate) host_names: Arc<HostNames>,
+    /// One walk over the figures of everything at a time.
+    measuring: Arc<Semaphore>,
+}
+
+impl Console {
+    /// Reads figures on a thread of its own: some are asked from others, and some walk over all there is.
+    async fn measure<T: Send + 'static>(
+        &self,
+        measure: impl FnOnce(Self) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        // The semaphore is never closed.
+        let permit = Arc::clone(&self.measuring).acquire_owned().await.ok();
+        let console = self.clone();
+        buckets::on_a_thread("dm:measure", move || {
+            let measured = measure(console);
+            drop(permit);
+            Ok(measured)
+        })
+        .await
+    }
 }
 
 /// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`. It is the last of the threads the node
-/// was made for.
-pub fn serve(node: Arc<Node>, listeners: Vec<Listening>, control: Arc<dyn Control>) -> io::Result<Handle> {
+/// was made for. `host_names` are the names under which the node may be asked.
+pub fn serve(
+    node: Arc<Node>,
+    listeners: Vec<Listening>,
+    control: Arc<dyn Control>,
+    host_names: HostNames,
+) -> io::Result<Handle> {
     let (stop, mut stopped) = watch::channel(false);
     let (map_changes, _) = watch::channel(());
     let thread = node.settings().threads.saturating_sub(1);
     let cx = Arc::new(Mutex::new(Cx::new(Arc::clone(&node), thread)));
-    let console = Console { node, control, started: Instant::now(), map_changes, cx };
+    let console = Console {
+        node,
+        control,
+        started: Instant::now(),
+        map_changes,
+        cx,
+        host_names: Arc::new(host_names),
+        measuring: Arc::new(Semaphore::new(1)),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
@@ -197,6 +250,13 @@ fn router(console: Console) -> Router {
         .route("/pools/default/buckets", get(buckets::list))
         .route("/pools/default/buckets/{bucket}", get(buckets::show))
         .route("/pools/default/buckets/{bucket}/vbuckets/{vb}", get(vbuckets::show))
+        .route("/pools/default/buckets/{bucket}/scopes", get(scopes::manifest))
+        .route("/settings/rbac/users", get(users::list))
+        .route("/settings/rbac/users/{domain}", get(users::list_domain))
+        .route("/settings/rbac/users/{domain}/{user}", get(users::show))
+        .route("/settings/rbac/groups", get(users::groups))
+        .route("/settings/rbac/groups/{group}", get(users::group))
+        .route("/settings/rbac/roles", get(users::roles))
         .route("/pools/default/b/{bucket}", get(buckets::terse))
         .route("/pools/default/bs/{bucket}", get(stream::terse))
         .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
@@ -209,15 +269,31 @@ fn router(console: Console) -> Router {
             "/pools/default/buckets/{bucket}",
             axum::routing::delete(buckets::delete).post(buckets::change),
         )
+        .route("/pools/default/buckets/{bucket}/controller/doFlush", axum::routing::post(buckets::flush))
+        .route("/pools/default/buckets/{bucket}/scopes", axum::routing::post(scopes::refuse))
+        .route(
+            "/pools/default/buckets/{bucket}/scopes/{*rest}",
+            axum::routing::post(scopes::refuse).delete(scopes::refuse).patch(scopes::refuse),
+        )
+        .route(
+            "/settings/rbac/users/{domain}/{user}",
+            axum::routing::put(users::refuse).delete(users::refuse).patch(users::refuse),
+        )
+        .route("/settings/rbac/groups/{group}", axum::routing::put(users::refuse).delete(users::refuse))
         .route("/pools/default/buckets/{bucket}/vbuckets/{vb}", axum::routing::post(vbuckets::set))
         .route("/pools/default/buckets/{bucket}/audit", axum::routing::post(audit::walk))
         .route("/pools/default/buckets/{bucket}/backup", axum::routing::post(buckets::backup))
+        .route_layer(axum::middleware::from_fn(admission::receive))
         .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
     Router::new()
         .route("/", get(pools::root))
-        .route("/health", get(pools::health))
+        .route("/health", get(health::health))
+        .route("/health/ready", get(health::ready))
+        .route("/health/live", get(health::live))
         .merge(reads)
         .merge(changes)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(admission::BODY_BYTES_MAX))
+        .layer(axum::middleware::from_fn_with_state(console.clone(), guard::check))
+        .layer(axum::middleware::from_fn(admission::track))
         .with_state(console)
 }

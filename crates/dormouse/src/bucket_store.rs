@@ -140,6 +140,9 @@ impl BucketStore {
         if let Some(is_on) = value.get("defragmenter").and_then(Value::as_bool) {
             section.defragmenter = is_on;
         }
+        if let Some(is_enabled) = value.get("flush_enabled").and_then(Value::as_bool) {
+            section.flush_enabled = is_enabled;
+        }
         let persistence = &mut section.persistence;
         if let Some(interval_ms) = value.get("flush_interval_ms").and_then(Value::as_u64) {
             persistence.flush_interval_ms = interval_ms;
@@ -214,6 +217,7 @@ pub fn write_settings(
         "item_heap": settings.item_heap.name(),
         "compression": settings.compression.name(),
         "defragmenter": settings.defragmenter,
+        "flush_enabled": settings.flush_enabled,
         "flush_interval_ms": persistence.flush_interval_ms,
         "segment_bytes": persistence.segment_bytes,
         "sync": persistence.sync,

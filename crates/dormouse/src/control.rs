@@ -10,7 +10,7 @@ use crate::databases::Watcher;
 use crate::password::Login;
 use console::{BucketChange, BucketRequest, Refusal};
 use kv::node::BucketError;
-use kv::users::Reach;
+use kv::users::{Caller, Reach};
 use kv::{BucketKind, BucketSettings, Node};
 use std::io;
 use std::path::PathBuf;
@@ -82,6 +82,7 @@ impl Control {
                 persistence: section.persistence.clone(),
                 item_heap: section.item_heap,
                 compression: section.compression,
+                flush_enabled: section.flush_enabled,
             };
             let wanted = settings.clone();
             self.make(name, settings, section.memory_bytes).map_err(|refusal| of_bucket(name, refusal))?;
@@ -230,8 +231,8 @@ impl Control {
 }
 
 impl console::Control for Control {
-    fn login(&self, user: &str, password: &str, from_loopback: bool) -> bool {
-        self.node.users().verify(user, password.as_bytes(), from_loopback).is_some()
+    fn login(&self, user: &str, password: &str, caller: Caller) -> bool {
+        self.node.users().log_in(user, password.as_bytes(), caller).is_some()
     }
 
     fn login_required(&self) -> bool {
@@ -243,11 +244,7 @@ impl console::Control for Control {
             let reason = "Bucket name: allowed are 1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot.";
             return Err(Refusal::Invalid { field: "name", reason: reason.into() });
         }
-        let size = request.settings.memory_bytes;
-        if size < BUCKET_MEMORY_MIN {
-            let reason = format!("RAM quota: allowed are {} MiB and more.", BUCKET_MEMORY_MIN >> 20);
-            return Err(Refusal::Invalid { field: "ramQuota", reason });
-        }
+        check_size(request.settings.memory_bytes)?;
         self.create_sized(&request.name, request.settings)
     }
 
@@ -263,6 +260,8 @@ impl console::Control for Control {
         }
         let directory =
             self.store()?.backup(name, label, persistence).map_err(|error| match error.kind() {
+                // It was deleted meanwhile, and its files went.
+                _ if bucket.is_gone() => Refusal::Missing,
                 io::ErrorKind::AlreadyExists => {
                     let reason = format!("There is a backup {label:?} already.");
                     Refusal::Invalid { field: "label", reason }
@@ -304,21 +303,42 @@ impl console::Control for Control {
 
     fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), Refusal> {
         // Held, so that no settings are written for a bucket that is being deleted.
-        let budgets = self.budgets();
+        let mut budgets = self.budgets();
         let bucket = self.node.bucket(name).ok_or(Refusal::Missing)?;
-        let defragmenter = change.defragmenter.unwrap_or(bucket.has_defragmenter());
-        let compression = change.compression.unwrap_or(bucket.compression());
+        let size_before = budgets.size(name);
+        if let Some(bytes) = change.memory_bytes {
+            check_size(bytes)?;
+            budgets.claim(name, Some(bytes)).map_err(does_not_fit)?;
+        }
+        let settings = BucketSettings {
+            defragmenter: change.defragmenter.unwrap_or(bucket.has_defragmenter()),
+            compression: change.compression.unwrap_or(bucket.compression()),
+            flush_enabled: change.flush_enabled.unwrap_or(bucket.flush_enabled()),
+            ..bucket.settings().clone()
+        };
         if bucket.persistence().is_some() {
-            let settings = BucketSettings { defragmenter, compression, ..bucket.settings().clone() };
-            let kept = self.store()?.keep(name, budgets.size(name), &settings);
-            kept.map_err(|error| failed(name, &error))?;
+            let kept = self.store().and_then(|store| {
+                let kept = store.keep(name, budgets.size(name), &settings);
+                kept.map_err(|error| failed(name, &error))
+            });
+            if let Err(refusal) = kept {
+                // What was claimed before fits still.
+                let _ = budgets.claim(name, size_before);
+                return Err(refusal);
+            }
+        }
+        if let Some(bytes) = change.memory_bytes {
+            bucket.set_budget(bytes);
+            self.apply_shares(&budgets);
+            tracing::info!(bucket = name, memory = size::show(bytes), "budget changed");
         }
         if change.defragmenter.is_some() {
-            bucket.set_defragmenter(defragmenter);
+            bucket.set_defragmenter(settings.defragmenter);
         }
         if change.compression.is_some() {
-            bucket.set_compression(compression);
+            bucket.set_compression(settings.compression);
         }
+        bucket.set_flush_enabled(settings.flush_enabled);
         Ok(())
     }
 
@@ -334,6 +354,14 @@ impl console::Control for Control {
     fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
+}
+
+fn check_size(bytes: u64) -> Result<(), Refusal> {
+    if bytes >= BUCKET_MEMORY_MIN {
+        return Ok(());
+    }
+    let reason = format!("RAM quota: allowed are {} MiB and more.", BUCKET_MEMORY_MIN >> 20);
+    Err(Refusal::Invalid { field: "ramQuota", reason })
 }
 
 fn does_not_fit(DoesNotFit { free_bytes }: DoesNotFit) -> Refusal {
@@ -365,6 +393,6 @@ fn of_bucket(name: &str, refusal: Refusal) -> Refusal {
             Refusal::Invalid { field, reason: format!("bucket {name:?}: {reason}") }
         }
         Refusal::Failed { reason } => Refusal::Failed { reason: format!("bucket {name:?}: {reason}") },
-        Refusal::Missing => refusal,
+        Refusal::Missing | Refusal::NotNow { .. } => refusal,
     }
 }

@@ -3,6 +3,8 @@
 use crate::config::reader::cause;
 use crate::config::{AuthSection, Problem};
 use crate::text_file;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 /// Password of the development user, accepted on loopback only.
 const DEVELOPMENT_PASSWORD: &str = "password";
@@ -20,6 +22,21 @@ pub struct Login {
     pub password: String,
     /// Whether this is the development user.
     pub development: bool,
+}
+
+/// Mode bits that let others read the file, or let the group or others change it.
+const OTHERS_MODE: u32 = 0o026;
+
+/// Logs a warning if others may read or change the password file. It is no error: secrets that are mounted into containers are
+/// often readable, and nobody else is there.
+pub fn warn_of_readers(auth: &AuthSection) {
+    let Some(path) = &auth.password_file else { return };
+    let Ok(metadata) = fs::metadata(path) else { return };
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & OTHERS_MODE != 0 {
+        let mode = format!("{mode:04o}");
+        tracing::warn!(file = %path.display(), mode, "the password file can be read or changed by others; chmod 600 keeps them out");
+    }
 }
 
 /// Reads the password file, if there is one.

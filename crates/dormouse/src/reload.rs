@@ -41,6 +41,7 @@ impl Reload<'_> {
     fn try_apply(&mut self) -> Result<(), Problem> {
         let next = reader::load(self.arguments.config.as_deref(), &self.arguments.flags())?;
         let login = password::login(&next.auth)?;
+        password::warn_of_readers(&next.auth);
         let mut changed = changed_keys(&self.config, &next);
         if login.password != self.login.password {
             changed.insert("auth.password_file".into());
@@ -78,9 +79,12 @@ impl Reload<'_> {
     fn change_bucket(&self, before: Option<&BucketSection>, section: &BucketSection) -> Result<(), Problem> {
         let was_on = before.is_none_or(|before| before.defragmenter);
         let compressed = before.map_or_else(Compression::default, |before| before.compression);
+        let flushed = before.is_some_and(|before| before.flush_enabled);
         let change = BucketChange {
             defragmenter: (was_on != section.defragmenter).then_some(section.defragmenter),
             compression: (compressed != section.compression).then_some(section.compression),
+            flush_enabled: (flushed != section.flush_enabled).then_some(section.flush_enabled),
+            memory_bytes: None,
         };
         if change == BucketChange::default() {
             return Ok(());

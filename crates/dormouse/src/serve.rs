@@ -20,7 +20,7 @@ use crate::logging::Logging;
 use crate::reload::{Reload, limits};
 use crate::signals::{Signals, Wish};
 use crate::{banner, machine, password};
-use console::Refusal;
+use console::{HostNames, Refusal};
 use kv::node::{Endpoints, Service, UnixEndpoint};
 use kv::session::Port;
 use kv::users::Users;
@@ -48,6 +48,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let (endpoints, socket_files) = (listeners.endpoints, listeners.files);
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
+    password::warn_of_readers(&config.auth);
     allocator.report();
     allocator.apply(&config);
     let mut signals = Signals::new()?;
@@ -70,7 +71,17 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let node = Node::new(settings, limits(&config));
     node.set_memory(memory_bytes);
     node.set_timeout_mode(config.node.durability_timeout_mode);
-    node.set_users(Users::new(machine::random()?));
+    let users = Users::new(machine::random()?);
+    users.on_failed_logins(|notice| {
+        let (failures, user, address) = (notice.failures, notice.user, notice.address);
+        tracing::warn!(
+            failures,
+            user,
+            ?address,
+            "logins failed; the last one was this user's, from this address"
+        );
+    });
+    node.set_users(users);
     let stopper = signals.stopper();
     node.shutdown_bell().connect(Box::new(move || stopper.stop()));
     let store = data.as_ref().map(DataDir::buckets);
@@ -90,7 +101,10 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let server = net::Server::start(Arc::clone(&node), listeners.data, workers)?;
     let http = match listeners.http {
         none if none.is_empty() => None,
-        listeners => Some(console::serve(Arc::clone(&node), listeners, control.clone())?),
+        listeners => {
+            let host_names = HostNames::new(&config.http.host_names);
+            Some(console::serve(Arc::clone(&node), listeners, control.clone(), host_names)?)
+        }
     };
     if let Some(data) = &data
         && let Err(error) = data.write_endpoints(&endpoints)
@@ -157,7 +171,9 @@ fn node_memory(config: &Config) -> Result<u64, Problem> {
 pub fn problem_of(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Missing => Problem::new("bucket: not found"),
-        Refusal::Invalid { reason, .. } | Refusal::Failed { reason } => Problem::new(reason),
+        Refusal::Invalid { reason, .. } | Refusal::NotNow { reason } | Refusal::Failed { reason } => {
+            Problem::new(reason)
+        }
     }
 }
 

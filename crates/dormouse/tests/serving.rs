@@ -225,7 +225,7 @@ fn buckets_come_and_go_over_http() {
     for (form, status, now) in [
         ("defragmenter=off", 200, "off"),
         ("defragmenter=maybe", 400, "off"),
-        ("ramQuota=17", 400, "off"),
+        ("ramQuota=7", 400, "off"),
         ("defragmenter=on", 200, "on"),
     ] {
         assert_eq!(change(form), status, "{form}");
@@ -329,8 +329,12 @@ fn metrics_come_from_the_table_of_meters() {
     ] {
         assert!(text.lines().any(|candidate| candidate == line), "{line} in\n{text}");
     }
-    assert!(text.contains("# HELP dormouse_bucket_get_hits Retrievals that found a document"));
-    assert!(text.contains("# EOF"));
+    assert!(text.contains("# HELP dormouse_bucket_get_hits_total Retrievals that found a document"));
+    assert!(!text.contains("# EOF"));
+    let (_, open_metrics) =
+        server.http_with("GET", "/metrics", "Accept: application/openmetrics-text;version=1.0.0\r\n", "");
+    assert!(open_metrics.contains("# HELP dormouse_bucket_get_hits Retrievals that found a document"));
+    assert!(open_metrics.ends_with("# EOF\n"));
 }
 
 /// Context switches of all threads, by choice and by force.

@@ -111,6 +111,7 @@ pub struct Bucket {
     pub(crate) compressor: Compressor,
     /// A [`Compression`].
     compression: AtomicU8,
+    flush_enabled: AtomicBool,
     doorbell: Arc<Doorbell>,
     threads: usize,
     persistence: Option<Persistence>,
@@ -197,6 +198,7 @@ impl Bucket {
             defragmenter: Defragmenter::new(settings.defragmenter),
             compressor: Compressor::default(),
             compression: AtomicU8::new(settings.compression as u8),
+            flush_enabled: AtomicBool::new(settings.flush_enabled),
             doorbell,
             threads,
             persistence,
@@ -249,6 +251,14 @@ impl Bucket {
     pub fn set_compression(&self, compression: Compression) {
         self.compression.store(compression as u8, Relaxed);
         self.restart_compressor();
+    }
+    /// Whether it may be emptied over HTTP. What clients' own commands may do does not depend on this.
+    pub fn flush_enabled(&self) -> bool {
+        self.flush_enabled.load(Relaxed)
+    }
+    /// Changes that.
+    pub fn set_flush_enabled(&self, is_enabled: bool) {
+        self.flush_enabled.store(is_enabled, Relaxed);
     }
     pub(crate) fn slot(&self) -> usize {
         self.ground.slot

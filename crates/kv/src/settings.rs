@@ -104,6 +104,8 @@ pub struct BucketSettings {
     pub item_heap: HeapChoice,
     /// Whether values are compressed; can be changed later ([`crate::Bucket::set_compression`]).
     pub compression: Compression,
+    /// Whether it may be emptied over HTTP; can be changed later ([`crate::Bucket::set_flush_enabled`]).
+    pub flush_enabled: bool,
 }
 
 impl Default for BucketSettings {
@@ -117,6 +119,7 @@ impl Default for BucketSettings {
             persistence: PersistenceSettings::default(),
             item_heap: HeapChoice::Auto,
             compression: Compression::default(),
+            flush_enabled: false,
         }
     }
 }

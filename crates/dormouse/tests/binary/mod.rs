@@ -8,6 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,7 @@ impl Drop for Scratch {
 /// A running node on ports of the kernel's choice.
 pub struct Server {
     child: Child,
-    scratch: Scratch,
+    scratch: Rc<Scratch>,
     endpoints: serde_json::Value,
 }
 
@@ -64,7 +65,13 @@ impl Server {
         Self::start_in(Scratch::new(), arguments)
     }
 
-    pub fn start_in(scratch: Scratch, arguments: &[&str]) -> Self {
+    /// Starts a node, which has ended, again on its data.
+    pub fn again(self, arguments: &[&str]) -> Self {
+        Self::start_in(Rc::clone(&self.scratch), arguments)
+    }
+
+    pub fn start_in(scratch: impl Into<Rc<Scratch>>, arguments: &[&str]) -> Self {
+        let scratch = scratch.into();
         let data = scratch.path().join("data").display().to_string();
         Self::start_with(scratch, &data, &[&["--memcached", "127.0.0.1:0"][..], arguments].concat())
     }
@@ -76,10 +83,10 @@ impl Server {
 
     /// As [`Self::start_at`]; which memcached ports it has is among the arguments.
     pub fn start_at_ports(data: &str, arguments: &[&str]) -> Self {
-        Self::start_with(Scratch::new(), data, arguments)
+        Self::start_with(Rc::new(Scratch::new()), data, arguments)
     }
 
-    fn start_with(scratch: Scratch, data: &str, arguments: &[&str]) -> Self {
+    fn start_with(scratch: Rc<Scratch>, data: &str, arguments: &[&str]) -> Self {
         let mut command = dormouse(&["serve", "--data", data]);
         command.args(["--workers", "1"]).args(arguments);
         for port in ["--kv", "--http"].iter().filter(|port| !arguments.contains(port)) {
@@ -155,16 +162,25 @@ impl Server {
         connect(self.endpoints["memcached"][0]["address"].as_str())
     }
 
+    pub fn kv(&self) -> TcpStream {
+        connect(self.endpoints["kv"][0].as_str())
+    }
+
     pub fn http_connection(&self) -> TcpStream {
         connect(self.endpoints["http"][0].as_str())
     }
 
     /// One HTTP request; the status and the body.
     pub fn http(&self, method: &str, path: &str, login: Option<&str>, body: &str) -> (u16, String) {
-        let mut stream = self.http_connection();
         let login = login.map(|login| format!("Authorization: Basic {login}\r\n")).unwrap_or_default();
+        self.http_with(method, path, &format!("Host: 127.0.0.1\r\n{login}"), body)
+    }
+
+    /// One HTTP request with these headers; the status and the body.
+    pub fn http_with(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+        let mut stream = self.http_connection();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{login}\
+            "{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\
              Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );

@@ -287,6 +287,11 @@ impl Persistence {
 }
 
 impl Bucket {
+    /// Whether writes are refused for want of space on the disk.
+    pub fn is_disk_full(&self) -> bool {
+        self.dirty().is_some_and(|dirty| dirty.is_full())
+    }
+
     /// Figures of the journal; walks all vBuckets. `None` for an ephemeral bucket.
     pub fn persistence_figures(&self, cx: &mut Cx) -> Option<PersistenceFigures> {
         let persistence = self.persistence()?;
@@ -306,7 +311,7 @@ impl Bucket {
             fetch_failures: counters.fetch_failures.load(Relaxed),
             compacted_segments: counters.compacted_segments.load(Relaxed),
             compacted_bytes: counters.compacted_bytes.load(Relaxed),
-            disk_full: self.dirty().is_some_and(|dirty| dirty.is_full()),
+            disk_full: self.is_disk_full(),
             ..PersistenceFigures::default()
         };
         for vb in 0..self.vbuckets() {

@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -44,6 +44,9 @@ soak: ## Ten minutes of everything at once (SOAK_SECONDS=60 for a slice)
 
 soak-memory: ## Half an hour of full buckets whose values shrink, grow, expire and move (SOAK_SECONDS=120 for a slice)
 	SOAK_SECONDS=$${SOAK_SECONDS:-1800} tests/run.sh install build soak-memory
+
+soak-hostile: ## Five minutes of everything hostile at once beside honest clients, whose p99 is bounded (SOAK_SECONDS=60 for a slice)
+	SOAK_SECONDS=$${SOAK_SECONDS:-300} tests/run.sh install build soak-hostile
 
 miri: ## The crate memory under Miri: slabs, blocks, large values, records (needs the nightly toolchain with miri)
 	tests/run.sh miri

@@ -13,7 +13,8 @@
 #                 the SDK's durability (mounts a tmpfs: needs root)
 #   differential  random scripts against Debian's memcached
 #   ovsdb         the OVSDB server against Debian's, under Open vSwitch and its clients, killed and maltreated
-#   soak          everything at once for SOAK_SECONDS (60), then the memory soak for SOAK_MEMORY_SECONDS (120)
+#   soak          everything at once for SOAK_SECONDS (60), the memory soak for SOAK_MEMORY_SECONDS (120), hostile clients for
+#                 SOAK_HOSTILE_SECONDS (30)
 #   fuzz          every fuzz target for FUZZ_SECONDS (12)
 #
 # A stage that fails does not stop the others, but without a build only lints and unit run. What each printed is in
@@ -25,7 +26,7 @@ all=(install build lints unit allocators packaging clients persistence different
 stages=("$@")
 [ "${#stages[@]}" -gt 0 ] || stages=("${all[@]}")
 for stage in "${stages[@]}"; do
-    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory miri " in
+    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory soak-hostile miri " in
         *" $stage "*) ;;
         *) echo "run.sh: unknown stage $stage; allowed: ${all[*]}" >&2; exit 2 ;;
     esac
@@ -113,9 +114,11 @@ stage_soak() {
     "$python" -m pytest -q tests/soak
     "$python" -m tests.soak --seconds "${SOAK_SECONDS:-60}"
     "$python" -m tests.soak.memory --seconds "${SOAK_MEMORY_SECONDS:-120}" --seed "${SOAK_SEED:-20261122}"
+    "$python" -m tests.soak.hostile --seconds "${SOAK_HOSTILE_SECONDS:-30}" --without OVSDB
 }
 
-# For `make soak-memory` and `make miri`.
+# For `make soak-memory`, `make soak-hostile` and `make miri`.
+stage_soak-hostile() { "$python" -m tests.soak.hostile --seconds "${SOAK_SECONDS:-300}" --bound 3; }
 stage_soak-memory() { "$python" -m tests.soak.memory --seconds "${SOAK_SECONDS:-1800}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 
 # With malloc, which Miri knows; addresses come back out of locations and the page map, which is what exposed provenance is for.

@@ -94,7 +94,8 @@ impl Databases {
         }
         let client_bytes = config.limits.ovsdb_clients_bytes.unwrap_or_else(|| {
             let largest = sections.iter().map(|(_, section)| section.memory_bytes).max().unwrap_or_default();
-            (memory_bytes / CLIENTS_SHARE).max(largest)
+            // A transaction that does not fit a database is to be refused by that, with an answer.
+            (memory_bytes / CLIENTS_SHARE).max(largest.saturating_mul(2))
         });
         let client_bytes = usize::try_from(client_bytes).unwrap_or(usize::MAX);
         let limits = ovsdb::server::Limits {

@@ -482,7 +482,7 @@ pub static LIMITS: Section<LimitsSection> = Section {
             name: "ovsdb_clients",
             kind: Kind::SizeOrAuto { min: MIB, max: 64 * TIB, set: |s, v| s.ovsdb_clients_bytes = v },
             default: Raw::Text("auto"),
-            about: "Memory that half messages, waiting requests and unread replies of all OVSDB clients may take together. Past it the client that holds most is disconnected. \"auto\": an eighth of node.memory, or as much as the largest database's budget if that is more.",
+            about: "Memory that half messages, waiting requests and unread replies of all OVSDB clients may take together. Past it the client that holds most is disconnected. \"auto\": an eighth of node.memory, or twice the largest database's budget if that is more.",
             reload: false,
         },
     ],

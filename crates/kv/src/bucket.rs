@@ -23,6 +23,7 @@ use crate::eviction::Sweeper;
 use crate::index::{self, Dead, DirtySet, Ground, Hand, Locked, Memory, VBucket};
 use crate::node::Doorbell;
 use crate::persistence::{self, Persistence};
+use crate::prefixes::Prefixes;
 use crate::settings::{BucketSettings, Compression};
 use crate::sync_writes::{Lateness, SyncWrites};
 use crate::{Cx, Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, VbId};
@@ -116,6 +117,8 @@ pub struct Bucket {
     threads: usize,
     persistence: Option<Persistence>,
     pub(crate) lateness: Lateness,
+    /// `stats detail`.
+    pub(crate) prefixes: Prefixes,
 }
 
 /// What a bucket is made on.
@@ -203,6 +206,7 @@ impl Bucket {
             threads,
             persistence,
             lateness: Lateness::default(),
+            prefixes: Prefixes::default(),
             settings,
         })
     }
@@ -626,6 +630,7 @@ impl Bucket {
         for meter in Meter::ALL {
             self.meters.add_shared(*meter as usize, -self.meter(*meter).cast_signed());
         }
+        self.prefixes.reset();
     }
 
     /// The bucket's memory figures; measures resident memory now.

@@ -25,6 +25,7 @@ pub mod mutation;
 pub mod node;
 pub mod pager;
 pub mod persistence;
+mod prefixes;
 pub mod session;
 pub mod settings;
 mod sizes;

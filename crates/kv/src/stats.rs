@@ -38,6 +38,10 @@ const SIZE_STEP: usize = 32;
 
 /// Answers `stats` of the text protocol. `item_limit` is the largest item the port takes.
 pub fn text(bucket: &Bucket, item_limit: usize, arguments: &[u8], cx: &mut Cx, out: &mut Output) {
+    let mut words = arguments.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    if words.next() == Some(b"detail") {
+        return detail(bucket, words.next().unwrap_or_default(), out);
+    }
     let mut line = String::new();
     let answer = gather(bucket, item_limit, arguments, cx, &mut |name, value| {
         line.clear();
@@ -59,6 +63,34 @@ pub fn text(bucket: &Bucket, item_limit: usize, arguments: &[u8], cx: &mut Cx, o
             out.bytes(why.as_bytes());
             out.bytes(b"\r\n");
         }
+    }
+}
+
+/// `stats detail on|off|dump`
+fn detail(bucket: &Bucket, what: &[u8], out: &mut Output) {
+    match what {
+        b"on" | b"off" => {
+            bucket.prefixes.switch(what == b"on");
+            out.bytes(b"OK\r\n");
+        }
+        b"dump" => {
+            bucket.prefixes.each(&mut |prefix, counts| {
+                out.bytes(b"PREFIX ");
+                out.bytes(prefix);
+                for (name, count) in [
+                    (" get ", counts.gets),
+                    (" hit ", counts.hits),
+                    (" set ", counts.sets),
+                    (" del ", counts.deletes),
+                ] {
+                    out.bytes(name.as_bytes());
+                    out.decimal(count);
+                }
+                out.bytes(b"\r\n");
+            });
+            out.bytes(b"END\r\n");
+        }
+        _ => out.bytes(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
     }
 }
 
@@ -84,6 +116,8 @@ pub fn gather(
         b"memory" => memory(bucket, emit),
         b"defragmenter" => defragmenter(bucket, emit),
         b"compression" => compression(bucket, emit),
+        // Nothing is kept there, which memcached without such a store answers with an empty list.
+        b"extstore" => {}
         b"allocator" => allocator(bucket, emit),
         b"durability-monitor" => bucket.sync_write_statistics(emit),
         b"vbucket" => bucket.vbucket_statistics(emit),
@@ -158,7 +192,7 @@ fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&s
         format_args!("{}", if cx.node.settings().shutdown_command { "yes" } else { "no" }),
     );
     emit("num_threads", format_args!("{}", cx.node.settings().threads));
-    emit("detail_enabled", format_args!("no"));
+    emit("detail_enabled", format_args!("{}", if bucket.prefixes.is_on() { "yes" } else { "no" }));
     emit("reqs_per_event", format_args!("{}", limits.turn_requests));
     emit("cas_enabled", format_args!("yes"));
     emit("binding_protocol", format_args!("auto-negotiate"));

@@ -19,9 +19,11 @@ use wire::binary::response::{done, hit};
 use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Status};
 
 use super::counter::{self, Count};
+use super::text::note_get;
 use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase};
 use crate::bucket::Arithmetic;
 use crate::key::KEY_MAX;
+use crate::prefixes::Deed;
 use crate::{
     Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, Value,
 };
@@ -256,6 +258,7 @@ fn get(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut
         }
         None => false,
     });
+    note_get(bucket, key.bytes, found, cx);
     if !found {
         answer_miss(header, echo, out);
     }
@@ -309,6 +312,7 @@ fn store(
     let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
     let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
     let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
+    bucket.prefixes.note(key.bytes, Deed::Set);
     match bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }) {
         Ok(mutated) => {
             if !header.opcode.is_quiet() {
@@ -331,6 +335,7 @@ fn delete(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &
         return answer_error(header, Status::EINVAL, out);
     }
     let key = Key::plain(request.key);
+    bucket.prefixes.note(key.bytes, Deed::Delete);
     match bucket.remove(cx, key, placed(bucket, key, at), header.cas) {
         Ok(_) if header.opcode.is_quiet() => {}
         Ok(_) => out.bytes(&done(header, 0)),

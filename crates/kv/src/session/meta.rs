@@ -10,6 +10,7 @@ use wire::text::KEY_MAX;
 use super::counter::{self, Count, NUMBER_MAX, write_decimal};
 use super::text::{self, NO_MEMORY, NON_NUMERIC};
 use super::{At, Body, Output};
+use crate::prefixes::Deed;
 use crate::sizes::class_of;
 use crate::{Bucket, Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Now, Place, Store, Value};
 
@@ -160,6 +161,7 @@ impl Request<'_> {
             self.bucket.count(cx, Meter::CmdGet, 1);
             self.bucket.count(cx, if hit { Meter::GetHits } else { Meter::GetMisses }, 1);
         }
+        text::note_get(self.bucket, self.key.bytes, hit, cx);
         if !hit && !self.flags().has(b'q') {
             self.write_status(b"EN", out);
         }
@@ -286,6 +288,7 @@ impl Request<'_> {
 
     fn set(&self, mode: SetMode, value: Value<'_>, limit: usize, cx: &mut Cx, out: &mut Output) {
         let now = cx.now;
+        self.bucket.prefixes.note(self.key.bytes, Deed::Set);
         let result = match self.bucket.admit(cx, self.key.bytes.len() + value.len()) {
             Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| {
                 let mutated = self.set_entry(entry, mode, value, limit, now)?;
@@ -386,6 +389,7 @@ impl Request<'_> {
 
     fn delete(&self, cx: &mut Cx, out: &mut Output) {
         let now = cx.now;
+        self.bucket.prefixes.note(self.key.bytes, Deed::Delete);
         let admitted =
             if self.flags().has(b'x') { self.bucket.admit(cx, self.key.bytes.len()) } else { Ok(()) };
         let result = match admitted {

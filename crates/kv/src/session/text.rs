@@ -7,6 +7,7 @@ use wire::text::{self, Command, Error, Get, ShutdownMode, StoreVerb};
 
 use super::counter::{self, Count};
 use super::{Admission, At, Body, Output, Peer, Refusal, meta};
+use crate::prefixes::Deed;
 use crate::{
     Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind,
     Value, stats,
@@ -141,6 +142,7 @@ pub fn execute(
         Command::Meta(command) => meta::execute(bucket, &command, at, body, limit, cx, out),
         Command::Delete { key, noreply } => {
             let (key, at) = placed(bucket, key, at);
+            bucket.prefixes.note(key.bytes, Deed::Delete);
             let result = bucket.remove(cx, key, at, 0);
             reply(
                 out,
@@ -339,16 +341,28 @@ fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut Cx, out: &mut Output
     if !bytes.is_empty() {
         let (key, at) = placed(bucket, bytes, at);
         match get.exptime {
-            None => bucket.read(cx, key, at, |document| {
-                if let Some(document) = document {
-                    write_value(out, bytes, &document, get.with_cas);
-                }
-            }),
+            None => {
+                let hit = bucket.read(cx, key, at, |document| {
+                    if let Some(document) = &document {
+                        write_value(out, bytes, document, get.with_cas);
+                    }
+                    document.is_some()
+                });
+                note_get(bucket, bytes, hit, cx);
+            }
             Some(exptime) => retrieve_and_touch(bucket, key, at, exptime, get.with_cas, cx, out),
         }
     }
     if get.last {
         out.bytes(b"END\r\n");
+    }
+}
+
+/// A retrieval, for `stats detail`; one that has to wait for its value is noted when it has it.
+#[inline]
+pub(super) fn note_get(bucket: &Bucket, key: &[u8], hit: bool, cx: &Cx) {
+    if cx.obstacle.is_none() {
+        bucket.prefixes.note(key, Deed::Get { hit });
     }
 }
 
@@ -395,7 +409,10 @@ fn retrieve_and_touch(
         Ok(true)
     });
     match hit {
-        Ok(hit) => count_touch(bucket, hit, cx),
+        Ok(hit) => {
+            count_touch(bucket, hit, cx);
+            note_get(bucket, key.bytes, hit, cx);
+        }
         Err(error) => cx.obstacle = Some(error),
     }
 }
@@ -450,6 +467,7 @@ fn store(
     out: &mut Output,
 ) {
     let (key, at) = placed(bucket, store.key, at);
+    bucket.prefixes.note(key.bytes, Deed::Set);
     let value = body.into_value();
     let (kind, cas) = match store.verb {
         StoreVerb::Set => (StoreKind::Set, 0),

@@ -462,6 +462,35 @@ fn what_nobody_read_is_counted_when_it_goes() {
 }
 
 #[test]
+fn prefixes_are_counted_while_that_is_on() {
+    let mut client = Client::new(1000, false);
+    let work = "set a:b 0 0 1\r\nx\r\nget a:b\r\nget a:c\r\ndelete a:b\r\nget q\r\n";
+    client.send(work.as_bytes());
+    assert_eq!(client.send(b"stats detail dump\r\n"), b"END\r\n");
+    assert_eq!(client.send(b"stats detail on\r\n"), b"OK\r\n");
+    client.send(work.as_bytes());
+    client.send(b"ms m:1 1\r\nx\r\nmg m:1 v\r\nmd m:1\r\ngat 0 a:z\r\n");
+    assert_eq!(client.send(b"stats detail off\r\n"), b"OK\r\n");
+    client.send(work.as_bytes());
+    assert_eq!(
+        String::from_utf8(client.send(b"stats detail dump\r\n")).unwrap(),
+        "PREFIX a get 3 hit 1 set 1 del 1\r\nPREFIX m get 1 hit 1 set 1 del 1\r\nEND\r\n"
+    );
+    for line in ["stats detail", "stats detail foo"] {
+        let answer = client.send(format!("{line}\r\n").as_bytes());
+        assert_eq!(answer, b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+    }
+    // A client chooses the prefixes: they are bounded.
+    client.send(b"stats detail on\r\n");
+    for number in 0..5000 {
+        client.send(format!("get p{number}:x\r\n").as_bytes());
+    }
+    assert_eq!(client.send(b"stats detail dump\r\n").iter().filter(|byte| **byte == b'\n').count(), 4097);
+    client.send(b"stats reset\r\n");
+    assert_eq!(client.send(b"stats detail dump\r\n"), b"END\r\n");
+}
+
+#[test]
 fn logins_are_counted() {
     let mut client = Client::new(1000, true);
     client.send(b"set x 0 0 7\r\nfoo baz\r\nset x 0 0 7\r\nfoo bar\r\n");

@@ -1,0 +1,85 @@
+//! `stats detail`: what was done to the keys of each prefix, the part of a key before its first `:`. Off until it is asked for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+const DELIMITER: u8 = b':';
+/// Further prefixes are not counted: a client chooses them, and nothing charges for them.
+const PREFIXES_MAX: usize = 4096;
+
+/// What was done to a key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Deed {
+    Get { hit: bool },
+    Set,
+    Delete,
+}
+
+/// Counts by prefix.
+#[derive(Default)]
+pub(crate) struct Prefixes {
+    is_on: AtomicBool,
+    counts: Mutex<BTreeMap<Box<[u8]>, Counts>>,
+}
+
+/// What was done to the keys of a prefix.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) gets: u64,
+    pub(crate) hits: u64,
+    pub(crate) sets: u64,
+    pub(crate) deletes: u64,
+}
+
+impl Prefixes {
+    /// Counts from now on, or no longer. What was counted stays.
+    pub(crate) fn switch(&self, on: bool) {
+        self.is_on.store(on, Relaxed);
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Something was done to a key.
+    #[inline]
+    pub(crate) fn note(&self, key: &[u8], deed: Deed) {
+        if self.is_on() {
+            self.count(key, deed);
+        }
+    }
+
+    #[cold]
+    fn count(&self, key: &[u8], deed: Deed) {
+        let Some(length) = key.iter().position(|byte| *byte == DELIMITER) else { return };
+        let prefix = &key[..length];
+        let mut counts = self.counts.lock();
+        if !counts.contains_key(prefix) {
+            if counts.len() >= PREFIXES_MAX {
+                return;
+            }
+            counts.insert(prefix.into(), Counts::default());
+        }
+        let Some(counts) = counts.get_mut(prefix) else { return };
+        match deed {
+            Deed::Get { hit } => {
+                counts.gets += 1;
+                counts.hits += u64::from(hit);
+            }
+            Deed::Set => counts.sets += 1,
+            Deed::Delete => counts.deletes += 1,
+        }
+    }
+
+    /// Calls `f` with each prefix, in order.
+    pub(crate) fn each(&self, f: &mut dyn FnMut(&[u8], &Counts)) {
+        self.counts.lock().iter().for_each(|(prefix, counts)| f(prefix, counts));
+    }
+
+    /// Forgets what was counted (`stats reset`).
+    pub(crate) fn reset(&self) {
+        self.counts.lock().clear();
+    }
+}

@@ -52,8 +52,12 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
         format!("  user       {} / {}: the development user, on loopback only", login.user, login.password)
     } else {
         format!(
-            "  user       {} with the password of auth.password_file; every protocol demands it",
-            login.user
+            "  user       {} with the password of its file{}; every protocol demands it",
+            login.user,
+            match login.others.len() {
+                0 => String::new(),
+                others => format!(", and {others} more"),
+            }
         )
     });
     lines.join("\n") + "\n"
@@ -110,8 +114,12 @@ mod tests {
             http: vec![address("127.0.0.1:8091")],
             unix: vec![UnixEndpoint { service: Service::Http, path: "/run/node".into(), bucket: None }],
         };
-        let mut login =
-            Login { user: "Administrator".into(), password: "password".into(), development: true };
+        let mut login = Login {
+            user: "Administrator".into(),
+            password: "password".into(),
+            development: true,
+            others: vec![],
+        };
         let text = text(&endpoints, &login, 1, 1 << 30);
         assert_eq!(text.lines().count(), 7);
         assert!(text.contains("  HTTP       unix:/run/node\n"));

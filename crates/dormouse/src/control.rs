@@ -137,12 +137,17 @@ impl Control {
         let _ = self.databases.set(watcher);
     }
 
-    /// Puts a user in force instead of all others; open sessions stay.
+    /// Puts these users in force instead of all others; open sessions stay.
     pub fn set_login(&self, login: &Login) {
         let users = self.node.users();
         let reach = if login.development { Reach::Loopback } else { Reach::Anywhere };
         users.set(&login.user, login.password.as_bytes(), reach);
-        for name in users.names().iter().filter(|name| ***name != *login.user) {
+        for (name, password) in &login.others {
+            users.set(name, password.as_bytes(), reach);
+        }
+        let is_in_force =
+            |name: &str| name == login.user || login.others.iter().any(|(other, _)| other == name);
+        for name in users.names().iter().filter(|name| !is_in_force(name)) {
             users.remove(name);
         }
         self.development.store(login.development, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The user in force: the development user, or one with a password from a file.
+//! The users in force: the development user, or those with passwords from files.
 
 use crate::config::reader::cause;
 use crate::config::{AuthSection, Problem};
@@ -13,7 +13,14 @@ const PASSWORD_BYTES_MAX: usize = 1024;
 /// Longest file with a password.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// A user as the configuration gives it.
+/// Most users of a file: each takes milliseconds at the start.
+const USERS_MAX: usize = 1000;
+/// Longest file with users.
+const USERS_FILE_BYTES_MAX: u64 = 2 << 20;
+/// Longest name, as `auth.user`'s.
+const NAME_BYTES_MAX: usize = 128;
+
+/// The users as the configuration gives them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// The name.
@@ -22,31 +29,37 @@ pub struct Login {
     pub password: String,
     /// Whether this is the development user.
     pub development: bool,
+    /// Further users: names and passwords.
+    pub others: Vec<(String, String)>,
 }
 
 /// Mode bits that let others read the file, or let the group or others change it.
 const OTHERS_MODE: u32 = 0o026;
 
-/// Logs a warning if others may read or change the password file. It is no error: secrets that are mounted into containers are
+/// Logs a warning if others may read or change a file with passwords. It is no error: secrets that are mounted into containers are
 /// often readable, and nobody else is there.
 pub fn warn_of_readers(auth: &AuthSection) {
-    let Some(path) = &auth.password_file else { return };
-    let Ok(metadata) = fs::metadata(path) else { return };
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & OTHERS_MODE != 0 {
+    for path in [&auth.password_file, &auth.users_file].into_iter().flatten() {
+        let Ok(metadata) = fs::metadata(path) else { continue };
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & OTHERS_MODE == 0 {
+            continue;
+        }
         let mode = format!("{mode:04o}");
         tracing::warn!(file = %path.display(), mode, "the password file can be read or changed by others; chmod 600 keeps them out");
     }
 }
 
-/// Reads the password file, if there is one.
+/// Reads the password file and the users file, if there are any.
 pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
+    let mut others = users(auth)?;
     let Some(path) = &auth.password_file else {
-        return Ok(Login {
-            user: auth.user.clone(),
-            password: DEVELOPMENT_PASSWORD.into(),
-            development: true,
-        });
+        if others.is_empty() {
+            let (user, password) = (auth.user.clone(), DEVELOPMENT_PASSWORD.into());
+            return Ok(Login { user, password, development: true, others });
+        }
+        let (user, password) = others.remove(0);
+        return Ok(Login { user, password, development: false, others });
     };
     let refused = |what: &str| {
         Problem::new(format!(
@@ -56,9 +69,40 @@ pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
     let text = text_file::read(path, FILE_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
     match text.lines().next() {
         Some(line) if (1..=PASSWORD_BYTES_MAX).contains(&line.len()) => {
-            Ok(Login { user: auth.user.clone(), password: line.to_owned(), development: false })
+            others.retain(|(user, _)| *user != auth.user);
+            Ok(Login { user: auth.user.clone(), password: line.to_owned(), development: false, others })
         }
         Some(line) if line.len() > PASSWORD_BYTES_MAX => Err(refused("the first line is too long")),
         _ => Err(refused("the first line is empty")),
     }
+}
+
+/// Reads the users file. The last line of a name counts.
+fn users(auth: &AuthSection) -> Result<Vec<(String, String)>, Problem> {
+    let Some(path) = &auth.users_file else { return Ok(Vec::new()) };
+    let refused = |what: &str| {
+        Problem::new(format!(
+            "auth.users_file = {path:?}: {what}; allowed: a file with a line user:password for each of 1 to {USERS_MAX} users"
+        ))
+    };
+    let text = text_file::read(path, USERS_FILE_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
+    let mut users: Vec<(String, String)> = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let (user, password) = match line.split_once(':') {
+            Some((user, password))
+                if (1..=NAME_BYTES_MAX).contains(&user.len())
+                    && !user.contains(char::is_whitespace)
+                    && (1..=PASSWORD_BYTES_MAX).contains(&password.len()) =>
+            {
+                (user.to_owned(), password.to_owned())
+            }
+            _ => return Err(refused(&format!("line {} is not user:password", index + 1))),
+        };
+        users.retain(|(other, _)| *other != user);
+        users.push((user, password));
+        if users.len() > USERS_MAX {
+            return Err(refused("there are too many users in it"));
+        }
+    }
+    if users.is_empty() { Err(refused("there is no user in it")) } else { Ok(users) }
 }

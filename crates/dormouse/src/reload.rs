@@ -46,6 +46,9 @@ impl Reload<'_> {
         if login.password != self.login.password {
             changed.insert("auth.password_file".into());
         }
+        if login.others != self.login.others {
+            changed.insert("auth.users_file".into());
+        }
         // First what a disk may refuse: nothing else changes then, and the next time tries it again.
         for section in &next.buckets {
             let before = self.config.buckets.iter().find(|before| before.name == section.name);

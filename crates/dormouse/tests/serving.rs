@@ -289,6 +289,37 @@ fn the_stream_of_maps_tells_of_every_change() {
 }
 
 #[test]
+fn a_users_file_holds_users_as_memcached_has_them() {
+    let scratch = Scratch::new();
+    let users = scratch.file("users", "ann:s3cret\nbob@example.org:a:b c\n");
+    let text = format!("[node]\nmemory = \"64MiB\"\n[auth]\nusers_file = {users:?}\n");
+    let file = scratch.file("node.toml", &text);
+    let server = Server::start_in(scratch, &["--config", &file]);
+    let log_in = |block: &str| {
+        let line = format!("set x 0 0 {}\r\n{block}\r\n", block.len());
+        exchange(&mut server.memcached(), line.as_bytes(), "\r\n")
+    };
+    assert_eq!(log_in("ann s3cret"), "STORED\r\n");
+    assert_eq!(log_in("bob a:b"), "CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(log_in("ann wrong"), "CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(log_in("Administrator password"), "CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(server.http("GET", "/pools", None, "").0, 401);
+    // base64 of ann:s3cret and of bob@example.org:a:b c
+    assert_eq!(server.http("GET", "/pools", Some("YW5uOnMzY3JldA=="), "").0, 200);
+    assert_eq!(server.http("GET", "/pools", Some("Ym9iQGV4YW1wbGUub3JnOmE6YiBj"), "").0, 200);
+    fs::write(&users, "bob@example.org:new\n").expect("written");
+    server.signal("HUP");
+    server.wait_for_output("auth.users_file");
+    assert_eq!(log_in("bob@example.org new"), "STORED\r\n");
+    assert_eq!(server.http("GET", "/pools", Some("YW5uOnMzY3JldA=="), "").0, 401);
+    // A file with a mistake changes nothing.
+    fs::write(&users, "bob\n").expect("written");
+    server.signal("HUP");
+    server.wait_for_output("line 1 is not user:password");
+    assert_eq!(log_in("bob@example.org new"), "STORED\r\n");
+}
+
+#[test]
 fn a_reload_does_not_change_whether_a_login_is_demanded() {
     let scratch = Scratch::new();
     let password = scratch.file("password", "secret\n");

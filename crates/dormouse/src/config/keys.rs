@@ -577,7 +577,7 @@ pub fn missing(section: &str, key: &str) -> Option<String> {
 pub static AUTH: Section<AuthSection> = Section {
     name: "auth",
     repeated: false,
-    about: "The user. Without a password file the development user Administrator / password is in force: on loopback addresses only, and memcached ports ask for no login. With one, every protocol demands it.",
+    about: "The users. Without a password file and a users file the development user Administrator / password is in force: on loopback addresses only, and memcached ports ask for no login. With one, every protocol demands it. Each user may do everything.",
     keys: &[
         Key {
             name: "user",
@@ -591,6 +591,13 @@ pub static AUTH: Section<AuthSection> = Section {
             kind: Kind::Path { set: |s, v| s.password_file = v },
             default: Raw::Text(""),
             about: "File whose first line is the password. \"\": the development password. SIGHUP takes a changed file or password; from the development password to one of your own is a restart.",
+            reload: true,
+        },
+        Key {
+            name: "users_file",
+            kind: Kind::Path { set: |s, v| s.users_file = v },
+            default: Raw::Text(""),
+            about: "File of further users, a line user:password for each, as memcached's --auth-file has it. Names may have a realm (user@realm). \"\": no others. Without a password file its users are all there are. SIGHUP takes a changed file.",
             reload: true,
         },
     ],

@@ -232,6 +232,8 @@ pub struct AuthSection {
     pub user: String,
     /// The file with the password; `None` for the development password.
     pub password_file: Option<PathBuf>,
+    /// The file with further users; `None` for no others.
+    pub users_file: Option<PathBuf>,
 }
 
 /// `[log]`.

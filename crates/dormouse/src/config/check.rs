@@ -48,13 +48,14 @@ pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
             )));
         }
     }
-    if config.auth.password_file.is_none() && config.auth.users_file.is_none() {
-        if let Some((section, address)) = addresses.iter().find(|(_, address)| !address.is_local()) {
-            return Err(Problem::new(format!(
-                "{section}.address = \"{address}\" is not a loopback address, and the development password is allowed on \
-                 loopback only; set auth.password_file (or --user NAME --password-file FILE)"
-            )));
-        }
+    if config.auth.password_file.is_none()
+        && config.auth.users_file.is_none()
+        && let Some((section, address)) = addresses.iter().find(|(_, address)| !address.is_local())
+    {
+        return Err(Problem::new(format!(
+            "{section}.address = \"{address}\" is not a loopback address, and the development password is allowed on \
+             loopback only; set auth.password_file (or --user NAME --password-file FILE)"
+        )));
     }
     if config.auth.password_file.is_none() && config.auth.user != "Administrator" {
         return Err(Problem::new(format!(

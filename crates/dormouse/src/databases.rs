@@ -3,6 +3,8 @@
 use crate::config::{Config, OvsdbSection, Problem};
 use crate::ovsdb_server::open_database;
 use console::DatabaseFigures;
+use kv::Node;
+use kv::client_memory::Holder;
 use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings, Waker};
 use std::io;
 use std::path::PathBuf;
@@ -85,8 +87,8 @@ impl Watcher {
 }
 
 impl Databases {
-    /// Opens the databases of the configuration and serves them. `None` when there is none. `memory_bytes`: what the node may use.
-    pub fn start(config: &Config, memory_bytes: u64) -> anyhow::Result<Option<Self>> {
+    /// Opens the databases of the configuration and serves them. `None` when there is none. `memory_bytes`: what `node` may use.
+    pub fn start(config: &Config, memory_bytes: u64, node: &Arc<Node>) -> anyhow::Result<Option<Self>> {
         let sections: Vec<(&PathBuf, &OvsdbSection)> =
             config.databases.iter().filter_map(|section| Some((section.file.as_ref()?, section))).collect();
         if sections.is_empty() {
@@ -131,7 +133,7 @@ impl Databases {
         events.await_names(NAMES_WAIT);
         let shared = Arc::new(Shared::default());
         let waker = events.waker();
-        let mut tenant = Tenant { shared: Arc::clone(&shared) };
+        let mut tenant = Tenant { shared: Arc::clone(&shared), node: Arc::clone(node) };
         let thread =
             std::thread::Builder::new().name("dm:ovsdb".into()).spawn(move || events.run(&mut tenant))?;
         Ok(Some(Self { shared, waker, thread }))
@@ -157,6 +159,7 @@ impl Databases {
 /// The loop's surroundings in a node.
 struct Tenant {
     shared: Arc<Shared>,
+    node: Arc<Node>,
 }
 
 impl Host for Tenant {
@@ -174,6 +177,10 @@ impl Host for Tenant {
             figures.databases = events.hosted().iter().filter_map(|name| figures_of(events, name)).collect();
             self.shared.told.notify_all();
         }
+    }
+
+    fn turn_ended(&mut self, events: &mut EventLoop) {
+        self.node.set_client_memory(Holder::Ovsdb, events.client_bytes() as u64);
     }
 }
 

@@ -89,7 +89,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, store));
     control.claim_databases(&config.databases).map_err(problem_of)?;
     control.create_at_start(&config.buckets, &found).map_err(problem_of)?;
-    let databases = Databases::start(&config, memory_bytes)?;
+    let databases = Databases::start(&config, memory_bytes, &node)?;
     if let Some(databases) = &databases {
         control.set_databases(databases.watcher());
     }

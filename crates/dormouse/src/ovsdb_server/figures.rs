@@ -4,7 +4,6 @@ use net::ovsdb::{Core, EventLoop};
 use ovsdb::cell;
 use ovsdb::column_type::ColumnType;
 use ovsdb::database::{Database, Figures};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// What the stock server counts in a database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -109,7 +108,7 @@ pub fn own(events: &EventLoop) -> String {
         ("compactions".to_owned(), u128::from(times.finished)),
         ("compaction_ms".to_owned(), times.last.as_millis()),
         ("turn_longest_us".to_owned(), events.longest_turn().as_micros()),
-        ("client_bytes".to_owned(), events.client_bytes().load(Relaxed) as u128),
+        ("client_bytes".to_owned(), events.client_bytes() as u128),
         ("clients_over_bound".to_owned(), u128::from(events.clients_over_bound())),
     ];
     for name in events.core().databases() {

@@ -4,9 +4,6 @@
 //! total. Past the bound the connection that holds most is closed, then the next, until the rest fits: clients that take what they
 //! are sent hold next to nothing.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use super::EventLoop;
 use super::connection::{Connection, Role};
 use super::event_loop::Slot;
@@ -20,7 +17,6 @@ const RECOUNT_MS: u64 = 250;
 #[derive(Debug, Default)]
 pub(super) struct Held {
     total: usize,
-    shown: Arc<AtomicUsize>,
     recounted_ms: u64,
     /// Connections that were closed because they held most.
     closed: u64,
@@ -32,21 +28,19 @@ impl Held {
         if *before != now {
             self.total = self.total.saturating_sub(*before) + now;
             *before = now;
-            self.shown.store(self.total, Relaxed);
         }
     }
 
     /// All connections are gone.
     pub fn clear(&mut self) {
         self.total = 0;
-        self.shown.store(0, Relaxed);
     }
 }
 
 impl EventLoop {
-    /// The bytes that all clients make the loop keep, for other threads to read.
-    pub fn client_bytes(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.held.shown)
+    /// The bytes that all clients make the loop keep.
+    pub fn client_bytes(&self) -> usize {
+        self.held.total
     }
 
     /// Clients that were disconnected because they held most when all held too much.

@@ -107,7 +107,7 @@ def test_the_couchbase_port(node):
 
 
 def http(node, method, path, login=None, body=b""):
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     if login:
         head += f"Authorization: Basic {base64.b64encode(login.encode()).decode()}\r\n"
     with socket.create_connection(node.http, timeout=10) as one:

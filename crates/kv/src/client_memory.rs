@@ -6,7 +6,7 @@
 //! ```
 //! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. Buffers of the data
 //! ports are bounded together: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest first, and
-//! above [`Pressure::Hard`] the largest in any case. Who cuts off is the caller; here is only counted.
+//! above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -100,7 +100,7 @@ impl Connection {
         }
     }
 
-    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn. Gives how much of it.
+    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn. Returns how many bytes were read.
     pub(crate) fn fill_sink(&mut self, now_ms: u64) -> Result<usize, ()> {
         let mut budget = SINK_TURN_BYTES;
         while self.readable && budget > 0 {

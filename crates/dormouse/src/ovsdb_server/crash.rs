@@ -9,7 +9,7 @@ use rustix::process::{Signal, getpid, kill_process};
 /// Where the kernel says what a process catches: a mask in hexadecimal.
 const CAUGHT: &str = "SigCgt:";
 
-/// Gives the signals of faults their default action. For the start: the thread that calls this gets the signals.
+/// Restores the default action of fault signals, by sending them to the calling thread once. To be called at the start.
 pub fn by_default() {
     for signal in [Signal::SEGV, Signal::BUS] {
         // Not caught: sent, it would end this process.

@@ -108,7 +108,7 @@ impl DocumentLocks {
         *cell = lock;
     }
 
-    /// Takes a lock out; those behind it move up. Gives whether there was one.
+    /// Takes a lock out; those behind it move up. Returns true if there was one.
     fn take(&mut self, seqno: u64, secrets: &RapidSecrets) -> bool {
         let Some((mut hole, _)) = self.look_up(seqno, secrets) else { return false };
         let cells = self.cells.as_mut_slice();

@@ -7,6 +7,9 @@
 //! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. Buffers of the data
 //! ports are bounded together: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest first, and
 //! above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers off.
+//!
+//! Buffers come from the shared arenas, whose free pages stay for some seconds. They are in no account: when much has been freed,
+//! they go at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -19,8 +22,13 @@ const SOFT_FRACTION: u64 = 16;
 const SOFT_LEAST: u64 = 2 << 20;
 /// This part before the largest is cut off in any case.
 const HARD_FRACTION: u64 = 8;
+/// One peer is allowed this part of what is left before that.
+const ALLOWANCE_FRACTION: u64 = 8;
 /// Large values on their way in or out may hold this part before peers that make no progress are cut off.
 const LARGE_FRACTION: u64 = 4;
+/// Free pages go back when what is held has fallen by this part of the node's memory, and by no less than [`FALL_LEAST`].
+const FALL_FRACTION: u64 = 64;
+const FALL_LEAST: u64 = 1 << 20;
 /// The part of a budget that is taken away is counted in 65536ths.
 const SHARE_BITS: u32 = 16;
 /// No more than a quarter.
@@ -71,6 +79,8 @@ pub struct ClientMemory {
     outside: AtomicI64,
     others: [AtomicU64; 2],
     share: Share,
+    /// The most that was held since free pages went back last.
+    peak: AtomicU64,
     cut_off: AtomicU64,
 }
 
@@ -92,6 +102,7 @@ impl ClientMemory {
             self.outside.fetch_add(outside, Relaxed);
             self.update_share(doorbell);
         }
+        self.note_peak(doorbell);
     }
 
     /// Large values on their way have grown or shrunk by so many bytes: what has arrived of unfinished ones, and what a peer
@@ -104,6 +115,7 @@ impl ClientMemory {
     pub fn set(&self, holder: Holder, bytes: u64, doorbell: &Doorbell) {
         if self.others[holder as usize].swap(bytes, Relaxed) != bytes {
             self.update_share(doorbell);
+            self.note_peak(doorbell);
         }
     }
 
@@ -131,14 +143,29 @@ impl ClientMemory {
     /// How far the data ports' buffers are from their bounds.
     #[inline]
     pub fn pressure(&self) -> Pressure {
+        let (held, soft) = (self.buffer_bytes(), self.soft_bytes());
         let node_bytes = self.node_bytes.load(Relaxed);
-        let held = self.buffer_bytes();
-        if node_bytes == 0 || held <= SOFT_LEAST.max(node_bytes / SOFT_FRACTION) {
+        if held <= soft {
             Pressure::None
         } else if held <= (2 * SOFT_LEAST).max(node_bytes / HARD_FRACTION) {
             Pressure::Soft
         } else {
             Pressure::Hard
+        }
+    }
+
+    /// What one peer may make the node hold now, a part of what all of them are still allowed: so that many who send much or do
+    /// not read bring about no pressure.
+    #[inline]
+    pub fn allowance(&self) -> usize {
+        let left = self.soft_bytes().saturating_sub(self.buffer_bytes()) / ALLOWANCE_FRACTION;
+        usize::try_from(left).unwrap_or(usize::MAX)
+    }
+
+    fn soft_bytes(&self) -> u64 {
+        match self.node_bytes.load(Relaxed) {
+            0 => u64::MAX,
+            node_bytes => SOFT_LEAST.max(node_bytes / SOFT_FRACTION),
         }
     }
 
@@ -148,6 +175,34 @@ impl ClientMemory {
         let node_bytes = self.node_bytes.load(Relaxed);
         let held = self.large.load(Relaxed).max(0).cast_unsigned();
         node_bytes != 0 && held > node_bytes / LARGE_FRACTION
+    }
+
+    /// Whether so much has been freed that free pages are to go back now.
+    pub fn take_fall(&self) -> bool {
+        let has_fallen = self.has_fallen();
+        if has_fallen {
+            self.peak.store(self.held_bytes(), Relaxed);
+        }
+        has_fallen
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.others.iter().fold(self.buffer_bytes(), |sum, other| sum.saturating_add(other.load(Relaxed)))
+    }
+
+    fn has_fallen(&self) -> bool {
+        let node_bytes = self.node_bytes.load(Relaxed);
+        let least = FALL_LEAST.max(node_bytes / FALL_FRACTION);
+        node_bytes != 0 && self.held_bytes().saturating_add(least) < self.peak.load(Relaxed)
+    }
+
+    fn note_peak(&self, doorbell: &Doorbell) {
+        let held = self.held_bytes();
+        if held > self.peak.load(Relaxed) {
+            self.peak.fetch_max(held, Relaxed);
+        } else if self.has_fallen() {
+            doorbell.ring();
+        }
     }
 
     fn update_share(&self, doorbell: &Doorbell) {
@@ -184,6 +239,21 @@ mod tests {
         memory.set(Holder::Ovsdb, 0, &doorbell);
         memory.change(0, -(1 << 20), &doorbell);
         assert_eq!(memory.share().left_of(1 << 26), 1 << 26);
+    }
+
+    #[test]
+    fn free_pages_go_back_when_much_was_freed() {
+        let (memory, doorbell) = (ClientMemory::default(), Doorbell::default());
+        memory.set_node_bytes(64 << 20);
+        memory.change(1 << 20, 0, &doorbell);
+        memory.set(Holder::Ovsdb, 1 << 20, &doorbell);
+        memory.change(-(1 << 20), 0, &doorbell);
+        assert!(!memory.take_fall(), "no more than the least");
+        memory.set(Holder::Ovsdb, (1 << 20) - 1, &doorbell);
+        assert_eq!((memory.take_fall(), memory.take_fall()), (true, false));
+        memory.set(Holder::Ovsdb, 4 << 20, &doorbell);
+        memory.set(Holder::Ovsdb, 2 << 20, &doorbell);
+        assert!(memory.take_fall(), "below the new peak");
     }
 
     #[test]

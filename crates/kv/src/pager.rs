@@ -9,6 +9,9 @@ use crate::Cx;
 pub fn turn(cx: &mut Cx) -> Option<u32> {
     cx.node.doorbell().answer();
     cx.tend();
+    if cx.node.client_memory().take_fall() {
+        memory::backend::purge_shared();
+    }
     let mut next: Option<u32> = None;
     let mut arm = |due_s: u32| next = Some(next.map_or(due_s, |next| next.min(due_s)));
     for bucket in cx.node.buckets() {

@@ -55,7 +55,7 @@ mod untold;
 
 use std::sync::OnceLock;
 
-pub use chosen::{ARENA_GOES_AS_A_WHOLE, GlobalAllocator, footprint, size_class};
+pub use chosen::{ARENA_GOES_AS_A_WHOLE, GlobalAllocator, footprint, purge_shared, size_class};
 pub(crate) use chosen::{Arena, PAGES_HEADER, ThreadCache};
 #[cfg(feature = "alloc-jemalloc")]
 pub(crate) use jemalloc::refresh;

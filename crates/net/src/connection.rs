@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use kv::session::Session;
-use kv::{Bucket, Cx, Meter};
+use kv::{Bucket, Cx, Limits, Meter};
 
 use crate::backlog::Backlog;
 use crate::socket::Socket;
@@ -161,15 +161,17 @@ impl Connection {
     }
 
     /// When it is to be closed if nothing comes, and why.
-    pub(crate) fn deadline(&self, unfinished_request_ms: u64) -> Option<(u64, Overdue)> {
+    pub(crate) fn deadline(&self, limits: &Limits) -> Option<(u64, Overdue)> {
         let limit_ms = match self.session.peer.must_log_in() {
-            true => unfinished_request_ms.min(BEFORE_LOGIN_MS),
-            false => unfinished_request_ms,
+            true => limits.unfinished_request_ms.min(BEFORE_LOGIN_MS),
+            false => limits.unfinished_request_ms,
         };
         let unfinished = self.unfinished_since_ms.map(|since_ms| (since_ms + limit_ms, Overdue::Unfinished));
+        let stuck =
+            self.backlog.as_ref().map(|backlog| (backlog.progress_ms + limits.stuck_peer_ms, Overdue::Stuck));
         let may_be_idle = self.idle_limit_ms > 0 && self.backlog.is_none() && !self.session.has_waits();
         let idle = may_be_idle.then_some((self.active_ms + self.idle_limit_ms, Overdue::Idle));
-        [unfinished, idle].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
+        [unfinished, stuck, idle].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
     }
 
     /// When the peer last took or sent something.

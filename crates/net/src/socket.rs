@@ -2,14 +2,26 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
+use socket2::SockRef;
 
 /// What a peer on a Unix socket has for an address: it is on this machine.
 const ON_THIS_MACHINE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Unsent bytes of one connection in the kernel before it takes no more, beside what is under way to the peer. Without a bound it
+/// keeps up to 4 MB for a peer that does not read.
+const UNSENT_BYTES: u32 = 128 << 10;
+
+/// Bounds what the kernel keeps unsent for each connection that this socket will accept.
+pub(crate) fn bound_unsent(listener: &impl AsFd) {
+    // Best effort: it is memory of the kernel's, not of this process.
+    let _ = SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
 
 /// A socket that is bound and listens.
 #[derive(Debug)]
@@ -31,6 +43,7 @@ impl WatchedListener {
         match socket {
             ListeningSocket::Tcp(socket) => {
                 socket.set_nonblocking(true)?;
+                bound_unsent(&socket);
                 Ok(Self::Tcp(mio::net::TcpListener::from_std(socket)))
             }
             ListeningSocket::Unix(socket) => {

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use kv::client_memory::Pressure;
 use kv::session::{Output, Peer, Session};
 use kv::{Cookie, Cx, Limits, Node, Outcome};
 use mio::{Events, Interest, Poll, Token};
@@ -56,7 +55,10 @@ pub(crate) struct Worker {
     poll: Poll,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
+    /// Connections about which there is news.
     ready: VecDeque<u32>,
+    /// Connections whose turn is over, and that have more to do.
+    later: VecDeque<u32>,
     cx: Cx,
     /// Answers of this wake-up that are not sent yet, one connection's behind another's.
     out: Output,
@@ -68,13 +70,12 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     clock: Clock,
     thread: usize,
-    /// Connections with unsent output; some may have sent it since.
-    blocked: Vec<u32>,
     /// Deadlines of connections, see [`deadlines`].
     deadlines: BTreeSet<(u64, u32)>,
     holders: Holders,
     /// When to look again for peers that hold much and make no progress.
     relief_at_ms: Option<u64>,
+    relief_looked_ms: u64,
     rest_at_ms: Option<u64>,
     stop_at_ms: Option<u64>,
     retired: bool,
@@ -108,6 +109,7 @@ impl Worker {
             connections: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
+            later: VecDeque::new(),
             cx,
             out: Output::with_capacity(BUFFER_BYTES),
             segments: Vec::new(),
@@ -117,10 +119,10 @@ impl Worker {
             shared,
             clock,
             thread,
-            blocked: Vec::new(),
             deadlines: BTreeSet::new(),
             holders: Holders::default(),
             relief_at_ms: None,
+            relief_looked_ms: 0,
             rest_at_ms: None,
             stop_at_ms: None,
             retired: false,
@@ -133,7 +135,7 @@ impl Worker {
         let mut events = Events::with_capacity(EVENTS);
         let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
         loop {
-            let timeout = if self.ready.is_empty() { self.sleep() } else { Some(Duration::ZERO) };
+            let timeout = if self.later.is_empty() { self.sleep() } else { Some(Duration::ZERO) };
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -152,10 +154,14 @@ impl Worker {
             if self.rung || self.cx.has_letters() {
                 self.deliver();
             }
-            // Those that become ready meanwhile wait for the next look at the events.
-            let mut waiting = self.ready.len();
-            while waiting > 0 {
-                waiting -= self.round(&mut buffer, waiting);
+            while !self.ready.is_empty() {
+                self.round(&mut buffer);
+            }
+            // One of those that have much to do, then again whoever has news.
+            if let Some(id) = self.later.pop_front() {
+                self.send_all();
+                self.ready.push_back(id);
+                self.round(&mut buffer);
             }
             if self.cx.has_letters() {
                 self.deliver();
@@ -170,11 +176,9 @@ impl Worker {
     /// How long to sleep: for ever, unless something is armed.
     fn sleep(&self) -> Option<Duration> {
         let now_ms = self.cx.now.mono_ms();
-        let stuck = self.blocked.iter().filter_map(|id| self.backlog_of(*id)).map(|b| b.progress_ms).min();
-        let stuck_ms = stuck.map(|ms| ms + self.limits.stuck_peer_ms);
         let retired_ms = self.retired.then_some(now_ms + RETIRED_MS);
-        let own_ms = [self.next_deadline_ms(), self.relief_at_ms, self.rest_at_ms, self.stop_at_ms];
-        let next_ms = own_ms.into_iter().chain([stuck_ms, retired_ms]).flatten().min();
+        let due = [self.next_deadline_ms(), self.relief_at_ms, self.rest_at_ms, self.stop_at_ms, retired_ms];
+        let next_ms = due.into_iter().flatten().min();
         // One millisecond late rather than a moment early and awake twice.
         let next = next_ms.map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms) + 1));
         // Clients wait for these: from the time it is, not from that of the wake-up.
@@ -195,9 +199,8 @@ impl Worker {
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
         connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         connection.closed_by_peer |= event.is_read_closed() || event.is_error();
-        if !connection.queued && (connection.readable || connection.backlog.is_some()) {
-            connection.queued = true;
-            self.ready.push_back(id);
+        if connection.readable || connection.backlog.is_some() {
+            self.make_ready(id);
         }
     }
 
@@ -244,7 +247,8 @@ impl Worker {
         self.shared.connection_closed();
     }
 
-    fn requeue(&mut self, id: u32) {
+    /// There is news for this connection.
+    fn make_ready(&mut self, id: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(id as usize)
             && !connection.queued
         {
@@ -253,36 +257,41 @@ impl Worker {
         }
     }
 
-    /// Decides whether a connection comes again, waits or closes.
-    fn go_on(&mut self, id: u32) {
+    /// This connection has had its turn, and has more to do.
+    fn make_later(&mut self, id: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(id as usize)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.later.push_back(id);
+        }
+    }
+
+    /// After a turn: whether a connection has more to do now. One that is at its end is closed.
+    fn goes_on(&mut self, id: u32) -> bool {
         self.charge(id);
         let backlog_limit = self.backlog_limit();
-        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return false };
         let has_more = connection.unparsed || connection.readable;
+        let is_held_up = connection.unsent() > backlog_limit;
         let session = &mut connection.session;
         let is_over = session.peer.close || connection.ended && !has_more;
+        let goes_on = has_more && !is_over && !session.is_stalled() && !is_held_up;
         if is_over && !session.has_waits() {
             session.peer.close = true;
             self.send_all();
             if matches!(self.connections.get(id as usize), Some(Some(c)) if c.backlog.is_none()) {
                 self.close(id);
             }
-        } else if has_more && !session.is_stalled() && !session.peer.close {
-            let is_held_up = connection.unsent() > backlog_limit;
-            if !is_held_up {
-                self.requeue(id);
-            }
         }
         self.arm(id);
+        goes_on
     }
 
-    /// Unsent output after which a connection is not read. While all of them hold much, none of it may be left.
+    /// Unsent output after which a connection is not read.
     #[inline]
     fn backlog_limit(&self) -> usize {
-        match self.cx.node.client_memory().pressure() {
-            Pressure::None => self.limits.output_backlog_bytes,
-            Pressure::Soft | Pressure::Hard => 0,
-        }
+        self.limits.output_backlog_bytes.min(self.cx.node.client_memory().allowance())
     }
 
     fn close(&mut self, id: u32) {
@@ -307,9 +316,6 @@ impl Worker {
         self.cx.tend();
         if self.shared.stopping.load(Acquire) {
             return self.drain(now_ms);
-        }
-        if !self.blocked.is_empty() {
-            self.drop_stuck(now_ms);
         }
         if self.next_deadline_ms().is_some_and(|at_ms| at_ms <= now_ms) {
             self.close_overdue(now_ms);

@@ -50,6 +50,14 @@ pub(crate) fn refresh() {
     CONTROLS.refresh();
 }
 
+/// Gives the free pages of the shared arenas, those of no tenant, back to the system now.
+pub fn purge_shared() {
+    // The arena behind those that threads share is jemalloc's own for blocks of 8 MiB and more.
+    for arena in 0..=CONTROLS.read::<u32>(c"opt.narenas").unwrap_or(0) {
+        let _ = CONTROLS.run(&numbered("arena", arena, "purge"));
+    }
+}
+
 /// An arena of its own. Destroyed, with everything allocated from it, on drop.
 pub(crate) struct Arena {
     index: u32,

@@ -26,6 +26,12 @@ pub const ARENA_GOES_AS_A_WHOLE: bool = false;
 /// Whole pages have no header.
 pub(crate) const PAGES_HEADER: usize = 0;
 
+/// Gives the process's free pages back to the system now, but for those of other threads.
+pub fn purge_shared() {
+    // SAFETY: collects what is free.
+    unsafe { sys::mi_collect(true) }
+}
+
 /// mimalloc, for the process.
 pub struct GlobalAllocator;
 

@@ -26,6 +26,14 @@ pub const ARENA_GOES_AS_A_WHOLE: bool = false;
 /// Whole pages follow one another without gaps if the header of each is the end of the one before.
 pub(crate) const PAGES_HEADER: usize = HEADER_BYTES;
 
+/// Gives the process's free pages back to the system now.
+pub fn purge_shared() {
+    // Under Miri there is no library that could be asked who it is.
+    if !cfg!(miri) {
+        provider::trim();
+    }
+}
+
 /// Item memory lies where the library puts it.
 pub(super) fn thp() -> Option<Thp> {
     None
@@ -113,10 +121,7 @@ impl Arena {
 
     /// Gives the process's free pages back to the system now.
     pub(crate) fn purge(&self) {
-        // Under Miri there is no library that could be asked who it is.
-        if !cfg!(miri) {
-            provider::trim();
-        }
+        purge_shared();
     }
 }
 

@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
+use crate::socket::bound_unsent;
+
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
@@ -175,6 +177,7 @@ impl Listener {
     pub(crate) fn tcp(address: SocketAddr, dscp: u8) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         mark(&listener, dscp);
+        bound_unsent(&listener);
         rustix::net::listen(&listener, BACKLOG)?;
         Ok(Self::Tcp(listener))
     }

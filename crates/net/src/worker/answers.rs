@@ -66,7 +66,9 @@ impl Worker {
         if self.out.len() >= SEND_BYTES {
             self.send_all();
         }
-        self.go_on(id);
+        if self.goes_on(id) {
+            self.make_ready(id);
+        }
     }
 
     /// Sends all settled answers, one write for each connection; what a peer does not take now becomes its backlog.
@@ -89,7 +91,7 @@ impl Worker {
                     backlog.push_bytes(bytes.get(sent..).unwrap_or_default());
                     connection.backlog = Some(backlog);
                     self.charge(id);
-                    self.blocked.push(id);
+                    self.arm(id);
                     self.relieve();
                 }
                 Err(_) => self.close(id),
@@ -118,11 +120,9 @@ impl Worker {
             }
             Ok(sent) => {
                 self.charge(id);
-                if !self.blocked.contains(&id) {
-                    self.blocked.push(id);
-                }
+                self.arm(id);
                 if sent == Sent::TurnOver {
-                    self.requeue(id);
+                    self.make_later(id);
                 }
                 self.relieve();
             }
@@ -132,22 +132,6 @@ impl Worker {
 
     pub(super) fn backlog_of(&self, id: u32) -> Option<&Backlog> {
         self.connections.get(id as usize)?.as_ref()?.backlog.as_deref()
-    }
-
-    /// Drops peers that have taken nothing of their output for too long.
-    pub(super) fn drop_stuck(&mut self, now_ms: u64) {
-        let limit_ms = self.limits.stuck_peer_ms;
-        let blocked = std::mem::take(&mut self.blocked);
-        for id in blocked {
-            match self.backlog_of(id).map(|backlog| now_ms.saturating_sub(backlog.progress_ms) >= limit_ms) {
-                Some(true) => {
-                    tracing::info!(connection = id, limit_ms, "dropped a peer that does not read");
-                    self.close(id);
-                }
-                Some(false) if !self.blocked.contains(&id) => self.blocked.push(id),
-                _ => {}
-            }
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Deadlines of connections: a request must be finished in time, an idle connection may be closed.
+//! Deadlines of connections: a request must be finished and an answer taken in time, an idle connection may be closed.
 //!
 //! A connection has at most one entry in the ordered set, its deadline when that was entered. What a peer does moves the deadline,
 //! not the entry: an entry that comes up early is entered again with the deadline of now. So a busy connection costs
@@ -11,6 +11,8 @@ use super::Worker;
 pub(crate) enum Overdue {
     /// It left a request unfinished.
     Unfinished,
+    /// It took nothing of its answers.
+    Stuck,
     /// It asked for nothing.
     Idle,
 }
@@ -21,7 +23,7 @@ impl Worker {
         let now_ms = self.cx.now.mono_ms();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
         connection.look_for_unfinished(now_ms);
-        let Some((at_ms, _)) = connection.deadline(self.limits.unfinished_request_ms) else { return };
+        let Some((at_ms, _)) = connection.deadline(&self.limits) else { return };
         if connection.alarm_ms.is_none_or(|alarm_ms| at_ms < alarm_ms) {
             if let Some(alarm_ms) = connection.alarm_ms.replace(at_ms) {
                 self.deadlines.remove(&(alarm_ms, id));
@@ -41,11 +43,15 @@ impl Worker {
             self.deadlines.remove(&(at_ms, id));
             let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
             connection.alarm_ms = None;
-            match connection.deadline(self.limits.unfinished_request_ms) {
+            match connection.deadline(&self.limits) {
                 Some((at_ms, why)) if at_ms <= now_ms => {
                     tracing::debug!(connection = id, ?why, "closed a connection that was waited for in vain");
                     match why {
                         Overdue::Unfinished => self.cx.node.connection_timed_out(),
+                        Overdue::Stuck => {
+                            let limit_ms = self.limits.stuck_peer_ms;
+                            tracing::info!(connection = id, limit_ms, "dropped a peer that does not read");
+                        }
                         Overdue::Idle => self.cx.node.connection_kicked(),
                     }
                     self.close(id);

@@ -72,16 +72,19 @@ impl Worker {
     /// Cuts off peers until the node's connections hold little enough.
     #[inline]
     pub(super) fn relieve(&mut self) {
-        self.relief_at_ms = None;
         let memory = self.cx.node.client_memory();
-        if memory.pressure() > Pressure::None || memory.has_too_much_large() {
-            self.cut_off();
+        match memory.pressure() {
+            Pressure::None if !memory.has_too_much_large() => self.relief_at_ms = None,
+            // Who makes no progress is looked for once in a millisecond.
+            Pressure::None | Pressure::Soft if self.relief_looked_ms == self.cx.now.mono_ms() => {}
+            _ => self.cut_off(),
         }
     }
 
     #[cold]
     fn cut_off(&mut self) {
         let now_ms = self.cx.now.mono_ms();
+        self.relief_at_ms = None;
         loop {
             let memory = self.cx.node.client_memory();
             let (pressure, large) = (memory.pressure(), memory.has_too_much_large());
@@ -106,6 +109,7 @@ impl Worker {
                 if pressure > Pressure::None || large {
                     self.relief_at_ms = Some(now_ms + PATIENCE_MS);
                 }
+                self.relief_looked_ms = now_ms;
                 return;
             };
             tracing::debug!(connection = id, ?pressure, "cut off a peer that holds much");

@@ -13,8 +13,17 @@ use crate::connection::Connection;
 
 /// A round collects connections until so many bytes are together.
 const COLLECT_BYTES: usize = 64 << 10;
+/// Output of a turn after which others get theirs.
+const TURN_BYTES: usize = 128 << 10;
+/// While others are ready, a turn is no longer than this part of one.
+const CROWDED_FRACTION: usize = 4;
 /// Room a connection is read into at least, beside what is left of it.
 const READ_LEAST: usize = 64 << 10;
+/// Where a connection is allowed less than this, one parses few requests before it is seen whether the peer takes the answers,
+const ALLOWANCE_SCARCE: usize = 64 << 10;
+const SCARCE_REQUESTS: usize = 8;
+/// and reads at least so many bytes.
+const READ_SCARCE: usize = 4 << 10;
 
 /// A connection taking part in a batch, with the input that was read for it.
 struct Turn<'a> {
@@ -26,19 +35,17 @@ struct Turn<'a> {
     more: bool,
     /// Its requests in the batch.
     requests: Range<usize>,
-    /// Requests of this turn in former batches.
+    /// Requests of this turn in all its batches, and bytes they were answered with.
     done: usize,
+    answered: usize,
 }
 
 impl Worker {
-    /// One round: collect connections, execute their requests, send; again while the last of them has more.
-    /// Gives how many of the `first` connections in the queue it took out, at least one. Whoever comes back into the queue
-    /// meanwhile waits: one peer with much to send must not be served over and over.
-    pub(super) fn round(&mut self, buffer: &mut [u8], first: usize) -> usize {
+    /// One round: collect ready connections, at least one, execute their requests, send; again while the last of them has more.
+    pub(super) fn round(&mut self, buffer: &mut [u8]) {
         let quiescence = Arc::clone(self.cx.node.quiescence());
         quiescence.enter(self.thread);
         let (mut space, mut collected) = (buffer, 0);
-        let mut waiting = first;
         let mut carried: Option<Turn<'_>> = None;
         loop {
             let mut batch = Batch::new();
@@ -49,14 +56,12 @@ impl Worker {
             while !batch.is_full()
                 && !turns.is_full()
                 && collected < COLLECT_BYTES
-                && waiting > 0
                 && let Some(id) = self.ready.pop_front()
             {
-                waiting -= 1;
                 let Some(used) = self.receive(id, space, collected == 0) else { continue };
                 let (input, left) = std::mem::take(&mut space).split_at_mut(used);
                 (space, collected) = (left, collected + used);
-                let turn = Turn { id, input, consumed: 0, more: true, requests: 0..0, done: 0 };
+                let turn = Turn { id, input, consumed: 0, more: true, requests: 0..0, done: 0, answered: 0 };
                 turns.push(self.parse(turn, &mut batch));
             }
             carried = self.execute(&mut batch, turns);
@@ -66,7 +71,6 @@ impl Worker {
         }
         quiescence.leave(self.thread);
         self.retired = self.cx.end_batch();
-        first - waiting
     }
 
     /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`: nothing
@@ -86,7 +90,7 @@ impl Worker {
                     self.charge(id);
                 }
                 Ok(Sent::TurnOver) => {
-                    self.requeue(id);
+                    self.make_later(id);
                     return None;
                 }
                 Ok(Sent::Blocked) if connection.unsent() > backlog_limit => return None,
@@ -117,7 +121,7 @@ impl Worker {
         }
         if connection.session.sink().is_some() {
             if connection.readable {
-                self.requeue(id);
+                self.make_later(id);
             }
             self.charge(id);
             self.arm(id);
@@ -133,13 +137,14 @@ impl Worker {
             if is_whole {
                 return self.close_none(id);
             }
-            self.requeue(id);
+            self.make_later(id);
             return None;
         };
         head.copy_from_slice(&connection.rest);
         let mut used = rest;
         if may_read {
-            match connection.read(room) {
+            let most = room.len().min(self.cx.node.client_memory().allowance().max(READ_SCARCE));
+            match connection.read(&mut room[..most]) {
                 Ok(count) => {
                     connection.count(Meter::BytesRead, count, &self.cx);
                     used += count;
@@ -177,7 +182,12 @@ impl Worker {
         let first = batch.len();
         if let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) {
             // A peer that is behind with reading is served request by request, so that its backlog stays bounded.
-            let most = if connection.backlog.is_some() { 1 } else { BATCH_REQUESTS };
+            let is_scarce = self.cx.node.client_memory().allowance() < ALLOWANCE_SCARCE;
+            let most = match connection.backlog.is_some() {
+                true => 1,
+                false if is_scarce => SCARCE_REQUESTS,
+                false => BATCH_REQUESTS,
+            };
             let input = turn.input.get(turn.consumed..).unwrap_or_default();
             let progress = connection.session.parse(input, turn.id, most, &mut self.cx, batch);
             turn.consumed += progress.consumed;
@@ -197,7 +207,8 @@ impl Worker {
     ) -> Option<Turn<'a>> {
         batch.prefetch_index(|id| bucket_of(&self.connections, id));
         let last = turns.len().saturating_sub(1);
-        for (index, turn) in turns.into_iter().enumerate() {
+        for (index, mut turn) in turns.into_iter().enumerate() {
+            let mut unsent = self.out.len();
             for request in turn.requests.clone() {
                 batch.prefetch_ahead(request, |id| bucket_of(&self.connections, id));
                 let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) else { break };
@@ -208,10 +219,13 @@ impl Worker {
                     connection.session.execute(queued, &mut self.cx, &mut self.out);
                 }
                 if self.out.len() >= SEND_BYTES {
+                    turn.answered += self.out.len() - unsent;
                     self.settle(turn.id);
                     self.send_all();
+                    unsent = self.out.len();
                 }
             }
+            turn.answered += self.out.len() - unsent;
             if index == last && self.may_go_on(&turn) {
                 return Some(turn);
             }
@@ -224,8 +238,10 @@ impl Worker {
     /// Whether a turn goes on in the next batch rather than at the end of the queue.
     fn may_go_on(&self, turn: &Turn<'_>) -> bool {
         let Some(Some(connection)) = self.connections.get(turn.id as usize) else { return false };
+        let parts = if self.ready.is_empty() { 1 } else { CROWDED_FRACTION };
         turn.more
-            && turn.done < self.limits.turn_requests
+            && turn.done < self.limits.turn_requests / parts
+            && turn.answered < TURN_BYTES.min(self.cx.node.client_memory().allowance()) / parts
             && turn.consumed < turn.input.len()
             && connection.backlog.is_none()
             && !connection.session.peer.close
@@ -251,7 +267,9 @@ impl Worker {
         }
         connection.unparsed =
             (turn.more || is_stalled) && !left.is_empty() || connection.session.has_filled();
-        self.go_on(turn.id);
+        if self.goes_on(turn.id) {
+            self.make_later(turn.id);
+        }
     }
 }
 

@@ -12,13 +12,15 @@
 //!
 //! Which allocator an arena is of is a feature of this crate, see [`backend`].
 //!
-//! `unsafe` lives in the modules `array`, `backend`, `heap`, `large`, `lines`, `prefetch`, `record` and `slab`; each use says why it holds.
+//! `unsafe` lives in the modules `array`, `backend`, `growing`, `heap`, `large`, `lines`, `prefetch`, `record` and `slab`; each use says why it holds.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
 mod array;
 #[allow(unsafe_code)]
 pub mod backend;
+#[allow(unsafe_code)]
+mod growing;
 #[allow(unsafe_code)]
 pub mod heap;
 #[allow(unsafe_code)]
@@ -38,6 +40,7 @@ pub mod tenant;
 
 pub use array::TenantVec;
 pub use backend::{Occupancy, footprint, size_class};
+pub use growing::GrowingBytes;
 pub use heap::{BlockHeap, Heap, HeapChoice, ItemHeap, Location, SlabHeap};
 pub use large::{LargeBlock, Pin};
 pub use lines::line_footprint;

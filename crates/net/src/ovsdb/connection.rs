@@ -2,6 +2,7 @@
 
 use std::io;
 
+use memory::GrowingBytes;
 use mio::{Interest, Registry, Token};
 use ovsdb::server::SessionId;
 use wire::jsonrpc::{Framer, Limits};
@@ -53,7 +54,7 @@ pub(super) struct Connection {
     pub role: Role,
     pub framer: Framer,
     /// The beginning of a message whose end has not come.
-    pub rest: Vec<u8>,
+    pub rest: GrowingBytes,
     /// What was read and must wait, because the peer has too much to take first.
     pub unframed: Vec<u8>,
     /// There may be something to read.
@@ -74,13 +75,6 @@ pub(super) struct Connection {
     pub serial: u64,
 }
 
-/// Buffers of messages double up to this size,
-const REST_SMALL_BYTES: usize = 1 << 20;
-/// have this one then, and then that of the longest message.
-const REST_STEP_BYTES: usize = 16 << 20;
-/// A message buffer that has become larger than this is given back.
-const REST_BYTES_KEPT: usize = 64 << 10;
-
 impl Connection {
     pub fn new(stream: Stream, name: String, role: Role, limits: Limits, serial: u64, now_ms: u64) -> Self {
         Self {
@@ -88,7 +82,7 @@ impl Connection {
             name,
             role,
             framer: Framer::new(limits),
-            rest: Vec::new(),
+            rest: GrowingBytes::default(),
             unframed: Vec::new(),
             readable: true,
             closed_by_peer: false,
@@ -133,43 +127,13 @@ impl Connection {
         Ok(())
     }
 
-    /// What it keeps of what came. (What is reserved beyond that takes no memory yet.)
+    /// What it keeps of what came.
     pub fn input_bytes(&self) -> usize {
-        self.rest.len() + self.unframed.len()
+        self.rest.held_bytes() + self.unframed.len()
     }
 
     /// Whether there is, or may be, something to receive.
     pub fn has_input(&self) -> bool {
         !self.closing && (self.readable || !self.unframed.is_empty())
-    }
-
-    /// Keeps bytes of a message whose end has not come; `message_bytes_max` will never be passed. False: there is no memory.
-    pub fn keep(&mut self, bytes: &[u8], message_bytes_max: usize) -> bool {
-        let needed = self.rest.len() + bytes.len();
-        if needed > self.rest.capacity() {
-            // A long message is moved twice at most: what is reserved and not used takes no memory.
-            let steps = [needed.next_power_of_two(), REST_STEP_BYTES, message_bytes_max];
-            let wanted = match needed {
-                0..=REST_SMALL_BYTES => steps[0],
-                _ if needed <= REST_STEP_BYTES => steps[1],
-                _ => steps[2].max(needed),
-            };
-            let more = |to: usize| to.saturating_sub(self.rest.len());
-            let (wanted, needed) = (more(wanted), more(needed));
-            if self.rest.try_reserve_exact(wanted).is_err() && self.rest.try_reserve_exact(needed).is_err() {
-                return false;
-            }
-        }
-        self.rest.extend_from_slice(bytes);
-        true
-    }
-
-    /// The message whose end has come is dealt with.
-    pub fn forget_message(&mut self) {
-        if self.rest.capacity() > REST_BYTES_KEPT {
-            self.rest = Vec::new();
-        } else {
-            self.rest.clear();
-        }
     }
 }

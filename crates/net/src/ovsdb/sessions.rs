@@ -224,7 +224,7 @@ impl EventLoop {
         while !bytes.is_empty() {
             match connection.framer.advance(bytes) {
                 Ok(None) => {
-                    if connection.keep(bytes, self.settings.messages.message_bytes) {
+                    if connection.rest.extend(bytes) {
                         return true;
                     }
                     self.dropped(connection, "receive error", &system_text(ENOMEM));
@@ -238,14 +238,14 @@ impl EventLoop {
                             return false;
                         }
                     } else {
-                        if !connection.keep(mine, self.settings.messages.message_bytes) {
+                        if !connection.rest.extend(mine) {
                             self.dropped(connection, "receive error", &system_text(ENOMEM));
                             return false;
                         }
                         let whole = std::mem::take(&mut connection.rest);
                         let goes_on = self.message(slot, connection, &whole);
                         connection.rest = whole;
-                        connection.forget_message();
+                        connection.rest.clear();
                         if !goes_on {
                             return false;
                         }

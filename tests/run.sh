@@ -114,7 +114,7 @@ stage_soak() {
     "$python" -m pytest -q tests/soak
     "$python" -m tests.soak --seconds "${SOAK_SECONDS:-60}"
     "$python" -m tests.soak.memory --seconds "${SOAK_MEMORY_SECONDS:-120}" --seed "${SOAK_SEED:-20261122}"
-    "$python" -m tests.soak.hostile --seconds "${SOAK_HOSTILE_SECONDS:-30}" --without OVSDB
+    "$python" -m tests.soak.hostile --seconds "${SOAK_HOSTILE_SECONDS:-30}"
 }
 
 # For `make soak-memory`, `make soak-hostile` and `make miri`.

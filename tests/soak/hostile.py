@@ -3,10 +3,10 @@
     python -m tests.soak.hostile --seconds 300 --bound 3     what `make soak-hostile` runs
     python -m tests.soak.hostile --seconds 30
 
-A node of NODE_MIB with DOCUMENTS documents and an OVSDB database. First honest clients alone for a third of the time, then with
-hostile ones beside them, of all kinds at once (HOSTILE): values that are announced and not sent, or sent by half; answers that
-nobody reads; lines without an end; connections that say nothing; halves of OVSDB messages; streams and half heads over HTTP. A
-hostile connection that is closed is opened anew.
+A node of NODE_MIB with an OVSDB database, a bucket of DOCUMENTS documents and one that is full. First honest clients alone for a third
+of the time, then with hostile ones beside them, of all kinds at once (HOSTILE): values that are announced and not sent, or sent by
+half; answers that nobody reads; lines without an end; connections that say nothing; halves of OVSDB messages; streams and half heads
+over HTTP. A hostile connection that is closed is opened anew.
 
 Checked:
   resident   Rss of the process is at most 105 % of node.memory, always
@@ -32,13 +32,19 @@ from tests.ovsdb.servers import create_database
 from .values import MEBIBYTE
 from .watch import resident
 
-NODE_MIB = 128
+NODE_MIB = 512
+# The rest is for the bucket that is full.
+DEFAULT_MIB = 128
 OVSDB_MIB = 16
 RESIDENT_MAX = 1.05
 DOCUMENTS = 40_000
 VALUE = b"v" * 1000
+# Sent in one go by the client that fills a bucket.
+FILLED_TOGETHER = 1000
 HONEST = 8
 OWN_KEYS = 200
+# So that what the filling has left to do is done.
+REST_S = 8
 TICK_S = 0.02
 REOPEN_S = 0.25
 # What a hostile connection sends in one go.
@@ -228,11 +234,28 @@ def parse(arguments):
     return parser.parse_args(arguments)
 
 
-def config(database):
+def config(database, port):
     return (
-        f'[node]\nmemory = "{NODE_MIB}MiB"\n[[bucket]]\nname = "default"\n'
-        f'[[ovsdb]]\nfile = "{database}"\nremotes = "ptcp:0:127.0.0.1"\nmemory = "{OVSDB_MIB}MiB"\n'
+        f'[node]\nmemory = "{NODE_MIB}MiB"\n'
+        f'[[bucket]]\nname = "default"\nmemory = "{DEFAULT_MIB}MiB"\n[[bucket]]\nname = "full"\n'
+        f'[[ovsdb]]\nfile = "{database}"\nremotes = "ptcp:{port}:127.0.0.1"\nmemory = "{OVSDB_MIB}MiB"\n'
     )
+
+
+def evictions(client):
+    client.socket.sendall(b"stats\r\n")
+    lines = iter(client.reader.readline, b"END\r\n")
+    return next(int(line.split()[2]) for line in list(lines) if line.startswith(b"STAT evictions "))
+
+
+def fill(address):
+    """Stores until documents are evicted."""
+    filler, number = Honest(address, "filler"), 0
+    while evictions(filler) == 0:
+        requests = (b"set filling-%d 0 0 %d noreply\r\n%b\r\n" % (number + n, len(VALUE), VALUE) for n in range(FILLED_TOGETHER))
+        filler.socket.sendall(b"".join(requests))
+        number += FILLED_TOGETHER
+    filler.socket.close()
 
 
 def main(arguments=None):
@@ -243,12 +266,13 @@ def main(arguments=None):
     with tempfile.TemporaryDirectory(prefix="dormouse-hostile-") as scratch:
         database = create_database(pathlib.Path(scratch) / "D.db", SCHEMA)
         port = servers.free_port()
-        text = config(database).replace("ptcp:0:", f"ptcp:{port}:")
-        with servers.Dormouse(buckets=(), config=text) as node:
+        with servers.Dormouse("--memcached", "127.0.0.1:0=full", buckets=(), config=config(database, port)) as node:
             servers.wait_listening(("127.0.0.1", port), node.process)
             filler = Honest(node.memcached, "filler")
             for number in range(DOCUMENTS):
                 filler.write(document(number))
+            fill(node.memcached_of("full"))
+            time.sleep(REST_S)
             print(f"filled: resident {resident(node.pid) / NODE_MIB / MEBIBYTE:.1%} of node.memory", flush=True)
             watched = Rss(node.pid)
             alone, wrong = measure(node, options.seconds * ALONE_FRACTION)

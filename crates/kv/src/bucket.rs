@@ -8,7 +8,7 @@ mod observed;
 mod operations;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, Tenant};
 use parking_lot::Mutex;
@@ -106,6 +106,8 @@ pub struct Bucket {
     ground: Ground,
     /// The budget as configured; `cache_memlimit` may lower the one in force.
     configured_budget: AtomicU64,
+    /// Buffers of connections that it is charged for.
+    buffer_bytes: AtomicI64,
     meters: Shards,
     pub(crate) sweeper: Mutex<Sweeper>,
     pub(crate) defragmenter: Defragmenter,
@@ -196,6 +198,7 @@ impl Bucket {
                 share,
             },
             configured_budget: AtomicU64::new(settings.memory_bytes),
+            buffer_bytes: AtomicI64::new(0),
             meters: Shards::new(threads, Meter::COUNT),
             sweeper: Mutex::new(Sweeper::default()),
             defragmenter: Defragmenter::new(settings.defragmenter),

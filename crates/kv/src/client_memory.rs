@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   node.memory | buckets ........................................................ | what no bucket is charged for
-//!                 items + buffers charged to the bucket in use                      connections, buffers before a login, OVSDB, HTTP
+//!                 items + buffers of who uses it, up to a sixteenth                 connections, other buffers, OVSDB, HTTP
 //! ```
 //! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. Buffers of the data
 //! ports are bounded together: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest first, and

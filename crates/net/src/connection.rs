@@ -184,7 +184,7 @@ impl Connection {
         self.charged
     }
 
-    /// Charges what is held now: buffers to the bucket in use, before a login to none.
+    /// Charges what is held now: buffers to the bucket in use; before a login, or where that one has its part of them, to none.
     pub(crate) fn charge(&mut self) {
         let backlog = self.backlog.as_ref();
         let buffers = self.rest.capacity()
@@ -196,7 +196,7 @@ impl Connection {
             return;
         }
         let peer = &self.session.peer;
-        let pays = peer.bucket.as_ref().filter(|_| !peer.must_log_in());
+        let pays = peer.bucket.as_ref().filter(|bucket| !peer.must_log_in() && bucket.pays_for_buffers());
         let payer_has_changed = match (&self.payer, pays) {
             (Some(payer), Some(bucket)) => !Arc::ptr_eq(payer, bucket),
             (None, None) => false,

@@ -32,6 +32,9 @@ pub(crate) struct Watermarks {
     pub(crate) refuse: u64,
 }
 
+/// Buffers of connections are charged to their bucket up to this part of its budget.
+const BUFFERS_FRACTION: u64 = 16;
+
 /// Room that was reserved for a value before it arrived.
 pub(crate) struct Ahead {
     bucket: Arc<Bucket>,
@@ -137,7 +140,15 @@ impl Bucket {
 
     /// Charges (or with a negative number, releases) a connection's buffers to the bucket.
     pub fn charge_buffers(&self, bytes: i64) {
+        self.buffer_bytes.fetch_add(bytes, Relaxed);
         self.ground.tenant.count_shared(Gauge::InFlight, bytes);
+    }
+
+    /// Whether it is charged for the buffers of those who use it. Beyond a part of its budget the node is: all buckets lose a
+    /// little then, and none of them its items.
+    pub fn pays_for_buffers(&self) -> bool {
+        let charged = u64::try_from(self.buffer_bytes.load(Relaxed)).unwrap_or(0);
+        charged < self.ground.tenant.budget() / BUFFERS_FRACTION
     }
 
     /// Configures the budget.

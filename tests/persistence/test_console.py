@@ -1,5 +1,6 @@
 """What HTTP answers while a disk is slow: strace delays the calls that a deletion or a backup makes."""
 
+import random
 import shutil
 import threading
 
@@ -7,6 +8,7 @@ from tests.persistence.bucket import http, memcached, start, wait_all_persisted,
 
 BUCKET = "/pools/default/buckets/default"
 SMALL_SEGMENTS = '[[bucket]]\nname = "default"\nkind = "persistent"\nmemory = "64MiB"\nsegment_size = "1MiB"\n'
+SEGMENTS = 10
 
 
 def slow(calls, delay_us):
@@ -15,10 +17,11 @@ def slow(calls, delay_us):
 
 
 def fill(node):
+    """Makes segments of values that cannot be compressed, one with each flush."""
     client = memcached(node)
-    for number in range(60):
-        client.set(f"key:{number}", b"v" * 100_000)
-    wait_all_persisted(node)
+    for number in range(SEGMENTS):
+        client.set(f"key:{number}", random.randbytes(1_000_000))
+        wait_all_persisted(node)
 
 
 class Asked(threading.Thread):

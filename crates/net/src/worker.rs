@@ -73,6 +73,8 @@ pub(crate) struct Worker {
     /// Deadlines of connections, see [`deadlines`].
     deadlines: BTreeSet<(u64, u32)>,
     holders: Holders,
+    /// What one peer may make the node hold, as of this round.
+    allowance: usize,
     /// When to look again for peers that hold much and make no progress.
     relief_at_ms: Option<u64>,
     relief_looked_ms: u64,
@@ -121,6 +123,7 @@ impl Worker {
             thread,
             deadlines: BTreeSet::new(),
             holders: Holders::default(),
+            allowance: 0,
             relief_at_ms: None,
             relief_looked_ms: 0,
             rest_at_ms: None,
@@ -270,10 +273,10 @@ impl Worker {
     /// After a turn: whether a connection has more to do now. One that is at its end is closed.
     fn goes_on(&mut self, id: u32) -> bool {
         self.charge(id);
-        let backlog_limit = self.backlog_limit();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return false };
         let has_more = connection.unparsed || connection.readable;
-        let is_held_up = connection.unsent() > backlog_limit;
+        // Who has unsent output beyond this is not read.
+        let is_held_up = connection.unsent() > self.limits.output_backlog_bytes.min(self.allowance);
         let session = &mut connection.session;
         let is_over = session.peer.close || connection.ended && !has_more;
         let goes_on = has_more && !is_over && !session.is_stalled() && !is_held_up;
@@ -286,12 +289,6 @@ impl Worker {
         }
         self.arm(id);
         goes_on
-    }
-
-    /// Unsent output after which a connection is not read.
-    #[inline]
-    fn backlog_limit(&self) -> usize {
-        self.limits.output_backlog_bytes.min(self.cx.node.client_memory().allowance())
     }
 
     fn close(&mut self, id: u32) {

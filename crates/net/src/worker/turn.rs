@@ -45,6 +45,7 @@ impl Worker {
     pub(super) fn round(&mut self, buffer: &mut [u8]) {
         let quiescence = Arc::clone(self.cx.node.quiescence());
         quiescence.enter(self.thread);
+        self.allowance = self.cx.node.client_memory().allowance();
         let (mut space, mut collected) = (buffer, 0);
         let mut carried: Option<Turn<'_>> = None;
         loop {
@@ -64,7 +65,7 @@ impl Worker {
                 let turn = Turn { id, input, consumed: 0, more: true, requests: 0..0, done: 0, answered: 0 };
                 turns.push(self.parse(turn, &mut batch));
             }
-            carried = self.execute(&mut batch, turns);
+            carried = self.execute(&mut batch, &mut turns);
             if carried.is_none() {
                 break;
             }
@@ -76,7 +77,7 @@ impl Worker {
     /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`: nothing
     /// to do with it now. `is_whole`: nobody has taken any of the space.
     fn receive(&mut self, id: u32, space: &mut [u8], is_whole: bool) -> Option<usize> {
-        let (now_ms, backlog_limit) = (self.cx.now.mono_ms(), self.backlog_limit());
+        let now_ms = self.cx.now.mono_ms();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
         connection.queued = false;
         if let Some(backlog) = &mut connection.backlog {
@@ -93,7 +94,11 @@ impl Worker {
                     self.make_later(id);
                     return None;
                 }
-                Ok(Sent::Blocked) if connection.unsent() > backlog_limit => return None,
+                Ok(Sent::Blocked)
+                    if connection.unsent() > self.limits.output_backlog_bytes.min(self.allowance) =>
+                {
+                    return None;
+                }
                 Ok(Sent::Blocked) => {}
                 Err(_) => {
                     self.close(id);
@@ -143,7 +148,7 @@ impl Worker {
         head.copy_from_slice(&connection.rest);
         let mut used = rest;
         if may_read {
-            let most = room.len().min(self.cx.node.client_memory().allowance().max(READ_SCARCE));
+            let most = room.len().min(self.allowance.max(READ_SCARCE));
             match connection.read(&mut room[..most]) {
                 Ok(count) => {
                     connection.count(Meter::BytesRead, count, &self.cx);
@@ -182,10 +187,9 @@ impl Worker {
         let first = batch.len();
         if let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) {
             // A peer that is behind with reading is served request by request, so that its backlog stays bounded.
-            let is_scarce = self.cx.node.client_memory().allowance() < ALLOWANCE_SCARCE;
             let most = match connection.backlog.is_some() {
                 true => 1,
-                false if is_scarce => SCARCE_REQUESTS,
+                false if self.allowance < ALLOWANCE_SCARCE => SCARCE_REQUESTS,
                 false => BATCH_REQUESTS,
             };
             let input = turn.input.get(turn.consumed..).unwrap_or_default();
@@ -203,11 +207,11 @@ impl Worker {
     fn execute<'a>(
         &mut self,
         batch: &mut Batch<'a>,
-        turns: ArrayVec<Turn<'a>, BATCH_REQUESTS>,
+        turns: &mut ArrayVec<Turn<'a>, BATCH_REQUESTS>,
     ) -> Option<Turn<'a>> {
         batch.prefetch_index(|id| bucket_of(&self.connections, id));
         let last = turns.len().saturating_sub(1);
-        for (index, mut turn) in turns.into_iter().enumerate() {
+        for (index, mut turn) in turns.drain(..).enumerate() {
             let mut unsent = self.out.len();
             for request in turn.requests.clone() {
                 batch.prefetch_ahead(request, |id| bucket_of(&self.connections, id));
@@ -241,7 +245,7 @@ impl Worker {
         let parts = if self.ready.is_empty() { 1 } else { CROWDED_FRACTION };
         turn.more
             && turn.done < self.limits.turn_requests / parts
-            && turn.answered < TURN_BYTES.min(self.cx.node.client_memory().allowance()) / parts
+            && turn.answered < TURN_BYTES.min(self.allowance) / parts
             && turn.consumed < turn.input.len()
             && connection.backlog.is_none()
             && !connection.session.peer.close

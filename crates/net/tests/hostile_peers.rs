@@ -224,6 +224,34 @@ fn peers_that_do_not_read_are_cut_off_before_they_hold_much() {
 }
 
 #[test]
+fn peers_that_do_not_read_are_given_little_and_keep_their_connections() {
+    const HOSTILE: usize = 200;
+    const REQUESTS: usize = 3000;
+    let world = World::start(Limits::default(), Options::default());
+    let mut honest = world.client();
+    honest.ask(format!("set document 0 0 1000\r\n{}\r\n", "v".repeat(1000)).as_bytes(), "STORED\r\n");
+    let answer = format!("VALUE document 0 1000\r\n{}\r\nEND\r\n", "v".repeat(1000));
+    let mut hostile: Vec<Client> = (0..HOSTILE).map(|_| world.client()).collect();
+    let mut most = 0;
+    for client in &mut hostile {
+        client.send("get document\r\n".repeat(REQUESTS).as_bytes());
+        honest.ask(b"get missing\r\n", "END\r\n");
+        most = most.max(world.node.client_memory().buffer_bytes());
+    }
+    assert!(most <= 5 * MIB, "{most} bytes, a sixteenth of the node's memory and a little");
+    assert_eq!(world.node.client_memory().cut_off(), 0);
+    // Whoever reads in the end has every answer.
+    for client in &mut hostile {
+        for _ in 0..REQUESTS {
+            let mut bytes = vec![0; answer.len()];
+            client.0.read_exact(&mut bytes).unwrap();
+            assert!(bytes == answer.as_bytes());
+        }
+    }
+    world.wait_until(|world| world.node.client_memory().buffer_bytes() == 0, "nothing is left");
+}
+
+#[test]
 fn a_port_speaks_what_it_is_allowed_to() {
     let noop = [[0x80, 0x0a].as_slice(), &[0; 22]].concat();
     let rules = Rules { spoken: Spoken::Text, flush_all: false };

@@ -45,6 +45,10 @@ impl Output {
 
     /// Appends a number in decimal.
     pub fn decimal(&mut self, number: u64) {
+        // Flags are 0 almost always.
+        if number < 10 {
+            return self.bytes.push(b'0' + number as u8);
+        }
         let (digits, at) = decimal_digits(number);
         self.bytes(&digits[at..]);
     }

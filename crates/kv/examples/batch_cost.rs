@@ -47,6 +47,7 @@ fn main() {
         connection: 0,
         waits: None,
         rules: Default::default(),
+        listener: None,
         couchbase: Default::default(),
     };
     let mut session = Session::new(peer, &Limits::default());

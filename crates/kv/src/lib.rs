@@ -7,6 +7,7 @@
 
 pub mod bucket;
 pub mod client_memory;
+pub mod clients;
 pub mod cluster_config;
 pub mod compressor;
 pub mod cx;

@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 use crate::Bucket;
 use crate::bucket::{self, Foundation};
 use crate::client_memory::{ClientMemory, Holder};
+use crate::clients::Clients;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
 use crate::persistence::{self, FETCHERS, FLUSHERS, FetchQueue};
 use crate::settings::{BucketKind, BucketSettings, Limits, NodeSettings};
@@ -126,6 +127,8 @@ pub struct ConnectionCounts {
     pub idle_kicks: u64,
     /// Closed for a request that was not finished in time.
     pub unfinished: u64,
+    /// Closed for having taken nothing of their answers in time.
+    pub stuck: u64,
 }
 
 #[derive(Default)]
@@ -139,6 +142,7 @@ struct Connections {
     stopped_at_us: AtomicU64,
     idle_kicks: AtomicU64,
     unfinished: AtomicU64,
+    stuck: AtomicU64,
 }
 
 #[derive(Default)]
@@ -174,6 +178,8 @@ pub struct Node {
     users: OnceLock<Users>,
     connections: Connections,
     client_memory: ClientMemory,
+    clients: Clients,
+    read_buffers: [AtomicU64; 2],
     quiescence: Arc<Quiescence>,
     doorbell: Arc<Doorbell>,
     flushers: [Arc<Doorbell>; FLUSHERS],
@@ -202,6 +208,8 @@ impl Node {
             users: OnceLock::new(),
             connections: Connections::default(),
             client_memory: ClientMemory::default(),
+            clients: Clients::default(),
+            read_buffers: Default::default(),
             quiescence: Arc::new(Quiescence::new(settings.threads)),
             doorbell: Arc::default(),
             flushers: Default::default(),
@@ -446,6 +454,7 @@ impl Node {
             rejected: self.connections.rejected.load(Relaxed),
             idle_kicks: self.connections.idle_kicks.load(Relaxed),
             unfinished: self.connections.unfinished.load(Relaxed),
+            stuck: self.connections.stuck.load(Relaxed),
             stops: self.connections.stops.load(Relaxed),
             stopped_us: self.connections.stopped_us.load(Relaxed),
             is_accepting: self.connections.stopped_at_us.load(Relaxed) == 0,
@@ -492,6 +501,11 @@ impl Node {
         self.connections.unfinished.fetch_add(1, Relaxed);
     }
 
+    /// A connection is closed for having taken nothing of its answers in time.
+    pub fn connection_stuck(&self) {
+        self.connections.stuck.fetch_add(1, Relaxed);
+    }
+
     /// Sets the memory of the node: what clients hold beside the buckets' items is bounded by it.
     pub fn set_memory(&self, bytes: u64) {
         self.client_memory.set_node_bytes(bytes);
@@ -505,6 +519,24 @@ impl Node {
     /// Somebody beside the data ports holds so many bytes of clients' messages now.
     pub fn set_client_memory(&self, holder: Holder, bytes: u64) {
         self.client_memory.set(holder, bytes, &self.doorbell);
+    }
+
+    /// Who is connected to the memcached ports.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    /// A worker has made the buffer it reads its connections into, of so many bytes.
+    pub fn note_read_buffer(&self, bytes: usize) {
+        let [count, sum] = &self.read_buffers;
+        count.fetch_add(1, Relaxed);
+        sum.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// The number of these buffers, and their bytes.
+    pub(crate) fn read_buffers(&self) -> (u64, u64) {
+        let [count, sum] = &self.read_buffers;
+        (count.load(Relaxed), sum.load(Relaxed))
     }
 
     /// Asks for an orderly end, as a signal does.

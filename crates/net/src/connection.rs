@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use kv::clients::{Client, State};
 use kv::session::Session;
 use kv::{Bucket, Cx, Limits, Meter};
 
@@ -21,6 +22,8 @@ const BEFORE_LOGIN_MS: u64 = 10_000;
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
+    /// Its entry in the list of connections, on a memcached port.
+    pub(crate) client: Option<Arc<Client>>,
     /// Input read but not yet parsed: the start of a request.
     pub(crate) rest: Vec<u8>,
     pub(crate) backlog: Option<Box<Backlog>>,
@@ -50,10 +53,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Socket, session: Session, idle_limit_ms: u64, now_ms: u64) -> Self {
+    pub(crate) fn new(
+        socket: Socket,
+        session: Session,
+        client: Option<Arc<Client>>,
+        idle_limit_ms: u64,
+        now_ms: u64,
+    ) -> Self {
         Self {
             socket,
             session,
+            client,
             rest: Vec::new(),
             backlog: None,
             charged: Charged::default(),
@@ -135,6 +145,28 @@ impl Connection {
         {
             bucket.count(cx, meter, bytes as u64);
         }
+    }
+
+    /// Requests of the peer are about to be executed.
+    #[inline]
+    pub(crate) fn note_asked(&self, now_ms: u64) {
+        if let Some(client) = &self.client {
+            client.note_asked(now_ms);
+        }
+    }
+
+    /// Notes in the list of connections what it is at, after its turn.
+    pub(crate) fn note_state(&self) {
+        let Some(client) = &self.client else { return };
+        client.set_state(if self.backlog.is_some() {
+            State::Write
+        } else if self.session.has_waits() {
+            State::Waits
+        } else if self.readable || self.unparsed {
+            State::Parse
+        } else {
+            self.session.state(&self.rest)
+        });
     }
 
     /// The peer has sent so many bytes.

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kv::Node;
+use kv::clients;
 use kv::session::{Port, Rules};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
@@ -47,6 +48,7 @@ pub(crate) struct Greeting {
     pub(crate) value_limit: usize,
     pub(crate) rules: Rules,
     pub(crate) idle_limit_ms: u64,
+    pub(crate) listener: Arc<clients::Listener>,
 }
 
 /// What all threads of the server see.
@@ -161,10 +163,18 @@ impl Server {
         let _ = shared.inboxes.set(inboxes.clone());
         let poll = Poll::new()?;
         *shared.acceptor.lock() = Some(Waker::new(poll.registry(), Acceptor::wake_token())?);
+        let now_ms = clock.now().mono_ms();
         let listeners = listeners.into_iter().map(|listener| {
             let Listener { socket, port, bucket, login_required, value_limit, rules, idle_limit_ms } =
                 listener;
-            (socket, Arc::new(Greeting { port, bucket, login_required, value_limit, rules, idle_limit_ms }))
+            let address = socket.address();
+            let listener = Arc::new(clients::Listener { address, bucket: bucket.clone(), idle_limit_ms });
+            if port == Port::Memcached {
+                node.clients().add_listener(socket.number(), Arc::clone(&listener), now_ms);
+            }
+            let greeting =
+                Greeting { port, bucket, login_required, value_limit, rules, idle_limit_ms, listener };
+            (socket, Arc::new(greeting))
         });
         let acceptor = Acceptor::new(
             poll,

@@ -2,10 +2,12 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kv::clients::{self, Address, Client};
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 use socket2::SockRef;
@@ -30,6 +32,32 @@ pub enum ListeningSocket {
     Tcp(TcpListener),
     /// Of the Unix domain.
     Unix(UnixListener),
+}
+
+impl ListeningSocket {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> Address {
+        match self {
+            Self::Tcp(socket) => Address::Tcp(socket.local_addr().unwrap_or(ON_THIS_MACHINE)),
+            Self::Unix(socket) => {
+                let address = socket.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                Address::Unix(path.unwrap_or_else(|| "".as_ref()).to_owned())
+            }
+        }
+    }
+
+    /// Its descriptor.
+    pub(crate) fn number(&self) -> usize {
+        number(match self {
+            Self::Tcp(socket) => socket.as_raw_fd(),
+            Self::Unix(socket) => socket.as_raw_fd(),
+        })
+    }
+}
+
+fn number(descriptor: i32) -> usize {
+    usize::try_from(descriptor).unwrap_or_default()
 }
 
 /// The same, watched by the acceptor.
@@ -83,6 +111,26 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
+    /// Its descriptor.
+    pub(crate) fn number(&self) -> usize {
+        number(match self {
+            Self::Tcp(socket) => socket.as_raw_fd(),
+            Self::Unix(socket) => socket.as_raw_fd(),
+        })
+    }
+
+    /// Its entry in the list of connections.
+    pub(crate) fn client(&self, peer: SocketAddr, listener: &Arc<clients::Listener>, now_ms: u64) -> Client {
+        let (address, reached) = match (self, &listener.address) {
+            (Self::Tcp(socket), Address::Tcp(own)) if own.ip().is_unspecified() => {
+                (Some(peer), socket.local_addr().ok().map(|address| address.ip().to_canonical()))
+            }
+            (Self::Tcp(_), _) => (Some(peer), None),
+            (Self::Unix(_), _) => (None, None),
+        };
+        Client::new(Arc::clone(listener), address, reached, now_ms)
+    }
+
     /// What the kernel still has to send is dropped when the socket is closed, and the peer told so: it would be kept for as
     /// long as the peer takes nothing.
     pub(crate) fn reset_when_closed(&self) {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use kv::session::{Output, Peer, Session};
+use kv::session::{Output, Peer, Port, Session};
 use kv::{Cookie, Cx, Limits, Node, Outcome};
 use mio::{Events, Interest, Poll, Token};
 
@@ -137,6 +137,7 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
+        self.cx.node.note_read_buffer(buffer.len());
         loop {
             let timeout = if self.later.is_empty() { self.sleep() } else { Some(Duration::ZERO) };
             match self.poll.poll(&mut events, timeout) {
@@ -221,6 +222,12 @@ impl Worker {
                 self.forget_connection();
                 continue;
             }
+            let now_ms = self.cx.now.mono_ms();
+            let client = (greeting.port == Port::Memcached)
+                .then(|| Arc::new(socket.client(address, &greeting.listener, now_ms)));
+            if let Some(client) = &client {
+                self.cx.node.clients().add(socket.number(), Arc::clone(client));
+            }
             let peer = Peer {
                 port: greeting.port,
                 login_required: greeting.login_required,
@@ -233,11 +240,11 @@ impl Worker {
                 connection: id,
                 waits: None,
                 rules: greeting.rules,
+                listener: Some(Arc::clone(&greeting.listener)),
                 couchbase: Default::default(),
             };
             let session = Session::new(peer, &self.limits);
-            let now_ms = self.cx.now.mono_ms();
-            let connection = Connection::new(socket, session, greeting.idle_limit_ms, now_ms);
+            let connection = Connection::new(socket, session, client, greeting.idle_limit_ms, now_ms);
             self.connections[id as usize] = Some(Box::new(connection));
             self.cx.node.client_memory().change(0, CONNECTION_BYTES, self.cx.node.doorbell());
             self.arm(id);
@@ -301,6 +308,10 @@ impl Worker {
             self.deadlines.remove(&(alarm_ms, id));
         }
         self.cx.node.client_memory().change(0, -CONNECTION_BYTES, self.cx.node.doorbell());
+        if connection.client.is_some() {
+            // Before the descriptor can be another's.
+            self.cx.node.clients().remove(connection.socket.number());
+        }
         let _ = self.poll.registry().deregister(&mut connection.socket);
         drop(connection);
         self.free.push(id);

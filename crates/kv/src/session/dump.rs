@@ -1,4 +1,4 @@
-//! Lists of keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`.
+//! Lists of keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`; and `stats conns`, the list of connections.
 //!
 //! A list of a large bucket takes seconds. It is written in slices, as many as the peer takes: after each the session goes to
 //! the end of its worker's queue, and while too much is unsent it waits as any other. Requests behind it wait for its end.
@@ -13,6 +13,7 @@ use super::{Output, Receive, Session};
 use crate::index::Hand;
 use crate::sizes::class_of;
 use crate::{Bucket, Cx, Document, KvError, VbId};
+use std::fmt::Write as _;
 
 /// A slice ends behind the group of the index that makes its output so long.
 const SLICE_BYTES: usize = 16 << 10;
@@ -26,6 +27,8 @@ pub(super) struct Dump {
     what: text::Dump,
     vb: u16,
     hand: Hand,
+    /// The next of the connections.
+    client: usize,
     /// Entries and bytes that may still be listed.
     entries_left: u64,
     bytes_left: usize,
@@ -35,13 +38,16 @@ impl Dump {
     pub(super) fn new(what: text::Dump) -> Self {
         let entries_left = if what.limit == 0 { u64::MAX } else { u64::from(what.limit) };
         let bytes_left = if what.form == DumpForm::Items { CACHEDUMP_BYTES } else { usize::MAX };
-        Self { what, vb: 0, hand: Hand::default(), entries_left, bytes_left }
+        Self { what, vb: 0, hand: Hand::default(), client: 0, entries_left, bytes_left }
     }
 
     /// Writes the next slice; `false` at the end.
     fn slice(&mut self, bucket: &Bucket, cx: &mut Cx, out: &mut Output) -> Result<bool, KvError> {
         if self.what.classes == 0 {
             return Ok(false);
+        }
+        if self.what.form == DumpForm::Clients {
+            return Ok(self.list_clients(bucket, cx, out));
         }
         let start = out.len();
         for _ in 0..SLICE_GROUPS {
@@ -74,17 +80,36 @@ impl Dump {
                 DumpForm::Meta => write_metadata(key, document, class, now_s, out),
                 DumpForm::Keys => write_command(key, out),
                 DumpForm::Items if is_plain(key) => write_item(key, document, out),
-                DumpForm::Items => return,
+                DumpForm::Items | DumpForm::Clients => return,
             }
             self.entries_left -= 1;
             self.bytes_left = self.bytes_left.saturating_sub(out.len() - before);
         })
     }
 
+    /// Lists some of those that are connected to the bucket's ports; `false` at the end.
+    fn list_clients(&mut self, bucket: &Bucket, cx: &Cx, out: &mut Output) -> bool {
+        let mut line = String::new();
+        let now_ms = cx.now.mono_ms();
+        let next = cx.node.clients().list(self.client, bucket.name(), now_ms, &mut |number, name, value| {
+            line.clear();
+            // Writing to a string cannot fail.
+            let _ = write!(line, "STAT {number}:{name} {value}");
+            // The name of a socket may have a line break in it.
+            if line.contains(char::is_control) {
+                line = line.replace(char::is_control, "?");
+            }
+            out.bytes(line.as_bytes());
+            out.bytes(b"\r\n");
+        });
+        self.client = next.unwrap_or_default();
+        next.is_some()
+    }
+
     const fn end(&self) -> &'static [u8] {
         match self.what.form {
             DumpForm::Keys => b"EN\r\n",
-            DumpForm::Meta | DumpForm::Items => b"END\r\n",
+            DumpForm::Meta | DumpForm::Items | DumpForm::Clients => b"END\r\n",
         }
     }
 }

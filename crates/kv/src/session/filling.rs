@@ -13,12 +13,21 @@ use wire::{Parsed, binary as wire_binary, text as wire_text};
 use std::sync::Arc;
 
 use super::{Body, LARGE_VALUE, Output, Protocol, Receive, Refusal, Session, binary, text};
+use crate::clients::State;
 use crate::{Ahead, Bucket, Cx, Key, KvError, LargeItem};
 
 /// Most bytes of a large value that are received at once.
 const SINK_BYTES: usize = 256 << 10;
 /// A value that has no room reserved ahead waits in the input buffer until so many of its bytes are there.
 pub(super) const FIRST_PART: usize = LARGE_VALUE;
+
+/// Whether a frame that is not complete has come as far as its value.
+fn has_binary_key(frame: &[u8]) -> bool {
+    let Some((head, rest)) = frame.split_first_chunk::<{ wire_binary::HEADER_LEN }>() else { return false };
+    // The layout of requests with framing extras is that of Couchbase's ports, which are not listed.
+    let (key, extras) = (u16::from_be_bytes([head[2], head[3]]), head[4]);
+    rest.len() >= usize::from(key) + usize::from(extras)
+}
 
 /// A large value on its way into item memory.
 pub(super) struct Filling {
@@ -73,6 +82,18 @@ impl Session {
     /// Whether the peer is in the middle of a request that is not in the input buffer.
     pub fn is_receiving(&self) -> bool {
         !matches!(self.receive, Receive::Ready)
+    }
+
+    /// What the peer is at when nothing is to be executed and `rest` is the unparsed input.
+    pub fn state(&self, rest: &[u8]) -> State {
+        match (&self.receive, self.protocol) {
+            (Receive::Filling(_), _) => State::Value,
+            (Receive::Skipping(_), _) => State::Swallow,
+            (Receive::Dumping(_), _) => State::Parse,
+            (Receive::Ready, Protocol::Text) if rest.contains(&b'\n') => State::Value,
+            (Receive::Ready, Protocol::Binary) if has_binary_key(rest) => State::Value,
+            (Receive::Ready | Receive::Keys { .. }, _) => State::Read,
+        }
     }
 
     /// Bytes of a large value that have arrived and whose request is not complete.

@@ -7,6 +7,7 @@ use wire::couchbase::Feature;
 
 use super::couchbase;
 use super::waits::{Touch, Waits};
+use crate::clients::Listener;
 use crate::users::Caller;
 use crate::{Bucket, Cookie, Cx, Now};
 
@@ -75,6 +76,8 @@ pub struct Peer {
     pub value_limit: usize,
     /// What is allowed on this port.
     pub rules: Rules,
+    /// The port, where there is one.
+    pub listener: Option<Arc<Listener>>,
     /// Set by an executor: send what there is, then close.
     pub close: bool,
     /// The number its thread has given the connection.

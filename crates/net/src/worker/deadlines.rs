@@ -49,6 +49,7 @@ impl Worker {
                     match why {
                         Overdue::Unfinished => self.cx.node.connection_timed_out(),
                         Overdue::Stuck => {
+                            self.cx.node.connection_stuck();
                             let limit_ms = self.limits.stuck_peer_ms;
                             tracing::info!(connection = id, limit_ms, "dropped a peer that does not read");
                         }

@@ -17,8 +17,10 @@ const WORTH_FRACTION: usize = 8;
 /// So many of the largest are looked at for one.
 const CANDIDATES: usize = 64;
 
-/// What an idle connection takes: itself, its place in the worker's tables, and what the allocator adds.
-pub(super) const CONNECTION_BYTES: i64 = size_of::<crate::connection::Connection>() as i64 + 128;
+/// What an idle connection takes: itself, its entry in the list of connections, its place in the worker's tables, and what the
+/// allocator adds.
+pub(super) const CONNECTION_BYTES: i64 =
+    (size_of::<crate::connection::Connection>() + size_of::<kv::clients::Client>()) as i64 + 160;
 
 /// Connections by the bytes they hold.
 #[derive(Default)]
@@ -50,6 +52,7 @@ impl Worker {
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
         let before = connection.charged();
         connection.charge();
+        connection.note_state();
         let after = connection.charged();
         self.count_change(id, before, after);
     }

@@ -167,6 +167,7 @@ impl Worker {
         let has_work = used > rest || connection.unparsed || connection.session.has_filled();
         connection.unparsed = false;
         if !has_work {
+            connection.note_state();
             let is_over = connection.ended && !connection.session.has_waits();
             return if is_over { self.close_none(id) } else { None };
         }
@@ -196,6 +197,11 @@ impl Worker {
             let progress = connection.session.parse(input, turn.id, most, &mut self.cx, batch);
             turn.consumed += progress.consumed;
             turn.more = progress.need.is_none();
+        }
+        if batch.len() > first
+            && let Some(Some(connection)) = self.connections.get(turn.id as usize)
+        {
+            connection.note_asked(self.cx.now.mono_ms());
         }
         turn.done += batch.len() - first;
         turn.requests = first..batch.len();

@@ -36,14 +36,21 @@ pub enum DumpForm {
     Keys,
     /// `stats cachedump`: key, length and expiry.
     Items,
+    /// `stats conns`: no keys, but who is connected.
+    Clients,
 }
 
 /// `[subject ...]`
 pub(super) fn stats(tokens: Tokens<'_>) -> Line<'_> {
     let arguments = tokens.rest();
     let mut words = tokens;
-    if words.next() != Some(b"cachedump") {
-        return Line::Command(Command::Stats { arguments });
+    match words.next() {
+        Some(b"cachedump") => {}
+        Some(b"conns") => {
+            let dump = Dump { form: DumpForm::Clients, classes: u64::MAX, limit: 0 };
+            return Line::Command(Command::Dump(dump));
+        }
+        _ => return Line::Command(Command::Stats { arguments }),
     }
     let (Some(class), Some(limit)) = (words.next(), words.next()) else {
         return Line::Malformed(Error::BadCommandLine);

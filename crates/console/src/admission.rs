@@ -14,6 +14,9 @@
 //! * Streams of maps are counted apart, up to [`STREAMS_MAX`]; a client that has logged in takes the place of one that has not.
 //! * Answers that are not taken yet have [`UNSENT_BYTES_MAX`] together; the connections with most of them are cut off.
 //!
+//! The node is told what all of them hold: answers that are not taken, bodies, and [`CONNECTION_BYTES`] for each connection, which
+//! no bucket is charged for.
+//!
 //! Timers exist only while a client is waited for.
 
 use axum::body::{Body, Bytes};
@@ -23,6 +26,8 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
+use kv::Node;
+use kv::client_memory::Holder;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -41,6 +46,8 @@ const CONNECTIONS_MAX: usize = 512;
 const STREAMS_MAX: usize = 128;
 /// Bytes of answers that clients have not taken yet, of all connections together.
 const UNSENT_BYTES_MAX: usize = 32 << 20;
+/// What an open connection takes besides: its task, and buffers for a head and its parts.
+const CONNECTION_BYTES: usize = 2 * HEAD_BYTES_MAX;
 /// Largest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Largest body of a request.
@@ -91,6 +98,8 @@ struct State {
     since: Instant,
     /// Bytes received in this phase: of a head, or of several heads that came together.
     head_bytes: usize,
+    /// Bytes received of the body, while its request is being answered.
+    body_bytes: usize,
     has_asked: bool,
     is_logged_in: bool,
     unsent_bytes: usize,
@@ -106,6 +115,7 @@ impl State {
             phase: Phase::Idle,
             since: Instant::now(),
             head_bytes: 0,
+            body_bytes: 0,
             has_asked: false,
             is_logged_in: false,
             unsent_bytes: 0,
@@ -118,6 +128,12 @@ impl State {
         self.phase = phase;
         self.since = Instant::now();
         self.head_bytes = 0;
+        self.body_bytes = 0;
+    }
+
+    /// What it holds, at most.
+    fn held_bytes(&self) -> usize {
+        CONNECTION_BYTES + self.body_bytes + self.unsent_bytes
     }
 
     fn cut(&mut self) {
@@ -138,9 +154,9 @@ impl State {
 }
 
 /// All open connections.
-#[derive(Default)]
 struct Connections {
     table: Mutex<Table>,
+    node: Arc<Node>,
 }
 
 #[derive(Default)]
@@ -153,6 +169,12 @@ impl Connections {
     fn table(&self) -> MutexGuard<'_, Table> {
         // Each change of the table is one step.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the node what all connections hold now; those that are cut off hold it until their tasks have run.
+    fn tell(&self, table: &Table) {
+        let held: usize = table.states.values().map(State::held_bytes).sum();
+        self.node.set_client_memory(Holder::Http, held as u64);
     }
 }
 
@@ -226,8 +248,8 @@ impl Watched {
 }
 
 impl Admission {
-    /// Admission to `listeners`; from within the runtime.
-    pub fn new(listeners: Vec<Listening>) -> io::Result<Self> {
+    /// Admission to `listeners` of `node`; from within the runtime.
+    pub fn new(listeners: Vec<Listening>, node: Arc<Node>) -> io::Result<Self> {
         let watched = listeners.into_iter().map(|listener| match listener {
             Listening::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
@@ -238,7 +260,8 @@ impl Admission {
                 UnixListener::from_std(listener).map(Watched::Unix)
             }
         });
-        Ok(Self { listeners: watched.collect::<io::Result<_>>()?, connections: Arc::default() })
+        let connections = Arc::new(Connections { table: Mutex::default(), node });
+        Ok(Self { listeners: watched.collect::<io::Result<_>>()?, connections })
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
@@ -257,6 +280,7 @@ impl Admission {
         let id = table.next_id;
         table.next_id += 1;
         table.states.insert(id, State::new(address));
+        self.connections.tell(&table);
         Some(Connection { id, connections: Arc::clone(&self.connections) })
     }
 }
@@ -297,7 +321,14 @@ pub struct Connection {
 
 impl Connection {
     fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> Option<R> {
-        self.connections.table().states.get_mut(&self.id).map(f)
+        let mut table = self.connections.table();
+        let state = table.states.get_mut(&self.id)?;
+        let before = state.held_bytes();
+        let result = f(state);
+        if state.held_bytes() != before {
+            self.connections.tell(&table);
+        }
+        Some(result)
     }
 
     /// Its client has shown that it may log in.
@@ -320,6 +351,7 @@ impl Connection {
         if let Some(state) = table.states.get_mut(&self.id) {
             state.enter(Phase::Streaming);
         }
+        self.connections.tell(&table);
         true
     }
 
@@ -330,6 +362,7 @@ impl Connection {
             state.unsent_bytes += bytes.len();
         }
         table.bound_unsent();
+        self.connections.tell(&table);
         drop(table);
         Bytes::from_owner(Unsent { bytes, connection: self.clone(), _kept: kept })
     }
@@ -480,7 +513,10 @@ pub struct Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.connection.connections.table().states.remove(&self.connection.id);
+        let connections = &self.connection.connections;
+        let mut table = connections.table();
+        table.states.remove(&self.connection.id);
+        connections.tell(&table);
     }
 }
 
@@ -526,6 +562,16 @@ impl Admitted {
         polled
     }
 
+    fn read_body(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let received = buffer.filled().len() - before;
+        if received > 0 {
+            self.connection.with(|state| state.body_bytes += received);
+        }
+        polled
+    }
+
     fn write_with(
         &mut self,
         cx: &mut Context<'_>,
@@ -562,7 +608,7 @@ impl AsyncRead for Admitted {
         let polled = match room {
             Some(0) => Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the head is too long"))),
             Some(room) => self.read_head(cx, buffer, room),
-            None => Pin::new(&mut self.stream).poll_read(cx, buffer),
+            None => self.read_body(cx, buffer),
         };
         if polled.is_ready() {
             return polled;

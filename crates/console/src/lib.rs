@@ -216,7 +216,7 @@ pub fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
-            let listener = admission::Admission::new(listeners)?;
+            let listener = admission::Admission::new(listeners, Arc::clone(&console.node))?;
             tokio::select! {
                 served = axum::serve(listener, router(console).into_make_service_with_connect_info::<admission::Client>()) => served,
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),

@@ -198,6 +198,43 @@ impl Collector for NodeCollector {
             "Client connections refused at the limit or for want of file descriptors",
             connections.rejected,
         )?;
+        let memory = self.console.node.client_memory();
+        for (name, help, value) in [
+            (
+                "idle_closed",
+                "Client connections closed for having asked for nothing in time",
+                connections.idle_kicks,
+            ),
+            (
+                "unfinished_closed",
+                "Client connections closed for a request that was not finished in time",
+                connections.unfinished,
+            ),
+            (
+                "stuck_closed",
+                "Client connections closed for having taken nothing of their answers in time",
+                connections.stuck,
+            ),
+            (
+                "cut_off",
+                "Client connections closed for what they held while memory was short",
+                memory.cut_off(),
+            ),
+        ] {
+            counter(&mut encoder, &format!("dormouse_connections_{name}"), help, value)?;
+        }
+        gauge(
+            &mut encoder,
+            "dormouse_client_buffer_bytes",
+            "Unfinished requests and unsent answers of clients of the data ports",
+            memory.buffer_bytes(),
+        )?;
+        gauge(
+            &mut encoder,
+            "dormouse_client_uncharged_bytes",
+            "What clients hold and no bucket is charged for: connections, buffers before a login, OVSDB, HTTP",
+            memory.outside_bytes(),
+        )?;
         let logins = self.console.node.users().login_figures();
         counter(
             &mut encoder,

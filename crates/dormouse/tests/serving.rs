@@ -434,3 +434,160 @@ fn what_deletes_leave_behind_is_given_back_and_then_the_node_rests() {
     });
     assert!(quiet, "something wakes up periodically");
 }
+
+/// What `stats` or one of its groups gives.
+fn statistics(server: &Server, group: &str) -> std::collections::BTreeMap<String, String> {
+    let answer = exchange(&mut server.memcached(), format!("stats{group}\r\n").as_bytes(), "END\r\n");
+    let lines = answer.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
+    lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// The value of a metric without labels.
+fn metric(server: &Server, name: &str) -> u64 {
+    let (_, text) = server.http("GET", "/metrics", None, "");
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name}")).parse().expect("a number")
+}
+
+#[test]
+fn settings_are_those_of_the_port() {
+    let scratch = Scratch::new();
+    let config = scratch.path().join("dormouse.toml");
+    let socket = scratch.path().join("m.sock").display().to_string();
+    let text = format!(
+        "[[memcached]]\naddress = \"127.0.0.1:0\"\nprotocol = \"text\"\nflush_all = false\nidle_timeout_s = 90\n\
+         item_size_max = \"2MiB\"\n[[memcached]]\naddress = \"unix:{socket}\"\n"
+    );
+    fs::write(&config, text).expect("written");
+    let data = scratch.path().join("data").display().to_string();
+    let config = config.display().to_string();
+    let server = Server::start_at_ports(&data, &["--config", &config, "--memory", "64MiB"]);
+    let settings = statistics(&server, " settings");
+    let port = server.memcached().peer_addr().expect("connected").port().to_string();
+    for (name, value) in [
+        ("tcpport", port.as_str()),
+        ("inter", "127.0.0.1"),
+        ("domain_socket", "NULL"),
+        ("binding_protocol", "ascii"),
+        ("flush_enabled", "no"),
+        ("idle_timeout", "90"),
+        ("item_size_max", "2097152"),
+        ("auth_enabled_ascii", "no"),
+        ("auth_enabled_sasl", "no"),
+        ("stat_key_prefix", ":"),
+        ("maxconns_fast", "yes"),
+    ] {
+        assert_eq!(settings.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    let mut unix = std::os::unix::net::UnixStream::connect(&socket).expect("connected");
+    std::io::Write::write_all(&mut unix, b"stats settings\r\nquit\r\n").expect("sent");
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut unix, &mut answer).expect("an answer");
+    for line in [
+        &format!("domain_socket {socket}"),
+        "binding_protocol auto-negotiate",
+        "flush_enabled yes",
+        "idle_timeout 0",
+        "item_size_max 1048576",
+    ] {
+        assert!(answer.contains(&format!("STAT {line}\r\n")), "{line}: {answer}");
+    }
+    assert!(!answer.contains("tcpport"), "{answer}");
+}
+
+#[test]
+fn connections_that_were_closed_are_counted_and_shown() {
+    let scratch = Scratch::new();
+    let config = scratch.path().join("dormouse.toml");
+    let text =
+        "[[memcached]]\naddress = \"127.0.0.1:0\"\nidle_timeout_s = 1\n[limits]\nunfinished_request_s = 1\n";
+    fs::write(&config, text).expect("written");
+    let data = scratch.path().join("data").display().to_string();
+    let config = config.display().to_string();
+    let server = Server::start_at_ports(&data, &["--config", &config, "--memory", "64MiB"]);
+    let idle = server.memcached();
+    // It sends on and on: it is not idle, but finishes nothing.
+    let mut unfinished = server.memcached();
+    let read_buffers = statistics(&server, "");
+    assert_eq!(
+        (read_buffers["read_buf_count"].as_str(), read_buffers["read_buf_bytes"].as_str()),
+        ("1", "262144")
+    );
+    server.wait_until(
+        &|| {
+            let _ = std::io::Write::write_all(&mut &unfinished, b"g");
+            metric(&server, "dormouse_connections_unfinished_closed_total") == 1
+                && metric(&server, "dormouse_connections_idle_closed_total") >= 1
+        },
+        "both are closed",
+    );
+    let shown = statistics(&server, "");
+    assert_eq!(shown["unfinished_kicks"], "1");
+    assert_ne!(shown["idle_kicks"], "0");
+    assert_eq!((shown["stuck_kicks"].as_str(), shown["memory_kicks"].as_str()), ("0", "0"));
+    assert_eq!(metric(&server, "dormouse_connections_cut_off_total"), 0);
+    drop(idle);
+    std::io::Write::write_all(&mut unfinished, b"g").ok();
+    let mut half = server.memcached();
+    std::io::Write::write_all(&mut half, &[b'g'; 1500]).expect("sent");
+    server
+        .wait_until(&|| metric(&server, "dormouse_client_buffer_bytes") >= 1500, "the half line is counted");
+}
+
+/// What HTTP clients hold is charged to no bucket.
+#[test]
+fn http_connections_count_as_clients_memory() {
+    let server = Server::start(&["--memory", "64MiB"]);
+    let uncharged = || metric(&server, "dormouse_client_uncharged_bytes");
+    let one = uncharged();
+    assert!(one > 0, "its own");
+    let open: Vec<_> = (0..10).map(|_| server.http_connection()).collect();
+    server.wait_until(&|| uncharged() == 11 * one, "all are counted");
+    let mut body = server.http_connection();
+    let head = format!(
+        "POST /pools/default/buckets HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Basic {DEVELOPMENT}\r\n\
+         Content-Length: 60000\r\n\r\n"
+    );
+    std::io::Write::write_all(&mut body, head.as_bytes()).expect("sent");
+    server.wait_until(&|| uncharged() == 12 * one, "so is a head");
+    std::io::Write::write_all(&mut body, &[b'a'; 50_000]).expect("sent");
+    server.wait_until(&|| uncharged() >= 12 * one + 50_000, "and what has come of a body");
+    drop((open, body));
+    server.wait_until(&|| uncharged() == one, "everything is given back");
+}
+
+/// A bucket's new size is what `stats`, HTTP and `cache_memlimit` go by.
+#[test]
+fn a_new_size_is_shown_and_bounds_everywhere() {
+    let server = Server::start(&["--bucket", "default,ephemeral,16MiB", "--memory", "64MiB"]);
+    let limit = |mebibytes: u32| {
+        let request = format!("cache_memlimit {mebibytes}\r\n");
+        exchange(&mut server.memcached(), request.as_bytes(), "\r\n")
+    };
+    let path = "/pools/default/buckets/default";
+    let quota = || {
+        let (_, body) = server.http("GET", path, None, "");
+        let document: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        (document["quota"]["ram"].as_u64(), document["quota"]["rawRAM"].as_u64())
+    };
+    for mebibytes in [16u32, 40, 24] {
+        if mebibytes != 16 {
+            let form = format!("ramQuota={mebibytes}");
+            assert_eq!(server.http("POST", path, Some(DEVELOPMENT), &form).0, 200);
+        }
+        let bytes = u64::from(mebibytes) << 20;
+        assert_eq!(quota(), (Some(bytes), Some(bytes)));
+        assert_eq!(statistics(&server, "")["limit_maxbytes"], bytes.to_string());
+        assert_eq!(statistics(&server, " settings")["maxbytes"], bytes.to_string());
+        assert_eq!(
+            limit(mebibytes + 1),
+            format!("MEMLIMIT_ADJUST_FAILED the bucket is configured with {mebibytes}m\r\n")
+        );
+        assert_eq!(limit(10), "OK\r\n");
+        assert_eq!(statistics(&server, "")["limit_maxbytes"], (10u64 << 20).to_string());
+        // A change of something else is none of the size.
+        assert_eq!(server.http("POST", path, Some(DEVELOPMENT), "defragmenter=off").0, 200);
+        assert_eq!(limit(mebibytes), "OK\r\n");
+        assert_eq!(quota(), (Some(bytes), Some(bytes)));
+    }
+}

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-const DELIMITER: u8 = b':';
+/// Ends a prefix.
+pub(crate) const DELIMITER: u8 = b':';
 /// Further prefixes are not counted: a client chooses them, and nothing charges for them.
 const PREFIXES_MAX: usize = 4096;
 

@@ -7,9 +7,11 @@ use std::fmt::{Arguments, Write as _};
 
 use memory::backend::{self, report};
 
+use crate::clients::Address;
 use crate::node::Service;
 use crate::persistence;
-use crate::session::Output;
+use crate::prefixes;
+use crate::session::{Output, Peer, Port, Spoken};
 use crate::sizes::{CLASSES, class_of, limit_of};
 use crate::{Bucket, Cx, Eviction, Meter};
 
@@ -36,14 +38,14 @@ const PAGE_BYTES: u64 = 1 << 20;
 /// Steps of `stats sizes` in bytes, as memcached counts them.
 const SIZE_STEP: usize = 32;
 
-/// Answers `stats` of the text protocol. `item_limit` is the largest item the port takes.
-pub fn text(bucket: &Bucket, item_limit: usize, arguments: &[u8], cx: &mut Cx, out: &mut Output) {
+/// Answers `stats` of the text protocol.
+pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut Cx, out: &mut Output) {
     let mut words = arguments.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     if words.next() == Some(b"detail") {
         return detail(bucket, words.next().unwrap_or_default(), out);
     }
     let mut line = String::new();
-    let answer = gather(bucket, item_limit, arguments, cx, &mut |name, value| {
+    let answer = gather(bucket, peer, arguments, cx, &mut |name, value| {
         line.clear();
         let _ = write!(line, "STAT {name} {value}");
         // Names of nodes come from peers: a line break in one must not look like another answer.
@@ -97,7 +99,7 @@ fn detail(bucket: &Bucket, what: &[u8], out: &mut Output) {
 /// Hands the statistics that `arguments` name to `emit`: nothing for the general ones, else a word like `items`.
 pub fn gather(
     bucket: &Bucket,
-    item_limit: usize,
+    peer: &Peer,
     arguments: &[u8],
     cx: &mut Cx,
     emit: &mut dyn FnMut(&str, Arguments<'_>),
@@ -109,7 +111,7 @@ pub fn gather(
             bucket.reset_meters();
             return Answer::Reset;
         }
-        b"settings" => settings(bucket, item_limit, cx, emit),
+        b"settings" => settings(bucket, peer, cx, emit),
         b"items" => items(&Classes::of(bucket, cx), emit),
         b"slabs" => slabs(bucket, &Classes::of(bucket, cx), emit),
         b"sizes" => sizes(bucket, cx, emit),
@@ -155,6 +157,14 @@ fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_
     emit("rejected_connections", format_args!("{}", connections.rejected));
     // Each connection has one, and it goes with it.
     emit("connection_structures", format_args!("{}", connections.current));
+    let (read_buffers, read_buffer_bytes) = cx.node.read_buffers();
+    emit("read_buf_count", format_args!("{read_buffers}"));
+    emit("read_buf_bytes", format_args!("{read_buffer_bytes}"));
+    emit("client_buffer_bytes", format_args!("{}", cx.node.client_memory().buffer_bytes()));
+    emit("idle_kicks", format_args!("{}", connections.idle_kicks));
+    emit("unfinished_kicks", format_args!("{}", connections.unfinished));
+    emit("stuck_kicks", format_args!("{}", connections.stuck));
+    emit("memory_kicks", format_args!("{}", cx.node.client_memory().cut_off()));
     emit("threads", format_args!("{}", settings.threads));
     for meter in Meter::ALL {
         emit(meter.name(), format_args!("{}", bucket.meter(*meter)));
@@ -170,40 +180,78 @@ fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_
     persistence::stats::known(bucket, cx, emit);
 }
 
-fn settings(bucket: &Bucket, item_limit: usize, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn settings(bucket: &Bucket, peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let limits = cx.node.limits();
     let on = bucket.settings().eviction == Eviction::AutoDelete;
+    let idle_limit_ms = peer.listener.as_ref().map_or(0, |listener| listener.idle_limit_ms);
+    let is_text = peer.port == Port::Memcached && peer.rules.spoken != Spoken::Binary;
+    let logs_in_by_text = peer.login_required && is_text;
     emit("maxbytes", format_args!("{}", bucket.accounts().budget));
     emit("maxconns", format_args!("{}", limits.connections));
-    if let Some((address, _)) = cx.node.endpoints().memcached.first() {
-        emit("tcpport", format_args!("{}", address.port()));
-        emit("inter", format_args!("{}", address.ip()));
-    }
-    let mut unix = cx.node.endpoints().unix.iter();
-    match unix.find(|endpoint| endpoint.service == Service::Memcached) {
-        Some(endpoint) => emit("domain_socket", format_args!("{}", endpoint.path.display())),
-        None => emit("domain_socket", format_args!("NULL")),
-    }
+    place(peer, cx, emit);
     emit("udpport", format_args!("0"));
     emit("verbosity", format_args!("0"));
     emit("evictions", format_args!("{}", if on { "on" } else { "off" }));
-    emit(
-        "shutdown_command",
-        format_args!("{}", if cx.node.settings().shutdown_command { "yes" } else { "no" }),
-    );
+    emit("shutdown_command", format_args!("{}", yes(cx.node.settings().shutdown_command)));
     emit("num_threads", format_args!("{}", cx.node.settings().threads));
-    emit("detail_enabled", format_args!("{}", if bucket.prefixes.is_on() { "yes" } else { "no" }));
+    emit("stat_key_prefix", format_args!("{}", char::from(prefixes::DELIMITER)));
+    emit("detail_enabled", format_args!("{}", yes(bucket.prefixes.is_on())));
     emit("reqs_per_event", format_args!("{}", limits.turn_requests));
     emit("cas_enabled", format_args!("yes"));
-    emit("binding_protocol", format_args!("auto-negotiate"));
-    emit("item_size_max", format_args!("{item_limit}"));
-    emit("flush_enabled", format_args!("yes"));
+    emit("binding_protocol", format_args!("{}", spoken_name(peer.rules.spoken)));
+    emit(
+        "auth_enabled_sasl",
+        format_args!("{}", yes(peer.login_required && peer.rules.spoken != Spoken::Text)),
+    );
+    emit("auth_enabled_ascii", format_args!("{}", yes(logs_in_by_text)));
+    emit("item_size_max", format_args!("{}", peer.value_limit));
+    emit("maxconns_fast", format_args!("yes"));
+    emit("flush_enabled", format_args!("{}", yes(peer.rules.flush_all)));
     emit("dump_enabled", format_args!("yes"));
+    emit("idle_timeout", format_args!("{}", idle_limit_ms.div_ceil(1000)));
+    emit("ssl_enabled", format_args!("no"));
     emit("hash_algorithm", format_args!("rapidhash"));
     emit("bucket", format_args!("{}", bucket.name()));
     emit("vbuckets", format_args!("{}", bucket.vbuckets()));
     emit("item_heap", format_args!("{}", bucket.settings().item_heap.name()));
     emit("line_bytes_max", format_args!("{}", limits.line_bytes));
+}
+
+/// Where the port listens; for a connection to another kind of port, where the first memcached port does.
+fn place(peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let endpoints = cx.node.endpoints();
+    let own = peer.listener.as_ref().filter(|_| peer.port == Port::Memcached);
+    let (tcp, unix) = match own.map(|listener| &listener.address) {
+        Some(Address::Tcp(address)) => (Some(*address), None),
+        Some(Address::Unix(path)) => (None, Some(path)),
+        None => {
+            let mut unix = endpoints.unix.iter();
+            let unix = unix.find(|endpoint| endpoint.service == Service::Memcached);
+            let tcp = endpoints.memcached.first().map(|(address, _)| *address);
+            (tcp, unix.map(|endpoint| &endpoint.path))
+        }
+    };
+    if let Some(address) = tcp {
+        emit("tcpport", format_args!("{}", address.port()));
+        emit("inter", format_args!("{}", address.ip()));
+    }
+    match unix {
+        Some(path) => emit("domain_socket", format_args!("{}", path.display())),
+        None => emit("domain_socket", format_args!("NULL")),
+    }
+}
+
+const fn yes(holds: bool) -> &'static str {
+    if holds { "yes" } else { "no" }
+}
+
+/// By memcached's name.
+const fn spoken_name(spoken: Spoken) -> &'static str {
+    match spoken {
+        Spoken::Any => "auto-negotiate",
+        Spoken::Text => "ascii",
+        Spoken::Binary => "binary",
+    }
 }
 
 /// Items by size class. Counted while there are few; else a sample of each vBucket, scaled to the number of items.

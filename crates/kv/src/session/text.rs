@@ -191,7 +191,7 @@ pub fn execute(
         Command::CacheMemlimit { mebibytes, noreply } => {
             limit_memory(bucket, mebibytes, noreply, out);
         }
-        Command::Stats { arguments } => stats::text(bucket, limit, arguments, cx, out),
+        Command::Stats { arguments } => stats::text(bucket, peer, arguments, cx, out),
         // The session lists keys itself: it takes many turns.
         Command::Dump(_) => {}
         Command::Version => {

@@ -16,7 +16,7 @@ pub(in crate::session) fn answer(
 ) -> bool {
     let header = &request.header;
     let mut text = String::new();
-    let answer = stats::gather(bucket, peer.value_limit, request.key, cx, &mut |name, value| {
+    let answer = stats::gather(bucket, peer, request.key, cx, &mut |name, value| {
         text.clear();
         // Writing to a string cannot fail.
         let _ = std::fmt::write(&mut text, value);

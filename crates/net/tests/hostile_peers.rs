@@ -99,6 +99,21 @@ impl Client {
         assert_eq!(String::from_utf8_lossy(&bytes), answer);
     }
 
+    /// One of the numbers of `stats`.
+    fn statistic(&mut self, name: &str) -> u64 {
+        self.send(b"stats\r\n");
+        let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+        while !answer.ends_with(b"END\r\n") {
+            let count = self.0.read(&mut buffer).unwrap();
+            assert!(count > 0, "closed");
+            answer.extend_from_slice(&buffer[..count]);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        let value =
+            answer.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+        value.expect(name).parse().unwrap()
+    }
+
     /// Reads to the end of the connection.
     fn end(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -188,6 +203,19 @@ fn an_idle_connection_is_closed_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_peer_that_takes_nothing_is_not_waited_for_for_ever() {
+    let limits = Limits { stuck_peer_ms: 200, ..Limits::default() };
+    let world = World::start(limits, Options::default());
+    let mut honest = world.client();
+    honest.ask(format!("set k 0 0 1000000\r\n{}\r\n", "v".repeat(1_000_000)).as_bytes(), "STORED\r\n");
+    let mut stuck = world.client();
+    stuck.send("get k\r\n".repeat(50).as_bytes());
+    world.wait_until(|world| world.node.connections().stuck == 1, "it is closed");
+    assert_eq!((honest.statistic("stuck_kicks"), honest.statistic("memory_kicks")), (1, 0));
+    world.wait_until(|world| world.node.connections().current == 1, "only the honest one is left");
+}
+
+#[test]
 fn peers_that_do_not_read_are_cut_off_before_they_hold_much() {
     const DOCUMENTS: u64 = 1000;
     const HOSTILE: usize = 100;
@@ -213,6 +241,10 @@ fn peers_that_do_not_read_are_cut_off_before_they_hold_much() {
     assert!(most <= 9 * MIB, "{most} bytes");
     let cut_off = world.node.client_memory().cut_off();
     assert!(cut_off > 10, "{cut_off}");
+    world.wait_until(
+        |world| world.client().statistic("memory_kicks") == world.node.client_memory().cut_off(),
+        "stats shows it",
+    );
     assert_eq!(world.bucket.accounts().items, items, "nothing was evicted for what nobody reads");
     for number in 0..DOCUMENTS {
         honest.send(format!("get document-{number}\r\n").as_bytes());

@@ -47,7 +47,7 @@ fn main() {
         connection: 0,
         waits: None,
         rules: Default::default(),
-        listener: None,
+        client: None,
         couchbase: Default::default(),
     };
     let mut session = Session::new(peer, &Limits::default());

@@ -102,6 +102,12 @@ impl Client {
         client
     }
 
+    /// Its port.
+    #[inline]
+    pub fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
     /// It has asked for something.
     #[inline]
     pub fn note_asked(&self, now_ms: u64) {

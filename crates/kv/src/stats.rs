@@ -183,7 +183,7 @@ fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_
 fn settings(bucket: &Bucket, peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let limits = cx.node.limits();
     let on = bucket.settings().eviction == Eviction::AutoDelete;
-    let idle_limit_ms = peer.listener.as_ref().map_or(0, |listener| listener.idle_limit_ms);
+    let idle_limit_ms = peer.listener().map_or(0, |listener| listener.idle_limit_ms);
     let is_text = peer.port == Port::Memcached && peer.rules.spoken != Spoken::Binary;
     let logs_in_by_text = peer.login_required && is_text;
     emit("maxbytes", format_args!("{}", bucket.accounts().budget));
@@ -220,7 +220,7 @@ fn settings(bucket: &Bucket, peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Ar
 /// Where the port listens; for a connection to another kind of port, where the first memcached port does.
 fn place(peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let endpoints = cx.node.endpoints();
-    let own = peer.listener.as_ref().filter(|_| peer.port == Port::Memcached);
+    let own = peer.listener().filter(|_| peer.port == Port::Memcached);
     let (tcp, unix) = match own.map(|listener| &listener.address) {
         Some(Address::Tcp(address)) => (Some(*address), None),
         Some(Address::Unix(path)) => (None, Some(path)),

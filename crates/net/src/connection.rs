@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use kv::clients::{Client, State};
+use kv::clients::State;
 use kv::session::Session;
 use kv::{Bucket, Cx, Limits, Meter};
 
@@ -22,8 +22,6 @@ const BEFORE_LOGIN_MS: u64 = 10_000;
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
-    /// Its entry in the list of connections, on a memcached port.
-    pub(crate) client: Option<Arc<Client>>,
     /// Input read but not yet parsed: the start of a request.
     pub(crate) rest: Vec<u8>,
     pub(crate) backlog: Option<Box<Backlog>>,
@@ -36,8 +34,6 @@ pub(crate) struct Connection {
     unfinished_since_ms: Option<u64>,
     /// Bytes received since then.
     unfinished_bytes: usize,
-    /// An idle peer is waited for so long; 0: for ever.
-    idle_limit_ms: u64,
     /// Its entry among the worker's deadlines.
     pub(crate) alarm_ms: Option<u64>,
     /// The socket may have input: an event said so, and no short read since.
@@ -53,17 +49,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        socket: Socket,
-        session: Session,
-        client: Option<Arc<Client>>,
-        idle_limit_ms: u64,
-        now_ms: u64,
-    ) -> Self {
+    pub(crate) fn new(socket: Socket, session: Session, now_ms: u64) -> Self {
         Self {
             socket,
             session,
-            client,
             rest: Vec::new(),
             backlog: None,
             charged: Charged::default(),
@@ -71,7 +60,6 @@ impl Connection {
             active_ms: now_ms,
             unfinished_since_ms: None,
             unfinished_bytes: 0,
-            idle_limit_ms,
             alarm_ms: None,
             readable: false,
             closed_by_peer: false,
@@ -150,14 +138,14 @@ impl Connection {
     /// Requests of the peer are about to be executed.
     #[inline]
     pub(crate) fn note_asked(&self, now_ms: u64) {
-        if let Some(client) = &self.client {
+        if let Some(client) = &self.session.peer.client {
             client.note_asked(now_ms);
         }
     }
 
     /// Notes in the list of connections what it is at, after its turn.
     pub(crate) fn note_state(&self) {
-        let Some(client) = &self.client else { return };
+        let Some(client) = &self.session.peer.client else { return };
         client.set_state(if self.backlog.is_some() {
             State::Write
         } else if self.session.has_waits() {
@@ -201,8 +189,9 @@ impl Connection {
         let unfinished = self.unfinished_since_ms.map(|since_ms| (since_ms + limit_ms, Overdue::Unfinished));
         let stuck =
             self.backlog.as_ref().map(|backlog| (backlog.progress_ms + limits.stuck_peer_ms, Overdue::Stuck));
-        let may_be_idle = self.idle_limit_ms > 0 && self.backlog.is_none() && !self.session.has_waits();
-        let idle = may_be_idle.then_some((self.active_ms + self.idle_limit_ms, Overdue::Idle));
+        let idle_limit_ms = self.session.peer.listener().map_or(0, |listener| listener.idle_limit_ms);
+        let may_be_idle = idle_limit_ms > 0 && self.backlog.is_none() && !self.session.has_waits();
+        let idle = may_be_idle.then_some((self.active_ms + idle_limit_ms, Overdue::Idle));
         [unfinished, stuck, idle].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
     }
 

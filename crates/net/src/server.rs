@@ -47,7 +47,6 @@ pub(crate) struct Greeting {
     pub(crate) login_required: bool,
     pub(crate) value_limit: usize,
     pub(crate) rules: Rules,
-    pub(crate) idle_limit_ms: u64,
     pub(crate) listener: Arc<clients::Listener>,
 }
 
@@ -172,8 +171,7 @@ impl Server {
             if port == Port::Memcached {
                 node.clients().add_listener(socket.number(), Arc::clone(&listener), now_ms);
             }
-            let greeting =
-                Greeting { port, bucket, login_required, value_limit, rules, idle_limit_ms, listener };
+            let greeting = Greeting { port, bucket, login_required, value_limit, rules, listener };
             (socket, Arc::new(greeting))
         });
         let acceptor = Acceptor::new(

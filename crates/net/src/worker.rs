@@ -223,10 +223,9 @@ impl Worker {
                 continue;
             }
             let now_ms = self.cx.now.mono_ms();
-            let client = (greeting.port == Port::Memcached)
-                .then(|| Arc::new(socket.client(address, &greeting.listener, now_ms)));
-            if let Some(client) = &client {
-                self.cx.node.clients().add(socket.number(), Arc::clone(client));
+            let client = Arc::new(socket.client(address, &greeting.listener, now_ms));
+            if greeting.port == Port::Memcached {
+                self.cx.node.clients().add(socket.number(), Arc::clone(&client));
             }
             let peer = Peer {
                 port: greeting.port,
@@ -240,11 +239,11 @@ impl Worker {
                 connection: id,
                 waits: None,
                 rules: greeting.rules,
-                listener: Some(Arc::clone(&greeting.listener)),
+                client: Some(client),
                 couchbase: Default::default(),
             };
             let session = Session::new(peer, &self.limits);
-            let connection = Connection::new(socket, session, client, greeting.idle_limit_ms, now_ms);
+            let connection = Connection::new(socket, session, now_ms);
             self.connections[id as usize] = Some(Box::new(connection));
             self.cx.node.client_memory().change(0, CONNECTION_BYTES, self.cx.node.doorbell());
             self.arm(id);
@@ -308,7 +307,7 @@ impl Worker {
             self.deadlines.remove(&(alarm_ms, id));
         }
         self.cx.node.client_memory().change(0, -CONNECTION_BYTES, self.cx.node.doorbell());
-        if connection.client.is_some() {
+        if connection.session.peer.port == Port::Memcached {
             // Before the descriptor can be another's.
             self.cx.node.clients().remove(connection.socket.number());
         }

@@ -171,7 +171,7 @@ mod tests {
                 connection: 0,
                 waits: None,
                 rules: Default::default(),
-                listener: None,
+                client: None,
                 couchbase: Default::default(),
             };
             let session = Session::new(peer, &node.limits());

@@ -7,7 +7,7 @@ use wire::couchbase::Feature;
 
 use super::couchbase;
 use super::waits::{Touch, Waits};
-use crate::clients::Listener;
+use crate::clients::{Client, Listener};
 use crate::users::Caller;
 use crate::{Bucket, Cookie, Cx, Now};
 
@@ -76,8 +76,8 @@ pub struct Peer {
     pub value_limit: usize,
     /// What is allowed on this port.
     pub rules: Rules,
-    /// The port, where there is one.
-    pub listener: Option<Arc<Listener>>,
+    /// What is told of the connection, and its port; `None` without a socket.
+    pub client: Option<Arc<Client>>,
     /// Set by an executor: send what there is, then close.
     pub close: bool,
     /// The number its thread has given the connection.
@@ -89,6 +89,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// The port, where there is one.
+    pub fn listener(&self) -> Option<&Listener> {
+        self.client.as_ref().map(|client| client.listener())
+    }
+
     /// Whether a login is demanded and has not happened.
     #[inline]
     pub fn must_log_in(&self) -> bool {

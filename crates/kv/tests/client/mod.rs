@@ -233,7 +233,7 @@ impl Client {
             connection: 0,
             waits: None,
             rules: Default::default(),
-            listener: None,
+            client: None,
             couchbase: Default::default(),
         };
         let mut cx = Cx::new(Arc::clone(&node), thread);

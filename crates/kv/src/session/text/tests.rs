@@ -49,7 +49,7 @@ impl Client {
             connection: 0,
             waits: None,
             rules: Default::default(),
-            listener: None,
+            client: None,
             couchbase: Default::default(),
         };
         let session = Session::new(peer, &limits);

@@ -172,3 +172,13 @@ def test_a_bucket_of_format_1_is_opened_and_gets_its_manifests(tmp_path, start):
         assert len(list((bucket / f"shard-{shard}").glob("*.segment"))) >= 2, "the old one is not written to any more"
     (bucket / "shard-1/0000000001.segment").unlink()
     assert journal("verify", bucket).returncode == 1
+
+
+def test_a_segment_of_format_1_under_another_name_is_damage(tmp_path):
+    """There is no manifest that knows what should be under that name."""
+    bucket = tmp_path / "default"
+    shutil.copytree(FORMAT_1 / "default", bucket)
+    (bucket / "shard-1/0000000001.segment").rename(bucket / "shard-1/0000000002.segment")
+    verified = journal("verify", bucket)
+    assert verified.returncode == 1, verified
+    assert "0000000002.segment: the file holds segment 1" in verified.stdout and "any vBucket" in verified.stdout, verified.stdout

@@ -312,3 +312,36 @@ fn any_files_that_are_lost_are_told_of() {
         assert_eq!(named, lost.iter().map(|number| segment(*number)).collect());
     }
 }
+
+/// Nobody but the next segment knew the last batch of one, and it was compacted away.
+#[test]
+fn a_sealed_segment_that_is_cut_is_damage_also_without_the_next_one() {
+    let (disk, mut engine) = history();
+    for round in 0..3 {
+        for key in 0..keys(3) {
+            engine.set(3, format!("key3.{key}").as_bytes(), Some(&[round; 300]));
+            engine.flush().unwrap();
+        }
+    }
+    for _ in 0..100 {
+        engine.compact_step(1 << 20).unwrap();
+    }
+    engine.shard.close().unwrap();
+    let whole = files(&disk);
+    assert!(!whole.contains_key(&segment(3)), "{:?}", whole.keys());
+    let bytes = &whole[&segment(2)];
+    for length in 0..bytes.len() {
+        let disk = SimulatedDisk::new();
+        for (path, bytes) in &whole {
+            disk.put(path, bytes);
+        }
+        disk.put(&segment(2), &bytes[..length]);
+        let opened = open_begun(&disk);
+        let mut damage = opened.damage.clone();
+        let found = documents(&replay(&opened, &mut |found| damage.push(found.clone())));
+        let is_whole = (0..keys(2)).all(|key| found.contains_key(&(2, format!("key2.{key}").into_bytes())));
+        let is_told = damage.iter().any(|damage| spoiled_by(damage).contains(&2));
+        assert!(is_whole || is_told, "cut to {length}: {damage:?}");
+        assert!(damage.iter().any(|damage| damage.path == segment(2)), "cut to {length}");
+    }
+}

@@ -12,7 +12,8 @@
 //! they go at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use crate::node::Doorbell;
 
@@ -210,12 +211,18 @@ impl ClientMemory {
         if node_bytes == 0 {
             return;
         }
-        let outside = u128::from(self.outside_bytes());
-        let share = (outside << SHARE_BITS).div_ceil(u128::from(node_bytes));
-        let share = u64::try_from(share).map_or(SHARE_MOST, |share| share.min(SHARE_MOST)) as u32;
-        let before = self.share.0.swap(share, Relaxed);
-        if share >> SHARE_STEP_BITS > before >> SHARE_STEP_BITS {
-            doorbell.ring();
+        loop {
+            let outside = self.outside_bytes();
+            let share = (u128::from(outside) << SHARE_BITS).div_ceil(u128::from(node_bytes));
+            let share = u64::try_from(share).map_or(SHARE_MOST, |share| share.min(SHARE_MOST)) as u32;
+            // ORDERING: of two that change it at a time, the one whose share stands in the end has seen both changes.
+            let before = self.share.0.swap(share, SeqCst);
+            if share >> SHARE_STEP_BITS > before >> SHARE_STEP_BITS {
+                doorbell.ring();
+            }
+            if self.outside_bytes() == outside {
+                return;
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ fn one_ahead_of_the_clock_is_refused_and_nothing_changes() {
             "ms new 1 ME E{cas}\r\ny\r\n",
             "ms new 1 MA N0 E{cas}\r\ny\r\n",
             "md k I E{cas}\r\n",
+            "md k I T100 E{cas}\r\n",
             "md k x E{cas}\r\n",
             "ma new N0 E{cas}\r\n",
             "mg new N30 E{cas} v\r\n",
@@ -45,8 +46,8 @@ fn one_ahead_of_the_clock_is_refused_and_nothing_changes() {
             let request = request.replace("{cas}", &named.to_string()).replace("{old}", &stored.to_string());
             assert_eq!(ask(&mut client, &request), AHEAD, "{request:?}");
             assert_eq!(
-                ask(&mut client, "mg k c v\r\nmg new v\r\n"),
-                format!("VA 1 c{stored}\r\nx\r\nEN\r\n")
+                ask(&mut client, "mg k c t v\r\nmg new v\r\n"),
+                format!("VA 1 c{stored} t-1\r\nx\r\nEN\r\n")
             );
         }
     }

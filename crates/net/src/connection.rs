@@ -42,7 +42,7 @@ pub(crate) struct Connection {
     pub(crate) closed_by_peer: bool,
     /// The end of the input was read.
     pub(crate) ended: bool,
-    /// It is in the worker's queue of ready connections.
+    /// It is in one of the worker's queues.
     pub(crate) queued: bool,
     /// `rest` may hold a whole request: it is to be parsed without reading first.
     pub(crate) unparsed: bool,

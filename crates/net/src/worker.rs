@@ -8,11 +8,12 @@
 //!                             └─ until nobody is ready; then sleep
 //!           └> alarms, letters: answers that waited are completed, and what was behind them goes on
 //! ```
-//! * A short read ends a connection's turn, so no read only returns "would block"; a filled buffer puts the connection back
-//!   into the queue, behind the others. A connection with more requests than fit a batch goes on in the next batch of
-//!   the same round until its turn's bounds are reached.
-//! * A peer that does not read is not read from once its backlog passes the limit, and is dropped when it has taken nothing for
-//!   a minute.
+//! * A short read ends a connection's turn, so no read only returns "would block". A connection with more requests than fit a
+//!   batch goes on in the next batch of the same round until its turn's bounds are reached. If it has more to do then, it waits
+//!   in a second queue, of which one connection is served between two looks at the events: whoever asks for little waits for
+//!   one long turn at most.
+//! * A peer that does not read is not read from once its backlog passes the limit, or its part of what all connections may
+//!   still hold, and is dropped when it has taken nothing for a minute.
 //!
 //! [`turn`] is what happens until requests are executed, [`answers`] what happens with what came of them.
 
@@ -139,7 +140,8 @@ impl Worker {
         let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
         self.cx.node.note_read_buffer(buffer.len());
         loop {
-            let timeout = if self.later.is_empty() { self.sleep() } else { Some(Duration::ZERO) };
+            let has_work = !self.ready.is_empty() || !self.later.is_empty();
+            let timeout = if has_work { Some(Duration::ZERO) } else { self.sleep() };
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -162,7 +164,7 @@ impl Worker {
                 self.round(&mut buffer);
             }
             // One of those that have much to do, then again whoever has news.
-            if let Some(id) = self.later.pop_front() {
+            if let Some(id) = self.take_later() {
                 self.send_all();
                 self.ready.push_back(id);
                 self.round(&mut buffer);
@@ -203,7 +205,7 @@ impl Worker {
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
         connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         connection.closed_by_peer |= event.is_read_closed() || event.is_error();
-        if connection.readable || connection.backlog.is_some() {
+        if connection.readable || connection.unparsed || connection.backlog.is_some() {
             self.make_ready(id);
         }
     }
@@ -273,6 +275,16 @@ impl Worker {
         {
             connection.queued = true;
             self.later.push_back(id);
+        }
+    }
+
+    /// The next of those that have more to do. One that was closed meanwhile has left its number in the queue.
+    fn take_later(&mut self) -> Option<u32> {
+        loop {
+            let id = self.later.pop_front()?;
+            if matches!(self.connections.get(id as usize), Some(Some(connection)) if connection.queued) {
+                return Some(id);
+            }
         }
     }
 

@@ -149,7 +149,12 @@ impl<F: File> Inventory<F> {
     /// Decides what a file is.
     fn sort_in(&mut self, path: PathBuf, number: u64, file: F, length: u64, found: &Found) {
         let entry = self.manifest.as_ref().and_then(|manifest| manifest.entry(number));
-        let spoils = entry.map_or(Spoils::Nothing, Entry::spoils);
+        let spoils = match (&self.manifest, entry) {
+            (_, Some(entry)) => entry.spoils(),
+            (Some(_), None) => Spoils::Nothing,
+            // Nobody knows what is missing under the name that it should have.
+            (None, None) => Spoils::Everything,
+        };
         let mut note =
             |part| self.damage.push(Damage { path: path.clone(), offset: 0, spoils: spoils.clone(), part });
         let header = match found {

@@ -13,7 +13,7 @@ use super::damage::{Damage, Part, Spoils};
 use super::footer::Footer;
 use super::header::{HEADER_BYTES, Header};
 use super::inventory::{self, Claim, Listed, counts, header_after};
-use super::manifest::Entry;
+use super::manifest::{Entry, Sealed};
 use super::scan::{Scan, Subject};
 use super::segment::{Catalogue, Segment, State, path_of};
 use super::shard::{Active, Shard};
@@ -115,7 +115,11 @@ pub(super) fn look<F: File>(
         note(0, Spoils::Nothing, Part::Header);
     }
     if sealed.is_some() || follower.is_some_and(|next| next.previous_sealed) {
-        note(scan.end, Spoils::Nothing, Part::Footer);
+        // The file was so long because of what was found and of its footer, or because of batches that are gone: the
+        // segment that knew the last one may have been compacted away.
+        let is_short = |sealed: &Sealed| scan.end + Footer::bytes_of(&scan.runs) != sealed.length;
+        let lost = named.filter(|_| scan.flaws.is_empty() && sealed.is_some_and(is_short));
+        note(scan.end, lost.map_or(Spoils::Nothing, Entry::spoils), Part::Footer);
     }
     if let Some(entry) = named.filter(|_| scan.batches.is_empty() && listed.header.is_none()) {
         note(0, entry.spoils(), Part::Batch);

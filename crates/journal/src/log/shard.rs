@@ -132,6 +132,10 @@ impl<D: Disk> Shard<D> {
         }
         let mut buffer = Buffer::new(0);
         self.prepare(&mut buffer)?;
+        if self.active.is_none() {
+            // A segment with a salt is not to be there without a manifest.
+            self.begin()?;
+        }
         let batch = self.last_batch;
         let (number, start, origin) = self.begin_attempt(&mut buffer);
         // All before this was committed; where commits are not synced, this sync covers them.

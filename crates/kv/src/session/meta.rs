@@ -428,11 +428,12 @@ impl Request<'_> {
             entry.store(Store { flags, expiry, datatype: 0, value: Value::Bytes(b""), new_cas })?;
         }
         if invalidates {
-            if let Some(expiry) = self.expiry(b'T', now) {
-                entry.set_expiry(expiry)?;
-            }
+            // A CAS that is refused is refused before anything is changed.
             if !empties {
                 entry.revise(self.new_cas())?;
+            }
+            if let Some(expiry) = self.expiry(b'T', now) {
+                entry.set_expiry(expiry)?;
             }
             entry.set_marks(true, false);
         } else if !empties {

@@ -43,6 +43,7 @@ impl Worker {
             self.deadlines.remove(&(at_ms, id));
             let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
             connection.alarm_ms = None;
+            connection.look_for_unfinished(now_ms);
             match connection.deadline(&self.limits) {
                 Some((at_ms, why)) if at_ms <= now_ms => {
                     tracing::debug!(connection = id, ?why, "closed a connection that was waited for in vain");

@@ -79,7 +79,9 @@ impl Worker {
         match memory.pressure() {
             Pressure::None if !memory.has_too_much_large() => self.relief_at_ms = None,
             // Who makes no progress is looked for once in a millisecond.
-            Pressure::None | Pressure::Soft if self.relief_looked_ms == self.cx.now.mono_ms() => {}
+            Pressure::None | Pressure::Soft if self.relief_looked_ms == self.cx.now.mono_ms() => {
+                self.relief_at_ms.get_or_insert(self.relief_looked_ms + PATIENCE_MS);
+            }
             _ => self.cut_off(),
         }
     }

@@ -19,10 +19,11 @@ const TURN_BYTES: usize = 128 << 10;
 const CROWDED_FRACTION: usize = 4;
 /// Room a connection is read into at least, beside what is left of it.
 const READ_LEAST: usize = 64 << 10;
-/// Where a connection is allowed less than this, one parses few requests before it is seen whether the peer takes the answers,
+/// Where a connection is allowed less than this, few of its requests are parsed before it is seen whether the peer takes the answers.
 const ALLOWANCE_SCARCE: usize = 64 << 10;
+/// So many requests.
 const SCARCE_REQUESTS: usize = 8;
-/// and reads at least so many bytes.
+/// Bytes of one read at least, however little a connection is allowed.
 const READ_SCARCE: usize = 4 << 10;
 
 /// A connection taking part in a batch, with the input that was read for it.
@@ -91,15 +92,18 @@ impl Worker {
                     self.charge(id);
                 }
                 Ok(Sent::TurnOver) => {
+                    self.charge(id);
                     self.make_later(id);
                     return None;
                 }
-                Ok(Sent::Blocked)
-                    if connection.unsent() > self.limits.output_backlog_bytes.min(self.allowance) =>
-                {
-                    return None;
+                Ok(Sent::Blocked) => {
+                    let is_held_up =
+                        connection.unsent() > self.limits.output_backlog_bytes.min(self.allowance);
+                    self.charge(id);
+                    if is_held_up {
+                        return None;
+                    }
                 }
-                Ok(Sent::Blocked) => {}
                 Err(_) => {
                     self.close(id);
                     return None;
@@ -245,7 +249,7 @@ impl Worker {
         None
     }
 
-    /// Whether a turn goes on in the next batch rather than at the end of the queue.
+    /// Whether a turn goes on in the next batch rather than behind the others.
     fn may_go_on(&self, turn: &Turn<'_>) -> bool {
         let Some(Some(connection)) = self.connections.get(turn.id as usize) else { return false };
         let parts = if self.ready.is_empty() { 1 } else { CROWDED_FRACTION };

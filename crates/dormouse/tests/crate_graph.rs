@@ -15,7 +15,10 @@ const LAB_MAY_USE: &[&str] = &["journal", "wire", "kv"];
 const FORBID_UNSAFE: &[&str] = &["journal", "wire", "ovsdb", "net", "console", "dormouse"];
 /// Modules that may use `unsafe`, by crate.
 const UNSAFE_MODULES: &[(&str, &[&str])] = &[
-    ("memory", &["array", "backend", "growing", "heap", "large", "lines", "prefetch", "record", "slab", "tenant"]),
+    (
+        "memory",
+        &["array", "backend", "growing", "heap", "large", "lines", "prefetch", "record", "slab", "tenant"],
+    ),
     ("kv", &["cx", "index"]),
     ("lab", &["allocations", "os"]),
 ];

@@ -505,6 +505,8 @@ fn connections_that_were_closed_are_counted_and_shown() {
     let data = scratch.path().join("data").display().to_string();
     let config = config.display().to_string();
     let server = Server::start_at_ports(&data, &["--config", &config, "--memory", "64MiB"]);
+    let mut watcher = server.memcached();
+    assert_eq!(exchange(&mut watcher, b"watch connevents\r\n", "OK\r\n"), "OK\r\n");
     let idle = server.memcached();
     // It sends on and on: it is not idle, but finishes nothing.
     let mut unfinished = server.memcached();
@@ -521,6 +523,12 @@ fn connections_that_were_closed_are_counted_and_shown() {
         },
         "both are closed",
     );
+    // A watcher is not idle: it is told of those who were.
+    let mut told = String::new();
+    while !told.contains("reason=idle_timeout") {
+        told += &exchange(&mut watcher, b"", "\n");
+    }
+    assert!(told.contains("type=conn_close"), "{told}");
     let shown = statistics(&server, "");
     assert_eq!(shown["unfinished_kicks"], "1");
     assert_ne!(shown["idle_kicks"], "0");

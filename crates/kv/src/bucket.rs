@@ -26,6 +26,7 @@ use crate::persistence::{self, Persistence};
 use crate::prefixes::Prefixes;
 use crate::settings::{BucketSettings, Compression};
 use crate::sync_writes::{Lateness, SyncWrites};
+use crate::watch::{Lookup, Watchers};
 use crate::{Cx, Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, VbId};
 
 pub use audit::{Audited, Auditing};
@@ -121,6 +122,8 @@ pub struct Bucket {
     pub(crate) lateness: Lateness,
     /// `stats detail`.
     pub(crate) prefixes: Prefixes,
+    /// `watch`.
+    pub(crate) watchers: Watchers,
 }
 
 /// What a bucket is made on.
@@ -210,6 +213,7 @@ impl Bucket {
             persistence,
             lateness: Lateness::default(),
             prefixes: Prefixes::default(),
+            watchers: Watchers::default(),
             settings,
         })
     }
@@ -431,14 +435,18 @@ impl Bucket {
         at: Place,
         f: impl FnOnce(Option<Document<'_>>) -> R,
     ) -> R {
-        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0
+        let attention = self.attention.load(Relaxed);
+        if attention & (attention::FLUSH | attention::GATES) != 0
             && let Some(why) = self.attend(cx, at.vb)
         {
             cx.obstacle = Some(why);
             return f(None);
         }
         let mut locked = self.lock(cx, at.vb);
-        let (mut outcome, mut dead) = (Meter::GetMisses, None);
+        let (mut outcome, mut dead, mut seen) = (Meter::GetMisses, None, None);
+        if attention & attention::WATCHED != 0 {
+            seen = Some(Lookup::before(&mut locked, key, at.hash));
+        }
         let result = match locked.look_up(key, at.hash) {
             Ok(present) => {
                 outcome = Meter::GetHits;
@@ -464,6 +472,9 @@ impl Bucket {
             Some(Dead::Expired) => self.count(cx, Meter::GetExpired, 1),
             Some(Dead::Flushed) => self.count(cx, Meter::GetFlushed, 1),
             Some(Dead::Deleted) => {}
+        }
+        if let Some(seen) = seen {
+            self.tell_lookup(cx, key, seen);
         }
         result
     }
@@ -499,7 +510,8 @@ impl Bucket {
         at: Place,
         f: impl FnOnce(&mut Entry<'_>) -> R,
     ) -> R {
-        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0
+        let attention = self.attention.load(Relaxed);
+        if attention & (attention::FLUSH | attention::GATES) != 0
             && let Some(why) = self.attend(cx, at.vb)
         {
             let result = f(&mut Entry::closed(self.lock(cx, at.vb), key, at.hash, why));
@@ -507,13 +519,23 @@ impl Bucket {
             return result;
         }
         let uuid = self.vb_uuid(at.vb);
-        let locked = self.lock(cx, at.vb);
+        let mut locked = self.lock(cx, at.vb);
+        let mut seen = None;
+        if attention & attention::WATCHED != 0 {
+            seen = Some(Lookup::before(&mut locked, key, at.hash));
+        }
         let mut entry = Entry::new(locked, key, at.hash, uuid);
         let result = f(&mut entry);
-        let (armed_s, missed) = (entry.armed_s(), entry.has_missed());
+        let (armed_s, missed, is_glance) = (entry.armed_s(), entry.has_missed(), entry.is_glance());
         drop(entry);
         if missed {
             self.note_missed(cx);
+        }
+        if let Some(seen) = seen
+            && !missed
+            && !is_glance
+        {
+            self.tell_lookup(cx, key, seen);
         }
         self.expiry_entered(armed_s);
         result

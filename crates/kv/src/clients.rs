@@ -56,10 +56,12 @@ pub enum State {
     Write,
     /// An answer waits for the disk, or for other nodes.
     Waits,
+    /// It is told what happens.
+    Watch,
 }
 
 impl State {
-    const NAMES: [&'static str; 8] = [
+    const NAMES: [&'static str; 9] = [
         "conn_listening",
         "conn_new_cmd",
         "conn_read",
@@ -68,12 +70,15 @@ impl State {
         "conn_swallow",
         "conn_mwrite",
         "conn_io_queue",
+        "conn_watch",
     ];
 }
 
 /// A connection, or a listening socket.
 #[derive(Debug)]
 pub struct Client {
+    /// Its descriptor.
+    number: u32,
     listener: Arc<Listener>,
     /// The peer's address; `None` on a socket in the file system.
     address: Option<SocketAddr>,
@@ -85,21 +90,33 @@ pub struct Client {
 }
 
 impl Client {
-    /// A connection that has just come.
+    /// A connection that has just come, with its descriptor.
     pub fn new(
+        number: usize,
         listener: Arc<Listener>,
         address: Option<SocketAddr>,
         reached: Option<IpAddr>,
         now_ms: u64,
     ) -> Self {
         let (state, asked_s) = (AtomicU8::new(State::New as u8), AtomicU32::new(seconds(now_ms)));
-        Self { listener, address, reached, state, asked_s }
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        Self { number, listener, address, reached, state, asked_s }
     }
 
-    fn listening(listener: Arc<Listener>, now_ms: u64) -> Self {
-        let client = Self::new(listener, None, None, now_ms);
+    fn listening(number: usize, listener: Arc<Listener>, now_ms: u64) -> Self {
+        let client = Self::new(number, listener, None, None, now_ms);
         client.set_state(State::Listening);
         client
+    }
+
+    /// Its descriptor.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The peer's address; `None` on a socket in the file system.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
     }
 
     /// Its port.
@@ -175,11 +192,15 @@ pub struct Clients(RwLock<Vec<Option<Arc<Client>>>>);
 impl Clients {
     /// A port listens.
     pub fn add_listener(&self, number: usize, listener: Arc<Listener>, now_ms: u64) {
-        self.add(number, Arc::new(Client::listening(listener, now_ms)));
+        self.add(number, Arc::new(Client::listening(number, listener, now_ms)));
     }
 
     /// A connection has come.
-    pub fn add(&self, number: usize, client: Arc<Client>) {
+    pub fn add_client(&self, client: Arc<Client>) {
+        self.add(client.number as usize, client);
+    }
+
+    fn add(&self, number: usize, client: Arc<Client>) {
         let mut clients = self.0.write();
         if number >= clients.len() {
             clients.resize_with(number + 1, || None);
@@ -254,10 +275,10 @@ mod tests {
         clients.add_listener(3, Arc::clone(&unix), 1000);
         clients.add_listener(4, Arc::clone(&other), 1000);
         let peer = |address: &str| Some(address.parse().unwrap());
-        let first = Arc::new(Client::new(tcp, peer("10.0.0.1:99"), Some([10, 0, 0, 2].into()), 2000));
-        clients.add(9, Arc::clone(&first));
-        clients.add(8, Arc::new(Client::new(unix, None, None, 3000)));
-        clients.add(5, Arc::new(Client::new(other, peer("[::1]:98"), None, 3000)));
+        let first = Arc::new(Client::new(9, tcp, peer("10.0.0.1:99"), Some([10, 0, 0, 2].into()), 2000));
+        clients.add_client(Arc::clone(&first));
+        clients.add_client(Arc::new(Client::new(8, unix, None, None, 3000)));
+        clients.add_client(Arc::new(Client::new(5, other, peer("[::1]:98"), None, 3000)));
         first.note_asked(4000);
         let of_b = [
             "4:addr tcp6:[::1]:11212",
@@ -296,7 +317,7 @@ mod tests {
         let (mine, other) = (listener("127.0.0.1:1", "a"), listener("127.0.0.1:2", "b"));
         for number in 0..10_000 {
             let listener = if number % 2 == 0 { &mine } else { &other };
-            clients.add(number, Arc::new(Client::new(Arc::clone(listener), None, None, 0)));
+            clients.add_client(Arc::new(Client::new(number, Arc::clone(listener), None, None, 0)));
         }
         let (lines, slices) = list(&clients, "a", 0);
         assert_eq!((lines.len(), slices), (4 * 5000, 5000 / SLICE_LISTED + 1));

@@ -48,6 +48,8 @@ pub struct Cx {
     /// Set by an operation that could not see what it was asked for: [`crate::KvError::WarmingUp`],
     /// [`crate::KvError::Damaged`], or [`crate::KvError::NotResident`]. What it gave says nothing then; whoever answers takes this.
     pub obstacle: Option<KvError>,
+    /// The descriptor of the connection whose request is executed, where its bucket is watched.
+    pub(crate) connection: u32,
     pub(crate) caches: Caches,
     pub(crate) retired: Vec<Retired>,
     pub(crate) parts: Vec<HashPart>,
@@ -176,6 +178,7 @@ impl Cx {
             clock_ns: None,
             process_times_us: None,
             obstacle: None,
+            connection: 0,
             caches: Caches::default(),
             retired: Vec::new(),
             parts: Vec::new(),

@@ -568,15 +568,21 @@ impl Emptier {
         };
         match occupied.next() {
             Some((location, owner)) => {
+                let mut gone = bucket.wants_evictions().then(Vec::new);
                 let mut locked = bucket.lock(cx, VbId(owner));
                 // What was there may have gone meanwhile; under this lock it does not.
                 if victim.holds(location, owner) {
                     match &mut self.evicts {
                         Some(census) => {
-                            self.evicted += u64::from(locked.evict_or_move(location, census, moved))
+                            self.evicted +=
+                                u64::from(locked.evict_or_move(location, census, moved, gone.as_mut()));
                         }
                         None => locked.move_item(location, moved),
                     }
+                }
+                drop(locked);
+                if let Some(gone) = gone {
+                    bucket.tell_evicted(cx, gone.into_iter());
                 }
             }
             None => {

@@ -20,14 +20,25 @@ pub struct Entry<'v> {
     level: u8,
     /// The vBucket is not served: the key looks missing, and nothing can be changed.
     closed: Option<KvError>,
+    /// Watchers are not told of this.
+    is_glance: bool,
 }
 
 impl<'v> Entry<'v> {
     #[inline(always)]
     pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
         // Looked up in its place: moving what was just written stalls the processor.
-        let mut entry =
-            Self { locked, key, hash, vb_uuid, present: None, named_cas: 0, level: 0, closed: None };
+        let mut entry = Self {
+            locked,
+            key,
+            hash,
+            vb_uuid,
+            present: None,
+            named_cas: 0,
+            level: 0,
+            closed: None,
+            is_glance: false,
+        };
         entry.present = entry.locked.look_up(key, hash).ok();
         entry
     }
@@ -35,7 +46,19 @@ impl<'v> Entry<'v> {
     /// A key of a vBucket that is not served.
     #[cold]
     pub(crate) fn closed(locked: Locked<'v>, key: Key<'v>, hash: u64, why: KvError) -> Self {
-        Self { locked, key, hash, vb_uuid: 0, present: None, named_cas: 0, level: 0, closed: Some(why) }
+        let closed = Some(why);
+        Self { locked, key, hash, vb_uuid: 0, present: None, named_cas: 0, level: 0, closed, is_glance: true }
+    }
+
+    /// This was a look before the request itself, of which watchers are told.
+    #[inline]
+    pub(crate) fn glance(&mut self) {
+        self.is_glance = true;
+    }
+
+    #[inline]
+    pub(crate) fn is_glance(&self) -> bool {
+        self.is_glance
     }
 
     /// Whether a value was wanted that is not in memory.

@@ -140,8 +140,14 @@ impl Bucket {
     /// Moves the hand over all items, until what has gone makes up for the excess. Starting within a vBucket, it comes there twice.
     fn sweep_round(&self, cx: &mut Cx, sweeper: &mut Sweeper, excess: &mut u64) -> Swept {
         let (mut round, mut ended) = (Swept::default(), 0);
+        let mut gone = self.wants_evictions().then(Vec::new);
         while *excess > 0 && ended <= self.vbuckets() {
-            let swept = self.lock(cx, VbId(sweeper.vb)).sweep(sweeper.hand, &mut sweeper.census);
+            let mut locked = self.lock(cx, VbId(sweeper.vb));
+            let swept = locked.sweep(sweeper.hand, &mut sweeper.census, gone.as_mut());
+            drop(locked);
+            if let Some(gone) = &mut gone {
+                self.tell_evicted(cx, gone.drain(..));
+            }
             *excess = excess.saturating_sub(swept.freed_bytes);
             round.evicted += swept.evicted;
             round.unfetched += swept.unfetched;

@@ -34,6 +34,7 @@ pub mod stats;
 pub mod sync_writes;
 pub mod topology;
 pub mod users;
+mod watch;
 
 pub(crate) use bucket::Ahead;
 pub use bucket::{Audited, Auditing, Bucket};

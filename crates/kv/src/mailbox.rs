@@ -34,6 +34,8 @@ pub enum Outcome {
     Ambiguous,
     /// A value that was on disk only is back in memory, or cannot be had.
     Fetched(Result<(), KvError>),
+    /// There is news for a watcher.
+    Watched,
 }
 
 /// A cookie with its outcome.

@@ -41,6 +41,20 @@ pub enum StoreKind {
     Prepend,
 }
 
+impl StoreKind {
+    /// What memcached calls an attempt to store so with this CAS.
+    pub(crate) const fn name(self, cas: u64) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Prepend => "prepend",
+            _ if cas != 0 => "cas",
+            Self::Set => "set",
+            Self::Add => "add",
+            Self::Replace => "replace",
+        }
+    }
+}
+
 /// The bytes of a value to store.
 pub enum Value<'a> {
     /// Bytes in the input buffer; they are copied.

@@ -343,6 +343,7 @@ impl Node {
         self.buckets.write().by_name.remove(name);
         bucket.set_gone();
         bucket.abandon_sync_writes(&mut |cookie, outcome| self.post(cookie, outcome));
+        bucket.call_watchers(&mut |cookie, outcome| self.post(cookie, outcome));
         self.generation.fetch_add(1, Relaxed);
         self.changed.ring();
         self.doorbell.ring();

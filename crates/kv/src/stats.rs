@@ -174,6 +174,13 @@ fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_
     emit("listen_disabled_num", format_args!("{}", connections.stops));
     emit("time_in_listen_disabled_us", format_args!("{}", connections.stopped_us));
     emit("reclaimed", format_args!("{}", bucket.meter(Meter::ExpiredReclaimed)));
+    let told = bucket.watch_figures();
+    // A line finds room at each watcher or at none.
+    emit("log_worker_dropped", format_args!("0"));
+    emit("log_worker_written", format_args!("{}", told.events));
+    emit("log_watcher_skipped", format_args!("{}", told.skipped));
+    emit("log_watcher_sent", format_args!("{}", told.sent));
+    emit("log_watchers", format_args!("{}", told.watchers));
     emit("hash_bytes", format_args!("{}", accounts.index));
     emit("bytes", format_args!("{}", accounts.payload + accounts.metadata));
     emit("curr_items", format_args!("{}", accounts.items));

@@ -20,6 +20,7 @@ use crate::durability_monitor::{DurabilityMonitor, Verdict};
 use crate::index::Locked;
 use crate::mailbox::{Cookie, Letter, Outcome};
 use crate::topology::{Topology, VbState};
+use crate::watch::Attempt;
 use crate::{Bucket, Cx, Entry, Key, KvError, Meter, Mutated, Mutation, Place, VbId};
 
 /// How long a durable write may take when the client does not say.
@@ -218,6 +219,7 @@ impl Bucket {
         mutation: Mutation<'_>,
     ) -> Result<Written, KvError> {
         let (added, with_cas) = (key.bytes.len() + mutation.store.value.len(), mutation.cas != 0);
+        let attempt = Attempt::of(self, key, &mutation);
         let result = self.admit(cx, added).and_then(|()| {
             self.durably(cx, key, at, durability, |entry| {
                 let mutated =
@@ -226,6 +228,9 @@ impl Bucket {
             })
         });
         self.count_store(cx, with_cas, result.as_ref().map(drop).map_err(|error| *error));
+        if let Some(attempt) = attempt {
+            attempt.tell(self, cx, key, result.as_ref().map(drop).map_err(|error| *error));
+        }
         result.map(|(written, ())| written)
     }
 

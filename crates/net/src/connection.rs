@@ -190,7 +190,8 @@ impl Connection {
         let stuck =
             self.backlog.as_ref().map(|backlog| (backlog.progress_ms + limits.stuck_peer_ms, Overdue::Stuck));
         let idle_limit_ms = self.session.peer.listener().map_or(0, |listener| listener.idle_limit_ms);
-        let may_be_idle = idle_limit_ms > 0 && self.backlog.is_none() && !self.session.has_waits();
+        let waits = self.backlog.is_some() || self.session.has_waits() || self.session.is_watching();
+        let may_be_idle = idle_limit_ms > 0 && !waits;
         let idle = may_be_idle.then_some((self.active_ms + idle_limit_ms, Overdue::Idle));
         [unfinished, stuck, idle].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
     }

@@ -128,7 +128,7 @@ impl Socket {
             (Self::Tcp(_), _) => (Some(peer), None),
             (Self::Unix(_), _) => (None, None),
         };
-        Client::new(Arc::clone(listener), address, reached, now_ms)
+        Client::new(self.number(), Arc::clone(listener), address, reached, now_ms)
     }
 
     /// What the kernel still has to send is dropped when the socket is closed, and the peer told so: it would be kept for as

@@ -140,7 +140,7 @@ impl Worker {
         let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
         self.cx.node.note_read_buffer(buffer.len());
         loop {
-            let has_work = !self.ready.is_empty() || !self.later.is_empty();
+            let has_work = !self.ready.is_empty() || !self.later.is_empty() || self.cx.has_letters();
             let timeout = if has_work { Some(Duration::ZERO) } else { self.sleep() };
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
@@ -227,7 +227,7 @@ impl Worker {
             let now_ms = self.cx.now.mono_ms();
             let client = Arc::new(socket.client(address, &greeting.listener, now_ms));
             if greeting.port == Port::Memcached {
-                self.cx.node.clients().add(socket.number(), Arc::clone(&client));
+                self.cx.node.clients().add_client(Arc::clone(&client));
             }
             let peer = Peer {
                 port: greeting.port,
@@ -241,9 +241,14 @@ impl Worker {
                 connection: id,
                 waits: None,
                 rules: greeting.rules,
-                client: Some(client),
+                client: Some(Arc::clone(&client)),
                 couchbase: Default::default(),
             };
+            if peer.port == Port::Memcached
+                && let Some(bucket) = &peer.bucket
+            {
+                bucket.tell_connection(&mut self.cx, &client, None);
+            }
             let session = Session::new(peer, &self.limits);
             let connection = Connection::new(socket, session, now_ms);
             self.connections[id as usize] = Some(Box::new(connection));
@@ -310,6 +315,11 @@ impl Worker {
     }
 
     fn close(&mut self, id: u32) {
+        self.close_because(id, "normal");
+    }
+
+    /// `reason`: what watchers are told.
+    fn close_because(&mut self, id: u32, reason: &str) {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
         let charged = connection.charged();
@@ -320,6 +330,10 @@ impl Worker {
         }
         self.cx.node.client_memory().change(0, -CONNECTION_BYTES, self.cx.node.doorbell());
         if connection.session.peer.port == Port::Memcached {
+            let peer = &connection.session.peer;
+            if let (Some(bucket), Some(client)) = (&peer.bucket, &peer.client) {
+                bucket.tell_connection(&mut self.cx, client, Some(reason));
+            }
             // Before the descriptor can be another's.
             self.cx.node.clients().remove(connection.socket.number());
         }

@@ -22,7 +22,7 @@ mod retrieval;
 mod storage;
 mod tokens;
 
-pub use control::{Dump, DumpForm, ShutdownMode};
+pub use control::{Dump, DumpForm, ShutdownMode, Watched};
 pub use error::Error;
 pub use login::{LOGIN_MAX, credentials, parse_login};
 pub use retrieval::{Get, Keys, parse_get_rest};
@@ -135,6 +135,8 @@ pub enum Command<'a> {
     },
     /// A list of keys.
     Dump(Dump),
+    /// `watch`: from now on the connection is told what happens.
+    Watch(Watched),
     /// `version`.
     Version,
     /// `quit`.
@@ -230,6 +232,7 @@ fn parse_line(line: &[u8]) -> Line<'_> {
         b"shutdown" => control::shutdown(tokens),
         b"stats" => control::stats(tokens),
         b"lru_crawler" => control::lru_crawler(tokens),
+        b"watch" => control::watch(tokens),
         b"version" => Line::Command(Command::Version),
         b"quit" => Line::Command(Command::Quit),
         [b'm', verb] => meta::parse_line(*verb, tokens),

@@ -12,6 +12,8 @@ pub(crate) const FLUSH: u8 = 1;
 pub(crate) const GATES: u8 = 2;
 /// Some values are not in memory.
 pub(crate) const EJECTED: u8 = 4;
+/// Somebody watches what is asked for.
+pub(crate) const WATCHED: u8 = 8;
 
 impl Bucket {
     /// What an operation has to look after before it begins: a flush_all that is due; and why the vBucket is not served, if it is not.
@@ -27,10 +29,16 @@ impl Bucket {
         self.closed(vb)
     }
 
-    /// Whether anything may stand in the way of a request: then ask [`Bucket::obstacle`].
+    /// Whether anything may stand in the way of a request: then ask [`Bucket::obstacle`]. Or whether somebody watches.
     #[inline]
     pub(crate) fn has_obstacles(&self) -> bool {
-        self.attention.load(Relaxed) & (GATES | EJECTED) != 0
+        self.attention.load(Relaxed) & (GATES | EJECTED | WATCHED) != 0
+    }
+
+    /// Whether somebody watches what is asked for.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.attention.load(Relaxed) & WATCHED != 0
     }
 
     /// What stands in the way of a request for this key: the vBucket is not served, or the value is wanted and not in memory.

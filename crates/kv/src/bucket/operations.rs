@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Bucket, LONGEST_NUMBER, attention};
+use crate::watch::Attempt;
 use crate::{Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind, Value};
 
 /// A Couchbase counter operation; see [`Bucket::arithmetic`].
@@ -55,7 +56,7 @@ impl Bucket {
         value: &[u8],
     ) -> Option<Mutated> {
         self.admit_in_place(cx, key.bytes.len() + value.len()).ok()?;
-        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0 {
+        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES | attention::WATCHED) != 0 {
             return None;
         }
         let mut locked = self.lock(cx, at.vb);
@@ -75,13 +76,21 @@ impl Bucket {
         mutation: Mutation<'_>,
     ) -> Result<Mutated, KvError> {
         let added = key.bytes.len() + mutation.store.value.len();
+        let mut attempt = Attempt::of(self, key, &mutation);
         let result = match self.admit(cx, added) {
             Ok(()) => self.with_entry(cx, key, at, |entry| {
-                mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)
+                let mutated = mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)?;
+                if let Some(attempt) = &mut attempt {
+                    attempt.note(entry);
+                }
+                Ok(mutated)
             }),
             Err(error) => Err(error),
         };
         self.count_store(cx, mutation.cas != 0, result.map(drop));
+        if let Some(attempt) = attempt {
+            attempt.tell(self, cx, key, result.map(drop));
+        }
         result
     }
 

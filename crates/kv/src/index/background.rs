@@ -3,12 +3,13 @@
 
 use memory::{ItemHeap, Location, prefetch};
 
-use super::item::{ItemPtr, Kind, mark};
+use super::item::{ItemPtr, Kind, key_of, mark};
 use super::rank::{self, Census};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
 use super::vbucket::{Dead, Locked, Present, SLICE_ITEMS};
 use crate::Document;
+use crate::watch::Evicted;
 
 /// Most items of a group.
 const GROUP_ITEMS: usize = 8 * 64;
@@ -91,7 +92,13 @@ impl Locked<'_> {
 
     /// Visits one group of the table with the evicting hand. The dead go, and of the living those that are worth least (in a
     /// persistent bucket: their values, once they are on disk), but nobody who is new or was asked for since the last visit.
-    pub(crate) fn sweep(&mut self, hand: Hand, census: &mut Census) -> Swept {
+    /// Of those that go it tells `gone`.
+    pub(crate) fn sweep(
+        &mut self,
+        hand: Hand,
+        census: &mut Census,
+        mut gone: Option<&mut Vec<Evicted>>,
+    ) -> Swept {
         let mut met = arrayvec::ArrayVec::<(Found, u8), GROUP_ITEMS>::new();
         let next = self.root.walk(hand, |found, rank| met.push((found, rank)));
         for (found, _) in &met {
@@ -126,8 +133,12 @@ impl Locked<'_> {
         let bar = census.bar();
         for (location, _) in living.into_iter().filter(|&(_, worth)| worth <= bar) {
             swept.unfetched += u64::from(self.is_unfetched(self.item(location)));
-            swept.freed_bytes +=
-                if persistent { self.eject(self.present_at(location)) } else { self.remove_at(location) };
+            swept.freed_bytes += if persistent {
+                self.eject(self.present_at(location))
+            } else {
+                self.note_evicted(location, gone.as_deref_mut());
+                self.remove_at(location)
+            };
             swept.evicted += 1;
         }
         swept.next = if self.state.table.items == 0 { None } else { next };
@@ -141,6 +152,7 @@ impl Locked<'_> {
         location: Location,
         census: &mut Census,
         moved: &mut Moved,
+        gone: Option<&mut Vec<Evicted>>,
     ) -> bool {
         let item = self.item(location);
         // SAFETY: the location is one of this vBucket's, in use, and the lock is held.
@@ -160,6 +172,7 @@ impl Locked<'_> {
                 if self.is_persistent() {
                     self.eject(present);
                 } else {
+                    self.note_evicted(location, gone);
                     self.remove_at(location);
                 }
                 return true;
@@ -168,6 +181,17 @@ impl Locked<'_> {
         }
         self.move_item(location, moved);
         false
+    }
+
+    /// An item is about to be evicted: its bucket's watchers may want to know.
+    #[inline]
+    fn note_evicted(&self, location: Location, gone: Option<&mut Vec<Evicted>>) {
+        if let Some(gone) = gone {
+            let present = self.present_at(location);
+            // SAFETY: the item is in the table and the lock is held.
+            let key = unsafe { present.item.stored_key() };
+            gone.push(Evicted::new(key_of(key), &Document::new(self, &present)));
+        }
     }
 
     /// Whether nobody has read the item since it was stored.

@@ -207,6 +207,12 @@ pub(crate) fn collection_prefix(collection: u32) -> ([u8; 5], usize) {
     (bytes, len)
 }
 
+/// What follows the collection id of a stored key.
+pub(crate) fn key_of(stored: &[u8]) -> &[u8] {
+    let end = stored.iter().position(|byte| byte & 0x80 == 0).map_or(0, |at| at + 1);
+    stored.get(end..).unwrap_or_default()
+}
+
 /// Bytes a key takes in an item.
 #[inline]
 pub(crate) fn stored_key_len(key: Key<'_>) -> usize {

@@ -55,6 +55,8 @@ pub(super) enum Work<'a> {
     Filled(Option<Box<Filling>>),
     /// The next slice of a list of keys.
     Dump(Option<Box<Dump>>),
+    /// A session that watches is to begin, or has lines to send.
+    Watch,
 }
 
 impl<'a> Batch<'a> {

@@ -27,9 +27,9 @@ impl Session {
         self.peer.waits.as_ref().is_some_and(|waits| waits.is_fenced() || waits.bytes() > self.held_bytes_max)
     }
 
-    /// Bytes of held answers and copied requests.
+    /// Bytes of held answers and copied requests, and of what a watcher waits for.
     pub fn held_bytes(&self) -> usize {
-        self.peer.waits.as_ref().map_or(0, |waits| waits.bytes())
+        self.peer.waits.as_ref().map_or(0, |waits| waits.bytes()) + self.watch_bytes()
     }
 
     /// Executes a request while answers before it wait: its own is held back, or it is deferred.
@@ -141,7 +141,9 @@ impl Session {
                 None => Touch::Nothing,
             },
             Work::Text(command, ..) | Work::TextRefused(command, ..) => self.touch_of_text(command),
-            Work::Filled(None) | Work::Dump(_) | Work::BinaryError(_) | Work::TextError(_) => Touch::Nothing,
+            Work::Filled(None) | Work::Dump(_) | Work::Watch | Work::BinaryError(_) | Work::TextError(_) => {
+                Touch::Nothing
+            }
         }
     }
 
@@ -242,6 +244,6 @@ pub(super) fn own(work: &mut Work<'_>) -> Option<Owned> {
         })),
         Work::Text(_, _, line) => Some(Owned::Line((*line).into())),
         Work::TextRefused(_, refusal, line) => Some(Owned::LineRefused((*line).into(), *refusal)),
-        Work::Dump(_) | Work::BinaryError(_) | Work::TextError(_) => None,
+        Work::Dump(_) | Work::Watch | Work::BinaryError(_) | Work::TextError(_) => None,
     }
 }

@@ -24,6 +24,7 @@ use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase};
 use crate::bucket::Arithmetic;
 use crate::key::KEY_MAX;
 use crate::prefixes::Deed;
+use crate::watch::Attempt;
 use crate::{
     Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, Value,
 };
@@ -297,6 +298,7 @@ fn store(
     if is_extension {
         let limit = value_limit.saturating_sub(ITEM_OVERHEAD + key.bytes.len() + value.len());
         let is_too_long = bucket.with_entry(cx, key, place, |entry| {
+            entry.glance();
             entry.document().is_some_and(|document| {
                 let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
                 (header.cas == 0 || header.cas == document.cas()) && flags_len + document.value_len() > limit
@@ -510,6 +512,11 @@ pub fn refuse(peer: &mut Peer, request: &Request<'_>, refusal: Refusal, cx: &mut
         bucket.count(cx, meter, 1);
         let key = Key::plain(request.key);
         let place = bucket.locate(key);
+        let expiry = Expiry::from_protocol(i64::from(store.exptime), cx.now.unix_s);
+        if let Some(attempt) = Attempt::new(bucket, store.kind.name(header.cas), key, 0, expiry) {
+            let why = if status == Status::E2BIG { KvError::TooBig } else { KvError::NoMemory };
+            attempt.tell(bucket, cx, key, Err(why));
+        }
         if store.kind == StoreKind::Set && header.cas == 0 {
             bucket.drop_replaced(cx, key, place);
         }

@@ -12,6 +12,7 @@ use wire::text::{self, DumpForm};
 use super::{Output, Receive, Session};
 use crate::index::Hand;
 use crate::sizes::class_of;
+use crate::watch::encode_key;
 use crate::{Bucket, Cx, Document, KvError, VbId};
 use std::fmt::Write as _;
 
@@ -134,7 +135,7 @@ impl Session {
 /// `key=a exp=-1 la=1795565209 cas=2 fetch=no cls=1 size=61`, and a newline alone.
 fn write_metadata(key: &[u8], document: &Document<'_>, class: u32, now_s: u32, out: &mut Output) {
     out.bytes(b"key=");
-    write_encoded(key, out);
+    encode_key(key, |piece| out.bytes(piece));
     out.bytes(b" exp=");
     match document.expiry() {
         0 => out.bytes(b"-1"),
@@ -172,18 +173,6 @@ fn write_item(key: &[u8], document: &Document<'_>, out: &mut Output) {
     out.bytes(b" b; ");
     out.decimal(u64::from(document.expiry()));
     out.bytes(b" s]\r\n");
-}
-
-/// Percent-encodes everything but letters, digits and `-._~`.
-fn write_encoded(key: &[u8], out: &mut Output) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in key {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.bytes(&[byte]);
-        } else {
-            out.bytes(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-        }
-    }
 }
 
 /// Whether a line of the text protocol can hold the key.

@@ -81,7 +81,7 @@ impl Session {
 
     /// Whether the peer is in the middle of a request that is not in the input buffer.
     pub fn is_receiving(&self) -> bool {
-        !matches!(self.receive, Receive::Ready)
+        !matches!(self.receive, Receive::Ready | Receive::Watching(_))
     }
 
     /// What the peer is at when nothing is to be executed and `rest` is the unparsed input.
@@ -90,6 +90,7 @@ impl Session {
             (Receive::Filling(_), _) => State::Value,
             (Receive::Skipping(_), _) => State::Swallow,
             (Receive::Dumping(_), _) => State::Parse,
+            (Receive::Watching(_), _) => State::Watch,
             (Receive::Ready, Protocol::Text) if rest.contains(&b'\n') => State::Value,
             (Receive::Ready, Protocol::Binary) if has_binary_key(rest) => State::Value,
             (Receive::Ready | Receive::Keys { .. }, _) => State::Read,

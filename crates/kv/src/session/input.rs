@@ -5,7 +5,8 @@ use wire::{Parsed, binary as wire_binary, text as wire_text};
 use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
 use super::filling::FIRST_PART;
 use super::{
-    Admission, BEFORE_LOGIN_MOST, Batch, Dump, LARGE_VALUE, Protocol, Receive, Refusal, Session, binary, text,
+    Admission, BEFORE_LOGIN_MOST, Batch, Dump, LARGE_VALUE, Protocol, Receive, Refusal, Session, Watch,
+    binary, text,
 };
 use crate::{Cx, VbId};
 
@@ -82,6 +83,13 @@ impl Session {
                         batch.push(connection, None, 0, Work::Dump(Some(dump)));
                     }
                     return Progress { consumed, need: None };
+                }
+                Receive::Watching(watch) => {
+                    batch.push(connection, None, 0, Work::Watch);
+                    if !watch.has_begun() {
+                        return Progress { consumed, need: None };
+                    }
+                    return Progress { consumed: input.len(), need: Some(0) };
                 }
                 Receive::Ready | Receive::Keys { .. } => {
                     if rest.is_empty() {
@@ -219,6 +227,10 @@ impl Session {
             }
             Parsed::Request { head, command: wire_text::Command::Dump(dump), .. } => {
                 self.receive = Receive::Dumping(Box::new(Dump::new(dump)));
+                Step::Done(head)
+            }
+            Parsed::Request { head, command: wire_text::Command::Watch(watched), .. } => {
+                self.receive = Receive::Watching(Box::new(Watch::new(watched)));
                 Step::Done(head)
             }
             Parsed::Request { head, body, trailer, command } => {

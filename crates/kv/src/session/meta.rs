@@ -12,6 +12,7 @@ use super::text::{self, NO_MEMORY, NON_NUMERIC};
 use super::{At, Body, Output};
 use crate::prefixes::Deed;
 use crate::sizes::class_of;
+use crate::watch::Attempt;
 use crate::{Bucket, Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Now, Place, Store, Value};
 
 /// Executes a command. `limit` is the largest item the port takes.
@@ -44,6 +45,18 @@ pub fn execute(
 /// Whether a command stores whatever is there.
 pub(super) fn is_unconditional_set(command: &Command<'_>) -> bool {
     command.verb == Verb::Set(SetMode::Set) && !command.flags.has(b'C')
+}
+
+/// What watchers are told an attempt to store is.
+pub(super) fn store_name(command: &Command<'_>) -> &'static str {
+    match command.verb {
+        Verb::Set(SetMode::Append) => "append",
+        Verb::Set(SetMode::Prepend) => "prepend",
+        Verb::Set(SetMode::Add) => "add",
+        _ if command.flags.has(b'C') => "cas",
+        Verb::Set(SetMode::Replace) => "replace",
+        _ => "set",
+    }
 }
 
 /// A command with its key decoded and placed.
@@ -289,14 +302,22 @@ impl Request<'_> {
     fn set(&self, mode: SetMode, value: Value<'_>, limit: usize, cx: &mut Cx, out: &mut Output) {
         let now = cx.now;
         self.bucket.prefixes.note(self.key.bytes, Deed::Set);
+        let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
+        let mut attempt = Attempt::new(self.bucket, store_name(self.command), self.key, value.len(), expiry);
         let result = match self.bucket.admit(cx, self.key.bytes.len() + value.len()) {
             Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| {
                 let mutated = self.set_entry(entry, mode, value, limit, now)?;
+                if let Some(attempt) = &mut attempt {
+                    attempt.note(entry);
+                }
                 Ok((mutated.cas, entry.document().map_or(0, |document| document.value_len())))
             }),
             Err(error) => Err(error),
         };
         text::count_store(self.bucket, result.map(drop), cx);
+        if let Some(attempt) = attempt {
+            attempt.tell(self.bucket, cx, self.key, result.map(drop));
+        }
         let with_cas = self.flags().has(b'C') && matches!(mode, SetMode::Set | SetMode::Replace);
         if with_cas {
             let meter = match result {
@@ -450,12 +471,23 @@ impl Request<'_> {
             cas: self.flags().number(b'C').unwrap_or(0),
             new_cas: self.new_cas(),
         };
+        let expiry = self.expiry(b'N', now).unwrap_or(Expiry::At(0));
+        let mut attempt = Attempt::new(self.bucket, "add", self.key, 0, expiry);
         let result = match self.bucket.admit(cx, self.key.bytes.len() + NUMBER_MAX) {
-            Ok(()) => {
-                self.bucket.with_entry(cx, self.key, self.at, |entry| self.count_entry(entry, how, now, out))
-            }
+            Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| {
+                let created = self.count_entry(entry, how, now, out)?;
+                if let Some(attempt) = &mut attempt {
+                    attempt.note(entry);
+                }
+                Ok(created)
+            }),
             Err(error) => Err(error),
         };
+        if let Some(attempt) = attempt
+            && result == Ok(true)
+        {
+            attempt.tell(self.bucket, cx, self.key, Ok(()));
+        }
         if !matches!(result, Err(KvError::DeltaBadValue)) {
             text::count_arithmetic(self.bucket, decrement, matches!(result, Ok(false)), cx);
         }

@@ -7,7 +7,8 @@
 //!            ├─ Filling    a large value is read from the socket straight into item memory (`sink`)
 //!            ├─ Skipping   a refused body is swallowed as it arrives
 //!            ├─ Keys       in the middle of a long retrieval line
-//!            └─ Dumping    a list of keys is written, slice by slice
+//!            ├─ Dumping    a list of keys is written, slice by slice
+//!            └─ Watching   lines about what happens are written as they come
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
 //! ([`waits`]); then requests behind them go another way ([`behind`]). What a request means is its protocol's executor's business
@@ -27,6 +28,7 @@ mod obstacle;
 mod output;
 mod peer;
 mod waits;
+mod watching;
 
 pub mod binary;
 pub mod couchbase;
@@ -43,6 +45,7 @@ pub use input::Progress;
 pub use output::Output;
 pub use peer::{Peer, Port, Rules, Spoken};
 pub use waits::Waits;
+use watching::Watch;
 
 /// Values longer than this are received straight into item memory, are immutable there, and are sent from where they lie.
 pub const LARGE_VALUE: usize = 32 << 10;
@@ -107,6 +110,8 @@ enum Receive {
     Filling(Box<Filling>),
     /// A list of keys is written before anything else is parsed.
     Dumping(Box<Dump>),
+    /// Nothing is parsed any more.
+    Watching(Box<Watch>),
     Skipping(usize),
     /// The rest of a retrieval line; how the retrieval was asked for.
     Keys {
@@ -206,6 +211,7 @@ impl Session {
                     self.execute_dump(dump, cx, out);
                 }
             }
+            Work::Watch => self.execute_watch(cx, out),
             Work::TextRefused(command, refusal, _) => text::refuse(peer, command, *refusal, cx, out),
             Work::TextError(error) => text::error(peer, error, cx, out),
             Work::BinaryRefused(request, refusal) => binary::refuse(peer, request, *refusal, cx, out),

@@ -37,6 +37,7 @@ impl Session {
         if peer.close || peer.must_log_in() {
             return false;
         }
+        cx.connection = peer.client.as_ref().map_or(0, |client| client.number());
         let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else { return false };
         let Some(wanted) = self.wanted(&queued.work, &bucket) else { return false };
         let key = Key::plain(&wanted.key);
@@ -87,7 +88,7 @@ impl Session {
                 }
             }
             Work::BinaryRefused(..) | Work::BinaryError(_) | Work::TextRefused(..) | Work::TextError(_) => {}
-            Work::Dump(_) => {}
+            Work::Dump(_) | Work::Watch => {}
         }
     }
 
@@ -121,7 +122,7 @@ impl Session {
             },
             // What is refused removes the old value at most, and that without looking at it.
             Work::Filled(None) | Work::BinaryRefused(..) | Work::TextRefused(..) => None,
-            Work::Dump(_) | Work::BinaryError(_) | Work::TextError(_) => None,
+            Work::Dump(_) | Work::Watch | Work::BinaryError(_) | Work::TextError(_) => None,
         }
     }
 }

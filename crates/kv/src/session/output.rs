@@ -100,13 +100,17 @@ impl Output {
         let result = loop {
             let done = bucket.with_entry(cx, key, at, |entry| {
                 let wanted = match entry.document() {
-                    Some(document) if !document.is_resident() => return Ok(Err(KvError::NotResident)),
+                    Some(document) if !document.is_resident() => {
+                        entry.glance();
+                        return Ok(Err(KvError::NotResident));
+                    }
                     Some(document) if !takes_compressed && document.is_compressed() => document.value_len(),
                     _ => 0,
                 };
                 if wanted <= LARGE_VALUE || self.room.as_ref().is_some_and(|room| room.len() == wanted) {
                     Ok(f(entry, self))
                 } else {
+                    entry.glance();
                     Err(wanted)
                 }
             });

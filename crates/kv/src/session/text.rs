@@ -8,6 +8,7 @@ use wire::text::{self, Command, Error, Get, ShutdownMode, StoreVerb};
 use super::counter::{self, Count};
 use super::{Admission, At, Body, Output, Peer, Refusal, meta};
 use crate::prefixes::Deed;
+use crate::watch::Attempt;
 use crate::{
     Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind,
     Value, stats,
@@ -192,8 +193,8 @@ pub fn execute(
             limit_memory(bucket, mebibytes, noreply, out);
         }
         Command::Stats { arguments } => stats::text(bucket, peer, arguments, cx, out),
-        // The session lists keys itself: it takes many turns.
-        Command::Dump(_) => {}
+        // The session lists keys and tells watchers itself: it takes many turns.
+        Command::Dump(_) | Command::Watch(_) => {}
         Command::Version => {
             out.bytes(b"VERSION ");
             out.bytes(cx.node.settings().version.as_bytes());
@@ -238,6 +239,7 @@ pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut
     if let (Some(bucket), Some(meter)) = (peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()), meter) {
         bucket.count(cx, meter, 1);
         if refusal != Refusal::BadTrailer {
+            tell_refused(bucket, command, refusal, cx);
             drop_replaced(bucket, command, cx);
         }
     }
@@ -255,6 +257,23 @@ pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut
         }
     };
     reply(out, command.is_noreply(), answer);
+}
+
+/// Tells watchers of a store whose data block is not taken.
+fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut Cx) {
+    let mut buffer = [0; text::KEY_MAX];
+    let (key, name, exptime) = match command {
+        Command::Store(store) => (store.key, store.verb.name(), store.exptime),
+        Command::Meta(command) => {
+            let exptime = command.flags.exptime(b'T').unwrap_or(0);
+            (command.key.decode(&mut buffer), meta::store_name(command), exptime)
+        }
+        _ => return,
+    };
+    let (key, expiry) = (Key::plain(key), Expiry::from_protocol(exptime, cx.now.unix_s));
+    let Some(attempt) = Attempt::new(bucket, name, key, 0, expiry) else { return };
+    let why = if refusal == Refusal::TooBig { KvError::TooBig } else { KvError::NoMemory };
+    attempt.tell(bucket, cx, key, Err(why));
 }
 
 /// Removes what a refused `set` or `ms` without a condition was to replace.
@@ -469,6 +488,7 @@ fn store(
     let (key, at) = placed(bucket, store.key, at);
     bucket.prefixes.note(key.bytes, Deed::Set);
     let value = body.into_value();
+    let expiry = Expiry::from_protocol(store.exptime, cx.now.unix_s);
     let (kind, cas) = match store.verb {
         StoreVerb::Set => (StoreKind::Set, 0),
         StoreVerb::Add => (StoreKind::Add, 0),
@@ -476,11 +496,10 @@ fn store(
         StoreVerb::Cas => (StoreKind::Set, if store.cas == 0 { NO_CAS } else { store.cas }),
         StoreVerb::Append | StoreVerb::Prepend => {
             let front = store.verb == StoreVerb::Prepend;
-            let result = extend(bucket, key, at, value, front, limit, cx);
+            let result = extend(bucket, key, at, value, (front, expiry), limit, cx);
             return store_reply(out, store, result);
         }
     };
-    let expiry = Expiry::from_protocol(store.exptime, cx.now.unix_s);
     let new = Store { flags: store.flags, expiry, datatype: 0, value, new_cas: 0 };
     let result = bucket.mutate(cx, key, at, Mutation { kind, cas, store: new });
     if result == Err(KvError::NoMemory) && store.verb == StoreVerb::Set {
@@ -507,15 +526,26 @@ fn extend(
     key: Key<'_>,
     at: Place,
     value: Value<'_>,
-    front: bool,
+    (front, expiry): (bool, Expiry),
     limit: usize,
     cx: &mut Cx,
 ) -> Result<Mutated, KvError> {
+    let command = if front { "prepend" } else { "append" };
+    let mut attempt = Attempt::new(bucket, command, key, value.len(), expiry);
     let result = match bucket.admit(cx, key.bytes.len() + value.len()) {
-        Ok(()) => bucket.with_entry(cx, key, at, |entry| extend_entry(entry, key, &value, front, limit, 0)),
+        Ok(()) => bucket.with_entry(cx, key, at, |entry| {
+            let mutated = extend_entry(entry, key, &value, front, limit, 0)?;
+            if let Some(attempt) = &mut attempt {
+                attempt.note(entry);
+            }
+            Ok(mutated)
+        }),
         Err(error) => Err(error),
     };
     count_store(bucket, result.map(drop), cx);
+    if let Some(attempt) = attempt {
+        attempt.tell(bucket, cx, key, result.map(drop));
+    }
     result
 }
 

@@ -59,6 +59,16 @@ impl Worker {
     fn complete(&mut self, cookie: Cookie, outcome: Outcome) {
         let id = cookie.connection;
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        if outcome == Outcome::Watched {
+            // It is sent what it takes, when it takes it: lines that find no room are skipped, not kept.
+            if connection.session.watches_as(cookie.ticket) {
+                connection.unparsed = true;
+                if self.goes_on(id) {
+                    self.make_ready(id);
+                }
+            }
+            return;
+        }
         if !connection.session.complete(cookie.ticket, outcome, &mut self.cx, &mut self.out) {
             return;
         }
@@ -94,7 +104,7 @@ impl Worker {
                     self.arm(id);
                     self.relieve();
                 }
-                Err(_) => self.close(id),
+                Err(_) => self.close_because(id, "error"),
             }
         }
         self.segments = segments;
@@ -126,7 +136,7 @@ impl Worker {
                 }
                 self.relieve();
             }
-            Err(_) => self.close(id),
+            Err(_) => self.close_because(id, "error"),
         }
     }
 

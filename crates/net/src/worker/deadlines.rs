@@ -47,6 +47,7 @@ impl Worker {
             match connection.deadline(&self.limits) {
                 Some((at_ms, why)) if at_ms <= now_ms => {
                     tracing::debug!(connection = id, ?why, "closed a connection that was waited for in vain");
+                    let reason = if why == Overdue::Idle { "idle_timeout" } else { "error" };
                     match why {
                         Overdue::Unfinished => self.cx.node.connection_timed_out(),
                         Overdue::Stuck => {
@@ -56,7 +57,7 @@ impl Worker {
                         }
                         Overdue::Idle => self.cx.node.connection_kicked(),
                     }
-                    self.close(id);
+                    self.close_because(id, reason);
                 }
                 _ => self.arm(id),
             }

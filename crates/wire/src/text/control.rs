@@ -40,6 +40,61 @@ pub enum DumpForm {
     Clients,
 }
 
+/// What `watch` tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Watched(u8);
+
+impl Watched {
+    /// Every look for a key.
+    pub const FETCHERS: Self = Self(1);
+    /// Every attempt to store.
+    pub const MUTATIONS: Self = Self(2);
+    /// Documents that go for want of memory.
+    pub const EVICTIONS: Self = Self(4);
+    /// Connections that come and go.
+    pub const CONNECTIONS: Self = Self(8);
+
+    /// These and those.
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    /// Whether any of those are among these.
+    pub const fn has(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+
+    /// As a number.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From a number.
+    pub const fn of_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+}
+
+/// `[fetchers|mutations|evictions|connevents ...]`
+pub(super) fn watch(tokens: Tokens<'_>) -> Line<'_> {
+    if tokens.rest().is_empty() {
+        return Line::Command(Command::Watch(Watched::FETCHERS));
+    }
+    let mut watched = Watched::default();
+    for word in tokens {
+        watched = watched.and(match word {
+            b"fetchers" => Watched::FETCHERS,
+            b"mutations" => Watched::MUTATIONS,
+            b"evictions" => Watched::EVICTIONS,
+            b"connevents" => Watched::CONNECTIONS,
+            // COMPAT: known to memcached; of these nothing happens here.
+            b"sysevents" | b"rawcmds" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => Watched::default(),
+            _ => return Line::Malformed(Error::Unknown),
+        });
+    }
+    Line::Command(Command::Watch(watched))
+}
+
 /// `[subject ...]`
 pub(super) fn stats(tokens: Tokens<'_>) -> Line<'_> {
     let arguments = tokens.rest();

@@ -19,6 +19,20 @@ pub enum StoreVerb {
     Cas,
 }
 
+impl StoreVerb {
+    /// The command's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Append => "append",
+            Self::Prepend => "prepend",
+            Self::Cas => "cas",
+        }
+    }
+}
+
 /// A storage command; its data block follows the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store<'a> {

@@ -178,7 +178,10 @@ fn store(
 
 /// Whether the document is there. By the time it is stored it may not be: then it has no expiry.
 fn exists(target: &Target<'_>, cx: &mut Cx) -> bool {
-    target.bucket.with_entry(cx, target.key, target.place, |entry| entry.document().is_some())
+    target.bucket.with_entry(cx, target.key, target.place, |entry| {
+        entry.glance();
+        entry.document().is_some()
+    })
 }
 
 fn extend(
@@ -200,6 +203,7 @@ fn extend(
     let Some((value, datatype)) = incoming else { return Executed::Answered };
     let limit = target.value_limit.saturating_sub(value.len());
     let is_too_long = target.bucket.with_entry(cx, target.key, target.place, |entry| {
+        entry.glance();
         entry.document().is_some_and(|document| {
             (header.cas == 0 || header.cas == document.cas()) && document.value_len() > limit
         })

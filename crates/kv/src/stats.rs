@@ -175,7 +175,7 @@ fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_
     emit("time_in_listen_disabled_us", format_args!("{}", connections.stopped_us));
     emit("reclaimed", format_args!("{}", bucket.meter(Meter::ExpiredReclaimed)));
     let told = bucket.watch_figures();
-    // A line finds room at each watcher or at none.
+    // Lines go to the watchers at once: there is no queue before them that could be full.
     emit("log_worker_dropped", format_args!("0"));
     emit("log_worker_written", format_args!("{}", told.events));
     emit("log_watcher_skipped", format_args!("{}", told.skipped));

@@ -122,29 +122,20 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    const MISSED: Self = Self { status: "not_found", size: 0, class: 0 };
-
-    pub(crate) fn hit(document: &Document<'_>) -> Self {
-        let (size, class) = (document.noted_value_len(), class_of(document.item_size()));
-        Self { status: "found", size, class }
-    }
-
-    pub(crate) fn miss(why: Option<Dead>) -> Self {
-        let status = match why {
-            Some(Dead::Expired) => "expired",
-            Some(Dead::Flushed) => "flushed",
-            Some(Dead::Deleted) | None => "not_found",
-        };
-        Self { status, ..Self::MISSED }
-    }
-
     /// What a request meets that is about to be executed.
     #[cold]
     pub(crate) fn before(locked: &mut Locked<'_>, key: Key<'_>, hash: u64) -> Self {
-        match locked.look_up(key, hash) {
-            Ok(present) => Self::hit(&Document::new(locked, &present)),
-            Err(why) => Self::miss(why),
-        }
+        let status = match locked.look_up(key, hash) {
+            Ok(present) => {
+                let document = Document::new(locked, &present);
+                let (size, class) = (document.noted_value_len(), class_of(document.item_size()));
+                return Self { status: "found", size, class };
+            }
+            Err(Some(Dead::Expired)) => "expired",
+            Err(Some(Dead::Flushed)) => "flushed",
+            Err(Some(Dead::Deleted) | None) => "not_found",
+        };
+        Self { status, size: 0, class: 0 }
     }
 }
 
@@ -229,7 +220,7 @@ pub(crate) struct Evicted {
 }
 
 impl Evicted {
-    /// `key`: as it is stored, behind its collection id.
+    /// `key`: without its collection id.
     pub(crate) fn new(key: &[u8], document: &Document<'_>) -> Self {
         Self {
             key: key.into(),

@@ -4,6 +4,7 @@ import contextlib
 import pathlib
 import re
 import socket
+import struct
 import time
 
 from tests import frames, servers
@@ -13,6 +14,8 @@ from tests.wire.test_key_lists import Text
 SOON_S = 20
 QUIET_S = 0.5
 WATCHERS = 20
+# An answer that is not read resets the connection when it is closed.
+UNREAD = b"version\r\n"
 
 # What depends on the machine, the moment or the allocator.
 VARIABLE = re.compile(rb"ts=\d+\.\d+ gid=\d+ |(?<= )(?:cfd|clsid|rport|la)=\d+(?: |$)")
@@ -137,6 +140,10 @@ def test_binary_requests_are_told():
         frames.request(0x0F, key=b"none", value=b"de"),
         frames.request(0x1C, key=b"k", extras=bytes(4)),
         frames.request(0x04, key=b"k"),
+        counter(0x05, b"n", 12345, 100),
+        counter(0x05, b"n", 12345, 100),
+        counter(0x06, b"m", 0, 0),
+        counter(0x06, b"none", 0, 0xFFFFFFFF),
     ]
 
     def observed(address):
@@ -148,8 +155,12 @@ def test_binary_requests_are_told():
 
     with servers.Memcached() as memcached, servers.Dormouse() as server:
         expected = observed(memcached.address)
-        assert len(expected) == 6
+        assert len(expected) == 8
         assert observed(server.memcached) == expected
+
+
+def counter(opcode, key, initial, expiry):
+    return frames.request(opcode, key=key, extras=struct.pack(">QQI", 1, initial, expiry))
 
 
 def test_words_are_memcacheds():
@@ -175,11 +186,13 @@ def test_connections_are_told(tmp_path):
             watcher = stack.enter_context(connect())
             watcher.sendall(b"watch connevents\r\n")
             time.sleep(QUIET_S)
-            for ending in (b"quit\r\n", b""):
+            for ending in (b"quit\r\n", b"", UNREAD):
                 one = connect()
                 time.sleep(0.1)
                 one.sendall(ending)
-                if ending:
+                if ending == UNREAD:
+                    time.sleep(0.1)
+                elif ending:
                     assert one.recv(10) == b""
                 one.close()
                 time.sleep(0.1)
@@ -197,7 +210,7 @@ def test_connections_are_told(tmp_path):
     path = tmp_path / "m.sock"
     with servers.Memcached() as memcached, servers.Dormouse("--memcached", f"unix:{path}") as server:
         expected = observed(lambda: socket.create_connection(memcached.address, timeout=60))
-        assert len(expected) == 4
+        assert [b"reason=error" in line for line in expected] == [False] * 5 + [True]
         assert observed(lambda: socket.create_connection(server.memcached, timeout=60)) == expected
         local = [line.replace(b"tcp", b"local").replace(b"127.0.0.1", b"unix") for line in expected]
         assert observed(lambda: unix(path)) == local

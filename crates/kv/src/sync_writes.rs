@@ -262,11 +262,15 @@ impl Bucket {
     ) -> Result<(u64, Written), KvError> {
         self.admit(cx, key.bytes.len() + crate::bucket::LONGEST_NUMBER)?;
         let mut existed = false;
+        let attempt = Attempt::to_count(self, key, how.initial.unwrap_or(0), how.expiry);
         let result = self.durably(cx, key, at, durability, |entry| {
             existed = entry.document().is_some();
             crate::bucket::count_entry(entry, &how).map(|(number, mutated)| (mutated, number))
         });
         self.count_arithmetic(cx, how.decrement, existed, result.is_ok());
+        if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
+            attempt.tell(self, cx, key, Ok(()));
+        }
         result.map(|(written, number)| (number, written))
     }
 

@@ -175,6 +175,13 @@ impl Attempt {
         Self::new(bucket, command, key, size, expiry)
     }
 
+    /// A counter that may be created, with this number.
+    #[inline]
+    pub(crate) fn to_count(bucket: &Bucket, key: Key<'_>, initial: u64, expiry: Expiry) -> Option<Self> {
+        let digits = initial.checked_ilog10().map_or(1, |exponent| exponent as usize + 1);
+        Self::new(bucket, "add", key, digits, expiry)
+    }
+
     /// It has succeeded: what counts is what is there now.
     pub(crate) fn note(&mut self, entry: &Entry<'_>) {
         if let Some(document) = entry.document() {

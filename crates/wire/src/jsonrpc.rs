@@ -4,7 +4,7 @@
 mod message;
 
 pub use crate::json::SyntaxError;
-pub use message::{Message, MessageError};
+pub use message::{Message, MessageError, Params};
 
 use crate::json::{DEPTH_MAX, Scanner};
 

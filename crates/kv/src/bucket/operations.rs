@@ -154,11 +154,19 @@ impl Bucket {
     ) -> Result<(u64, Mutated), KvError> {
         self.admit(cx, key.bytes.len() + LONGEST_NUMBER)?;
         let mut existed = false;
+        let mut attempt = Attempt::to_count(self, key, how.initial.unwrap_or(0), how.expiry);
         let result = self.with_entry(cx, key, at, |entry| {
             existed = entry.document().is_some();
-            count_entry(entry, &how)
+            let counted = count_entry(entry, &how)?;
+            if let Some(attempt) = &mut attempt {
+                attempt.note(entry);
+            }
+            Ok(counted)
         });
         self.count_arithmetic(cx, how.decrement, existed, result.is_ok());
+        if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
+            attempt.tell(self, cx, key, Ok(()));
+        }
         result
     }
 

@@ -375,6 +375,7 @@ fn count(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &m
     let Some(how) = how else { return answer_error(header, Status::EINVAL, out) };
     let key = Key::plain(request.key);
     let mut existed = false;
+    let mut attempt = Attempt::to_count(bucket, key, how.initial.unwrap_or(0), how.expiry);
     let counted = bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX).and_then(|()| {
         bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
             let document = entry.document();
@@ -391,9 +392,16 @@ fn count(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &m
             let len = counter::write_decimal(&mut digits, initial);
             let value = Value::Bytes(digits.get(..len).unwrap_or(&digits));
             let store = Store { flags: 0, expiry: how.expiry, datatype: 0, value, new_cas: 0 };
-            entry.store(store).map(|mutated| (initial, mutated.cas))
+            let mutated = entry.store(store)?;
+            if let Some(attempt) = &mut attempt {
+                attempt.note(entry);
+            }
+            Ok((initial, mutated.cas))
         })
     });
+    if let Some(attempt) = attempt.filter(|_| counted.is_ok() && !existed) {
+        attempt.tell(bucket, cx, key, Ok(()));
+    }
     let (hits, misses) = if how.decrement {
         (Meter::DecrHits, Meter::DecrMisses)
     } else {

@@ -472,7 +472,7 @@ impl Request<'_> {
             new_cas: self.new_cas(),
         };
         let expiry = self.expiry(b'N', now).unwrap_or(Expiry::At(0));
-        let mut attempt = Attempt::new(self.bucket, "add", self.key, 0, expiry);
+        let mut attempt = Attempt::to_count(self.bucket, self.key, self.initial(), expiry);
         let result = match self.bucket.admit(cx, self.key.bytes.len() + NUMBER_MAX) {
             Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| {
                 let created = self.count_entry(entry, how, now, out)?;
@@ -501,6 +501,11 @@ impl Request<'_> {
         }
     }
 
+    /// The number of a counter that is created.
+    fn initial(&self) -> u64 {
+        self.flags().number(b'J').unwrap_or(0)
+    }
+
     /// Counts and answers; whether the document was created.
     fn count_entry(
         &self,
@@ -515,7 +520,7 @@ impl Request<'_> {
             }
             Err(KvError::NotFound) => {
                 let Some(expiry) = self.expiry(b'N', now) else { return Err(KvError::NotFound) };
-                let initial = self.flags().number(b'J').unwrap_or(0);
+                let initial = self.initial();
                 let mut digits = [0; NUMBER_MAX];
                 let length = write_decimal(&mut digits, initial);
                 let value = Value::Bytes(digits.get(..length).unwrap_or_default());

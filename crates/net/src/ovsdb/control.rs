@@ -91,8 +91,11 @@ impl EventLoop {
             }
         };
         self.count(Event::CommandReceived);
-        let arguments =
-            params.elements().map(|argument| argument.as_string().map(|text| text.into_owned())).collect();
+        let arguments = params
+            .array()
+            .elements()
+            .map(|argument| argument.as_string().map(|text| text.into_owned()))
+            .collect();
         let command = Command { name: method.into_owned(), arguments, ticket };
         let id = id.text().to_vec();
         match host.command(self, &command) {

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 
+use arrayvec::ArrayVec;
 use mio::{Interest, Token};
 use ovsdb::error::system_text;
 use ovsdb::server::SessionOptions;
@@ -327,11 +328,10 @@ impl EventLoop {
                     if budget == 0 {
                         return Ok(false);
                     }
-                    let mut slices = [IoSlice::new(&[]); SLICES];
-                    let filled = output.slices(&mut slices);
-                    let slices = slices.get(..filled).unwrap_or_default();
+                    let slices: ArrayVec<IoSlice<'_>, SLICES> = output.slices().take(SLICES).collect();
                     let offered: usize = slices.iter().map(|slice| slice.len()).sum();
-                    let taken = write_some(&mut connection.stream, slices)?;
+                    let taken = write_some(&mut connection.stream, &slices)?;
+                    drop(slices);
                     self.server.sent(*id, taken);
                     (taken, offered)
                 }

@@ -122,7 +122,7 @@ impl Worker {
             if let Some(Some(connection)) = self.connections.get(id as usize) {
                 connection.socket.reset_when_closed();
             }
-            self.close(id);
+            self.close_because(id, "error");
         }
     }
 

@@ -105,7 +105,7 @@ impl Worker {
                     }
                 }
                 Err(_) => {
-                    self.close(id);
+                    self.close_because(id, "error");
                     return None;
                 }
             }
@@ -124,7 +124,7 @@ impl Worker {
         match connection.fill_sink(now_ms) {
             Ok(count) => connection.count(Meter::BytesRead, count, &self.cx),
             Err(()) => {
-                self.close(id);
+                self.close_because(id, "error");
                 return None;
             }
         }
@@ -162,7 +162,7 @@ impl Worker {
                     }
                 }
                 Err(()) => {
-                    self.close(id);
+                    self.close_because(id, "error");
                     return None;
                 }
             }

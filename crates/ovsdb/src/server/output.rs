@@ -78,22 +78,16 @@ impl Output {
         self.held
     }
 
-    /// Puts what may be sent into `slices`, as much as they take, and returns how many are filled.
-    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    /// What may be sent, piece by piece.
+    pub fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
         let mut left = self.visible;
         let mut skip = self.start;
-        let mut filled = 0;
-        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+        self.pieces.iter().map_while(move |piece| {
             let bytes = piece.bytes().get(std::mem::take(&mut skip)..).unwrap_or_default();
             let bytes = bytes.get(..left).unwrap_or(bytes);
-            if bytes.is_empty() {
-                break;
-            }
             left -= bytes.len();
-            *slice = IoSlice::new(bytes);
-            filled += 1;
-        }
-        filled
+            (!bytes.is_empty()).then(|| IoSlice::new(bytes))
+        })
     }
 
     /// Forgets `bytes` that were sent, at most what was visible.
@@ -202,9 +196,7 @@ mod tests {
     use super::*;
 
     fn text(output: &Output) -> String {
-        let mut slices = [IoSlice::new(&[]); 8];
-        let filled = output.slices(&mut slices);
-        let bytes: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect();
+        let bytes: Vec<u8> = output.slices().flat_map(|slice| slice.to_vec()).collect();
         assert_eq!(bytes.len(), output.len());
         String::from_utf8(bytes).unwrap()
     }

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::members::is_id;
 use crate::monitor::Version;
 use wire::json::{Value, write};
+use wire::jsonrpc::Params;
 
 /// What a request is answered with: the text of the result.
 type Answer = Result<Vec<u8>, Error>;
@@ -23,10 +24,11 @@ impl<L: Log> Server<L> {
         &mut self,
         session: SessionId,
         method: &str,
-        params: Value<'_>,
+        params: Params<'_>,
         id: Value<'_>,
         now: Now,
     ) {
+        let array = params.array();
         match method {
             "transact" => return self.transact(session, params, id, now),
             "echo" => {
@@ -34,14 +36,14 @@ impl<L: Log> Server<L> {
                     out.extend_from_slice(b"{\"id\":");
                     write_id(out, id);
                     out.extend_from_slice(b",\"result\":");
-                    write::sorted(out, params);
+                    write::sorted(out, array);
                     out.extend_from_slice(b",\"error\":null}");
                 });
             }
             _ => {}
         }
         self.flush_group();
-        self.other_request(session, method, params, id, now);
+        self.other_request(session, method, array, id, now);
         if let Some(database) = self.converted.take() {
             self.after_conversion(database, now);
         }

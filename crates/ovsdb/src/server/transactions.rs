@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::history::CommitId;
 use crate::transaction::{self, Context, Outcome};
 use wire::json::{Value, write};
+use wire::jsonrpc::Params;
 
 /// The transactions since the last write.
 #[derive(Debug, Default)]
@@ -44,14 +45,15 @@ const RESULT_END: &[u8] = b"],\"error\":null}";
 struct Attempt<'a> {
     session: SessionId,
     database: DatabaseId,
-    params: Value<'a>,
+    operations: &'a [Value<'a>],
     elapsed_ms: u64,
 }
 
 impl<L: Log> Server<L> {
     /// `transact`
-    pub(super) fn transact(&mut self, session: SessionId, params: Value<'_>, id: Value<'_>, now: Now) {
-        let database = match self.find_database(params, "transact") {
+    pub(super) fn transact(&mut self, session: SessionId, params: Params<'_>, id: Value<'_>, now: Now) {
+        let array = params.array();
+        let database = match self.find_database(array, "transact") {
             Ok(database) => database,
             Err(error) => return self.group_error(session, id, &error),
         };
@@ -60,12 +62,14 @@ impl<L: Log> Server<L> {
             let mut text = Vec::new();
             write::sorted(&mut text, id);
             if self.waits.contains(session, &text) {
-                let error = Error::syntax_error(params, "transact: duplicate request ID");
+                let error = Error::syntax_error(array, "transact: duplicate request ID");
                 return self.group_error(session, id, &error);
             }
         }
         let known = self.databases.get(database).map(|hosted| hosted.database.commit_number());
-        match self.attempt(Attempt { session, database, params, elapsed_ms: 0 }, now) {
+        let elements = params.into_elements();
+        let operations = elements.get(1..).unwrap_or_default();
+        match self.attempt(Attempt { session, database, operations, elapsed_ms: 0 }, now) {
             None => {
                 self.notify_since(database, known);
                 self.finish_transaction(session, |out| write_id(out, id));
@@ -77,7 +81,7 @@ impl<L: Log> Server<L> {
             Some(wait) => {
                 let mut text = Vec::new();
                 write::sorted(&mut text, id);
-                let wait = Wait { id: text.into(), params: params.text().into(), ..wait };
+                let wait = Wait { id: text.into(), params: array.text().into(), ..wait };
                 if let Some(session) = self.sessions.get_mut(session) {
                     session.waits += 1;
                     session.kept_bytes += wait.bytes();
@@ -100,10 +104,11 @@ impl<L: Log> Server<L> {
     /// Tries a transaction again. It is given back if it has to go on waiting; otherwise its result is in the scratch
     /// buffer.
     pub(super) fn retry(&mut self, wait: Wait, now: Now) -> Result<Wait, Wait> {
+        let operations: Vec<Value<'_>> = Value::of_checked(&wait.params).elements().skip(1).collect();
         let attempt = Attempt {
             session: wait.session,
             database: wait.database,
-            params: Value::of_checked(&wait.params),
+            operations: &operations,
             elapsed_ms: now.monotonic_ms.saturating_sub(wait.started_ms),
         };
         match self.attempt(attempt, now) {
@@ -118,7 +123,7 @@ impl<L: Log> Server<L> {
     /// Executes a transaction. None: it is done, its result is in the scratch buffer, monitors are still to be told.
     /// Otherwise it has to wait; its id and text are left empty.
     fn attempt(&mut self, attempt: Attempt<'_>, now: Now) -> Option<Wait> {
-        let Attempt { session, database, params, elapsed_ms } = attempt;
+        let Attempt { session, database, operations, elapsed_ms } = attempt;
         // What the group replaced is held until it is written; a database that is nearly full needs the memory.
         let is_full = self.databases.get(database).is_some_and(|hosted| hosted.database.is_nearly_full());
         if self.group.database.is_some_and(|other| other != database || is_full) {
@@ -136,10 +141,9 @@ impl<L: Log> Server<L> {
             role: options.map_or("", |options| &options.role),
             reply_bytes_max: self.limits.reply_bytes,
         };
-        let operations: Vec<Value<'_>> = params.elements().skip(1).collect();
         let outcome = transaction::execute(
             &mut hosted.database,
-            &operations,
+            operations,
             &context,
             &mut *self.random,
             &mut self.scratch.reply,

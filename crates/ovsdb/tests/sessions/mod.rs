@@ -196,10 +196,9 @@ impl<L: Log> Driver<L> {
     fn drain(&mut self, id: SessionId) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Some(output) = self.server.output(id) {
-            let mut slices = [std::io::IoSlice::new(&[]); 4];
-            let filled = output.slices(&mut slices);
-            let sent: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
-            bytes.extend(slices[..filled].iter().flat_map(|slice| slice.iter().copied()));
+            let before = bytes.len();
+            output.slices().for_each(|slice| bytes.extend_from_slice(&slice));
+            let sent = bytes.len() - before;
             if sent == 0 {
                 break;
             }

@@ -174,6 +174,24 @@ impl<'a> Cursor<'a> {
         Value::of_checked(text)
     }
 
+    /// Takes an array and returns its span, with those of its first elements as far as they fit into what `elements` has room for. The
+    /// second is whether these are all.
+    pub(crate) fn skip_array(&mut self, elements: &mut Vec<Value<'a>>) -> (Value<'a>, bool) {
+        self.peek();
+        let mut whole = *self;
+        self.enter_array();
+        let mut are_all = true;
+        while self.next_element() {
+            let element = self.skip();
+            if elements.len() < elements.capacity() {
+                elements.push(element);
+            } else {
+                are_all = false;
+            }
+        }
+        (whole.take(whole.rest.len() - self.rest.len()), are_all)
+    }
+
     /// Takes whatever is next and returns its span.
     #[inline]
     pub fn skip(&mut self) -> Value<'a> {

@@ -187,7 +187,11 @@ pub(super) fn bytes(raw: &[u8], escapes: bool) -> Cow<'_, [u8]> {
 #[inline]
 pub(super) fn text(raw: &[u8], escapes: bool) -> Cow<'_, str> {
     match bytes(raw, escapes) {
-        Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+        // Far cheaper than looking for what is wrong.
+        Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(_) => String::from_utf8_lossy(bytes),
+        },
         Cow::Owned(bytes) => match String::from_utf8(bytes) {
             Ok(text) => Cow::Owned(text),
             Err(error) => Cow::Owned(String::from_utf8_lossy(error.as_bytes()).into_owned()),

@@ -12,7 +12,7 @@ pub enum Message<'a> {
         /// The method.
         method: Cow<'a, str>,
         /// An array.
-        params: Value<'a>,
+        params: Params<'a>,
         /// Any value but null.
         id: Value<'a>,
     },
@@ -39,6 +39,29 @@ pub enum Message<'a> {
     },
 }
 
+/// The params of a request: the first of them need not be looked for again.
+#[derive(Debug, Clone)]
+pub struct Params<'a> {
+    array: Value<'a>,
+    first: Vec<Value<'a>>,
+    are_all: bool,
+}
+
+impl<'a> Params<'a> {
+    /// The array.
+    pub fn array(&self) -> Value<'a> {
+        self.array
+    }
+
+    /// All of them.
+    pub fn into_elements(self) -> Vec<Value<'a>> {
+        if self.are_all { self.first } else { self.array.elements().collect() }
+    }
+}
+
+/// Params that are remembered.
+const FIRST_PARAMS: usize = 16;
+
 /// Why a JSON value is no JSON-RPC message, in the stock server's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageError(String);
@@ -60,7 +83,18 @@ impl<'a> Message<'a> {
         }
         let mut parts: [Option<Value<'a>>; 5] = [None; 5];
         let mut unknown: Option<Cow<'a, str>> = None;
-        for (name, value) in value.members() {
+        let (mut first, mut are_all) = (Vec::new(), false);
+        let mut cursor = value.cursor();
+        cursor.enter_object();
+        while let Some(name) = cursor.next_member() {
+            let value = if name == PARAMS && cursor.peek() == b'[' {
+                first = Vec::with_capacity(FIRST_PARAMS);
+                let array;
+                (array, are_all) = cursor.skip_array(&mut first);
+                array
+            } else {
+                cursor.skip()
+            };
             let place = NAMES.iter().position(|known| *known == name);
             match place.and_then(|place| parts.get_mut(place)) {
                 Some(part) => *part = (!value.is_null()).then_some(value),
@@ -96,7 +130,10 @@ impl<'a> Message<'a> {
         let nothing = Value::of_checked(b"null");
         let (params, id) = (params.unwrap_or(nothing), id.unwrap_or(nothing));
         Ok(match kind {
-            Kind::Request => Self::Request { method, params, id },
+            Kind::Request => {
+                let params = Params { array: params, first, are_all };
+                Self::Request { method, params, id }
+            }
             Kind::Notification => Self::Notification { method, params },
             Kind::Reply => Self::Reply { result: result.unwrap_or(nothing), id },
             Kind::Error => Self::Error { error: error.unwrap_or(nothing), id },
@@ -104,7 +141,8 @@ impl<'a> Message<'a> {
     }
 }
 
-const NAMES: [&str; 5] = ["method", "params", "result", "error", "id"];
+const PARAMS: &str = "params";
+const NAMES: [&str; 5] = ["method", PARAMS, "result", "error", "id"];
 
 #[derive(Clone, Copy)]
 enum Kind {

@@ -35,13 +35,27 @@ fn each_kind_of_message_has_its_parts() {
     let parse = |text: &'static str| Message::parse(text.as_bytes()).expect("a message");
     let request = parse(r#"{"params":[1],"id":"x","method":"echo"}"#);
     assert!(matches!(request, Message::Request { method, params, id }
-        if method == "echo" && params.text() == b"[1]" && id.text() == b"\"x\""));
+        if method == "echo" && params.array().text() == b"[1]" && id.text() == b"\"x\""));
     let notification = parse(r#"{"method":"update","params":[],"id":null}"#);
     assert!(matches!(notification, Message::Notification { method, .. } if method == "update"));
     let reply = parse(r#"{"id":1,"result":[],"error":null}"#);
     assert!(matches!(reply, Message::Reply { result, .. } if result.text() == b"[]"));
     let error = parse(r#"{"id":1,"result":null,"error":"no"}"#);
     assert!(matches!(error, Message::Error { error, .. } if error.text() == b"\"no\""));
+}
+
+#[test]
+fn params_are_all_there_however_many_they_are() {
+    for count in [0, 1, 15, 16, 17, 100] {
+        let elements: Vec<String> = (0..count).map(|number| format!("[{number}, \"]\"]")).collect();
+        // Of equal members the last one counts.
+        let text =
+            format!(r#"{{"params":[5,6],"id":0,"params" : [{}] ,"method":"m"}}"#, elements.join(" , "));
+        let Ok(Message::Request { params, .. }) = Message::parse(text.as_bytes()) else { panic!("{text}") };
+        assert_eq!(params.array().text(), format!("[{}]", elements.join(" , ")).as_bytes());
+        let found: Vec<&[u8]> = params.into_elements().iter().map(|element| element.text()).collect();
+        assert_eq!(found, elements.iter().map(String::as_bytes).collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ check: ## The quick part before a commit: format, lints, unit tests
 	tests/run.sh lints unit
 
 lab: ## Measure this server and its peers: make lab ARGS="throughput --quick"
-	cargo build --release --locked --bin dormouse
+	cargo build --release --locked --bin dormouse --bin dormouse-lab
 	$(DORMOUSE) lab $(ARGS)
 
 EXPERIMENT ?= ovsdb
@@ -36,6 +36,7 @@ lab-allocators: ## Measure builds with each allocator: make lab-allocators EXPER
 	    cargo build --release --locked --bin dormouse --no-default-features --features alloc-$$allocator; \
 	    cp $(DORMOUSE) $(TARGET)/allocators/$$allocator; \
 	done
+	cargo build --release --locked --bin dormouse-lab
 	$(DORMOUSE) lab $(EXPERIMENT) --peers $(PEERS_$(EXPERIMENT)) --preload jemalloc,tcmalloc \
 	    $(foreach name,jemalloc mimalloc system,--dormouse $(name)=$(TARGET)/allocators/$(name)) $(ARGS)
 

@@ -48,8 +48,13 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// Measure this server and its peers.
-    Lab(Box<lab::LabArgs>),
+    /// Measure this server and its peers: runs the program dormouse-lab.
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// An experiment and its options; --help lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
 }
 
 /// What to do with configurations.

@@ -11,6 +11,7 @@ mod control;
 mod data_dir;
 mod databases;
 mod journal_command;
+mod lab;
 mod listen;
 mod logging;
 mod machine;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         cli::Command::Config { command } => outcome(config_command(&command)),
         cli::Command::Journal { command } => outcome(journal_command::run(&command)),
         cli::Command::OvsdbServer { .. } => ExitCode::from(EXIT_USAGE),
-        cli::Command::Lab(arguments) => outcome(lab::run(*arguments)),
+        cli::Command::Lab { arguments } => outcome(lab::run(&arguments)),
     }
 }
 

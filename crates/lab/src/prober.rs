@@ -242,7 +242,7 @@ mod tests {
         let mut prober = Prober::new(&target, dialect, 1, 10).unwrap();
         let times = prober.probe(Duration::from_millis(2), Duration::from_millis(500)).unwrap().gets;
         let delayed = times.count_between(20_000_000, u64::MAX);
-        assert!((60..=200).contains(&delayed), "{delayed} of {}", times.len());
+        assert!(delayed >= 60, "{delayed} of {}", times.len());
         assert!(times.max() >= 190_000_000);
         assert_eq!(prober.idle.len(), 1);
     }

@@ -4,6 +4,7 @@ use crate::allocator;
 use crate::child::{self, find_program, version_of};
 use crate::client::Target;
 use crate::os::Placement;
+use crate::programs;
 use crate::protocol::Protocol;
 use crate::storage::Scratch;
 use anyhow::{Context, Result, bail};
@@ -194,12 +195,9 @@ struct MemcachedEndpoint {
 }
 
 impl Subject {
-    /// Dormouse, from the given program or the one running now.
+    /// Dormouse, from the given program or the one that is found.
     pub fn dormouse(program: Option<&Path>, protocol: Protocol, extra: &[String]) -> Result<Self> {
-        let program = match program {
-            Some(program) => program.to_owned(),
-            None => std::env::current_exe().context("finding this program")?,
-        };
+        let program = programs::dormouse(program)?;
         let version = version_of(&mut Command::new(&program), "--version");
         Ok(Self { extra: extra.to_vec(), ..Self::new(Kind::Dormouse, program, version, protocol) })
     }
@@ -234,7 +232,7 @@ impl Subject {
                 return Ok(Some(Self { name: name.to_owned(), kind, ..own }));
             }
             "floor" => {
-                let program = std::env::current_exe().context("finding this program")?;
+                let program = programs::this()?;
                 let version = "header parse and canned answer".to_owned();
                 let protocol = Protocol::MemcachedBinary;
                 return Ok(Some(Self::new(Kind::Floor, program, version, protocol)));
@@ -345,7 +343,7 @@ impl Subject {
                 command.args(&self.extra);
             }
             Kind::Floor => {
-                command.args(["lab", "floor", "--listen", &address.to_string()]);
+                command.args(["floor", "--listen", &address.to_string()]);
                 command.args(["--value-bytes", &start.value_bytes.to_string()]);
                 if start.durable {
                     command.arg("--journal").arg(data.join("floor-journal"));

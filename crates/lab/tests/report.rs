@@ -5,13 +5,8 @@
 use serde_json::Value;
 use std::process::{Command, Output};
 
-/// The example program, which cargo builds beside the tests.
 fn lab(arguments: &[&str]) -> Output {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().unwrap().parent().unwrap().join("examples/lab");
-    Command::new(&program).arg("lab").args(arguments).output().unwrap_or_else(|error| {
-        panic!("{}: {error} (cargo test -p lab builds it)", program.display());
-    })
+    Command::new(env!("CARGO_BIN_EXE_dormouse-lab")).args(arguments).output().unwrap()
 }
 
 /// Runs an experiment; gives its words and its JSON. It needs a core for the server and one for the client: where
@@ -157,13 +152,13 @@ fn durable_writes_of_the_floor_beside_the_disk() {
 #[test]
 fn mistakes_are_named() {
     for (arguments, words) in [
-        (&["throughput", "--peers", "oracle"][..], "unknown peer"),
+        (&["throughput", "--without-dormouse", "--peers", "oracle"][..], "unknown peer"),
         (&["throughput", "--items", "many"][..], "not a count"),
         (&["throughput", "--durability", "always"][..], "invalid value"),
         (&["throughput", "--durability", "majority", "--persistent"][..], "cannot be used with"),
         (&["throughput", "--persistent", "--without-dormouse", "--peers", "redis"][..], "nothing to measure"),
         (&["warmup", "--without-dormouse", "--peers", "floor"][..], "nothing to measure"),
-        (&["flush", "--dormouse", "/nonexistent/dormouse"][..], "starting /nonexistent/dormouse"),
+        (&["flush", "--lab", "/nonexistent/lab"][..], "starting /nonexistent/lab"),
         (&["overhead", "--shapes", "24x256"][..], "KEY+VALUE"),
         (&["throughput", "--without-dormouse", "--peers", "none"][..], "nothing to measure"),
         (&["overhead", "--without-dormouse", "--peers", "floor"][..], "nothing to measure"),

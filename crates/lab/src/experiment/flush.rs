@@ -8,6 +8,7 @@ pub mod trial;
 
 use super::{CoreArgs, Site, progress_bar};
 use crate::os;
+use crate::programs;
 use crate::report::{Goal, Report, Table, count, parse_count, short};
 use crate::statistics::Spread;
 use crate::storage::{self, Scratch};
@@ -84,9 +85,9 @@ pub struct FlushArgs {
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Dormouse program to run instead of this one
+    /// Another build of this program, whose engine is measured instead
     #[arg(long, value_name = "PROGRAM")]
-    dormouse: Option<PathBuf>,
+    lab: Option<PathBuf>,
     /// Items per flush [default: 1,100,10k and 1M, quick 100k]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     items: Vec<u32>,
@@ -142,9 +143,9 @@ pub fn run(arguments: &FlushArgs) -> Result<()> {
         (given, _) => given.to_vec(),
     };
     let repetitions = arguments.repetitions.unwrap_or(if arguments.quick { 3 } else { 7 }).max(1);
-    let program = match &arguments.dormouse {
+    let program = match &arguments.lab {
         Some(program) => program.clone(),
-        None => std::env::current_exe().context("finding this program")?,
+        None => programs::this()?,
     };
     let scratch = Scratch::new(arguments.directory.as_deref())?;
     report.settings.push(format!(
@@ -159,7 +160,7 @@ pub fn run(arguments: &FlushArgs) -> Result<()> {
     report.settings.push(format!(
         "memory: one flush with each allocation counted; CPU and wall: medians of {repetitions} that count nothing"
     ));
-    report.tell_of_this_build(arguments.dormouse.is_none());
+    report.tell_of_this_build(arguments.lab.is_none());
     let bar = progress_bar((counts.len() * VALUES_BYTES.len() * 2) as u64);
     let mut lines = Vec::new();
     for value_bytes in VALUES_BYTES {
@@ -210,7 +211,7 @@ impl Case<'_> {
     fn flush(&self, count_allocations: bool) -> Result<Flushed> {
         let scratch = Scratch::new(Some(self.scratch))?;
         let mut command = Command::new(self.program);
-        command.args(["lab", "flush-trial", "--items", &self.items.to_string()]);
+        command.args(["flush-trial", "--items", &self.items.to_string()]);
         command.args(["--value-bytes", &self.value_bytes.to_string(), "--mode", self.mode.name()]);
         command.arg("--directory").arg(&scratch.path);
         if count_allocations {

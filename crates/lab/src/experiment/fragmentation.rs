@@ -307,7 +307,8 @@ mod tests {
 
     #[test]
     fn a_heap_is_in_the_name() {
-        let subject = Subject::dormouse(None, Protocol::MemcachedBinary, &[]).unwrap();
+        let this = std::env::current_exe().unwrap();
+        let subject = Subject::dormouse(Some(&this), Protocol::MemcachedBinary, &[]).unwrap();
         let slab = Heap::Slab.of(&subject);
         assert_eq!((slab.name.as_str(), slab.kind), ("dormouse-slab", Kind::DormouseSlab));
     }

@@ -6,6 +6,7 @@ use crate::allocator;
 use crate::child::{self, find_program, version_of};
 use crate::os::Placement;
 use crate::process;
+use crate::programs;
 use crate::storage::Scratch;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
@@ -56,10 +57,10 @@ pub struct Server {
 }
 
 impl Subject {
-    /// Dormouse by `PROGRAM` or `NAME=PROGRAM`; without either the program running now.
+    /// Dormouse by `PROGRAM` or `NAME=PROGRAM`; without either the program that is found.
     pub fn dormouse(given: Option<&str>) -> Result<Self> {
         let (name, program) = match given {
-            None => ("dormouse", std::env::current_exe().context("finding this program")?),
+            None => ("dormouse", programs::dormouse(None)?),
             Some(text) => match text.split_once('=') {
                 Some((name, path)) => (name, PathBuf::from(path)),
                 None => ("dormouse", PathBuf::from(text)),
@@ -86,7 +87,7 @@ impl Subject {
         let (name, given) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
         let preload = match name {
             "floor" => {
-                let program = std::env::current_exe().context("finding this program")?;
+                let program = programs::this()?;
                 let version = "ends of requests and canned replies".to_owned();
                 let name = name.to_owned();
                 return Ok(Some(Self { name, kind: Kind::Floor, program, preload: None, version }));
@@ -135,7 +136,7 @@ impl Subject {
         let mut command = allocator::command(&self.program, self.preload.as_ref());
         match self.kind {
             Kind::Floor => {
-                command.args(["lab", "ovsdb-floor"]).arg(directory.join("db.sock"));
+                command.arg("ovsdb-floor").arg(directory.join("db.sock"));
             }
             Kind::Dormouse | Kind::Stock => {
                 if self.kind == Kind::Dormouse {

@@ -175,7 +175,8 @@ mod tests {
     use crate::subject::Subject;
 
     fn reading(case: Case, step: &'static str, used_bytes: u64, resident_bytes: u64) -> Reading {
-        let subject = Subject::dormouse(None, Protocol::MemcachedBinary, &[]).unwrap();
+        let this = std::env::current_exe().unwrap();
+        let subject = Subject::dormouse(Some(&this), Protocol::MemcachedBinary, &[]).unwrap();
         let contender = Contender {
             subject: Subject { kind: Kind::DormouseSlab, ..subject },
             bucket: Some(BucketKind::Ephemeral),

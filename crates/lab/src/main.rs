@@ -1,4 +1,4 @@
-//! `dormouse lab`: the experiments that justify every claim about speed, memory and quiet, on Dormouse and its peers.
+//! `dormouse-lab`: the experiments that justify every claim about speed, memory and quiet, on Dormouse and its peers.
 //!
 //! ```text
 //! experiment ──starts──> subject (child process on one core, one worker)
@@ -31,6 +31,7 @@ mod os;
 mod ovsdb;
 mod prober;
 mod process;
+mod programs;
 mod protocol;
 mod random;
 mod report;
@@ -41,13 +42,23 @@ mod subject;
 mod trace;
 
 use anyhow::Result;
-use clap::{Args, Subcommand};
+use clap::{Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-/// Arguments of `dormouse lab`.
-#[derive(Args, Debug)]
-pub struct LabArgs {
+// Of the experiments, `flush` counts what the allocator hands out.
+#[global_allocator]
+static ALLOCATOR: memory::backend::GlobalAllocator = memory::backend::GLOBAL_ALLOCATOR;
+
+/// Measure Dormouse and its peers.
+#[derive(Parser, Debug)]
+#[command(name = "dormouse-lab", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  dormouse lab throughput --quick
+  dormouse lab throughput --dormouse target/release/dormouse --peers memcached
+  dormouse lab ovsdb --quick --cases update1,queue --json figures.json")]
+struct Cli {
     #[command(subcommand)]
     experiment: Experiment,
 }
@@ -98,9 +109,19 @@ enum Experiment {
     },
 }
 
+fn main() -> ExitCode {
+    match run(Cli::parse().experiment) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dormouse-lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Runs an experiment and prints its report.
-pub fn run(arguments: LabArgs) -> Result<()> {
-    match arguments.experiment {
+fn run(experiment: Experiment) -> Result<()> {
+    match experiment {
         Experiment::Throughput(arguments) => experiment::throughput::run(&arguments),
         Experiment::Syscalls(arguments) => experiment::syscalls::run(&arguments),
         Experiment::Overhead(arguments) => experiment::overhead::run(&arguments),

@@ -37,8 +37,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, Sleep};
+use transport::Listener;
+
+use crate::socket::{Socket, Watched};
 
 /// Open HTTP connections at a time, streams not counted.
 const CONNECTIONS_MAX: usize = 512;
@@ -67,15 +69,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(120);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// What a peer on a Unix socket has for an address: it counts as one on loopback.
 const ON_THIS_MACHINE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-
-/// A socket that is bound and listens.
-#[derive(Debug)]
-pub enum Listening {
-    /// Of TCP.
-    Tcp(std::net::TcpListener),
-    /// Of the Unix domain.
-    Unix(std::os::unix::net::UnixListener),
-}
 
 /// What a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,43 +221,15 @@ pub struct Admission {
     connections: Arc<Connections>,
 }
 
-enum Watched {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-impl Watched {
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
-        match self {
-            Self::Tcp(listener) => listener.poll_accept(cx).map_ok(|(stream, address)| {
-                let _ = stream.set_nodelay(true);
-                (Stream::Tcp(stream), address)
-            }),
-            Self::Unix(listener) => {
-                listener.poll_accept(cx).map_ok(|(stream, _)| (Stream::Unix(stream), ON_THIS_MACHINE))
-            }
-        }
-    }
-}
-
 impl Admission {
     /// Admission to `listeners` of `node`; from within the runtime.
-    pub fn new(listeners: Vec<Listening>, node: Arc<Node>) -> io::Result<Self> {
-        let watched = listeners.into_iter().map(|listener| match listener {
-            Listening::Tcp(listener) => {
-                listener.set_nonblocking(true)?;
-                TcpListener::from_std(listener).map(Watched::Tcp)
-            }
-            Listening::Unix(listener) => {
-                listener.set_nonblocking(true)?;
-                UnixListener::from_std(listener).map(Watched::Unix)
-            }
-        });
+    pub fn new(listeners: Vec<Listener>, node: Arc<Node>) -> io::Result<Self> {
+        let watched = listeners.into_iter().map(Watched::new);
         let connections = Arc::new(Connections { table: Mutex::default(), node });
         Ok(Self { listeners: watched.collect::<io::Result<_>>()?, connections })
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, Option<SocketAddr>)>> {
         let mut ready = self.listeners.iter().map(|listener| listener.poll_accept(cx));
         ready.find(Poll::is_ready).unwrap_or(Poll::Pending)
     }
@@ -293,6 +258,7 @@ impl axum::serve::Listener for Admission {
         loop {
             match poll_fn(|cx| self.poll_accept(cx)).await {
                 Ok((stream, address)) => {
+                    let address = address.unwrap_or(ON_THIS_MACHINE);
                     let Some(connection) = self.admit(address.ip().to_canonical()) else { continue };
                     return (Admitted { stream, connection, silence: None, stall: None }, address);
                 }
@@ -306,8 +272,8 @@ impl axum::serve::Listener for Admission {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         match self.listeners.first() {
-            Some(Watched::Tcp(listener)) => listener.local_addr(),
-            _ => Ok(ON_THIS_MACHINE),
+            Some(listener) => Ok(listener.address().unwrap_or(ON_THIS_MACHINE)),
+            None => Ok(ON_THIS_MACHINE),
         }
     }
 }
@@ -444,66 +410,9 @@ impl Connected<IncomingStream<'_, Admission>> for Client {
     }
 }
 
-/// A connection's socket.
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-}
-
 /// An admitted connection; the table forgets it when it is dropped.
 pub struct Admitted {
-    stream: Stream,
+    stream: Socket,
     connection: Connection,
     /// Runs while something must be received.
     silence: Option<Pin<Box<Sleep>>>,
@@ -575,7 +484,7 @@ impl Admitted {
     fn write_with(
         &mut self,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let is_late =
             self.look(cx, |state| state.phase == Phase::Answering && state.since.elapsed() > ANSWER_TIME)?;

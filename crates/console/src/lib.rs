@@ -27,7 +27,7 @@
 //! thread is done on a thread of its own, so that `/health` is answered meanwhile. Reads need a login when a password of one's own
 //! is set; changes always do. [`guard`] refuses what web pages send, [`admission`] bounds what connections take. What only the
 //! binary knows (users, budgets, draining) comes through [`Control`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod admission;
 mod allocator;
@@ -40,11 +40,11 @@ mod login;
 mod metrics;
 mod pools;
 mod scopes;
+#[allow(unsafe_code)]
+mod socket;
 mod stream;
 mod users;
 mod vbuckets;
-
-pub use admission::Listening;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -196,7 +196,7 @@ impl Console {
 /// was made for. `host_names` are the names under which the node may be asked.
 pub fn serve(
     node: Arc<Node>,
-    listeners: Vec<Listening>,
+    listeners: Vec<transport::Listener>,
     control: Arc<dyn Control>,
     host_names: HostNames,
 ) -> io::Result<Handle> {

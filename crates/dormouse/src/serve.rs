@@ -15,7 +15,7 @@ use crate::config::{Config, Problem, keys, reader, size};
 use crate::control::Control;
 use crate::data_dir::DataDir;
 use crate::databases::Databases;
-use crate::listen::{Bound, SocketFile, bind, raise_open_files};
+use crate::listen::{bind, raise_open_files};
 use crate::logging::Logging;
 use crate::reload::{Reload, limits};
 use crate::signals::{Signals, Wish};
@@ -27,6 +27,7 @@ use kv::users::Users;
 use kv::{Node, NodeSettings};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use transport::{Address, Listener};
 
 /// Executing threads beside those of the data plane: the console's.
 const OTHER_THREADS: usize = 1;
@@ -45,7 +46,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let memory_bytes = node_memory(&config)?;
     let data = config.node.data.as_deref().map(DataDir::open).transpose()?;
     let listeners = Listeners::bind(&config, !login.development)?;
-    let (endpoints, socket_files) = (listeners.endpoints, listeners.files);
+    let endpoints = listeners.endpoints;
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
     password::warn_of_readers(&config.auth);
@@ -127,7 +128,6 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     if let Some(data) = &data {
         data.forget_endpoints();
     }
-    drop(socket_files);
     let unwritten = server.shutdown(DRAIN_GRACE);
     if let Some(databases) = databases {
         databases.stop();
@@ -181,10 +181,8 @@ pub fn problem_of(refusal: Refusal) -> Problem {
 #[derive(Default)]
 struct Listeners {
     data: Vec<net::Listener>,
-    http: Vec<console::Listening>,
+    http: Vec<Listener>,
     endpoints: Endpoints,
-    /// Names of sockets, which go at the end.
-    files: Vec<SocketFile>,
 }
 
 impl Listeners {
@@ -192,8 +190,13 @@ impl Listeners {
         let mut listeners = Self::default();
         for section in &config.memcached {
             if let Some(address) = &section.address {
-                for bound in bind("memcached.address", address, login_required)? {
-                    let socket = listeners.memcached(bound, &section.bucket);
+                for socket in bind("memcached.address", address, login_required)? {
+                    add_endpoint(
+                        &mut listeners.endpoints,
+                        Service::Memcached,
+                        &socket,
+                        Some(&section.bucket),
+                    );
                     listeners.data.push(net::Listener {
                         socket,
                         port: Port::Memcached,
@@ -207,8 +210,8 @@ impl Listeners {
             }
         }
         if let Some(address) = &config.kv.address {
-            for bound in bind("kv.address", address, login_required)? {
-                let socket = listeners.kv(bound);
+            for socket in bind("kv.address", address, login_required)? {
+                add_endpoint(&mut listeners.endpoints, Service::Kv, &socket, None);
                 listeners.data.push(net::Listener {
                     socket,
                     port: Port::Couchbase,
@@ -221,55 +224,26 @@ impl Listeners {
             }
         }
         if let Some(address) = &config.http.address {
-            for bound in bind("http.address", address, login_required)? {
-                let listening = listeners.http(bound);
-                listeners.http.push(listening);
+            for socket in bind("http.address", address, login_required)? {
+                add_endpoint(&mut listeners.endpoints, Service::Http, &socket, None);
+                listeners.http.push(socket);
             }
         }
         Ok(listeners)
     }
+}
 
-    fn memcached(&mut self, bound: Bound, bucket: &str) -> net::ListeningSocket {
-        match bound {
-            Bound::Tcp(listener, address) => {
-                self.endpoints.memcached.push((address, bucket.to_owned()));
-                net::ListeningSocket::Tcp(listener)
-            }
-            Bound::Unix(listener, file) => {
-                self.keep(Service::Memcached, file, Some(bucket.to_owned()));
-                net::ListeningSocket::Unix(listener)
-            }
+/// Notes where a port is reached.
+fn add_endpoint(endpoints: &mut Endpoints, service: Service, socket: &Listener, bucket: Option<&str>) {
+    match (socket.address(), service) {
+        (Address::Tcp(address), Service::Memcached) => {
+            endpoints.memcached.push((*address, bucket.unwrap_or_default().to_owned()));
         }
-    }
-
-    fn kv(&mut self, bound: Bound) -> net::ListeningSocket {
-        match bound {
-            Bound::Tcp(listener, address) => {
-                self.endpoints.kv.push(address);
-                net::ListeningSocket::Tcp(listener)
-            }
-            Bound::Unix(listener, file) => {
-                self.keep(Service::Kv, file, None);
-                net::ListeningSocket::Unix(listener)
-            }
+        (Address::Tcp(address), Service::Kv) => endpoints.kv.push(*address),
+        (Address::Tcp(address), Service::Http) => endpoints.http.push(*address),
+        (Address::Unix(path), _) => {
+            let bucket = bucket.map(str::to_owned);
+            endpoints.unix.push(UnixEndpoint { service, path: path.clone(), bucket });
         }
-    }
-
-    fn http(&mut self, bound: Bound) -> console::Listening {
-        match bound {
-            Bound::Tcp(listener, address) => {
-                self.endpoints.http.push(address);
-                console::Listening::Tcp(listener)
-            }
-            Bound::Unix(listener, file) => {
-                self.keep(Service::Http, file, None);
-                console::Listening::Unix(listener)
-            }
-        }
-    }
-
-    fn keep(&mut self, service: Service, file: SocketFile, bucket: Option<String>) {
-        self.endpoints.unix.push(UnixEndpoint { service, path: file.path().to_owned(), bucket });
-        self.files.push(file);
     }
 }

@@ -13,14 +13,15 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::clock;
 use crate::server::{Greeting, Inbox, Shared};
-use crate::socket::{ListeningSocket, WatchedListener};
+use crate::socket::peer_address;
+use transport::Listener;
 
 const WAKE: Token = Token(usize::MAX);
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 pub(crate) struct Acceptor {
     poll: Poll,
-    listeners: Vec<(WatchedListener, Arc<Greeting>)>,
+    listeners: Vec<(Listener, Arc<Greeting>)>,
     node: Arc<Node>,
     inboxes: Vec<Arc<Inbox>>,
     shared: Arc<Shared>,
@@ -29,18 +30,15 @@ pub(crate) struct Acceptor {
 impl Acceptor {
     pub(crate) fn new(
         poll: Poll,
-        listeners: Vec<(ListeningSocket, Arc<Greeting>)>,
+        mut listeners: Vec<(Listener, Arc<Greeting>)>,
         node: Arc<Node>,
         inboxes: Vec<Arc<Inbox>>,
         shared: Arc<Shared>,
     ) -> io::Result<Self> {
-        let mut registered = Vec::new();
-        for (index, (socket, greeting)) in listeners.into_iter().enumerate() {
-            let mut listener = WatchedListener::new(socket)?;
-            poll.registry().register(listener.source(), Token(index), Interest::READABLE)?;
-            registered.push((listener, greeting));
+        for (index, (listener, _)) in listeners.iter_mut().enumerate() {
+            poll.registry().register(listener, Token(index), Interest::READABLE)?;
         }
-        Ok(Self { poll, listeners: registered, node, inboxes, shared })
+        Ok(Self { poll, listeners, node, inboxes, shared })
     }
 
     pub(crate) const fn wake_token() -> Token {
@@ -70,6 +68,7 @@ impl Acceptor {
         loop {
             match listener.accept() {
                 Ok((mut socket, address)) => {
+                    let address = peer_address(address);
                     let counts = self.node.connections();
                     if !has_room(counts.current, &self.node.limits(), address.ip().is_loopback()) {
                         self.node.connection_rejected();

@@ -8,8 +8,8 @@ use kv::session::Session;
 use kv::{Bucket, Cx, Limits, Meter};
 
 use crate::backlog::Backlog;
-use crate::socket::Socket;
 use crate::worker::{Charged, Overdue};
+use transport::Stream;
 
 /// Bytes of a large value read per turn.
 const SINK_TURN_BYTES: usize = 256 << 10;
@@ -20,7 +20,7 @@ const BEFORE_LOGIN_MS: u64 = 10_000;
 
 /// A connection. Idle, it holds no buffer: unparsed input and unsent output exist only while there are any.
 pub(crate) struct Connection {
-    pub(crate) socket: Socket,
+    pub(crate) socket: Stream,
     pub(crate) session: Session,
     /// Input read but not yet parsed: the start of a request.
     pub(crate) rest: Vec<u8>,
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Socket, session: Session, now_ms: u64) -> Self {
+    pub(crate) fn new(socket: Stream, session: Session, now_ms: u64) -> Self {
         Self {
             socket,
             session,

@@ -24,4 +24,3 @@ mod worker;
 pub use clock::Clock;
 pub use journals::Unwritten;
 pub use server::{Listener, Server, executing_threads};
-pub use socket::ListeningSocket;

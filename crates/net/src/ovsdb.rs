@@ -29,7 +29,6 @@ mod remote_status;
 mod remotes;
 mod resolver;
 mod sessions;
-mod stream;
 
 pub use compaction::CompactionTimes;
 pub use control::{Answer, Command, Ticket};

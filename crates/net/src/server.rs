@@ -19,13 +19,13 @@ use crate::clock::Clock;
 use crate::durability::Poller;
 use crate::journals::{Journals, Unwritten, journal_threads};
 use crate::pager;
-use crate::socket::{ListeningSocket, Socket};
+use crate::socket::{listed_address, number};
 use crate::worker::Worker;
 
 /// A bound socket, and what its connections speak.
 pub struct Listener {
-    /// The socket, bound and listening.
-    pub socket: ListeningSocket,
+    /// The socket.
+    pub socket: transport::Listener,
     /// Which kind of port it is.
     pub port: Port,
     /// The bucket its connections start with.
@@ -84,7 +84,7 @@ impl Shared {
 
 /// A connection on its way to its worker.
 pub(crate) struct Arrival {
-    pub(crate) socket: Socket,
+    pub(crate) socket: transport::Stream,
     pub(crate) address: SocketAddr,
     pub(crate) greeting: Arc<Greeting>,
 }
@@ -104,7 +104,7 @@ impl Inbox {
         let _ = self.waker.wake();
     }
 
-    pub(crate) fn hand_over(&self, socket: Socket, address: SocketAddr, greeting: Arc<Greeting>) {
+    pub(crate) fn hand_over(&self, socket: transport::Stream, address: SocketAddr, greeting: Arc<Greeting>) {
         self.connections.fetch_add(1, Relaxed);
         let mut arrivals = self.arrivals.lock();
         arrivals.push_back(Arrival { socket, address, greeting });
@@ -166,10 +166,10 @@ impl Server {
         let listeners = listeners.into_iter().map(|listener| {
             let Listener { socket, port, bucket, login_required, value_limit, rules, idle_limit_ms } =
                 listener;
-            let address = socket.address();
+            let address = listed_address(socket.address());
             let listener = Arc::new(clients::Listener { address, bucket: bucket.clone(), idle_limit_ms });
             if port == Port::Memcached {
-                node.clients().add_listener(socket.number(), Arc::clone(&listener), now_ms);
+                node.clients().add_listener(number(&socket), Arc::clone(&listener), now_ms);
             }
             let greeting = Greeting { port, bucket, login_required, value_limit, rules, listener };
             (socket, Arc::new(greeting))

@@ -40,6 +40,7 @@ use relief::{CONNECTION_BYTES, Holders};
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::server::{Arrival, Inbox, Shared};
+use crate::socket::{client_of, number};
 
 const WAKE: Token = Token(usize::MAX);
 const EVENTS: usize = 1024;
@@ -225,7 +226,7 @@ impl Worker {
                 continue;
             }
             let now_ms = self.cx.now.mono_ms();
-            let client = Arc::new(socket.client(address, &greeting.listener, now_ms));
+            let client = Arc::new(client_of(&socket, address, &greeting.listener, now_ms));
             if greeting.port == Port::Memcached {
                 self.cx.node.clients().add_client(Arc::clone(&client));
             }
@@ -335,7 +336,7 @@ impl Worker {
                 bucket.tell_connection(&mut self.cx, client, Some(reason));
             }
             // Before the descriptor can be another's.
-            self.cx.node.clients().remove(connection.socket.number());
+            self.cx.node.clients().remove(number(&connection.socket));
         }
         let _ = self.poll.registry().deregister(&mut connection.socket);
         drop(connection);

@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kv::session::{Port, Rules, Spoken};
 use kv::users::Users;
 use kv::{Bucket, BucketSettings, Limits, Node, NodeSettings};
-use net::{Listener, ListeningSocket, Server};
+use net::{Listener, Server};
 
 const WORKERS: usize = 2;
 const MIB: u64 = 1 << 20;
@@ -44,11 +44,11 @@ impl World {
         let bucket = node
             .create_bucket("default", BucketSettings { memory_bytes: 64 * MIB, ..Default::default() })
             .unwrap();
-        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = socket.local_addr().unwrap();
+        let socket = transport::Listener::tcp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = socket.tcp_address().unwrap();
         let Options { login_required, idle_limit_ms, rules } = options;
         let listener = Listener {
-            socket: ListeningSocket::Tcp(socket),
+            socket,
             port: Port::Memcached,
             bucket: Some("default".into()),
             login_required,

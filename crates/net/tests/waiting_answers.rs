@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kv::session::Port;
 use kv::users::Users;
 use kv::{Bucket, BucketSettings, Cx, Limits, Node, NodeSettings, Now, TimeoutMode, Topology, VbId, VbState};
-use net::{Listener, ListeningSocket, Server};
+use net::{Listener, Server};
 
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
@@ -39,10 +39,10 @@ impl World {
         let bucket = node
             .create_bucket("default", BucketSettings { memory_bytes: 256 << 20, ..Default::default() })
             .unwrap();
-        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = socket.local_addr().unwrap();
+        let socket = transport::Listener::tcp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = socket.tcp_address().unwrap();
         let listener = Listener {
-            socket: ListeningSocket::Tcp(socket),
+            socket,
             port: Port::Couchbase,
             bucket: None,
             login_required: true,

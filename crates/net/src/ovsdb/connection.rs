@@ -1,13 +1,13 @@
 //! One connection: a client's session, or a control connection.
 
-use std::io;
+use std::io::{self, Read as _};
 
 use memory::GrowingBytes;
 use mio::{Interest, Registry, Token};
 use ovsdb::server::SessionId;
 use wire::jsonrpc::{Framer, Limits};
 
-use super::stream::Stream;
+use transport::Stream;
 
 /// What a connection is for.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Connection {
         if self.blocked != blocked {
             // Writability is not watched otherwise: each read of the peer would wake this process up.
             let interest = if blocked { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
-            self.stream.reregister(poll, token, interest)?;
+            poll.reregister(&mut self.stream, token, interest)?;
             self.blocked = blocked;
         }
         Ok(())

@@ -11,8 +11,9 @@ use super::connection::Role;
 use super::coverage::Event;
 use super::event_loop::{EventLoop, Host, Slot};
 use super::logger::Level;
-use super::stream::{Listener, text_of};
-use mio::Token;
+use super::logger::text_of;
+use mio::{Interest, Token};
+use transport::Listener;
 
 /// Names a command whose answer is outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,8 +58,8 @@ impl EventLoop {
     pub fn open_control(&mut self, path: &Path) -> Result<(), String> {
         self.count(Event::ListenerOpened);
         let slot = self.new_slot();
-        let opened = Listener::unix(path).and_then(|mut listener| {
-            listener.register(self.poll.registry(), Token(slot))?;
+        let opened = Listener::unix_in_place_of(path).and_then(|mut listener| {
+            self.poll.registry().register(&mut listener, Token(slot), Interest::READABLE)?;
             Ok(listener)
         });
         match opened {

@@ -17,14 +17,15 @@ use super::connection::Connection;
 use super::control::{Command, Ticket};
 use super::coverage::{Coverage, Event as Counted};
 use super::held::Held;
+use super::logger::text_of;
 use super::logger::{Level, Logger};
 use super::outgoing::Outgoing;
 use super::remote::Endpoint;
 use super::remote_status::Reporting;
 use super::remotes::{Options, Remotes};
 use super::resolver::Resolver;
-use super::stream::{Listener, text_of};
 use super::{Answer, Core};
+use transport::{Listener, Stream};
 
 const WAKE: Token = Token(usize::MAX);
 const EVENTS: usize = 1024;
@@ -83,7 +84,7 @@ pub(super) enum Slot {
     Listener(Listener, Option<Box<str>>),
     Connection(Box<Connection>),
     /// An outgoing remote's socket that is not connected yet.
-    Connecting(super::stream::Stream, Box<str>),
+    Connecting(Stream, Box<str>),
     /// Becomes readable when a signal has come.
     Signal(UnixStream),
 }
@@ -419,20 +420,22 @@ impl EventLoop {
     ) -> Result<usize, &'static str> {
         self.count(Counted::ListenerOpened);
         let opened = match remote {
-            super::Remote::ListenUnix(path) => Listener::unix(path),
+            super::Remote::ListenUnix(path) => Listener::unix_in_place_of(path),
             super::Remote::ListenInherited(number) => Listener::inherited(*number),
-            super::Remote::ListenTcp(Endpoint::Address(address)) => Listener::tcp(*address, dscp),
+            super::Remote::ListenTcp(Endpoint::Address(address)) => {
+                Listener::tcp(*address).inspect(|listener| listener.set_dscp(dscp))
+            }
             _ => return Err("not a listener"),
         };
         let opened = opened.and_then(|mut listener| {
             let slot = self.new_slot();
-            listener.register(self.poll.registry(), Token(slot))?;
+            self.poll.registry().register(&mut listener, Token(slot), Interest::READABLE)?;
             Ok((listener, slot))
         });
         match opened {
             Ok((listener, slot)) => {
                 if let (super::Remote::ListenTcp(Endpoint::Address(address)), Some(port)) =
-                    (remote, listener.port())
+                    (remote, listener.tcp_address().map(|bound| bound.port()))
                     && address.port() == 0
                 {
                     let target = name.split_once(':').map_or(name, |(_, target)| target);
@@ -474,7 +477,7 @@ impl EventLoop {
             self.log("fatal_signal", Level::Warning, &text);
         }
         // COMPAT: of names that do not fit an address the stock server says no more.
-        if path.as_os_str().len() <= super::stream::SOCKET_NAME_MAX {
+        if path.as_os_str().len() <= transport::SOCKET_NAME_MAX {
             self.log("stream_unix", Level::Error, &format!("{}: binding failed: {error}", path.display()));
         }
     }

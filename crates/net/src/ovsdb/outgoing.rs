@@ -8,10 +8,11 @@ use ovsdb::error::system_text;
 use super::coverage::Event;
 use super::event_loop::{EventLoop, Slot};
 use super::logger::Level;
+use super::logger::text_of;
 use super::reconnect::{Announcement, BACKOFF_MAX_MS, Reconnect, State, seconds};
 use super::remote::{Endpoint, NO_FAMILY, Remote};
 use super::remotes::Options;
-use super::stream::{Stream, text_of};
+use transport::Stream;
 
 /// The system's number of "connection timed out".
 const ETIMEDOUT: i32 = 110;
@@ -114,7 +115,11 @@ impl EventLoop {
         outgoing.reconnect.state = State::Connecting(now_ms);
         let listens = outgoing.remote.listens();
         let dscp = outgoing.options.dscp;
-        let connect = |address| Stream::connect_tcp(address, dscp).map_err(|error| text_of(&error));
+        let connect = |address| {
+            let stream = Stream::connect_tcp(address).map_err(|error| text_of(&error))?;
+            stream.set_dscp(dscp);
+            Ok(stream)
+        };
         let opened = match (&outgoing.remote, address) {
             (Remote::ConnectUnix(path), _) => Stream::connect_unix(path).map_err(|error| text_of(&error)),
             (Remote::ConnectTcp(Endpoint::Address(address)), _) => connect(*address),
@@ -145,7 +150,7 @@ impl EventLoop {
             Ok(mut stream) => {
                 let slot = self.new_slot();
                 let interest = Interest::READABLE | Interest::WRITABLE;
-                if let Err(error) = stream.register(self.poll.registry(), Token(slot), interest) {
+                if let Err(error) = self.poll.registry().register(&mut stream, Token(slot), interest) {
                     self.free_slot(slot);
                     return self.attempt_failed(name, &text_of(&error));
                 }

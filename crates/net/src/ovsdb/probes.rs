@@ -9,7 +9,7 @@ use super::event_loop::Slot;
 use super::logger::Level;
 use super::reconnect::seconds;
 use super::remotes::PROBE_MS;
-use super::stream::Stream;
+use transport::Stream;
 
 /// What peers are asked to see whether they are there.
 const PROBE: &[u8] = br#"{"id":"echo","method":"echo","params":[]}"#;

@@ -204,7 +204,7 @@ impl EventLoop {
             status.pairs.insert("n_connections", state.sessions.to_string());
         }
         if let Some(Slot::Listener(listener, _)) = state.listener.and_then(|slot| self.slots.get(slot))
-            && let Some(port) = listener.port()
+            && let Some(port) = listener.tcp_address().map(|address| address.port())
         {
             status.pairs.insert("bound_port", port.to_string());
         }

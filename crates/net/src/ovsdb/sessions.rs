@@ -1,6 +1,6 @@
 //! Connections: how they come, are read, written, probed and closed.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write as _};
 
 use arrayvec::ArrayVec;
 use mio::{Interest, Token};
@@ -11,9 +11,10 @@ use super::EventLoop;
 use super::connection::{Connection, ControlState, Probe, Role};
 use super::event_loop::Slot;
 use super::logger::Level;
+use super::logger::text_of;
 use super::probes::probe_interval;
 use super::remotes::Options;
-use super::stream::{Stream, text_of};
+use transport::Stream;
 
 /// Pieces of output that one write takes.
 const SLICES: usize = 64;
@@ -132,9 +133,9 @@ impl EventLoop {
         let slot = self.new_slot();
         let token = Token(slot);
         // An outgoing connection is registered already, for another interest.
-        let registered = match stream.register(self.poll.registry(), token, Interest::READABLE) {
+        let registered = match self.poll.registry().register(&mut stream, token, Interest::READABLE) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                stream.reregister(self.poll.registry(), token, Interest::READABLE)
+                self.poll.registry().reregister(&mut stream, token, Interest::READABLE)
             }
             other => other,
         };

@@ -1,0 +1,17 @@
+//! The stream sockets of all ports: TCP and the Unix domain, listening and connected.
+//!
+//! ```text
+//!   Listener::{tcp, unix, unix_in_place_of, inherited} ──accept──> Stream ──> the loop that owns it: a KV worker's, OVSDB's, HTTP's
+//!   Stream::{connect_tcp, connect_unix} ─────────────────────────────┘
+//! ```
+//! All of them are non-blocking. Any event loop can watch one: mio's through [`mio::event::Source`], tokio's by its descriptor. A read
+//! that fills less than its room means that the socket is empty now.
+#![forbid(unsafe_code)]
+
+mod listener;
+mod stream;
+mod unix;
+
+pub use listener::{Address, Listener};
+pub use stream::Stream;
+pub use unix::SOCKET_NAME_MAX;

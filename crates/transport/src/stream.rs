@@ -1,0 +1,175 @@
+//! Connected sockets.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
+use std::time::Duration;
+
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+use rustix::net::Shutdown;
+
+use crate::unix::ShortName;
+
+/// A connected socket, or one that is about to be connected.
+#[derive(Debug)]
+pub struct Stream(Socket);
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(crate) fn of_tcp(socket: TcpStream) -> Self {
+        let _ = socket.set_nodelay(true);
+        Self(Socket::Tcp(socket))
+    }
+
+    pub(crate) fn of_unix(socket: UnixStream) -> Self {
+        Self(Socket::Unix(socket))
+    }
+
+    /// Begins to connect to a socket in the file system.
+    pub fn connect_unix(path: &Path) -> io::Result<Self> {
+        let name = ShortName::of(path)?;
+        UnixStream::connect(&name.path).map(Self::of_unix)
+    }
+
+    /// Begins to connect.
+    pub fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
+        TcpStream::connect(address).map(Self::of_tcp)
+    }
+
+    /// Returns whether a connection that was begun is there: not yet, yes, or why not.
+    pub fn is_connected(&self) -> io::Result<bool> {
+        match &self.0 {
+            Socket::Unix(socket) => socket.take_error()?.map_or(Ok(true), Err),
+            Socket::Tcp(socket) => {
+                if let Some(error) = socket.take_error()? {
+                    return Err(error);
+                }
+                match socket.peer_addr() {
+                    Ok(_) => Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Returns true of TCP: the kernel does not tell when the peer's machine is gone.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.0, Socket::Tcp(_))
+    }
+
+    /// Its own address, of a TCP socket.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Socket::Tcp(socket) => socket.local_addr().ok(),
+            Socket::Unix(_) => None,
+        }
+    }
+
+    /// Has its packets carry a differentiated services code point; see [`crate::Listener::set_dscp`].
+    pub fn set_dscp(&self, dscp: u8) {
+        if self.is_remote() {
+            mark(self, dscp);
+        }
+    }
+
+    /// What the kernel still has to send is dropped when the socket is closed, and the peer told so: otherwise it is kept for as long as
+    /// the peer takes nothing.
+    pub fn reset_when_closed(&self) {
+        if self.is_remote() {
+            // Best effort: without it the kernel keeps the bytes for a while.
+            let _ = rustix::net::sockopt::set_socket_linger(self, Some(Duration::ZERO));
+        }
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub fn finish_writing(&mut self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&*self, Shutdown::Write)?)
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match &mut self.0 {
+            Socket::Tcp(socket) => socket,
+            Socket::Unix(socket) => socket,
+        }
+    }
+}
+
+/// It is a wish: a system that refuses it serves all the same.
+pub(crate) fn mark(socket: &impl AsFd, dscp: u8) {
+    if rustix::net::sockopt::set_ip_tos(socket, dscp << 2).is_err() {
+        let _ = rustix::net::sockopt::set_ipv6_tclass(socket, u32::from(dscp) << 2);
+    }
+}
+
+impl Read for Stream {
+    #[inline]
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            Socket::Tcp(socket) => socket.read(room),
+            Socket::Unix(socket) => socket.read(room),
+        }
+    }
+}
+
+impl Write for Stream {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            Socket::Tcp(socket) => socket.write(bytes),
+            Socket::Unix(socket) => socket.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        // One piece goes with the cheaper call.
+        if let [only] = slices {
+            return self.write(only);
+        }
+        match &mut self.0 {
+            Socket::Tcp(socket) => socket.write_vectored(slices),
+            Socket::Unix(socket) => socket.write_vectored(slices),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Source for Stream {
+    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        self.source().register(registry, token, interests)
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        self.source().reregister(registry, token, interests)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.source().deregister(registry)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Socket::Tcp(socket) => socket.as_fd(),
+            Socket::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}

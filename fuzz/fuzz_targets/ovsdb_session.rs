@@ -10,7 +10,6 @@ use ovsdb::history::CommitId;
 use ovsdb::schema::DatabaseSchema;
 use ovsdb::server::{Limits, Log, Now, Server, SessionId, SessionOptions};
 use ovsdb::uuid::Uuid;
-use std::io::IoSlice;
 use wire::jsonrpc::{self, Framer, Message};
 
 const SCHEMA: &str = include_str!("../../crates/ovsdb/testdata/sessions/T.ovsschema");
@@ -121,10 +120,8 @@ fn send(server: &mut Server<Unreliable>, session: SessionId, text: &[u8], now: N
 fn receive(server: &mut Server<Unreliable>, session: SessionId) {
     let mut bytes = Vec::new();
     while let Some(output) = server.output(session) {
-        let mut slices = [IoSlice::new(&[]); 3];
-        let filled = output.slices(&mut slices);
         let before = bytes.len();
-        slices[..filled].iter().for_each(|slice| bytes.extend_from_slice(slice));
+        output.slices().take(3).for_each(|slice| bytes.extend_from_slice(&slice));
         let sent = bytes.len() - before;
         if sent == 0 {
             break;

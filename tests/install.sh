@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl
+packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl openssl
     libjemalloc2 libgoogle-perftools4 libmimalloc2.0 systemd openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
 
 as_root() {

@@ -84,7 +84,7 @@ stage_allocators-long() { stage_allocators -p memory -p kv -p ovsdb; }
 
 stage_packaging() { "$python" -m pytest -q tests/packaging; }
 
-stage_clients() { "$python" -m pytest -q tests/wire tests/clients; }
+stage_clients() { "$python" -m pytest -q tests/wire tests/tls tests/clients; }
 
 stage_differential() {
     # First that the comparison notices wrong servers, then Dormouse against memcached.

@@ -34,11 +34,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Sleep};
-use transport::Listener;
+use transport::{Handshakes, Listener, ServerTls, Stream};
 
 use crate::socket::{Socket, Watched};
 
@@ -69,6 +70,17 @@ const ANSWER_TIME: Duration = Duration::from_secs(120);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// What a peer on a Unix socket has for an address: it counts as one on loopback.
 const ON_THIS_MACHINE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A port of HTTP.
+pub struct Port {
+    /// Its socket.
+    pub listener: Listener,
+    /// Where it is one of HTTPS.
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+/// A connection whose handshake is over, and the address of its peer.
+type Shaken = (Stream, SocketAddr);
 
 /// What a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,21 +229,52 @@ impl Table {
 
 /// Listeners that accept every connection and keep their number bounded.
 pub struct Admission {
-    listeners: Vec<Watched>,
+    listeners: Vec<(Watched, Option<Arc<ServerTls>>)>,
+    handshakes: Option<Arc<Handshakes>>,
+    /// Where connections of TLS come from when their handshakes are over.
+    shaken: (UnboundedSender<Shaken>, UnboundedReceiver<Shaken>),
     connections: Arc<Connections>,
 }
 
 impl Admission {
     /// Admission to `listeners` of `node`; from within the runtime.
-    pub fn new(listeners: Vec<Listener>, node: Arc<Node>) -> io::Result<Self> {
-        let watched = listeners.into_iter().map(Watched::new);
+    pub fn new(
+        listeners: Vec<Port>,
+        handshakes: Option<Arc<Handshakes>>,
+        node: Arc<Node>,
+    ) -> io::Result<Self> {
+        let watched = listeners.into_iter().map(|Port { listener, tls }| Ok((Watched::new(listener)?, tls)));
         let connections = Arc::new(Connections { table: Mutex::default(), node });
-        Ok(Self { listeners: watched.collect::<io::Result<_>>()?, connections })
+        Ok(Self {
+            listeners: watched.collect::<io::Result<_>>()?,
+            handshakes,
+            shaken: unbounded_channel(),
+            connections,
+        })
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, Option<SocketAddr>)>> {
-        let mut ready = self.listeners.iter().map(|listener| listener.poll_accept(cx));
-        ready.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
+        for (listener, tls) in &self.listeners {
+            while let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                let (stream, address) = accepted?;
+                let address = address.unwrap_or(ON_THIS_MACHINE);
+                let (Some(tls), Some(handshakes)) = (tls, &self.handshakes) else {
+                    return Poll::Ready(Socket::new(stream).map(|socket| (socket, address)));
+                };
+                let shaken = self.shaken.0.clone();
+                handshakes.begin(stream.into_tls(tls)?, move |result| match result {
+                    Ok(stream) => drop(shaken.send((stream, address))),
+                    Err(error) => {
+                        let why = transport::explain(&error);
+                        tracing::debug!(peer = %address, why, "a TLS handshake failed and the connection was closed");
+                    }
+                });
+            }
+        }
+        match ready!(self.shaken.1.poll_recv(cx)) {
+            Some((stream, address)) => Poll::Ready(Socket::new(stream).map(|socket| (socket, address))),
+            None => Poll::Pending,
+        }
     }
 
     /// A connection from `address`; `None` where all there are belong to clients that have logged in and are being served.
@@ -258,7 +301,6 @@ impl axum::serve::Listener for Admission {
         loop {
             match poll_fn(|cx| self.poll_accept(cx)).await {
                 Ok((stream, address)) => {
-                    let address = address.unwrap_or(ON_THIS_MACHINE);
                     let Some(connection) = self.admit(address.ip().to_canonical()) else { continue };
                     return (Admitted { stream, connection, silence: None, stall: None }, address);
                 }
@@ -272,7 +314,7 @@ impl axum::serve::Listener for Admission {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         match self.listeners.first() {
-            Some(listener) => Ok(listener.address().unwrap_or(ON_THIS_MACHINE)),
+            Some((listener, _)) => Ok(listener.address().unwrap_or(ON_THIS_MACHINE)),
             None => Ok(ON_THIS_MACHINE),
         }
     }

@@ -56,7 +56,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
+use transport::Handshakes;
 
+pub use admission::Port;
 pub use guard::HostNames;
 
 /// Buckets a node may have: each has an arena of its own, and the allocator has about 4,000.
@@ -193,10 +195,11 @@ impl Console {
 }
 
 /// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`. It is the last of the threads the node
-/// was made for. `host_names` are the names under which the node may be asked.
+/// was made for. `host_names` are the names under which the node may be asked; `handshakes` is needed where a port is one of HTTPS.
 pub fn serve(
     node: Arc<Node>,
-    listeners: Vec<transport::Listener>,
+    ports: Vec<Port>,
+    handshakes: Option<Arc<Handshakes>>,
     control: Arc<dyn Control>,
     host_names: HostNames,
 ) -> io::Result<Handle> {
@@ -216,7 +219,7 @@ pub fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
-            let listener = admission::Admission::new(listeners, Arc::clone(&console.node))?;
+            let listener = admission::Admission::new(ports, handshakes, Arc::clone(&console.node))?;
             tokio::select! {
                 served = axum::serve(listener, router(console).into_make_service_with_connect_info::<admission::Client>()) => served,
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),

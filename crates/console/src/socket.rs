@@ -30,12 +30,11 @@ impl Watched {
         self.0.get_ref().tcp_address()
     }
 
-    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, Option<SocketAddr>)>> {
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, Option<SocketAddr>)>> {
         loop {
             let mut guard = ready!(self.0.poll_read_ready(cx))?;
             if let Ok(accepted) = guard.try_io(|listener| listener.get_ref().accept()) {
-                let (stream, address) = accepted?;
-                return Poll::Ready(watch(stream).map(|stream| (Socket(stream), address)));
+                return Poll::Ready(accepted);
             }
         }
     }
@@ -45,6 +44,11 @@ impl Watched {
 pub struct Socket(AsyncFd<Stream>);
 
 impl Socket {
+    /// From within the runtime.
+    pub fn new(stream: Stream) -> io::Result<Self> {
+        watch(stream).map(Self)
+    }
+
     fn poll_write_with(
         &mut self,
         cx: &mut Context<'_>,
@@ -74,6 +78,12 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.0.get_ref().has_more() {
+            // The socket will not tell.
+            let count = uninterrupted(|| self.0.get_mut().read(buffer.initialize_unfilled()))?;
+            buffer.advance(count);
+            return Poll::Ready(Ok(()));
+        }
         loop {
             let mut guard = ready!(self.0.poll_read_ready_mut(cx))?;
             let room = buffer.initialize_unfilled();

@@ -31,8 +31,17 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
         lines
             .push(format!("  memcached  {address}  bucket {bucket}; text, meta and binary protocol; {asks}"));
     }
+    for (address, bucket) in &endpoints.memcached_tls {
+        lines.push(format!("  memcached  {address}  bucket {bucket}; TLS"));
+    }
     for address in &endpoints.kv {
         lines.push(format!("  Couchbase  {}", connection_string(*address)));
+    }
+    for address in &endpoints.kv_tls {
+        lines.push(format!("  Couchbase  couchbases://{address}"));
+    }
+    for address in &endpoints.http_tls {
+        lines.push(format!("  HTTPS      https://{address}/health  /metrics  /pools/default"));
     }
     for address in &endpoints.http {
         lines.push(format!("  HTTP       http://{address}/health  /metrics  /pools/default"));
@@ -113,6 +122,8 @@ mod tests {
             kv: vec![address("127.0.0.1:11210"), address("[::1]:7")],
             http: vec![address("127.0.0.1:8091")],
             unix: vec![UnixEndpoint { service: Service::Http, path: "/run/node".into(), bucket: None }],
+            kv_tls: vec![address("127.0.0.1:11207")],
+            ..Endpoints::default()
         };
         let mut login = Login {
             user: "Administrator".into(),
@@ -121,7 +132,8 @@ mod tests {
             others: vec![],
         };
         let text = text(&endpoints, &login, 1, 1 << 30);
-        assert_eq!(text.lines().count(), 7);
+        assert_eq!(text.lines().count(), 8);
+        assert!(text.contains("couchbases://127.0.0.1:11207\n"));
         assert!(text.contains("  HTTP       unix:/run/node\n"));
         assert!(text.contains("1 worker, 1GiB for buckets"));
         assert!(text.contains("couchbase://127.0.0.1  (port 11210)") && text.contains("couchbase://[::1]:7"));

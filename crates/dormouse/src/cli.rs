@@ -93,6 +93,7 @@ Examples:
   dormouse serve --bucket cache,1GiB,fail_new_data
   dormouse serve --memcached unix:/run/dormouse/memcached.sock,770 --http localhost:8091
   dormouse serve --kv 0.0.0.0:11210 --user ada --password-file /etc/dormouse/password
+  dormouse serve --tls-certificate node.pem --tls-key node.key --memcached tls:127.0.0.1:11212
   dormouse serve --memcached 127.0.0.1:0 --kv 127.0.0.1:0 --http 127.0.0.1:0 --data /tmp/node")]
 pub struct Serve {
     /// TOML configuration file
@@ -101,8 +102,8 @@ pub struct Serve {
     /// Directory for what the node writes: endpoints.json, persistent buckets; made when missing [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
-    /// memcached port and its bucket; may be repeated [default: 127.0.0.1:11211, and the only bucket named or "default"]
-    #[arg(long, value_name = "ADDR[=BUCKET]")]
+    /// memcached port and its bucket, with "tls:" one that speaks TLS; may be repeated [default: 127.0.0.1:11211, and the only bucket named or "default"]
+    #[arg(long, value_name = "[tls:]ADDR[=BUCKET]")]
     memcached: Vec<String>,
     /// Couchbase KV port [default: 127.0.0.1:11210]
     #[arg(long, value_name = "ADDR")]
@@ -110,6 +111,18 @@ pub struct Serve {
     /// HTTP port [default: 127.0.0.1:8091]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Couchbase KV port with TLS, if there is a certificate [default: 127.0.0.1:11207]
+    #[arg(long, value_name = "ADDR")]
+    kv_tls_address: Option<String>,
+    /// HTTPS port, if there is a certificate [default: 127.0.0.1:18091]
+    #[arg(long, value_name = "ADDR")]
+    http_tls_address: Option<String>,
+    /// Certificate for TLS, in PEM [default: none, and no TLS]
+    #[arg(long, value_name = "FILE")]
+    tls_certificate: Option<String>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
     /// Names under which HTTP clients ask the node, beside IP addresses and localhost; "*": all [default: none]
     #[arg(long, value_name = "NAMES")]
     http_host_names: Option<String>,
@@ -142,6 +155,10 @@ impl Serve {
             kv: self.kv.clone(),
             http: self.http.clone(),
             http_host_names: self.http_host_names.clone(),
+            kv_tls: self.kv_tls_address.clone(),
+            http_tls: self.http_tls_address.clone(),
+            tls_certificate: self.tls_certificate.clone(),
+            tls_key: self.tls_key.clone(),
             workers: self.workers.clone(),
             memory: self.memory.clone(),
             bucket: self.bucket.clone(),

@@ -185,6 +185,7 @@ fn document(endpoints: &Endpoints) -> String {
     };
     let tcp = endpoints.memcached.iter().map(|(address, bucket)| (address.to_string(), Some(bucket.clone())));
     let memcached = tcp.chain(unix(Service::Memcached));
+    let encrypted = endpoints.memcached_tls.iter();
     let names = |tcp: &[SocketAddr], service| {
         let unix = unix(service).map(|(address, _)| address);
         tcp.iter().map(ToString::to_string).chain(unix).collect::<Vec<_>>()
@@ -194,6 +195,11 @@ fn document(endpoints: &Endpoints) -> String {
         "memcached": memcached.map(|(address, bucket)| json!({ "address": address, "bucket": bucket })).collect::<Vec<_>>(),
         "kv": names(&endpoints.kv, Service::Kv),
         "http": names(&endpoints.http, Service::Http),
+        "tls": {
+            "memcached": encrypted.map(|(address, bucket)| json!({ "address": address, "bucket": bucket })).collect::<Vec<_>>(),
+            "kv": endpoints.kv_tls,
+            "http": endpoints.http_tls,
+        },
     });
     format!("{document}\n")
 }

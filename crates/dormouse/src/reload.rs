@@ -11,6 +11,7 @@ use console::{BucketChange, Control as _, Refusal};
 use kv::{Compression, Limits, Node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use transport::ServerTls;
 
 /// The configuration in force, and what it can be applied to.
 pub struct Reload<'a> {
@@ -20,6 +21,8 @@ pub struct Reload<'a> {
     pub config: Config,
     /// The user in force.
     pub login: Login,
+    /// Where certificates go, if there were some at the start.
+    pub tls: Option<Arc<ServerTls>>,
     /// Where limits go.
     pub node: Arc<Node>,
     /// Where the user goes.
@@ -49,6 +52,11 @@ impl Reload<'_> {
         if login.others != self.login.others {
             changed.insert("auth.users_file".into());
         }
+        let files = next.tls.files();
+        if let (Some(tls), Some(files)) = (&self.tls, &files) {
+            tls.reload(files).map_err(|error| Problem::new(format!("tls: {error}")))?;
+        }
+        let same_tls = self.tls.is_some() == files.is_some();
         // First what a disk may refuse: nothing else changes then, and the next time tries it again.
         for section in &next.buckets {
             let before = self.config.buckets.iter().find(|before| before.name == section.name);
@@ -64,7 +72,8 @@ impl Reload<'_> {
         self.logging.set_level(next.log.level);
         self.allocator.apply(&next);
         for key in &changed {
-            if can_reload(key) && (same_mode || !key.starts_with("auth.")) {
+            let is_fixed = !same_mode && key.starts_with("auth.") || !same_tls && key.starts_with("tls.");
+            if can_reload(key) && !is_fixed {
                 tracing::info!(key, "reloaded");
             } else {
                 tracing::warn!(key, "changed in the file, but needs a restart");

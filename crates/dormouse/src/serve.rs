@@ -27,7 +27,7 @@ use kv::users::Users;
 use kv::{Node, NodeSettings};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use transport::{Address, Listener};
+use transport::{Address, Handshakes, Listener, ServerTls};
 
 /// Executing threads beside those of the data plane: the console's.
 const OTHER_THREADS: usize = 1;
@@ -45,7 +45,8 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let login = password::login(&config.auth)?;
     let memory_bytes = node_memory(&config)?;
     let data = config.node.data.as_deref().map(DataDir::open).transpose()?;
-    let listeners = Listeners::bind(&config, !login.development)?;
+    let tls = load_tls(&config)?;
+    let listeners = Listeners::bind(&config, !login.development, tls.as_ref())?;
     let endpoints = listeners.endpoints;
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
@@ -99,12 +100,13 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     node.set_started(
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()),
     );
-    let server = net::Server::start(Arc::clone(&node), listeners.data, workers)?;
+    let handshakes = tls.is_some().then(Handshakes::start).transpose()?.map(Arc::new);
+    let server = net::Server::start(Arc::clone(&node), listeners.data, workers, handshakes.clone())?;
     let http = match listeners.http {
         none if none.is_empty() => None,
-        listeners => {
+        ports => {
             let host_names = HostNames::new(&config.http.host_names);
-            Some(console::serve(Arc::clone(&node), listeners, control.clone(), host_names)?)
+            Some(console::serve(Arc::clone(&node), ports, handshakes, control.clone(), host_names)?)
         }
     };
     if let Some(data) = &data
@@ -116,7 +118,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     banner::print(&node, &endpoints, &login, workers, memory_bytes);
 
     let mut reload =
-        Reload { arguments, config, login, node, control: Arc::clone(&control), logging, allocator };
+        Reload { arguments, config, login, tls, node, control: Arc::clone(&control), logging, allocator };
     let who = loop {
         match signals.next() {
             Wish::Reload => reload.apply(),
@@ -181,39 +183,40 @@ pub fn problem_of(refusal: Refusal) -> Problem {
 #[derive(Default)]
 struct Listeners {
     data: Vec<net::Listener>,
-    http: Vec<Listener>,
+    http: Vec<console::Port>,
     endpoints: Endpoints,
 }
 
 impl Listeners {
-    fn bind(config: &Config, login_required: bool) -> Result<Self, Problem> {
+    fn bind(config: &Config, login_required: bool, tls: Option<&Arc<ServerTls>>) -> Result<Self, Problem> {
         let mut listeners = Self::default();
         for section in &config.memcached {
-            if let Some(address) = &section.address {
-                for socket in bind("memcached.address", address, login_required)? {
-                    add_endpoint(
-                        &mut listeners.endpoints,
-                        Service::Memcached,
-                        &socket,
-                        Some(&section.bucket),
-                    );
-                    listeners.data.push(net::Listener {
-                        socket,
-                        port: Port::Memcached,
-                        bucket: Some(section.bucket.clone()),
-                        login_required,
-                        value_limit: section.item_size_max,
-                        rules: section.rules,
-                        idle_limit_ms: section.idle_timeout_ms,
-                    });
-                }
-            }
-        }
-        if let Some(address) = &config.kv.address {
-            for socket in bind("kv.address", address, login_required)? {
-                add_endpoint(&mut listeners.endpoints, Service::Kv, &socket, None);
+            let Some(address) = &section.address else { continue };
+            for socket in bind("memcached.address", address, login_required)? {
+                let tls = tls.filter(|_| section.tls).cloned();
+                listeners.note(Service::Memcached, &socket, tls.is_some(), Some(&section.bucket));
                 listeners.data.push(net::Listener {
                     socket,
+                    tls,
+                    port: Port::Memcached,
+                    bucket: Some(section.bucket.clone()),
+                    login_required,
+                    value_limit: section.item_size_max,
+                    rules: section.rules,
+                    idle_limit_ms: section.idle_timeout_ms,
+                });
+            }
+        }
+        for (key, address, tls) in [
+            ("kv.address", Some(&config.kv.address), None),
+            ("kv.tls_address", tls.map(|_| &config.kv.tls_address), tls),
+        ] {
+            let Some(Some(address)) = address else { continue };
+            for socket in bind(key, address, login_required)? {
+                listeners.note(Service::Kv, &socket, tls.is_some(), None);
+                listeners.data.push(net::Listener {
+                    socket,
+                    tls: tls.cloned(),
                     port: Port::Couchbase,
                     bucket: None,
                     login_required: true,
@@ -223,27 +226,46 @@ impl Listeners {
                 });
             }
         }
-        if let Some(address) = &config.http.address {
-            for socket in bind("http.address", address, login_required)? {
-                add_endpoint(&mut listeners.endpoints, Service::Http, &socket, None);
-                listeners.http.push(socket);
+        for (key, address, tls) in [
+            ("http.address", Some(&config.http.address), None),
+            ("http.tls_address", tls.map(|_| &config.http.tls_address), tls),
+        ] {
+            let Some(Some(address)) = address else { continue };
+            for listener in bind(key, address, login_required)? {
+                listeners.note(Service::Http, &listener, tls.is_some(), None);
+                listeners.http.push(console::Port { listener, tls: tls.cloned() });
             }
         }
         Ok(listeners)
     }
-}
 
-/// Notes where a port is reached.
-fn add_endpoint(endpoints: &mut Endpoints, service: Service, socket: &Listener, bucket: Option<&str>) {
-    match (socket.address(), service) {
-        (Address::Tcp(address), Service::Memcached) => {
-            endpoints.memcached.push((*address, bucket.unwrap_or_default().to_owned()));
-        }
-        (Address::Tcp(address), Service::Kv) => endpoints.kv.push(*address),
-        (Address::Tcp(address), Service::Http) => endpoints.http.push(*address),
-        (Address::Unix(path), _) => {
-            let bucket = bucket.map(str::to_owned);
-            endpoints.unix.push(UnixEndpoint { service, path: path.clone(), bucket });
+    /// Notes where a port is reached.
+    fn note(&mut self, service: Service, socket: &Listener, has_tls: bool, bucket: Option<&str>) {
+        let endpoints = &mut self.endpoints;
+        let bucket = bucket.map(str::to_owned);
+        match (socket.address(), service) {
+            (Address::Tcp(address), Service::Memcached) => {
+                let list = if has_tls { &mut endpoints.memcached_tls } else { &mut endpoints.memcached };
+                list.push((*address, bucket.unwrap_or_default()));
+            }
+            (Address::Tcp(address), Service::Kv) => {
+                let list = if has_tls { &mut endpoints.kv_tls } else { &mut endpoints.kv };
+                list.push(*address);
+            }
+            (Address::Tcp(address), Service::Http) => {
+                let list = if has_tls { &mut endpoints.http_tls } else { &mut endpoints.http };
+                list.push(*address);
+            }
+            (Address::Unix(path), _) => {
+                endpoints.unix.push(UnixEndpoint { service, path: path.clone(), bucket });
+            }
         }
     }
+}
+
+/// The TLS of the ports, if there is a certificate.
+fn load_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, Problem> {
+    let Some(files) = config.tls.files() else { return Ok(None) };
+    let tls = ServerTls::load(&files).map_err(|error| Problem::new(format!("tls: {error}")))?;
+    Ok(Some(Arc::new(tls)))
 }

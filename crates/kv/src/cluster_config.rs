@@ -73,6 +73,10 @@ struct Services {
     kv: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     mgmt: Option<u16>,
+    #[serde(rename = "kvSSL", skip_serializing_if = "Option::is_none")]
+    kv_tls: Option<u16>,
+    #[serde(rename = "mgmtSSL", skip_serializing_if = "Option::is_none")]
+    mgmt_tls: Option<u16>,
 }
 
 #[derive(Serialize)]
@@ -98,11 +102,14 @@ fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
     let endpoints = node.endpoints();
     let kv = endpoints.kv.first().map_or(0, std::net::SocketAddr::port);
     let mgmt = endpoints.http.first().map(std::net::SocketAddr::port);
+    let kv_tls = endpoints.kv_tls.first().map(std::net::SocketAddr::port);
+    let mgmt_tls = endpoints.http_tls.first().map(std::net::SocketAddr::port);
+    let services = Services { kv, mgmt, kv_tls, mgmt_tls };
     let map = Map {
         rev: node.map_revision(),
         rev_epoch: EPOCH,
         bucket: bucket.map(|bucket| bucket_part(bucket, kv, mgmt)),
-        nodes_ext: [NodeExt { services: Services { kv, mgmt }, this_node: true }],
+        nodes_ext: [NodeExt { services, this_node: true }],
         cluster_capabilities_ver: [1, 0],
         cluster_capabilities: ClusterCapabilities {},
     };

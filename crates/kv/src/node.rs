@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use journal::AnyDisk;
 use memory::Quiescence;
@@ -28,6 +28,12 @@ pub struct Endpoints {
     pub kv: Vec<std::net::SocketAddr>,
     /// HTTP addresses.
     pub http: Vec<std::net::SocketAddr>,
+    /// The same, where TLS is spoken.
+    pub memcached_tls: Vec<(std::net::SocketAddr, String)>,
+    /// Couchbase KV with TLS.
+    pub kv_tls: Vec<std::net::SocketAddr>,
+    /// HTTPS.
+    pub http_tls: Vec<std::net::SocketAddr>,
     /// Sockets in the file system.
     pub unix: Vec<UnixEndpoint>,
 }
@@ -425,8 +431,7 @@ impl Node {
 
     /// Where it listens; empty before that.
     pub fn endpoints(&self) -> &Endpoints {
-        static NONE: Endpoints =
-            Endpoints { memcached: Vec::new(), kv: Vec::new(), http: Vec::new(), unix: Vec::new() };
+        static NONE: LazyLock<Endpoints> = LazyLock::new(Endpoints::default);
         self.endpoints.get().unwrap_or(&NONE)
     }
 

@@ -4,6 +4,7 @@
 //! kernel's queue meanwhile.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -14,7 +15,7 @@ use mio::{Events, Interest, Poll, Token};
 use crate::clock;
 use crate::server::{Greeting, Inbox, Shared};
 use crate::socket::peer_address;
-use transport::Listener;
+use transport::{Handshakes, Listener, Stream};
 
 const WAKE: Token = Token(usize::MAX);
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -23,8 +24,34 @@ pub(crate) struct Acceptor {
     poll: Poll,
     listeners: Vec<(Listener, Arc<Greeting>)>,
     node: Arc<Node>,
+    arrivals: Arc<Arrivals>,
+    shared: Arc<Shared>,
+    /// Where there is a port of TLS.
+    handshakes: Option<Arc<Handshakes>>,
+}
+
+/// Where connections go that are ready to be served.
+struct Arrivals {
+    node: Arc<Node>,
     inboxes: Vec<Arc<Inbox>>,
     shared: Arc<Shared>,
+}
+
+impl Arrivals {
+    fn hand_over(&self, stream: Stream, address: SocketAddr, greeting: Arc<Greeting>) {
+        let least = self.inboxes.iter().min_by_key(|inbox| inbox.connections.load(Relaxed));
+        if let Some(inbox) = least {
+            inbox.hand_over(stream, address, greeting);
+        }
+    }
+
+    /// A handshake has failed.
+    fn refuse(&self, address: SocketAddr, error: &io::Error) {
+        let why = format!("the TLS handshake failed: {}", transport::explain(error));
+        self.shared.refusals.tell(address.ip(), &why);
+        self.node.connection_closed();
+        self.shared.connection_closed();
+    }
 }
 
 impl Acceptor {
@@ -34,11 +61,13 @@ impl Acceptor {
         node: Arc<Node>,
         inboxes: Vec<Arc<Inbox>>,
         shared: Arc<Shared>,
+        handshakes: Option<Arc<Handshakes>>,
     ) -> io::Result<Self> {
         for (index, (listener, _)) in listeners.iter_mut().enumerate() {
             poll.registry().register(listener, Token(index), Interest::READABLE)?;
         }
-        Ok(Self { poll, listeners, node, inboxes, shared })
+        let arrivals = Arc::new(Arrivals { node: Arc::clone(&node), inboxes, shared: Arc::clone(&shared) });
+        Ok(Self { poll, listeners, node, arrivals, shared, handshakes })
     }
 
     pub(crate) const fn wake_token() -> Token {
@@ -72,17 +101,14 @@ impl Acceptor {
                     let counts = self.node.connections();
                     if !has_room(counts.current, &self.node.limits(), address.ip().is_loopback()) {
                         self.node.connection_rejected();
-                        if greeting.port == Port::Memcached {
+                        if greeting.port == Port::Memcached && greeting.tls.is_none() {
                             // Best effort: a fresh socket takes these few bytes or the peer has gone already.
                             let _ = io::Write::write(&mut socket, TOO_MANY);
                         }
                         continue;
                     }
                     self.node.connection_opened();
-                    let least = self.inboxes.iter().min_by_key(|inbox| inbox.connections.load(Relaxed));
-                    if let Some(inbox) = least {
-                        inbox.hand_over(socket, address, Arc::clone(greeting));
-                    }
+                    self.welcome(socket, address, greeting);
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
@@ -96,6 +122,23 @@ impl Acceptor {
                     }
                 },
             }
+        }
+    }
+}
+
+impl Acceptor {
+    /// Hands a connection to a worker, after its handshake if it has one.
+    fn welcome(&self, stream: Stream, address: SocketAddr, greeting: &Arc<Greeting>) {
+        let (arrivals, greeting) = (Arc::clone(&self.arrivals), Arc::clone(greeting));
+        let (Some(tls), Some(handshakes)) = (&greeting.tls, &self.handshakes) else {
+            return arrivals.hand_over(stream, address, greeting);
+        };
+        match stream.into_tls(tls) {
+            Ok(stream) => handshakes.begin(stream, move |result| match result {
+                Ok(stream) => arrivals.hand_over(stream, address, greeting),
+                Err(error) => arrivals.refuse(address, &error),
+            }),
+            Err(error) => arrivals.refuse(address, &error),
         }
     }
 }

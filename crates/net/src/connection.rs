@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     pub(crate) closed_by_peer: bool,
     /// The end of the input was read.
     pub(crate) ended: bool,
+    /// The peer has sent something.
+    pub(crate) has_begun: bool,
     /// It is in one of the worker's queues.
     pub(crate) queued: bool,
     /// `rest` may hold a whole request: it is to be parsed without reading first.
@@ -50,6 +52,8 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(socket: Stream, session: Session, now_ms: u64) -> Self {
+        // What came with the end of a handshake is no news of the socket.
+        let readable = socket.has_more();
         Self {
             socket,
             session,
@@ -61,9 +65,10 @@ impl Connection {
             unfinished_since_ms: None,
             unfinished_bytes: 0,
             alarm_ms: None,
-            readable: false,
+            readable,
             closed_by_peer: false,
             ended: false,
+            has_begun: false,
             queued: false,
             unparsed: false,
         }
@@ -83,9 +88,7 @@ impl Connection {
                     return Ok(0);
                 }
                 Ok(count) => {
-                    if count < room.len() && !self.closed_by_peer {
-                        self.readable = false;
-                    }
+                    self.note_read(count < room.len());
                     return Ok(count);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -95,6 +98,13 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Err(()),
             }
+        }
+    }
+
+    /// After a short read the socket is empty, unless its end is to be read.
+    fn note_read(&mut self, is_short: bool) {
+        if is_short && !self.closed_by_peer && !self.socket.has_more() {
+            self.readable = false;
         }
     }
 
@@ -113,9 +123,7 @@ impl Connection {
                 Ok(count) => {
                     session.filled(count);
                     budget -= count;
-                    if count < room && !self.closed_by_peer {
-                        self.readable = false;
-                    }
+                    self.note_read(count < room);
                     self.note_received(count, now_ms);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
@@ -211,7 +219,8 @@ impl Connection {
         let backlog = self.backlog.as_ref();
         let buffers = self.rest.capacity()
             + backlog.map_or(0, |backlog| backlog.buffered())
-            + self.session.held_bytes();
+            + self.session.held_bytes()
+            + self.socket.held_bytes();
         let large = self.session.filling_bytes() + backlog.map_or(0, |backlog| backlog.pinned());
         if buffers == self.charged.buffers {
             self.charged.large = large;

@@ -17,6 +17,7 @@ mod durability;
 mod journals;
 pub mod ovsdb;
 mod pager;
+mod refusals;
 mod server;
 mod socket;
 mod worker;

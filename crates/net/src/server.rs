@@ -13,12 +13,14 @@ use kv::clients;
 use kv::session::{Port, Rules};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
+use transport::{Handshakes, ServerTls};
 
 use crate::acceptor::{Acceptor, is_starved};
 use crate::clock::Clock;
 use crate::durability::Poller;
 use crate::journals::{Journals, Unwritten, journal_threads};
 use crate::pager;
+use crate::refusals::Refusals;
 use crate::socket::{listed_address, number};
 use crate::worker::Worker;
 
@@ -26,6 +28,8 @@ use crate::worker::Worker;
 pub struct Listener {
     /// The socket.
     pub socket: transport::Listener,
+    /// Where its connections speak TLS.
+    pub tls: Option<Arc<ServerTls>>,
     /// Which kind of port it is.
     pub port: Port,
     /// The bucket its connections start with.
@@ -48,6 +52,7 @@ pub(crate) struct Greeting {
     pub(crate) value_limit: usize,
     pub(crate) rules: Rules,
     pub(crate) listener: Arc<clients::Listener>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
 }
 
 /// What all threads of the server see.
@@ -58,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) grace_ms: AtomicU64,
     /// The acceptor waits for a connection to close.
     pub(crate) starved: AtomicBool,
+    pub(crate) refusals: Refusals,
     acceptor: Mutex<Option<Waker>>,
     inboxes: OnceLock<Vec<Arc<Inbox>>>,
 }
@@ -137,7 +143,13 @@ pub struct Server {
 impl Server {
     /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1`, the pager is thread
     /// `workers`, then come the one for polling deadlines and those of persistent buckets: [`executing_threads`] in all.
-    pub fn start(node: Arc<Node>, listeners: Vec<Listener>, workers: usize) -> io::Result<Self> {
+    /// `handshakes` is needed where a listener speaks TLS.
+    pub fn start(
+        node: Arc<Node>,
+        listeners: Vec<Listener>,
+        workers: usize,
+        handshakes: Option<Arc<Handshakes>>,
+    ) -> io::Result<Self> {
         let clock = Clock::start();
         let shared = Arc::new(Shared::default());
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
@@ -164,14 +176,14 @@ impl Server {
         *shared.acceptor.lock() = Some(Waker::new(poll.registry(), Acceptor::wake_token())?);
         let now_ms = clock.now().mono_ms();
         let listeners = listeners.into_iter().map(|listener| {
-            let Listener { socket, port, bucket, login_required, value_limit, rules, idle_limit_ms } =
+            let Listener { socket, tls, port, bucket, login_required, value_limit, rules, idle_limit_ms } =
                 listener;
             let address = listed_address(socket.address());
             let listener = Arc::new(clients::Listener { address, bucket: bucket.clone(), idle_limit_ms });
             if port == Port::Memcached {
                 node.clients().add_listener(number(&socket), Arc::clone(&listener), now_ms);
             }
-            let greeting = Greeting { port, bucket, login_required, value_limit, rules, listener };
+            let greeting = Greeting { port, bucket, login_required, value_limit, rules, listener, tls };
             (socket, Arc::new(greeting))
         });
         let acceptor = Acceptor::new(
@@ -180,6 +192,7 @@ impl Server {
             Arc::clone(&node),
             inboxes.clone(),
             Arc::clone(&shared),
+            handshakes,
         )?;
         let acceptor = spawn("dm:acceptor", move || acceptor.run())?;
 

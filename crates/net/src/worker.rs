@@ -255,6 +255,9 @@ impl Worker {
             self.connections[id as usize] = Some(Box::new(connection));
             self.cx.node.client_memory().change(0, CONNECTION_BYTES, self.cx.node.doorbell());
             self.arm(id);
+            if matches!(self.connections.get(id as usize), Some(Some(connection)) if connection.readable) {
+                self.make_ready(id);
+            }
         }
     }
 

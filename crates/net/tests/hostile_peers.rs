@@ -49,6 +49,7 @@ impl World {
         let Options { login_required, idle_limit_ms, rules } = options;
         let listener = Listener {
             socket,
+            tls: None,
             port: Port::Memcached,
             bucket: Some("default".into()),
             login_required,
@@ -56,7 +57,7 @@ impl World {
             rules,
             idle_limit_ms,
         };
-        let server = Some(Server::start(Arc::clone(&node), vec![listener], WORKERS).unwrap());
+        let server = Some(Server::start(Arc::clone(&node), vec![listener], WORKERS, None).unwrap());
         Self { node, bucket, server, address }
     }
 

@@ -8,10 +8,15 @@
 //! that fills less than its room means that the socket is empty now.
 #![forbid(unsafe_code)]
 
+mod handshakes;
 mod listener;
 mod stream;
+mod tls;
 mod unix;
 
+pub use handshakes::Handshakes;
 pub use listener::{Address, Listener};
 pub use stream::Stream;
+pub use tls::config::{ClientCertificates, ConfigError, OldestVersion, ServerFiles, ServerTls};
+pub use tls::explain;
 pub use unix::SOCKET_NAME_MAX;

@@ -11,6 +11,9 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::Shutdown;
 
+use crate::tls::Tls;
+use crate::tls::config::ServerTls;
+use crate::tls::session::Session;
 use crate::unix::ShortName;
 
 /// A connected socket, or one that is about to be connected.
@@ -21,6 +24,7 @@ pub struct Stream(Socket);
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<Tls>),
 }
 
 impl Stream {
@@ -44,10 +48,63 @@ impl Stream {
         TcpStream::connect(address).map(Self::of_tcp)
     }
 
+    /// Makes a TCP connection that was accepted one of TLS; [`crate::Handshakes`] is next.
+    pub fn into_tls(self, tls: &ServerTls) -> io::Result<Self> {
+        match self.0 {
+            Socket::Tcp(socket) => {
+                let session = Session::server(tls.config()).map_err(io::Error::other)?;
+                Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session)))))
+            }
+            other => Ok(Self(other)),
+        }
+    }
+
+    /// Goes on with the handshake; returns whether it is over.
+    pub(crate) fn shake_hands(&mut self) -> io::Result<bool> {
+        match &mut self.0 {
+            Socket::Tls(tls) => tls.shake_hands(),
+            _ => Ok(true),
+        }
+    }
+
+    /// Returns true if a read has something to give even though the socket is empty.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        match &self.0 {
+            Socket::Tls(tls) => tls.has_more(),
+            _ => false,
+        }
+    }
+
+    /// What it keeps in memory between two calls.
+    pub fn held_bytes(&self) -> usize {
+        match &self.0 {
+            Socket::Tls(tls) => tls.held_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// The certificate that a peer of TLS has shown, in DER.
+    pub fn peer_certificate(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Socket::Tls(tls) => tls.peer_certificates().first().map(|certificate| certificate.as_ref()),
+            _ => None,
+        }
+    }
+
+    fn tcp(&self) -> Option<&TcpStream> {
+        match &self.0 {
+            Socket::Tcp(socket) => Some(socket),
+            Socket::Tls(tls) => Some(&tls.socket),
+            Socket::Unix(_) => None,
+        }
+    }
+
     /// Returns whether a connection that was begun is there: not yet, yes, or why not.
     pub fn is_connected(&self) -> io::Result<bool> {
         match &self.0 {
             Socket::Unix(socket) => socket.take_error()?.map_or(Ok(true), Err),
+            Socket::Tls(_) => Ok(true),
             Socket::Tcp(socket) => {
                 if let Some(error) = socket.take_error()? {
                     return Err(error);
@@ -63,15 +120,12 @@ impl Stream {
 
     /// Returns true of TCP: the kernel does not tell when the peer's machine is gone.
     pub fn is_remote(&self) -> bool {
-        matches!(self.0, Socket::Tcp(_))
+        self.tcp().is_some()
     }
 
     /// Its own address, of a TCP socket.
     pub fn local_address(&self) -> Option<SocketAddr> {
-        match &self.0 {
-            Socket::Tcp(socket) => socket.local_addr().ok(),
-            Socket::Unix(_) => None,
-        }
+        self.tcp().and_then(|socket| socket.local_addr().ok())
     }
 
     /// Has its packets carry a differentiated services code point; see [`crate::Listener::set_dscp`].
@@ -92,6 +146,9 @@ impl Stream {
 
     /// Tells the peer that nothing more comes.
     pub fn finish_writing(&mut self) -> io::Result<()> {
+        if let Socket::Tls(tls) = &mut self.0 {
+            tls.finish_writing();
+        }
         Ok(rustix::net::shutdown(&*self, Shutdown::Write)?)
     }
 
@@ -99,6 +156,7 @@ impl Stream {
         match &mut self.0 {
             Socket::Tcp(socket) => socket,
             Socket::Unix(socket) => socket,
+            Socket::Tls(tls) => &mut tls.socket,
         }
     }
 }
@@ -116,6 +174,7 @@ impl Read for Stream {
         match &mut self.0 {
             Socket::Tcp(socket) => socket.read(room),
             Socket::Unix(socket) => socket.read(room),
+            Socket::Tls(tls) => tls.read(room),
         }
     }
 }
@@ -126,6 +185,7 @@ impl Write for Stream {
         match &mut self.0 {
             Socket::Tcp(socket) => socket.write(bytes),
             Socket::Unix(socket) => socket.write(bytes),
+            Socket::Tls(tls) => tls.write(bytes),
         }
     }
 
@@ -137,6 +197,7 @@ impl Write for Stream {
         match &mut self.0 {
             Socket::Tcp(socket) => socket.write_vectored(slices),
             Socket::Unix(socket) => socket.write_vectored(slices),
+            Socket::Tls(tls) => tls.write_vectored(slices),
         }
     }
 
@@ -164,6 +225,7 @@ impl AsFd for Stream {
         match &self.0 {
             Socket::Tcp(socket) => socket.as_fd(),
             Socket::Unix(socket) => socket.as_fd(),
+            Socket::Tls(tls) => tls.socket.as_fd(),
         }
     }
 }

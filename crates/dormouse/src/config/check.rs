@@ -4,6 +4,7 @@ use super::size::show;
 use super::{Address, BucketSection, Config, EvictionChoice, Problem, keys};
 use kv::BucketKind;
 use std::collections::BTreeSet;
+use transport::ClientCertificates;
 
 /// Reports the first rule that the configuration breaks; `on_disk` are the buckets that the data directory holds.
 pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
@@ -39,21 +40,22 @@ pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
             )));
         }
     }
+    tls(config)?;
     let addresses = listeners(config);
-    for (index, (section, address)) in addresses.iter().enumerate() {
+    for (index, (key, address)) in addresses.iter().enumerate() {
         if let Some((other, _)) = addresses.iter().take(index).find(|(_, earlier)| earlier.collides(address))
         {
             return Err(Problem::new(format!(
-                "{section}.address = \"{address}\" is also {other}.address; allowed: each address once"
+                "{key} = \"{address}\" is also {other}; allowed: each address once"
             )));
         }
     }
     if config.auth.password_file.is_none()
         && config.auth.users_file.is_none()
-        && let Some((section, address)) = addresses.iter().find(|(_, address)| !address.is_local())
+        && let Some((key, address)) = addresses.iter().find(|(_, address)| !address.is_local())
     {
         return Err(Problem::new(format!(
-            "{section}.address = \"{address}\" is not a loopback address, and the development password is allowed on \
+            "{key} = \"{address}\" is not a loopback address, and the development password is allowed on \
              loopback only; set auth.password_file (or --user NAME --password-file FILE)"
         )));
     }
@@ -116,12 +118,39 @@ fn memory(config: &Config) -> Result<(), Problem> {
     Ok(())
 }
 
-/// All addresses to listen on, with their section.
+/// A certificate needs its key, and what needs a certificate must have one.
+fn tls(config: &Config) -> Result<(), Problem> {
+    let tls = &config.tls;
+    let needs = |given: &str, needed: &str| {
+        Err(Problem::new(format!("{given} needs {needed}, which is \"\"; allowed: both, or neither")))
+    };
+    match (&tls.certificate, &tls.key) {
+        (Some(_), None) => return needs("tls.certificate", "tls.key (or --tls-key FILE)"),
+        (None, Some(_)) => return needs("tls.key", "tls.certificate (or --tls-certificate FILE)"),
+        _ => {}
+    }
+    if tls.certificate.is_none() && config.memcached.iter().any(|port| port.tls && port.address.is_some()) {
+        return needs("memcached.tls = true", "tls.certificate (or --tls-certificate FILE)");
+    }
+    if tls.client_certificates != ClientCertificates::None && tls.client_ca.is_none() {
+        return needs("tls.client_certificates", "tls.client_ca");
+    }
+    Ok(())
+}
+
+/// All addresses to listen on, with their keys.
 pub fn listeners(config: &Config) -> Vec<(&'static str, &Address)> {
-    let memcached = config.memcached.iter().map(|port| ("memcached", port.address.as_ref()));
+    let memcached = config.memcached.iter().map(|port| ("memcached.address", port.address.as_ref()));
+    let plain = [("kv.address", config.kv.address.as_ref()), ("http.address", config.http.address.as_ref())];
+    let encrypted = [
+        ("kv.tls_address", config.kv.tls_address.as_ref()),
+        ("http.tls_address", config.http.tls_address.as_ref()),
+    ];
+    let has_tls = config.tls.certificate.is_some();
     memcached
-        .chain([("kv", config.kv.address.as_ref()), ("http", config.http.address.as_ref())])
-        .filter_map(|(section, address)| Some((section, address?)))
+        .chain(plain)
+        .chain(encrypted.into_iter().filter(|_| has_tls))
+        .filter_map(|(key, address)| Some((key, address?)))
         .collect()
 }
 
@@ -146,6 +175,10 @@ mod tests {
             ..none()
         });
         assert!(same.starts_with("http.address = \"127.0.0.1:7000\" is also kv.address"), "{same}");
+        let no_key = problem(Flags { tls_certificate: Some("node.pem".into()), ..none() });
+        assert!(no_key.starts_with("tls.certificate needs tls.key (or --tls-key FILE)"), "{no_key}");
+        let bare = problem(Flags { memcached: vec!["tls:127.0.0.1:0".into()], ..none() });
+        assert!(bare.starts_with("memcached.tls = true needs tls.certificate"), "{bare}");
         let user = problem(Flags { user: Some("joe".into()), ..none() });
         assert!(user.starts_with("auth.user = \"joe\" needs auth.password_file"), "{user}");
         let large = problem(Flags {

@@ -6,12 +6,13 @@
 use super::key::{Key, Kind, Raw, Section};
 use super::{
     AllocatorSection, AuthSection, BucketSection, EvictionChoice, HttpSection, KvSection, LimitsSection,
-    LogSection, MemcachedSection, NodeSection, OvsdbSection,
+    LogSection, MemcachedSection, NodeSection, OvsdbSection, TlsSection,
 };
 use super::{Format, Level};
 use kv::session::Spoken;
 use kv::{BucketKind, Compression, HeapChoice, PersistenceSettings, TimeoutMode};
 use memory::backend::settings::{Setting, Thp};
+use transport::{ClientCertificates, OldestVersion};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -125,6 +126,13 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
             about: "A connection that has asked for nothing for so long is closed, as memcached's -o idle_timeout. 0: never.",
             reload: false,
         },
+        Key {
+            name: "tls",
+            kind: Kind::Flag { set: |s, v| s.tls = v },
+            default: Raw::Flag(false),
+            about: "Whether the port speaks TLS, with the certificate of [tls], as memcached's -Z.",
+            reload: false,
+        },
     ],
 };
 
@@ -159,6 +167,13 @@ pub static KV: Section<KvSection> = Section {
             about: "A connection that has asked for nothing for so long is closed. 0: never. (SDKs keep connections open and send NOOP or nothing.)",
             reload: false,
         },
+        Key {
+            name: "tls_address",
+            kind: Kind::Address { set: |s, v| s.tls_address = v },
+            default: Raw::Text("127.0.0.1:11207"),
+            about: "Where couchbases:// clients connect. Served if tls.certificate is given.",
+            reload: false,
+        },
     ],
 };
 
@@ -179,6 +194,13 @@ pub static HTTP: Section<HttpSection> = Section {
             kind: Kind::HostNames { set: |s, v| s.host_names = v },
             default: Raw::Text(""),
             about: "Names under which clients ask this node, separated by blanks, as in http://NAME:8091. IP addresses and localhost are always allowed. Any other name is refused, so that a web page cannot make a name of its own point to the node. \"*\" allows all names and gives this up.",
+            reload: false,
+        },
+        Key {
+            name: "tls_address",
+            kind: Kind::Address { set: |s, v| s.tls_address = v },
+            default: Raw::Text("127.0.0.1:18091"),
+            about: "Where HTTPS is served, if tls.certificate is given.",
             reload: false,
         },
     ],
@@ -603,6 +625,64 @@ pub static AUTH: Section<AuthSection> = Section {
     ],
 };
 
+pub static TLS: Section<TlsSection> = Section {
+    name: "tls",
+    repeated: false,
+    about: "TLS on the client ports: kv.tls_address, http.tls_address, and memcached ports with tls = true. The files are PEM. SIGHUP reads them again; connections that are there stay as they are.",
+    keys: &[
+        Key {
+            name: "certificate",
+            kind: Kind::Path { set: |s, v| s.certificate = v },
+            default: Raw::Text(""),
+            about: "The certificate of this node, and those that lead to the authority clients know. \"\": no TLS. To begin with TLS, or to end it, is a restart.",
+            reload: true,
+        },
+        Key {
+            name: "key",
+            kind: Kind::Path { set: |s, v| s.key = v },
+            default: Raw::Text(""),
+            about: "Its private key.",
+            reload: true,
+        },
+        Key {
+            name: "client_ca",
+            kind: Kind::Path { set: |s, v| s.client_ca = v },
+            default: Raw::Text(""),
+            about: "Certificates of the authorities that sign those of clients.",
+            reload: true,
+        },
+        Key {
+            name: "client_certificates",
+            kind: Kind::Choice {
+                allowed: &["none", "optional", "required"],
+                set: |s, word| {
+                    s.client_certificates = match word {
+                        "optional" => ClientCertificates::Optional,
+                        "required" => ClientCertificates::Required,
+                        _ => ClientCertificates::None,
+                    };
+                },
+            },
+            default: Raw::Text("none"),
+            about: "Whether clients show a certificate that client_ca has signed. \"none\": they are not asked. \"optional\": a wrong one is refused, none is not. \"required\": who has none is refused. A login is demanded all the same.",
+            reload: true,
+        },
+        Key {
+            name: "oldest_version",
+            kind: Kind::Choice {
+                allowed: &["1.2", "1.3"],
+                set: |s, word| {
+                    s.oldest_version =
+                        if word == "1.3" { OldestVersion::Tls13 } else { OldestVersion::Tls12 };
+                },
+            },
+            default: Raw::Text("1.2"),
+            about: "The oldest version of TLS that is spoken; the newest is 1.3.",
+            reload: true,
+        },
+    ],
+};
+
 pub static LOG: Section<LogSection> = Section {
     name: "log",
     repeated: false,
@@ -691,6 +771,7 @@ pub fn rows() -> Vec<SectionRow> {
         row(&LIMITS),
         row(&ALLOCATOR),
         row(&AUTH),
+        row(&TLS),
         row(&LOG),
     ]
 }

@@ -20,6 +20,7 @@ use kv::{BucketKind, Compression, Eviction, HeapChoice, PersistenceSettings, Tim
 use memory::backend::settings::Setting;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use transport::{ClientCertificates, OldestVersion, ServerFiles};
 
 /// What `--bucket` takes.
 pub const BUCKET_FLAG: &str = "NAME[,ephemeral|persistent][,SIZE][,auto_delete|fail_new_data]";
@@ -45,6 +46,8 @@ pub struct Config {
     pub allocator: AllocatorSection,
     /// `[auth]`.
     pub auth: AuthSection,
+    /// `[tls]`.
+    pub tls: TlsSection,
     /// `[log]`.
     pub log: LogSection,
     /// What was given, by `section.key` or `section[n].key`, as TOML: two of these tell what a reload changed.
@@ -79,6 +82,8 @@ pub struct MemcachedSection {
     pub rules: Rules,
     /// Time after which an idle connection is closed; 0: never.
     pub idle_timeout_ms: u64,
+    /// Whether it speaks TLS.
+    pub tls: bool,
 }
 
 /// `[kv]`.
@@ -90,6 +95,8 @@ pub struct KvSection {
     pub item_size_max: usize,
     /// Time after which an idle connection is closed; 0: never.
     pub idle_timeout_ms: u64,
+    /// Where TLS is spoken, if there is a certificate.
+    pub tls_address: Option<Address>,
 }
 
 /// `[http]`.
@@ -99,6 +106,8 @@ pub struct HttpSection {
     pub address: Option<Address>,
     /// Names under which the node may be asked.
     pub host_names: Vec<String>,
+    /// Where TLS is spoken, if there is a certificate.
+    pub tls_address: Option<Address>,
 }
 
 /// One `[[bucket]]`.
@@ -234,6 +243,34 @@ pub struct AuthSection {
     pub password_file: Option<PathBuf>,
     /// The file with further users; `None` for no others.
     pub users_file: Option<PathBuf>,
+}
+
+/// `[tls]`.
+#[derive(Debug, Clone, Default)]
+pub struct TlsSection {
+    /// The certificate and its chain; `None`: no TLS.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// Who signs certificates of clients.
+    pub client_ca: Option<PathBuf>,
+    /// Whether clients show some.
+    pub client_certificates: ClientCertificates,
+    /// The oldest version that is spoken.
+    pub oldest_version: OldestVersion,
+}
+
+impl TlsSection {
+    /// What the ports are given; `None`: no TLS.
+    pub fn files(&self) -> Option<ServerFiles> {
+        Some(ServerFiles {
+            certificate: self.certificate.clone()?,
+            key: self.key.clone()?,
+            client_ca: self.client_ca.clone(),
+            client_certificates: self.client_certificates,
+            oldest_version: self.oldest_version,
+        })
+    }
 }
 
 /// `[log]`.

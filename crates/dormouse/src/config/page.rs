@@ -67,7 +67,7 @@ pub fn reference_markdown() -> String {
 pub fn summary(config: &Config) -> String {
     let buckets: Vec<&str> = config.buckets.iter().map(|bucket| bucket.name.as_str()).collect();
     let listeners: Vec<String> =
-        check::listeners(config).iter().map(|(section, address)| format!("{section} {address}")).collect();
+        check::listeners(config).iter().map(|(key, address)| format!("{} {address}", shown(key))).collect();
     let databases: Vec<String> = config
         .databases
         .iter()
@@ -79,6 +79,11 @@ pub fn summary(config: &Config) -> String {
         files => format!(" and the OVSDB databases {}", files.join(", ")),
     };
     format!("correct; serves {} with the buckets {}{databases}", listeners.join(", "), buckets.join(", "))
+}
+
+/// The key of an address as the summary calls its port.
+fn shown(key: &str) -> String {
+    key.trim_end_matches(".address").replace(".tls_address", " with TLS")
 }
 
 fn comment(out: &mut String, text: &str) {

@@ -12,12 +12,15 @@ use toml::de::{DeTable, DeValue};
 /// Longest configuration file.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
+/// How `--memcached` begins of a port that speaks TLS.
+const TLS_PREFIX: &str = "tls:";
+
 /// What the command line said, still as text.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
     /// `--data`.
     pub data: Option<String>,
-    /// `--memcached ADDR[=BUCKET]`, each.
+    /// `--memcached [tls:]ADDR[=BUCKET]`, each.
     pub memcached: Vec<String>,
     /// `--kv`.
     pub kv: Option<String>,
@@ -25,6 +28,14 @@ pub struct Flags {
     pub http: Option<String>,
     /// `--http-host-names`.
     pub http_host_names: Option<String>,
+    /// `--kv-tls-address`.
+    pub kv_tls: Option<String>,
+    /// `--http-tls-address`.
+    pub http_tls: Option<String>,
+    /// `--tls-certificate`.
+    pub tls_certificate: Option<String>,
+    /// `--tls-key`.
+    pub tls_key: Option<String>,
     /// `--workers`.
     pub workers: Option<String>,
     /// `--memory`.
@@ -85,6 +96,7 @@ pub fn defaults() -> Config {
         limits: keys::LIMITS.defaults(),
         allocator: keys::ALLOCATOR.defaults(),
         auth: keys::AUTH.defaults(),
+        tls: keys::TLS.defaults(),
         log: keys::LOG.defaults(),
         given: BTreeMap::new(),
     }
@@ -148,6 +160,7 @@ impl Reader {
                     self.section(&source, &keys::ALLOCATOR, &mut config.allocator, value)?;
                 }
                 "auth" => self.section(&source, &keys::AUTH, &mut config.auth, value)?,
+                "tls" => self.section(&source, &keys::TLS, &mut config.tls, value)?,
                 "log" => self.section(&source, &keys::LOG, &mut config.log, value)?,
                 unknown => {
                     return Err(unknown_section(&source.origin(name.span().start), unknown, value.get_ref()));
@@ -253,6 +266,12 @@ impl Reader {
         self.flag("--memory", &keys::NODE, &mut config.node, "memory", flags.memory.as_deref())?;
         self.flag("--kv", &keys::KV, &mut config.kv, "address", flags.kv.as_deref())?;
         self.flag("--http", &keys::HTTP, &mut config.http, "address", flags.http.as_deref())?;
+        let (kv_tls, http_tls) = (flags.kv_tls.as_deref(), flags.http_tls.as_deref());
+        self.flag("--kv-tls-address", &keys::KV, &mut config.kv, "tls_address", kv_tls)?;
+        self.flag("--http-tls-address", &keys::HTTP, &mut config.http, "tls_address", http_tls)?;
+        let (certificate, key) = (flags.tls_certificate.as_deref(), flags.tls_key.as_deref());
+        self.flag("--tls-certificate", &keys::TLS, &mut config.tls, "certificate", certificate)?;
+        self.flag("--tls-key", &keys::TLS, &mut config.tls, "key", key)?;
         let names = flags.http_host_names.as_deref();
         self.flag("--http-host-names", &keys::HTTP, &mut config.http, "host_names", names)?;
         self.flag("--user", &keys::AUTH, &mut config.auth, "user", flags.user.as_deref())?;
@@ -280,7 +299,7 @@ impl Reader {
         self.store(&Origin::Flag(flag), section, section.name, key, target, Raw::Text(value))
     }
 
-    /// `--memcached ADDR[=BUCKET]` replaces the ports of the file.
+    /// `--memcached [tls:]ADDR[=BUCKET]` replaces the ports of the file.
     fn memcached_flags(&mut self, config: &mut Config, values: &[String]) -> Result<(), Problem> {
         if values.is_empty() {
             return Ok(());
@@ -291,18 +310,17 @@ impl Reader {
         for (index, value) in values.iter().enumerate() {
             let mut port: MemcachedSection = keys::MEMCACHED.defaults();
             port.item_size_max = size.unwrap_or(port.item_size_max);
+            let (value, tls) = match value.strip_prefix(TLS_PREFIX) {
+                Some(rest) => (rest, Some(Raw::Flag(true))),
+                None => (value.as_str(), None),
+            };
             let (address, bucket) = address::split_bucket(value);
-            for (name, text) in [("address", Some(address)), ("bucket", bucket)] {
-                if let (Some(text), Some(key)) = (text, keys::MEMCACHED.key(name)) {
+            let given =
+                [("address", Some(Raw::Text(address))), ("bucket", bucket.map(Raw::Text)), ("tls", tls)];
+            for (name, raw) in given {
+                if let (Some(raw), Some(key)) = (raw, keys::MEMCACHED.key(name)) {
                     let path = format!("memcached[{index}]");
-                    self.store(
-                        &Origin::Flag("--memcached"),
-                        &keys::MEMCACHED,
-                        &path,
-                        key,
-                        &mut port,
-                        Raw::Text(text),
-                    )?;
+                    self.store(&Origin::Flag("--memcached"), &keys::MEMCACHED, &path, key, &mut port, raw)?;
                 }
             }
             config.memcached.push(port);

@@ -101,7 +101,7 @@ impl Connection {
         loop {
             match self.stream.read(room) {
                 Ok(count) => {
-                    if count < room.len() && !self.closed_by_peer {
+                    if count < room.len() && !self.closed_by_peer && !self.stream.has_more() {
                         self.readable = false;
                     }
                     return Ok(Some(count));

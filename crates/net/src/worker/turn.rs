@@ -1,5 +1,6 @@
 //! Turns of connections: read, parse, execute; many connections' requests as one batch.
 
+use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use kv::{Bucket, Meter};
 use super::{SEND_BYTES, Worker};
 use crate::backlog::Sent;
 use crate::connection::Connection;
+use crate::refusals::begins_tls;
 
 /// A round collects connections until so many bytes are together.
 const COLLECT_BYTES: usize = 64 << 10;
@@ -159,6 +161,13 @@ impl Worker {
                     used += count;
                     if count > 0 {
                         connection.note_received(count, now_ms);
+                        let is_first = !std::mem::replace(&mut connection.has_begun, true);
+                        if is_first && begins_tls(&space[rest..used]) {
+                            let peer = connection.session.peer.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+                            self.shared.refusals.tell(peer, "it speaks TLS to a port that does not");
+                            self.close_because(id, "error");
+                            return None;
+                        }
                     }
                 }
                 Err(()) => {

@@ -1,0 +1,170 @@
+//! What a port's TLS is: certificate and key, who may connect, which versions.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{Error as PemError, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+/// Why the files of a configuration cannot be used.
+#[derive(Debug)]
+pub struct ConfigError {
+    file: PathBuf,
+    what: String,
+}
+
+impl ConfigError {
+    fn new(file: &Path, what: impl fmt::Display) -> Self {
+        Self { file: file.to_owned(), what: what.to_string() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.file.display(), self.what)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Whether clients show certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientCertificates {
+    /// They are not asked.
+    #[default]
+    None,
+    /// Those that show one must be known; the others are let in.
+    Optional,
+    /// Whoever shows none that is known is refused.
+    Required,
+}
+
+/// The oldest version that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OldestVersion {
+    /// TLS 1.2, and 1.3.
+    #[default]
+    Tls12,
+    /// TLS 1.3 only.
+    Tls13,
+}
+
+impl OldestVersion {
+    fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
+        static BOTH: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
+        match self {
+            Self::Tls12 => &BOTH,
+            Self::Tls13 => &BOTH[..1],
+        }
+    }
+}
+
+/// The files and choices of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The certificate and its chain, in PEM.
+    pub certificate: PathBuf,
+    /// Its key, in PEM.
+    pub key: PathBuf,
+    /// Who signs the certificates of clients, in PEM.
+    pub client_ca: Option<PathBuf>,
+    /// Whether clients show some.
+    pub client_certificates: ClientCertificates,
+    /// The oldest version that is spoken.
+    pub oldest_version: OldestVersion,
+}
+
+impl ServerFiles {
+    fn load(&self) -> Result<ServerConfig, ConfigError> {
+        let provider = Arc::new(ring::default_provider());
+        let identity = load_identity(&self.certificate, &self.key, &provider)?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(self.oldest_version.versions())
+            .map_err(|error| ConfigError::new(&self.certificate, error))?;
+        let builder = match (&self.client_ca, self.client_certificates) {
+            (Some(file), ClientCertificates::Optional | ClientCertificates::Required) => {
+                let roots = Arc::new(load_roots(file)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier = match self.client_certificates {
+                    ClientCertificates::Required => verifier,
+                    _ => verifier.allow_unauthenticated(),
+                };
+                builder.with_client_cert_verifier(
+                    verifier.build().map_err(|error| ConfigError::new(file, error))?,
+                )
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(identity)));
+        // Nothing is kept for sessions that are over.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+}
+
+fn load_identity(
+    certificate: &Path,
+    key: &Path,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, ConfigError> {
+    let chain = load_certificates(certificate)?;
+    let der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        PemError::NoItemsFound => ConfigError::new(key, "there is no private key in it"),
+        error => ConfigError::new(key, error),
+    })?;
+    CertifiedKey::from_der(chain, der, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            ConfigError::new(key, format!("it is not the key of {}", certificate.display()))
+        }
+        error => ConfigError::new(key, error),
+    })
+}
+
+fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let certificates = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| ConfigError::new(file, error))?;
+    if certificates.is_empty() {
+        return Err(ConfigError::new(file, "there is no certificate in it"));
+    }
+    Ok(certificates)
+}
+
+fn load_roots(file: &Path) -> Result<RootCertStore, ConfigError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in load_certificates(file)? {
+        roots.add(certificate).map_err(|error| ConfigError::new(file, error))?;
+    }
+    Ok(roots)
+}
+
+/// A server's TLS as its ports use it; what is loaded again holds for connections that come from then on.
+#[derive(Debug)]
+pub struct ServerTls {
+    config: RwLock<Arc<ServerConfig>>,
+}
+
+impl ServerTls {
+    /// Reads the files.
+    pub fn load(files: &ServerFiles) -> Result<Self, ConfigError> {
+        Ok(Self { config: RwLock::new(Arc::new(files.load()?)) })
+    }
+
+    /// Reads the files again, or others. After an error everything is as before.
+    pub fn reload(&self, files: &ServerFiles) -> Result<(), ConfigError> {
+        let config = Arc::new(files.load()?);
+        *self.config.write() = config;
+        Ok(())
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config.read())
+    }
+}

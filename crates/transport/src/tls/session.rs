@@ -1,0 +1,319 @@
+//! One TLS session: rustls's states.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic};
+use rustls::{Error, ServerConfig};
+
+/// The session's alerts and handshake records are shorter; more room is made where they are not.
+const CONTROL_BYTES: usize = 1024;
+
+/// A session.
+pub(crate) struct Session(UnbufferedServerConnection);
+
+impl fmt::Debug for Session {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Session").field(&self.0.protocol_version()).finish()
+    }
+}
+
+/// The session while it may encrypt.
+type Writable<'a> = WriteTraffic<'a, ServerConnectionData>;
+
+/// Where it goes what a session takes out of ciphertext.
+pub(super) struct Taken<'a> {
+    pub room: &'a mut [u8],
+    pub filled: &'a mut usize,
+    /// What finds no room.
+    pub plain: &'a mut Vec<u8>,
+    /// Records of the session's own.
+    pub outgoing: &'a mut Vec<u8>,
+}
+
+impl Taken<'_> {
+    fn plaintext(&mut self, bytes: &[u8]) {
+        let free = self.room.get_mut(*self.filled..).unwrap_or_default();
+        let (fits, rest) = bytes.split_at(bytes.len().min(free.len()));
+        if let Some(into) = free.get_mut(..fits.len()) {
+            into.copy_from_slice(fits);
+        }
+        *self.filled += fits.len();
+        self.plain.extend_from_slice(rest);
+    }
+}
+
+/// What a state asks for.
+enum Next {
+    /// The state after it.
+    Another,
+    /// More ciphertext.
+    Input,
+    /// The peer has closed.
+    End,
+}
+
+impl Session {
+    pub(crate) fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
+        UnbufferedServerConnection::new(config).map(Self)
+    }
+
+    pub fn is_handshaking(&self) -> bool {
+        self.0.is_handshaking()
+    }
+
+    pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        self.0.peer_certificates().unwrap_or_default()
+    }
+
+    /// One state. Gives how much of `bytes` is done with. `write` may encrypt when the session is ready for that.
+    fn step(
+        &mut self,
+        bytes: &mut [u8],
+        taken: &mut Taken<'_>,
+        write: &mut dyn FnMut(&mut Writable<'_>),
+    ) -> (usize, Result<Next, Error>) {
+        settle(self.0.process_tls_records(bytes), taken, write)
+    }
+
+    /// Takes ciphertext. Gives how much of it is done with, and whether the peer has ended.
+    pub(super) fn receive(
+        &mut self,
+        bytes: &mut [u8],
+        taken: &mut Taken<'_>,
+    ) -> (usize, Result<bool, Error>) {
+        let (mut start, mut is_ended) = (0, false);
+        loop {
+            let rest = bytes.get_mut(start..).unwrap_or_default();
+            let (used, next) = self.step(rest, taken, &mut |_| {});
+            start += used;
+            match next {
+                Ok(Next::Another) => {}
+                Ok(Next::End) => is_ended = true,
+                Ok(Next::Input) => return (start, Ok(is_ended)),
+                Err(error) => {
+                    // There may be an alert for the peer. Beyond that a session that has failed must not be asked for anything: it
+                    // panics.
+                    while self.0.wants_write() {
+                        let rest = bytes.get_mut(start..).unwrap_or_default();
+                        start += self.step(rest, taken, &mut |_| {}).0;
+                    }
+                    return (start, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Lets `write` encrypt; what the session has to say itself comes first.
+    fn become_ready(
+        &mut self,
+        incoming: &mut Vec<u8>,
+        taken: &mut Taken<'_>,
+        write: &mut dyn FnMut(&mut Writable<'_>),
+    ) {
+        loop {
+            let (used, next) = self.step(incoming, taken, write);
+            incoming.drain(..used.min(incoming.len()));
+            if !matches!(next, Ok(Next::Another | Next::End)) {
+                return;
+            }
+        }
+    }
+
+    /// Encrypts; gives how many bytes of `ciphertext` that takes. `incoming` is the beginning of a record.
+    pub(super) fn encrypt(
+        &mut self,
+        incoming: &mut Vec<u8>,
+        plaintext: &[u8],
+        ciphertext: &mut [u8],
+        taken: &mut Taken<'_>,
+    ) -> Result<usize, EncryptError> {
+        let mut written = Err(EncryptError::EncryptExhausted);
+        let mut write = |session: &mut Writable<'_>| written = session.encrypt(plaintext, ciphertext);
+        self.become_ready(incoming, taken, &mut write);
+        written
+    }
+
+    /// Appends the alert that ends the session. False: there is none to be sent.
+    pub fn close(&mut self, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> bool {
+        let (mut filled, mut plain, mut own) = (0, Vec::new(), Vec::new());
+        let mut taken = Taken { room: &mut [], filled: &mut filled, plain: &mut plain, outgoing: &mut own };
+        let mut alert = [0; CONTROL_BYTES];
+        let mut count = 0;
+        let mut write =
+            |session: &mut Writable<'_>| count = session.queue_close_notify(&mut alert).unwrap_or_default();
+        self.become_ready(incoming, &mut taken, &mut write);
+        outgoing.extend_from_slice(&own);
+        outgoing.extend_from_slice(alert.get(..count).unwrap_or_default());
+        count > 0
+    }
+}
+
+fn settle(
+    status: UnbufferedStatus<'_, '_, ServerConnectionData>,
+    taken: &mut Taken<'_>,
+    write: &mut dyn FnMut(&mut Writable<'_>),
+) -> (usize, Result<Next, Error>) {
+    let UnbufferedStatus { mut discard, state } = status;
+    let next = match state {
+        Err(error) => Err(error),
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+            match traffic.next_record() {
+                None => break Ok(Next::Another),
+                Some(Ok(record)) => {
+                    discard += record.discard;
+                    taken.plaintext(record.payload);
+                }
+                Some(Err(error)) => break Err(error),
+            }
+        },
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            let start = taken.outgoing.len();
+            taken.outgoing.resize(start + CONTROL_BYTES, 0);
+            let mut count = data.encode(taken.outgoing.get_mut(start..).unwrap_or_default());
+            if let Err(EncodeError::InsufficientSize(short)) = &count {
+                taken.outgoing.resize(start + short.required_size, 0);
+                count = data.encode(taken.outgoing.get_mut(start..).unwrap_or_default());
+            }
+            taken.outgoing.truncate(start + count.unwrap_or_default());
+            Ok(Next::Another)
+        }
+        // It is as good as transmitted: it is sent before anything else.
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            data.done();
+            Ok(Next::Another)
+        }
+        Ok(ConnectionState::PeerClosed) => Ok(Next::End),
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+            write(&mut traffic);
+            Ok(Next::Input)
+        }
+        // Early data is not asked for.
+        Ok(_) => Ok(Next::Input),
+    };
+    (discard, next)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use std::io::{Read as _, Write as _};
+
+    fn configs() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+        let rcgen::CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.der().clone()).unwrap();
+        let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap();
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        (Arc::new(server), Arc::new(client))
+    }
+
+    /// A small generator: the same numbers in each run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % end.max(1)
+        }
+    }
+
+    /// Exchanges what both sides have to say, the client's part in pieces and damaged as `numbers` says. Gives what the server has
+    /// decrypted.
+    fn exchange(
+        configs: &(Arc<ServerConfig>, Arc<ClientConfig>),
+        numbers: &mut Numbers,
+        damages: bool,
+    ) -> Result<Vec<u8>, Error> {
+        let mut server = Session::server(Arc::clone(&configs.0)).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = ClientConnection::new(Arc::clone(&configs.1), name).unwrap();
+        client.writer().write_all(&[b'x'; 40_000]).unwrap();
+        let (mut incoming, mut plain, mut outgoing) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..12 {
+            let mut sent = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut sent).unwrap();
+            }
+            for _ in 0..if damages { 1 + numbers.below(2) } else { 0 } {
+                let place = numbers.below(sent.len());
+                match numbers.below(4) {
+                    0 => sent.truncate(place),
+                    1 => sent.insert(place, numbers.below(256) as u8),
+                    _ => {
+                        if let Some(byte) = sent.get_mut(place) {
+                            *byte ^= 1 << numbers.below(8);
+                        }
+                    }
+                }
+            }
+            let mut rest = sent.as_slice();
+            while !rest.is_empty() {
+                let (piece, others) = rest.split_at(1 + numbers.below(rest.len()));
+                rest = others;
+                incoming.extend_from_slice(piece);
+                let (mut room, mut filled) = ([0; 1000], 0);
+                let mut taken = Taken {
+                    room: &mut room,
+                    filled: &mut filled,
+                    plain: &mut plain,
+                    outgoing: &mut outgoing,
+                };
+                let (used, result) = server.receive(&mut incoming, &mut taken);
+                result?;
+                plain.extend_from_slice(&room[..filled]);
+                incoming.drain(..used);
+            }
+            let mut reply = std::mem::take(&mut outgoing);
+            if !server.is_handshaking() {
+                let (mut filled, mut ciphertext) = (0, [0; 100]);
+                let mut taken =
+                    Taken { room: &mut [], filled: &mut filled, plain: &mut plain, outgoing: &mut outgoing };
+                let count = server.encrypt(&mut incoming, b"pong", &mut ciphertext, &mut taken).unwrap();
+                reply.append(&mut outgoing);
+                reply.extend_from_slice(&ciphertext[..count]);
+            }
+            let mut reply = reply.as_slice();
+            while !reply.is_empty() && client.read_tls(&mut reply).is_ok() {
+                if client.process_new_packets().is_err() {
+                    break;
+                }
+                let _ = client.reader().read(&mut [0; 100]);
+            }
+        }
+        Ok(plain)
+    }
+
+    #[test]
+    fn pieces_of_any_size_are_understood() {
+        let (configs, mut numbers) = (configs(), Numbers(1));
+        for _ in 0..50 {
+            let plain = exchange(&configs, &mut numbers, false).unwrap();
+            assert!(plain == [b'x'; 40_000], "{}", plain.len());
+        }
+    }
+
+    #[test]
+    fn damaged_text_ends_a_session_and_nothing_else() {
+        let (configs, mut numbers) = (configs(), Numbers(2));
+        let ended = (0..1000).filter(|_| exchange(&configs, &mut numbers, true).is_err()).count();
+        assert!(ended > 500, "{ended}");
+    }
+}

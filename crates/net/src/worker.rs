@@ -35,7 +35,7 @@ use mio::{Events, Interest, Poll, Token};
 use answers::Segment;
 pub(crate) use deadlines::Overdue;
 pub(crate) use relief::Charged;
-use relief::{CONNECTION_BYTES, Holders};
+use relief::{Holders, own_bytes};
 
 use crate::clock::Clock;
 use crate::connection::Connection;
@@ -250,10 +250,11 @@ impl Worker {
             {
                 bucket.tell_connection(&mut self.cx, &client, None);
             }
+            let own_bytes = own_bytes(&socket);
             let session = Session::new(peer, &self.limits);
             let connection = Connection::new(socket, session, now_ms);
             self.connections[id as usize] = Some(Box::new(connection));
-            self.cx.node.client_memory().change(0, CONNECTION_BYTES, self.cx.node.doorbell());
+            self.cx.node.client_memory().change(0, own_bytes, self.cx.node.doorbell());
             self.arm(id);
             if matches!(self.connections.get(id as usize), Some(Some(connection)) if connection.readable) {
                 self.make_ready(id);
@@ -332,7 +333,8 @@ impl Worker {
         if let Some(alarm_ms) = connection.alarm_ms {
             self.deadlines.remove(&(alarm_ms, id));
         }
-        self.cx.node.client_memory().change(0, -CONNECTION_BYTES, self.cx.node.doorbell());
+        let own_bytes = own_bytes(&connection.socket);
+        self.cx.node.client_memory().change(0, -own_bytes, self.cx.node.doorbell());
         if connection.session.peer.port == Port::Memcached {
             let peer = &connection.session.peer;
             if let (Some(bucket), Some(client)) = (&peer.bucket, &peer.client) {

@@ -11,9 +11,9 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::Shutdown;
 
-use crate::tls::Tls;
 use crate::tls::config::ServerTls;
 use crate::tls::session::Session;
+use crate::tls::{OWN_BYTES, Tls};
 use crate::unix::ShortName;
 
 /// A connected socket, or one that is about to be connected.
@@ -80,6 +80,14 @@ impl Stream {
     pub fn held_bytes(&self) -> usize {
         match &self.0 {
             Socket::Tls(tls) => tls.held_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// What it takes in memory for as long as it is there, beside itself.
+    pub fn own_bytes(&self) -> usize {
+        match &self.0 {
+            Socket::Tls(_) => OWN_BYTES,
             _ => 0,
         }
     }

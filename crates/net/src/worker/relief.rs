@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kv::client_memory::Pressure;
+use transport::Stream;
 
 use super::Worker;
 
@@ -19,8 +20,11 @@ const CANDIDATES: usize = 64;
 
 /// What an idle connection takes: itself, its entry in the list of connections, its place in the worker's tables, and what the
 /// allocator adds.
-pub(super) const CONNECTION_BYTES: i64 =
-    (size_of::<crate::connection::Connection>() + size_of::<kv::clients::Client>()) as i64 + 160;
+pub(super) fn own_bytes(stream: &Stream) -> i64 {
+    const PLAIN_BYTES: usize =
+        size_of::<crate::connection::Connection>() + size_of::<kv::clients::Client>() + 160;
+    (PLAIN_BYTES + stream.own_bytes()) as i64
+}
 
 /// Connections by the bytes they hold.
 #[derive(Default)]

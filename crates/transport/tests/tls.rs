@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Token};
 use rcgen::{CertificateParams, Issuer, KeyPair};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
@@ -283,6 +284,9 @@ fn whoever_speaks_no_tls_is_told_and_closed() {
 #[test]
 fn many_that_never_finish_keep_nobody_out() {
     let authority = Authority::new("loris");
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(8192).max(limit.current.unwrap_or(u64::MAX));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum }).unwrap();
     let (address, _became) = serve(ServerTls::load(&authority.files(ClientCertificates::None)).unwrap());
     let mut idle = Vec::new();
     for _ in 0..1100 {

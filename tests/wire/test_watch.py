@@ -191,7 +191,8 @@ def test_connections_are_told(tmp_path):
                 time.sleep(0.1)
                 one.sendall(ending)
                 if ending == UNREAD:
-                    time.sleep(0.1)
+                    # Waits for the answer, and leaves it there.
+                    assert one.recv(1, socket.MSG_PEEK) == b"V"
                 elif ending:
                     assert one.recv(10) == b""
                 one.close()

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   accepted stream ──begin──> dm:handshakes ──done──> the loop that is to own it, connected
-//!                                  │ at most HANDSHAKES_MAX at a time, the oldest makes room; HANDSHAKE_MS each
+//!                                  │ at most HANDSHAKES_MAX at a time, the oldest makes room; HANDSHAKE_TIME each
 //! ```
 //! The thread sleeps until a socket has something for it or a time is over.
 

@@ -40,7 +40,8 @@ struct Scratch {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { ciphertext: Vec::new(), plaintext: Vec::new() }) };
+    static SCRATCH: RefCell<Scratch> =
+        const { RefCell::new(Scratch { ciphertext: Vec::new(), plaintext: Vec::new() }) };
 }
 
 /// A connection.
@@ -137,7 +138,7 @@ impl Tls {
         Ok(true)
     }
 
-    /// Gives what was decrypted before.
+    /// Moves what was decrypted before into the room. Returns how many bytes.
     fn take_plain(&mut self, room: &mut [u8]) -> usize {
         let rest = self.plain.get(self.plain_start..).unwrap_or_default();
         let count = rest.len().min(room.len());
@@ -186,22 +187,23 @@ impl Tls {
         let bytes = &mut ciphertext[..kept + count];
         let (used, result) = self.session.receive(bytes, &mut taken);
         self.incoming = bytes.get(used..).unwrap_or_default().to_vec();
+        let may_have_more = match result {
+            Ok(true) => {
+                self.end();
+                false
+            }
+            Ok(false) => more,
+            // ORDERING: noted before anything can fail: the session must not be asked again.
+            Err(error) => {
+                (self.is_failed, self.failure) = (true, Some(error));
+                false
+            }
+        };
         if !self.outgoing.is_empty() {
             // What the socket does not take is sent before anything else.
             self.flush()?;
         }
-        match result {
-            Ok(is_ended) => {
-                if is_ended {
-                    self.end();
-                }
-                Ok(more && !is_ended)
-            }
-            Err(error) => {
-                (self.is_failed, self.failure) = (true, Some(error));
-                Ok(false)
-            }
-        }
+        Ok(may_have_more)
     }
 
     fn end(&mut self) {

@@ -68,7 +68,7 @@ impl Session {
         self.0.peer_certificates().unwrap_or_default()
     }
 
-    /// One state. Gives how much of `bytes` is done with. `write` may encrypt when the session is ready for that.
+    /// Advances by one state and returns how much of `bytes` was used. `write` is called once the session can encrypt.
     fn step(
         &mut self,
         bytes: &mut [u8],
@@ -78,7 +78,7 @@ impl Session {
         settle(self.0.process_tls_records(bytes), taken, write)
     }
 
-    /// Takes ciphertext. Gives how much of it is done with, and whether the peer has ended.
+    /// Decrypts. Returns how much of `bytes` was used, and whether the peer has closed.
     pub(super) fn receive(
         &mut self,
         bytes: &mut [u8],
@@ -122,7 +122,7 @@ impl Session {
         }
     }
 
-    /// Encrypts; gives how many bytes of `ciphertext` that takes. `incoming` is the beginning of a record.
+    /// Encrypts and returns the length of the ciphertext. `incoming` is the beginning of a record.
     pub(super) fn encrypt(
         &mut self,
         incoming: &mut Vec<u8>,
@@ -235,8 +235,7 @@ mod tests {
         }
     }
 
-    /// Exchanges what both sides have to say, the client's part in pieces and damaged as `numbers` says. Gives what the server has
-    /// decrypted.
+    /// Runs a session whose client's bytes come in pieces, damaged as `numbers` says. Returns what the server decrypted.
     fn exchange(
         configs: &(Arc<ServerConfig>, Arc<ClientConfig>),
         numbers: &mut Numbers,

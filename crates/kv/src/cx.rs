@@ -79,16 +79,33 @@ pub(crate) struct Held {
 
 /// A thread's accesses, found by their buckets' slots. Slots are never given out twice, so that this is no array of them: a hash
 /// table, at most half full, of those that live.
-#[derive(Default)]
 pub(crate) struct Caches {
     cells: Vec<Option<Held>>,
     held: usize,
+    /// The slot that was found last, and where: mostly the next is the same.
+    last: (usize, usize),
+}
+
+impl Default for Caches {
+    fn default() -> Self {
+        Self { cells: Vec::new(), held: 0, last: (usize::MAX, 0) }
+    }
 }
 
 impl Caches {
     /// Where the access of a slot is.
     #[inline]
-    pub(crate) fn find(&self, slot: usize) -> Option<usize> {
+    pub(crate) fn find(&mut self, slot: usize) -> Option<usize> {
+        let (last, at) = self.last;
+        if last == slot {
+            return Some(at);
+        }
+        let at = self.search(slot)?;
+        self.last = (slot, at);
+        Some(at)
+    }
+
+    fn search(&self, slot: usize) -> Option<usize> {
         let mask = self.cells.len().wrapping_sub(1);
         let mut at = slot & mask;
         loop {
@@ -136,6 +153,7 @@ impl Caches {
     fn rebuild(&mut self) {
         let count = (self.held * 2).next_power_of_two();
         let cells = std::mem::take(&mut self.cells);
+        self.last = (usize::MAX, 0);
         self.cells.resize_with(count, || None);
         for held in cells.into_iter().flatten() {
             self.put(held);

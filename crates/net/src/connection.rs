@@ -151,6 +151,28 @@ impl Connection {
         }
     }
 
+    /// Whether it waits for a new request with nothing held, charged or to be entered among the deadlines, as most turns end; it is
+    /// noted as reading then.
+    #[inline]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let is_at_rest = !self.readable
+            && !self.ended
+            && self.backlog.is_none()
+            && self.charged == Charged::default()
+            && self.unfinished_since_ms.is_none()
+            && self.session.is_at_rest()
+            && self.socket.held_bytes() == 0
+            && (self.alarm_ms.is_some() || self.idle_limit_ms() == 0);
+        if is_at_rest && let Some(client) = &self.session.peer.client {
+            client.set_state(State::Read);
+        }
+        is_at_rest
+    }
+
+    fn idle_limit_ms(&self) -> u64 {
+        self.session.peer.listener().map_or(0, |listener| listener.idle_limit_ms)
+    }
+
     /// Notes in the list of connections what it is at, after its turn.
     pub(crate) fn note_state(&self) {
         let Some(client) = &self.session.peer.client else { return };
@@ -197,7 +219,7 @@ impl Connection {
         let unfinished = self.unfinished_since_ms.map(|since_ms| (since_ms + limit_ms, Overdue::Unfinished));
         let stuck =
             self.backlog.as_ref().map(|backlog| (backlog.progress_ms + limits.stuck_peer_ms, Overdue::Stuck));
-        let idle_limit_ms = self.session.peer.listener().map_or(0, |listener| listener.idle_limit_ms);
+        let idle_limit_ms = self.idle_limit_ms();
         let waits = self.backlog.is_some() || self.session.has_waits() || self.session.is_watching();
         let may_be_idle = idle_limit_ms > 0 && !waits;
         let idle = may_be_idle.then_some((self.active_ms + idle_limit_ms, Overdue::Idle));

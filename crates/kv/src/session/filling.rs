@@ -84,6 +84,12 @@ impl Session {
         !matches!(self.receive, Receive::Ready | Receive::Watching(_))
     }
 
+    /// Whether it is in the middle of nothing: what the peer sends next begins a request.
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        matches!(self.receive, Receive::Ready) && self.peer.waits.is_none() && !self.peer.close
+    }
+
     /// What the peer is at when nothing is to be executed and `rest` is the unparsed input.
     pub fn state(&self, rest: &[u8]) -> State {
         match (&self.receive, self.protocol) {

@@ -279,6 +279,9 @@ impl Worker {
         let left = turn.input.get(turn.consumed..).unwrap_or_default();
         if left.is_empty() {
             connection.rest = Vec::new();
+            if connection.is_at_rest() {
+                return;
+            }
         } else {
             connection.rest.clear();
             connection.rest.reserve_exact(left.len());

@@ -10,8 +10,10 @@ use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::Shutdown;
+use rustls::pki_types::ServerName;
 
 use crate::tls::config::ServerTls;
+use crate::tls::peer::ClientTls;
 use crate::tls::session::Session;
 use crate::tls::{OWN_BYTES, Tls};
 use crate::unix::ShortName;
@@ -59,6 +61,18 @@ impl Stream {
         }
     }
 
+    /// Makes a TCP connection that was begun one of TLS to a server of this name, or address; [`crate::Handshakes`] is next.
+    pub fn into_tls_client(self, tls: &ClientTls, name: &str) -> io::Result<Self> {
+        match self.0 {
+            Socket::Tcp(socket) => {
+                let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+                let session = Session::client(tls.config(), name).map_err(io::Error::other)?;
+                Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session)))))
+            }
+            other => Ok(Self(other)),
+        }
+    }
+
     /// Goes on with the handshake; returns whether it is over.
     pub(crate) fn shake_hands(&mut self) -> io::Result<bool> {
         match &mut self.0 {
@@ -92,12 +106,13 @@ impl Stream {
         }
     }
 
-    /// The certificate that a peer of TLS has shown, in DER.
-    pub fn peer_certificate(&self) -> Option<&[u8]> {
-        match &self.0 {
-            Socket::Tls(tls) => tls.peer_certificates().first().map(|certificate| certificate.as_ref()),
-            _ => None,
-        }
+    /// The certificate that a peer of TLS has shown, and its chain, in DER.
+    pub fn peer_certificates(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+        let chain = match &self.0 {
+            Socket::Tls(tls) => tls.peer_certificates(),
+            _ => &[],
+        };
+        chain.iter().map(|certificate| certificate.as_ref())
     }
 
     fn tcp(&self) -> Option<&TcpStream> {

@@ -12,10 +12,15 @@
 //! * A write takes what it has encrypted, whether the socket has or not. If the socket takes no more, and everything was encrypted, the
 //!   last byte is not reported as taken: whoever waits for the socket offers it again, and it is known to be sent ([`Tls::owed`]).
 
+pub mod certificate;
 pub mod config;
+pub mod peer;
 pub(crate) mod session;
+mod verifiers;
+pub(crate) mod words;
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 
 use mio::net::TcpStream;
@@ -66,12 +71,12 @@ pub(crate) struct Tls {
     /// The session can do nothing any more.
     is_failed: bool,
     /// Why, until that has been read.
-    failure: Option<rustls::Error>,
+    failure: Option<TlsError>,
 }
 
 impl Tls {
     pub(crate) fn new(socket: TcpStream, session: Session) -> Self {
-        Self {
+        let mut this = Self {
             socket,
             session,
             incoming: Vec::new(),
@@ -84,7 +89,12 @@ impl Tls {
             end_is_news: false,
             is_failed: false,
             failure: None,
-        }
+        };
+        // A client speaks first.
+        let (mut ignored, outgoing) = (0, &mut this.outgoing);
+        let mut taken = Taken { room: &mut [], filled: &mut ignored, plain: &mut this.plain, outgoing };
+        let _ = this.session.receive(&mut [], &mut taken);
+        this
     }
 
     /// Goes on with the handshake. Returns whether it is over; of an error the peer has been told.
@@ -195,7 +205,8 @@ impl Tls {
             Ok(false) => more,
             // ORDERING: noted before anything can fail: the session must not be asked again.
             Err(error) => {
-                (self.is_failed, self.failure) = (true, Some(error));
+                (self.is_failed, self.failure) =
+                    (true, Some(TlsError { error, begins_with: bytes.get(used).copied() }));
                 false
             }
         };
@@ -253,6 +264,30 @@ impl Tls {
     }
 }
 
+/// Why a session failed: what an [`io::Error`] of kind `InvalidData` has inside.
+#[derive(Debug)]
+pub struct TlsError {
+    /// What is wrong.
+    pub error: rustls::Error,
+    /// The first byte of what was not understood.
+    pub begins_with: Option<u8>,
+}
+
+impl TlsError {
+    /// The one inside of an error, if there is one.
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref().and_then(|inner| inner.downcast_ref())
+    }
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(formatter)
+    }
+}
+
+impl std::error::Error for TlsError {}
+
 /// Why a handshake failed, in words for a log.
 pub fn explain(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::TimedOut {
@@ -261,10 +296,9 @@ pub fn explain(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return "the peer closed the connection".to_owned();
     }
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+    match TlsError::of(error).map(|failure| &failure.error) {
         Some(rustls::Error::InvalidMessage(_)) => "the peer does not speak TLS".to_owned(),
-        Some(error) => error.to_string(),
-        None => error.to_string(),
+        _ => error.to_string(),
     }
 }
 

@@ -8,9 +8,11 @@ use parking_lot::RwLock;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::server::{NoServerSessionStorage, WantsServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ConfigBuilder, RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use super::certificate::first_expiry;
 
 /// Why the files of a configuration cannot be used.
 #[derive(Debug)]
@@ -81,9 +83,10 @@ pub struct ServerFiles {
 }
 
 impl ServerFiles {
-    fn load(&self) -> Result<ServerConfig, ConfigError> {
+    fn load(&self) -> Result<Loaded, ConfigError> {
         let provider = Arc::new(ring::default_provider());
-        let identity = load_identity(&self.certificate, &self.key, &provider)?;
+        let chain = load_certificates(&self.certificate)?;
+        let identity = load_identity(chain, &self.certificate, &self.key, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(self.oldest_version.versions())
             .map_err(|error| ConfigError::new(&self.certificate, error))?;
@@ -101,20 +104,27 @@ impl ServerFiles {
             }
             _ => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(identity)));
-        // Nothing is kept for sessions that are over.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(config)
+        Ok(Loaded::new(builder, Arc::new(identity)))
     }
 }
 
-fn load_identity(
+impl Loaded {
+    pub fn new(builder: ConfigBuilder<ServerConfig, WantsServerCert>, identity: Arc<CertifiedKey>) -> Self {
+        let not_after = first_expiry(&identity.cert);
+        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
+        // Nothing is kept for sessions that are over.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Self { config: Arc::new(config), not_after }
+    }
+}
+
+pub(super) fn load_identity(
+    chain: Vec<CertificateDer<'static>>,
     certificate: &Path,
     key: &Path,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, ConfigError> {
-    let chain = load_certificates(certificate)?;
     let der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
         PemError::NoItemsFound => ConfigError::new(key, "there is no private key in it"),
         error => ConfigError::new(key, error),
@@ -127,7 +137,7 @@ fn load_identity(
     })
 }
 
-fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+pub(super) fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let certificates = CertificateDer::pem_file_iter(file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| ConfigError::new(file, error))?;
@@ -148,23 +158,39 @@ fn load_roots(file: &Path) -> Result<RootCertStore, ConfigError> {
 /// A server's TLS as its ports use it; what is loaded again holds for connections that come from then on.
 #[derive(Debug)]
 pub struct ServerTls {
-    config: RwLock<Arc<ServerConfig>>,
+    loaded: RwLock<Loaded>,
+}
+
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub config: Arc<ServerConfig>,
+    /// When the first certificate of the chain expires; seconds since 1970.
+    pub not_after: Option<i64>,
 }
 
 impl ServerTls {
     /// Reads the files.
     pub fn load(files: &ServerFiles) -> Result<Self, ConfigError> {
-        Ok(Self { config: RwLock::new(Arc::new(files.load()?)) })
+        files.load().map(Self::of)
+    }
+
+    pub(super) fn of(loaded: Loaded) -> Self {
+        Self { loaded: RwLock::new(loaded) }
     }
 
     /// Reads the files again, or others. After an error everything is as before.
     pub fn reload(&self, files: &ServerFiles) -> Result<(), ConfigError> {
-        let config = Arc::new(files.load()?);
-        *self.config.write() = config;
+        let loaded = files.load()?;
+        *self.loaded.write() = loaded;
         Ok(())
     }
 
+    /// When the certificate that connections are shown, or one of its chain, expires; seconds since 1970.
+    pub fn not_after(&self) -> Option<i64> {
+        self.loaded.read().not_after
+    }
+
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config.read())
+        Arc::clone(&self.loaded.read().config)
     }
 }

@@ -3,25 +3,54 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic};
-use rustls::{Error, ServerConfig};
+use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 
 /// The session's alerts and handshake records are shorter; more room is made where they are not.
 const CONTROL_BYTES: usize = 1024;
 
 /// A session.
-pub(crate) struct Session(UnbufferedServerConnection);
+pub(crate) enum Session {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
 
 impl fmt::Debug for Session {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Session").field(&self.0.protocol_version()).finish()
+        formatter.debug_tuple("Session").field(&self.common().protocol_version()).finish()
     }
 }
 
-/// The session while it may encrypt.
-type Writable<'a> = WriteTraffic<'a, ServerConnectionData>;
+/// What is done once the session can encrypt.
+enum Wish<'a> {
+    Nothing,
+    /// Encrypts the plaintext; the length of the ciphertext is in `written` then.
+    Encrypt {
+        plaintext: &'a [u8],
+        ciphertext: &'a mut [u8],
+        written: Result<usize, EncryptError>,
+    },
+    /// Makes the alert that ends the session, of so many bytes.
+    Close {
+        alert: &'a mut [u8],
+        count: usize,
+    },
+}
+
+impl Wish<'_> {
+    fn fulfil<Data>(&mut self, session: &mut WriteTraffic<'_, Data>) {
+        match self {
+            Self::Nothing => {}
+            Self::Encrypt { plaintext, ciphertext, written } => {
+                *written = session.encrypt(plaintext, ciphertext);
+            }
+            Self::Close { alert, count } => *count = session.queue_close_notify(alert).unwrap_or_default(),
+        }
+    }
+}
 
 /// Where it goes what a session takes out of ciphertext.
 pub(super) struct Taken<'a> {
@@ -57,25 +86,39 @@ enum Next {
 
 impl Session {
     pub(crate) fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
-        UnbufferedServerConnection::new(config).map(Self)
+        UnbufferedServerConnection::new(config).map(Self::Server)
+    }
+
+    pub(crate) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Self, Error> {
+        UnbufferedClientConnection::new(config, name).map(Self::Client)
+    }
+
+    fn common(&self) -> &CommonState {
+        match self {
+            Self::Server(session) => session,
+            Self::Client(session) => session,
+        }
     }
 
     pub fn is_handshaking(&self) -> bool {
-        self.0.is_handshaking()
+        self.common().is_handshaking()
     }
 
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
-        self.0.peer_certificates().unwrap_or_default()
+        self.common().peer_certificates().unwrap_or_default()
     }
 
-    /// Advances by one state and returns how much of `bytes` was used. `write` is called once the session can encrypt.
+    /// Advances by one state and returns how much of `bytes` was used.
     fn step(
         &mut self,
         bytes: &mut [u8],
         taken: &mut Taken<'_>,
-        write: &mut dyn FnMut(&mut Writable<'_>),
+        wish: &mut Wish<'_>,
     ) -> (usize, Result<Next, Error>) {
-        settle(self.0.process_tls_records(bytes), taken, write)
+        match self {
+            Self::Server(session) => settle(session.process_tls_records(bytes), taken, wish),
+            Self::Client(session) => settle(session.process_tls_records(bytes), taken, wish),
+        }
     }
 
     /// Decrypts. Returns how much of `bytes` was used, and whether the peer has closed.
@@ -87,7 +130,7 @@ impl Session {
         let (mut start, mut is_ended) = (0, false);
         loop {
             let rest = bytes.get_mut(start..).unwrap_or_default();
-            let (used, next) = self.step(rest, taken, &mut |_| {});
+            let (used, next) = self.step(rest, taken, &mut Wish::Nothing);
             start += used;
             match next {
                 Ok(Next::Another) => {}
@@ -96,9 +139,9 @@ impl Session {
                 Err(error) => {
                     // There may be an alert for the peer. Beyond that a session that has failed must not be asked for anything: it
                     // panics.
-                    while self.0.wants_write() {
+                    while self.common().wants_write() {
                         let rest = bytes.get_mut(start..).unwrap_or_default();
-                        start += self.step(rest, taken, &mut |_| {}).0;
+                        start += self.step(rest, taken, &mut Wish::Nothing).0;
                     }
                     return (start, Err(error));
                 }
@@ -106,15 +149,10 @@ impl Session {
         }
     }
 
-    /// Lets `write` encrypt; what the session has to say itself comes first.
-    fn become_ready(
-        &mut self,
-        incoming: &mut Vec<u8>,
-        taken: &mut Taken<'_>,
-        write: &mut dyn FnMut(&mut Writable<'_>),
-    ) {
+    /// Does what is wished; what the session has to say itself comes first.
+    fn do_when_ready(&mut self, incoming: &mut Vec<u8>, taken: &mut Taken<'_>, wish: &mut Wish<'_>) {
         loop {
-            let (used, next) = self.step(incoming, taken, write);
+            let (used, next) = self.step(incoming, taken, wish);
             incoming.drain(..used.min(incoming.len()));
             if !matches!(next, Ok(Next::Another | Next::End)) {
                 return;
@@ -130,10 +168,12 @@ impl Session {
         ciphertext: &mut [u8],
         taken: &mut Taken<'_>,
     ) -> Result<usize, EncryptError> {
-        let mut written = Err(EncryptError::EncryptExhausted);
-        let mut write = |session: &mut Writable<'_>| written = session.encrypt(plaintext, ciphertext);
-        self.become_ready(incoming, taken, &mut write);
-        written
+        let mut wish = Wish::Encrypt { plaintext, ciphertext, written: Err(EncryptError::EncryptExhausted) };
+        self.do_when_ready(incoming, taken, &mut wish);
+        match wish {
+            Wish::Encrypt { written, .. } => written,
+            _ => Ok(0),
+        }
     }
 
     /// Appends the alert that ends the session. False: there is none to be sent.
@@ -141,20 +181,19 @@ impl Session {
         let (mut filled, mut plain, mut own) = (0, Vec::new(), Vec::new());
         let mut taken = Taken { room: &mut [], filled: &mut filled, plain: &mut plain, outgoing: &mut own };
         let mut alert = [0; CONTROL_BYTES];
-        let mut count = 0;
-        let mut write =
-            |session: &mut Writable<'_>| count = session.queue_close_notify(&mut alert).unwrap_or_default();
-        self.become_ready(incoming, &mut taken, &mut write);
+        let mut wish = Wish::Close { alert: &mut alert, count: 0 };
+        self.do_when_ready(incoming, &mut taken, &mut wish);
+        let Wish::Close { count, .. } = wish else { return false };
         outgoing.extend_from_slice(&own);
         outgoing.extend_from_slice(alert.get(..count).unwrap_or_default());
         count > 0
     }
 }
 
-fn settle(
-    status: UnbufferedStatus<'_, '_, ServerConnectionData>,
+fn settle<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
     taken: &mut Taken<'_>,
-    write: &mut dyn FnMut(&mut Writable<'_>),
+    wish: &mut Wish<'_>,
 ) -> (usize, Result<Next, Error>) {
     let UnbufferedStatus { mut discard, state } = status;
     let next = match state {
@@ -187,7 +226,7 @@ fn settle(
         }
         Ok(ConnectionState::PeerClosed) => Ok(Next::End),
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            write(&mut traffic);
+            wish.fulfil(&mut traffic);
             Ok(Next::Input)
         }
         // Early data is not asked for.

@@ -230,6 +230,24 @@ def test_clients_show_certificates_if_they_must(authority, tmp_path):
             assert served == expected, asked
 
 
+@pytest.mark.parametrize("knows_clients", [True, False])
+def test_databases_of_a_node_are_served_under_its_certificate(authority, tmp_path, knows_clients):
+    schema = tmp_path / "schema"
+    schema.write_text(json.dumps({"name": "D", "version": "1.0.0", "tables": {"T": {"columns": {"n": {"type": "integer"}}, "isRoot": True}}}))
+    subprocess.run(["ovsdb-tool", "create", str(tmp_path / "D.db"), str(schema)], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = f'[[ovsdb]]\nfile = "{tmp_path / "D.db"}"\nremotes = "pssl:{port}:127.0.0.1"\n'
+    if knows_clients:
+        config += f'[tls]\nclient_ca = "{authority.certificate}"\n'
+    known, unknown = authority.sign("client"), Authority(tmp_path, "stranger").sign("client")
+    with node_with(authority, config=config) as node:
+        for (certificate, key), is_let_in in ((known, True), (unknown, not knows_clients)):
+            options = [f"--private-key={key}", f"--certificate={certificate}", f"--ca-cert={authority.certificate}"]
+            done = subprocess.run(["ovsdb-client", *options, "list-dbs", f"ssl:127.0.0.1:{port}"], capture_output=True, text=True, timeout=60)
+            assert (done.stdout == "D\n_Server\n") == is_let_in, done.stderr + node.log()
+
+
 def test_handshakes_that_never_end_keep_nobody_out(authority):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))

@@ -1,17 +1,18 @@
 //! The OVSDB databases of a node: one thread with their event loop, beside the workers.
 
-use crate::config::{Config, OvsdbSection, Problem};
+use crate::config::{Config, OvsdbSection, Problem, TlsSection};
 use crate::ovsdb_server::open_database;
 use console::DatabaseFigures;
 use kv::Node;
 use kv::client_memory::Holder;
-use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings, Waker};
+use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings, TlsOptions, Waker};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use transport::OldestVersion;
 
 /// The figures are waited for so long; then those of before must do.
 const FIGURES_WAIT: Duration = Duration::from_secs(2);
@@ -86,6 +87,18 @@ impl Watcher {
     }
 }
 
+/// The certificate is the node's. Whom `client_ca` has signed is let in, and trusted; without one everybody is.
+fn tls_options(tls: &TlsSection) -> TlsOptions {
+    let text = |path: &PathBuf| path.display().to_string();
+    TlsOptions {
+        private_key: tls.key.as_ref().map(text),
+        certificate: tls.certificate.as_ref().map(text),
+        ca_cert: tls.certificate.as_ref().map(|_| tls.client_ca.as_ref().map_or("none".to_owned(), text)),
+        protocols: (tls.oldest_version == OldestVersion::Tls13).then(|| "TLSv1.3".to_owned()),
+        ..TlsOptions::default()
+    }
+}
+
 impl Databases {
     /// Opens the databases of the configuration and serves them. `None` when there is none. `memory_bytes`: what `node` may use.
     pub fn start(config: &Config, memory_bytes: u64, node: &Arc<Node>) -> anyhow::Result<Option<Self>> {
@@ -129,6 +142,7 @@ impl Databases {
                 .add_remote(remote)
                 .map_err(|error| Problem::new(format!("ovsdb.remotes: \"{remote}\": {error}")))?;
         }
+        events.set_tls(tls_options(&config.tls)).map_err(Problem::new)?;
         events.open_remotes();
         events.await_names(NAMES_WAIT);
         let shared = Arc::new(Shared::default());

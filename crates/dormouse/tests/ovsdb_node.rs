@@ -73,8 +73,12 @@ fn mistakes_are_one_line() {
         "dormouse: ovsdb.file = \"/none.db\": I/O error: /none.db: open failed (No such file or directory)";
     assert_eq!(text.lines().last(), Some(expected));
     assert_eq!(output.status.code(), Some(2));
+    let file = scratch.file("node.toml", "[[ovsdb]]\nfile = \"x.db\"\nremotes = \"sctp:6640\"\n");
+    let output = dormouse(&["config", "check", &file]).output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains(":3: ovsdb.remotes = \"sctp:6640\": not allowed; allowed: punix:FILE,"), "{text}");
     let file = scratch.file("node.toml", "[[ovsdb]]\nfile = \"x.db\"\nremotes = \"pssl:6640\"\n");
     let output = dormouse(&["config", "check", &file]).output().expect("runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains(":3: ovsdb.remotes = \"pssl:6640\": not allowed; allowed: punix:FILE,"), "{text}");
+    assert!(text.contains("ovsdb.remotes = \"pssl:6640\" needs tls.certificate"), "{text}");
 }

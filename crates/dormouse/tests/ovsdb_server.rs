@@ -169,10 +169,10 @@ fn it_ends_with_the_command_it_runs() {
 #[test]
 fn options_without_effect_are_told_of() {
     let scratch = scratch();
-    let arguments = ["--private-key=db:Test,T,name", "--no-dbs", "--unixctl=none", "--run=true"];
+    let arguments = ["--no-self-confinement", "--no-dbs", "--unixctl=none", "--run=true"];
     let (code, text) = complaint(&scratch, &arguments);
     assert_eq!(code, Some(0));
-    assert!(text.contains("|ovsdb_server|INFO|--private-key has no effect: SSL is not supported"), "{text}");
+    assert!(text.contains("|ovsdb_server|INFO|--no-self-confinement has no effect: this server"), "{text}");
 }
 
 #[test]

@@ -29,13 +29,15 @@ mod remote_status;
 mod remotes;
 mod resolver;
 mod sessions;
+mod tls;
 
 pub use compaction::CompactionTimes;
 pub use control::{Answer, Command, Ticket};
 pub use database_remote::RemoteError;
 pub use event_loop::{EventLoop, Host, Settings, Waker};
 pub use logger::{Level, Logger};
-pub use remote::{DatabaseRemote, Endpoint, Remote};
+pub use remote::{DatabaseRemote, Endpoint, Remote, Security};
+pub use tls::TlsOptions;
 
 /// The log of a database on the real disk.
 pub type DatabaseLog = ovsdb::file::Log<journal::RealDisk>;

@@ -13,6 +13,7 @@ mod modify;
 mod names;
 mod operation;
 mod parsed_row;
+mod permission;
 mod select;
 mod shown;
 mod wait;
@@ -49,6 +50,8 @@ pub struct Context<'a> {
     pub can_wait: bool,
     /// The session's role; empty: none.
     pub role: &'a str,
+    /// Whom the session's certificate names.
+    pub client: Option<&'a str>,
     /// Longest array of results; a transaction that has more to tell is an error.
     pub reply_bytes_max: usize,
 }
@@ -63,6 +66,7 @@ impl Context<'_> {
             internal: false,
             can_wait: false,
             role: "",
+            client: None,
             reply_bytes_max: usize::MAX,
         }
     }
@@ -295,19 +299,6 @@ impl Transaction<'_, '_> {
             return Err(Error::new("not allowed", details));
         }
         Ok(())
-    }
-
-    /// COMPAT: a role restricts sessions where the database says what roles may do, and who has no certificate that names it may
-    /// change nothing then. There are no certificates here.
-    fn check_role(&self, doing: &str, table: &TableSchema) -> Result<(), Error> {
-        let role = self.context.role;
-        if role.is_empty() || self.changes.schema.find_table("RBAC_Role").is_none() {
-            return Ok(());
-        }
-        let table = &table.name;
-        Err(Error::permission(format!(
-            "RBAC rules for client \"(null)\" role \"{role}\" prohibit {doing} table \"{table}\"."
-        )))
     }
 
     /// Reads `where`. Give the condition back with [`Self::put_condition`].

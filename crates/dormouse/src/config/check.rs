@@ -132,6 +132,12 @@ fn tls(config: &Config) -> Result<(), Problem> {
     if tls.certificate.is_none() && config.memcached.iter().any(|port| port.tls && port.address.is_some()) {
         return needs("memcached.tls = true", "tls.certificate (or --tls-certificate FILE)");
     }
+    let mut remotes = config.databases.iter().flat_map(|section| &section.remotes);
+    if tls.certificate.is_none()
+        && let Some(remote) = remotes.find(|remote| remote.starts_with("ssl:") || remote.starts_with("pssl:"))
+    {
+        return needs(&format!("ovsdb.remotes = {remote:?}"), "tls.certificate (or --tls-certificate FILE)");
+    }
     if tls.client_certificates != ClientCertificates::None && tls.client_ca.is_none() {
         return needs("tls.client_certificates", "tls.client_ca");
     }

@@ -92,7 +92,7 @@ impl<T> Kind<T> {
             }
             Self::Path { .. } => "a path, or \"\" for none".into(),
             Self::Remotes { .. } => {
-                "punix:FILE, ptcp:PORT[:IP], unix:FILE, tcp:IP[:PORT], db:DATABASE,TABLE,COLUMN, several separated by blanks, or \"\""
+                "punix:FILE, ptcp:PORT[:HOST], pssl:PORT[:HOST], unix:FILE, tcp:HOST[:PORT], ssl:HOST[:PORT], db:DATABASE,TABLE,COLUMN, several separated by blanks, or \"\""
                     .into()
             }
             Self::HostNames { .. } => {
@@ -255,7 +255,7 @@ fn is_remote(text: &str) -> bool {
     match Remote::parse(text, std::path::Path::new("")) {
         Remote::ListenUnix(path) | Remote::ConnectUnix(path) => path.file_name().is_some(),
         Remote::ListenInherited(_) => true,
-        Remote::ListenTcp(_) | Remote::ConnectTcp(_) | Remote::Database(_) => true,
+        Remote::ListenTcp(..) | Remote::ConnectTcp(..) | Remote::Database(_) => true,
         Remote::Unusable { .. } => false,
     }
 }

@@ -628,7 +628,7 @@ pub static AUTH: Section<AuthSection> = Section {
 pub static TLS: Section<TlsSection> = Section {
     name: "tls",
     repeated: false,
-    about: "TLS on the client ports: kv.tls_address, http.tls_address, and memcached ports with tls = true. The files are PEM. SIGHUP reads them again; connections that are there stay as they are.",
+    about: "TLS on the client ports: kv.tls_address, http.tls_address, memcached ports with tls = true, and ovsdb.remotes of ssl: and pssl:. The files are PEM. SIGHUP reads them again; connections that are there stay as they are.",
     keys: &[
         Key {
             name: "certificate",

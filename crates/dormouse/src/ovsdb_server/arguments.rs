@@ -3,6 +3,7 @@
 use super::options::{CommandLine, Treatment};
 use super::vlog::Vlog;
 use super::{NAME, directories};
+use net::ovsdb::TlsOptions;
 use std::path::PathBuf;
 
 /// What is wanted.
@@ -33,6 +34,7 @@ pub struct Arguments {
     pub syslog_target: Option<String>,
     pub limits: ovsdb::server::Limits,
     pub messages: wire::jsonrpc::Limits,
+    pub tls: TlsOptions,
     /// What all clients may make the server keep.
     pub client_bytes: Option<usize>,
     /// Options that are accepted and do nothing, and why.
@@ -85,6 +87,15 @@ impl Arguments {
                     this.client_bytes = Some(bytes);
                     this.limits.reply_bytes = bytes;
                 }
+                "private-key" => this.tls.private_key = value,
+                "certificate" => this.tls.certificate = value,
+                "ca-cert" => (this.tls.ca_cert, this.tls.bootstrap) = (value, false),
+                "bootstrap-ca-cert" => (this.tls.ca_cert, this.tls.bootstrap) = (value, true),
+                "peer-ca-cert" => this.tls.peer_ca_cert = value,
+                "ssl-protocols" => this.tls.protocols = value,
+                "ssl-ciphers" => this.tls.ciphers = value,
+                "ssl-ciphersuites" => this.tls.ciphersuites = value,
+                "ssl-server-name" => this.tls.server_name = value,
                 "umask" => set_umask(&text)?,
                 "verbose" => {
                     log.set(&text).map_err(|error| format!("processing \"{text}\": {error}"))?;
@@ -140,9 +151,11 @@ JSON-RPC options (may be specified any number of times):
 
 Active JSON-RPC connection methods:
   tcp:HOST:PORT           PORT at remote HOST
+  ssl:HOST:PORT           SSL PORT at remote HOST
   unix:FILE               Unix domain socket named FILE
 Passive JSON-RPC connection methods:
   ptcp:PORT[:HOST]        listen to TCP PORT on HOST
+  pssl:PORT[:HOST]        listen for SSL on PORT on HOST
   punix:FILE              listen on Unix domain socket FILE
   pfd:NUMBER              use the listening socket that is open as NUMBER
   db:DB,TABLE,COLUMN      the remotes that a database names
@@ -164,13 +177,13 @@ Logging options:
   --syslog-target=HOST:PORT  also send messages for the system log to
                           HOST:PORT via UDP
 
-SSL options (accepted with a line in the log: SSL is not supported):
+SSL options (each value may be db:DB,TABLE,COLUMN: then a database has it):
   -p, --private-key=FILE  file with private key
   -c, --certificate=FILE  file with certificate for private key
-  -C, --ca-cert=FILE      file with peer CA certificate
+  -C, --ca-cert=FILE      file with peer CA certificate; none trusts everybody
   --bootstrap-ca-cert=FILE  file with peer CA certificate to read or create
   --peer-ca-cert=FILE     file with peer CA certificate to send
-  --ssl-protocols=PROTOS  list of SSL protocols to enable
+  --ssl-protocols=PROTOS  list of SSL protocols to enable: TLSv1.2, TLSv1.3
   --ssl-ciphers=CIPHERS   list of SSL ciphers to enable
   --ssl-ciphersuites=SUITES  list of SSL ciphersuites to enable
   --ssl-server-name=NAME  server name for TLS Server Name Indication (SNI)

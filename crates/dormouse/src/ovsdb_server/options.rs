@@ -26,7 +26,6 @@ pub enum Treatment {
 use Takes::{Nothing, Perhaps, Value};
 use Treatment::{Accepted, Refused, Served};
 
-const NO_SSL: &str = "SSL is not supported by this server";
 const NO_REPLICATION: &str = "replication is not supported by this server";
 const NO_REPLAY: &str = "replay files are not supported by this server";
 
@@ -51,15 +50,15 @@ const OPTIONS: &[(&str, Takes, Treatment)] = &[
     ("syslog-target", Value, Served),
     ("help", Nothing, Served),
     ("version", Nothing, Served),
-    ("private-key", Value, Accepted(NO_SSL)),
-    ("certificate", Value, Accepted(NO_SSL)),
-    ("ca-cert", Value, Accepted(NO_SSL)),
-    ("bootstrap-ca-cert", Value, Accepted(NO_SSL)),
-    ("peer-ca-cert", Value, Accepted(NO_SSL)),
-    ("ssl-protocols", Value, Accepted(NO_SSL)),
-    ("ssl-ciphers", Value, Accepted(NO_SSL)),
-    ("ssl-ciphersuites", Value, Accepted(NO_SSL)),
-    ("ssl-server-name", Value, Accepted(NO_SSL)),
+    ("private-key", Value, Served),
+    ("certificate", Value, Served),
+    ("ca-cert", Value, Served),
+    ("bootstrap-ca-cert", Value, Served),
+    ("peer-ca-cert", Value, Served),
+    ("ssl-protocols", Value, Served),
+    ("ssl-ciphers", Value, Served),
+    ("ssl-ciphersuites", Value, Served),
+    ("ssl-server-name", Value, Served),
     ("sync-from", Value, Refused(NO_REPLICATION)),
     ("sync-exclude-tables", Value, Refused(NO_REPLICATION)),
     ("active", Nothing, Accepted("this server is always active")),

@@ -106,11 +106,18 @@ pub(super) fn serve(arguments: &Arguments, log: &Arc<Vlog>, stage: Stage) -> Res
             End::failure(text)
         })?;
     }
+    let mut errors = String::new();
     for remote in &arguments.remotes {
-        events.add_remote(remote).map_err(|error| {
-            // COMPAT: the stock server ends these lines twice.
-            End::failure(format!("\"{remote}\": {error}\n"))
-        })?;
+        if let Err(error) = events.add_remote(remote) {
+            errors.push_str(&format!("\"{remote}\": {error}\n"));
+        }
+    }
+    if let Err(error) = events.set_tls(arguments.tls.clone()) {
+        errors.push_str(&error);
+    }
+    if !errors.is_empty() {
+        // COMPAT: the stock server ends the last of these lines twice.
+        return Err(End::failure(errors));
     }
     events.open_remotes();
     events.await_names(NAMES_WAIT);

@@ -28,6 +28,8 @@ pub enum RemoteError {
     Table(String),
     /// There is no such column in this table.
     Column(String, String),
+    /// This table's column has no strings.
+    NotStrings(String, String),
     /// Not while the process serves.
     Inherited,
 }
@@ -40,6 +42,9 @@ impl fmt::Display for RemoteError {
             Self::Database(name) => write!(formatter, "no database named {name}"),
             Self::Table(name) => write!(formatter, "no table named {name}"),
             Self::Column(table, column) => write!(formatter, "table \"{table}\" has no column \"{column}\""),
+            Self::NotStrings(table, column) => {
+                write!(formatter, "table \"{table}\" column \"{column}\" is not string or set of strings")
+            }
         }
     }
 }
@@ -68,6 +73,24 @@ pub(super) fn place(database: &Database, remote: &DatabaseRemote) -> Result<Plac
         }
         _ => Err(RemoteError::Column(remote.table.clone(), remote.column.clone())),
     }
+}
+
+/// The first string that is not empty in a column of strings.
+pub(super) fn first_string(
+    database: &Database,
+    remote: &DatabaseRemote,
+) -> Result<Option<String>, RemoteError> {
+    let place = place(database, remote)?;
+    let column = database.schema().table(place.table).and_then(|table| table.column(place.column));
+    let kind = column.map(|column| &column.kind);
+    if !kind.is_some_and(|kind| kind.key.kind == AtomType::String && kind.value.is_none()) {
+        return Err(RemoteError::NotStrings(remote.table.clone(), remote.column.clone()));
+    }
+    let texts = atoms(database, place).filter_map(|atom| match atom {
+        Atom::String(text) if !text.is_empty() => Some(text.to_owned()),
+        _ => None,
+    });
+    Ok({ texts }.next())
 }
 
 /// The remotes that are named there, with what rows say of them.

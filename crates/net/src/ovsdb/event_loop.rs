@@ -20,10 +20,11 @@ use super::held::Held;
 use super::logger::text_of;
 use super::logger::{Level, Logger};
 use super::outgoing::Outgoing;
-use super::remote::Endpoint;
+use super::remote::{Endpoint, Security};
 use super::remote_status::Reporting;
 use super::remotes::{Options, Remotes};
 use super::resolver::Resolver;
+use super::tls::Tls;
 use super::{Answer, Core};
 use transport::{Listener, Stream};
 
@@ -104,6 +105,7 @@ pub struct EventLoop {
     pub(super) remotes: Remotes,
     pub(super) outgoing: BTreeMap<Box<str>, Outgoing>,
     pub(super) resolver: Resolver,
+    pub(super) tls: Tls,
     pub(super) reporting: Reporting,
     /// When which connection (slot, serial) is to be looked at, if it is still there.
     pub(super) probes: BTreeSet<(u64, usize, u64)>,
@@ -138,6 +140,7 @@ impl EventLoop {
             called: Arc::new(AtomicBool::new(false)),
         };
         let resolver = Resolver::new(Arc::clone(&waker.waker));
+        let tls = Tls::new(Arc::clone(&waker.waker));
         let mut this = Self {
             server,
             logger: Arc::clone(&settings.logger),
@@ -151,6 +154,7 @@ impl EventLoop {
             remotes: Remotes::default(),
             outgoing: BTreeMap::new(),
             resolver,
+            tls,
             reporting: Reporting::default(),
             probes: BTreeSet::new(),
             compactions: Compactions::default(),
@@ -273,6 +277,7 @@ impl EventLoop {
 
     /// What follows when everything that was there has been read.
     fn end_turn(&mut self, host: &mut dyn Host) {
+        self.take_shaken();
         self.server.flush(self.now);
         if self.server.next_deadline_ms().is_some_and(|due_ms| due_ms <= self.now.monotonic_ms) {
             self.server.on_deadline(self.now);
@@ -422,7 +427,7 @@ impl EventLoop {
         let opened = match remote {
             super::Remote::ListenUnix(path) => Listener::unix_in_place_of(path),
             super::Remote::ListenInherited(number) => Listener::inherited(*number),
-            super::Remote::ListenTcp(Endpoint::Address(address)) => {
+            super::Remote::ListenTcp(Endpoint::Address(address), _) => {
                 Listener::tcp(*address).inspect(|listener| listener.set_dscp(dscp))
             }
             _ => return Err("not a listener"),
@@ -434,7 +439,7 @@ impl EventLoop {
         });
         match opened {
             Ok((listener, slot)) => {
-                if let (super::Remote::ListenTcp(Endpoint::Address(address)), Some(port)) =
+                if let (super::Remote::ListenTcp(Endpoint::Address(address), _), Some(port)) =
                     (remote, listener.tcp_address().map(|bound| bound.port()))
                     && address.port() == 0
                 {
@@ -497,6 +502,11 @@ impl EventLoop {
     /// The options of a remote that is in force.
     pub(super) fn options_of(&self, remote: &str) -> Options {
         self.remotes.in_force.get(remote).map(|state| state.options.clone()).unwrap_or_default()
+    }
+
+    /// Whether those who come by a remote speak TLS.
+    pub(super) fn is_tls(&self, remote: &str) -> bool {
+        self.remotes.in_force.get(remote).is_some_and(|state| state.security() == Security::Tls)
     }
 
     fn tell_notes(&mut self) {

@@ -10,8 +10,9 @@ use super::event_loop::{EventLoop, Slot};
 use super::logger::Level;
 use super::logger::text_of;
 use super::reconnect::{Announcement, BACKOFF_MAX_MS, Reconnect, State, seconds};
-use super::remote::{Endpoint, NO_FAMILY, Remote};
+use super::remote::{Endpoint, NO_FAMILY, Remote, Security};
 use super::remotes::Options;
+use super::tls::NOT_SET_UP;
 use transport::Stream;
 
 /// The system's number of "connection timed out".
@@ -25,11 +26,18 @@ pub(super) struct Outgoing {
     pub reconnect: Reconnect,
     /// Where its socket is.
     pub slot: Option<usize>,
+    /// Tells this attempt to connect from others.
+    attempt: u64,
 }
 
 impl Outgoing {
     pub fn deadline_ms(&self) -> Option<u64> {
         self.reconnect.deadline_ms()
+    }
+
+    /// Whether this attempt to connect is under way.
+    pub fn awaits(&self, attempt: u64) -> bool {
+        self.attempt == attempt && matches!(self.reconnect.state, State::Connecting(_))
     }
 }
 
@@ -37,7 +45,7 @@ impl EventLoop {
     pub(super) fn add_outgoing(&mut self, name: &str, remote: Remote, options: &Options) {
         let max_ms = options.backoff_max_ms.unwrap_or(BACKOFF_MAX_MS);
         let reconnect = Reconnect::new(self.now.monotonic_ms, max_ms);
-        let outgoing = Outgoing { remote, options: options.clone(), reconnect, slot: None };
+        let outgoing = Outgoing { remote, options: options.clone(), reconnect, slot: None, attempt: 0 };
         self.outgoing.insert(name.into(), outgoing);
     }
 
@@ -88,7 +96,7 @@ impl EventLoop {
     pub(super) fn connect_named(&mut self, host: &str, address: Option<SocketAddr>) {
         let waits = |outgoing: &Outgoing| {
             outgoing.reconnect.state == State::Resolving
-                && matches!(&outgoing.remote, Remote::ConnectTcp(Endpoint::Host(other, _)) if other == host)
+                && matches!(&outgoing.remote, Remote::ConnectTcp(Endpoint::Host(other, _), _) if other == host)
         };
         let waiting = self.outgoing.iter().filter(|(_, outgoing)| waits(outgoing));
         for name in waiting.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
@@ -98,7 +106,7 @@ impl EventLoop {
 
     fn connect(&mut self, name: &str) {
         let Some(outgoing) = self.outgoing.get_mut(name) else { return };
-        if let Remote::ConnectTcp(Endpoint::Host(host, _)) = &outgoing.remote {
+        if let Remote::ConnectTcp(Endpoint::Host(host, _), _) = &outgoing.remote {
             outgoing.reconnect.state = State::Resolving;
             self.resolver.start(host);
             return;
@@ -110,7 +118,12 @@ impl EventLoop {
     fn open(&mut self, name: &str, address: Option<SocketAddr>) {
         self.count(Event::StreamOpened);
         let now_ms = self.now.monotonic_ms;
+        let Some(outgoing) = self.outgoing.get(name) else { return };
+        let is_tls = matches!(&outgoing.remote, Remote::ConnectTcp(_, Security::Tls));
+        // Before the attempt is told of, as with the stock server.
+        let is_possible = !is_tls || self.can_use_tls(outgoing.reconnect.is_loud());
         let Some(outgoing) = self.outgoing.get_mut(name) else { return };
+        outgoing.attempt += 1;
         let loud = outgoing.reconnect.is_loud();
         outgoing.reconnect.state = State::Connecting(now_ms);
         let listens = outgoing.remote.listens();
@@ -121,13 +134,14 @@ impl EventLoop {
             Ok(stream)
         };
         let opened = match (&outgoing.remote, address) {
+            _ if !is_possible => Err(NOT_SET_UP.to_owned()),
             (Remote::ConnectUnix(path), _) => Stream::connect_unix(path).map_err(|error| text_of(&error)),
-            (Remote::ConnectTcp(Endpoint::Address(address)), _) => connect(*address),
-            (Remote::ConnectTcp(Endpoint::Host(_, port)), Some(mut address)) => {
+            (Remote::ConnectTcp(Endpoint::Address(address), _), _) => connect(*address),
+            (Remote::ConnectTcp(Endpoint::Host(_, port), _), Some(mut address)) => {
                 address.set_port(*port);
                 connect(address)
             }
-            (Remote::ConnectTcp(Endpoint::Host(..)), None) => Err(NO_FAMILY.to_owned()),
+            (Remote::ConnectTcp(Endpoint::Host(..), _), None) => Err(NO_FAMILY.to_owned()),
             (Remote::Unusable { module, text, error, .. }, _) => {
                 if loud && !text.is_empty() {
                     self.logger.log(module, Level::Error, text);
@@ -167,7 +181,7 @@ impl EventLoop {
 
     /// Looks whether the connection in a slot is there.
     pub(super) fn connecting(&mut self, slot: usize) {
-        let (stream, name) = match self.take(slot) {
+        let (mut stream, name) = match self.take(slot) {
             Slot::Connecting(stream, name) => (stream, name),
             other => return self.put(slot, other),
         };
@@ -175,18 +189,18 @@ impl EventLoop {
             Ok(false) => self.put(slot, Slot::Connecting(stream, name)),
             Ok(true) => {
                 self.free_slot(slot);
-                let options = self.outgoing.get(&name).map(|outgoing| outgoing.options.clone());
-                let Some(options) = options else { return };
-                self.log("reconnect", Level::Information, &format!("{name}: connected"));
-                let session = self.add_session(stream, name.to_string(), name.clone(), &options);
-                let now_ms = self.now.monotonic_ms;
-                match (session, self.outgoing.get_mut(&name)) {
-                    (Some(slot), Some(outgoing)) => {
-                        outgoing.slot = Some(slot);
-                        outgoing.reconnect.connected(now_ms);
-                        self.report_soon();
+                let Some(outgoing) = self.outgoing.get_mut(&name) else { return };
+                outgoing.slot = None;
+                let (remote, attempt) = (outgoing.remote.clone(), outgoing.attempt);
+                match remote {
+                    Remote::ConnectTcp(endpoint, Security::Tls) => {
+                        let left = self.poll.registry().deregister(&mut stream);
+                        let begun = left.and_then(|()| self.connect_tls(stream, &name, &endpoint, attempt));
+                        if let Err(error) = begun {
+                            self.attempt_failed(&name, &text_of(&error));
+                        }
                     }
-                    _ => self.attempt_failed(&name, "Too many sessions"),
+                    _ => self.connected(&name, stream),
                 }
             }
             Err(error) => {
@@ -197,7 +211,24 @@ impl EventLoop {
         }
     }
 
-    fn attempt_failed(&mut self, name: &str, error: &str) {
+    /// The connection of a remote is there, and what is spoken on it is JSON-RPC.
+    pub(super) fn connected(&mut self, name: &str, stream: Stream) {
+        let options = self.outgoing.get(name).map(|outgoing| outgoing.options.clone());
+        let Some(options) = options else { return };
+        self.log("reconnect", Level::Information, &format!("{name}: connected"));
+        let session = self.add_session(stream, name.to_owned(), name.into(), &options);
+        let now_ms = self.now.monotonic_ms;
+        match (session, self.outgoing.get_mut(name)) {
+            (Some(slot), Some(outgoing)) => {
+                outgoing.slot = Some(slot);
+                outgoing.reconnect.connected(now_ms);
+                self.report_soon();
+            }
+            _ => self.attempt_failed(name, "Too many sessions"),
+        }
+    }
+
+    pub(super) fn attempt_failed(&mut self, name: &str, error: &str) {
         let now_ms = self.now.monotonic_ms;
         let Some(outgoing) = self.outgoing.get_mut(name) else { return };
         outgoing.slot = None;

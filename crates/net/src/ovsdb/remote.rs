@@ -11,14 +11,14 @@ pub const PORT: u16 = 6640;
 pub enum Remote {
     /// `punix:FILE`
     ListenUnix(PathBuf),
-    /// `ptcp:[PORT][:HOST]`
-    ListenTcp(Endpoint),
+    /// `ptcp:[PORT][:HOST]`, `pssl:[PORT][:HOST]`
+    ListenTcp(Endpoint, Security),
     /// `pfd:NUMBER`: a listening socket that the process has inherited under this number.
     ListenInherited(u32),
     /// `unix:FILE`
     ConnectUnix(PathBuf),
-    /// `tcp:HOST[:PORT]`
-    ConnectTcp(Endpoint),
+    /// `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]`
+    ConnectTcp(Endpoint, Security),
     /// `db:DATABASE,TABLE,COLUMN`
     Database(DatabaseRemote),
     /// What is not served: why, as a log line's module and text, and the system's error for it.
@@ -34,6 +34,15 @@ pub enum Remote {
     },
 }
 
+/// What is spoken over TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// JSON-RPC.
+    Plain,
+    /// JSON-RPC within TLS.
+    Tls,
+}
+
 /// Where a TCP socket is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
@@ -41,6 +50,16 @@ pub enum Endpoint {
     Address(SocketAddr),
     /// The name of a host is to be resolved first.
     Host(String, u16),
+}
+
+impl Endpoint {
+    /// Its host: a name, or an address.
+    pub fn host(&self) -> String {
+        match self {
+            Self::Address(address) => address.ip().to_string(),
+            Self::Host(host, _) => host.clone(),
+        }
+    }
 }
 
 /// `db:DATABASE,TABLE,COLUMN`: the column has remotes, or refers to rows that have.
@@ -72,20 +91,14 @@ impl Remote {
                 }
             },
             "unix" => Self::ConnectUnix(run_directory.join(rest)),
-            "ptcp" => match listening(rest) {
-                Ok(address) => Self::ListenTcp(address),
+            "ptcp" | "pssl" => match listening(rest) {
+                Ok(address) => Self::ListenTcp(address, security(kind)),
                 Err((module, text)) => unusable(module, text, true, NO_FAMILY),
             },
-            "tcp" => match connecting(rest) {
-                Ok(address) => Self::ConnectTcp(address),
+            "tcp" | "ssl" => match connecting(rest) {
+                Ok(address) => Self::ConnectTcp(address, security(kind)),
                 Err((module, text)) => unusable(module, text, false, NO_FAMILY),
             },
-            "ssl" | "pssl" => unusable(
-                "stream_ssl",
-                format!("{text}: SSL is not supported by this server"),
-                kind == "pssl",
-                "Protocol not available",
-            ),
             "db" => match DatabaseRemote::parse(rest) {
                 Some(remote) => Self::Database(remote),
                 None => unusable("ovsdb_server", format!("\"{text}\": invalid syntax"), false, NO_FAMILY),
@@ -97,7 +110,7 @@ impl Remote {
     /// Whether it waits for connections.
     pub fn listens(&self) -> bool {
         match self {
-            Self::ListenUnix(_) | Self::ListenTcp(_) | Self::ListenInherited(_) => true,
+            Self::ListenUnix(_) | Self::ListenTcp(..) | Self::ListenInherited(_) => true,
             Self::Unusable { listens, .. } => *listens,
             _ => false,
         }
@@ -111,6 +124,10 @@ impl DatabaseRemote {
         let (database, table, column) = (parts.next()?, parts.next()?, parts.next()?);
         Some(Self { database, table, column })
     }
+}
+
+fn security(kind: &str) -> Security {
+    if kind.ends_with("ssl") { Security::Tls } else { Security::Plain }
 }
 
 fn unusable(module: &'static str, text: String, listens: bool, error: &'static str) -> Remote {
@@ -193,8 +210,9 @@ mod tests {
         assert_eq!(parse("punix:/a/b"), Remote::ListenUnix("/a/b".into()));
         assert_eq!(parse("unix:b"), Remote::ConnectUnix("/run/b".into()));
         let listen = |text: &str| match parse(text) {
-            Remote::ListenTcp(Endpoint::Address(address)) => address.to_string(),
-            Remote::ListenTcp(Endpoint::Host(host, port)) => format!("{host} at {port}"),
+            Remote::ListenTcp(Endpoint::Address(address), Security::Plain) => address.to_string(),
+            Remote::ListenTcp(Endpoint::Address(address), Security::Tls) => format!("TLS {address}"),
+            Remote::ListenTcp(Endpoint::Host(host, port), Security::Plain) => format!("{host} at {port}"),
             other => format!("{other:?}"),
         };
         assert_eq!(listen("ptcp:"), "0.0.0.0:6640");
@@ -203,12 +221,16 @@ mod tests {
         assert_eq!(listen("ptcp:1234:127.0.0.1"), "127.0.0.1:1234");
         assert_eq!(listen("ptcp:0:[::1]"), "[::1]:0");
         assert_eq!(listen("ptcp:0:localhost"), "localhost at 0");
-        let address = |text: &str| Remote::ConnectTcp(Endpoint::Address(text.parse().unwrap()));
+        assert_eq!(listen("pssl:"), "TLS 0.0.0.0:6640");
+        let plain = Security::Plain;
+        let address = |text: &str| Remote::ConnectTcp(Endpoint::Address(text.parse().unwrap()), plain);
         assert_eq!(parse("tcp:127.0.0.1"), address("127.0.0.1:6640"));
         assert_eq!(parse("tcp:[::1]:5"), address("[::1]:5"));
         assert_eq!(parse("tcp:[::1]"), address("[::1]:6640"));
-        assert_eq!(parse("tcp:a.b:5"), Remote::ConnectTcp(Endpoint::Host("a.b".into(), 5)));
-        assert_eq!(parse("tcp:[a.b]:5"), Remote::ConnectTcp(Endpoint::Host("a.b".into(), 5)));
+        let host = |security| Remote::ConnectTcp(Endpoint::Host("a.b".into(), 5), security);
+        assert_eq!(parse("tcp:a.b:5"), host(plain));
+        assert_eq!(parse("tcp:[a.b]:5"), host(plain));
+        assert_eq!(parse("ssl:a.b:5"), host(Security::Tls));
         let Remote::Database(remote) = parse("db:a,b,c") else { panic!("a database remote") };
         assert_eq!((&*remote.database, &*remote.table, &*remote.column), ("a", "b", "c"));
     }
@@ -226,6 +248,6 @@ mod tests {
         assert_eq!(why("foo:bar"), "||false");
         assert_eq!(parse("pfd:3"), Remote::ListenInherited(3));
         assert_eq!(why("pfd:-1"), "stream_unix|pfd:-1: not the number of an open file|true");
-        assert_eq!(why("pssl:0"), "stream_ssl|pssl:0: SSL is not supported by this server|true");
+        assert_eq!(why("pssl:x"), "socket_util|x: bad port number \"x\"|true");
     }
 }

@@ -13,7 +13,7 @@ use super::control::Outstanding;
 use super::database_remote::{Place, RemoteError, place, targets};
 use super::event_loop::EventLoop;
 use super::logger::Level;
-use super::remote::{DatabaseRemote, Endpoint, Remote};
+use super::remote::{DatabaseRemote, Endpoint, Remote, Security};
 use super::{Core, DatabaseLog};
 
 /// A peer on another machine is asked after so much silence, where nothing else is configured.
@@ -70,10 +70,18 @@ pub(super) struct InForce {
 }
 
 impl InForce {
+    /// What is spoken by those who come by it.
+    pub fn security(&self) -> Security {
+        match self.remote {
+            Remote::ListenTcp(_, security) => security,
+            _ => Security::Plain,
+        }
+    }
+
     /// The host whose name its listener has to wait for.
     fn host(&self) -> Option<&str> {
         match &self.remote {
-            Remote::ListenTcp(Endpoint::Host(host, _)) if self.listener.is_none() => Some(host),
+            Remote::ListenTcp(Endpoint::Host(host, _), _) if self.listener.is_none() => Some(host),
             _ => None,
         }
     }
@@ -273,8 +281,8 @@ impl EventLoop {
         let remote = Remote::parse(name, &self.settings.run_directory);
         let mut listener = None;
         match &remote {
-            Remote::ListenTcp(Endpoint::Host(host, _)) => self.resolver.start(host),
-            Remote::ListenUnix(_) | Remote::ListenTcp(_) | Remote::ListenInherited(_) => {
+            Remote::ListenTcp(Endpoint::Host(host, _), _) => self.resolver.start(host),
+            Remote::ListenUnix(_) | Remote::ListenTcp(..) | Remote::ListenInherited(_) => {
                 listener = self.open_listener(name, &remote, options.dscp, true).ok();
             }
             // A database remote among those that a database names leads nowhere.
@@ -330,9 +338,9 @@ impl EventLoop {
 
     fn open_named_listener(&mut self, name: &str, mut address: SocketAddr) {
         let Some(state) = self.remotes.in_force.get(name) else { return };
-        let Remote::ListenTcp(Endpoint::Host(_, port)) = &state.remote else { return };
+        let Remote::ListenTcp(Endpoint::Host(_, port), security) = &state.remote else { return };
         address.set_port(*port);
-        let remote = Remote::ListenTcp(Endpoint::Address(address));
+        let remote = Remote::ListenTcp(Endpoint::Address(address), *security);
         let listener = self.open_listener(name, &remote, state.options.dscp, true).ok();
         if let Some(state) = self.remotes.in_force.get_mut(name) {
             state.listener = listener;
@@ -351,8 +359,8 @@ impl EventLoop {
             .collect();
         for (name, remote, dscp) in closed {
             match &remote {
-                Remote::ListenTcp(Endpoint::Host(host, _)) => self.resolver.start(host),
-                Remote::ListenUnix(_) | Remote::ListenTcp(_) | Remote::ListenInherited(_) => {
+                Remote::ListenTcp(Endpoint::Host(host, _), _) => self.resolver.start(host),
+                Remote::ListenUnix(_) | Remote::ListenTcp(..) | Remote::ListenInherited(_) => {
                     let listener = self.open_listener(&name, &remote, dscp, false).ok();
                     if let Some(state) = self.remotes.in_force.get_mut(&name) {
                         state.listener = listener;

@@ -14,7 +14,7 @@ use super::logger::Level;
 use super::logger::text_of;
 use super::probes::probe_interval;
 use super::remotes::Options;
-use transport::Stream;
+use transport::{Certificate, Stream, TlsError};
 
 /// Pieces of output that one write takes.
 const SLICES: usize = 64;
@@ -24,7 +24,8 @@ const SEND_TURN_BYTES: usize = 4 << 20;
 const CLOSING_MS: u64 = 60_000;
 /// Control connections at once.
 const CONTROL_CONNECTIONS_MAX: usize = 256;
-/// The system's numbers of "protocol error" and "cannot allocate memory".
+/// The system's numbers of "input/output error", "protocol error" and "cannot allocate memory".
+const EIO: i32 = 5;
 const EPROTO: i32 = 71;
 const ENOMEM: i32 = 12;
 
@@ -36,7 +37,9 @@ impl EventLoop {
             let remote = remote.clone();
             match listener.accept() {
                 Ok((stream, address)) => {
+                    let is_tls = remote.as_deref().is_some_and(|remote| self.is_tls(remote));
                     let name = match address {
+                        Some(address) if is_tls => format!("ssl:{address}"),
                         Some(address) => format!("tcp:{address}"),
                         None => {
                             self.unix_connections += 1;
@@ -44,6 +47,11 @@ impl EventLoop {
                         }
                     };
                     match remote {
+                        Some(remote) if is_tls => {
+                            let at = listener.tcp_address();
+                            let listener = at.map(|at| format!("pssl:{}:{}", at.port(), at.ip()));
+                            self.accept_tls(stream, name, remote, &listener.unwrap_or_default());
+                        }
                         Some(remote) => {
                             let options = self.options_of(&remote);
                             self.add_session(stream, name, remote, &options);
@@ -86,8 +94,13 @@ impl EventLoop {
         remote: Box<str>,
         options: &Options,
     ) -> Option<usize> {
-        let session =
-            SessionOptions { name: name.clone(), read_only: options.read_only, role: options.role.clone() };
+        let certificate = stream.peer_certificates().next().and_then(Certificate::read);
+        let session = SessionOptions {
+            name: name.clone(),
+            read_only: options.read_only,
+            role: options.role.clone(),
+            client: certificate.and_then(|certificate| certificate.common_name),
+        };
         let Some(id) = self.server.connect(session) else {
             let text = format!("{name}: refused: there are as many sessions as are allowed");
             self.log("ovsdb_jsonrpc_server", Level::Warning, &text);
@@ -152,6 +165,11 @@ impl EventLoop {
         if probe_ms > 0 {
             self.probes.insert((now_ms + probe_ms, slot, serial));
         }
+        if connection.stream.has_more() {
+            // It came with the end of the handshake, and is no news of the socket.
+            connection.queued = true;
+            self.ready.push_back(slot);
+        }
         self.put(slot, Slot::Connection(Box::new(connection)));
         Some(slot)
     }
@@ -188,6 +206,11 @@ impl EventLoop {
                 connection.received_ms = self.now.monotonic_ms;
                 connection.probe.asked_ms = None;
                 self.received(slot, connection, buffer.get(..count).unwrap_or_default());
+            }
+            Err(error) if TlsError::of(&error).is_some() => {
+                self.tell_tls_failure("SSL_read", &connection.name, &error);
+                self.dropped(&connection, "receive error", &system_text(EIO));
+                self.close(slot, connection);
             }
             Err(error) => {
                 self.dropped(&connection, "receive error", &text_of(&error));

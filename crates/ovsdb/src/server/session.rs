@@ -28,6 +28,8 @@ pub struct SessionOptions {
     pub read_only: bool,
     /// The role its transactions are checked against; empty: none.
     pub role: String,
+    /// Whom its certificate names.
+    pub client: Option<String>,
 }
 
 /// A monitor as its session knows it.

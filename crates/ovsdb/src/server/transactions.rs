@@ -139,6 +139,7 @@ impl<L: Log> Server<L> {
             internal: false,
             can_wait: true,
             role: options.map_or("", |options| &options.role),
+            client: options.and_then(|options| options.client.as_deref()),
             reply_bytes_max: self.limits.reply_bytes,
         };
         let outcome = transaction::execute(

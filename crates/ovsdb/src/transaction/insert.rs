@@ -5,9 +5,13 @@ use super::operation::{Member, Operation};
 use crate::cell;
 use crate::error::Error;
 use crate::member_order;
+use crate::row::Row;
 use crate::schema::TableSchema;
 use crate::uuid::Uuid;
 use wire::json::Value;
+
+/// What errors call it.
+const INSERTION: &str = "row insertion into";
 
 impl Transaction<'_, '_> {
     pub(super) fn insert(&mut self, operation: &Operation<'_, '_>, reply: &mut Vec<u8>) -> Result<(), Error> {
@@ -38,9 +42,14 @@ impl Transaction<'_, '_> {
         {
             return Err(broken_default(schema, &is_given));
         }
-        self.check_role("row insertion into", schema)?;
+        let permission = self.permission(INSERTION, schema)?;
         let scratch = &mut self.changes.database.scratch;
         scratch.parsed.insert_into(schema, uuid, self.changes.version, &mut scratch.row);
+        if let Some(permission) = permission
+            && !permission.allows_insert_or_delete(Row::new(schema, &scratch.row, 0))
+        {
+            return Err(self.prohibited(INSERTION, schema));
+        }
         self.insert_row(table, schema)?;
         reply.extend_from_slice(b"{\"uuid\":");
         uuid.write_json(reply);

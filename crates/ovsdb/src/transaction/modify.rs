@@ -10,6 +10,11 @@ use crate::row::{self, Row};
 use crate::schema::{ColumnId, TableSchema};
 use wire::json::write;
 
+/// What errors call the operations.
+const MODIFICATION: &str = "modification of";
+const MUTATION: &str = "mutate operation on";
+const DELETION: &str = "row deletion from";
+
 impl Transaction<'_, '_> {
     pub(super) fn update(&mut self, operation: &Operation<'_, '_>, reply: &mut Vec<u8>) -> Result<(), Error> {
         let (table, schema) = operation.table()?;
@@ -21,7 +26,7 @@ impl Transaction<'_, '_> {
             return Err(Error::tagged_syntax_error(operation.json, "constraint violation", details));
         }
         let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
-        self.check_role("modification of", schema)?;
+        let permission = self.permission(MODIFICATION, schema)?;
         self.note_shown(&condition, &[]);
         let mut count = 0;
         for row in self.candidates(table, schema, &condition) {
@@ -32,6 +37,13 @@ impl Transaction<'_, '_> {
             };
             if !condition.evaluate(self.shown.row(table, row, this)) {
                 continue;
+            }
+            if let Some(permission) = &permission {
+                let parsed = &database.scratch.parsed;
+                let given = schema.columns().map(|(id, _)| id).filter(|id| parsed.cell(*id).is_some());
+                if !permission.allows_update(this, given) {
+                    return Err(self.prohibited(MODIFICATION, schema));
+                }
             }
             count += 1;
             if database.scratch.parsed.update(this, self.changes.version, &mut database.scratch.row) {
@@ -51,7 +63,7 @@ impl Transaction<'_, '_> {
             .map(|json| Mutation::parse(schema, json, &mut |name| names.resolve(name)))
             .collect::<Result<_, _>>()?;
         let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
-        self.check_role("mutate operation on", schema)?;
+        let permission = self.permission(MUTATION, schema)?;
         self.note_shown(&condition, &[]);
         let mut count = 0;
         let mut mutated = Mutated::default();
@@ -63,6 +75,11 @@ impl Transaction<'_, '_> {
             };
             if !condition.evaluate(self.shown.row(table, row, this)) {
                 continue;
+            }
+            if let Some(permission) = &permission
+                && !permission.allows_update(this, mutations.iter().map(|mutation| mutation.column))
+            {
+                return Err(self.prohibited(MUTATION, schema));
             }
             count += 1;
             let differs =
@@ -80,11 +97,17 @@ impl Transaction<'_, '_> {
     pub(super) fn delete(&mut self, operation: &Operation<'_, '_>, reply: &mut Vec<u8>) -> Result<(), Error> {
         let (table, schema) = operation.table()?;
         let condition = self.take_condition(schema, operation.need(Member::Where)?)?;
-        self.check_role("row deletion from", schema)?;
+        let permission = self.permission(DELETION, schema)?;
         self.note_shown(&condition, &[]);
         let mut count = 0;
         for row in self.candidates(table, schema, &condition) {
             if self.matches(table, row, &condition) {
+                if let Some(permission) = &permission
+                    && let Some(this) = self.changes.database.row(table, row)
+                    && !permission.allows_insert_or_delete(this)
+                {
+                    return Err(self.prohibited(DELETION, schema));
+                }
                 count += 1;
                 self.changes.delete_row(table, schema, row);
             }

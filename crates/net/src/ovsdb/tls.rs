@@ -1,0 +1,501 @@
+//! TLS of remotes: `ssl:` and `pssl:`.
+//!
+//! ```text
+//!   accepted, or connected ──current──> identity, authorities, choices ──Handshakes──> shaken ──take_shaken──> a session
+//! ```
+//! Nothing watches the files, nor the columns that name them: whenever a handshake begins they are looked at, and read where they are
+//! not those of the last time. Sessions that are there stay.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use transport::{Certificate, Certificates, Choice, Handshakes, Identity, PeerTls, Stream, TlsError, Trust};
+
+use super::database_remote::{RemoteError, first_string};
+use super::event_loop::EventLoop;
+use super::logger::{Level, text_of};
+use super::remote::{DatabaseRemote, Endpoint};
+
+/// What an attempt to use TLS says that is not set up.
+pub(super) const NOT_SET_UP: &str = "Protocol not available";
+/// What a session ends with that does not come about.
+const PROTOCOL_ERROR: &str = "Protocol error";
+
+const MODULE: &str = "stream_ssl";
+const DATABASE: &str = "db:";
+
+/// The TLS options of the command line. Each is a text, or `db:DATABASE,TABLE,COLUMN`: where a database has it.
+#[derive(Debug, Clone, Default)]
+pub struct TlsOptions {
+    /// The file of the key.
+    pub private_key: Option<String>,
+    /// The file of the certificate.
+    pub certificate: Option<String>,
+    /// The file of the authorities that sign the certificates of peers; `none` trusts everybody.
+    pub ca_cert: Option<String>,
+    /// That file is made of what the first server shows, if it is not there.
+    pub bootstrap: bool,
+    /// The file of certificates that peers are shown beside that of this server.
+    pub peer_ca_cert: Option<String>,
+    /// The versions that are spoken.
+    pub protocols: Option<String>,
+    /// The cipher suites of TLS 1.2.
+    pub ciphers: Option<String>,
+    /// The cipher suites of TLS 1.3.
+    pub ciphersuites: Option<String>,
+    /// The name of the server that connections are for, in place of its host's.
+    pub server_name: Option<String>,
+}
+
+/// What the options come to now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Inputs {
+    private_key: Option<String>,
+    certificate: Option<String>,
+    ca_cert: Option<String>,
+    peer_ca_cert: Option<String>,
+    protocols: Option<String>,
+    ciphers: Option<String>,
+    ciphersuites: Option<String>,
+    server_name: Option<String>,
+    /// What the files were when they were looked at.
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// Tells a file from what it was before: device, number, size, time of the last change.
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn stamp(file: &str) -> Option<Stamp> {
+    let of = fs::metadata(file).ok()?;
+    Some((of.dev(), of.ino(), of.size(), of.mtime(), of.mtime_nsec()))
+}
+
+/// What was read of them.
+#[derive(Default)]
+struct Loaded {
+    inputs: Inputs,
+    has_key: bool,
+    has_certificate: bool,
+    trust: Option<Trust>,
+    peer: Option<PeerTls>,
+}
+
+/// Whose handshake it is.
+pub(super) enum Whose {
+    /// Of one who came by this remote.
+    Accepted { name: String, remote: Box<str> },
+    /// Of an attempt to connect.
+    Outgoing { name: Box<str>, attempt: u64 },
+}
+
+struct Shaken {
+    whose: Whose,
+    stream: io::Result<Stream>,
+}
+
+/// TLS of the loop's remotes.
+pub(super) struct Tls {
+    options: TlsOptions,
+    loaded: Loaded,
+    /// Runs once there was something to do.
+    handshakes: Option<Handshakes>,
+    shaken: Arc<Mutex<Vec<Shaken>>>,
+    waker: Arc<mio::Waker>,
+}
+
+impl Tls {
+    pub fn new(waker: Arc<mio::Waker>) -> Self {
+        Self {
+            options: TlsOptions::default(),
+            loaded: Loaded::default(),
+            handshakes: None,
+            shaken: Arc::default(),
+            waker,
+        }
+    }
+
+    /// Has a handshake done elsewhere; the loop is woken when it is over.
+    fn begin(&mut self, stream: Stream, whose: Whose) -> io::Result<()> {
+        let handshakes = match &mut self.handshakes {
+            Some(handshakes) => handshakes,
+            none => none.insert(Handshakes::start()?),
+        };
+        let (shaken, waker) = (Arc::clone(&self.shaken), Arc::clone(&self.waker));
+        handshakes.begin(stream, move |stream| {
+            shaken.lock().push(Shaken { whose, stream });
+            let _ = waker.wake();
+        });
+        Ok(())
+    }
+}
+
+impl EventLoop {
+    /// Sets the options of TLS and reads what they name. Fails with a line for each that leads nowhere in the databases.
+    pub fn set_tls(&mut self, options: TlsOptions) -> Result<(), String> {
+        self.tls.options = options;
+        let (inputs, errors) = self.tls_inputs();
+        if !errors.is_empty() {
+            return Err(errors.concat());
+        }
+        self.load_tls(inputs);
+        Ok(())
+    }
+
+    /// What the options come to now, and what is wrong with them, line by line.
+    fn tls_inputs(&self) -> (Inputs, Vec<String>) {
+        let mut errors = Vec::new();
+        let mut read = |option: &Option<String>| {
+            let text = option.as_deref()?;
+            let Some(rest) = text.strip_prefix(DATABASE) else { return Some(text.to_owned()) };
+            let found = DatabaseRemote::parse(rest).ok_or(RemoteError::Syntax).and_then(|remote| {
+                let database = self.server.database(&remote.database);
+                first_string(database.ok_or_else(|| RemoteError::Database(remote.database.clone()))?, &remote)
+            });
+            found.unwrap_or_else(|error| {
+                errors.push(format!("\"{text}\": {error}\n"));
+                None
+            })
+        };
+        let options = &self.tls.options;
+        let mut inputs = Inputs {
+            private_key: read(&options.private_key),
+            certificate: read(&options.certificate),
+            ca_cert: read(&options.ca_cert),
+            peer_ca_cert: read(&options.peer_ca_cert),
+            protocols: read(&options.protocols),
+            ciphers: read(&options.ciphers),
+            ciphersuites: read(&options.ciphersuites),
+            server_name: read(&options.server_name),
+            stamps: Vec::new(),
+        };
+        let files = [&inputs.private_key, &inputs.certificate, &inputs.ca_cert, &inputs.peer_ca_cert];
+        inputs.stamps = files.iter().map(|file| file.as_deref().and_then(stamp)).collect();
+        (inputs, errors)
+    }
+
+    /// Reads what has changed since the last time.
+    fn refresh_tls(&mut self) {
+        let (inputs, errors) = self.tls_inputs();
+        if inputs != self.tls.loaded.inputs {
+            for error in errors {
+                self.log("ovsdb_server", Level::Warning, error.trim_end());
+            }
+            self.load_tls(inputs);
+        }
+    }
+
+    fn load_tls(&mut self, inputs: Inputs) {
+        let mut loaded = Loaded::default();
+        let mut identity = None;
+        if let (Some(certificate), Some(key)) = (&inputs.certificate, &inputs.private_key) {
+            identity = self.load_identity(certificate, key, &inputs, &mut loaded);
+        }
+        loaded.trust = inputs.ca_cert.as_deref().and_then(|file| self.load_trust(file));
+        let choice = self.choice_of(&inputs);
+        if let (Some(identity), Some(trust)) = (&identity, &loaded.trust) {
+            match PeerTls::new(identity, trust, &choice) {
+                Ok(peer) => loaded.peer = Some(peer),
+                Err(error) => self.log(MODULE, Level::Error, &format!("nothing can be spoken: {error}")),
+            }
+        }
+        self.tls.loaded = Loaded { inputs, ..loaded };
+    }
+
+    fn load_identity(
+        &self,
+        certificate: &str,
+        key: &str,
+        inputs: &Inputs,
+        loaded: &mut Loaded,
+    ) -> Option<Identity> {
+        let (file, key_file) = (Path::new(certificate), Path::new(key));
+        let failed = |what: &str, why: &dyn std::fmt::Display| {
+            self.log(MODULE, Level::Error, &format!("{what}: {why}"));
+        };
+        let mut chain = match Certificates::load(file) {
+            Ok(chain) => chain,
+            Err(error) => {
+                failed("SSL_use_certificate_file", &error);
+                if let Err(error) = fs::File::open(key_file) {
+                    failed("SSL_use_PrivateKey_file", &format_args!("{key}: {}", text_of(&error)));
+                }
+                return None;
+            }
+        };
+        loaded.has_certificate = true;
+        if let Some(file) = &inputs.peer_ca_cert {
+            match Certificates::load(Path::new(file)) {
+                Ok(more) => chain = chain.and(&more),
+                Err(error) => failed("failed to load the certificates that peers are shown", &error),
+            }
+        }
+        match Identity::load(chain, file, key_file) {
+            Ok(identity) => {
+                loaded.has_key = true;
+                Some(identity)
+            }
+            Err(error) => {
+                failed("SSL_use_PrivateKey_file", &error);
+                None
+            }
+        }
+    }
+
+    fn load_trust(&self, file: &str) -> Option<Trust> {
+        if file == "none" {
+            let text = "Peer certificate validation disabled (this is a security risk)";
+            self.log(MODULE, Level::Warning, text);
+            return Some(Trust::Anybody);
+        }
+        if self.tls.options.bootstrap && !Path::new(file).exists() {
+            return Some(Trust::AnyServer);
+        }
+        match Certificates::load(Path::new(file)) {
+            Ok(certificates) => Some(Trust::Authorities(certificates)),
+            Err(error) => {
+                let text = format!("failed to load client certificates from {error}");
+                self.log(MODULE, Level::Error, &text);
+                None
+            }
+        }
+    }
+
+    fn choice_of(&self, inputs: &Inputs) -> Choice {
+        let mut choice = Choice::default();
+        if let Some(list) = &inputs.protocols {
+            match versions_of(list) {
+                Ok(Versions { tls12, tls13, too_old }) => {
+                    for version in too_old {
+                        let text = format!("{version}: this version is not spoken any more");
+                        self.log(MODULE, Level::Warning, &text);
+                    }
+                    (choice.tls12, choice.tls13) = (tls12, tls13);
+                }
+                Err(word) => {
+                    self.log(MODULE, Level::Error, &format!("{word}: SSL protocol not recognized"));
+                }
+            }
+        }
+        let no_match = |what: &str| {
+            let text = format!("{what}: error:0A0000B9:SSL routines::no cipher match");
+            self.log(MODULE, Level::Error, &text);
+        };
+        if let Some(list) = &inputs.ciphers
+            && !choice.choose_ciphers(list)
+        {
+            no_match("SSL_CTX_set_cipher_list");
+        }
+        if let Some(list) = &inputs.ciphersuites
+            && !choice.choose_suites(list)
+        {
+            no_match("SSL_CTX_set_ciphersuites");
+        }
+        choice
+    }
+
+    /// Whether TLS is set up, as things are now. If it is `loud`, what is lacking is logged.
+    pub(super) fn can_use_tls(&mut self, loud: bool) -> bool {
+        self.refresh_tls();
+        let loaded = &self.tls.loaded;
+        if loaded.peer.is_some() || !loud {
+            return loaded.peer.is_some();
+        }
+        let wanted = [
+            (loaded.has_key, "Private key"),
+            (loaded.has_certificate, "Certificate"),
+            (loaded.trust.is_some(), "CA certificate"),
+        ];
+        for (_, what) in wanted.iter().filter(|(is_there, _)| !is_there) {
+            self.log(MODULE, Level::Error, &format!("{what} must be configured to use SSL"));
+        }
+        false
+    }
+
+    /// Shakes hands with a peer that came by a remote. `listener`: how logs call that.
+    pub(super) fn accept_tls(&mut self, stream: Stream, name: String, remote: Box<str>, listener: &str) {
+        self.can_use_tls(true);
+        let begun = match &self.tls.loaded.peer {
+            Some(tls) => stream.into_tls(&tls.server),
+            None => Err(io::Error::other(NOT_SET_UP)),
+        };
+        let whose = Whose::Accepted { name, remote };
+        if let Err(error) = begun.and_then(|stream| self.tls.begin(stream, whose)) {
+            let text = format!("{listener}: accept failed: {}", text_of(&error));
+            self.log("ovsdb_jsonrpc_server", Level::Warning, &text);
+        }
+    }
+
+    /// Shakes hands with the server of an attempt to connect.
+    pub(super) fn connect_tls(
+        &mut self,
+        stream: Stream,
+        name: &str,
+        endpoint: &Endpoint,
+        attempt: u64,
+    ) -> io::Result<()> {
+        self.refresh_tls();
+        let loaded = &self.tls.loaded;
+        let tls = loaded.peer.as_ref().ok_or_else(|| io::Error::other(NOT_SET_UP))?;
+        let host = endpoint.host();
+        let server = loaded.inputs.server_name.as_deref().unwrap_or(&host);
+        let stream = stream.into_tls_client(&tls.client, server)?;
+        self.tls.begin(stream, Whose::Outgoing { name: name.into(), attempt })
+    }
+
+    /// Goes on with the connections whose handshakes are over.
+    pub(super) fn take_shaken(&mut self) {
+        if self.tls.handshakes.is_none() {
+            return;
+        }
+        let shaken = std::mem::take(&mut *self.tls.shaken.lock());
+        for Shaken { whose, stream } in shaken {
+            match whose {
+                Whose::Accepted { name, remote } => self.accepted_tls(name, remote, stream),
+                Whose::Outgoing { name, attempt } => self.connected_tls(&name, attempt, stream),
+            }
+        }
+    }
+
+    fn accepted_tls(&mut self, name: String, remote: Box<str>, stream: io::Result<Stream>) {
+        // The remote may be gone by now.
+        if !self.remotes.in_force.contains_key(&remote) {
+            return;
+        }
+        match stream {
+            Ok(stream) => {
+                let options = self.options_of(&remote);
+                self.add_session(stream, name, remote, &options);
+            }
+            Err(error) => {
+                self.tell_tls_failure("SSL_accept", &name, &error);
+                self.log("jsonrpc", Level::Warning, &format!("{name}: receive error: {PROTOCOL_ERROR}"));
+                let text = format!("{name}: connection dropped ({PROTOCOL_ERROR})");
+                self.log("reconnect", Level::Warning, &text);
+            }
+        }
+    }
+
+    fn connected_tls(&mut self, name: &str, attempt: u64, stream: io::Result<Stream>) {
+        if !self.outgoing.get(name).is_some_and(|outgoing| outgoing.awaits(attempt)) {
+            return;
+        }
+        match stream {
+            Ok(stream) if matches!(self.tls.loaded.trust, Some(Trust::AnyServer)) => {
+                self.bootstrap(&stream);
+                self.attempt_failed(name, PROTOCOL_ERROR);
+            }
+            Ok(stream) => self.connected(name, stream),
+            Err(error) => {
+                self.tell_tls_failure("SSL_connect", name, &error);
+                self.attempt_failed(name, PROTOCOL_ERROR);
+            }
+        }
+    }
+
+    /// Logs why a session of TLS failed.
+    pub(super) fn tell_tls_failure(&self, doing: &str, name: &str, error: &io::Error) {
+        self.log(MODULE, Level::Warning, &format!("{doing}: {}", transport::in_words_of_openssl(error)));
+        if TlsError::of(error).is_some_and(|failure| failure.begins_with == Some(b'{')) {
+            let text = format!("{name}: received JSON-RPC data on SSL channel");
+            self.log(MODULE, Level::Warning, &text);
+        }
+    }
+
+    /// Trusts from now on the authority that a server shows. The connection was made in good faith, and is made anew.
+    fn bootstrap(&mut self, stream: &Stream) {
+        let Some(file) = self.tls.loaded.inputs.ca_cert.clone() else { return };
+        let cannot = |why: &str| {
+            self.log(MODULE, Level::Error, &format!("could not bootstrap CA cert: {why}"));
+        };
+        let Some(der) = stream.peer_certificates().next_back() else {
+            return cannot("no certificate presented by peer");
+        };
+        let Some(certificate) = Certificate::read(der) else {
+            return cannot("the certificate presented by peer cannot be read");
+        };
+        if !certificate.is_self_signed() {
+            cannot(&format!(
+                "the last certificate presented by peer is not self-signed ({})",
+                certificate.subject
+            ));
+            return self.log(
+                MODULE,
+                Level::Error,
+                "the server has to show its authority's certificate too (--peer-ca-cert)",
+            );
+        }
+        let written = fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&file).and_then(
+            |mut opened| {
+                opened.write_all(transport::to_pem(der).as_bytes())?;
+                opened.sync_all()
+            },
+        );
+        match written {
+            Ok(()) => {
+                let text = format!("successfully bootstrapped CA cert to {file}");
+                self.log(MODULE, Level::Information, &text);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let text = format!("reading CA cert {file} created by another process");
+                self.log(MODULE, Level::Information, &text);
+            }
+            Err(error) => return cannot(&format!("creating {file} failed: {}", text_of(&error))),
+        }
+        let (subject, fingerprint) = (&certificate.subject, transport::fingerprint(der));
+        let text = format!("Trusting CA cert from {file} ({subject}) (fingerprint {fingerprint})");
+        self.log(MODULE, Level::Information, &text);
+        self.log(MODULE, Level::Information, "killing successful connection to retry using CA cert");
+    }
+}
+
+/// Which versions a list of them allows.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Versions {
+    tls12: bool,
+    tls13: bool,
+    /// Those in it that are not spoken.
+    too_old: Vec<String>,
+}
+
+/// Reads a list such as `TLSv1.2,TLSv1.3` or `TLSv1.2+`. Fails with the word that is none.
+fn versions_of(list: &str) -> Result<Versions, &str> {
+    let mut versions = Versions::default();
+    for word in list.split([' ', ',', '\t']).filter(|word| !word.is_empty()) {
+        let (name, and_newer) = match word.strip_suffix('+') {
+            Some(name) => (name, true),
+            None => (word, false),
+        };
+        match name {
+            "TLSv1" | "TLSv1.1" => versions.too_old.push(name.to_owned()),
+            "TLSv1.2" => versions.tls12 = true,
+            "TLSv1.3" => versions.tls13 = true,
+            _ => return Err(word),
+        }
+        if and_newer {
+            versions.tls12 |= name != "TLSv1.3";
+            versions.tls13 = true;
+        }
+    }
+    Ok(versions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_versions() {
+        let of =
+            |list| versions_of(list).map(|Versions { tls12, tls13, too_old }| (tls12, tls13, too_old.len()));
+        assert_eq!(of("TLSv1.2"), Ok((true, false, 0)));
+        assert_eq!(of("TLSv1.1, TLSv1.2,TLSv1.3"), Ok((true, true, 1)));
+        assert_eq!(of("TLSv1+"), Ok((true, true, 1)));
+        assert_eq!(of("TLSv1.2+"), Ok((true, true, 0)));
+        assert_eq!(of("TLSv1.3+"), Ok((false, true, 0)));
+        assert_eq!(of("TLSv1.2,SSLv3"), Err("SSLv3"));
+    }
+}

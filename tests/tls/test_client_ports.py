@@ -248,6 +248,48 @@ def test_databases_of_a_node_are_served_under_its_certificate(authority, tmp_pat
             assert (done.stdout == "D\n_Server\n") == is_let_in, done.stderr + node.log()
 
 
+def certificate(*arguments, check=True):
+    done = subprocess.run([servers.dormouse_binary(), "certificate", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout if check else (done.returncode, done.stderr)
+
+
+def test_two_commands_make_a_first_session(tmp_path):
+    told = certificate("--directory", tmp_path)
+    assert f"serve --tls-certificate {tmp_path}/node.pem --tls-key {tmp_path}/node.key" in told
+    certificate("--directory", tmp_path, "--client", "ada", "--days", 1)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "ca.pem": 0o644, "ca.key": 0o600, "node.pem": 0o644, "node.key": 0o600, "ada.pem": 0o644, "ada.key": 0o600}
+    config = f'[tls]\nclient_ca = "{tmp_path}/ca.pem"\nclient_certificates = "required"\n'
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    context.load_cert_chain(str(tmp_path / "ada.pem"), str(tmp_path / "ada.key"))
+    with node_with(None, certificate=(tmp_path / "node.pem", tmp_path / "node.key"), config=config) as node:
+        with connect(node, context) as client:
+            client.sendall(b"mn\r\n")
+            assert client.recv(100) == b"MN\r\n"
+            expiry = ssl.cert_time_to_seconds(client.getpeercert()["notAfter"])
+        address, port = port_of(node, "http")
+        with urllib.request.urlopen(f"https://{address}:{port}/metrics", context=context, timeout=60) as answer:
+            assert f"\ndormouse_tls_certificate_expiry_timestamp_seconds {expiry}\n" in answer.read().decode()
+    assert abs(expiry - time.time() - 365 * 86400) < 3600
+
+
+def test_certificates_are_not_written_over(tmp_path):
+    certificate("--directory", tmp_path, "--host", "db1.example", "--host", "10.0.0.5")
+    names = subprocess.run(["openssl", "x509", "-in", str(tmp_path / "node.pem"), "-noout", "-ext", "subjectAltName"], capture_output=True, text=True).stdout
+    assert "DNS:db1.example, IP Address:10.0.0.5\n" in names
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    again = certificate("--directory", tmp_path, check=False)
+    assert again == (1, f"dormouse: {tmp_path}/node.pem: it is there already; remove it, or choose another --directory\n")
+    for wrong in (["--client", "ca"], ["--client", "a/b"], ["--client", ""], ["--host", "a b"]):
+        code, text = certificate("--directory", tmp_path, *wrong, check=False)
+        assert code == 1 and f"{wrong[0]} {json.dumps(wrong[1])}: not allowed; allowed: " in text, text
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "ca.key").unlink()
+    code, text = certificate("--directory", tmp_path, "--client", "ada", check=False)
+    assert code == 1 and text == f"dormouse: {tmp_path}/ca.pem: it is there, but {tmp_path}/ca.key is missing\n"
+
+
 def test_handshakes_that_never_end_keep_nobody_out(authority):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))

@@ -157,6 +157,10 @@ pub trait Control: Send + Sync + 'static {
     fn databases(&self) -> Vec<DatabaseFigures> {
         Vec::new()
     }
+    /// When the certificate of the ports with TLS expires, or one of its chain; seconds since 1970. `None`: there is no TLS.
+    fn certificate_expiry_s(&self) -> Option<u64> {
+        None
+    }
     /// Whether the node is draining.
     fn draining(&self) -> bool;
 }

@@ -254,6 +254,14 @@ impl Collector for NodeCollector {
             "Resident memory all buckets may use together",
             self.console.control.memory_bytes(),
         )?;
+        if let Some(expiry_s) = self.console.control.certificate_expiry_s() {
+            gauge(
+                &mut encoder,
+                "dormouse_tls_certificate_expiry_timestamp_seconds",
+                "When the certificate of the ports with TLS expires, or one of its chain; seconds since 1970",
+                expiry_s,
+            )?;
+        }
         let uptime_s = self.console.started.elapsed().as_secs();
         gauge(&mut encoder, "dormouse_uptime_seconds", "Time since the start", uptime_s)?;
         if let Some(resident) = process_resident_bytes() {

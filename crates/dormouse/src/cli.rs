@@ -1,5 +1,6 @@
 //! The command line: what may be typed, and its help.
 
+use crate::certificate::Certificate;
 use crate::config::reader::Flags;
 use crate::journal_command::JournalCommand;
 use clap::{Args, Parser, Subcommand};
@@ -41,6 +42,8 @@ pub enum Command {
         #[command(subcommand)]
         command: JournalCommand,
     },
+    /// Make certificates to try TLS with, and an authority that signs them.
+    Certificate(Certificate),
     /// Serve OVSDB databases with the command line of the stock ovsdb-server.
     #[command(name = crate::ovsdb_server::NAME, disable_help_flag = true)]
     OvsdbServer {

@@ -16,6 +16,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use transport::ServerTls;
 
 /// The node with what governs it.
 pub struct Control {
@@ -28,11 +29,18 @@ pub struct Control {
     /// Where persistent buckets are; none without a data directory.
     store: Option<BucketStore>,
     databases: OnceLock<Watcher>,
+    tls: Option<Arc<ServerTls>>,
 }
 
 impl Control {
     /// Governs `node`, whose buckets may use `memory_bytes` together.
-    pub fn new(node: Arc<Node>, memory_bytes: u64, login: &Login, store: Option<BucketStore>) -> Self {
+    pub fn new(
+        node: Arc<Node>,
+        memory_bytes: u64,
+        login: &Login,
+        store: Option<BucketStore>,
+        tls: Option<Arc<ServerTls>>,
+    ) -> Self {
         let control = Self {
             node,
             memory_bytes,
@@ -41,6 +49,7 @@ impl Control {
             draining: AtomicBool::new(false),
             store,
             databases: OnceLock::new(),
+            tls,
         };
         control.set_login(login);
         control
@@ -350,6 +359,11 @@ impl console::Control for Control {
     fn memory_bytes(&self) -> u64 {
         // Not from the budgets: those are held while a bucket is opened, and a disk may be slow.
         self.memory_bytes
+    }
+
+    fn certificate_expiry_s(&self) -> Option<u64> {
+        let expiry_s = self.tls.as_ref()?.not_after()?;
+        Some(u64::try_from(expiry_s).unwrap_or_default())
     }
 
     fn databases(&self) -> Vec<console::DatabaseFigures> {

@@ -5,6 +5,7 @@ mod allocator;
 mod banner;
 mod bucket_store;
 mod budgets;
+mod certificate;
 mod cli;
 mod config;
 mod control;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     match cli.command {
         cli::Command::Serve(arguments) => outcome(serve::run(&arguments)),
         cli::Command::Config { command } => outcome(config_command(&command)),
+        cli::Command::Certificate(arguments) => outcome(certificate::run(&arguments)),
         cli::Command::Journal { command } => outcome(journal_command::run(&command)),
         cli::Command::OvsdbServer { .. } => ExitCode::from(EXIT_USAGE),
         cli::Command::Lab { arguments } => outcome(lab::run(&arguments)),

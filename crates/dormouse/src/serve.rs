@@ -88,7 +88,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     node.shutdown_bell().connect(Box::new(move || stopper.stop()));
     let store = data.as_ref().map(DataDir::buckets);
     let found = store.as_ref().map_or(Ok(Vec::new()), BucketStore::found)?;
-    let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, store));
+    let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, store, tls.clone()));
     control.claim_databases(&config.databases).map_err(problem_of)?;
     control.create_at_start(&config.buckets, &found).map_err(problem_of)?;
     let databases = Databases::start(&config, memory_bytes, &node)?;

@@ -260,7 +260,8 @@ fn is_remote(text: &str) -> bool {
     }
 }
 
-fn is_host_name(name: &str) -> bool {
+/// Whether this can be the name of a host.
+pub fn is_host_name(name: &str) -> bool {
     (1..=253).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }

@@ -105,7 +105,8 @@ class Dormouse:
     def __init__(
         self, *arguments, buckets=("default,ephemeral,256MiB",), memory=None, workers=2, config=None, home=None, ports=None, wrap=(), await_ready=True
     ):
-        """`home`: a directory that is kept, for a node that is started again in it. `ports` ({"kv": 12345}) are not left to the kernel.
+        """`home`: a directory that is kept, for a node that is started again in it. `ports` ({"kv": 12345}) are not left to the kernel,
+        those that are "none" are not there, and of those that are None nothing is said.
         `wrap`: a command before the command. Without `await_ready` the node is spawned, and that is all."""
         self.keeps_data = home is not None
         self.data = pathlib.Path(home or tempfile.mkdtemp(prefix="dormouse-test-"))
@@ -116,7 +117,9 @@ class Dormouse:
             path.write_text(config)
             command += ["--config", str(path)]
         for kind in ("memcached", "kv", "http"):
-            command += [f"--{kind}", f"127.0.0.1:{(ports or {}).get(kind, 0)}"]
+            port = (ports or {}).get(kind, 0)
+            if port is not None:
+                command += [f"--{kind}", port if port == "none" else f"127.0.0.1:{port}"]
         command += ["--data", str(self.data / "node"), "--workers", str(workers)]
         if memory:
             command += ["--memory", memory]
@@ -134,9 +137,9 @@ class Dormouse:
 
     def _learn_endpoints(self):
         self.endpoints = self._wait_endpoints()
-        self.memcached = split_address(self.endpoints["memcached"][0]["address"])
-        self.kv = split_address(self.endpoints["kv"][0])
-        self.http = split_address(self.endpoints["http"][0])
+        first = [(listeners or [None])[0] for listeners in map(self.endpoints.get, ("memcached", "kv", "http"))]
+        self.memcached = first[0] and split_address(first[0]["address"])
+        self.kv, self.http = (address and split_address(address) for address in first[1:])
         self.address = self.memcached
 
     def _wait_endpoints(self):

@@ -4,6 +4,8 @@ checks and print one line each, `ok NAME` or `not ok NAME: reason`. The Python S
 
 import subprocess
 
+from .cluster import connection_string
+
 CHECKS = (
     "connect",
     "upsert-get",
@@ -41,9 +43,9 @@ CHECKS = (
 
 def run_program(command, directory, node, timeout_s=180):
     """Runs one SDK program against the node; returns {check: None or the reason it failed}, and its whole output."""
-    host, port = node.kv
+    authority = [] if node.kv else [str(node.authority)]
     done = subprocess.run(
-        [*command, f"couchbase://{host}:{port}", "Administrator", "password", "default"],
+        [*command, connection_string(node), "Administrator", "password", "default", *authority],
         cwd=directory, capture_output=True, text=True, timeout=timeout_s,
     )
     results = {}

@@ -1,4 +1,4 @@
-"""The official Couchbase SDK for Go (gocb) does every check of checks.py."""
+"""The official Couchbase SDK for Go (gocb) does every check of checks.py, with TLS and without."""
 
 import pathlib
 import shutil
@@ -12,13 +12,13 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "go"
 
 
 @pytest.fixture(scope="module")
-def report(node, tmp_path_factory):
+def report(either_node, tmp_path_factory):
     if shutil.which("go") is None:
         pytest.skip("no Go toolchain on this machine")
     program = tmp_path_factory.mktemp("go") / "checks"
     built = subprocess.run(["go", "build", "-o", str(program), "."], cwd=DIRECTORY, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    return run_program([str(program)], DIRECTORY, node)
+    return run_program([str(program)], DIRECTORY, either_node)
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -1,4 +1,4 @@
-"""The official Couchbase SDK for Java does every check of checks.py."""
+"""The official Couchbase SDK for Java does every check of checks.py, with TLS and without."""
 
 import pathlib
 import shutil
@@ -12,7 +12,7 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "java"
 
 
 @pytest.fixture(scope="module")
-def report(node):
+def report(either_node):
     if shutil.which("javac") is None or shutil.which("mvn") is None:
         pytest.skip("no JDK with Maven on this machine")
     built = subprocess.run(
@@ -21,7 +21,7 @@ def report(node):
     )
     assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
     classpath = (DIRECTORY / "target" / "classpath").read_text().strip()
-    return run_program(["java", "-Xmx1g", "-cp", f"target/classes:{classpath}", "Checks"], DIRECTORY, node)
+    return run_program(["java", "-Xmx1g", "-cp", f"target/classes:{classpath}", "Checks"], DIRECTORY, either_node)
 
 
 @pytest.mark.parametrize("check", CHECKS)

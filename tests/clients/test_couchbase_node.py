@@ -1,4 +1,4 @@
-"""The official Couchbase SDK for Node.js does every check of checks.py."""
+"""The official Couchbase SDK for Node.js does every check of checks.py, with TLS and without."""
 
 import pathlib
 import shutil
@@ -11,11 +11,11 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "node"
 
 
 @pytest.fixture(scope="module")
-def report(node):
+def report(either_node):
     if shutil.which("node") is None:
         pytest.skip("no node on this machine")
     assert (DIRECTORY / "node_modules" / "couchbase").is_dir(), "run tests/install.sh"
-    return run_program(["node", "checks.js"], DIRECTORY, node)
+    return run_program(["node", "checks.js"], DIRECTORY, either_node)
 
 
 @pytest.mark.parametrize("check", CHECKS)

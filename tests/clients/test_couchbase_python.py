@@ -1,4 +1,4 @@
-"""The official Couchbase SDK for Python: every operation on whole documents, and the errors they end in."""
+"""The official Couchbase SDK for Python: every operation on whole documents, and the errors they end in; with TLS and without."""
 
 import time
 from datetime import timedelta
@@ -34,6 +34,11 @@ from couchbase.transcoder import LegacyTranscoder, RawBinaryTranscoder, RawJSONT
 from .cluster import connect
 
 MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def node(either_node):
+    return either_node
 
 
 @pytest.fixture

@@ -1,10 +1,17 @@
-"""memccapable of Debian's libmemcached-tools: every one of its 54 checks passes."""
+"""memccapable of Debian's libmemcached-tools: every one of its 54 checks passes, with TLS and without."""
 
 import re
+import select
 import shutil
+import socket
+import ssl
 import subprocess
+import threading
 
 import pytest
+
+from tests import servers
+from tests.tls.authority import Authority
 
 CHECKS = 54
 
@@ -16,8 +23,60 @@ def memccapable():
     return path
 
 
-def test_all_checks_pass(memccapable, node):
-    host, port = node.memcached
+class Tunnel:
+    """Carries plain connections to a port that speaks TLS: memccapable does not."""
+
+    def __init__(self, address, context):
+        self.address, self.context = address, context
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            try:
+                plain, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.carry, args=(plain,), daemon=True).start()
+
+    def carry(self, plain):
+        with plain, self.context.wrap_socket(socket.create_connection(self.address), server_hostname=self.address[0]) as secret:
+            secret.setblocking(False)
+            while True:
+                try:
+                    while text := secret.recv(65536):
+                        plain.sendall(text)
+                    return
+                except ssl.SSLWantReadError:
+                    readable, _, _ = select.select([plain, secret], [], [])
+                except OSError:
+                    return
+                if plain in readable:
+                    text = plain.recv(65536)
+                    if not text:
+                        return
+                    secret.setblocking(True)
+                    secret.sendall(text)
+                    secret.setblocking(False)
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def address(request, tmp_path):
+    if request.param == "plain":
+        yield request.getfixturevalue("node").memcached
+        return
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("node")
+    with servers.Dormouse("--memcached", "tls:127.0.0.1:0", "--tls-certificate", str(certificate), "--tls-key", str(key),
+                          "--kv-tls-address", "none", "--http-tls-address", "none", ports={"memcached": None}) as node:
+        (listener,) = node.endpoints["tls"]["memcached"]
+        tunnel = Tunnel(servers.split_address(listener["address"]), authority.context())
+        with tunnel.listener:
+            yield tunnel.listener.getsockname()
+
+
+def test_all_checks_pass(memccapable, address):
+    host, port = address
     done = subprocess.run([memccapable, "-h", host, "-p", str(port), "-t", "10"], capture_output=True, text=True, timeout=120)
     output = done.stdout + done.stderr
     passed = re.findall(r"^(ascii|binary) .*\[pass\]", output, re.MULTILINE)

@@ -1,9 +1,10 @@
 // The checks of tests/clients/checks.py through the Couchbase SDK for Go.
-// usage: checks CONNECTION USER PASSWORD BUCKET; prints `ok NAME` or `not ok NAME: reason`.
+// usage: checks CONNECTION USER PASSWORD BUCKET [AUTHORITY]; prints `ok NAME` or `not ok NAME: reason`.
 package main
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -391,10 +392,28 @@ func say(name string, err error) {
 	fmt.Printf("ok %s\n", name)
 }
 
-func connect(address, user, password, bucket string) (*gocb.Cluster, *gocb.Collection, error) {
+// trusted has the certificates of the given file, if there is one.
+func trusted(files []string) (*x509.CertPool, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(files[0])
+	pool := x509.NewCertPool()
+	if err == nil && !pool.AppendCertsFromPEM(pem) {
+		err = fmt.Errorf("%s: no certificate", files[0])
+	}
+	return pool, err
+}
+
+func connect(address, user, password, bucket string, authority []string) (*gocb.Cluster, *gocb.Collection, error) {
+	pool, err := trusted(authority)
+	if err != nil {
+		return nil, nil, err
+	}
 	cluster, err := gocb.Connect(address, gocb.ClusterOptions{
 		Authenticator:  gocb.PasswordAuthenticator{Username: user, Password: password},
 		TimeoutsConfig: gocb.TimeoutsConfig{KVTimeout: 8 * time.Second, KVDurableTimeout: 8 * time.Second},
+		SecurityConfig: gocb.SecurityConfig{TLSRootCAs: pool},
 	})
 	if err != nil {
 		return nil, nil, err
@@ -408,7 +427,7 @@ func connect(address, user, password, bucket string) (*gocb.Cluster, *gocb.Colle
 }
 
 func main() {
-	cluster, collection, err := connect(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
+	cluster, collection, err := connect(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5:])
 	say("connect", err)
 	if collection == nil {
 		os.Exit(1)

@@ -1,11 +1,11 @@
 // The checks of tests/clients/checks.py through the Couchbase SDK for Node.js.
-// usage: node checks.js CONNECTION USER PASSWORD BUCKET; prints `ok NAME` or `not ok NAME: reason`.
+// usage: node checks.js CONNECTION USER PASSWORD BUCKET [AUTHORITY]; prints `ok NAME` or `not ok NAME: reason`.
 'use strict'
 
 const assert = require('node:assert/strict')
 const couchbase = require('couchbase')
 
-const [connection, username, password, bucketName] = process.argv.slice(2)
+const [connection, username, password, bucketName, trustStorePath] = process.argv.slice(2)
 const MEBIBYTE = 1024 * 1024
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
@@ -203,7 +203,7 @@ async function main() {
   const timeouts = { kvTimeout: 8000, kvDurableTimeout: 8000, connectTimeout: 10000 }
   let cluster
   try {
-    cluster = await couchbase.connect(connection, { username, password, timeouts })
+    cluster = await couchbase.connect(connection, { username, password, timeouts, security: { trustStorePath } })
     const collection = cluster.bucket(bucketName).defaultCollection()
     const pinged = await cluster.bucket(bucketName).ping({ serviceTypes: [couchbase.ServiceType.KeyValue] })
     assert.ok(Object.values(pinged.services).flat().every((report) => report.state === couchbase.PingState.Ok), JSON.stringify(pinged))

@@ -28,6 +28,7 @@ import com.couchbase.client.java.kv.MutationResult;
 import com.couchbase.client.java.kv.PrependOptions;
 import com.couchbase.client.java.kv.UnlockOptions;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -43,7 +44,7 @@ import reactor.core.publisher.Flux;
 
 /**
  * The checks of tests/clients/checks.py through the Couchbase SDK for Java.
- * Arguments: CONNECTION USER PASSWORD BUCKET; prints {@code ok NAME} or {@code not ok NAME: reason}.
+ * Arguments: CONNECTION USER PASSWORD BUCKET [AUTHORITY]; prints {@code ok NAME} or {@code not ok NAME: reason}.
  */
 public final class Checks {
   private static final int MEBIBYTE = 1024 * 1024;
@@ -289,7 +290,12 @@ public final class Checks {
   public static void main(String[] arguments) throws Exception {
     Logger.getLogger("com.couchbase").setLevel(Level.SEVERE);
     ClusterOptions options = ClusterOptions.clusterOptions(arguments[1], arguments[2])
-        .environment(env -> env.timeoutConfig(t -> t.kvTimeout(Duration.ofSeconds(8)).kvDurableTimeout(Duration.ofSeconds(8)).connectTimeout(Duration.ofSeconds(10))));
+        .environment(env -> {
+          env.timeoutConfig(t -> t.kvTimeout(Duration.ofSeconds(8)).kvDurableTimeout(Duration.ofSeconds(8)).connectTimeout(Duration.ofSeconds(10)));
+          if (arguments.length > 4) {
+            env.securityConfig(s -> s.trustCertificate(Path.of(arguments[4])));
+          }
+        });
     try (Cluster cluster = Cluster.connect(arguments[0], options)) {
       Collection collection = cluster.bucket(arguments[3]).defaultCollection();
       try {

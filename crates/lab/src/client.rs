@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+use transport::ClientTls;
 
 /// How long a single answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -28,6 +29,8 @@ pub struct Target {
     pub protocol: Protocol,
     /// Bucket to select (Couchbase only).
     pub bucket: String,
+    /// What is spoken there is TLS. Loads only.
+    pub tls: Option<ClientTls>,
 }
 
 impl Target {
@@ -228,7 +231,7 @@ mod tests {
             let (get, _) = frame(&mut stream);
             answer(&mut stream, get[1], 0, 4, &[&[0; 4], &*value].concat());
         });
-        Target { address, protocol: Protocol::Couchbase, bucket: "default".to_owned() }
+        Target { address, protocol: Protocol::Couchbase, bucket: "default".to_owned(), tls: None }
     }
 
     fn dialect() -> Dialect {

@@ -16,10 +16,11 @@ use crate::protocol::{Answer, Dialect, describe};
 use crate::random::Random;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hdrhistogram::Histogram;
-use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::io::{ErrorKind, Read, Write};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+use transport::{Handshakes, Stream};
 
 /// Longest silence of the server before a run is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
@@ -86,7 +87,7 @@ pub struct Outcome {
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Kind of each request of the batch in flight, `true` for a read.
     batch: Vec<bool>,
     /// Answer expected next.
@@ -130,11 +131,10 @@ impl Driver {
     /// Opens the connections.
     pub fn new(target: &Target, dialect: Dialect, connections: usize, seed: u64) -> Result<Self> {
         let poll = Poll::new()?;
+        let handshakes = target.tls.as_ref().map(|_| Handshakes::start()).transpose()?;
         let connections = (0..connections)
             .map(|index| {
-                let stream = target.connect()?;
-                stream.set_nonblocking(true)?;
-                let mut stream = TcpStream::from_std(stream);
+                let mut stream = open(target, handshakes.as_ref())?;
                 poll.registry().register(
                     &mut stream,
                     Token(index),
@@ -315,6 +315,16 @@ impl Driver {
     }
 }
 
+/// A connection that is ready for requests.
+fn open(target: &Target, handshakes: Option<&Handshakes>) -> Result<Stream> {
+    let stream = Stream::adopt(target.connect()?)?;
+    let (Some(tls), Some(handshakes)) = (&target.tls, handshakes) else { return Ok(stream) };
+    let (done, shaken) = channel();
+    // Nobody is left to be told if this thread has gone.
+    handshakes.begin(stream.into_tls_client(tls, "localhost")?, move |stream| drop(done.send(stream)));
+    shaken.recv()?.context("shaking hands")
+}
+
 impl Connection {
     /// Writes bytes, keeping what the socket does not take.
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
@@ -373,6 +383,7 @@ mod tests {
             address: listener.local_addr().unwrap(),
             protocol: Protocol::MemcachedText,
             bucket: String::new(),
+            tls: None,
         }
     }
 

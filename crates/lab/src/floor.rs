@@ -214,7 +214,8 @@ mod tests {
     fn answers_batches(journal: Option<std::path::PathBuf>) {
         let address = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         std::thread::spawn(move || serve(address, 256, journal.as_deref()).unwrap());
-        let target = Target { address, protocol: Protocol::MemcachedBinary, bucket: String::new() };
+        let target =
+            Target { address, protocol: Protocol::MemcachedBinary, bucket: String::new(), tls: None };
         let shape = Shape { key_bytes: 24, value_bytes: 256 };
         let dialect = Dialect::new(Protocol::MemcachedBinary, shape, 1).unwrap();
         let driver = (0..100).find_map(|_| {

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 /// Runs its script when it is dropped or this process has ended.
+#[derive(Debug)]
 pub struct Keeper(Child);
 
 impl Keeper {

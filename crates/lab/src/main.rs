@@ -17,6 +17,7 @@
 #[allow(unsafe_code)]
 mod allocations;
 mod allocator;
+mod certificate;
 mod child;
 mod client;
 mod documents;

@@ -231,7 +231,7 @@ mod tests {
                 stream.write_all(b"VALUE 0000000001 0 3\r\nabc\r\nEND\r\n").unwrap();
             }
         });
-        Target { address, protocol: Protocol::MemcachedText, bucket: String::new() }
+        Target { address, protocol: Protocol::MemcachedText, bucket: String::new(), tls: None }
     }
 
     #[test]

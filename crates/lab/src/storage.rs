@@ -19,6 +19,7 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 const REMOVE: &str = r#"for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done"#;
 
 /// A directory of an experiment; removed with what is in it when dropped, and also when this process is interrupted or killed.
+#[derive(Debug)]
 pub struct Scratch {
     /// Where it is.
     pub path: PathBuf,

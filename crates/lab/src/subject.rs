@@ -1,6 +1,7 @@
 //! The servers under test: found, started as child processes on one core, told apart from each other, and stopped.
 
 use crate::allocator;
+use crate::certificate::Certificate;
 use crate::child::{self, find_program, version_of};
 use crate::client::Target;
 use crate::os::Placement;
@@ -13,6 +14,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -125,6 +127,8 @@ pub struct Start {
     pub eviction: Option<&'static str>,
     /// What else a Dormouse is told in its configuration.
     pub configuration: String,
+    /// It has a port that speaks TLS too (Dormouse and memcached).
+    pub certificate: Option<Rc<Certificate>>,
 }
 
 impl Start {
@@ -145,6 +149,7 @@ impl Start {
             polls: false,
             eviction: None,
             configuration: String::new(),
+            certificate: None,
         }
     }
 
@@ -166,6 +171,8 @@ pub struct Server {
     pub pid: u32,
     /// Where the load connects.
     pub target: Target,
+    /// The same over TLS, where that was asked for.
+    pub tls: Option<Target>,
     /// Couchbase port, where it has one.
     pub couchbase: Option<Target>,
     /// memcached port, where it has one.
@@ -177,6 +184,7 @@ pub struct Server {
 /// Where a server is reached, as far as that is known yet.
 struct Place {
     target: Target,
+    tls: Option<Target>,
     couchbase: Option<Target>,
     memcached: Option<SocketAddr>,
     console: Option<SocketAddr>,
@@ -187,6 +195,15 @@ struct Endpoints {
     memcached: Vec<MemcachedEndpoint>,
     kv: Vec<SocketAddr>,
     http: Vec<SocketAddr>,
+    /// Older programs have none.
+    #[serde(default)]
+    tls: TlsEndpoints,
+}
+
+#[derive(Deserialize, Default)]
+struct TlsEndpoints {
+    #[serde(default)]
+    memcached: Vec<MemcachedEndpoint>,
 }
 
 #[derive(Deserialize)]
@@ -269,19 +286,43 @@ impl Subject {
         if let Some(configuration) = self.configuration(start) {
             fs::write(directory.join(CONFIGURATION), configuration)?;
         }
-        let command = self.command(start, &directory, data, address);
-        let mut child = child::Server::start(command, scratch, start.placement)?;
-        let mut place = Place {
-            target: Target { address, protocol: self.protocol, bucket: BUCKET.to_owned() },
-            couchbase: None,
-            memcached: None,
-            console: None,
+        let plain = Target { address, protocol: self.protocol, bucket: BUCKET.to_owned(), tls: None };
+        let tls = match &start.certificate {
+            Some(certificate) if self.speaks_tls() => {
+                let client = Some(certificate.client.clone());
+                Some(Target { address: free_address()?, tls: client, ..plain.clone() })
+            }
+            _ => None,
         };
+        let mut command = self.command(start, &directory, data, address);
+        if let (Some(tls), Some(certificate)) = (&tls, &start.certificate) {
+            self.with_tls(&mut command, address, tls.address, certificate);
+        }
+        let mut child = child::Server::start(command, scratch, start.placement)?;
+        let mut place = Place { target: plain, tls, couchbase: None, memcached: None, console: None };
         let timeout = START_TIMEOUT + START_TIMEOUT_PER_BUCKET * start.further_buckets as u32;
         child.wait_until(timeout, START_LOOK, || place.is_ready(self, data))?;
         allocator::ensure_loaded(self.preload.as_ref(), child.pid())?;
-        let Place { target, couchbase, memcached, console } = place;
-        Ok(Server { pid: child.pid(), child, target, couchbase, memcached, console })
+        let Place { target, tls, couchbase, memcached, console } = place;
+        Ok(Server { pid: child.pid(), child, target, tls, couchbase, memcached, console })
+    }
+
+    /// Whether it can have a port that speaks TLS.
+    pub fn speaks_tls(&self) -> bool {
+        self.kind.is_dormouse() || self.kind == Kind::Memcached
+    }
+
+    /// Gives it a port that speaks TLS beside the plain one.
+    fn with_tls(&self, command: &mut Command, plain: SocketAddr, tls: SocketAddr, certificate: &Certificate) {
+        let (file, key_file) = (certificate.file.display(), certificate.key_file.display());
+        if self.kind == Kind::Memcached {
+            command.args(["-Z", "-l", &format!("notls:{plain},{tls}")]);
+            command.args(["-o", &format!("ssl_chain_cert={file},ssl_key={key_file}")]);
+        } else {
+            command.args(["--memcached", &format!("tls:{tls}")]);
+            command.args(["--tls-certificate", &file.to_string(), "--tls-key", &key_file.to_string()]);
+            command.args(["--kv-tls-address", "none", "--http-tls-address", "none"]);
+        }
     }
 
     /// What a Dormouse has to be told in a file.
@@ -325,7 +366,10 @@ impl Subject {
                 command.args(&self.extra);
             }
             Kind::Memcached => {
-                command.args(["-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1", "-c", &connections]);
+                command.args(["-p", &port, "-U", "0", "-t", "1", "-c", &connections]);
+                if start.certificate.is_none() {
+                    command.args(["-l", "127.0.0.1"]);
+                }
                 command.args(["-m", &(start.memory_bytes >> 20).to_string(), "-u", "root"]);
                 if start.value_bytes_max > 1024 * 1024 {
                     command.args(["-I", &format!("{}m", (start.value_bytes_max >> 20) + 4)]);
@@ -365,8 +409,10 @@ impl Place {
         let memcached =
             endpoints.memcached.first().context("endpoints.json names no memcached port")?.address;
         let kv = *endpoints.kv.first().context("endpoints.json names no Couchbase port")?;
-        let couchbase =
-            Target { address: kv, protocol: Protocol::Couchbase, bucket: self.target.bucket.clone() };
+        let couchbase = Target { address: kv, protocol: Protocol::Couchbase, ..self.target.clone() };
+        if let (Some(target), Some(listener)) = (&mut self.tls, endpoints.tls.memcached.first()) {
+            target.address = listener.address;
+        }
         self.target.address = if subject.protocol == Protocol::Couchbase { kv } else { memcached };
         self.couchbase = Some(couchbase);
         self.memcached = Some(memcached);

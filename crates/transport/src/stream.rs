@@ -45,6 +45,12 @@ impl Stream {
         UnixStream::connect(&name.path).map(Self::of_unix)
     }
 
+    /// Takes over a connection.
+    pub fn adopt(socket: std::net::TcpStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self::of_tcp(TcpStream::from_std(socket)))
+    }
+
     /// Begins to connect.
     pub fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         TcpStream::connect(address).map(Self::of_tcp)

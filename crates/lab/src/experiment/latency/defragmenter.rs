@@ -190,6 +190,7 @@ impl Run {
             address: memcached,
             protocol: Protocol::MemcachedBinary,
             bucket: BUCKET.to_owned(),
+            tls: None,
         };
         let mut thin = Driver::new(&target, Dialect::deleting(SHAPE, 1)?, LOAD_CONNECTIONS, 1)?;
         let plan = Plan { items: Items::Sequence(kept, self.items), reads: 0.0, depth: LOAD_DEPTH };

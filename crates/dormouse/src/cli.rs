@@ -45,7 +45,7 @@ pub enum Command {
     /// Make certificates to try TLS with, and an authority that signs them.
     Certificate(Certificate),
     /// Serve OVSDB databases with the command line of the stock ovsdb-server.
-    #[command(name = crate::ovsdb_server::NAME, disable_help_flag = true)]
+    #[command(name = ovsdb_server::NAME, disable_help_flag = true)]
     OvsdbServer {
         /// The stock server's options and database files; --help lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

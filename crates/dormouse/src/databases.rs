@@ -1,11 +1,11 @@
 //! The OVSDB databases of a node: one thread with their event loop, beside the workers.
 
 use crate::config::{Config, OvsdbSection, Problem, TlsSection};
-use crate::ovsdb_server::open_database;
 use console::DatabaseFigures;
 use kv::Node;
 use kv::client_memory::Holder;
 use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings, TlsOptions, Waker};
+use ovsdb_server::open_database;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

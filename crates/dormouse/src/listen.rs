@@ -1,16 +1,13 @@
-//! Binds the listeners and makes room for connections.
+//! Binds the listeners.
 
 use crate::config::reader::cause;
 use crate::config::{Address, Problem};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use transport::Listener;
 
 /// Ports of the kernel's choice that are tried until one is free in both families.
 const FREE_PORT_TRIES: u32 = 16;
-/// Open files beside client connections: listeners, polls, logs, HTTP connections.
-const OTHER_FILES: u64 = 1024;
 
 /// Binds what an address stands for; `key` is the configuration key it comes from. `everywhere` says whether `:PORT` is all addresses.
 pub fn bind(key: &str, address: &Address, everywhere: bool) -> Result<Vec<Listener>, Problem> {
@@ -57,24 +54,4 @@ fn localhost(port: u16) -> io::Result<Vec<Listener>> {
 fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
-}
-
-/// Raises the limit on open files to fit `connections`, as far as the system allows. Returns the limit in force.
-pub fn raise_open_files(connections: usize) -> u64 {
-    let wanted = u64::try_from(connections).unwrap_or(u64::MAX).saturating_add(OTHER_FILES);
-    let now = getrlimit(Resource::Nofile);
-    let current = now.current.unwrap_or(u64::MAX);
-    if current >= wanted {
-        return current;
-    }
-    // A privileged process may raise the hard limit too; others go up to it.
-    let hard = now.maximum.unwrap_or(u64::MAX).max(wanted);
-    if setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: Some(hard) }).is_ok() {
-        return wanted;
-    }
-    let reachable = now.maximum.unwrap_or(u64::MAX).min(wanted);
-    if setrlimit(Resource::Nofile, Rlimit { current: Some(reachable), maximum: now.maximum }).is_ok() {
-        return reachable;
-    }
-    current
 }

@@ -16,7 +16,6 @@ mod lab;
 mod listen;
 mod logging;
 mod machine;
-mod ovsdb_server;
 mod password;
 mod reload;
 mod serve;

@@ -15,7 +15,7 @@ use crate::config::{Config, Problem, keys, reader, size};
 use crate::control::Control;
 use crate::data_dir::DataDir;
 use crate::databases::Databases;
-use crate::listen::{bind, raise_open_files};
+use crate::listen::bind;
 use crate::logging::Logging;
 use crate::reload::{Reload, limits};
 use crate::signals::{Signals, Wish};
@@ -27,7 +27,7 @@ use kv::users::Users;
 use kv::{Node, NodeSettings};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use transport::{Address, Handshakes, Listener, ServerTls};
+use transport::{Address, Handshakes, Listener, ServerTls, raise_open_files};
 
 /// Executing threads beside those of the data plane: the console's.
 const OTHER_THREADS: usize = 1;

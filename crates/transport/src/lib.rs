@@ -10,12 +10,14 @@
 
 mod handshakes;
 mod listener;
+mod open_files;
 mod stream;
 mod tls;
 mod unix;
 
 pub use handshakes::Handshakes;
 pub use listener::{Address, Listener};
+pub use open_files::raise_open_files;
 pub use stream::Stream;
 pub use tls::certificate::{Certificate, fingerprint, to_pem};
 pub use tls::config::{ClientCertificates, ConfigError, OldestVersion, ServerFiles, ServerTls};

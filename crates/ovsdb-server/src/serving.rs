@@ -85,7 +85,7 @@ pub(super) fn serve(arguments: &Arguments, log: &Arc<Vlog>, stage: Stage) -> Res
             Some(Pidfile::create(path).map_err(|failure| fatal(log, "daemon_unix", failure))?)
         }
     };
-    crate::listen::raise_open_files(arguments.limits.sessions);
+    transport::raise_open_files(arguments.limits.sessions);
     let core = Core::new(arguments.limits, open_database::random_uuids())
         .map_err(|error| End::failure(error.to_string()))?;
     let settings = Settings {

@@ -6,6 +6,7 @@
 //! ```
 //! Exit codes: 0 after the command `exit` or a successful `--run`, 1 for every mistake and failure, death by the signal that
 //! came otherwise.
+#![forbid(unsafe_code)]
 
 mod arguments;
 mod commands;
@@ -71,6 +72,13 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// A text on standard output; nobody has to read it.
+fn say(text: &str) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// One line on standard error, as the stock server has it; nobody has to read it.
 fn complain(text: &str) {
     use std::io::Write as _;
@@ -82,11 +90,11 @@ fn try_run(arguments: impl Iterator<Item = OsString>) -> Result<(), End> {
     let log = Arc::new(Vlog::new(NAME));
     let arguments = match Arguments::understand(line, &log).map_err(End::failure)? {
         Wish::Help => {
-            crate::print(&arguments::help());
+            say(&arguments::help());
             return Ok(());
         }
         Wish::Version => {
-            crate::print(&format!("{VERSION}\n"));
+            say(&format!("{VERSION}\n"));
             return Ok(());
         }
         Wish::Serve(arguments) => *arguments,

@@ -235,10 +235,8 @@ fn storage_status(
     _: &Command,
 ) -> Result<Answer, String> {
     let name = first(arguments);
-    if events.core().database(name).is_none() {
-        return Err("Failed to find the database.".into());
-    }
-    match events.core().log(name).and_then(|log| log.poisoned()) {
+    let database = events.core().database(name).ok_or("Failed to find the database.")?;
+    match events.core().log(name).and_then(|log| log.poisoned()).or(database.damage()) {
         None => text("status: ok\n"),
         Some(error) => text(format!("status: {error}\n")),
     }

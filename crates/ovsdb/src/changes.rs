@@ -54,10 +54,8 @@ impl<'a> Changes<'a> {
     pub fn insert_row(&mut self, table: TableId, schema: &TableSchema) -> Result<RowId, Error> {
         self.touch(table);
         let Database { tables, records, scratch, .. } = &mut *self.database;
-        let (Some(this), Some(record)) = (tables.get_mut(table.index()), records.store(&scratch.row)) else {
-            return Err(crate::index::no_memory());
-        };
-        let row = this.insert(schema, records, record)?;
+        let record = records.store(&scratch.row).ok_or_else(crate::index::no_memory)?;
+        let row = tables[table].insert(schema, records, record)?;
         scratch.entries.push(Entry { old: None, row, table, fate: Fate::Inserted });
         Ok(row)
     }
@@ -66,10 +64,8 @@ impl<'a> Changes<'a> {
     pub fn replace_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) -> Result<(), Error> {
         self.touch(table);
         let Database { tables, records, scratch, .. } = &mut *self.database;
-        let (Some(this), Some(record)) = (tables.get_mut(table.index()), records.store(&scratch.row)) else {
-            return Err(crate::index::no_memory());
-        };
-        if let Some(old) = this.replace(schema, records, row, record) {
+        let record = records.store(&scratch.row).ok_or_else(crate::index::no_memory)?;
+        if let Some(old) = tables[table].replace(schema, records, row, record) {
             scratch.note_replaced(records, table, row, self.version, old, Fate::Changed);
         }
         Ok(())
@@ -79,8 +75,7 @@ impl<'a> Changes<'a> {
     pub fn delete_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) {
         self.touch(table);
         let Database { tables, records, scratch, .. } = &mut *self.database;
-        let Some(this) = tables.get_mut(table.index()) else { return };
-        if let Some(old) = this.take(schema, records, row) {
+        if let Some(old) = tables[table].take(schema, records, row) {
             if let Some(deleted) = &mut self.deleted
                 && row::version_of(old.bytes()) != self.version
             {
@@ -99,9 +94,7 @@ impl<'a> Changes<'a> {
         let deleted = self.deleted.get_or_insert_with(|| {
             let entries = scratch.entries.iter();
             entries
-                .filter(|entry| {
-                    tables.get(entry.table.index()).is_some_and(|table| table.record(entry.row).is_none())
-                })
+                .filter(|entry| tables[entry.table].record(entry.row).is_none())
                 .filter_map(|entry| {
                     Some(((entry.table, row::uuid_of(entry.old.as_ref()?.bytes())), entry.row))
                 })
@@ -113,22 +106,18 @@ impl<'a> Changes<'a> {
     /// Puts everything back as it was.
     pub fn abort(&mut self) {
         for (table, row, by) in self.adjustments.drain(..).rev() {
-            if let Some(table) = self.database.tables.get_mut(table.index()) {
-                table.adjust_count(row, -by);
-            }
+            self.database.tables[table].adjust_count(row, -by);
         }
         let Database { tables, records, scratch, .. } = &mut *self.database;
-        let mut settle = Vec::new();
+        let (mut settle, mut failed) = (Vec::new(), None);
         for Entry { old, row, table: id, .. } in scratch.entries.drain(..).rev() {
-            let (Some(table), Some(schema)) = (tables.get_mut(id.index()), self.schema.table(id)) else {
-                continue;
-            };
+            let (table, schema) = (&mut tables[id], self.schema.table(id));
             let existed = old.is_some();
             let new = match old {
                 Some(old) if table.record(row).is_some() => table.replace(schema, records, row, old),
                 Some(old) => {
                     // Its place in the index was freed when it was taken out, so there is memory for it.
-                    let _ = table.restore(schema, records, row, old);
+                    failed = table.restore(schema, records, row, old).err().or(failed);
                     None
                 }
                 None => {
@@ -145,9 +134,10 @@ impl<'a> Changes<'a> {
             }
         }
         for (id, row) in settle {
-            if let (Some(table), Some(schema)) = (tables.get_mut(id.index()), self.schema.table(id)) {
-                let _ = table.settle_unique(schema, records, row);
-            }
+            failed = tables[id].settle_unique(self.schema.table(id), records, row).err().or(failed);
+        }
+        if let Some(error) = failed {
+            self.database.note_damage(&error);
         }
     }
 }

@@ -164,7 +164,7 @@ impl Condition {
             |kind: &ColumnType, out: &mut Vec<u8>| cell::parse(kind, argument, names, Checks::All, out);
         match column {
             ColumnRef::Column(id) => {
-                let Some(schema_column) = schema.column(id) else { return Err(malformed(json)) };
+                let schema_column = schema.column(id);
                 let kind = &schema_column.kind;
                 match parsed {
                     Function::Less | Function::LessOrEqual | Function::GreaterOrEqual | Function::Greater => {
@@ -243,8 +243,7 @@ impl Condition {
             (Function::True, _) => true,
             (Function::False, _) => false,
             (function, ColumnRef::Column(id)) => {
-                let Some(column) = row.schema().column(id) else { return false };
-                compare(function, &column.kind, row.cell(id), argument)
+                compare(function, &row.schema().column(id).kind, row.cell(id), argument)
             }
             (Function::Equal | Function::Includes, column) => row.any_cell(column) == argument,
             (_, column) => row.any_cell(column) != argument,
@@ -283,7 +282,7 @@ impl Condition {
 
 fn type_of(schema: &TableSchema, column: ColumnRef) -> ColumnType {
     match column {
-        ColumnRef::Column(id) => schema.column(id).map_or_else(uuid_type, |column| column.kind.clone()),
+        ColumnRef::Column(id) => schema.column(id).kind.clone(),
         ColumnRef::Uuid | ColumnRef::Version => uuid_type(),
     }
 }

@@ -28,7 +28,7 @@ use crate::history::{self, Change, CommitId, Entry, History};
 use crate::reference::Plan;
 use crate::row::{Row, RowId};
 use crate::schema::{DatabaseSchema, TableId};
-use crate::table::Table;
+use crate::table::{Table, Tables};
 use crate::transaction::Scratch;
 use crate::uuid::Uuid;
 
@@ -65,13 +65,16 @@ pub struct Figures {
 /// A database.
 pub struct Database {
     pub(crate) schema: Arc<DatabaseSchema>,
-    pub(crate) tables: Vec<Table>,
+    pub(crate) tables: Tables,
     pub(crate) records: Records,
     pub(crate) history: History,
     pub(crate) scratch: Scratch,
     budget_bytes: u64,
     /// What was used when giving pages back did not help the last time.
     fruitless_bytes: u64,
+    /// Why nothing may be written any more.
+    damage: Option<Error>,
+    damage_is_told: bool,
 }
 
 impl Database {
@@ -81,8 +84,8 @@ impl Database {
             .map_err(|error| Error::resources_exhausted(format!("no memory for a database: {error}")))?;
         let hashing = Hashing::new(options.seed);
         let plans = Plan::of(&schema);
-        let tables =
-            schema.tables().zip(plans).map(|((_, table), plan)| Table::new(table, plan, hashing)).collect();
+        let tables = schema.tables().zip(plans).map(|((_, table), plan)| Table::new(table, plan, hashing));
+        let tables = Tables::new(tables);
         Ok(Self {
             schema: Arc::new(schema),
             tables,
@@ -91,6 +94,8 @@ impl Database {
             scratch: Scratch::default(),
             budget_bytes: options.budget_bytes,
             fruitless_bytes: 0,
+            damage: None,
+            damage_is_told: false,
         })
     }
 
@@ -105,6 +110,27 @@ impl Database {
         &self.schema.name
     }
 
+    /// Why it is read-only: a change could not be undone, and memory says what the log does not. Starting again mends it.
+    pub fn damage(&self) -> Option<&Error> {
+        self.damage.as_ref()
+    }
+
+    /// The same, once: for the log.
+    pub fn take_damage(&mut self) -> Option<&Error> {
+        let is_told = std::mem::replace(&mut self.damage_is_told, self.damage.is_some());
+        self.damage.as_ref().filter(|_| !is_told)
+    }
+
+    #[cold]
+    pub(crate) fn note_damage(&mut self, error: &Error) {
+        let name = &self.schema.name;
+        self.damage.get_or_insert_with(|| {
+            Error::internal(format!(
+                "database {name} is read-only until the server is started again: a change could not be undone ({error})"
+            ))
+        });
+    }
+
     /// The newest commit.
     #[inline]
     pub fn commit_number(&self) -> CommitId {
@@ -114,14 +140,14 @@ impl Database {
     /// The row of that UUID.
     #[inline]
     pub fn row_by_uuid(&self, table: TableId, uuid: &Uuid) -> Option<(RowId, Row<'_>)> {
-        let row = self.tables.get(table.index())?.find(uuid)?;
+        let row = self.tables[table].find(uuid)?;
         Some((row, self.row(table, row)?))
     }
 
     /// A row.
     #[inline]
     pub fn row(&self, table: TableId, row: RowId) -> Option<Row<'_>> {
-        self.tables.get(table.index())?.row(self.schema.table(table)?, row)
+        self.tables[table].row(self.schema.table(table), row)
     }
 
     /// The rows of a table, by row id.
@@ -131,18 +157,17 @@ impl Database {
 
     /// The rows of a table from that row id on.
     pub fn rows_from(&self, table: TableId, start: RowId) -> impl Iterator<Item = (RowId, Row<'_>)> {
-        let table = self.tables.get(table.index()).zip(self.schema.table(table));
-        table.into_iter().flat_map(move |(table, schema)| table.rows_from(schema, start))
+        self.tables[table].rows_from(self.schema.table(table), start)
     }
 
     /// Row ids of a table are below this.
     pub fn row_capacity(&self, table: TableId) -> u32 {
-        self.tables.get(table.index()).map_or(0, Table::capacity)
+        self.tables[table].capacity()
     }
 
     /// Number of rows of a table.
     pub fn row_count(&self, table: TableId) -> usize {
-        self.tables.get(table.index()).map_or(0, Table::len)
+        self.tables[table].len()
     }
 
     /// What a commit changed, by table and row id. Nothing when it is not kept.
@@ -194,9 +219,8 @@ impl Database {
     }
 
     fn old_row<'a>(&'a self, entry: &'a Entry) -> Option<Row<'a>> {
-        let schema = self.schema.table(entry.table)?;
-        let table = self.tables.get(entry.table.index())?;
-        Some(table.row_of(schema, entry.old.as_ref()?))
+        let schema = self.schema.table(entry.table);
+        Some(self.tables[entry.table].row_of(schema, entry.old.as_ref()?))
     }
 
     /// The rows as they were after a commit, which must not be older than [`Self::oldest_kept`]; in no order.
@@ -312,7 +336,7 @@ impl Database {
         let (tenant, cache) = self.records.parts();
         tenant.publish(cache);
         if tenant.wants_purge() && tenant.has_shrunk() {
-            for table in &mut self.tables {
+            for table in self.tables.iter_mut() {
                 table.shrink(&mut self.records);
             }
             self.give_back();
@@ -391,9 +415,7 @@ impl Database {
     fn history_parts(&mut self) -> (&mut History, &mut Records, impl FnMut(TableId, RowId)) {
         let Self { history, records, tables, .. } = self;
         let release = |table: TableId, row| {
-            if let Some(table) = tables.get_mut(table.index()) {
-                table.release(row);
-            }
+            tables[table].release(row);
         };
         (history, records, release)
     }
@@ -402,7 +424,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         self.history.clear(&mut self.records, |_, _| {});
-        for table in &mut self.tables {
+        for table in self.tables.iter_mut() {
             table.clear(&mut self.records);
         }
     }

@@ -53,7 +53,7 @@ impl Mutation {
                 return Err(Error::tagged_syntax_error(json, "unknown column", details));
             }
         };
-        let Some(schema_column) = schema.column(column) else { return Err(malformed()) };
+        let schema_column = schema.column(column);
         if !schema_column.mutable {
             return Err(immutable());
         }

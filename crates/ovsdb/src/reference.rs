@@ -96,8 +96,7 @@ fn targets<'a>(plans: &'a [Plan], columns: impl Fn(&'a Plan) -> &'a Vec<Referrin
 impl Referring {
     /// Calls `each` with every reference of a cell of the column: the table it refers to, and the row's UUID.
     pub fn each(&self, schema: &TableSchema, cell: &[u8], mut each: impl FnMut(TableId, Uuid)) {
-        let Some(column) = schema.column(self.column) else { return };
-        for (key, value) in cell::atoms(&column.kind, cell) {
+        for (key, value) in cell::atoms(&schema.column(self.column).kind, cell) {
             if let (Some(table), Atom::Uuid(uuid)) = (self.key, key) {
                 each(table, uuid);
             }

@@ -116,9 +116,7 @@ impl<'a> Row<'a> {
     pub fn write_column(&self, column: ColumnRef, out: &mut Vec<u8>) {
         match column {
             ColumnRef::Column(id) => {
-                if let Some(column) = self.schema.column(id) {
-                    cell::write_json(&column.kind, self.cell(id), out);
-                }
+                cell::write_json(&self.schema.column(id).kind, self.cell(id), out);
             }
             ColumnRef::Uuid => self.uuid().write_json(out),
             ColumnRef::Version => self.version_uuid().write_json(out),

@@ -139,7 +139,12 @@ impl DatabaseSchema {
 
     /// A table.
     #[inline]
-    pub fn table(&self, id: TableId) -> Option<&TableSchema> {
+    pub fn table(&self, id: TableId) -> &TableSchema {
+        &self.tables[id.index()]
+    }
+
+    /// The table of an id that may be another schema's.
+    pub fn get_table(&self, id: TableId) -> Option<&TableSchema> {
         self.tables.get(id.index())
     }
 

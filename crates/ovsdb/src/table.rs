@@ -12,13 +12,14 @@
 
 use memory::{Record, Records, TenantVec};
 use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
 
 use crate::error::Error;
 use crate::hashing::Hashing;
 use crate::index::{RowIndex, no_memory};
 use crate::reference::{IdHasher, Plan, Sources};
 use crate::row::{self, Row, RowId};
-use crate::schema::{ColumnId, TableSchema};
+use crate::schema::{ColumnId, TableId, TableSchema};
 use crate::uuid::Uuid;
 
 /// Fewer rows than this are searched without an automatic index.
@@ -57,6 +58,9 @@ pub struct Table {
     pub(crate) counts: HashMap<RowId, u32, IdHasher>,
     /// Rows with weak references to each row that has any.
     pub(crate) sources: HashMap<RowId, Sources, IdHasher>,
+    /// Its rows cannot be put back.
+    #[cfg(test)]
+    pub cannot_restore: bool,
 }
 
 /// An index that nobody declared.
@@ -72,6 +76,39 @@ struct Searches {
     since: u32,
     /// Doubled when its index was no use.
     wanted: u32,
+}
+
+/// The tables of a database, in the order of its schema's.
+pub(crate) struct Tables(Vec<Table>);
+
+impl Tables {
+    pub fn new(tables: impl Iterator<Item = Table>) -> Self {
+        Self(tables.collect())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Table> {
+        self.0.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Table> {
+        self.0.iter_mut()
+    }
+}
+
+impl Index<TableId> for Tables {
+    type Output = Table;
+
+    #[inline]
+    fn index(&self, id: TableId) -> &Table {
+        &self.0[id.index()]
+    }
+}
+
+impl IndexMut<TableId> for Tables {
+    #[inline]
+    fn index_mut(&mut self, id: TableId) -> &mut Table {
+        &mut self.0[id.index()]
+    }
 }
 
 impl Table {
@@ -90,6 +127,8 @@ impl Table {
             plan,
             counts: HashMap::default(),
             sources: HashMap::default(),
+            #[cfg(test)]
+            cannot_restore: false,
         }
     }
 
@@ -254,7 +293,10 @@ impl Table {
         let hash = self.hashing.uuid(&row::uuid_of(record.bytes()));
         let (rows, hashing) = (&self.rows, self.hashing);
         let hash_of = |row: RowId| hash_of_uuid(rows, hashing, row);
-        if let Err(error) = self.uuids.insert(records, hash, row, &hash_of) {
+        let inserted = self.uuids.insert(records, hash, row, &hash_of);
+        #[cfg(test)]
+        let inserted = if self.cannot_restore { Err(no_memory()) } else { inserted };
+        if let Err(error) = inserted {
             records.free(record);
             return Err(error);
         }

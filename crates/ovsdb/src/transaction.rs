@@ -251,6 +251,9 @@ impl Transaction<'_, '_> {
         reply: &mut Vec<u8>,
     ) -> Result<(), Stop> {
         let operation = Operation::parse(self.changes.schema, value, number, of)?;
+        if let Some(damage) = self.changes.database.damage().filter(|_| !operation.kind.is_read_only()) {
+            return Err(damage.clone().into());
+        }
         match operation.kind {
             Kind::Insert => self.insert(&operation, reply)?,
             Kind::Select => self.select(&operation, reply)?,
@@ -315,7 +318,7 @@ impl Transaction<'_, '_> {
     /// The rows among which are all that the condition wants: those, or `None` for the whole table.
     fn candidates(&mut self, table: TableId, schema: &TableSchema, condition: &Condition) -> Candidates {
         let Database { tables, records, .. } = &mut *self.changes.database;
-        let Some(table) = tables.get_mut(table.index()) else { return Candidates::One(None) };
+        let table = &mut tables[table];
         for (column, value) in condition.equalities() {
             match column {
                 ColumnRef::Uuid => {
@@ -351,8 +354,7 @@ impl Transaction<'_, '_> {
     /// Replaces a row by the one whose bytes are in the scratch buffer.
     fn replace_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) -> Result<(), Error> {
         let database = &mut *self.changes.database;
-        let replaced =
-            database.tables.get(table.index()).and_then(|table| table.bytes(row)).map_or(0, <[u8]>::len);
+        let replaced = database.tables[table].bytes(row).map_or(0, <[u8]>::len);
         database.admit(database.scratch.row.len(), replaced)?;
         self.changes.replace_row(table, schema, row)
     }

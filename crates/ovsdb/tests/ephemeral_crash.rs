@@ -56,7 +56,7 @@ impl Told {
             found = (found.0 + 1, true);
             let mut held = held.clone();
             for change in database.changes_since(commit) {
-                let table = database.schema().table(change.table).unwrap();
+                let table = database.schema().table(change.table);
                 let old = change.old.map(|old| line(table, old, true));
                 assert_eq!(held.remove(&change.uuid), old, "{what}: what client {id} had of {}", change.uuid);
                 if let Some(new) = change.new {

@@ -121,7 +121,9 @@ impl EventLoop {
         for at in 0..self.remotes.hosted.len() {
             let Some(name) = self.remotes.hosted.get(at) else { return };
             let due = match self.server.database_and_log(name) {
-                Some((_, Some(log))) => !log.has_pending() && log.should_compact(now_ms),
+                Some((database, Some(log))) => {
+                    database.damage().is_none() && !log.has_pending() && log.should_compact(now_ms)
+                }
                 _ => false,
             };
             if due {

@@ -67,8 +67,8 @@ pub(super) fn place(database: &Database, remote: &DatabaseRemote) -> Result<Plac
         schema.find_table(&remote.table).ok_or_else(|| RemoteError::Table(remote.table.clone()))?;
     match table_schema.find_column(&remote.column) {
         Some(ColumnRef::Column(column)) => {
-            let key = table_schema.column(column).map(|column| &column.kind.key);
-            let targets = key.and_then(|key| key.reference.as_ref()).map(|reference| reference.target);
+            let key = &table_schema.column(column).kind.key;
+            let targets = key.reference.as_ref().map(|reference| reference.target);
             Ok(Place { table, column, targets })
         }
         _ => Err(RemoteError::Column(remote.table.clone(), remote.column.clone())),
@@ -81,9 +81,8 @@ pub(super) fn first_string(
     remote: &DatabaseRemote,
 ) -> Result<Option<String>, RemoteError> {
     let place = place(database, remote)?;
-    let column = database.schema().table(place.table).and_then(|table| table.column(place.column));
-    let kind = column.map(|column| &column.kind);
-    if !kind.is_some_and(|kind| kind.key.kind == AtomType::String && kind.value.is_none()) {
+    let kind = &database.schema().table(place.table).column(place.column).kind;
+    if kind.key.kind != AtomType::String || kind.value.is_some() {
         return Err(RemoteError::NotStrings(remote.table.clone(), remote.column.clone()));
     }
     let texts = atoms(database, place).filter_map(|atom| match atom {
@@ -116,12 +115,8 @@ pub(super) fn rows(database: &Database, place: Place) -> impl Iterator<Item = Ro
 
 /// What the column holds, of all rows; nothing of a map.
 fn atoms(database: &Database, place: Place) -> impl Iterator<Item = Atom<'_>> {
-    let schema = database.schema().table(place.table);
-    let kind = schema
-        .and_then(|table| table.column(place.column))
-        .map(|column| &column.kind)
-        .filter(|kind| kind.value.is_none());
-    kind.into_iter().flat_map(move |kind| {
+    let kind = &database.schema().table(place.table).column(place.column).kind;
+    Some(kind).filter(|kind| kind.value.is_none()).into_iter().flat_map(move |kind| {
         let rows = database.rows(place.table);
         rows.flat_map(move |row| cell::atoms(kind, row.cell(place.column)).map(|(atom, _)| atom))
     })
@@ -160,7 +155,7 @@ fn target_of(row: Row<'_>) -> Option<(String, Options)> {
 fn dscp(row: Row<'_>) -> Option<u8> {
     let schema = row.schema();
     let ColumnRef::Column(id) = schema.find_column("other_config")? else { return None };
-    let kind = &schema.column(id)?.kind;
+    let kind = &schema.column(id).kind;
     if kind.key.kind != AtomType::String || kind.value.as_ref()?.kind != AtomType::String {
         return None;
     }
@@ -174,7 +169,6 @@ fn dscp(row: Row<'_>) -> Option<u8> {
 fn value<'a>(row: Row<'a>, name: &str, kind: AtomType) -> Option<Atom<'a>> {
     let schema: &'a TableSchema = row.schema();
     let ColumnRef::Column(id) = schema.find_column(name)? else { return None };
-    let column =
-        schema.column(id).filter(|column| column.kind.key.kind == kind && column.kind.value.is_none())?;
-    cell::first(&column.kind, row.cell(id))
+    let column = &schema.column(id).kind;
+    (column.key.kind == kind && column.value.is_none()).then(|| cell::first(column, row.cell(id)))?
 }

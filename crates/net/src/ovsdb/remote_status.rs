@@ -135,7 +135,7 @@ impl EventLoop {
                 let status = self.status_of(target);
                 let is_known = self.reporting.told.get(target).copied().unwrap_or_default() == status.times;
                 let Some(columns) = difference(row, &status, is_known) else { continue };
-                let table = database.schema().table(targets).map_or("", |table| &table.name);
+                let table = database.schema().table(targets).name.as_str();
                 if text.len() > 1 {
                     text.push(b',');
                 }
@@ -260,7 +260,7 @@ fn says(kind: &ColumnType, cell: &[u8], status: &Status) -> bool {
 
 fn column<'a>(row: Row<'a>, name: &str) -> Option<(&'a ColumnType, &'a [u8])> {
     let ColumnRef::Column(id) = row.schema().find_column(name)? else { return None };
-    Some((&row.schema().column(id)?.kind, row.cell(id)))
+    Some((&row.schema().column(id).kind, row.cell(id)))
 }
 
 /// The first error among the results of a transaction.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ovsdb::database::Database;
 use ovsdb::error::Error;
 use ovsdb::file;
 use ovsdb::history::CommitId;
+use ovsdb::schema::DatabaseSchema;
 
 use super::control::Outstanding;
 use super::database_remote::{Place, RemoteError, place, targets};
@@ -90,11 +92,19 @@ impl InForce {
 /// How the name of a socket begins that the process has inherited. Only who starts the process knows what its open files are.
 const INHERITED: &str = "pfd:";
 
-/// A configured database remote: where it leads, and the commit it was last looked at.
+/// A configured database remote: where it led when it was last looked at.
 #[derive(Debug)]
 struct Watched {
     remote: DatabaseRemote,
-    seen: Option<(Place, CommitId)>,
+    seen: Option<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// In this schema.
+    place: Place,
+    schema: Arc<DatabaseSchema>,
+    commit: CommitId,
 }
 
 /// All remotes.
@@ -114,8 +124,8 @@ impl Remotes {
     /// The database remotes that lead to rows: their databases and places.
     pub fn reported(&self) -> impl Iterator<Item = (&str, Place)> {
         self.configured.values().flatten().filter_map(|watched| {
-            let (place, _) = watched.seen.as_ref()?;
-            place.targets.map(|_| (watched.remote.database.as_str(), *place))
+            let place = watched.seen.as_ref()?.place;
+            place.targets.map(|_| (watched.remote.database.as_str(), place))
         })
     }
 }
@@ -210,7 +220,8 @@ impl EventLoop {
             if let Some(database) = self.server.database(&watched.remote.database)
                 && let Ok(place) = place(database, &watched.remote)
             {
-                watched.seen = Some((place, database.commit_number()));
+                let (schema, commit) = (Arc::clone(database.schema()), database.commit_number());
+                watched.seen = Some(Seen { place, schema, commit });
                 for (target, options) in targets(database, place) {
                     if target.starts_with(INHERITED) {
                         refused.push(target);
@@ -376,12 +387,15 @@ impl EventLoop {
 /// Whether a commit since the last look touched what a database remote depends on.
 fn has_changed(server: &Core, watched: &mut Watched) -> bool {
     let Some(database) = server.database(&watched.remote.database) else { return watched.seen.is_some() };
-    let Some((place, seen)) = &mut watched.seen else { return true };
+    let Some(Seen { place, schema, commit }) = &mut watched.seen else { return true };
+    if !Arc::ptr_eq(schema, database.schema()) {
+        return true;
+    }
     let last = database.commit_number();
-    if *seen == last {
+    if *commit == last {
         return false;
     }
-    let before = std::mem::replace(seen, last);
+    let before = std::mem::replace(commit, last);
     // Undone commits and those too far back: look again.
     before > last
         || before < database.oldest_kept()
@@ -394,7 +408,9 @@ fn has_changed(server: &Core, watched: &mut Watched) -> bool {
 pub(super) fn take_notes(server: &mut Core, hosted: &[String]) -> Vec<(&'static str, Level, String)> {
     let mut notes = Vec::new();
     for name in hosted {
-        if let Some((_, Some(log))) = server.database_and_log(name) {
+        if let Some((database, Some(log))) = server.database_and_log(name) {
+            let damage = database.take_damage().map(ToString::to_string);
+            notes.extend(damage.map(|text| ("ovsdb_server", Level::Error, text)));
             notes
                 .extend(log.take_notes().into_iter().map(|note| (note.module, level(note.level), note.text)));
         }

@@ -18,8 +18,7 @@ impl Changes<'_> {
     /// The UUID of the row of an entry.
     pub(super) fn uuid_of(&self, place: usize) -> Uuid {
         let Some(entry) = self.database.scratch.entries.get(place) else { return Uuid::zero() };
-        let table = self.database.tables.get(entry.table.index());
-        let new = table.and_then(|table| table.bytes(entry.row));
+        let new = self.database.tables[entry.table].bytes(entry.row);
         let old = entry.old.as_ref().map(memory::Record::bytes);
         old.or(new).map_or(Uuid::zero(), row::uuid_of)
     }
@@ -54,15 +53,14 @@ impl Changes<'_> {
     pub(super) fn first_missing(&mut self) -> Option<Error> {
         for place in self.stock_entries() {
             let Some((table_id, referrings)) = self.referring(place) else { continue };
-            let columns = self.schema.table(table_id).map(stock_columns).unwrap_or_default();
-            for column in columns {
+            for column in stock_columns(self.schema.table(table_id)) {
                 let Some(referring) =
                     referrings.iter().find(|other| ColumnRef::Column(other.column) == column)
                 else {
                     continue;
                 };
                 for (target, uuid) in self.changed_references(place, referring).1 {
-                    let found = self.database.tables.get(target.index()).and_then(|table| table.find(&uuid));
+                    let found = self.database.tables[target].find(&uuid);
                     if found.is_none() && self.find_deleted(target, uuid).is_none() {
                         let row = self.uuid_of(place);
                         return Some(no_such_target(
@@ -82,9 +80,7 @@ impl Changes<'_> {
 
     pub(super) fn duplicate(&self, table: TableId, index: usize, row: RowId, other: RowId) -> Error {
         let Database { tables, scratch, .. } = &*self.database;
-        let (Some(this), Some(schema)) = (tables.get(table.index()), self.schema.table(table)) else {
-            return Error::internal("duplicates in a table that does not exist");
-        };
+        let (this, schema) = (&tables[table], self.schema.table(table));
         let old = |row| {
             let entry = scratch.entries.iter().find(|entry| entry.table == table && entry.row == row)?;
             Some(entry.old.as_ref().map(memory::Record::bytes))
@@ -99,11 +95,7 @@ impl Changes<'_> {
         let mut seen: HashMap<(TableId, usize, Vec<u8>), RowId> = HashMap::new();
         for place in self.stock_entries() {
             let &Entry { table, row, .. } = self.database.scratch.entries.get(place)?;
-            let (Some(this), Some(schema)) =
-                (self.database.tables.get(table.index()), self.schema.table(table))
-            else {
-                continue;
-            };
+            let (this, schema) = (&self.database.tables[table], self.schema.table(table));
             let Some(bytes) = this.row(schema, row) else { continue };
             for (index, columns) in schema.indexes.iter().enumerate() {
                 let mut key = Vec::new();
@@ -152,8 +144,8 @@ pub(super) fn no_such_target(
     target: TableId,
     uuid: Uuid,
 ) -> Error {
-    let name = |table| schema.table(table).map_or("", |table| table.name.as_str());
-    let column = schema.table(table).map_or("", |table| table.column_name(ColumnRef::Column(column)));
+    let name = |table| schema.table(table).name.as_str();
+    let column = schema.table(table).column_name(ColumnRef::Column(column));
     Error::referential_integrity(format!(
         "Table {} column {column} row {row} references nonexistent row {uuid} in table {}.",
         name(table),
@@ -182,11 +174,11 @@ pub(super) fn duplicate<'a>(
     let order = stock_columns(schema).into_iter().map(|column| {
         let (one, two) = (first.any_cell(column), second.any_cell(column));
         match column {
-            ColumnRef::Column(id) => schema.column(id).map(|column| cell::compare(&column.kind, &one, &two)),
-            _ => Some(one.cmp(&two)),
+            ColumnRef::Column(id) => cell::compare(&schema.column(id).kind, &one, &two),
+            _ => one.cmp(&two),
         }
     });
-    if order.flatten().find(|order| order.is_ne()).is_some_and(std::cmp::Ordering::is_lt) {
+    if { order }.find(|order| order.is_ne()).is_some_and(std::cmp::Ordering::is_lt) {
         std::mem::swap(&mut first, &mut second);
         ids = (row, other);
     }
@@ -226,10 +218,8 @@ fn past(columns: &[ColumnId], row: Row<'_>, before: Option<Option<&[u8]>>) -> St
 }
 
 fn values(columns: &[ColumnId], row: Row<'_>) -> String {
-    let texts: Vec<String> = columns
-        .iter()
-        .filter_map(|id| Some(cell::to_text(&row.schema().column(*id)?.kind, row.cell(*id))))
-        .collect();
+    let texts: Vec<String> =
+        columns.iter().map(|id| cell::to_text(&row.schema().column(*id).kind, row.cell(*id))).collect();
     english_list(&texts)
 }
 

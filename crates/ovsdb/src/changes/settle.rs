@@ -18,13 +18,12 @@ use crate::history::{Entry, Fate};
 use crate::reference::{Difference, Referring};
 use crate::row::{self, Row, RowId};
 use crate::schema::{ColumnId, TableId};
-use crate::table::Table;
 use crate::uuid::Uuid;
 
 impl Changes<'_> {
     /// Completes the changes, if they may stay. Entries are left where anything has changed. After an error the caller aborts.
     pub fn settle(&mut self) -> Result<(), Error> {
-        self.drop_unchanged();
+        self.drop_unchanged()?;
         if self.are_plain() {
             return Ok(());
         }
@@ -42,9 +41,8 @@ impl Changes<'_> {
     fn are_plain(&self) -> bool {
         let entries = &self.database.scratch.entries;
         entries.iter().all(|entry| {
-            let table = self.database.tables.get(entry.table.index()).zip(self.schema.table(entry.table));
-            table
-                .is_some_and(|(table, schema)| table.plan.is_plain && table.len() <= schema.max_rows as usize)
+            let (table, schema) = (&self.database.tables[entry.table], self.schema.table(entry.table));
+            table.plan.is_plain && table.len() <= schema.max_rows as usize
         })
     }
 
@@ -58,15 +56,12 @@ impl Changes<'_> {
     }
 
     /// Drops entries of rows that are as they were before the transaction.
-    fn drop_unchanged(&mut self) {
+    fn drop_unchanged(&mut self) -> Result<(), Error> {
+        let mut failed = None;
         let Database { tables, records, scratch, .. } = &mut *self.database;
         let schema = self.schema;
         scratch.entries.retain_mut(|entry| {
-            let (Some(table), Some(schema)) =
-                (tables.get_mut(entry.table.index()), schema.table(entry.table))
-            else {
-                return false;
-            };
+            let (table, schema) = (&mut tables[entry.table], schema.table(entry.table));
             // Of a new row its record need not be looked at, which is in no cache where there are many.
             if entry.old.is_none() {
                 let exists = table.record(entry.row).is_some();
@@ -84,7 +79,7 @@ impl Changes<'_> {
                     }
                     // In a declared index it may be missing: it was another meanwhile.
                     if !schema.indexes.is_empty() {
-                        let _ = table.settle_unique(schema, records, entry.row);
+                        failed = table.settle_unique(schema, records, entry.row).err().or(failed.take());
                     }
                     false
                 }
@@ -94,6 +89,7 @@ impl Changes<'_> {
                 }
             }
         });
+        failed.map_or(Ok(()), Err)
     }
 
     /// Drops entries of rows that were inserted and are gone. COMPAT: those of rows from which just what was added has been removed
@@ -101,7 +97,7 @@ impl Changes<'_> {
     fn drop_garbage(&mut self) {
         let Database { tables, scratch, .. } = &mut *self.database;
         scratch.entries.retain_mut(|entry| {
-            let Some(table) = tables.get_mut(entry.table.index()) else { return false };
+            let table = &mut tables[entry.table];
             let exists = table.record(entry.row).is_some();
             entry.fate = Fate::of(entry.old.is_some(), exists);
             let is_garbage = entry.old.is_none() && !exists;
@@ -142,12 +138,12 @@ impl Changes<'_> {
         come: &mut Vec<(ColumnId, TableId, Uuid)>,
     ) -> Option<TableId> {
         let entry = self.database.scratch.entries.get(place)?;
-        let table = self.database.tables.get(entry.table.index())?;
+        let table = &self.database.tables[entry.table];
         if table.plan.strong.is_empty() {
             return None;
         }
         if entry.old.is_none() {
-            let (schema, new) = (self.schema.table(entry.table)?, table.bytes(entry.row)?);
+            let (schema, new) = (self.schema.table(entry.table), table.bytes(entry.row)?);
             let this = row::uuid_of(new);
             for referring in &table.plan.strong {
                 let cell = nth_cell(schema, row::cells_of(new), referring);
@@ -170,7 +166,7 @@ impl Changes<'_> {
     /// The columns with strong references of the table of an entry, if there are any.
     pub(super) fn referring(&self, place: usize) -> Option<(TableId, Vec<Referring>)> {
         let entry = self.database.scratch.entries.get(place)?;
-        let table = self.database.tables.get(entry.table.index())?;
+        let table = &self.database.tables[entry.table];
         (!table.plan.strong.is_empty()).then(|| (entry.table, table.plan.strong.clone()))
     }
 
@@ -178,11 +174,7 @@ impl Changes<'_> {
     pub(super) fn changed_references(&self, place: usize, referring: &Referring) -> Difference {
         let nothing = (Vec::new(), Vec::new());
         let Some(entry) = self.database.scratch.entries.get(place) else { return nothing };
-        let (Some(table), Some(schema)) =
-            (self.database.tables.get(entry.table.index()), self.schema.table(entry.table))
-        else {
-            return nothing;
-        };
+        let (table, schema) = (&self.database.tables[entry.table], self.schema.table(entry.table));
         let old = entry.old.as_ref().map(|record| table.row_of(schema, record));
         let new = table.row(schema, entry.row);
         let Some(this) = old.or(new).map(|row| row.uuid()) else { return nothing };
@@ -201,20 +193,17 @@ impl Changes<'_> {
 
     /// Counts a reference; `false` when there is no such row, nor was before the transaction.
     fn count(&mut self, target: TableId, uuid: Uuid, by: i32) -> bool {
-        let found = self.database.tables.get(target.index()).and_then(|table| table.find(&uuid));
+        let found = self.database.tables[target].find(&uuid);
         let Some(row) = found.or_else(|| self.find_deleted(target, uuid)) else { return false };
-        if let Some(table) = self.database.tables.get_mut(target.index()) {
-            table.adjust_count(row, by);
-            self.adjustments.push((target, row, by));
-        }
+        self.database.tables[target].adjust_count(row, by);
+        self.adjustments.push((target, row, by));
         true
     }
 
     /// No deleted row may be referred to.
     fn check_deleted(&self) -> Result<(), Error> {
         let entries = &self.database.scratch.entries;
-        let count =
-            |entry: &Entry| self.database.tables.get(entry.table.index())?.counts.get(&entry.row).copied();
+        let count = |entry: &Entry| self.database.tables[entry.table].counts.get(&entry.row).copied();
         let is_missed = |entry: &Entry| entry.fate == Fate::Deleted && count(entry).is_some();
         if !entries.iter().any(is_missed) {
             return Ok(());
@@ -224,7 +213,7 @@ impl Changes<'_> {
             return Ok(());
         };
         let Some(entry) = entries.get(place) else { return Ok(()) };
-        let name = self.schema.table(entry.table).map_or("", |table| &table.name);
+        let name = &self.schema.table(entry.table).name;
         let (uuid, count) = (self.uuid_of(place), count(entry).unwrap_or_default());
         Err(Error::referential_integrity(format!(
             "cannot delete {name} row {uuid} because of {count} remaining reference(s)"
@@ -237,15 +226,14 @@ impl Changes<'_> {
         let entries = self.database.scratch.entries.iter().map(|entry| (entry.table, entry.row));
         let lost = self.adjustments.iter().filter(|(.., by)| *by < 0).map(|(table, row, _)| (*table, *row));
         let is_candidate = |(table, row): &(TableId, RowId)| {
-            let table = tables.get(table.index());
-            table.is_some_and(|table| table.plan.is_collected && !table.counts.contains_key(row))
+            let table = &tables[*table];
+            table.plan.is_collected && !table.counts.contains_key(row)
         };
         let candidates = entries.chain(lost).filter(is_candidate).collect();
         self.collect(candidates);
         let tables = &self.database.tables;
         for entry in &mut self.database.scratch.entries {
-            let exists =
-                tables.get(entry.table.index()).is_some_and(|table| table.record(entry.row).is_some());
+            let exists = tables[entry.table].record(entry.row).is_some();
             entry.fate = Fate::of(entry.old.is_some(), exists);
         }
     }
@@ -253,11 +241,7 @@ impl Changes<'_> {
     /// Deletes those of these rows that nothing refers to, and what only they referred to.
     fn collect(&mut self, mut candidates: Vec<(TableId, RowId)>) {
         while let Some((table_id, row)) = candidates.pop() {
-            let (Some(table), Some(schema)) =
-                (self.database.tables.get(table_id.index()), self.schema.table(table_id))
-            else {
-                continue;
-            };
+            let (table, schema) = (&self.database.tables[table_id], self.schema.table(table_id));
             let Some(this) = table.row(schema, row) else { continue };
             if table.counts.contains_key(&row) {
                 continue;
@@ -271,11 +255,11 @@ impl Changes<'_> {
                 .collect();
             self.delete_row(table_id, schema, row);
             for (target, uuid) in references {
-                let found = self.database.tables.get(target.index()).and_then(|table| table.find(&uuid));
-                if let (Some(row), Some(table)) = (found, self.database.tables.get_mut(target.index())) {
+                let table = &mut self.database.tables[target];
+                if let Some(row) = table.find(&uuid) {
                     table.adjust_count(row, -1);
                     self.adjustments.push((target, row, -1));
-                    if is_collected(&self.database.tables, target) {
+                    if table.plan.is_collected {
                         candidates.push((target, row));
                     }
                 }
@@ -290,10 +274,8 @@ impl Changes<'_> {
                 continue;
             }
             last = Some(entry.table);
-            let table = self.database.tables.get(entry.table.index()).zip(self.schema.table(entry.table));
-            if let Some((table, schema)) = table
-                && table.len() > schema.max_rows as usize
-            {
+            let (table, schema) = (&self.database.tables[entry.table], self.schema.table(entry.table));
+            if table.len() > schema.max_rows as usize {
                 return Err(too_many_rows(schema, table.len()));
             }
         }
@@ -304,8 +286,8 @@ impl Changes<'_> {
     fn remove_dangling(&mut self) -> Result<(), Error> {
         let mut affected: BTreeSet<(TableId, RowId)> = BTreeSet::new();
         for entry in &self.database.scratch.entries {
-            if let Some(table) = self.database.tables.get(entry.table.index())
-                && entry.fate == Fate::Deleted
+            let table = &self.database.tables[entry.table];
+            if entry.fate == Fate::Deleted
                 && table.plan.is_weak_target
                 && let Some(sources) = table.sources.get(&entry.row)
             {
@@ -353,14 +335,13 @@ impl Changes<'_> {
         affected: &BTreeSet<(TableId, RowId)>,
     ) -> Result<(), Error> {
         let Some(entry) = self.database.scratch.entries.get(place) else { return Ok(()) };
-        let Some(table) = self.database.tables.get(entry.table.index()) else { return Ok(()) };
+        let table = &self.database.tables[entry.table];
         if table.plan.weak.is_empty() {
             return Ok(());
         }
         let (table_id, row) = (entry.table, entry.row);
-        let (Some(schema), Some(new)) = (self.schema.table(table_id), table.bytes(row)) else {
-            return Ok(());
-        };
+        let schema = self.schema.table(table_id);
+        let Some(new) = table.bytes(row) else { return Ok(()) };
         let is_affected = affected.contains(&(table_id, row));
         let old = entry.old.as_ref().map(|old| row::cells_of(old.bytes()));
         let changed = old.map(|old| row::changed_columns(schema, old, row::cells_of(new)));
@@ -387,8 +368,8 @@ impl Changes<'_> {
         existed: bool,
     ) -> Result<(), Error> {
         let Database { tables, scratch, .. } = &mut *self.database;
-        let Some(schema) = self.schema.table(table) else { return Ok(()) };
-        let Some(bytes) = tables.get(table.index()).and_then(|table| table.bytes(row)) else { return Ok(()) };
+        let schema = self.schema.table(table);
+        let Some(bytes) = tables[table].bytes(row) else { return Ok(()) };
         if !has_dangling(tables, schema, table, bytes) {
             return Ok(());
         }
@@ -402,7 +383,7 @@ impl Changes<'_> {
         scratch.row.extend_from_slice(&pruned.cells);
         let after = Row::new(schema, &scratch.row, 0);
         // Strong references in a pair of which the other half was a weak one.
-        let strong = tables.get(table.index()).map_or(&[][..], |table| &table.plan.strong);
+        let strong = &tables[table].plan.strong;
         let gone: Vec<(TableId, Uuid)> = strong
             .iter()
             .flat_map(|referring| {
@@ -422,9 +403,7 @@ impl Changes<'_> {
         for place in 0..self.database.scratch.entries.len() {
             let Database { tables, records, scratch, .. } = &mut *self.database;
             let Some(&Entry { table, row, .. }) = scratch.entries.get(place) else { continue };
-            let (Some(this), Some(schema)) = (tables.get_mut(table.index()), self.schema.table(table)) else {
-                continue;
-            };
+            let (this, schema) = (&mut tables[table], self.schema.table(table));
             if schema.indexes.is_empty() || this.record(row).is_none() {
                 continue;
             }
@@ -435,9 +414,4 @@ impl Changes<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether rows of this table go when nothing refers to them.
-fn is_collected(tables: &[Table], table: TableId) -> bool {
-    tables.get(table.index()).is_some_and(|table| table.plan.is_collected)
 }

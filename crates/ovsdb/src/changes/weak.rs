@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::reference::Referring;
 use crate::row;
 use crate::schema::{ColumnId, DatabaseSchema, TableId, TableSchema};
-use crate::table::Table;
+use crate::table::Tables;
 use crate::uuid::Uuid;
 
 /// The cells of a row without its dangling references.
@@ -19,12 +19,12 @@ pub(super) struct Pruned {
 }
 
 /// Whether a row has references to rows that do not exist, in any column.
-pub(super) fn has_dangling(tables: &[Table], schema: &TableSchema, table: TableId, bytes: &[u8]) -> bool {
+pub(super) fn has_dangling(tables: &Tables, schema: &TableSchema, table: TableId, bytes: &[u8]) -> bool {
     let mut dangles = false;
-    for referring in tables.get(table.index()).map_or(&[][..], |table| &table.plan.weak) {
+    for referring in &tables[table].plan.weak {
         let cell = nth_cell(schema, row::cells_of(bytes), referring);
         referring.each(schema, cell, |target, uuid| {
-            dangles |= tables.get(target.index()).is_none_or(|table| table.find(&uuid).is_none());
+            dangles |= tables[target].find(&uuid).is_none();
         });
     }
     dangles
@@ -33,7 +33,7 @@ pub(super) fn has_dangling(tables: &[Table], schema: &TableSchema, table: TableI
 /// Removes the references to rows that do not exist from the columns for which `wanted` holds. `existed` tells whether the row
 /// was there before the transaction, for the complaint when nothing remains in a column that may not be empty.
 pub(super) fn without_dangling(
-    tables: &[Table],
+    tables: &Tables,
     schema: &DatabaseSchema,
     table: TableId,
     bytes: &[u8],
@@ -41,13 +41,9 @@ pub(super) fn without_dangling(
     existed: bool,
 ) -> Result<Pruned, Error> {
     let mut pruned = Pruned { cells: Vec::new(), differs: false };
-    let (Some(this), Some(table_schema)) = (tables.get(table.index()), schema.table(table)) else {
-        return Ok(pruned);
-    };
+    let (this, table_schema) = (&tables[table], schema.table(table));
     let uuid = row::uuid_of(bytes);
-    let exists = |table: TableId, uuid: &Uuid| {
-        tables.get(table.index()).is_some_and(|table| table.find(uuid).is_some())
-    };
+    let exists = |table: TableId, uuid: &Uuid| tables[table].find(uuid).is_some();
     let mut rest = row::cells_of(bytes);
     for (id, column) in table_schema.columns() {
         let cell = cell::split(&column.kind, &mut rest);
@@ -69,7 +65,7 @@ fn prune(
     exists: &dyn Fn(TableId, &Uuid) -> bool,
     pruned: &mut Pruned,
 ) -> Result<(), Error> {
-    let Some(column) = schema.column(referring.column) else { return Ok(()) };
+    let column = schema.column(referring.column);
     let mut removed = 0;
     let mut has_zero = false;
     let mut dangles = |target: Option<TableId>, atom: Option<&Atom<'_>>| match (target, atom) {

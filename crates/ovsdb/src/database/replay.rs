@@ -33,7 +33,7 @@ pub enum ReplayedRow<'a> {
 /// Why a row or a record cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayError {
-    /// There is no such table, or no such row to delete.
+    /// There is no such row to delete.
     NoSuchRow,
     /// No transaction may leave this behind.
     Violation(Error),
@@ -65,17 +65,13 @@ impl Database {
 
     /// Tells how many rows a table may have in the end.
     pub fn expect_rows(&mut self, table: TableId, rows: usize) {
-        if let Some(table) = self.tables.get_mut(table.index()) {
-            table.expect(&mut self.records, rows);
-        }
+        self.tables[table].expect(&mut self.records, rows);
     }
 
     /// Starts loading what [`Self::row_by_uuid`] and [`Self::apply_replayed`] look at first.
     #[inline]
     pub fn prefetch_row(&self, table: TableId, uuid: &Uuid) {
-        if let Some(table) = self.tables.get(table.index()) {
-            table.prefetch(uuid);
-        }
+        self.tables[table].prefetch(uuid);
     }
 
     /// Starts one commit.
@@ -92,9 +88,7 @@ impl Database {
     ) -> Result<bool, ReplayError> {
         let version = self.history.last().0 + 1;
         let Self { schema, tables, records, scratch, .. } = self;
-        let (Some(this), Some(schema)) = (tables.get_mut(table.index()), schema.table(table)) else {
-            return Err(ReplayError::NoSuchRow);
-        };
+        let (this, schema) = (&mut tables[table], schema.table(table));
         if this.find(uuid).is_some() {
             return Ok(false);
         }
@@ -120,9 +114,7 @@ impl Database {
         }
         let version = self.history.last().0 + 1;
         let Self { schema, tables, records, scratch, .. } = self;
-        let (Some(this), Some(schema)) = (tables.get_mut(table.index()), schema.table(table)) else {
-            return Err(ReplayError::NoSuchRow);
-        };
+        let (this, schema) = (&mut tables[table], schema.table(table));
         let known = this.find(uuid).ok_or(ReplayError::NoSuchRow)?;
         match row {
             ReplayedRow::Delete => {
@@ -148,8 +140,7 @@ impl Database {
         let mut kept = noted;
         for place in noted..scratch.entries.len() {
             let Some(entry) = scratch.entries.get_mut(place) else { break };
-            let table = tables.get_mut(entry.table.index()).zip(schema.table(entry.table));
-            let Some((table, table_schema)) = table else { continue };
+            let (table, table_schema) = (&mut tables[entry.table], schema.table(entry.table));
             if !table.plan.is_plain || table.len() > table_schema.max_rows as usize {
                 scratch.entries.swap(kept, place);
                 kept += 1;
@@ -209,7 +200,7 @@ impl Database {
     /// All has been replayed: from now on ephemeral columns are looked after, too. Within a commit of its own, as weak references go
     /// from them that lead nowhere; returns whether there were any. An error when there is no memory.
     pub fn finish_replay(&mut self) -> Result<bool, Error> {
-        for table in &mut self.tables {
+        for table in self.tables.iter_mut() {
             table.fit(&mut self.records);
         }
         let schema = Arc::clone(&self.schema);
@@ -235,9 +226,7 @@ impl Database {
                 continue;
             }
             for row in (0..self.row_capacity(id)).map(RowId) {
-                let Some(bytes) = self.tables.get(id.index()).and_then(|table| table.bytes(row)) else {
-                    continue;
-                };
+                let Some(bytes) = self.tables[id].bytes(row) else { continue };
                 let this = row::uuid_of(bytes);
                 for (referrings, is_weak) in [(&plan.strong, false), (&plan.weak, true)] {
                     for referring in referrings {
@@ -248,7 +237,7 @@ impl Database {
                     }
                 }
                 for (target, uuid, is_weak) in references.drain(..) {
-                    let Some(table) = self.tables.get_mut(target.index()) else { continue };
+                    let table = &mut self.tables[target];
                     match table.find(&uuid) {
                         Some(target) if is_weak => {
                             table.sources.entry(target).or_default().rows.push((id, row));

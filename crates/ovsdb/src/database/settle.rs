@@ -16,18 +16,14 @@ impl Database {
         let schema = std::sync::Arc::clone(&self.schema);
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         for entry in entries {
-            let is_referring =
-                self.tables.get(entry.table.index()).is_some_and(|table| !table.plan.weak.is_empty());
-            if is_referring && let Some(table) = schema.table(entry.table) {
-                self.changed_weak_references(table, entry, &mut gone, &mut come);
+            if !self.tables[entry.table].plan.weak.is_empty() {
+                self.changed_weak_references(schema.table(entry.table), entry, &mut gone, &mut come);
                 self.list_weak_references(&schema, entry, &mut gone, &mut come);
             }
         }
         for entry in entries {
-            if let Some(table) = self.tables.get_mut(entry.table.index())
-                && table.plan.is_weak_target
-                && table.record(entry.row).is_none()
-            {
+            let table = &mut self.tables[entry.table];
+            if table.plan.is_weak_target && table.record(entry.row).is_none() {
                 table.sources.remove(&entry.row);
             }
         }
@@ -41,7 +37,7 @@ impl Database {
         gone: &mut Vec<(TableId, Uuid)>,
         come: &mut Vec<(TableId, Uuid)>,
     ) {
-        let Some(table) = self.tables.get(entry.table.index()) else { return };
+        let table = &self.tables[entry.table];
         let old = entry.old.as_ref().map(|record| row::cells_of(record.bytes()));
         let new = table.bytes(entry.row).map(row::cells_of);
         for referring in &table.plan.weak {
@@ -68,8 +64,8 @@ impl Database {
         come: &mut Vec<(TableId, Uuid)>,
     ) {
         for (target, uuid) in gone.drain(..) {
-            if let Some(table) = self.tables.get_mut(target.index())
-                && let Some(row) = table.find(&uuid)
+            let table = &mut self.tables[target];
+            if let Some(row) = table.find(&uuid)
                 && let Some(sources) = table.sources.get_mut(&row)
             {
                 sources.stale += 1;
@@ -79,9 +75,8 @@ impl Database {
             }
         }
         for (target, uuid) in come.drain(..) {
-            if let Some(table) = self.tables.get_mut(target.index())
-                && let Some(row) = table.find(&uuid)
-            {
+            let table = &mut self.tables[target];
+            if let Some(row) = table.find(&uuid) {
                 table.sources.entry(row).or_default().rows.push((entry.table, entry.row));
             }
         }
@@ -89,33 +84,24 @@ impl Database {
 
     /// Drops those from a row's list who do not refer to it any more.
     fn sweep(&mut self, schema: &DatabaseSchema, target: TableId, row: RowId) {
-        let Some(table) = self.tables.get_mut(target.index()) else { return };
+        let table = &mut self.tables[target];
         let (Some(mut sources), Some(bytes)) = (table.sources.remove(&row), table.bytes(row)) else { return };
         let uuid = row::uuid_of(bytes);
         sources.rows.sort_unstable();
         sources.rows.dedup();
         sources.rows.retain(|(source, row)| {
-            let table = self.tables.get(source.index()).zip(schema.table(*source));
-            table.is_some_and(|(table, schema)| {
-                let Some(bytes) = table.bytes(*row) else { return false };
-                table.plan.weak.iter().any(|referring| {
-                    let mut refers = false;
-                    referring.each(
-                        schema,
-                        nth_cell(schema, row::cells_of(bytes), referring),
-                        |table, other| {
-                            refers |= table == target && other == uuid;
-                        },
-                    );
-                    refers
-                })
+            let (table, schema) = (&self.tables[*source], schema.table(*source));
+            let Some(bytes) = table.bytes(*row) else { return false };
+            table.plan.weak.iter().any(|referring| {
+                let mut refers = false;
+                let cell = nth_cell(schema, row::cells_of(bytes), referring);
+                referring.each(schema, cell, |table, other| refers |= table == target && other == uuid);
+                refers
             })
         });
         sources.stale = 0;
-        if !sources.rows.is_empty()
-            && let Some(table) = self.tables.get_mut(target.index())
-        {
-            table.sources.insert(row, Sources { rows: sources.rows, stale: 0 });
+        if !sources.rows.is_empty() {
+            self.tables[target].sources.insert(row, Sources { rows: sources.rows, stale: 0 });
         }
     }
 
@@ -124,8 +110,7 @@ impl Database {
         let schema = std::sync::Arc::clone(&self.schema);
         let mut references = Vec::new();
         for entry in entries {
-            let table = self.tables.get(entry.table.index()).zip(schema.table(entry.table));
-            let Some((table, table_schema)) = table else { continue };
+            let (table, table_schema) = (&self.tables[entry.table], schema.table(entry.table));
             let Some(bytes) = table.bytes(entry.row) else { continue };
             let this = row::uuid_of(bytes);
             for referring in &table.plan.strong {
@@ -133,8 +118,8 @@ impl Database {
                 referring.each(table_schema, cell, |table, uuid| references.push((table, uuid)));
             }
             for (target, uuid) in references.drain(..) {
+                let table = &mut self.tables[target];
                 if uuid != this
-                    && let Some(table) = self.tables.get_mut(target.index())
                     && let Some(row) = table.find(&uuid)
                 {
                     table.adjust_count(row, by);
@@ -147,11 +132,8 @@ impl Database {
     pub(super) fn note_unique(&mut self, entries: &[Entry]) -> Result<(), Error> {
         let Self { schema, tables, records, .. } = self;
         for entry in entries {
-            if let (Some(table), Some(schema)) =
-                (tables.get_mut(entry.table.index()), schema.table(entry.table))
-                && !schema.indexes.is_empty()
-                && table.record(entry.row).is_some()
-            {
+            let (table, schema) = (&mut tables[entry.table], schema.table(entry.table));
+            if !schema.indexes.is_empty() && table.record(entry.row).is_some() {
                 table.settle_unique(schema, records, entry.row)?;
             }
         }

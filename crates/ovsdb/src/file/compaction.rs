@@ -176,7 +176,7 @@ impl<D: Disk> Compaction<D> {
             if (change.table, change.row) < (self.table, self.row) {
                 continue;
             }
-            let Some(table) = database.schema().table(change.table) else { continue };
+            let table = database.schema().table(change.table);
             self.figures.rows += 1;
             if change.table == self.table {
                 self.open_table(&table.name);
@@ -318,7 +318,7 @@ impl<D: Disk> Compaction<D> {
     fn rows(&mut self, database: &Database) -> Result<(), Error> {
         let mut looked_at = 0;
         while self.out.len() < SLICE_BYTES && looked_at < SLICE_ROWS {
-            let Some(table) = database.schema().table(self.table) else {
+            let Some(table) = database.schema().get_table(self.table) else {
                 return self.end_of_rows();
             };
             let mut ended = true;
@@ -350,7 +350,7 @@ impl<D: Disk> Compaction<D> {
         self.table = TableId(self.table.0 + 1);
         self.row = RowId(0);
         let earlier = self.earlier.get_mut(self.table.index()).map(std::mem::take).unwrap_or_default();
-        if let Some(table) = database.schema().table(self.table).filter(|_| !earlier.is_empty()) {
+        if let Some(table) = database.schema().get_table(self.table).filter(|_| !earlier.is_empty()) {
             self.open_table(&table.name);
             self.out.extend_from_slice(&earlier);
         }

@@ -72,7 +72,7 @@ fn write_changes(
 ) -> Written {
     let mut open = None;
     for change in database.changes_of(commit) {
-        let Some(table) = database.schema().table(change.table) else { continue };
+        let table = database.schema().table(change.table);
         let before = out.len();
         if open == Some(change.table) {
             out.push(b',');

@@ -245,7 +245,7 @@ const ESTIMATE_ROWS: usize = 256;
 pub(crate) fn write_initial(spec: &Spec, database: &Database, out: &mut Vec<u8>) {
     let mut notification = Notification::new(out);
     for plan in &spec.tables {
-        let Some(schema) = database.schema().table(plan.table) else { continue };
+        let schema = database.schema().table(plan.table);
         if !plan.select.has(Select::INITIAL) {
             continue;
         }
@@ -270,7 +270,7 @@ pub(crate) fn write_refiltered(old: &Spec, new: &Spec, database: &Database, out:
     let mut notification = Notification::new(out);
     for (old, plan) in old.tables.iter().zip(&new.tables) {
         let (before, after) = (&old.filter, &plan.filter);
-        let Some(schema) = database.schema().table(plan.table) else { continue };
+        let schema = database.schema().table(plan.table);
         if before.is_none() && after.is_none() {
             continue;
         }

@@ -156,7 +156,7 @@ fn mentioned_twice(table: &TableSchema, column: ColumnRef) -> String {
     let name = match column {
         ColumnRef::Uuid => "_uuid",
         ColumnRef::Version => "_version",
-        ColumnRef::Column(id) => table.column(id).map_or("", |column| &column.name),
+        ColumnRef::Column(id) => &table.column(id).name,
     };
     format!("column {name} mentioned more than once")
 }

@@ -92,7 +92,7 @@ impl TableSchema {
                 ColumnRef::Version => Some("_version"),
                 ColumnRef::Column(id) => {
                     ids.push(id);
-                    self.column(id).filter(|column| column.ephemeral).map(|column| column.name.as_str())
+                    self.get_column(id).filter(|column| column.ephemeral).map(|column| column.name.as_str())
                 }
             };
             if let Some(name) = ephemeral {
@@ -148,7 +148,12 @@ impl TableSchema {
 
     /// A column.
     #[inline]
-    pub fn column(&self, id: ColumnId) -> Option<&ColumnSchema> {
+    pub fn column(&self, id: ColumnId) -> &ColumnSchema {
+        &self.columns[id.index()]
+    }
+
+    /// The column of an id that may be another schema's.
+    pub fn get_column(&self, id: ColumnId) -> Option<&ColumnSchema> {
         self.columns.get(id.index())
     }
 
@@ -170,7 +175,7 @@ impl TableSchema {
         match column {
             ColumnRef::Uuid => "_uuid",
             ColumnRef::Version => "_version",
-            ColumnRef::Column(id) => self.column(id).map_or("", |column| &column.name),
+            ColumnRef::Column(id) => &self.column(id).name,
         }
     }
 

@@ -41,6 +41,9 @@ impl<L: Log> Server<L> {
             let details = format!("convert operation not allowed on reserved database {name}");
             return Err(Error::new("not allowed", details));
         }
+        if let Some(damage) = hosted.database.damage() {
+            return Err(damage.clone());
+        }
         let budget_bytes = hosted.database.budget_bytes();
         let mut converted = convert(&hosted.database, schema, Options { budget_bytes, seed })?;
         if let Some(log) = &mut hosted.log {
@@ -101,7 +104,7 @@ fn convert_row(row: Row<'_>, old: &TableSchema, new: &TableSchema, out: &mut Vec
             out.extend_from_slice(&column.default);
             continue;
         };
-        let Some(old_column) = old.column(old_id) else { continue };
+        let old_column = old.column(old_id);
         let cell = row.cell(old_id);
         if old_column.kind == column.kind {
             out.extend_from_slice(cell);

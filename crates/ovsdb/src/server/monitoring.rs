@@ -395,9 +395,7 @@ fn write_changes<'a>(
 ) -> bool {
     let mut notification = Notification::new(out);
     for change in changes {
-        if let Some(schema) = database.schema().table(change.table) {
-            notification.change(spec, schema, &change);
-        }
+        notification.change(spec, database.schema().table(change.table), &change);
     }
     notification.finish()
 }
@@ -437,6 +435,6 @@ fn shows_rows(spec: &Spec, database: &Database, asks: impl Fn(&TablePlan, &Table
     spec.tables.iter().any(|plan| {
         plan.select != Select::default()
             && database.row_count(plan.table) > 0
-            && database.schema().table(plan.table).is_some_and(|schema| asks(plan, schema))
+            && asks(plan, database.schema().table(plan.table))
     })
 }

@@ -31,10 +31,7 @@ impl Transaction<'_, '_> {
         let mut count = 0;
         for row in self.candidates(table, schema, &condition) {
             let database = &mut *self.changes.database;
-            let Some(this) = database.tables.get(table.index()).and_then(|table| table.row(schema, row))
-            else {
-                continue;
-            };
+            let Some(this) = database.tables[table].row(schema, row) else { continue };
             if !condition.evaluate(self.shown.row(table, row, this)) {
                 continue;
             }
@@ -69,10 +66,7 @@ impl Transaction<'_, '_> {
         let mut mutated = Mutated::default();
         for row in self.candidates(table, schema, &condition) {
             let database = &mut *self.changes.database;
-            let Some(this) = database.tables.get(table.index()).and_then(|table| table.row(schema, row))
-            else {
-                continue;
-            };
+            let Some(this) = database.tables[table].row(schema, row) else { continue };
             if !condition.evaluate(self.shown.row(table, row, this)) {
                 continue;
             }
@@ -139,7 +133,7 @@ impl Mutated {
         self.bytes.clear();
         self.spans.clear();
         for mutation in mutations {
-            let Some(column) = schema.column(mutation.column) else { continue };
+            let column = schema.column(mutation.column);
             let start = self.bytes.len();
             let known = self.spans.iter_mut().find(|(other, _)| *other == mutation.column);
             match known {

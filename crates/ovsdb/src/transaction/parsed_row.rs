@@ -76,7 +76,7 @@ impl ParsedRow {
         let start = self.bytes.len();
         match schema.find_column(name) {
             Some(ColumnRef::Column(id)) => {
-                let Some(column) = schema.column(id) else { return Ok(()) };
+                let column = schema.column(id);
                 cell::parse(&column.kind, value, names, Checks::All, &mut self.bytes)?;
                 if let Some(span) = self.spans.get_mut(id.index()) {
                     *span = Some((start as u32, self.bytes.len() as u32));
@@ -113,7 +113,7 @@ impl ParsedRow {
             return None;
         }
         let is_immutable = |name: &str| match schema.find_column(name) {
-            Some(ColumnRef::Column(id)) => schema.column(id).is_some_and(|column| !column.mutable),
+            Some(ColumnRef::Column(id)) => !schema.column(id).mutable,
             _ => true,
         };
         stock_order(json).into_iter().map(|(name, _)| name).find(|name| is_immutable(name))
@@ -125,8 +125,7 @@ impl ParsedRow {
             ColumnRef::Uuid => out.extend_from_slice(&self.uuid.unwrap_or_default().0),
             ColumnRef::Version => out.extend_from_slice(&self.version.unwrap_or_default().0),
             ColumnRef::Column(id) => {
-                let default = || schema.column(id).map_or(&[][..], |column| &column.default);
-                out.extend_from_slice(self.cell(id).unwrap_or_else(default));
+                out.extend_from_slice(self.cell(id).unwrap_or(&schema.column(id).default));
             }
         }
     }

@@ -42,12 +42,10 @@ impl Permission<'_> {
             |atom: Option<Atom<'_>>| matches!(atom, Some(Atom::String(name)) if name == self.client);
         self.marks.iter().any(|mark| match mark {
             Mark::None => true,
-            Mark::Column(id) => {
-                schema.column(*id).is_some_and(|column| is_client(cell::first(&column.kind, row.cell(*id))))
+            Mark::Column(id) => is_client(cell::first(&schema.column(*id).kind, row.cell(*id))),
+            Mark::Key(id, key) => {
+                is_client(cell::value_of(&schema.column(*id).kind, row.cell(*id), &Atom::String(key)))
             }
-            Mark::Key(id, key) => schema.column(*id).is_some_and(|column| {
-                is_client(cell::value_of(&column.kind, row.cell(*id), &Atom::String(key)))
-            }),
         })
     }
 
@@ -106,7 +104,7 @@ fn find<'c>(database: &Database, role: &str, client: &'c str, table: &TableSchem
         None if text.is_empty() => Some(Mark::None),
         None => {
             let id = column_named(text)?;
-            is_scalar_string(&table.column(id)?.kind).then_some(Mark::Column(id))
+            is_scalar_string(&table.column(id).kind).then_some(Mark::Column(id))
         }
         Some((name, key)) => Some(Mark::Key(column_named(name)?, key.to_owned())),
     };
@@ -127,7 +125,7 @@ type Column<'a> = (&'a ColumnType, &'a [u8]);
 fn column<'a>(row: Row<'a>, name: &str) -> Option<Column<'a>> {
     let schema = row.schema();
     let ColumnRef::Column(id) = schema.find_column(name)? else { return None };
-    Some((&schema.column(id)?.kind, row.cell(id)))
+    Some((&schema.column(id).kind, row.cell(id)))
 }
 
 fn first((kind, cell): Column<'_>) -> Option<Atom<'_>> {

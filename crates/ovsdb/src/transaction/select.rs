@@ -119,9 +119,7 @@ fn compare(schema: &TableSchema, columns: &[ColumnRef], one: Row<'_>, other: Row
         order.then_with(|| {
             let (one, other) = (one.any_cell(*column), other.any_cell(*column));
             match column {
-                ColumnRef::Column(id) => schema
-                    .column(*id)
-                    .map_or(Ordering::Equal, |column| cell::compare(&column.kind, &one, &other)),
+                ColumnRef::Column(id) => cell::compare(&schema.column(*id).kind, &one, &other),
                 _ => cell::compare(&uuid_type(), &one, &other),
             }
         })

@@ -38,9 +38,7 @@ pub(super) fn write_history(database: &Database, out: &mut Vec<u8>) {
     let mut body = Vec::new();
     let mut list = List::new("changed");
     for (table, row) in database.rows_as_of(first) {
-        if let Some(table) = database.schema().table(table) {
-            write_row(table, None, row, &mut list, &mut body);
-        }
+        write_row(database.schema().table(table), None, row, &mut list, &mut body);
     }
     list.end(&mut body);
     write(id_of(first), &body, out);
@@ -55,7 +53,7 @@ pub(super) fn write_history(database: &Database, out: &mut Vec<u8>) {
 pub(super) fn write_commit(database: &Database, commit: CommitId, out: &mut Vec<u8>) {
     let changes = || {
         let changes = database.changes_of(commit);
-        let with_table = changes.filter_map(|change| Some((database.schema().table(change.table)?, change)));
+        let with_table = changes.map(|change| (database.schema().table(change.table), change));
         with_table.filter(|(table, _)| is_ephemeral(table))
     };
     // A row that goes and comes in one commit has gone first.

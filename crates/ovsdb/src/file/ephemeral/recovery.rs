@@ -178,7 +178,7 @@ impl<'a> Recovery<'a> {
             Some(values) => {
                 for (name, value) in values.members() {
                     let Some(ColumnRef::Column(id)) = table.find_column(&name) else { return None };
-                    let column = table.column(id)?;
+                    let column = table.column(id);
                     self.cells.clear();
                     cell::parse(&column.kind, value, &mut no_names, Checks::Nothing, &mut self.cells).ok()?;
                     if self.cells == column.default {

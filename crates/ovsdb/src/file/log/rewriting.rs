@@ -36,7 +36,7 @@ impl<D: Disk> Log<D> {
         now_ms: u64,
         now_monotonic_ms: u64,
     ) -> Result<(), Error> {
-        if let Some(error) = &self.poisoned {
+        if let Some(error) = self.poisoned.as_ref().or(database.damage()) {
             return Err(error.clone());
         }
         if self.has_pending() || self.compacting() {
@@ -55,6 +55,9 @@ impl<D: Disk> Log<D> {
     /// is poisoned).
     pub fn step(&mut self, database: &Database) -> Result<Step, Error> {
         let Some(mut compaction) = self.compaction.take() else { return Ok(Step::Idle) };
+        if let Some(error) = database.damage().filter(|_| !compaction.is_renamed()) {
+            return Err(error.clone());
+        }
         match compaction.step(self, database) {
             Ok(Step::Finished(figures)) => {
                 self.adopt(compaction);

@@ -75,9 +75,7 @@ impl Replay {
         database: &Database,
     ) -> Result<(), Error> {
         let Self { schema, differences, parts, cells, .. } = self;
-        let (Some(table), Some(differences)) = (schema.table(id), differences.get(id.index())) else {
-            return Err(Error::internal("a table without a schema"));
-        };
+        let (table, differences) = (schema.table(id), &differences[id.index()]);
         if row.kind() != Kind::Object {
             return Err(Error::syntax_error(row, "row must be JSON object"));
         }
@@ -94,9 +92,7 @@ impl Replay {
                 }
             };
             let difference = differences.get(column.index()).and_then(Option::as_ref).filter(|_| is_diff);
-            let Some(kind) = difference.or_else(|| table.column(column).map(|column| &column.kind)) else {
-                continue;
-            };
+            let kind = difference.unwrap_or_else(|| &table.column(column).kind);
             parts.take(column, |out| cell::parse(kind, value, &mut no_names, Checks::All, out))?;
         }
         parts.assemble(table, old, is_diff, cells)

@@ -145,8 +145,8 @@ impl Replay {
         let window = reader.window(PLAIN_ROW_BYTES).map_err(Failure::Fatal)?;
         cells.clear();
         streamed.clear();
-        let places = schema.table(id).zip(differences.get(id.index())).zip(orders.get_mut(id.index()));
-        let Some(((table, differences), order)) = places else { return Ok(false) };
+        let (table, differences, order) =
+            (schema.table(id), &differences[id.index()], &mut orders[id.index()]);
         let mut next = |here: usize, is_first: bool| -> Option<Streamed> {
             let mut text = Plain::new(window.get(here..)?, scanner);
             if !is_first {

@@ -28,7 +28,7 @@ impl ColumnOrder {
     #[inline]
     fn take(&mut self, text: &mut Plain<'_, '_>, table: &TableSchema, place: &mut usize) -> Option<ColumnId> {
         for (passed, id) in self.columns.iter().skip(*place).take(TRIES).enumerate() {
-            if text.take_name(&table.column(*id)?.name).is_some() {
+            if text.take_name(&table.column(*id).name).is_some() {
                 *place += passed + 1;
                 return Some(*id);
             }
@@ -129,7 +129,7 @@ impl ColumnOrder {
         while goes_on {
             let id = self.take(text, table, &mut place)?;
             let difference = differences.get(id.index()).and_then(Option::as_ref).filter(|_| is_diff);
-            let kind = difference.or_else(|| table.column(id).map(|column| &column.kind))?;
+            let kind = difference.unwrap_or_else(|| &table.column(id).kind);
             parts.take(id, |out| take_cell(text, kind, out).ok_or(())).ok()?;
             goes_on = text.goes_on(b'}')?;
         }

@@ -2,7 +2,8 @@
 //! closed, and opened again to the same records.
 //!
 //! An input describes two segments, piece by piece, and the checksums are made here: a fuzzer does not find them. Each
-//! piece is a byte that says what it is, and the fields that are interesting to get wrong. A 0xff begins the second segment.
+//! piece is a byte that says what it is, and the fields that are interesting to get wrong. A 0xff begins the second
+//! segment.
 #![no_main]
 
 use journal::SimulatedDisk;

@@ -1,6 +1,6 @@
-//! Schemas of OVSDB databases, and values of their columns: no input panics; what a schema prints is the same schema; a cell
-//! that was accepted prints as JSON that gives the same cell. The input is a JSON array: a schema, then values for all of
-//! its columns.
+//! Schemas of OVSDB databases, and values of their columns: no input panics; what a schema prints is the same schema; a
+//! cell that was accepted prints as JSON that gives the same cell. The input is a JSON array: a schema, then values for
+//! all of its columns.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

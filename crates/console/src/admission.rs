@@ -8,14 +8,16 @@
 //!                                                  +--> Streaming: 30 s without progress while something is to be sent
 //! ```
 //!
-//! * A connection is always accepted. When there are more than [`CONNECTIONS_MAX`], one is cut off: one without a login, of the
-//!   address that has most of these, waiting for its client; of these the one that has done so for the longest time. So a client
-//!   that sends a request at once is served, whatever others hold open, and one that has logged in keeps its connection.
-//! * Streams of maps are counted apart, up to [`STREAMS_MAX`]; a client that has logged in takes the place of one that has not.
+//! * A connection is always accepted. When there are more than [`CONNECTIONS_MAX`], one is cut off: one without a
+//!   login, of the address that has most of these, waiting for its client; of these the one that has done so for the
+//!   longest time. So a client that sends a request at once is served, whatever others hold open, and one that has
+//!   logged in keeps its connection.
+//! * Streams of maps are counted apart, up to [`STREAMS_MAX`]; a client that has logged in takes the place of one that
+//!   has not.
 //! * Answers that are not taken yet have [`UNSENT_BYTES_MAX`] together; the connections with most of them are cut off.
 //!
-//! The node is told what all of them hold: answers that are not taken, bodies, and [`CONNECTION_BYTES`] for each connection, which
-//! no bucket is charged for.
+//! The node is told what all of them hold: answers that are not taken, bodies, and [`CONNECTION_BYTES`] for each
+//! connection, which no bucket is charged for.
 //!
 //! Timers exist only while a client is waited for.
 
@@ -277,7 +279,8 @@ impl Admission {
         }
     }
 
-    /// A connection from `address`; `None` where all there are belong to clients that have logged in and are being served.
+    /// A connection from `address`; `None` where all there are belong to clients that have logged in and are being
+    /// served.
     fn admit(&self, address: IpAddr) -> Option<Connection> {
         let mut table = self.connections.table();
         if table.live().filter(|(_, state)| state.phase != Phase::Streaming).count() >= CONNECTIONS_MAX

@@ -38,7 +38,8 @@ fn document(console: &Console) -> Value {
     })
 }
 
-/// `POST /allocator`, a form of settings by their names in `[allocator]`. They hold until the configuration is read again.
+/// `POST /allocator`, a form of settings by their names in `[allocator]`. They hold until the configuration is read
+/// again.
 pub async fn set(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
     match console.control.set_allocator(&fields) {
         Ok(()) => StatusCode::OK.into_response(),

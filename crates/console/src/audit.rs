@@ -9,8 +9,9 @@ use axum::response::{IntoResponse, Response};
 use kv::{Audited, Auditing, Bucket};
 use serde_json::{Value, json};
 
-/// `POST /pools/default/buckets/B/audit`: answers when everything was walked over, with what is there; 500 says what is wrong. Each
-/// vBucket's lock is held while it is walked over, and the lock of the slabs for as long as there are slabs.
+/// `POST /pools/default/buckets/B/audit`: answers when everything was walked over, with what is there; 500 says what is
+/// wrong. Each vBucket's lock is held while it is walked over, and the lock of the slabs for as long as there are
+/// slabs.
 pub async fn walk(State(console): State<Console>, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
     let audited = on_a_thread("dm:audit", move || {

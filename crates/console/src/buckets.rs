@@ -48,8 +48,8 @@ pub async fn create(State(console): State<Console>, Form(fields): Form<Vec<(Stri
     }
 }
 
-/// `POST /pools/default/buckets/B`, a form of what shall change. What the configuration says of the bucket counts again at the next
-/// start; of a persistent bucket that it does not name, the change is kept.
+/// `POST /pools/default/buckets/B`, a form of what shall change. What the configuration says of the bucket counts again
+/// at the next start; of a persistent bucket that it does not name, the change is kept.
 pub async fn change(
     State(console): State<Console>,
     Path(name): Path<String>,
@@ -100,8 +100,8 @@ pub async fn delete(State(console): State<Console>, Path(name): Path<String>) ->
     }
 }
 
-/// `POST /pools/default/buckets/B/backup`, a form with an optional `label`; without one it is the second of now. Answers when the
-/// copy is complete.
+/// `POST /pools/default/buckets/B/backup`, a form with an optional `label`; without one it is the second of now.
+/// Answers when the copy is complete.
 pub async fn backup(
     State(console): State<Console>,
     Path(name): Path<String>,
@@ -207,7 +207,8 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                 return Err(invalid(
                     "_",
                     format!(
-                        "Unknown field {other:?}. Allowed: name, bucketType, ramQuota, evictionPolicy, numVBuckets, itemHeap, flushIntervalMs, flushEnabled, defragmenter, compressionMode."
+                        "Unknown field {other:?}. Allowed: name, bucketType, ramQuota, evictionPolicy, numVBuckets, \
+                        itemHeap, flushIntervalMs, flushEnabled, defragmenter, compressionMode."
                     ),
                 ));
             }
@@ -226,7 +227,8 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     Ok(BucketRequest { name, settings })
 }
 
-/// Understands the form of a change. A field that is fixed may be given with the value that the bucket has: SDKs send all they know.
+/// Understands the form of a change. A field that is fixed may be given with the value that the bucket has: SDKs send
+/// all they know.
 fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<BucketChange, Refusal> {
     let settings = bucket.settings();
     let mut change = BucketChange::default();
@@ -267,7 +269,8 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
         };
         if !is_same {
             let reason = format!(
-                "{field:?} is fixed since the bucket was made. Allowed: ramQuota, flushEnabled, defragmenter, compressionMode."
+                "{field:?} is fixed since the bucket was made. Allowed: ramQuota, flushEnabled, defragmenter, \
+                compressionMode."
             );
             return Err(invalid("_", reason));
         }
@@ -275,7 +278,8 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
     Ok(change)
 }
 
-/// Whether the field is one that clients send and that has one possible meaning on a single node; an error for any other meaning.
+/// Whether the field is one that clients send and that has one possible meaning on a single node; an error for any
+/// other meaning.
 fn one_meaning(field: &str, value: &str) -> Result<bool, Refusal> {
     match field {
         // A node by itself has nowhere to put a replica; clients send the field always.
@@ -367,7 +371,8 @@ mod tests {
     #[test]
     fn a_complete_form_is_understood() {
         let request = read(
-            "name=a&bucketType=ephemeral&ramQuotaMB=128&evictionPolicy=noEviction&replicaNumber=1&numVBuckets=64&itemHeap=slab",
+            "name=a&bucketType=ephemeral&ramQuotaMB=128&evictionPolicy=noEviction&replicaNumber=1&numVBuckets=64\
+             &itemHeap=slab",
         );
         let request = request.expect("valid");
         assert_eq!(request.name, "a");

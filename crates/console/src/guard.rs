@@ -1,6 +1,7 @@
 //! Keeps web pages from driving the node through a visitor's browser.
 //!
-//! A page can make a browser send requests to any address, with credentials that the browser knows. It cannot choose all headers:
+//! A page can make a browser send requests to any address, with credentials that the browser knows. It cannot choose
+//! all headers:
 //!
 //! ```text
 //!   Host             names what the page called the node. Allowed: IP addresses, localhost, names of the configuration. A name of
@@ -86,7 +87,8 @@ fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -
     for authority in asked {
         if !names.allow(authority) {
             let what = format!(
-                "This node is not asked under the name {authority:?}. Allowed: its IP address, localhost, and the names in the \
+                "This node is not asked under the name {authority:?}. Allowed: its IP address, localhost, and the \
+                names in the \
                  configuration key http.host_names.\r\n"
             );
             return Err((StatusCode::MISDIRECTED_REQUEST, what));

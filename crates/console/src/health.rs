@@ -7,8 +7,8 @@
 //!   /health/ready   503         503             503             503          200       does it serve everything?
 //! ```
 //!
-//! The body of the last two is the same: `status` is the gravest reason or `ok`, `reasons` has all of them, `buckets` what is wrong
-//! with which bucket.
+//! The body of the last two is the same: `status` is the gravest reason or `ok`, `reasons` has all of them, `buckets`
+//! what is wrong with which bucket.
 
 use crate::Console;
 use axum::Json;

@@ -23,10 +23,10 @@
 //!   POST /pools/default/buckets/B/backup   a copy of a persistent bucket; always needs a login
 //! ```
 //!
-//! It runs on one thread with one tokio current-thread runtime, apart from the data ports; what waits for a disk or for another
-//! thread is done on a thread of its own, so that `/health` is answered meanwhile. Reads need a login when a password of one's own
-//! is set; changes always do. [`guard`] refuses what web pages send, [`admission`] bounds what connections take. What only the
-//! binary knows (users, budgets, draining) comes through [`Control`].
+//! It runs on one thread with one tokio current-thread runtime, apart from the data ports; what waits for a disk or for
+//! another thread is done on a thread of its own, so that `/health` is answered meanwhile. Reads need a login when a
+//! password of one's own is set; changes always do. [`guard`] refuses what web pages send, [`admission`] bounds what
+//! connections take. What only the binary knows (users, budgets, draining) comes through [`Control`].
 #![deny(unsafe_code)]
 
 mod admission;
@@ -135,13 +135,15 @@ pub struct DatabaseFigures {
 
 /// What the console needs from whoever wires the node.
 pub trait Control: Send + Sync + 'static {
-    /// Whether name and password are those of a user who may come from there; compares in constant time. Guessing is slowed down.
+    /// Whether name and password are those of a user who may come from there; compares in constant time. Guessing is
+    /// slowed down.
     fn login(&self, user: &str, password: &str, caller: Caller) -> bool;
     /// Whether a password of one's own is in force, so that reads need a login too.
     fn login_required(&self) -> bool;
     /// Makes a bucket within the node's memory.
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal>;
-    /// Copies a persistent bucket while it is served; gives the new directory. May take long, and is called on a thread of its own.
+    /// Copies a persistent bucket while it is served; gives the new directory. May take long, and is called on a thread
+    /// of its own.
     fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal>;
     /// Changes settings of the allocator, by their names.
     fn set_allocator(&self, fields: &[(String, String)]) -> Result<(), Refusal>;
@@ -157,7 +159,8 @@ pub trait Control: Send + Sync + 'static {
     fn databases(&self) -> Vec<DatabaseFigures> {
         Vec::new()
     }
-    /// When the certificate of the ports with TLS expires, or one of its chain; seconds since 1970. `None`: there is no TLS.
+    /// When the certificate of the ports with TLS expires, or one of its chain; seconds since 1970. `None`: there is no
+    /// TLS.
     fn certificate_expiry_s(&self) -> Option<u64> {
         None
     }
@@ -198,8 +201,9 @@ impl Console {
     }
 }
 
-/// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`. It is the last of the threads the node
-/// was made for. `host_names` are the names under which the node may be asked; `handshakes` is needed where a port is one of HTTPS.
+/// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`. It is the last of the threads the
+/// node was made for. `host_names` are the names under which the node may be asked; `handshakes` is needed where a port
+/// is one of HTTPS.
 pub fn serve(
     node: Arc<Node>,
     ports: Vec<Port>,
@@ -224,8 +228,9 @@ pub fn serve(
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
             let listener = admission::Admission::new(ports, handshakes, Arc::clone(&console.node))?;
+            let service = router(console).into_make_service_with_connect_info::<admission::Client>();
             tokio::select! {
-                served = axum::serve(listener, router(console).into_make_service_with_connect_info::<admission::Client>()) => served,
+                served = axum::serve(listener, service) => served,
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),
             }
         })

@@ -1,4 +1,5 @@
-//! HTTP Basic login, as two middlewares: for reads (asked for when a password of one's own is set) and for changes (always).
+//! HTTP Basic login, as two middlewares: for reads (asked for when a password of one's own is set) and for changes
+//! (always).
 
 use crate::Console;
 use crate::admission::Client;
@@ -9,7 +10,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use kv::users::Caller;
 
-/// Lets reads through: all with the development password, else those with a login. A wrong login is refused in either case.
+/// Lets reads through: all with the development password, else those with a login. A wrong login is refused in either
+/// case.
 pub async fn to_read(
     console: State<Console>,
     client: ConnectInfo<Client>,

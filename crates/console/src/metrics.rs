@@ -1,5 +1,5 @@
-//! `/metrics`: the table of meters and the memory figures of every bucket, as Prometheus text, or as OpenMetrics text for those who
-//! ask for that.
+//! `/metrics`: the table of meters and the memory figures of every bucket, as Prometheus text, or as OpenMetrics text
+//! for those who ask for that.
 //!
 //! Names follow Prometheus's conventions: base units (seconds, bytes) at their end, `_total` behind those of counters.
 //!
@@ -135,8 +135,8 @@ impl Format {
     }
 }
 
-/// OpenMetrics text as Prometheus text 0.0.4: there the `_total` of a counter is part of the name that HELP and TYPE give, and the
-/// end is not marked.
+/// OpenMetrics text as Prometheus text 0.0.4: there the `_total` of a counter is part of the name that HELP and TYPE
+/// give, and the end is not marked.
 fn prometheus_text(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + open_metrics.len() / 16);
     let mut help = None;
@@ -434,8 +434,10 @@ mod tests {
         // Prometheus 2 and 3, and one that prefers plain text.
         for accept in [
             "application/openmetrics-text",
-            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.3",
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+             text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+             text/plain;version=0.0.4;q=0.4,*/*;q=0.3",
         ] {
             assert_eq!(asked(accept), Format::OpenMetrics, "{accept}");
         }
@@ -447,8 +449,10 @@ mod tests {
 
     #[test]
     fn prometheus_text_names_counters_as_their_samples() {
-        let open_metrics = "# HELP a Some.\n# TYPE a counter\na_total{b=\"c\"} 1\n# HELP d Other.\n# TYPE d gauge\nd 2\n# EOF\n";
-        let text = "# HELP a_total Some.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n# HELP d Other.\n# TYPE d gauge\nd 2\n";
+        let open_metrics = "# HELP a Some.\n# TYPE a counter\na_total{b=\"c\"} 1\n# HELP d Other.\n# TYPE d gauge\nd \
+            2\n# EOF\n";
+        let text = "# HELP a_total Some.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n# HELP d Other.\n# TYPE d \
+            gauge\nd 2\n";
         assert_eq!(prometheus_text(open_metrics), text);
     }
 

@@ -1,4 +1,5 @@
-//! Scopes and collections over HTTP: each bucket has the scope `_default` with the collection `_default`, and no others.
+//! Scopes and collections over HTTP: each bucket has the scope `_default` with the collection `_default`, and no
+//! others.
 
 use crate::Console;
 use crate::buckets::missing;
@@ -26,6 +27,7 @@ pub async fn refuse(State(console): State<Console>, Path(path): Path<Vec<(String
     if bucket.is_none_or(|name| console.node.bucket(name).is_none()) {
         return missing();
     }
-    let reason = "Not allowed on this version of cluster: a bucket has the scope _default with the collection _default, and no others.";
+    let reason = "Not allowed on this version of cluster: a bucket has the scope _default with the collection \
+        _default, and no others.";
     (StatusCode::BAD_REQUEST, Json(json!({ "errors": { "_": reason } }))).into_response()
 }

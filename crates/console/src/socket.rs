@@ -11,7 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use transport::{Listener, Stream};
 
 fn watch<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: a listener or a stream owns its descriptor, and neither closes nor replaces it before it is dropped, within this.
+    // SAFETY: a listener or a stream owns its descriptor, and neither closes nor replaces it before it is dropped,
+    // within this.
     let watched = unsafe { AsyncFd::register(socket) };
     watched.map_err(|error| error.into_parts().1)
 }

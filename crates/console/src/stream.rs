@@ -1,5 +1,5 @@
-//! `/pools/default/bs/B`: the terse map of a bucket now, and again whenever the set of buckets changes.
-//! Each map ends with four newlines. The stream ends when the bucket is gone. The next map is made when the last one is sent.
+//! `/pools/default/bs/B`: the terse map of a bucket now, and again whenever the set of buckets changes. Each map ends
+//! with four newlines. The stream ends when the bucket is gone. The next map is made when the last one is sent.
 
 use crate::admission::Client;
 use crate::{Console, buckets, document, pools};

@@ -52,5 +52,7 @@ pub async fn refuse() -> Response {
 }
 
 fn document(name: &str) -> Value {
-    json!({ "id": name, "domain": LOCAL, "name": "", "roles": [{ "role": "admin" }], "groups": [], "external_groups": [] })
+    json!({
+        "id": name, "domain": LOCAL, "name": "", "roles": [{ "role": "admin" }], "groups": [], "external_groups": []
+    })
 }

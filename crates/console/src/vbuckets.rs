@@ -19,7 +19,8 @@ pub async fn show(State(console): State<Console>, Path((name, vb)): Path<(String
     Json(json!({ "state": state.name(), "topology": topology })).into_response()
 }
 
-/// `POST /pools/default/buckets/B/vbuckets/N`, a form: `state` by its name, and `topology` as JSON. What is not given stays.
+/// `POST /pools/default/buckets/B/vbuckets/N`, a form: `state` by its name, and `topology` as JSON. What is not given
+/// stays.
 pub async fn set(
     State(console): State<Console>,
     Path((name, vb)): Path<(String, u16)>,

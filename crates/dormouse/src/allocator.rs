@@ -1,7 +1,7 @@
 //! `[allocator]`: boot options by starting the program once more, the others while it runs; heap profiles.
 //!
-//! Of boot options only keys that are given are wishes: the rest stays as the allocator has it. How a second start works, and
-//! why an operator's own environment goes first, stands in `memory::backend::boot`.
+//! Of boot options only keys that are given are wishes: the rest stays as the allocator has it. How a second start
+//! works, and why an operator's own environment goes first, stands in `memory::backend::boot`.
 
 use crate::config::{AllocatorSection, Config, keys};
 use console::Refusal;
@@ -23,8 +23,8 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// Sees to it that the configuration's boot options are in force: by starting this program again, if they are not and it
-    /// has not been tried. Call it before there is any thread, socket or lock.
+    /// Sees to it that the configuration's boot options are in force: by starting this program again, if they are not
+    /// and it has not been tried. Call it before there is any thread, socket or lock.
     pub fn start(config: &Config) -> Self {
         let environment = Environment::take();
         let wishes = given(config);
@@ -52,7 +52,8 @@ impl Allocator {
         }
     }
 
-    /// Puts the settings that can change while the process runs in force, those that are not given as they were at the start.
+    /// Puts the settings that can change while the process runs in force, those that are not given as they were at the
+    /// start.
     pub fn apply(&self, config: &Config) {
         let given = given(config);
         let variable = boot::variable().unwrap_or_default();
@@ -88,8 +89,8 @@ fn given(config: &Config) -> Vec<Wish> {
 fn again(environment: &Environment, wishes: &[Wish]) -> io::Error {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "dormouse".into());
-    // The process keeps its name where the kernel takes it from: the file's, not that of a link in /proc. That link is the way
-    // if the file has been replaced meanwhile.
+    // The process keeps its name where the kernel takes it from: the file's, not that of a link in /proc. That link is
+    // the way if the file has been replaced meanwhile.
     let program = std::env::current_exe().ok().filter(|path| is_this_program(path));
     let mut command = Command::new(program.as_deref().unwrap_or(Path::new("/proc/self/exe")));
     command.arg0(name).args(arguments).envs(environment.of_second_start(wishes)).exec()

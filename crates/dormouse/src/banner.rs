@@ -87,7 +87,8 @@ fn persistent_buckets(node: &Node) -> String {
         text += &format!("  persistent bucket {name} in {directory}{state}\n");
         if !persistence.settings().sync {
             text += &format!(
-                "  WARNING    bucket {name}: sync = false; what is reported as durable is NOT safe from a crash of the machine\n"
+                "  WARNING    bucket {name}: sync = false; what is reported as durable is NOT safe from a crash of \
+                the machine\n"
             );
         }
     }

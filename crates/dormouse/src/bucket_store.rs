@@ -6,8 +6,8 @@
 //!   DATA/buckets/NAME/settings.json    what was asked for last, by configuration or over HTTP: ours
 //!   DATA/backups/NAME/LABEL/           the same again, as of one moment
 //! ```
-//! A bucket is there when its `bucket.json` is. It stays until it is deleted over HTTP: one that the configuration does not name
-//! (any more) is opened with its `settings.json`.
+//! A bucket is there when its `bucket.json` is. It stays until it is deleted over HTTP: one that the configuration does
+//! not name (any more) is opened with its `settings.json`.
 
 use crate::config::reader::cause;
 use crate::config::{BucketSection, Problem, keys};
@@ -59,7 +59,8 @@ impl BucketStore {
         self.data.join(BUCKETS).join(name)
     }
 
-    /// Copies a bucket while it is served; gives the copy's directory. It shares sealed segments with the bucket, by hard links.
+    /// Copies a bucket while it is served; gives the copy's directory. It shares sealed segments with the bucket, by
+    /// hard links.
     pub fn backup(&self, name: &str, label: &str, persistence: &Persistence) -> io::Result<PathBuf> {
         // Of two at a time with one label, the second would take the first one's directory for its own, and remove it.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

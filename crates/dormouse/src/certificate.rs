@@ -30,8 +30,9 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 /// What to make.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The authority's certificate is ca.pem: clients are to trust it. Its key, ca.key, signs further certificates; whoever has
-it can be anybody. For anything but a trial, take the certificates of an authority that others trust already.
+    after_help = "The authority's certificate is ca.pem: clients are to trust it. Its key, ca.key, signs
+further certificates; whoever has it can be anybody. For anything but a trial, take the certificates of an authority
+that others trust already.
 
 Examples:
   dormouse certificate
@@ -45,7 +46,8 @@ pub struct Certificate {
     /// Where the files are written; made when missing
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// A name or an IP address under which clients reach the node; may be repeated [default: localhost, 127.0.0.1, ::1 and the name of this machine]
+    /// A name or an IP address under which clients reach the node; may be repeated [default: localhost, 127.0.0.1, ::1
+    /// and the name of this machine]
     #[arg(long, value_name = "HOST", conflicts_with = "client")]
     host: Vec<String>,
     /// Make a client's certificate for this user instead of a node's
@@ -86,7 +88,8 @@ pub fn run(arguments: &Certificate) -> Result<()> {
     let mut text = format!("certificate   {file}\nkey           {key_file}\nsigned by     {ca}\n\n");
     text += &match arguments.client {
         None => format!(
-            "dormouse serve --tls-certificate {file} --tls-key {key_file}\ncurl --cacert {ca} https://localhost:18091/health\n"
+            "dormouse serve --tls-certificate {file} --tls-key {key_file}\ncurl --cacert {ca} \
+            https://localhost:18091/health\n"
         ),
         Some(_) => {
             format!("curl --cacert {ca} --cert {file} --key {key_file} https://localhost:18091/health\n")

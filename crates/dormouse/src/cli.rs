@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 
 /// A memory-first data server for memcached clients, Couchbase SDKs and Open vSwitch.
 #[derive(Debug, Parser)]
-#[command(name = "dormouse", version = version(), about, long_about = None, arg_required_else_help = true, max_term_width = 110)]
+#[command(name = "dormouse", version = version(), about, long_about = None)]
+#[command(arg_required_else_help = true, max_term_width = 110)]
 #[command(after_help = "Examples:
   dormouse serve                            a node on loopback with the ephemeral bucket \"default\"
   dormouse config default > node.toml       every setting with its default
@@ -105,7 +106,8 @@ pub struct Serve {
     /// Directory for what the node writes: endpoints.json, persistent buckets; made when missing [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
-    /// memcached port and its bucket, with "tls:" one that speaks TLS; may be repeated [default: 127.0.0.1:11211, and the only bucket named or "default"]
+    /// memcached port and its bucket, with "tls:" one that speaks TLS; may be repeated [default: 127.0.0.1:11211, and
+    /// the only bucket named or "default"]
     #[arg(long, value_name = "[tls:]ADDR[=BUCKET]")]
     memcached: Vec<String>,
     /// Couchbase KV port [default: 127.0.0.1:11210]
@@ -135,7 +137,8 @@ pub struct Serve {
     /// Resident memory for all buckets together [default: 60 % of the machine's]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<String>,
-    /// A bucket; may be repeated. Those of the data directory exist without being named [default: default,ephemeral,auto, unless the data directory holds a bucket "default"]
+    /// A bucket; may be repeated. Those of the data directory exist without being named [default:
+    /// default,ephemeral,auto, unless the data directory holds a bucket "default"]
     #[arg(long, value_name = crate::config::BUCKET_FLAG)]
     bucket: Vec<String>,
     /// Name of the user

@@ -55,8 +55,9 @@ impl Control {
         control
     }
 
-    /// Makes the buckets of the configuration, and opens the others that the data directory holds: `found`. For a bucket that is
-    /// both, the configuration counts. All claims come first, so that each bucket starts with its final share.
+    /// Makes the buckets of the configuration, and opens the others that the data directory holds: `found`. For a
+    /// bucket that is both, the configuration counts. All claims come first, so that each bucket starts with its final
+    /// share.
     pub fn create_at_start(
         &self,
         configured: &[BucketSection],
@@ -78,7 +79,8 @@ impl Control {
             let name = section.name.as_str();
             if section.kind == BucketKind::Ephemeral && found.iter().any(|found| found.name == name) {
                 let reason = "kind = \"ephemeral\", but the data directory holds a persistent bucket of this name; \
-                              allowed: kind = \"persistent\", or to leave the bucket out: it is opened as it was set last";
+                              allowed: kind = \"persistent\", or to leave the bucket out: it is opened as it was set \
+                              last";
                 let refusal = Refusal::Invalid { field: "kind", reason: reason.into() };
                 return Err(of_bucket(name, refusal));
             }
@@ -100,7 +102,8 @@ impl Control {
         Ok(())
     }
 
-    /// Logs what an operator should know of a persistent bucket that was opened; `wanted` is what the configuration asks for.
+    /// Logs what an operator should know of a persistent bucket that was opened; `wanted` is what the configuration
+    /// asks for.
     fn tell_opened(&self, name: &str, wanted: Option<&BucketSettings>) {
         let Some(bucket) = self.node.bucket(name) else { return };
         let Some(persistence) = bucket.persistence() else { return };
@@ -230,7 +233,8 @@ impl Control {
 
     fn store(&self) -> Result<&BucketStore, Refusal> {
         self.store.as_ref().ok_or_else(|| {
-            let reason = "A persistent bucket needs a data directory, and this node has none (node.data, --data). Allowed here: ephemeral.";
+            let reason = "A persistent bucket needs a data directory, and this node has none (node.data, --data). \
+                Allowed here: ephemeral.";
             Refusal::Invalid { field: "bucketType", reason: reason.into() }
         })
     }
@@ -255,7 +259,8 @@ impl console::Control for Control {
 
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal> {
         if !is_bucket_name(&request.name) {
-            let reason = "Bucket name: allowed are 1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot.";
+            let reason = "Bucket name: allowed are 1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with \
+                a dot.";
             return Err(Refusal::Invalid { field: "name", reason: reason.into() });
         }
         check_size(request.settings.memory_bytes)?;

@@ -24,8 +24,8 @@ pub struct DataDir {
 
 /// Held while a directory is in use. The kernel takes it back when the process ends, however it ends.
 ///
-/// The directory itself is locked, so that nobody gets in by removing a file. The file in it is for nodes that know only that one,
-/// and for file systems that lock no directories.
+/// The directory itself is locked, so that nobody gets in by removing a file. The file in it is for nodes that know
+/// only that one, and for file systems that lock no directories.
 pub struct Lock {
     _directory: Option<File>,
     _file: Option<File>,
@@ -103,7 +103,8 @@ impl DataDir {
     }
 }
 
-/// Makes a directory and those it is in, as far as they are missing, and syncs the one around each: a name is durable only then.
+/// Makes a directory and those it is in, as far as they are missing, and syncs the one around each: a name is durable
+/// only then.
 pub fn make_directories(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match fs::create_dir(path) {
@@ -116,8 +117,8 @@ pub fn make_directories(path: &Path) -> io::Result<()> {
             }
         }
         Err(_) if path.is_dir() => {
-            // Who made it may have been killed before it was synced; with something in it, that is over. A file system that cannot
-            // sync directories is no reason not to start on one that was there.
+            // Who made it may have been killed before it was synced; with something in it, that is over. A file system
+            // that cannot sync directories is no reason not to start on one that was there.
             if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()) {
                 let _ = sync_directory(parent);
             }
@@ -178,6 +179,10 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_directory(directory)
 }
 
+fn named(address: &impl ToString, bucket: Option<String>) -> serde_json::Value {
+    json!({ "address": address.to_string(), "bucket": bucket })
+}
+
 fn document(endpoints: &Endpoints) -> String {
     let unix = |service: Service| {
         let of_service = endpoints.unix.iter().filter(move |endpoint| endpoint.service == service);
@@ -192,11 +197,11 @@ fn document(endpoints: &Endpoints) -> String {
     };
     let document = json!({
         "pid": std::process::id(),
-        "memcached": memcached.map(|(address, bucket)| json!({ "address": address, "bucket": bucket })).collect::<Vec<_>>(),
+        "memcached": memcached.map(|(address, bucket)| named(&address, bucket)).collect::<Vec<_>>(),
         "kv": names(&endpoints.kv, Service::Kv),
         "http": names(&endpoints.http, Service::Http),
         "tls": {
-            "memcached": encrypted.map(|(address, bucket)| json!({ "address": address, "bucket": bucket })).collect::<Vec<_>>(),
+            "memcached": encrypted.map(|(address, bucket)| named(address, Some(bucket.clone()))).collect::<Vec<_>>(),
             "kv": endpoints.kv_tls,
             "http": endpoints.http_tls,
         },

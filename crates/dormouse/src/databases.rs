@@ -17,8 +17,8 @@ use transport::OldestVersion;
 /// The figures are waited for so long; then those of before must do.
 const FIGURES_WAIT: Duration = Duration::from_secs(2);
 
-/// The part of the node's memory that requests and replies of clients may take, where nothing is configured and no database may be
-/// larger.
+/// The part of the node's memory that requests and replies of clients may take, where nothing is configured and no
+/// database may be larger.
 const CLIENTS_SHARE: u64 = 8;
 
 /// The names of hosts that listeners need are waited for so long.
@@ -100,7 +100,8 @@ fn tls_options(tls: &TlsSection) -> TlsOptions {
 }
 
 impl Databases {
-    /// Opens the databases of the configuration and serves them. `None` when there is none. `memory_bytes`: what `node` may use.
+    /// Opens the databases of the configuration and serves them. `None` when there is none. `memory_bytes`: what `node`
+    /// may use.
     pub fn start(config: &Config, memory_bytes: u64, node: &Arc<Node>) -> anyhow::Result<Option<Self>> {
         let sections: Vec<(&PathBuf, &OvsdbSection)> =
             config.databases.iter().filter_map(|section| Some((section.file.as_ref()?, section))).collect();

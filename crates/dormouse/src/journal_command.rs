@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 pub enum JournalCommand {
     /// Read every byte that counts and say what is wrong, with file and offset; changes nothing.
     ///
-    /// Exit code 0: all is as it was written. 1: something is damaged. An unfinished batch at the end is no damage: a crash
-    /// leaves one, and the next start cuts it off. Of a directory that a node is writing to, the end may look so too.
+    /// Exit code 0: all is as it was written. 1: something is damaged. An unfinished batch at the end is no damage: a
+    /// crash leaves one, and the next start cuts it off. Of a directory that a node is writing to, the end may look so
+    /// too.
     #[command(after_help = "Examples:
   dormouse journal verify /var/lib/dormouse/buckets/default
   dormouse journal verify /var/lib/dormouse/backups/default/monday
@@ -55,8 +56,8 @@ Examples:
     },
     /// Rewrite what is still needed and give the rest of the disk back; for a bucket that no node uses.
     ///
-    /// A running node does the same by itself, whenever about half of a journal is superfluous. This command reads the whole bucket
-    /// into memory, as a start does, and then compacts until there is nothing left to gain.
+    /// A running node does the same by itself, whenever about half of a journal is superfluous. This command reads the
+    /// whole bucket into memory, as a start does, and then compacts until there is nothing left to gain.
     #[command(after_help = "Example:
   dormouse journal compact /var/lib/dormouse/buckets/default")]
     Compact {
@@ -65,8 +66,8 @@ Examples:
     },
     /// Verify a backup and put it into a data directory that no node uses.
     ///
-    /// The bucket gets its old name and settings; a bucket of that name must not be there. Backups are made by a running node:
-    /// POST /pools/default/buckets/NAME/backup.
+    /// The bucket gets its old name and settings; a bucket of that name must not be there. Backups are made by a
+    /// running node: POST /pools/default/buckets/NAME/backup.
     #[command(after_help = "Examples:
   curl -u ada:secret -d label=monday http://127.0.0.1:8091/pools/default/buckets/default/backup
   dormouse journal restore /var/lib/dormouse/backups/default/monday /var/lib/dormouse")]

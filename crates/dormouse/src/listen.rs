@@ -9,7 +9,8 @@ use transport::Listener;
 /// Ports of the kernel's choice that are tried until one is free in both families.
 const FREE_PORT_TRIES: u32 = 16;
 
-/// Binds what an address stands for; `key` is the configuration key it comes from. `everywhere` says whether `:PORT` is all addresses.
+/// Binds what an address stands for; `key` is the configuration key it comes from. `everywhere` says whether `:PORT` is
+/// all addresses.
 pub fn bind(key: &str, address: &Address, everywhere: bool) -> Result<Vec<Listener>, Problem> {
     let bound = match address {
         Address::Tcp(address) => Listener::tcp(*address).map(|bound| vec![bound]),

@@ -36,8 +36,8 @@ pub struct Login {
 /// Mode bits that let others read the file, or let the group or others change it.
 const OTHERS_MODE: u32 = 0o026;
 
-/// Logs a warning if others may read or change a file with passwords. It is no error: secrets that are mounted into containers are
-/// often readable, and nobody else is there.
+/// Logs a warning if others may read or change a file with passwords. It is no error: secrets that are mounted into
+/// containers are often readable, and nobody else is there.
 pub fn warn_of_readers(auth: &AuthSection) {
     for path in [&auth.password_file, &auth.users_file].into_iter().flatten() {
         let Ok(metadata) = fs::metadata(path) else { continue };
@@ -46,7 +46,8 @@ pub fn warn_of_readers(auth: &AuthSection) {
             continue;
         }
         let mode = format!("{mode:04o}");
-        tracing::warn!(file = %path.display(), mode, "the password file can be read or changed by others; chmod 600 keeps them out");
+        tracing::warn!(file = %path.display(), mode, "the password file can be read or changed by others; chmod 600 \
+            keeps them out");
     }
 }
 
@@ -63,7 +64,8 @@ pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
     };
     let refused = |what: &str| {
         Problem::new(format!(
-            "auth.password_file = {path:?}: {what}; allowed: a file whose first line is a password of 1 to {PASSWORD_BYTES_MAX} bytes"
+            "auth.password_file = {path:?}: {what}; allowed: a file whose first line is a password of 1 to \
+            {PASSWORD_BYTES_MAX} bytes"
         ))
     };
     let text = text_file::read(path, FILE_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
@@ -82,7 +84,8 @@ fn users(auth: &AuthSection) -> Result<Vec<(String, String)>, Problem> {
     let Some(path) = &auth.users_file else { return Ok(Vec::new()) };
     let refused = |what: &str| {
         Problem::new(format!(
-            "auth.users_file = {path:?}: {what}; allowed: a file with a line user:password for each of 1 to {USERS_MAX} users"
+            "auth.users_file = {path:?}: {what}; allowed: a file with a line user:password for each of 1 to \
+            {USERS_MAX} users"
         ))
     };
     let text = text_file::read(path, USERS_FILE_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;

@@ -161,7 +161,8 @@ fn node_memory(config: &Config) -> Result<u64, Problem> {
     let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
     if needed > bytes {
         return Err(Problem::new(format!(
-            "the buckets need {} in all, and node.memory = \"auto\" is {} here ({MEMORY_PERCENT} % of the machine's); allowed: \
+            "the buckets need {} in all, and node.memory = \"auto\" is {} here ({MEMORY_PERCENT} % of the machine's); \
+            allowed: \
              budgets that fit, or node.memory as a size",
             size::show(needed),
             size::show(bytes)

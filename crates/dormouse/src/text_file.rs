@@ -1,4 +1,5 @@
-//! Reads files that somebody named, whatever they are: nothing here waits for long, and nothing is read without a bound.
+//! Reads files that somebody named, whatever they are: nothing here waits for long, and nothing is read without a
+//! bound.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, Timespec};
@@ -22,7 +23,8 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(&mut open_regular(path)?, bytes_max)
 }
 
-/// Reads a file of at most `bytes_max` bytes. It may be a pipe, as the shell's `<(command)` is, if what writes to it does so soon.
+/// Reads a file of at most `bytes_max` bytes. It may be a pipe, as the shell's `<(command)` is, if what writes to it
+/// does so soon.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut file = open(path)?;
     let kind = file.metadata()?.file_type();

@@ -128,7 +128,8 @@ fn every_client_port_may_be_a_socket_in_the_file_system() {
     stream.read_exact(&mut hello).expect("an answer");
     assert_eq!((hello[0], hello[1], hello[6], hello[7]), (0x81, 0x1f, 0, 0));
     // The development user may come this way: a peer on a socket counts as one on loopback.
-    let request = "GET /whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n\r\n";
+    let request = "GET /whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Basic \
+        QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n\r\n";
     let answer = talk(connect("http.sock"), request, "}");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(addresses(&server, "kv"), [at("kv.sock", "")]);
@@ -198,7 +199,8 @@ fn the_mode_does_not_depend_on_the_umask_and_is_never_wider_on_the_way() {
         let scratch = Scratch::new();
         let path = scratch.path().join("node.sock");
         let command = format!(
-            "umask {umask}; exec \"$0\" serve --memcached 'unix:{},640' --kv none --http none --log-level warn --memory 64MiB",
+            "umask {umask}; exec \"$0\" serve --memcached 'unix:{},640' --kv none --http none --log-level warn \
+            --memory 64MiB",
             path.display()
         );
         let mut child = std::process::Command::new("sh")

@@ -83,7 +83,8 @@ fn mistakes_in_flags_name_the_flag() {
         (&["serve", "--memory", "5x"][..], "dormouse: --memory: node.memory = \"5x\": not allowed; allowed:"),
         (
             &["serve", "--bucket", "a,persistent"],
-            "dormouse: bucket.kind = \"persistent\" of bucket \"a\" needs node.data (or --data DIR), which is \"\"; allowed:",
+            "dormouse: bucket.kind = \"persistent\" of bucket \"a\" needs node.data (or --data DIR), which is \"\"; \
+            allowed:",
         ),
         (
             &["serve", "--bucket", "default", "--bucket", "default"],

@@ -21,8 +21,8 @@ const ORDER: &[&str] = &[
     "dormouse",
     "lab",
 ];
-/// The lab is a program of its own that measures from outside, but for what a flush allocates: of the house it may use the codecs, the
-/// streams and the engine.
+/// The lab is a program of its own that measures from outside, but for what a flush allocates: of the house it may use
+/// the codecs, the streams and the engine.
 const LAB_MAY_USE: &[&str] = &["memory", "journal", "wire", "transport", "kv"];
 /// Crates in which `unsafe` is forbidden altogether.
 const FORBID_UNSAFE: &[&str] = &["journal", "wire", "transport", "ovsdb", "net", "ovsdb-server", "dormouse"];

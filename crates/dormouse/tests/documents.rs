@@ -1,5 +1,5 @@
-//! The documents against each other and against the program: links lead somewhere, decisions that are named exist, flags are keys, and
-//! all of memcached's options have a line.
+//! The documents against each other and against the program: links lead somewhere, decisions that are named exist,
+//! flags are keys, and all of memcached's options have a line.
 #![allow(clippy::expect_used)]
 
 mod binary;
@@ -128,9 +128,12 @@ fn every_flag_is_a_key_or_a_section_of_the_configuration() {
 
 /// The options of `memcached -h`, version 1.6.18.
 const MEMCACHED: &str = "p U s a A l d r u m M c k v vv vvv h i V P f n L D t R C b B I S F X W Y e Z N \
-    maxconns_fast hashpower tail_repair_time hash_algorithm no_lru_crawler lru_crawler_sleep lru_crawler_tocrawl read_buf_mem_limit \
-    no_lru_maintainer hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl idle_timeout slab_chunk_max \
-    watcher_logbuf_size worker_logbuf_size track_sizes no_hashexpand modern no_modern sock_cookie_id ext_path slab_automove_freeratio";
+    maxconns_fast hashpower tail_repair_time hash_algorithm no_lru_crawler lru_crawler_sleep lru_crawler_tocrawl \
+    read_buf_mem_limit \
+    no_lru_maintainer hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl idle_timeout \
+    slab_chunk_max \
+    watcher_logbuf_size worker_logbuf_size track_sizes no_hashexpand modern no_modern sock_cookie_id \
+    ext_path slab_automove_freeratio";
 
 #[test]
 fn each_of_memcacheds_options_has_a_line_and_each_key_named_there_exists() {

@@ -218,7 +218,9 @@ fn buckets_are_updated_and_flushed_over_http() {
     assert_eq!((status, body.as_str()), (400, r#"{"_":"Flush is disabled for the bucket"}"#));
     exchange(&mut client, b"get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
     // As SDKs send it: all they know.
-    let form = "name=default&bucketType=ephemeral&ramQuotaMB=20&flushEnabled=1&replicaNumber=0&evictionPolicy=nruEviction&maxTTL=0\
+    let form = "name=default&bucketType=ephemeral&ramQuotaMB=20&flushEnabled=1&replicaNumber=0\
+                &evictionPolicy=nruEviction\
+                &maxTTL=0\
                 &compressionMode=off&durabilityMinLevel=none&replicaIndex=0";
     assert_eq!(post("/default", form), (200, String::new()));
     assert_eq!(show()["quota"]["ram"], 20 << 20);

@@ -1,7 +1,7 @@
 //! The two traits: a disk with its names, a file with its bytes.
 //!
-//! Nothing is durable by being written. Bytes and length are durable after [`File::sync`]; that a name exists, is gone or
-//! was renamed, after [`Disk::sync_directory`]. After a failed sync nobody knows what is on the disk, and a later
+//! Nothing is durable by being written. Bytes and length are durable after [`File::sync`]; that a name exists, is gone
+//! or was renamed, after [`Disk::sync_directory`]. After a failed sync nobody knows what is on the disk, and a later
 //! sync that succeeds does not change that: whoever sees one fail must stop using the file.
 
 use std::fmt;
@@ -69,7 +69,8 @@ pub trait Disk: Clone + fmt::Debug + Send + Sync + 'static {
     /// A number that nobody can foretell.
     fn random(&self) -> io::Result<u64>;
 
-    /// Closes a file that no longer has a name, on another thread: the system frees its blocks then, and a long file has many.
+    /// Closes a file that no longer has a name, on another thread: the system frees its blocks then, and a long file
+    /// has many.
     fn discard_in_background(&self, file: Self::File);
 }
 
@@ -107,8 +108,8 @@ pub fn write_all_at<F: File>(file: &F, mut bytes: &[u8], mut offset: u64) -> io:
     Ok(())
 }
 
-/// Replaces `path` by a file with these bytes, durably: it is written as `new`, synced and renamed. After an error the old one
-/// is there, or the new one.
+/// Replaces `path` by a file with these bytes, durably: it is written as `new`, synced and renamed. After an error the
+/// old one is there, or the new one.
 pub fn replace_file<D: Disk>(disk: &D, path: &Path, new: &Path, bytes: &[u8]) -> io::Result<()> {
     if disk.exists(new)? {
         disk.remove(new)?;

@@ -2,8 +2,9 @@
 //! forgets on purpose.
 //!
 //! Whatever writes data that must outlive a crash goes through [`Disk`] and [`File`]. [`RealDisk`] is the file system.
-//! [`SimulatedDisk`] is in memory; it keeps what was synced apart from what was only written, counts every operation that
-//! changes something, and can fail, tear or stop at any of them. So each write boundary of a history can be a crash.
+//! [`SimulatedDisk`] is in memory; it keeps what was synced apart from what was only written, counts every operation
+//! that changes something, and can fail, tear or stop at any of them. So each write boundary of a history can be a
+//! crash.
 #![forbid(unsafe_code)]
 
 mod any;

@@ -2,8 +2,8 @@
 //!
 //! COMPAT: the stock tools use the process's record locks of POSIX (`fcntl`), so these are used here; `flock` would not
 //! exclude them. Such a lock belongs to the process, not to the open file: a second one from the same process would
-//! succeed, and closing any file descriptor of the lock file would release it. So this process's locks are in a list, and
-//! a lock file that is in the list is not opened a second time.
+//! succeed, and closing any file descriptor of the lock file would release it. So this process's locks are in a list,
+//! and a lock file that is in the list is not opened a second time.
 
 use crate::LockError;
 use parking_lot::Mutex;

@@ -174,8 +174,8 @@ fn everything_deleted_leaves_next_to_nothing() {
     assert!(again.durable.is_empty());
 }
 
-/// The engine keeps an ended prepare, or a deleted document, where it cannot tell whether the end is on disk. If that is, and goes
-/// because it hides nothing elsewhere, then what it hides in its own segment goes too.
+/// The engine keeps an ended prepare, or a deleted document, where it cannot tell whether the end is on disk. If that
+/// is, and goes because it hides nothing elsewhere, then what it hides in its own segment goes too.
 #[test]
 fn what_a_purged_end_hides_does_not_outlive_it() {
     let disk = SimulatedDisk::new();

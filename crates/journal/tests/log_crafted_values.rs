@@ -1,5 +1,5 @@
-//! A client knows the format and chooses bytes that, where they come to lie, would be a run and a commit record. After a torn
-//! write nothing but those may be left, and they must not count.
+//! A client knows the format and chooses bytes that, where they come to lie, would be a run and a commit record. After
+//! a torn write nothing but those may be left, and they must not count.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;
@@ -27,8 +27,8 @@ fn put48(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_le_bytes()[..6]);
 }
 
-/// A run of vBucket 0 with one document, made for this place of segment 1, and the commit record of a batch that begins at
-/// `start`.
+/// A run of vBucket 0 with one document, made for this place of segment 1, and the commit record of a batch that begins
+/// at `start`.
 fn forged(offset: usize, start: usize, salt: u64) -> Vec<u8> {
     let batch = 2_u64;
     let (key, value) = (b"forged", b"by a client");
@@ -79,8 +79,8 @@ fn forged(offset: usize, start: usize, salt: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes one honest batch and then one with a value that hides a forged one; the power goes before the end of that write is on
-/// disk, and its first bytes are not there either. Returns what a start finds.
+/// Writes one honest batch and then one with a value that hides a forged one; the power goes before the end of that
+/// write is on disk, and its first bytes are not there either. Returns what a start finds.
 fn found_after_a_torn_write(salt_of: impl Fn(&SimulatedDisk) -> u64) -> Vec<Vec<u8>> {
     let disk = SimulatedDisk::new();
     let mut shard = open(&disk).shard;

@@ -197,8 +197,8 @@ fn what_the_life_after_a_failure_and_a_kill_goes_on_with_is_durable() {
     }
 }
 
-/// A segment that is sealed early is shorter than the zeros that were written ahead in it: where its sync failed only the cache
-/// shows it so.
+/// A segment that is sealed early is shorter than the zeros that were written ahead in it: where its sync failed only
+/// the cache shows it so.
 #[test]
 fn a_segment_that_was_cut_in_the_cache_only_is_cut_on_the_disk() {
     let roomy = Options { segment_bytes: 10_000, ..OPTIONS };

@@ -61,8 +61,8 @@ fn open_begun(disk: &SimulatedDisk) -> Opened<SimulatedDisk> {
     Shard::open_known(disk.clone(), Path::new(DIRECTORY), IDENTITY, SMALL, true).expect("opened")
 }
 
-/// Opens it as a server does that knows it was written to, lets it work, and checks that no file is gone and none that was
-/// there is changed but the newest. Returns what a start and `verify` say, which is the same.
+/// Opens it as a server does that knows it was written to, lets it work, and checks that no file is gone and none that
+/// was there is changed but the newest. Returns what a start and `verify` say, which is the same.
 fn damage_of(disk: &SimulatedDisk) -> Vec<Damage> {
     let before = files(disk);
     let mut buffer = Buffer::new(4096);

@@ -174,7 +174,8 @@ fn a_real_directory_works_the_same() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Behind short batches the file has zeros, which the next ones need not lengthen; they are no torn tail, and go at the end.
+/// Behind short batches the file has zeros, which the next ones need not lengthen; they are no torn tail, and go at the
+/// end.
 #[test]
 fn short_batches_are_written_into_zeros() {
     let disk = SimulatedDisk::new();

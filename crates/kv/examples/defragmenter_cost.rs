@@ -1,9 +1,10 @@
-//! What a client feels of the defragmenter, without any socket: `cargo run --release -p kv --example defragmenter_cost`.
+//! What a client feels of the defragmenter, without any socket: `cargo run --release -p kv --example
+//! defragmenter_cost`.
 //!
-//! One thread gets and sets as fast as it can and times each operation, another is the pager. In each round a random half of all is
-//! deleted while the defragmenter is off, and the client is timed for a while; then again with it on, from when it is armed
-//! until it is not; then what was deleted comes back. Prints each round, and the medians over them.
-//! Arguments: items, rounds, heap (auto, slab, block).
+//! One thread gets and sets as fast as it can and times each operation, another is the pager. In each round a random
+//! half of all is deleted while the defragmenter is off, and the client is timed for a while; then again with it on,
+//! from when it is armed until it is not; then what was deleted comes back. Prints each round, and the medians over
+//! them. Arguments: items, rounds, heap (auto, slab, block).
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -179,7 +180,8 @@ fn main() {
         let figures = bucket.memory();
         let used = figures.payload + figures.metadata + figures.index;
         println!(
-            "round {round}: p99.9 {:.1} and {:.1} us, {:.0} and {:.0} thousand per second; {moved} moved in {:.1} s; resident {:.2} of used",
+            "round {round}: p99.9 {:.1} and {:.1} us, {:.0} and {:.0} thousand per second; {moved} moved in {:.1} s; \
+            resident {:.2} of used",
             without.p999_ns as f64 / 1e3,
             with.p999_ns as f64 / 1e3,
             without.per_second / 1e3,

@@ -1,7 +1,7 @@
-//! What one flush takes, in memory and in time (experiment E4), in process: `cargo run --release -p kv --example flush_cost
-//! [directory [rounds]]`. One vBucket; keys `key<i>`; N items are queued, then flushed with the sync. Bytes per item: the peak of
-//! the flush above what was allocated before it, the buffer left out; and what a dirty item takes above a clean one. Queueing
-//! is one plain SET after the other.
+//! What one flush takes, in memory and in time (experiment E4), in process: `cargo run --release -p kv --example
+//! flush_cost [directory [rounds]]`. One vBucket; keys `key<i>`; N items are queued, then flushed with the sync. Bytes
+//! per item: the peak of the flush above what was allocated before it, the buffer left out; and what a dirty item takes
+//! above a clean one. Queueing is one plain SET after the other.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

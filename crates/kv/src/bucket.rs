@@ -143,7 +143,8 @@ pub(crate) fn secrets(random: u64) -> RapidSecrets {
     RapidSecrets::seed(scramble(random, 1))
 }
 
-/// Public identities: they must not tell the secrets they are made from. Gives the bucket's, and a seed for its vBuckets'.
+/// Public identities: they must not tell the secrets they are made from. Gives the bucket's, and a seed for its
+/// vBuckets'.
 pub(crate) fn identities(secrets: &RapidSecrets) -> (String, u64) {
     let identity = |part: &[u8]| index::hash(Key::plain(part), secrets);
     let uuid = format!("{:016x}{:016x}", identity(b"bucket, high"), identity(b"bucket, low"));
@@ -549,7 +550,8 @@ impl Bucket {
         }
     }
 
-    /// Memory for a large value (over [`crate::session::LARGE_VALUE`]), within the budget: to be filled before it is stored.
+    /// Memory for a large value (over [`crate::session::LARGE_VALUE`]), within the budget: to be filled before it is
+    /// stored.
     pub fn prepare_large(&self, cx: &mut Cx, key: Key<'_>, value_len: usize) -> Result<LargeItem, KvError> {
         self.admit(cx, key.bytes.len() + value_len)?;
         self.new_large_item(cx, index::stored_key_len(key), value_len)
@@ -669,8 +671,8 @@ impl Bucket {
         MemoryFigures { resident: measured.map_or(accounts.resident, |it| it.resident as u64), ..accounts }
     }
 
-    /// Where the bucket's memory is as the allocator sees it: names and bytes. What it is charged for, where the allocator does
-    /// not tell tenants apart.
+    /// Where the bucket's memory is as the allocator sees it: names and bytes. What it is charged for, where the
+    /// allocator does not tell tenants apart.
     pub fn arena_figures(&self) -> Vec<(&'static str, u64)> {
         let tenant = &self.ground.tenant;
         let charged = ("charged_bytes", tenant.used());
@@ -706,8 +708,8 @@ impl Bucket {
         }
     }
 
-    /// Calls `f` with key and document of each living document of the default collection in one group of a vBucket's index;
-    /// gives where to go on.
+    /// Calls `f` with key and document of each living document of the default collection in one group of a vBucket's
+    /// index; gives where to go on.
     pub(crate) fn list(
         &self,
         cx: &mut Cx,
@@ -743,8 +745,8 @@ impl Bucket {
 }
 
 impl Drop for Bucket {
-    /// Frees item by item what does not go with the arena. Takes as long as there are items, and is done by whoever lets go
-    /// last.
+    /// Frees item by item what does not go with the arena. Takes as long as there are items, and is done by whoever
+    /// lets go last.
     fn drop(&mut self) {
         if memory::backend::ARENA_GOES_AS_A_WHOLE {
             return;

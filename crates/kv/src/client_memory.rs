@@ -4,12 +4,13 @@
 //!   node.memory | buckets ........................................................ | what no bucket is charged for
 //!                 items + buffers of who uses it, up to a sixteenth                 connections, other buffers, OVSDB, HTTP
 //! ```
-//! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. Buffers of the data
-//! ports are bounded together: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest first, and
-//! above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers off.
+//! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. Buffers of
+//! the data ports are bounded together: above [`Pressure::Soft`] peers that take or send nothing are cut off, the
+//! largest first, and above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers
+//! off.
 //!
-//! Buffers come from the shared arenas, whose free pages stay for some seconds. They are in no account: when much has been freed,
-//! they go at once.
+//! Buffers come from the shared arenas, whose free pages stay for some seconds. They are in no account: when much has
+//! been freed, they go at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -27,7 +28,8 @@ const HARD_FRACTION: u64 = 8;
 const ALLOWANCE_FRACTION: u64 = 8;
 /// Large values on their way in or out may hold this part before peers that make no progress are cut off.
 const LARGE_FRACTION: u64 = 4;
-/// Free pages go back when what is held has fallen by this part of the node's memory, and by no less than [`FALL_LEAST`].
+/// Free pages go back when what is held has fallen by this part of the node's memory, and by no less than
+/// [`FALL_LEAST`].
 const FALL_FRACTION: u64 = 64;
 const FALL_LEAST: u64 = 1 << 20;
 /// The part of a budget that is taken away is counted in 65536ths.
@@ -94,7 +96,8 @@ impl ClientMemory {
         self.node_bytes.store(bytes, Relaxed);
     }
 
-    /// Buffers of a data port's connection have grown or shrunk by so many bytes; of them `outside` are charged to no bucket.
+    /// Buffers of a data port's connection have grown or shrunk by so many bytes; of them `outside` are charged to no
+    /// bucket.
     pub fn change(&self, buffers: i64, outside: i64, doorbell: &Doorbell) {
         if buffers != 0 {
             self.buffers.fetch_add(buffers, Relaxed);
@@ -106,8 +109,8 @@ impl ClientMemory {
         self.note_peak(doorbell);
     }
 
-    /// Large values on their way have grown or shrunk by so many bytes: what has arrived of unfinished ones, and what a peer
-    /// has not taken. Their bucket is charged for them.
+    /// Large values on their way have grown or shrunk by so many bytes: what has arrived of unfinished ones, and what a
+    /// peer has not taken. Their bucket is charged for them.
     pub fn change_large(&self, bytes: i64) {
         self.large.fetch_add(bytes, Relaxed);
     }
@@ -155,8 +158,8 @@ impl ClientMemory {
         }
     }
 
-    /// What one peer may make the node hold now, a part of what all of them are still allowed: so that many who send much or do
-    /// not read bring about no pressure.
+    /// What one peer may make the node hold now, a part of what all of them are still allowed: so that many who send
+    /// much or do not read bring about no pressure.
     #[inline]
     pub fn allowance(&self) -> usize {
         let left = self.soft_bytes().saturating_sub(self.buffer_bytes()) / ALLOWANCE_FRACTION;

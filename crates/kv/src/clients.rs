@@ -1,7 +1,8 @@
 //! Who is connected to the memcached ports, for `stats conns`.
 //!
-//! A worker notes what its connections are at, each in an entry of its own; the table is locked when a connection comes or goes,
-//! and while a slice of a list is written. The numbers of the entries are chosen by the caller: small ones, no two open at a time.
+//! A worker notes what its connections are at, each in an entry of its own; the table is locked when a connection comes
+//! or goes, and while a slice of a list is written. The numbers of the entries are chosen by the caller: small ones, no
+//! two open at a time.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -215,8 +216,8 @@ impl Clients {
         }
     }
 
-    /// Lists some of the sockets and connections of the ports that serve this bucket, from a number on. Gives the number to go on
-    /// with, `None` at the end.
+    /// Lists some of the sockets and connections of the ports that serve this bucket, from a number on. Gives the
+    /// number to go on with, `None` at the end.
     pub(crate) fn list(
         &self,
         from: usize,

@@ -5,14 +5,17 @@
 //!      ^                                                                                                │
 //!      └──── the end of the table, or memory is not short any more ─────────────────────────────────────┘
 //! ```
-//! A pass walks over all vBuckets. A slice of it copies some values under the vBucket's lock, compresses them without it, and puts
-//! those that take an eighth less in their places under it again ([`crate::index`]'s `compressing.rs`). CAS and seqno stay: nobody
-//! but a reader who takes Snappy can see that anything happened, and nothing is written to disk for it.
+//! A pass walks over all vBuckets. A slice of it copies some values under the vBucket's lock, compresses them without
+//! it, and puts those that take an eighth less in their places under it again ([`crate::index`]'s `compressing.rs`).
+//! CAS and seqno stay: nobody but a reader who takes Snappy can see that anything happened, and nothing is written to
+//! disk for it.
 //!
-//! Values that do not get smaller cost nothing per item to remember: of each vBucket it is known up to which seqno everything has
-//! been looked at. When little of a pass was of use, the next one waits until as much as there are items has been stored anew.
+//! Values that do not get smaller cost nothing per item to remember: of each vBucket it is known up to which seqno
+//! everything has been looked at. When little of a pass was of use, the next one waits until as much as there are items
+//! has been stored anew.
 //!
-//! As the defragmenter, it works for a fraction of a millisecond at a time on the caller's thread, and rests for a multiple of it.
+//! As the defragmenter, it works for a fraction of a millisecond at a time on the caller's thread, and rests for a
+//! multiple of it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

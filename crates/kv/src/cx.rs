@@ -46,7 +46,8 @@ pub struct Cx {
     /// Where `stats` has the processor time from.
     pub process_times_us: Option<ProcessTimes>,
     /// Set by an operation that could not see what it was asked for: [`crate::KvError::WarmingUp`],
-    /// [`crate::KvError::Damaged`], or [`crate::KvError::NotResident`]. What it gave says nothing then; whoever answers takes this.
+    /// [`crate::KvError::Damaged`], or [`crate::KvError::NotResident`]. What it gave says nothing then; whoever answers
+    /// takes this.
     pub obstacle: Option<KvError>,
     /// The descriptor of the connection whose request is executed, where its bucket is watched.
     pub(crate) connection: u32,
@@ -77,8 +78,8 @@ pub(crate) struct Held {
     pub(crate) rested: bool,
 }
 
-/// A thread's accesses, found by their buckets' slots. Slots are never given out twice, so that this is no array of them: a hash
-/// table, at most half full, of those that live.
+/// A thread's accesses, found by their buckets' slots. Slots are never given out twice, so that this is no array of
+/// them: a hash table, at most half full, of those that live.
 pub(crate) struct Caches {
     cells: Vec<Option<Held>>,
     held: usize,
@@ -293,8 +294,8 @@ impl Cx {
             }
             let retired = self.retired.swap_remove(index);
             if let Some(held) = self.caches.get_mut(retired.slot) {
-                // SAFETY: the slot's tenant is the one it was allocated from (a slot is never given to a second bucket),
-                // and its stamp has passed.
+                // SAFETY: the slot's tenant is the one it was allocated from (a slot is never given to a second
+                // bucket), and its stamp has passed.
                 unsafe { retired.free(&held.tenant, &mut held.cache) }
             }
         }
@@ -321,7 +322,8 @@ impl Cx {
         }
     }
 
-    /// As [`Cx::rest`], for a thread that calls it seldom: what comes free goes back to the system, however little it is.
+    /// As [`Cx::rest`], for a thread that calls it seldom: what comes free goes back to the system, however little it
+    /// is.
     pub fn rest_for_long(&mut self) -> bool {
         let keeps = self.rest();
         let mut has_rested = false;
@@ -337,7 +339,8 @@ impl Cx {
         keeps
     }
 
-    /// Gives back what the thread keeps of tenants it has not used since the last call. Gives whether it keeps any still.
+    /// Gives back what the thread keeps of tenants it has not used since the last call. Gives whether it keeps any
+    /// still.
     pub fn rest(&mut self) -> bool {
         let mut keeps = false;
         for held in self.caches.iter_mut() {

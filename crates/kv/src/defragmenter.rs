@@ -6,13 +6,14 @@
 //!      └──── clean, or the last pass has brought too little ──────────┘
 //! ```
 //! Nothing is looked at while it is disarmed: what arms it are the measurements that allocating and freeing cause
-//! ([`memory::Tenant::wants_measure`], [`memory::Tenant::wants_purge`]). A pass first empties slabs of the item heap, one after the
-//! other ([`memory::Victim`]); then it goes by one survey of the allocator's slabs, and moves items and index blocks out of
-//! the thin ones (`index/relocate.rs`). It ends with a purge and the next survey; while it goes on, each measurement brings both.
+//! ([`memory::Tenant::wants_measure`], [`memory::Tenant::wants_purge`]). A pass first empties slabs of the item heap,
+//! one after the other ([`memory::Victim`]); then it goes by one survey of the allocator's slabs, and moves items and
+//! index blocks out of the thin ones (`index/relocate.rs`). It ends with a purge and the next survey; while it goes on,
+//! each measurement brings both.
 //!
 //! The caller owns the thread: it calls [`turn`] and waits as long as that says. A turn works for a fraction of a
-//! millisecond and rests for a multiple of what it took, so that whoever waits for the processor or for a lock does not wait long; where
-//! nobody asks anything of the node, it rests less.
+//! millisecond and rests for a multiple of what it took, so that whoever waits for the processor or for a lock does not
+//! wait long; where nobody asks anything of the node, it rests less.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -391,8 +392,8 @@ impl Bucket {
         })
     }
 
-    /// Takes some items out of thin slabs, for the slabs that were taken while there were such: what slabs have free is bounded
-    /// by that, however fast clients make them thin.
+    /// Takes some items out of thin slabs, for the slabs that were taken while there were such: what slabs have free is
+    /// bounded by that, however fast clients make them thin.
     #[cold]
     pub(crate) fn pay_for_slabs(&self, cx: &mut Cx) {
         if !self.has_defragmenter() {
@@ -427,9 +428,9 @@ impl Bucket {
         *self.defragmenter.paying.lock() = None;
     }
 
-    /// Empties slabs while slabs have more free than they may, until `used` is down to `target` or about `moved_max` bytes have been
-    /// moved. Where items may be evicted, the least used ones of a slab go and the others move: evicting by itself would only make more
-    /// free slots.
+    /// Empties slabs while slabs have more free than they may, until `used` is down to `target` or about `moved_max`
+    /// bytes have been moved. Where items may be evicted, the least used ones of a slab go and the others move:
+    /// evicting by itself would only make more free slots.
     pub(crate) fn give_slack_back(&self, cx: &mut Cx, target: u64, moved_max: u64) {
         if !self.has_defragmenter() {
             return;
@@ -594,8 +595,8 @@ impl Emptier {
     }
 }
 
-/// Empties slabs of the item heap while any of their class's slots are free, up to `slabs` of them: for tests, whose slabs are few.
-/// Gives how many items were moved.
+/// Empties slabs of the item heap while any of their class's slots are free, up to `slabs` of them: for tests, whose
+/// slabs are few. Gives how many items were moved.
 pub fn empty_slabs(bucket: &Bucket, cx: &mut Cx, slabs: usize) -> u64 {
     let mut moved = Moved::default();
     for _ in 0..slabs {

@@ -76,8 +76,8 @@ impl<T> DurabilityMonitor<T> {
         monitor
     }
 
-    /// The chains are others from now on. The first node of the first chain is this one. What can end thereby is told by
-    /// [`DurabilityMonitor::verdict`].
+    /// The chains are others from now on. The first node of the first chain is this one. What can end thereby is told
+    /// by [`DurabilityMonitor::verdict`].
     pub fn set_topology(&mut self, topology: &Topology) {
         self.chains.clear();
         if let Some(active) = topology.chains().first().and_then(|chain| chain.first()?.clone()) {
@@ -99,8 +99,8 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// The index of a node, which is entered if it is not known. Where there is no room, a node that nobody in `spared` is
-    /// gives way; the active never does.
+    /// The index of a node, which is entered if it is not known. Where there is no room, a node that nobody in `spared`
+    /// is gives way; the active never does.
     fn node(&mut self, name: &str, spared: impl Fn(u8, &Node) -> bool) -> Option<u8> {
         let index = |at: usize| u8::try_from(at).ok();
         if let Some(at) = self.nodes.iter().position(|node| *node.name == *name) {
@@ -163,8 +163,9 @@ impl<T> DurabilityMonitor<T> {
         active.persisted_seqno = active.persisted_seqno.max(seqno);
     }
 
-    /// How the first prepare is to be ended, and its seqno; `None` if it has to wait. To be asked after whatever may end one,
-    /// tracking too, until there is nothing more; each verdict is carried out with [`DurabilityMonitor::end_first`].
+    /// How the first prepare is to be ended, and its seqno; `None` if it has to wait. To be asked after whatever may
+    /// end one, tracking too, until there is nothing more; each verdict is carried out with
+    /// [`DurabilityMonitor::end_first`].
     pub fn verdict(&self) -> Option<(Verdict, u64)> {
         let first = self.prepares.front()?;
         if self.is_satisfied(first.level, first.seqno) {
@@ -205,8 +206,8 @@ impl<T> DurabilityMonitor<T> {
         nodes.filter(|node| has_it(node) >= seqno).count() >= majority(places)
     }
 
-    /// Calls `f` with seqno, deadline and entry of each prepare whose deadline has come, once for each: the one with the
-    /// earliest deadline first. Then ask [`DurabilityMonitor::verdict`].
+    /// Calls `f` with seqno, deadline and entry of each prepare whose deadline has come, once for each: the one with
+    /// the earliest deadline first. Then ask [`DurabilityMonitor::verdict`].
     pub fn expire(&mut self, now_us: u64, mut f: impl FnMut(u64, u64, &mut T)) {
         while let Some(Reverse((deadline_us, seqno))) = self.deadlines.peek().copied()
             && deadline_us <= now_us
@@ -233,8 +234,8 @@ impl<T> DurabilityMonitor<T> {
         None
     }
 
-    /// Nobody waits any more: the deadlines are gone, what is tracked stays as after a recovery. `f` sees the entries of
-    /// those that were not overdue.
+    /// Nobody waits any more: the deadlines are gone, what is tracked stays as after a recovery. `f` sees the entries
+    /// of those that were not overdue.
     pub fn abandon(&mut self, mut f: impl FnMut(&mut T)) {
         self.deadlines.clear();
         for prepare in &mut self.prepares {

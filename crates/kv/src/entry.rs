@@ -121,8 +121,8 @@ impl<'v> Entry<'v> {
         }
     }
 
-    /// The caller's CAS for the present version. A locked document can be changed only by whoever names the lock's CAS, by
-    /// whatever operation and protocol; a successful change ends the lock.
+    /// The caller's CAS for the present version. A locked document can be changed only by whoever names the lock's CAS,
+    /// by whatever operation and protocol; a successful change ends the lock.
     #[inline]
     pub fn name_cas(&mut self, cas: u64) {
         self.named_cas = cas;
@@ -175,8 +175,8 @@ impl<'v> Entry<'v> {
         Mutated { cas, seqno, vb_uuid: self.vb_uuid }
     }
 
-    /// Stores over whatever is there, without any condition but that of [`Entry::name_cas`]: check [`Entry::document`] first.
-    /// Clears stale and win marks, and a document lock.
+    /// Stores over whatever is there, without any condition but that of [`Entry::name_cas`]: check [`Entry::document`]
+    /// first. Clears stale and win marks, and a document lock.
     #[inline]
     pub fn store(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
         self.check_changeable()?;
@@ -219,7 +219,8 @@ impl<'v> Entry<'v> {
     }
 
     /// Adds bytes behind (`front == false`) or before the present value, in place where it fits; new CAS.
-    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the sum is too long for an item. The sum is not compressed.
+    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the sum is too long for an item. The sum is not
+    /// compressed.
     pub fn extend(&mut self, value: &Value<'_>, front: bool, new_cas: u64) -> Result<Mutated, KvError> {
         self.check_changeable()?;
         let (present, old) = self.resident().map_err(|error| match error {

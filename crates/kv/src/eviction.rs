@@ -1,11 +1,12 @@
 //! Staying within the budget: who goes when memory runs out.
 //!
-//! A clock hand walks over all vBuckets, one group of items per hold of a lock. Items visited take note of whether they were
-//! accessed since the last visit (see `index/rank.rs`), and those of them go that belong to the least worthy quarter of all visited
-//! lately. Dead items met on the way go too. In a persistent bucket only values go, of documents that are on disk. Workers turn the hand themselves only above the refusing watermark; below it the pager does.
+//! A clock hand walks over all vBuckets, one group of items per hold of a lock. Items visited take note of whether they
+//! were accessed since the last visit (see `index/rank.rs`), and those of them go that belong to the least worthy
+//! quarter of all visited lately. Dead items met on the way go too. In a persistent bucket only values go, of documents
+//! that are on disk. Workers turn the hand themselves only above the refusing watermark; below it the pager does.
 //!
-//! What goes out of a slab leaves a free slot, not a free page. So where slabs have more free than new items need, one slab after the
-//! other is emptied instead: its least used items go, the others move (`docs/decisions/0016`).
+//! What goes out of a slab leaves a free slot, not a free page. So where slabs have more free than new items need, one
+//! slab after the other is emptied instead: its least used items go, the others move (`docs/decisions/0016`).
 
 use crate::bucket::attention;
 use crate::index::{Census, Hand, Swept};
@@ -15,8 +16,8 @@ use crate::{Bucket, Cx, Meter, VbId};
 const ROUNDS_MAX: usize = 32;
 /// Per-mille of the budget wasted above which free pages are given back before anything is evicted.
 const PURGE_WASTE: u64 = 10;
-/// The same of freed slabs where memory is short, or so much of the budget is used: their pages are resident until they are given back
-/// or used again, and before a measurement knows of them.
+/// The same of freed slabs where memory is short, or so much of the budget is used: their pages are resident until they
+/// are given back or used again, and before a measurement knows of them.
 const PURGE_FREED: u64 = 8;
 const NEARLY_FULL: u64 = 900;
 /// In a large bucket no more bytes of them than this: whoever gives them back waits for that.
@@ -31,7 +32,8 @@ const FRUITLESS_MS: u64 = 100;
 const TURNS_MAX: usize = 8;
 /// In each of them the pager moves at most so many bytes, as a part of the budget.
 const MOVED_FRACTION: u64 = 64;
-/// Where less than this is missing (or than that part of the budget), more may go than is missing, so that slabs can be emptied.
+/// Where less than this is missing (or than that part of the budget), more may go than is missing, so that slabs can be
+/// emptied.
 const EVICTED_MAX: u64 = 256 << 10;
 
 /// Where the hand stands, and what the pager has planned.
@@ -49,9 +51,10 @@ pub(crate) struct Sweeper {
 }
 
 impl Bucket {
-    /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the hand, until everything
-    /// has been visited often enough. What goes by the hand may leave free slots only: then once more by slabs, which have room now to
-    /// be emptied into each other. While it was not enough for that, twice as much goes, up to [`EVICTED_MAX`].
+    /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the
+    /// hand, until everything has been visited often enough. What goes by the hand may leave free slots only: then once
+    /// more by slabs, which have room now to be emptied into each other. While it was not enough for that, twice as
+    /// much goes, up to [`EVICTED_MAX`].
     pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
@@ -76,7 +79,8 @@ impl Bucket {
         }
     }
 
-    /// Values may have left memory since requests were told to look: if nobody missed one meanwhile, somebody may have taken that back.
+    /// Values may have left memory since requests were told to look: if nobody missed one meanwhile, somebody may have
+    /// taken that back.
     fn note_ejected(&self) {
         // ORDERING: after the last value went; see `attention`.
         if self.dirty().is_some_and(|dirty| dirty.ejected().0 > 0) {
@@ -137,7 +141,8 @@ impl Bucket {
         self.sweeper.lock().census = census;
     }
 
-    /// Moves the hand over all items, until what has gone makes up for the excess. Starting within a vBucket, it comes there twice.
+    /// Moves the hand over all items, until what has gone makes up for the excess. Starting within a vBucket, it comes
+    /// there twice.
     fn sweep_round(&self, cx: &mut Cx, sweeper: &mut Sweeper, excess: &mut u64) -> Swept {
         let (mut round, mut ended) = (Swept::default(), 0);
         let mut gone = self.wants_evictions().then(Vec::new);
@@ -200,7 +205,8 @@ impl Bucket {
         }
     }
 
-    /// Gives free pages back some seconds after much was freed: what is freed now may be needed in a moment. Gives when.
+    /// Gives free pages back some seconds after much was freed: what is freed now may be needed in a moment. Gives
+    /// when.
     pub(crate) fn purge_when_due(&self, cx: &Cx) -> Option<u32> {
         if !self.tenant().wants_purge() {
             return None;

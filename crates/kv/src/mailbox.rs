@@ -5,8 +5,8 @@
 //!                            │ outcome, from whichever thread it comes
 //!   worker  <──bell, letters─┘ Node::post
 //! ```
-//! A thread is woken once, however many letters come before it looks. What a thread posts to itself takes no lock and no
-//! bell ([`crate::Cx::post`]).
+//! A thread is woken once, however many letters come before it looks. What a thread posts to itself takes no lock and
+//! no bell ([`crate::Cx::post`]).
 
 use std::sync::OnceLock;
 

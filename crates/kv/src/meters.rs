@@ -12,8 +12,8 @@ macro_rules! meters {
             pub const ALL: &'static [Meter] = &[$(Meter::$variant,)*];
             /// Number of meters.
             pub const COUNT: usize = Self::ALL.len();
-            /// Name, as `stats` prints it; `_us` at its end is the unit, microseconds. `/metrics` adds `dormouse_bucket_` and `_total`,
-            /// and tells times in seconds.
+            /// Name, as `stats` prints it; `_us` at its end is the unit, microseconds. `/metrics` adds
+            /// `dormouse_bucket_` and `_total`, and tells times in seconds.
             pub const fn name(self) -> &'static str { match self { $(Meter::$variant => $name,)* } }
             /// One line of help.
             pub const fn help(self) -> &'static str { match self { $(Meter::$variant => $help,)* } }

@@ -12,7 +12,8 @@ pub enum Expiry {
 }
 
 impl Expiry {
-    /// From a memcached/Couchbase protocol field: 0 never, up to 30 days relative, above absolute, negative already expired.
+    /// From a memcached/Couchbase protocol field: 0 never, up to 30 days relative, above absolute, negative already
+    /// expired.
     pub fn from_protocol(exptime: i64, now_unix_s: u32) -> Self {
         const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
         match exptime {

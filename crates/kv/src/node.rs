@@ -258,8 +258,9 @@ impl Node {
         self.add_bucket(name, settings, None)
     }
 
-    /// Opens the persistent bucket in this directory, or makes one there if there is none. It warms up while it is served:
-    /// its journal waits for [`crate::persistence::load_next`]. What is fixed when a bucket is made is taken from there.
+    /// Opens the persistent bucket in this directory, or makes one there if there is none. It warms up while it is
+    /// served: its journal waits for [`crate::persistence::load_next`]. What is fixed when a bucket is made is taken
+    /// from there.
     pub fn open_bucket(
         &self,
         name: &str,
@@ -335,8 +336,8 @@ impl Node {
         Ok((slot, Reserved { node: self, name }))
     }
 
-    /// Removes a bucket, its journal included; its sessions learn of it with their next request, its memory goes back when
-    /// the last lets go. An error before that is durable leaves it as it was: [`Node::bucket`] tells.
+    /// Removes a bucket, its journal included; its sessions learn of it with their next request, its memory goes back
+    /// when the last lets go. An error before that is durable leaves it as it was: [`Node::bucket`] tells.
     pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
         let (bucket, _reserved) = {
             let mut buckets = self.buckets.write();
@@ -365,8 +366,8 @@ impl Node {
         &self.flushers[index % FLUSHERS]
     }
 
-    /// The thread of this flusher could not be started: the next vBucket that something changes in, or a write that waits for the
-    /// disk, rings again.
+    /// The thread of this flusher could not be started: the next vBucket that something changes in, or a write that
+    /// waits for the disk, rings again.
     pub fn flusher_not_started(&self, index: usize) {
         self.flusher_bell(index).answer();
         for bucket in self.buckets() {
@@ -581,7 +582,8 @@ impl Node {
         }
     }
 
-    /// Rings when the mode has changed: in polling mode, a thread has to call [`crate::sync_writes::poll`] all the time.
+    /// Rings when the mode has changed: in polling mode, a thread has to call [`crate::sync_writes::poll`] all the
+    /// time.
     pub fn timeout_mode_bell(&self) -> &Doorbell {
         &self.timeout_mode_bell
     }
@@ -591,7 +593,8 @@ impl Node {
         self.mailboxes.get(thread)
     }
 
-    /// Tells a session how what it waits for has ended, and wakes its thread. Who has a [`crate::Cx`] uses [`crate::Cx::post`].
+    /// Tells a session how what it waits for has ended, and wakes its thread. Who has a [`crate::Cx`] uses
+    /// [`crate::Cx::post`].
     pub fn post(&self, cookie: Cookie, outcome: Outcome) {
         if let Some(mailbox) = self.mailbox(usize::from(cookie.thread)) {
             mailbox.put((cookie, outcome));

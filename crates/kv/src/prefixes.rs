@@ -1,4 +1,5 @@
-//! `stats detail`: what was done to the keys of each prefix, the part of a key before its first `:`. Off until it is asked for.
+//! `stats detail`: what was done to the keys of each prefix, the part of a key before its first `:`. Off until it is
+//! asked for.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -90,7 +90,8 @@ impl Compression {
 pub struct BucketSettings {
     /// Whether it has a journal.
     pub kind: BucketKind,
-    /// Budget of resident memory in bytes, as the bucket is made; the one in force later is [`crate::bucket::MemoryFigures::budget`].
+    /// Budget of resident memory in bytes, as the bucket is made; the one in force later is
+    /// [`crate::bucket::MemoryFigures::budget`].
     pub memory_bytes: u64,
     /// Number of vBuckets: a power of two, 1 to 1024.
     pub vbuckets: u16,

@@ -407,8 +407,8 @@ fn compression(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     }
 }
 
-/// Who allocates, its settings in force, and where the memory of the process and of the bucket's arena is. Walks all arenas, and
-/// the kernel all pages of the process.
+/// Who allocates, its settings in force, and where the memory of the process and of the bucket's arena is. Walks all
+/// arenas, and the kernel all pages of the process.
 fn allocator(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     emit("allocator", format_args!("{}", backend::version()));
     for (setting, value) in report::settings() {

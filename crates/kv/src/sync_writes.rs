@@ -8,8 +8,8 @@
 //! vBucket's lock and tracked by its [`DurabilityMonitor`]; whatever may end one goes through `tend`, which ends
 //! what can be ended and posts the outcomes when the lock is free again.
 //!
-//! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`Cx::arm`]); whoever finds nothing due
-//! goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
+//! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`Cx::arm`]); whoever finds
+//! nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -178,8 +178,8 @@ impl Locked<'_> {
 /// In polling mode every vBucket is visited so often.
 pub const POLL_MS: u64 = 25;
 
-/// Visits every vBucket of every bucket, as the polling mode does every [`POLL_MS`]. Gives whether deadlines are left that
-/// no thread is armed for: until then visits have to go on, whatever the mode is now.
+/// Visits every vBucket of every bucket, as the polling mode does every [`POLL_MS`]. Gives whether deadlines are left
+/// that no thread is armed for: until then visits have to go on, whatever the mode is now.
 pub fn poll(cx: &mut Cx) -> bool {
     let mut is_left = false;
     cx.tend();
@@ -289,7 +289,8 @@ impl Bucket {
         let is_event_driven = cx.node.timeout_mode() == TimeoutMode::EventDriven;
         let mut told = Told::default();
         let result = self.with_entry(cx, key, at, |entry| {
-            // Under the lock: whoever deletes the bucket, or takes the vBucket away, tells those that were tracked before.
+            // Under the lock: whoever deletes the bucket, or takes the vBucket away, tells those that were tracked
+            // before.
             if self.is_gone() {
                 return Err(KvError::BucketGone);
             }
@@ -352,8 +353,8 @@ impl Bucket {
         }
     }
 
-    /// A node has everything of a vBucket up to these seqnos, in memory and on its disk. This is where replication tells what
-    /// replicas have acknowledged.
+    /// A node has everything of a vBucket up to these seqnos, in memory and on its disk. This is where replication
+    /// tells what replicas have acknowledged.
     pub fn acknowledge(&self, cx: &mut Cx, vb: VbId, node: &str, in_memory_seqno: u64, persisted_seqno: u64) {
         self.tend(cx, vb, |locked, _| {
             locked.sync_writes_mut().monitor.acknowledge(node, in_memory_seqno, persisted_seqno);
@@ -372,8 +373,8 @@ impl Bucket {
         }
     }
 
-    /// After the journal has been read: state and chains are what they were when they were last written, unless somebody
-    /// has set them since; then the prepares that were found are tracked.
+    /// After the journal has been read: state and chains are what they were when they were last written, unless
+    /// somebody has set them since; then the prepares that were found are tracked.
     pub(crate) fn restore_setting(&self, cx: &mut Cx, vb: VbId) {
         let mut locked = self.lock(cx, vb);
         if let Some((state, topology)) = locked.durable().setting.take()
@@ -430,8 +431,9 @@ impl Bucket {
         });
     }
 
-    /// Forgets a vBucket: its documents are gone, its durable writes are answered "ambiguous", it is dead. [`KvError::NoMemory`]: it is
-    /// dead, but some of its prepares could not be ended, and its documents are still there; to be asked for again.
+    /// Forgets a vBucket: its documents are gone, its durable writes are answered "ambiguous", it is dead.
+    /// [`KvError::NoMemory`]: it is dead, but some of its prepares could not be ended, and its documents are still
+    /// there; to be asked for again.
     pub fn delete_vbucket(&self, cx: &mut Cx, vb: VbId) -> Result<(), KvError> {
         self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
         let mut ended = Ok(());
@@ -488,7 +490,8 @@ impl Bucket {
         }
     }
 
-    /// `stats durability-monitor`: sums, the lateness of "ambiguous" answers, and every vBucket that is not as by default.
+    /// `stats durability-monitor`: sums, the lateness of "ambiguous" answers, and every vBucket that is not as by
+    /// default.
     pub fn sync_write_statistics(&self, emit: &mut dyn FnMut(&str, std::fmt::Arguments<'_>)) {
         for meter in [
             Meter::SyncWritesPrepared,

@@ -1,12 +1,12 @@
 //! Who may log in, and with what.
 //!
-//! A password is never kept. Of each one remain the SCRAM keys of three hashes ([`wire::sasl::ScramKeys`]), derived once
-//! when the password is set, and a keyed digest for PLAIN, ASCII and HTTP logins, so that no login makes a data thread
-//! derive anything. The digest's key is drawn when the process starts and never leaves it.
+//! A password is never kept. Of each one remain the SCRAM keys of three hashes ([`wire::sasl::ScramKeys`]), derived
+//! once when the password is set, and a keyed digest for PLAIN, ASCII and HTTP logins, so that no login makes a data
+//! thread derive anything. The digest's key is drawn when the process starts and never leaves it.
 //!
-//! All users may do everything; roles come later. A name nobody has is answered like a wrong password, after the same work, with
-//! salts of its own that stay the same, so that names cannot be guessed one by one. Passwords cannot be guessed quickly either:
-//! see [`attempts`].
+//! All users may do everything; roles come later. A name nobody has is answered like a wrong password, after the same
+//! work, with salts of its own that stay the same, so that names cannot be guessed one by one. Passwords cannot be
+//! guessed quickly either: see [`attempts`].
 //!
 //! Randomness is an argument: nonces and salts are HMACs over a seed given at the start and a counter.
 

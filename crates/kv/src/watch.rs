@@ -3,9 +3,10 @@
 //! ```text
 //!   a request, the evicting hand, a connection ──event──> Watchers ──line──> buffer of each watcher ──letter──> its worker
 //! ```
-//! A watcher has a buffer of a fixed size, and a letter is on its way while that holds anything: what finds no room is skipped
-//! and counted, in the statistics and in a line of its own. So nobody waits for a watcher. A bucket without watchers costs nothing:
-//! those who ask for documents look at a bit they look at anyway ([`crate::bucket::attention`]).
+//! A watcher has a buffer of a fixed size, and a letter is on its way while that holds anything: what finds no room is
+//! skipped and counted, in the statistics and in a line of its own. So nobody waits for a watcher. A bucket without
+//! watchers costs nothing: those who ask for documents look at a bit they look at anyway
+//! ([`crate::bucket::attention`]).
 //!
 //! Events of the same key are told in their order where one connection causes them, otherwise in any.
 

@@ -1,5 +1,6 @@
-//! Audits beside threads that store, delete, read, compress, evict and move: whatever is where at that moment, none finds anything
-//! wrong; and between two bursts of that each compares every byte with the accounts, though the others keep what they keep.
+//! Audits beside threads that store, delete, read, compress, evict and move: whatever is where at that moment, none
+//! finds anything wrong; and between two bursts of that each compares every byte with the accounts, though the others
+//! keep what they keep.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

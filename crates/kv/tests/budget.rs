@@ -1,5 +1,5 @@
-//! A cache that is full, with both heaps and values whose sizes change: what is resident stays within the budget, and the cache is
-//! not emptied for that.
+//! A cache that is full, with both heaps and values whose sizes change: what is resident stays within the budget, and
+//! the cache is not emptied for that.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;

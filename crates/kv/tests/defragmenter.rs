@@ -1,5 +1,5 @@
-//! What the defragmenter gets back, by the allocator's own figures: after a random half was deleted, after sizes have changed, and under
-//! appending and rewriting. And that it rests when there is nothing to gain.
+//! What the defragmenter gets back, by the allocator's own figures: after a random half was deleted, after sizes have
+//! changed, and under appending and rewriting. And that it rests when there is nothing to gain.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 #![cfg(feature = "alloc-jemalloc")]
 
@@ -180,8 +180,8 @@ fn at_rest_less_is_left_than_while_clients_are_served() {
     assert_eq!(world.bucket.meter(Meter::DefragmentedItems), moved, "there is nothing left to be gained");
 }
 
-/// The append-and-rewrite test of the lab, small: read-modify-writes that append, over working sets of 80 % of all, half and
-/// a quarter. The pager works beside it, a turn for every 200 operations.
+/// The append-and-rewrite test of the lab, small: read-modify-writes that append, over working sets of 80 % of all,
+/// half and a quarter. The pager works beside it, a turn for every 200 operations.
 #[test]
 fn appending_and_rewriting_leaves_little_waste() {
     both(appending_and_rewriting_leaves_little_waste_in);
@@ -261,8 +261,8 @@ fn however_fast_keys_grow_what_slabs_have_free_is_bounded_without_the_pager() {
     }
 }
 
-/// Items that are stored while the bucket goes over from blocks to slabs: nothing is moved for it, and what was a block is one until it is
-/// written anew.
+/// Items that are stored while the bucket goes over from blocks to slabs: nothing is moved for it, and what was a block
+/// is one until it is written anew.
 #[test]
 fn a_bucket_that_grows_goes_over_to_slabs_without_moving() {
     const ITEMS: u64 = 40_000;

@@ -1,4 +1,5 @@
-//! Durability levels that persist, on a simulated disk: answered by the flush that covers them, and kept by a power cut.
+//! Durability levels that persist, on a simulated disk: answered by the flush that covers them, and kept by a power
+//! cut.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;

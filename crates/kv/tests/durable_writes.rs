@@ -518,7 +518,8 @@ fn ten_thousand_pending_writes_are_each_answered_once_and_never_early() {
     assert_eq!(statistic(&mut other, "durability-monitor", "num_tracked"), "0");
 }
 
-// ---- any pipeline, against executing it one request after the other --------------------------------------------------
+// ---- any pipeline, against executing it one request after the other
+// --------------------------------------------------
 
 #[derive(Debug, Clone)]
 enum Step {

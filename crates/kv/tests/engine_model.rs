@@ -1,8 +1,8 @@
 //! The engine against a model of fifty lines: a map from key to value, expiry and CAS.
 //!
 //! Random histories of stores, appends, counters, touches, deletes, flushes and passing time, on few keys and few
-//! vBuckets, so that the index grows, splits, merges and shrinks. After each step the answer agrees with the model; at the
-//! end the accounts agree with the sum of the items, and after a flush nothing is left allocated.
+//! vBuckets, so that the index grows, splits, merges and shrinks. After each step the answer agrees with the model; at
+//! the end the accounts agree with the sum of the items, and after a flush nothing is left allocated.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use kv::{
 use proptest::prelude::*;
 
 const START_S: u32 = 1_700_000_000;
-/// What slabs keep for later when all are gone: descriptors, and a leaf of the page map, 4 KiB, for each region of 2 MiB that had a
-/// slab. In a tenant's own chunk these are two. In a heap that all of the process share, slabs lie wherever that has holes: up to
-/// seven were seen.
+/// What slabs keep for later when all are gone: descriptors, and a leaf of the page map, 4 KiB, for each region of 2
+/// MiB that had a slab. In a tenant's own chunk these are two. In a heap that all of the process share, slabs lie
+/// wherever that has holes: up to seven were seen.
 const SLAB_BOOKKEEPING_MAX: u64 = if memory::backend::ARENA_GOES_AS_A_WHOLE { 16 << 10 } else { 64 << 10 };
 
 #[derive(Debug, Clone)]
@@ -475,7 +475,12 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn every_history_agrees_with_the_model(vbuckets in prop_oneof![Just(1u16), Just(4)], ordered: bool, heap in prop_oneof![Just(HeapChoice::Block), Just(HeapChoice::Slab)], steps in proptest::collection::vec(step(), 1..1500)) {
+    fn every_history_agrees_with_the_model(
+        vbuckets in prop_oneof![Just(1u16), Just(4)],
+        ordered: bool,
+        heap in prop_oneof![Just(HeapChoice::Block), Just(HeapChoice::Slab)],
+        steps in proptest::collection::vec(step(), 1..1500),
+    ) {
         let mut world = World::new(vbuckets, ordered, heap);
         for step in &steps {
             world.run(step);

@@ -1,5 +1,5 @@
-//! flush_all while a persistent bucket is still being read: it is refused, because it could not be kept, and so nothing that was
-//! acknowledged is lost.
+//! flush_all while a persistent bucket is still being read: it is refused, because it could not be kept, and so nothing
+//! that was acknowledged is lost.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

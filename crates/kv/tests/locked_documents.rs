@@ -1,5 +1,5 @@
-//! A document that was locked with GET_LOCKED is changed by nobody who does not name the lock's CAS, over no protocol, and its lock
-//! ends by nothing else.
+//! A document that was locked with GET_LOCKED is changed by nobody who does not name the lock's CAS, over no protocol,
+//! and its lock ends by nothing else.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

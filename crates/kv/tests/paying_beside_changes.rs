@@ -1,5 +1,6 @@
-//! Threads that grow their keys side by side, and pay for the slabs they take, without a pager: also where the defragmenter is switched
-//! off and on meanwhile. Every read is right, and in the end the accounts equal a walk over everything, to the byte.
+//! Threads that grow their keys side by side, and pay for the slabs they take, without a pager: also where the
+//! defragmenter is switched off and on meanwhile. Every read is right, and in the end the accounts equal a walk over
+//! everything, to the byte.
 #![allow(clippy::unwrap_used)]
 
 mod beside;

@@ -1,7 +1,8 @@
-//! Prefetching runs ahead of the locks: one thread peeks at the index while others make it grow, split, merge and vanish.
+//! Prefetching runs ahead of the locks: one thread peeks at the index while others make it grow, split, merge and
+//! vanish.
 //!
-//! Nothing peeked at may be freed under the peeker (an address sanitiser or a segmentation fault would tell), every read
-//! under the lock is right, and in the end every retired block has been given back.
+//! Nothing peeked at may be freed under the peeker (an address sanitiser or a segmentation fault would tell), every
+//! read under the lock is right, and in the end every retired block has been given back.
 #![allow(clippy::unwrap_used)]
 
 mod beside;

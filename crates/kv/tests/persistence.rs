@@ -170,7 +170,8 @@ fn syncs_are_counted() {
     }
 }
 
-/// Young tombstones stay, and the engine does not count them as live: there is more than compaction likes, and nothing to gain.
+/// Young tombstones stay, and the engine does not count them as live: there is more than compaction likes, and nothing
+/// to gain.
 #[test]
 fn where_compaction_found_nothing_it_does_not_look_again_after_every_commit() {
     let disk = SimulatedDisk::new();
@@ -536,8 +537,8 @@ fn a_slow_disk_under_a_new_bucket_holds_nobody_up() {
     assert_eq!(home.node.buckets().len(), 2);
 }
 
-/// Two keys that are too long for the flusher's buffer, changed at every write of the disk, and some that are not: the batch ends
-/// all the same, and has what it says it has.
+/// Two keys that are too long for the flusher's buffer, changed at every write of the disk, and some that are not: the
+/// batch ends all the same, and has what it says it has.
 #[test]
 fn a_batch_ends_though_its_keys_change_faster_than_the_disk_writes() {
     const CHANGES_MAX: u64 = 5000;
@@ -589,8 +590,8 @@ fn a_batch_ends_though_its_keys_change_faster_than_the_disk_writes() {
     }
 }
 
-/// One thread overwrites the same few keys all the time; another flushes. Whenever a commit is done, the power goes: each key
-/// has the newest version that was announced, or a later one.
+/// One thread overwrites the same few keys all the time; another flushes. Whenever a commit is done, the power goes:
+/// each key has the newest version that was announced, or a later one.
 #[test]
 fn keys_that_are_overwritten_while_they_are_flushed() {
     const KEYS: u64 = 300;
@@ -730,8 +731,8 @@ fn writers_that_never_rest_leave_a_bounded_journal() {
     }
 }
 
-/// When nothing has been written for a while, the journal is compacted to little more than the data, which is what a start reads; then
-/// there is nothing to wait for.
+/// When nothing has been written for a while, the journal is compacted to little more than the data, which is what a
+/// start reads; then there is nothing to wait for.
 #[test]
 fn a_bucket_at_rest_leaves_little_to_read() {
     let disk = SimulatedDisk::new();
@@ -807,7 +808,8 @@ fn what_replaced_an_expired_document_is_there_after_a_start_that_pages_meanwhile
     }
 }
 
-/// After a burst the flusher wakes up for its buffer, and for the journal that is at rest; not to look whether it is yet.
+/// After a burst the flusher wakes up for its buffer, and for the journal that is at rest; not to look whether it is
+/// yet.
 #[test]
 fn a_buffer_and_what_a_flush_has_freed_go_back_soon_though_compaction_waits_for_rest() {
     let mut home = Home::open(&SimulatedDisk::new(), 1, 4);

@@ -1,8 +1,9 @@
 //! A persistent bucket on a disk that fails and forgets, against a model that remembers every version of every key.
 //!
-//! Random histories of everything a client can do, flushes at random points, failures and power cuts at random operations of
-//! the disk. After a cut and a warm-up each key has the newest version that was announced as persisted, or a newer one:
-//! never an older one, never half of one, and never one that was deleted since. Then the history goes on.
+//! Random histories of everything a client can do, flushes at random points, failures and power cuts at random
+//! operations of the disk. After a cut and a warm-up each key has the newest version that was announced as persisted,
+//! or a newer one: never an older one, never half of one, and never one that was deleted since. Then the history goes
+//! on.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -317,7 +318,8 @@ impl World {
         self.cx.end_batch();
     }
 
-    /// Some slices of a walk that moves everything, between two of which the flusher, the sweeper and the replay do as they like.
+    /// Some slices of a walk that moves everything, between two of which the flusher, the sweeper and the replay do as
+    /// they like.
     fn move_items(&mut self, slices: u8, slabs: u8) {
         let bucket = Arc::clone(&self.bucket);
         for _ in 0..slices {

@@ -1,5 +1,5 @@
-//! A store that is refused because its value is too long, or because there is no memory for it, leaves the old document as it
-//! was; only a set without a condition takes it with it, and never in a persistent bucket.
+//! A store that is refused because its value is too long, or because there is no memory for it, leaves the old document
+//! as it was; only a set without a condition takes it with it, and never in a persistent bucket.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -79,8 +79,8 @@ const BINARY: &[Attempt] = attempts! {
     "PREPENDQ" false |length| binary(0x1a, 0, length);
 };
 
-/// With no memory left: a value that comes with its request, and one that is received into item memory. With enough of it: one
-/// that is too long.
+/// With no memory left: a value that comes with its request, and one that is received into item memory. With enough of
+/// it: one that is too long.
 const CASES: [(usize, bool); 3] = [(100, true), (40_000, true), (2 << 20, false)];
 
 /// Tries everything, each over a document of its own, and compares what is left with what may be.

@@ -1,10 +1,11 @@
 //! What the allocator has handed out, counted at each call.
 //!
 //! jemalloc's own statistics lag: of a thread they are brought up to date every 64 KiB. So the peak of something that
-//! needs a few kilobytes is counted by jemalloc's hooks, which are called within each allocation and each release, in all
-//! arenas. They slow the allocator down: figures of speed are taken without them.
+//! needs a few kilobytes is counted by jemalloc's hooks, which are called within each allocation and each release, in
+//! all arenas. They slow the allocator down: figures of speed are taken without them.
 //!
-//! Invariant: sizes are those of the allocator's classes, as it keeps them itself, so what is counted up comes down again.
+//! Invariant: sizes are those of the allocator's classes, as it keeps them itself, so what is counted up comes down
+//! again.
 
 use anyhow::{Result, ensure};
 use std::ffi::{c_int, c_void};

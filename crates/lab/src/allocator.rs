@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library that replaces the allocator of a program that uses the system's: its name, and those of its file, the best first.
+/// A library that replaces the allocator of a program that uses the system's: its name, and those of its file, the best
+/// first.
 const ALLOCATORS: [(&str, &[&str]); 3] = [
     ("jemalloc", &["libjemalloc.so.2"]),
     ("tcmalloc", &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"]),
@@ -29,8 +30,8 @@ pub fn command(program: &Path, preload: Option<&PathBuf>) -> Command {
     command
 }
 
-/// The library of an allocator, and what a Dormouse says of itself with it; `None` where it is not installed, or where the
-/// program has an allocator of its own: it says itself who serves `malloc`.
+/// The library of an allocator, and what a Dormouse says of itself with it; `None` where it is not installed, or where
+/// the program has an allocator of its own: it says itself who serves `malloc`.
 pub fn preloaded(program: &Path, name: &str) -> Result<Option<(PathBuf, String)>> {
     let Some(library) = library(name)? else { return Ok(None) };
     let version = version_of(&mut command(program, Some(&library)), "--version");

@@ -1,5 +1,5 @@
-//! A server under test as a child process: found, started in a directory of its own with a log there, waited for, asked to
-//! end. Killed when dropped, and its directory removed.
+//! A server under test as a child process: found, started in a directory of its own with a log there, waited for, asked
+//! to end. Killed when dropped, and its directory removed.
 
 use crate::os::{self, Placement};
 use crate::storage::Scratch;

@@ -107,7 +107,8 @@ pub fn change_bucket(console: SocketAddr, bucket: &str, form: &str) -> Result<()
     let mut stream = TcpStream::connect_timeout(&console, ANSWER_TIMEOUT)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let request = format!(
-        "POST /pools/default/buckets/{bucket} HTTP/1.1\r\nHost: {console}\r\nConnection: close\r\nAuthorization: Basic {LOGIN}\r\n\
+        "POST /pools/default/buckets/{bucket} HTTP/1.1\r\nHost: {console}\r\nConnection: close\r\nAuthorization: Basic \
+        {LOGIN}\r\n\
          Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{form}",
         form.len()
     );

@@ -1,11 +1,12 @@
-//! A load of items of any key and length: what grows, shrinks and goes away, where the driver's requests are all of one length.
+//! A load of items of any key and length: what grows, shrinks and goes away, where the driver's requests are all of one
+//! length.
 //!
 //! ```text
 //!   item ── number % lanes ──> lane     requests put together ── push ──> in flight ── collect ──> each answer checked
 //! ```
-//! Invariants: requests on an item go over its lane, so the server executes them in their order; a lane has one batch in flight at
-//! most, so that a server that answers none before it has read all cannot block; every answer is checked, and a miss or an
-//! error ends the run.
+//! Invariants: requests on an item go over its lane, so the server executes them in their order; a lane has one batch
+//! in flight at most, so that a server that answers none before it has read all cannot block; every answer is checked,
+//! and a miss or an error ends the run.
 
 use crate::client::Target;
 use crate::protocol::{Protocol, binary_request, describe, resp_command};

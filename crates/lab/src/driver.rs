@@ -34,8 +34,8 @@ const SCRATCH_BYTES: usize = 256 * 1024;
 pub enum Items {
     /// Any of the first so many, uniformly.
     Uniform(u32),
-    /// Any of the first so many, uniformly, but no two connections ever write the same: a durable write refuses another one on
-    /// its key.
+    /// Any of the first so many, uniformly, but no two connections ever write the same: a durable write refuses another
+    /// one on its key.
     Apart(u32),
     /// Each one from the first to before the second, once. Ends the run by itself.
     Sequence(u32, u32),

@@ -1,10 +1,11 @@
-//! The transport's own cost: a server that parses the 24-byte header of the binary protocol and answers a canned packet.
-//! It reads, checks and remembers nothing else, so no server with these system calls can be faster.
+//! The transport's own cost: a server that parses the 24-byte header of the binary protocol and answers a canned
+//! packet. It reads, checks and remembers nothing else, so no server with these system calls can be faster.
 //!
 //! One thread, one epoll set, one read and one write per wake-up of a connection, both through one shared buffer.
 //!
-//! With a journal it also does what group commit cannot do without: the requests of a wake-up are appended to one file in one
-//! write, synced, and answered after that. So it shows what group commit over this disk allows a server on one core.
+//! With a journal it also does what group commit cannot do without: the requests of a wake-up are appended to one file
+//! in one write, synced, and answered after that. So it shows what group commit over this disk allows a server on one
+//! core.
 
 use anyhow::{Context, Result, bail};
 use mio::net::{TcpListener, TcpStream};

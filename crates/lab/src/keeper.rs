@@ -1,6 +1,6 @@
-//! What puts something right at the end of this process, also when it is interrupted or killed: a child that waits for the end of its
-//! input. That is a pipe whose other end is here, so the child learns of the end however it comes; and it has a process group of its
-//! own, which Ctrl-C does not reach.
+//! What puts something right at the end of this process, also when it is interrupted or killed: a child that waits for
+//! the end of its input. That is a pipe whose other end is here, so the child learns of the end however it comes; and
+//! it has a process group of its own, which Ctrl-C does not reach.
 
 use anyhow::{Context, Result};
 use std::ffi::OsStr;

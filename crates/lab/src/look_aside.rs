@@ -3,8 +3,8 @@
 //! ```text
 //!   connection   [writes of what was missing | reads of the next batch] -> ... -> [their answers] -> ...
 //! ```
-//! Connections take turns, so that the server works on one's batch while the other's is made. Every answer is checked: a read
-//! is answered by the item of its key or by "not there"; a write by success, or it is counted as refused.
+//! Connections take turns, so that the server works on one's batch while the other's is made. Every answer is checked:
+//! a read is answered by the item of its key or by "not there"; a write by success, or it is counted as refused.
 
 use crate::client::Target;
 use crate::protocol::{Answered, Dialect, Shape, describe};

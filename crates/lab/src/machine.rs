@@ -64,8 +64,8 @@ impl Machine {
 }
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-/// Huge page mode of the system for the length of a run; the former one returns when this is dropped, and also when this process is
-/// interrupted or killed.
+/// Huge page mode of the system for the length of a run; the former one returns when this is dropped, and also when
+/// this process is interrupted or killed.
 pub struct HugePageMode {
     path: PathBuf,
     _former: Keeper,

@@ -8,9 +8,9 @@
 //!     └──fills───> report  (settings, tables, goals met or missed, JSON)
 //! ```
 //!
-//! Servers are reached over their sockets only, so Dormouse and its peers are measured alike. Subjects take turns within a run,
-//! several starts each, because two starts of one configuration differ by several per cent. One experiment looks at the engine
-//! itself, in a process of its own: `flush`, whose subject is what a flush allocates.
+//! Servers are reached over their sockets only, so Dormouse and its peers are measured alike. Subjects take turns
+//! within a run, several starts each, because two starts of one configuration differ by several per cent. One
+//! experiment looks at the engine itself, in a process of its own: `flush`, whose subject is what a flush allocates.
 
 #![deny(unsafe_code)]
 
@@ -74,7 +74,8 @@ enum Experiment {
     Overhead(experiment::overhead::OverheadArgs),
     /// Hit ratios of caches with equal resident memory, on Zipf's law, beside scans and as it drifts
     HitRatio(experiment::hit_ratio::HitRatioArgs),
-    /// E2: what memory becomes when values and keys grow, shrink and go away, in both kinds of bucket and both item heaps
+    /// E2: what memory becomes when values and keys grow, shrink and go away, in both kinds of bucket and both item
+    /// heaps
     Fragmentation(experiment::fragmentation::FragmentationArgs),
     /// E3: CPU, wake-ups and memory of a server with nothing to do; fairness over 10,000 connections
     Idle(experiment::idle::IdleArgs),

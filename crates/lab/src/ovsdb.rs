@@ -7,8 +7,8 @@
 //!                      └──message──> script: checks it, may answer with further requests
 //! ```
 //!
-//! Requests are prebuilt texts in which only digits, UUIDs and words of fixed width change; answers are never parsed into
-//! a tree. Subjects are reached through a Unix socket, as Open vSwitch reaches its database.
+//! Requests are prebuilt texts in which only digits, UUIDs and words of fixed width change; answers are never parsed
+//! into a tree. Subjects are reached through a Unix socket, as Open vSwitch reaches its database.
 
 pub mod control;
 pub mod driver;

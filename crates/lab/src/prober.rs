@@ -1,4 +1,5 @@
-//! Small requests on a schedule, each timed: what a client feels that does not ask faster because it is answered faster.
+//! Small requests on a schedule, each timed: what a client feels that does not ask faster because it is answered
+//! faster.
 //!
 //! ```text
 //! tick every interval ──> idle connection? ──yes──> GET (or GET and SET in turn), timed from now

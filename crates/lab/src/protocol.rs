@@ -230,8 +230,8 @@ impl Template {
         }
     }
 
-    /// What the answer at the beginning of `bytes` says, and its length, of which less may be there; `None` while that cannot be
-    /// told.
+    /// What the answer at the beginning of `bytes` says, and its length, of which less may be there; `None` while that
+    /// cannot be told.
     pub fn answered(&self, bytes: &[u8]) -> Result<Option<(Answered, usize)>> {
         let prefix = bytes.get(..self.answer.prefix.len().min(bytes.len())).unwrap_or_default();
         if self.answer.prefix.starts_with(prefix) {

@@ -49,7 +49,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Of samples that do not depend on each other; covers the true mean with this confidence, such as 0.95. `None` for less than two.
+    /// Of samples that do not depend on each other; covers the true mean with this confidence, such as 0.95. `None` for
+    /// less than two.
     pub fn of(samples: &[f64], confidence: f64) -> Option<Self> {
         let count = samples.len() as f64;
         let freedom = samples.len().checked_sub(1).filter(|&freedom| freedom > 0)?;
@@ -70,8 +71,9 @@ impl Interval {
     }
 }
 
-/// The bound that the size of a variable of Student's distribution keeps with this probability. The angle whose tangent is the
-/// variable over the root of the degrees of freedom has a density of cosine to their power less one, which is summed up here.
+/// The bound that the size of a variable of Student's distribution keeps with this probability. The angle whose tangent
+/// is the variable over the root of the degrees of freedom has a density of cosine to their power less one, which is
+/// summed up here.
 fn student(freedom: usize, probability: f64) -> f64 {
     const STEPS: u32 = 100_000;
     let width = std::f64::consts::FRAC_PI_2 / f64::from(STEPS);

@@ -18,7 +18,8 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 /// Tries for a while: what wrote there may be dying just now.
 const REMOVE: &str = r#"for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done"#;
 
-/// A directory of an experiment; removed with what is in it when dropped, and also when this process is interrupted or killed.
+/// A directory of an experiment; removed with what is in it when dropped, and also when this process is interrupted or
+/// killed.
 #[derive(Debug)]
 pub struct Scratch {
     /// Where it is.

@@ -1,8 +1,8 @@
 //! System calls of a running process, told by strace and counted per thread.
 //!
-//! Only calls that begin inside a stretch of time are counted: attaching and detaching interrupt whatever a thread sleeps
-//! in, and those calls are strace's own doing. Tracing slows the process down several times, so counts are exact but their
-//! ratios are those of a slow server: more connections are ready per wake-up than without it.
+//! Only calls that begin inside a stretch of time are counted: attaching and detaching interrupt whatever a thread
+//! sleeps in, and those calls are strace's own doing. Tracing slows the process down several times, so counts are exact
+//! but their ratios are those of a slow server: more connections are ready per wake-up than without it.
 
 use crate::os;
 use crate::storage::Scratch;
@@ -133,8 +133,8 @@ fn wholly_traced(pid: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// One line of the log: `THREAD SECONDS name(...) = result`, where a call of several threads at once is told in two lines,
-/// the first ending in `<unfinished ...>` and the second beginning with `<... name resumed>`.
+/// One line of the log: `THREAD SECONDS name(...) = result`, where a call of several threads at once is told in two
+/// lines, the first ending in `<unfinished ...>` and the second beginning with `<... name resumed>`.
 struct Call<'a> {
     thread: u32,
     at: f64,

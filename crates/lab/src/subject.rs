@@ -115,7 +115,8 @@ pub struct Start {
     pub further_buckets: usize,
     /// Memory budget of each bucket if there are several.
     pub bucket_bytes: u64,
-    /// What is written must be kept: persistent buckets; Redis and Valkey append to a file and sync it before each answer.
+    /// What is written must be kept: persistent buckets; Redis and Valkey append to a file and sync it before each
+    /// answer.
     pub durable: bool,
     /// Directory of what is kept, which outlives the server; otherwise it has one of its own.
     pub data: Option<PathBuf>,
@@ -123,7 +124,8 @@ pub struct Start {
     pub parent: Option<PathBuf>,
     /// Dormouse looks for overdue durable writes all the time, instead of when one is due.
     pub polls: bool,
-    /// `memory_bytes` is a limit, and what does not fit goes (Redis and Valkey: by this policy; the others have one only).
+    /// `memory_bytes` is a limit, and what does not fit goes (Redis and Valkey: by this policy; the others have one
+    /// only).
     pub eviction: Option<&'static str>,
     /// What else a Dormouse is told in its configuration.
     pub configuration: String,
@@ -255,7 +257,8 @@ impl Subject {
                 return Ok(Some(Self::new(Kind::Floor, program, version, protocol)));
             }
             _ => bail!(
-                "unknown peer `{name}`: memcached, memcached-text, redis, valkey, floor, dormouse-slab, dormouse-block or none"
+                "unknown peer `{name}`: memcached, memcached-text, redis, valkey, floor, dormouse-slab, \
+                dormouse-block or none"
             ),
         };
         let program = match given {

@@ -21,8 +21,8 @@ pub enum Pattern {
     Drift(u32),
 }
 
-/// Items by Zipf's law: item `n` is asked for with a probability proportional to 1 / (n + 1)^exponent. One draw costs the same
-/// for any number of items (Walker's alias method).
+/// Items by Zipf's law: item `n` is asked for with a probability proportional to 1 / (n + 1)^exponent. One draw costs
+/// the same for any number of items (Walker's alias method).
 pub struct Zipf {
     /// Of each column the part that is its own item's, as a fraction of 2^32, and whose the rest is.
     columns: Vec<(u32, u32)>,

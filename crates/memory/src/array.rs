@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 
 use crate::tenant::{Gauge, Tenant, TenantCache};
 
-/// A growable array of values without destructor whose memory is the tenant's, counted as index. 16 bytes; none allocated while empty; all zero, it is
-/// empty.
+/// A growable array of values without destructor whose memory is the tenant's, counted as index. 16 bytes; none
+/// allocated while empty; all zero, it is empty.
 ///
 /// It has no destructor: call [`TenantVec::clear`], or let the tenant's arena go, if it goes as a whole.
 #[repr(C)]

@@ -8,16 +8,16 @@
 //! A backend offers
 //!
 //! * `GlobalAllocator`, the process's own;
-//! * `Arena` and `ThreadCache`: where a tenant's blocks come from, and what a thread keeps of them for later; the arena gives
-//!   whole pages too, of which `PAGES_HEADER` bytes are left to the allocator;
-//! * [`size_class`]: how many bytes of a block may be used, and [`footprint`]: how many it takes. Both are computed: accounts
-//!   need them for every allocation, and asking the allocator would cost more than the arithmetic. Tests compare them with
-//!   the allocator's own answers;
-//! * `ARENA_GOES_AS_A_WHOLE`: whether dropping an arena frees the blocks that are left in it. Where it does not, whoever
-//!   lets go of a tenant frees them one by one, or they are lost;
+//! * `Arena` and `ThreadCache`: where a tenant's blocks come from, and what a thread keeps of them for later; the arena
+//!   gives whole pages too, of which `PAGES_HEADER` bytes are left to the allocator;
+//! * [`size_class`]: how many bytes of a block may be used, and [`footprint`]: how many it takes. Both are computed:
+//!   accounts need them for every allocation, and asking the allocator would cost more than the arithmetic. Tests
+//!   compare them with the allocator's own answers;
+//! * `ARENA_GOES_AS_A_WHOLE`: whether dropping an arena frees the blocks that are left in it. Where it does not,
+//!   whoever lets go of a tenant frees them one by one, or they are lost;
 //! * [`version`], and `refresh` for the figures;
-//! * `controls`, jemalloc's interface where a jemalloc serves, and `thp`, the choice of huge pages where chunks are ours. On
-//!   them stand [`settings`], [`boot`] and [`report`], which are the same for all builds.
+//! * `controls`, jemalloc's interface where a jemalloc serves, and `thp`, the choice of huge pages where chunks are
+//!   ours. On them stand [`settings`], [`boot`] and [`report`], which are the same for all builds.
 //!
 //! Why these, and what each cannot do: `docs/decisions/0007-allocator-backends.md`.
 
@@ -65,15 +65,15 @@ pub(crate) use untold::refresh;
 /// The process's allocator, for `#[global_allocator]`.
 pub const GLOBAL_ALLOCATOR: GlobalAllocator = GlobalAllocator;
 
-/// Name and version of the allocator in use, as `jemalloc 5.3.1`; with alloc-system that of the library that really serves
-/// `malloc`, as `tcmalloc 2.10, preloaded`.
+/// Name and version of the allocator in use, as `jemalloc 5.3.1`; with alloc-system that of the library that really
+/// serves `malloc`, as `tcmalloc 2.10, preloaded`.
 pub fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(chosen::version)
 }
 
-/// Size classes as jemalloc and mimalloc cut them: four per doubling, steps of `quantum` below eight of them, whole pages above
-/// `largest`.
+/// Size classes as jemalloc and mimalloc cut them: four per doubling, steps of `quantum` below eight of them, whole
+/// pages above `largest`.
 #[cfg(not(feature = "alloc-system"))]
 const fn quartered_class(size: usize, quantum: usize, largest: usize) -> usize {
     if size > largest {
@@ -102,8 +102,8 @@ pub struct ArenaFigures {
     pub resident: usize,
 }
 
-/// What the allocator knows of one size class of an arena, as of the last `refresh`: slabs are runs of pages with `slots` slots
-/// of `size` bytes, which are given back as a whole.
+/// What the allocator knows of one size class of an arena, as of the last `refresh`: slabs are runs of pages with
+/// `slots` slots of `size` bytes, which are given back as a whole.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ClassFigures {
     pub(crate) size: usize,

@@ -1,7 +1,7 @@
 //! Bytes that come piece by piece: a message whose end has not come.
 //!
-//! A short one lies in the heap. A long one has pages of its own, and memory only for what has come of it: it grows without being
-//! copied, its pages are never somebody else's leftovers, and they go when it does.
+//! A short one lies in the heap. A long one has pages of its own, and memory only for what has come of it: it grows
+//! without being copied, its pages are never somebody else's leftovers, and they go when it does.
 
 use std::ffi::c_void;
 use std::ops::Deref;

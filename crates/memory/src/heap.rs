@@ -105,8 +105,8 @@ pub trait ItemHeap {
     /// Gives an item's room back.
     ///
     /// # Safety
-    /// `location` came from [`ItemHeap::allocate`] of this heap with this `size`, or one of the same capacity, and nothing refers to
-    /// it any more.
+    /// `location` came from [`ItemHeap::allocate`] of this heap with this `size`, or one of the same capacity, and
+    /// nothing refers to it any more.
     unsafe fn free(&self, cache: &mut TenantCache, location: Location, size: usize);
 
     /// Where the item lies now: valid while its vBucket's lock is held. Any location gives an address; one that was
@@ -116,8 +116,8 @@ pub trait ItemHeap {
         location.pointer()
     }
 
-    /// Room for an item of `size` bytes that is about to leave `from` for a better place of the same capacity. In the end the
-    /// accounts have not changed: they count the item once, wherever it lies.
+    /// Room for an item of `size` bytes that is about to leave `from` for a better place of the same capacity. In the
+    /// end the accounts have not changed: they count the item once, wherever it lies.
     fn allocate_for_move(
         &self,
         cache: &mut TenantCache,
@@ -244,7 +244,8 @@ impl ItemHeap for SlabHeap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum HeapChoice {
-    /// Blocks while there is little, slabs from [`AUTO_SLAB_BYTES`] on. The blocks there are stay until their items go or outgrow them.
+    /// Blocks while there is little, slabs from [`AUTO_SLAB_BYTES`] on. The blocks there are stay until their items go
+    /// or outgrow them.
     #[default]
     Auto,
     /// Slabs.
@@ -272,7 +273,8 @@ impl HeapChoice {
     }
 }
 
-/// A tenant that chooses by itself takes slabs once so much is allocated: what slabs keep for each class is little then.
+/// A tenant that chooses by itself takes slabs once so much is allocated: what slabs keep for each class is little
+/// then.
 pub const AUTO_SLAB_BYTES: u64 = 4 << 20;
 
 /// Both heaps: new items come from the chosen one, and every item goes back to its own.

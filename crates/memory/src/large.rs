@@ -5,8 +5,8 @@
 //!                                           ^ location
 //! ```
 //! The index holds one reference, each [`Pin`] one more. Whoever drops the last one frees the block; until then its
-//! bytes stay charged to the tenant: as an item while the index names it, then as in flight. The bytes from a pin's offset on (the value) are never written again; the item's
-//! header may be, under the vBucket's lock.
+//! bytes stay charged to the tenant: as an item while the index names it, then as in flight. The bytes from a pin's
+//! offset on (the value) are never written again; the item's header may be, under the vBucket's lock.
 
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -60,11 +60,12 @@ impl LargeBlock {
         unsafe { std::slice::from_raw_parts(self.item.as_ptr(), self.ready) }
     }
 
-    /// A part of the item's bytes, to be filled. What nobody has touched before is cleared first, and only up to the part's
-    /// end: who fills twenty mebibytes piece by piece does not pay for all of them at once.
+    /// A part of the item's bytes, to be filled. What nobody has touched before is cleared first, and only up to the
+    /// part's end: who fills twenty mebibytes piece by piece does not pay for all of them at once.
     pub fn window(&mut self, part: Range<usize>) -> &mut [u8] {
         assert!(part.start <= part.end && part.end <= self.size, "{part:?} of {} bytes", self.size);
-        // SAFETY: the block is `size` bytes long and owned by this handle; the part is initialised when it is handed out.
+        // SAFETY: the block is `size` bytes long and owned by this handle; the part is initialised when it is handed
+        // out.
         unsafe {
             if self.ready < part.end {
                 self.item.add(self.ready).write_bytes(0, part.end - self.ready);
@@ -87,7 +88,8 @@ impl LargeBlock {
         self.tenant.count(cache, Gauge::InFlight, -bytes);
         self.tenant.count(cache, Gauge::Items, bytes);
         let mut this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the handle is never used or dropped again, so its reference to the tenant is dropped exactly once here.
+        // SAFETY: the handle is never used or dropped again, so its reference to the tenant is dropped exactly once
+        // here.
         unsafe { std::ptr::drop_in_place(&raw mut this.tenant) };
         location
     }
@@ -97,8 +99,8 @@ impl LargeBlock {
         assert!(offset <= self.size, "{offset} of {} bytes", self.size);
         self.fill();
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the handle is never used or dropped again: its reference to the tenant, and the block's only reference,
-        // are the pin's.
+        // SAFETY: the handle is never used or dropped again: its reference to the tenant, and the block's only
+        // reference, are the pin's.
         let tenant = unsafe { std::ptr::read(&raw const this.tenant) };
         Pin { tenant, item: this.item, size: this.size, offset }
     }
@@ -138,7 +140,8 @@ impl Pin {
     /// # Safety
     /// The item is a large one of this tenant, linked, and its vBucket's lock is held.
     pub unsafe fn new(tenant: &Arc<Tenant>, item: NonNull<u8>, size: usize, offset: usize) -> Self {
-        // SAFETY: a large item has its count PREFIX bytes before it; the index's own reference keeps it alive meanwhile.
+        // SAFETY: a large item has its count PREFIX bytes before it; the index's own reference keeps it alive
+        // meanwhile.
         unsafe { block_of(item).cast::<AtomicU32>().as_ref() }.fetch_add(1, Ordering::Relaxed);
         Self { tenant: Arc::clone(tenant), item, size, offset }
     }

@@ -12,7 +12,8 @@
 //!
 //! Which allocator an arena is of is a feature of this crate, see [`backend`].
 //!
-//! `unsafe` lives in the modules `array`, `backend`, `growing`, `heap`, `large`, `lines`, `prefetch`, `record` and `slab`; each use says why it holds.
+//! `unsafe` lives in the modules `array`, `backend`, `growing`, `heap`, `large`, `lines`, `prefetch`, `record` and
+//! `slab`; each use says why it holds.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]

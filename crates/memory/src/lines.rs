@@ -5,13 +5,14 @@
 //!   slabs by address    0 .. n-1           a block goes into the first gap of the first slab that has one large enough
 //!   room, a byte each   4  0  11 ..        no more lines than that fit; looked at before the slab is
 //! ```
-//! Groups of the index grow and split all at about the same time, since keys spread evenly: with a class of its own for each size, the
-//! slabs of one size come free, but for a few blocks in each, when those of the next are wanted. Here what one size leaves is
-//! there for the others.
+//! Groups of the index grow and split all at about the same time, since keys spread evenly: with a class of its own for
+//! each size, the slabs of one size come free, but for a few blocks in each, when those of the next are wanted. Here
+//! what one size leaves is there for the others.
 //!
-//! Lower slabs are filled first, so the last ones empty when the index shrinks; who moves blocks takes them from
-//! behind the slab at which everything would end if it lay close ([`Lines::dense_end`]). Notes on slabs of items do not move, they end
-//! with their slab: so a tenant has lines of their own for them, or a few would keep many slabs of an index that has shrunk.
+//! Lower slabs are filled first, so the last ones empty when the index shrinks; who moves blocks takes them from behind
+//! the slab at which everything would end if it lay close ([`Lines::dense_end`]). Notes on slabs of items do not move,
+//! they end with their slab: so a tenant has lines of their own for them, or a few would keep many slabs of an index
+//! that has shrunk.
 //!
 //! All under one lock, which is held for some hundred instructions: a block changes for every seventh item or so.
 

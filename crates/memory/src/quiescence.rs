@@ -1,8 +1,9 @@
 //! When a block that peeking threads may still look at can be freed.
 //!
-//! Prefetching looks at index lines before it holds the vBucket's lock. A thread does so only between [`Quiescence::enter`]
-//! and [`Quiescence::leave`] (once per batch). Whoever replaces a block publishes the new pointer, asks for a
-//! [`Stamp`], and frees the old block once [`Quiescence::has_passed`]: then no thread can still be looking.
+//! Prefetching looks at index lines before it holds the vBucket's lock. A thread does so only between
+//! [`Quiescence::enter`] and [`Quiescence::leave`] (once per batch). Whoever replaces a block publishes the new
+//! pointer, asks for a [`Stamp`], and frees the old block once [`Quiescence::has_passed`]: then no thread can still be
+//! looking.
 //!
 //! ORDERING: a store-load race (Dekker). The peeking thread announces itself, fences, then loads the pointer; the
 //! replacing thread stores the pointer, fences, then looks for announcements. Of the two at least one sees the other.

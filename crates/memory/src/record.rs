@@ -3,9 +3,10 @@
 //! ```text
 //!   Record, 8 bytes ──> | length LEB128 | bytes |        one allocation, aligned to 16, counted as an item
 //! ```
-//! A [`Record`] is owned like a `Box<[u8]>`, but has no destructor: it goes back by [`Records::free`]. One that is dropped
-//! instead stays allocated. Where an arena goes as a whole, so does everything else of its tenant: [`Records`] destroys it only
-//! when the allocator says that nothing in it is in use. So no order of safe calls leaves a record pointing at memory that is gone.
+//! A [`Record`] is owned like a `Box<[u8]>`, but has no destructor: it goes back by [`Records::free`]. One that is
+//! dropped instead stays allocated. Where an arena goes as a whole, so does everything else of its tenant: [`Records`]
+//! destroys it only when the allocator says that nothing in it is in use. So no order of safe calls leaves a record
+//! pointing at memory that is gone.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ impl Record {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let (header, length) = self.header();
-        // SAFETY: `Records::store` wrote a header and `length` bytes behind it; the record is owned, so nobody changes them, and
-        // its arena outlives it.
+        // SAFETY: `Records::store` wrote a header and `length` bytes behind it; the record is owned, so nobody changes
+        // them, and its arena outlives it.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(header), length) }
     }
 

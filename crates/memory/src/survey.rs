@@ -4,9 +4,9 @@
 //!   class of 320 bytes, 64 slots a slab:   ########  ####....  ###.....  #.......  ........
 //!                                          full      has room, some fuller than the mean, some emptier
 //! ```
-//! A slab's pages go back when its last slot is free. Blocks are moved out of slabs that have more free than those with room
-//! have on average, and the allocator puts them into the others: so the thin ones empty, and what is left is full. Each
-//! pass takes a new mean. Classes in which too few slabs could be given back are left alone.
+//! A slab's pages go back when its last slot is free. Blocks are moved out of slabs that have more free than those with
+//! room have on average, and the allocator puts them into the others: so the thin ones empty, and what is left is full.
+//! Each pass takes a new mean. Classes in which too few slabs could be given back are left alone.
 
 use std::ptr::NonNull;
 

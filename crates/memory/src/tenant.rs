@@ -1,6 +1,7 @@
 //! A tenant's memory: its arena, its accounts, its budget.
 //!
-//! Two kinds of figures. *Accounts* ([`Gauge`]) are exact and sharded per thread. `used` is what the watermarks look at:
+//! Two kinds of figures. *Accounts* ([`Gauge`]) are exact and sharded per thread. `used` is what the watermarks look
+//! at:
 //!
 //! ```text
 //!   used = accounts   brought up to date by each thread at the end of its batch
@@ -8,8 +9,8 @@
 //!                     then where the allocator can tell
 //!        + slack      what our own slabs have beyond their slots in use, less a part of the budget
 //! ```
-//! A part of the slack does not count, because it is room for new items: whoever evicts makes slack, not free pages, and would not
-//! end if all of it counted.
+//! A part of the slack does not count, because it is room for new items: whoever evicts makes slack, not free pages,
+//! and would not end if all of it counted.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -29,8 +30,8 @@ pub enum Gauge {
     Items,
     /// Index lines, directories, seqno slots, expiry entries (allocator's size).
     Index,
-    /// Large values arriving, those that no index names any more and somebody still reads or sends, and connection buffers
-    /// charged to the tenant.
+    /// Large values arriving, those that no index names any more and somebody still reads or sends, and connection
+    /// buffers charged to the tenant.
     InFlight,
     /// Key and value bytes of the items: a part of `Items`.
     Payload,
@@ -112,7 +113,8 @@ pub struct Tenant {
     arena: Arena,
 }
 
-/// One thread's access to a tenant. Made by [`Tenant::cache`]; before it goes, [`Tenant::rest`] gives back what it keeps.
+/// One thread's access to a tenant. Made by [`Tenant::cache`]; before it goes, [`Tenant::rest`] gives back what it
+/// keeps.
 pub struct TenantCache {
     thread: usize,
     unpublished: i64,
@@ -194,8 +196,8 @@ impl Tenant {
         Some(block)
     }
 
-    /// As [`Tenant::allocate`], for whole cache lines (64 bytes), which it begins with: the index's. Up to 64 of them lie in slabs of
-    /// their own, see [`crate::lines`]. Goes back with [`Tenant::free_lines`].
+    /// As [`Tenant::allocate`], for whole cache lines (64 bytes), which it begins with: the index's. Up to 64 of them
+    /// lie in slabs of their own, see [`crate::lines`]. Goes back with [`Tenant::free_lines`].
     #[inline]
     pub fn allocate_lines(&self, cache: &mut TenantCache, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
         if !lines::has(size) && cache.blocks.is_none() && !cache.direct {
@@ -206,7 +208,8 @@ impl Tenant {
         Some(block)
     }
 
-    /// A block of whole lines that stays where it is, for notes on a slab of items. Goes back with [`Tenant::free_notes`].
+    /// A block of whole lines that stays where it is, for notes on a slab of items. Goes back with
+    /// [`Tenant::free_notes`].
     pub(crate) fn allocate_notes(&self, size: usize) -> Option<NonNull<u8>> {
         let block = self.take_lines(&self.notes, None, size)?;
         self.count_shared(Gauge::Index, line_footprint(size).cast_signed() as i64);
@@ -262,7 +265,8 @@ impl Tenant {
     /// Gives a block back.
     ///
     /// # Safety
-    /// `block` came from [`Tenant::allocate`] of this tenant with this `size` and `gauge`, and nothing uses it any more.
+    /// `block` came from [`Tenant::allocate`] of this tenant with this `size` and `gauge`, and nothing uses it any
+    /// more.
     #[expect(unsafe_code, reason = "passes the contract on to the arena")]
     #[inline]
     pub unsafe fn free(&self, cache: &mut TenantCache, block: NonNull<u8>, size: usize, gauge: Gauge) {
@@ -271,7 +275,8 @@ impl Tenant {
         self.count(cache, gauge, -(footprint(size).cast_signed() as i64));
     }
 
-    /// Room for a block that is to take the place of another one of the same class. It is counted already: when the other was.
+    /// Room for a block that is to take the place of another one of the same class. It is counted already: when the
+    /// other was.
     #[inline]
     pub(crate) fn allocate_for_move(&self, size: usize) -> Option<NonNull<u8>> {
         self.arena.allocate(None, size)
@@ -357,7 +362,8 @@ impl Tenant {
         self.note_used(self.used.load(Relaxed));
     }
 
-    /// A slot for an item of `size` bytes, at most [`class::SLOT_MAX`], counted as item. `None` when the system has no memory.
+    /// A slot for an item of `size` bytes, at most [`class::SLOT_MAX`], counted as item. `None` when the system has no
+    /// memory.
     #[inline]
     pub(crate) fn allocate_slot(
         &self,
@@ -432,8 +438,8 @@ impl Tenant {
         self.accounts.add(cache.thread, gauge as usize, amount);
     }
 
-    /// Of a slot, before it changes hands and is counted: who walks over the slabs sees it do so, and has to see this then. Freeing one
-    /// may wait for that walk in between.
+    /// Of a slot, before it changes hands and is counted: who walks over the slabs sees it do so, and has to see this
+    /// then. Freeing one may wait for that walk in between.
     #[inline]
     fn note_change(&self, cache: &TenantCache) {
         self.accounts.add(cache.thread, Gauge::Changes as usize, 1);
@@ -476,7 +482,8 @@ impl Tenant {
         self.accounts.add_shared(Gauge::InFlight as usize, bytes);
     }
 
-    /// Notes that free pages are to be given back soon, once much less is used than before: where that left free slots, by emptying slabs.
+    /// Notes that free pages are to be given back soon, once much less is used than before: where that left free slots,
+    /// by emptying slabs.
     fn note_used(&self, used: i64) {
         let peak = self.peak.load(Relaxed);
         if used > peak {
@@ -518,16 +525,16 @@ impl Tenant {
         self.accounts.shared(Gauge::Index as usize)
     }
 
-    /// Bytes the budget is held against: what is allocated, what was last measured as waste, and what slabs have free beyond a
-    /// part of the budget.
+    /// Bytes the budget is held against: what is allocated, what was last measured as waste, and what slabs have free
+    /// beyond a part of the budget.
     #[inline]
     pub fn used(&self) -> u64 {
         let slack = self.excess_slack().cast_signed();
         u64::try_from(self.used.load(Relaxed) + self.waste.load(Relaxed) + slack).unwrap_or(0)
     }
 
-    /// What slabs have free beyond the part of the budget that does not count as used: evicting does not make it less, emptying
-    /// slabs does.
+    /// What slabs have free beyond the part of the budget that does not count as used: evicting does not make it less,
+    /// emptying slabs does.
     #[inline]
     pub fn excess_slack(&self) -> u64 {
         let allowed = self.budget.load(Relaxed).cast_signed() / SLACK_FRACTION;
@@ -571,8 +578,8 @@ impl Tenant {
         (used / MEASURE_USED_FRACTION).max(MEASURE_LEAST).min(budget / MEASURE_FRACTION)
     }
 
-    /// Measures resident memory and with it the waste. Walks all arenas of the process. `None` where the allocator does not
-    /// know a tenant's pages: then the waste stays 0, and the budget is held against the accounts alone.
+    /// Measures resident memory and with it the waste. Walks all arenas of the process. `None` where the allocator does
+    /// not know a tenant's pages: then the waste stays 0, and the budget is held against the accounts alone.
     pub fn measure(&self) -> Option<ArenaFigures> {
         self.churn.store(0, Relaxed);
         self.churn_most.store(self.churn_most(), Relaxed);
@@ -585,8 +592,8 @@ impl Tenant {
         Some(figures)
     }
 
-    /// How full the slabs are, now. Walks all arenas of the process. `None` where the allocator does not tell: then nothing
-    /// can be gained by moving blocks.
+    /// How full the slabs are, now. Walks all arenas of the process. `None` where the allocator does not tell: then
+    /// nothing can be gained by moving blocks.
     pub fn survey(&self) -> Option<Survey> {
         backend::refresh();
         self.arena.classes().map(|classes| Survey::new(&classes, self.lines.dense_end()))
@@ -640,7 +647,8 @@ impl Tenant {
         self.arena.purge();
     }
 
-    /// As [`Self::purge`], and what lies in memory without ever having been used goes too: for one that has come to rest.
+    /// As [`Self::purge`], and what lies in memory without ever having been used goes too: for one that has come to
+    /// rest.
     pub fn purge_at_rest(&self) {
         self.purge();
         if self.arena.free_what_was_never_used() {

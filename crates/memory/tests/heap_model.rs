@@ -19,7 +19,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => prop_oneof![24usize..400, 400usize..40_000].prop_map(Step::Allocate),
         3 => any::<usize>().prop_map(Step::Free),
-        1 => prop_oneof![Just(HeapChoice::Auto), Just(HeapChoice::Slab), Just(HeapChoice::Block)].prop_map(Step::Choose),
+        1 => prop_oneof![Just(HeapChoice::Auto), Just(HeapChoice::Slab), Just(HeapChoice::Block)]
+            .prop_map(Step::Choose),
         1 => Just(Step::Rest),
     ]
 }
@@ -99,8 +100,8 @@ proptest! {
     }
 }
 
-/// Moves blocks of thin slabs until a pass moves none, as a defragmenter does: the pages of most of a half-empty heap come free, and
-/// every block keeps its bytes. The accounts count each block once.
+/// Moves blocks of thin slabs until a pass moves none, as a defragmenter does: the pages of most of a half-empty heap
+/// come free, and every block keeps its bytes. The accounts count each block once.
 #[cfg(feature = "alloc-jemalloc")]
 #[test]
 fn moving_out_of_thin_slabs_empties_them() {

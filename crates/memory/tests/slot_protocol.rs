@@ -1,5 +1,6 @@
-//! The slot protocol under every interleaving: a thread that peeks at index memory ahead of the lock, and one that replaces
-//! it; the bitmaps of slabs and the lists they are in. Run with `RUSTFLAGS="--cfg loom" cargo test -p memory --test slot_protocol --release`.
+//! The slot protocol under every interleaving: a thread that peeks at index memory ahead of the lock, and one that
+//! replaces it; the bitmaps of slabs and the lists they are in. Run with `RUSTFLAGS="--cfg loom" cargo test -p memory
+//! --test slot_protocol --release`.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 #![cfg(loom)]
 

@@ -38,7 +38,8 @@ pub(crate) fn mono_us() -> u64 {
 /// Processor time of the process, user and system, in microseconds.
 pub(crate) fn process_times_us() -> Option<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may have blanks and parentheses itself; the 14th and 15th field, in hundredths of a second.
+    // Behind the name, which may have blanks and parentheses itself; the 14th and 15th field, in hundredths of a
+    // second.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let mut next_us = || fields.next()?.parse::<u64>().ok()?.checked_mul(10_000);

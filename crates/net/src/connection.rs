@@ -108,7 +108,8 @@ impl Connection {
         }
     }
 
-    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn. Returns how many bytes were read.
+    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn. Returns how many
+    /// bytes were read.
     pub(crate) fn fill_sink(&mut self, now_ms: u64) -> Result<usize, ()> {
         let mut budget = SINK_TURN_BYTES;
         while self.readable && budget > 0 {
@@ -151,8 +152,8 @@ impl Connection {
         }
     }
 
-    /// Whether it waits for a new request with nothing held, charged or to be entered among the deadlines, as most turns end; it is
-    /// noted as reading then.
+    /// Whether it waits for a new request with nothing held, charged or to be entered among the deadlines, as most
+    /// turns end; it is noted as reading then.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         let is_at_rest = !self.readable
@@ -236,7 +237,8 @@ impl Connection {
         self.charged
     }
 
-    /// Charges what is held now: buffers to the bucket in use; before a login, or where that one has its part of them, to none.
+    /// Charges what is held now: buffers to the bucket in use; before a login, or where that one has its part of them,
+    /// to none.
     pub(crate) fn charge(&mut self) {
         let backlog = self.backlog.as_ref();
         let buffers = self.rest.capacity()

@@ -1,7 +1,7 @@
 //! The polling mode of SyncWrite deadlines: a thread that visits every vBucket all the time, while the mode is on.
 //!
-//! In the event-driven mode there is no such thread. It ends when the mode has changed and no deadline is left that a worker is
-//! not armed for.
+//! In the event-driven mode there is no such thread. It ends when the mode has changed and no deadline is left that a
+//! worker is not armed for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

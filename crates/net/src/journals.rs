@@ -80,7 +80,8 @@ impl Journals {
         }
     }
 
-    /// After [`Self::stop`]: writes what is left and marks the ends as clean ones. `false`: something could not be written.
+    /// After [`Self::stop`]: writes what is left and marks the ends as clean ones. `false`: something could not be
+    /// written.
     pub(crate) fn close(&self) -> bool {
         let mut cx = Cx::new(Arc::clone(&self.node), self.first_thread);
         let mut flusher = Flusher::new(0, Buffer::BYTES);

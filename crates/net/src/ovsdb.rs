@@ -9,8 +9,8 @@
 //! ```
 //! * A short read ends a connection's turn; a filled buffer puts it back into the queue, behind the others.
 //! * Nothing ticks: without work, probes of remote peers, retries or waiting transactions there is no timeout.
-//! * A peer whose unsent output passes a bound is not read from until it has taken some. What all peers together make the loop
-//!   keep has a bound, too ([`held`]).
+//! * A peer whose unsent output passes a bound is not read from until it has taken some. What all peers together make
+//!   the loop keep has a bound, too ([`held`]).
 //! * What logs say is the stock server's; what it says it to is a [`Logger`].
 
 mod compaction;

@@ -1,5 +1,5 @@
-//! Log lines about peers that speak TLS where it is not spoken, or do not where it is: a line at a time, with the number of those in
-//! between.
+//! Log lines about peers that speak TLS where it is not spoken, or do not where it is: a line at a time, with the
+//! number of those in between.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

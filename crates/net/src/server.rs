@@ -141,9 +141,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1`, the pager is thread
-    /// `workers`, then come the one for polling deadlines and those of persistent buckets: [`executing_threads`] in all.
-    /// `handshakes` is needed where a listener speaks TLS.
+    /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1`, the
+    /// pager is thread `workers`, then come the one for polling deadlines and those of persistent buckets:
+    /// [`executing_threads`] in all. `handshakes` is needed where a listener speaks TLS.
     pub fn start(
         node: Arc<Node>,
         listeners: Vec<Listener>,

@@ -15,7 +15,8 @@ pub(crate) fn number(socket: &impl AsRawFd) -> usize {
     usize::try_from(socket.as_raw_fd()).unwrap_or_default()
 }
 
-/// The address of a peer. One on a Unix socket counts as one on loopback; a socket for both families shows IPv4 peers as IPv6.
+/// The address of a peer. One on a Unix socket counts as one on loopback; a socket for both families shows IPv4 peers
+/// as IPv6.
 pub(crate) fn peer_address(accepted: Option<SocketAddr>) -> SocketAddr {
     accepted.map_or(ON_THIS_MACHINE, |address| SocketAddr::new(address.ip().to_canonical(), address.port()))
 }

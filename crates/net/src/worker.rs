@@ -8,12 +8,12 @@
 //!                             └─ until nobody is ready; then sleep
 //!           └> alarms, letters: answers that waited are completed, and what was behind them goes on
 //! ```
-//! * A short read ends a connection's turn, so no read only returns "would block". A connection with more requests than fit a
-//!   batch goes on in the next batch of the same round until its turn's bounds are reached. If it has more to do then, it waits
-//!   in a second queue, of which one connection is served between two looks at the events: whoever asks for little waits for
-//!   one long turn at most.
-//! * A peer that does not read is not read from once its backlog passes the limit, or its part of what all connections may
-//!   still hold, and is dropped when it has taken nothing for a minute.
+//! * A short read ends a connection's turn, so no read only returns "would block". A connection with more requests than
+//!   fit a batch goes on in the next batch of the same round until its turn's bounds are reached. If it has more to do
+//!   then, it waits in a second queue, of which one connection is served between two looks at the events: whoever asks
+//!   for little waits for one long turn at most.
+//! * A peer that does not read is not read from once its backlog passes the limit, or its part of what all connections
+//!   may still hold, and is dropped when it has taken nothing for a minute.
 //!
 //! [`turn`] is what happens until requests are executed, [`answers`] what happens with what came of them.
 

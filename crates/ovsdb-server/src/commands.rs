@@ -113,7 +113,8 @@ const COMMANDS: &[Entry] = &[
         Err(NO_REPLICATION.into())
     }),
     Entry {
-        // Of newer releases: it is for the relay's source, which there is none of here, as in a server of theirs without relays.
+        // Of newer releases: it is for the relay's source, which there is none of here, as in a server of theirs
+        // without relays.
         name: "ovsdb-server/set-relay-source-probe-interval",
         usage: None,
         arguments_min: 1,

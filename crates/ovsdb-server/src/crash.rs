@@ -1,8 +1,9 @@
 //! SIGSEGV and SIGBUS end the process at once, whoever sends them, so that `--monitor` starts it again.
 //!
-//! The runtime catches both, to tell a stack overflow from other faults. For all others it puts the default action back and
-//! returns: a real fault then comes again and ends the process, but a signal that somebody sent does not, and only the next one
-//! would. So this sends the first one itself. (A stack overflow ends the process by the same signal, without the runtime's line.)
+//! The runtime catches both, to tell a stack overflow from other faults. For all others it puts the default action back
+//! and returns: a real fault then comes again and ends the process, but a signal that somebody sent does not, and only
+//! the next one would. So this sends the first one itself. (A stack overflow ends the process by the same signal,
+//! without the runtime's line.)
 
 use rustix::process::{Signal, getpid, kill_process};
 

@@ -1,5 +1,5 @@
-//! Detaching, watching over the server, and changing the user: each by running this program again, so that no process forks
-//! with threads or half of a state.
+//! Detaching, watching over the server, and changing the user: each by running this program again, so that no process
+//! forks with threads or half of a state.
 //!
 //! ```text
 //!   as called ──spawn──> (monitor ──spawn──>) server

@@ -55,8 +55,8 @@ fn count(database: &Database) -> Counts {
     counts
 }
 
-/// The stock server's words of `memory/show`, as they are logged too. Looks at every row of tables that have more than scalar
-/// columns.
+/// The stock server's words of `memory/show`, as they are logged too. Looks at every row of tables that have more than
+/// scalar columns.
 pub fn memory(server: &Core) -> String {
     in_order(counted(server))
 }

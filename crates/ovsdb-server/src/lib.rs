@@ -4,8 +4,8 @@
 //!   command line ── log ── (another user) ── (detach, monitor: this program again) ── pidfile ── databases
 //!         ── control socket ── remotes ── (--run) ── "I serve" ── loop ── pidfile and sockets go
 //! ```
-//! Exit codes: 0 after the command `exit` or a successful `--run`, 1 for every mistake and failure, death by the signal that
-//! came otherwise.
+//! Exit codes: 0 after the command `exit` or a successful `--run`, 1 for every mistake and failure, death by the signal
+//! that came otherwise.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -112,7 +112,8 @@ fn try_run(arguments: impl Iterator<Item = OsString>) -> Result<(), End> {
     }
     let is_called = matches!(stage, Stage::Called | Stage::AsUser);
     if is_called && arguments.detach {
-        // The log is opened by who serves; a file with a process id is looked at now, and what is wrong with it is logged.
+        // The log is opened by who serves; a file with a process id is looked at now, and what is wrong with it is
+        // logged.
         if let Some(path) = arguments.pidfile.as_deref().filter(|_| !arguments.overwrite_pidfile)
             && let Err(failure) = pidfile::check(path)
         {

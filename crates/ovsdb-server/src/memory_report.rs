@@ -1,7 +1,8 @@
 //! The lines of the log that tell how much memory the process takes.
 //!
-//! COMPAT: the first line comes 10 s after the start, the next when the most that was resident has grown by half, which is looked at every
-//! 10 s. Here a turn of the loop that comes later than that looks: without anything to do the process does not wake up.
+//! COMPAT: the first line comes 10 s after the start, the next when the most that was resident has grown by half, which
+//! is looked at every 10 s. Here a turn of the loop that comes later than that looks: without anything to do the
+//! process does not wake up.
 
 /// So long lie between two looks.
 const LOOK_MS: u64 = 10_000;
@@ -20,7 +21,8 @@ impl Default for MemoryReport {
 }
 
 impl MemoryReport {
-    /// A turn of the loop ends, so long after the start. Returns what is to be logged before the counts of `memory/show`.
+    /// A turn of the loop ends, so long after the start. Returns what is to be logged before the counts of
+    /// `memory/show`.
     pub fn look(&mut self, now_ms: u64, peak_kb: impl FnOnce() -> Option<u64>) -> Option<String> {
         if now_ms < self.look_at_ms {
             return None;
@@ -33,7 +35,8 @@ impl MemoryReport {
                 let percent = (peak_kb as f64 / before_kb.max(1) as f64 - 1.0) * 100.0;
                 let passed_s = seconds(now_ms.saturating_sub(self.reported_at_ms));
                 format!(
-                    "peak resident set size grew {percent:.0}% in last {passed_s:.1} seconds, from {before_kb} kB to {peak_kb} kB"
+                    "peak resident set size grew {percent:.0}% in last {passed_s:.1} seconds, from {before_kb} kB to \
+                    {peak_kb} kB"
                 )
             }
             Some(_) => return None,

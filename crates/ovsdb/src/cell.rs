@@ -7,8 +7,8 @@
 //!                                                                             (map: key value key value ...)
 //! ```
 //!
-//! Equal values have equal bytes: comparing two cells of a type is comparing bytes. All functions take the column's type;
-//! a cell of another type gives some answer and never a panic.
+//! Equal values have equal bytes: comparing two cells of a type is comparing bytes. All functions take the column's
+//! type; a cell of another type gives some answer and never a panic.
 
 mod algebra;
 mod arithmetic;

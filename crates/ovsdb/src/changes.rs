@@ -5,9 +5,9 @@
 //!   settle ──> counts and garbage, limits, weak references, indexes ──> Ok: the entries are a commit
 //!                                                                  └──> Err: abort puts everything back
 //! ```
-//! A record of the version that the commit will have was written by these changes: so the first change of a row is told from
-//! later ones without a table. Entries are the rows that differ; the tables beside the rows (`crate::reference`, declared indexes)
-//! know of them once they are settled.
+//! A record of the version that the commit will have was written by these changes: so the first change of a row is told
+//! from later ones without a table. Entries are the rows that differ; the tables beside the rows (`crate::reference`,
+//! declared indexes) know of them once they are settled.
 
 mod complaint;
 mod settle;

@@ -71,8 +71,8 @@ impl ColumnType {
         self.n_max > 1
     }
 
-    /// The same with any number of elements: what a difference or a mutation's argument may have. Cells of both types are
-    /// packed alike, unless this one is scalar.
+    /// The same with any number of elements: what a difference or a mutation's argument may have. Cells of both types
+    /// are packed alike, unless this one is scalar.
     #[must_use]
     pub fn transient(&self) -> Self {
         Self { n_min: 0, n_max: UNLIMITED, ..self.clone() }

@@ -1,9 +1,9 @@
 //! Conditions: which rows an operation or a monitor is about.
 //!
 //! A condition is an array of clauses `[column, function, value]` or booleans. Operations want rows for which all hold
-//! ([`Condition::evaluate`]), monitors rows for which any holds ([`Condition::evaluate_any`]); an empty one is always true.
-//! The arguments are cells, all in one buffer. Clauses are sorted, so that equal conditions are equal. When a condition has
-//! many clauses `==` on a column, monitors look them up by hash.
+//! ([`Condition::evaluate`]), monitors rows for which any holds ([`Condition::evaluate_any`]); an empty one is always
+//! true. The arguments are cells, all in one buffer. Clauses are sorted, so that equal conditions are equal. When a
+//! condition has many clauses `==` on a column, monitors look them up by hash.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};

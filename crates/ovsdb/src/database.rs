@@ -32,8 +32,9 @@ use crate::table::{Table, Tables};
 use crate::transaction::Scratch;
 use crate::uuid::Uuid;
 
-/// Changes that leave a row no larger than it was may pass the budget by this fraction of it, until what they replaced can go: so a
-/// full database can be made smaller. And this near to its budget it lets go of that after each transaction.
+/// Changes that leave a row no larger than it was may pass the budget by this fraction of it, until what they replaced
+/// can go: so a full database can be made smaller. And this near to its budget it lets go of that after each
+/// transaction.
 const OVERDRAFT_FRACTION: u64 = 16;
 /// Waste of no more than this fraction of the budget is not worth giving pages back for.
 const WASTE_FRACTION: u64 = 64;
@@ -110,7 +111,8 @@ impl Database {
         &self.schema.name
     }
 
-    /// Why it is read-only: a change could not be undone, and memory says what the log does not. Starting again mends it.
+    /// Why it is read-only: a change could not be undone, and memory says what the log does not. Starting again mends
+    /// it.
     pub fn damage(&self) -> Option<&Error> {
         self.damage.as_ref()
     }
@@ -183,8 +185,8 @@ impl Database {
         })
     }
 
-    /// What changed after a commit, all commits since taken together, by table and row id. The commit must not be older than
-    /// [`Self::oldest_kept`].
+    /// What changed after a commit, all commits since taken together, by table and row id. The commit must not be older
+    /// than [`Self::oldest_kept`].
     pub fn changes_since(&self, after: CommitId) -> impl Iterator<Item = Change<'_>> {
         let mut entries: Vec<&Entry> = self.history.entries_after(after).collect();
         let is_combined = after.0 + 1 < self.history.last().0;
@@ -323,8 +325,8 @@ impl Database {
         tenant.measure().map_or(tenant.used(), |arena| arena.resident as u64)
     }
 
-    /// Gives memory back that is not needed any more, to the system where it is much. To be called when what was committed is
-    /// on its way, at the end of each wake-up.
+    /// Gives memory back that is not needed any more, to the system where it is much. To be called when what was
+    /// committed is on its way, at the end of each wake-up.
     pub fn rest(&mut self) {
         self.trim_history();
         let most_bytes = self.history_bytes_most();
@@ -363,8 +365,8 @@ impl Database {
         self.records.tenant().used() >= self.budget_bytes - self.budget_bytes / OVERDRAFT_FRACTION
     }
 
-    /// Makes sure that a row of so many bytes may come, in the place of one of `replaced` bytes: an error when it would pass the
-    /// budget.
+    /// Makes sure that a row of so many bytes may come, in the place of one of `replaced` bytes: an error when it would
+    /// pass the budget.
     #[inline]
     pub(crate) fn admit(&mut self, bytes: usize, replaced: usize) -> Result<(), Error> {
         let used = self.records.tenant().used().saturating_add(bytes as u64);

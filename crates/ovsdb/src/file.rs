@@ -7,14 +7,14 @@
 //! {"_date":<ms>,"_comment":"...","_is_diff":true,"<table>":{"<uuid>":{"<column>":<value>,...},"<uuid>":null,...},...}\n
 //! ```
 //!
-//! * A new row has the columns that are neither ephemeral nor default, a changed row those that changed, a deleted one is
-//!   `null`. A transaction that changes nothing but ephemeral columns leaves no record.
+//! * A new row has the columns that are neither ephemeral nor default, a changed row those that changed, a deleted one
+//!   is `null`. A transaction that changes nothing but ephemeral columns leaves no record.
 //! * With `_is_diff` a changed column that may have several elements is told as a difference ([`crate::cell::diff`]),
 //!   else every value is whole. Writing chooses per record: where a stock server of version 3.1 would misread a
 //!   difference, the values are whole.
 //! * What is cut short or damaged at the end is not part of the database: the next write cuts it off.
-//! * Compaction writes another file beside this one, with the schema and one record of all rows, and renames it. It goes
-//!   in slices between commits ([`Log::step`]).
+//! * Compaction writes another file beside this one, with the schema and one record of all rows, and renames it. It
+//!   goes in slices between commits ([`Log::step`]).
 //! * Transactions have ids that outlive restarts though the file does not name them: [`transaction_id`].
 //! * What ephemeral columns were is in a file of our own beside it, which nothing depends on: [`ephemeral`].
 //!

@@ -4,14 +4,14 @@
 //!   commits   | 41 | 42 | 43 |                     each: how many entries, comment, transaction id
 //!   entries   | a b | c | d e f |                  each: table, row id, inserted / changed / deleted, old record
 //! ```
-//! A commit's entries are sorted by table and row id. The change of a row from commit k to now is from its oldest old record
-//! after k to its current one: nothing of the new is kept. That serves clients that come back, slow monitors, the text of the
-//! log and undoing a group of commits whose write failed.
+//! A commit's entries are sorted by table and row id. The change of a row from commit k to now is from its oldest old
+//! record after k to its current one: nothing of the new is kept. That serves clients that come back, slow monitors,
+//! the text of the log and undoing a group of commits whose write failed.
 //!
-//! Kept are the last [`COMMITS_MAX`] commits as long as their old records take no more than a part of the rows, or a mebibyte
-//! ([`recent_bytes_most`]), at least one until the wake-up ends; and what [`History::retain_from`] and [`History::hold_from`] ask
-//! for. One commit may be excused from the count of bytes: see [`History::excuse_last`]. When memory is short, only what is held
-//! stays.
+//! Kept are the last [`COMMITS_MAX`] commits as long as their old records take no more than a part of the rows, or a
+//! mebibyte ([`recent_bytes_most`]), at least one until the wake-up ends; and what [`History::retain_from`] and
+//! [`History::hold_from`] ask for. One commit may be excused from the count of bytes: see [`History::excuse_last`].
+//! When memory is short, only what is held stays.
 
 use memory::{Record, Records};
 use std::collections::VecDeque;
@@ -209,7 +209,8 @@ impl History {
         None
     }
 
-    /// Adds the next commit, with the transaction id of the one before. Its entries are taken from `entries`, sorted here.
+    /// Adds the next commit, with the transaction id of the one before. Its entries are taken from `entries`, sorted
+    /// here.
     pub fn add(&mut self, entries: &mut Vec<Entry>, comment: Option<Box<str>>) -> CommitId {
         entries.sort_unstable_by_key(|entry| (entry.table, entry.row));
         let record_bytes: usize =
@@ -242,8 +243,8 @@ impl History {
         Some(self.entries.drain(start..).rev().collect())
     }
 
-    /// Drops the oldest commits that nobody needs; the newest stays, others while all take no more than `most_bytes`. Calls
-    /// `release` with each row that was deleted: its id is free now.
+    /// Drops the oldest commits that nobody needs; the newest stays, others while all take no more than `most_bytes`.
+    /// Calls `release` with each row that was deleted: its id is free now.
     pub fn trim(
         &mut self,
         records: &mut Records,
@@ -289,8 +290,9 @@ impl History {
         }
     }
 
-    /// What the newest commit takes does not count against the commits that are kept, unless it is too much: it has replaced
-    /// much of what rows take, all at once (ephemeral columns were reset), and clients are about to ask what came before.
+    /// What the newest commit takes does not count against the commits that are kept, unless it is too much: it has
+    /// replaced much of what rows take, all at once (ephemeral columns were reset), and clients are about to ask what
+    /// came before.
     pub fn excuse_last(&mut self) {
         let bytes = self.commits.back().map_or(0, |commit| commit.bytes);
         self.excused = (bytes <= RETAINED_BYTES_MAX).then_some((self.last, bytes));

@@ -5,10 +5,10 @@
 //!   directory[top bits of the hash] ──> Segment: up to 512 buckets of 16 slots, a bucket is a cache line
 //!   slot, 4 B       | tag 8 | row id 24 |            once a row id needs more than 24 bits: | row id 32 |
 //! ```
-//! An index keeps row ids and bits of their hashes, nothing else: whoever calls compares rows. A row that finds its bucket full
-//! goes into the next one, and the full one is marked as overflowed: a search goes on from such buckets alone, and removing a
-//! row empties its slot and touches nothing else. No operation touches more than one segment, so none is long; the slots are
-//! filled to 0.55 to 0.87, whatever the number of rows: 5 to 7 bytes for a row.
+//! An index keeps row ids and bits of their hashes, nothing else: whoever calls compares rows. A row that finds its
+//! bucket full goes into the next one, and the full one is marked as overflowed: a search goes on from such buckets
+//! alone, and removing a row empties its slot and touches nothing else. No operation touches more than one segment, so
+//! none is long; the slots are filled to 0.55 to 0.87, whatever the number of rows: 5 to 7 bytes for a row.
 
 use memory::{Records, TenantVec};
 
@@ -148,7 +148,8 @@ impl RowIndex {
         None
     }
 
-    /// Adds a row, which is not in it yet. `hash_of` gives the hash of any row that is. Returns how many buckets it passed.
+    /// Adds a row, which is not in it yet. `hash_of` gives the hash of any row that is. Returns how many buckets it
+    /// passed.
     pub fn insert(
         &mut self,
         records: &mut Records,
@@ -409,7 +410,8 @@ fn row_of(tagged: bool, slot: u32) -> RowId {
     RowId(if tagged { slot & ((1 << TAG_SHIFT) - 1) } else { slot })
 }
 
-/// Which slots of a bucket agree with `wanted` in the bits of `mask`. Without a way out, so that it takes a few instructions.
+/// Which slots of a bucket agree with `wanted` in the bits of `mask`. Without a way out, so that it takes a few
+/// instructions.
 #[inline]
 fn matches(bucket: &[u32; BUCKET_SLOTS], mask: u32, wanted: u32) -> u32 {
     let mut found = 0;

@@ -1,8 +1,8 @@
 //! The order in which the stock server walks the members of an object, or the columns of a table.
 //!
-//! It keeps them in a hash table with chains, and of several errors it reports the first that it comes upon. To report the
-//! same one, walk in its order: buckets ascending, within a bucket the last inserted first, each growth turning chains round.
-//! The hash is 32-bit Murmur3 of the name with seed 0.
+//! It keeps them in a hash table with chains, and of several errors it reports the first that it comes upon. To report
+//! the same one, walk in its order: buckets ascending, within a bucket the last inserted first, each growth turning
+//! chains round. The hash is 32-bit Murmur3 of the name with seed 0.
 
 /// Indices of `names`, which are distinct and in the order of their insertion, in the order of the stock server's walk.
 pub fn walk<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<usize> {

@@ -1,10 +1,11 @@
 //! References between rows: who refers to what by the schema, and tables beside the rows that know it of each row.
 //!
-//! * A strong reference counts: `Table::counts` has the number of references to each row of a table that has any, those of a
-//!   row to itself left out. A row of a table that is not root goes with its last reference; one that has any must not go.
-//! * A weak reference goes with its row. To find it, `Table::sources` lists for each row that has any the rows that may refer
-//!   to it. A row stays in the list when its reference goes (it is only counted as stale); the list is swept when half of it
-//!   is stale, so that both ways cost little, however many rows refer to one.
+//! * A strong reference counts: `Table::counts` has the number of references to each row of a table that has any, those
+//!   of a row to itself left out. A row of a table that is not root goes with its last reference; one that has any must
+//!   not go.
+//! * A weak reference goes with its row. To find it, `Table::sources` lists for each row that has any the rows that may
+//!   refer to it. A row stays in the list when its reference goes (it is only counted as stale); the list is swept when
+//!   half of it is stale, so that both ways cost little, however many rows refer to one.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -1,7 +1,7 @@
 //! Schemas: the tables of a database, their columns, and which refer to which.
 //!
-//! Tables and columns are numbered in the order of their names. `_uuid` and `_version` have no number: they are not stored
-//! as columns ([`ColumnRef`]). A parsed schema is whole: every reference names a table that exists.
+//! Tables and columns are numbered in the order of their names. `_uuid` and `_version` have no number: they are not
+//! stored as columns ([`ColumnRef`]). A parsed schema is whole: every reference names a table that exists.
 
 mod column;
 mod table;
@@ -184,7 +184,8 @@ impl DatabaseSchema {
     }
 }
 
-/// The members of an object, of equal names the last, as the stock server walks them: the first error is the one it reports.
+/// The members of an object, of equal names the last, as the stock server walks them: the first error is the one it
+/// reports.
 fn walked_members(object: Value<'_>) -> Vec<(Cow<'_, str>, Value<'_>)> {
     let mut places: BTreeMap<Cow<'_, str>, usize> = BTreeMap::new();
     let mut members: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();

@@ -7,9 +7,9 @@
 //!           ─ anything else: flush first, then answer                              ┘  that was held becomes visible
 //! ```
 //!
-//! Invariants: what a client can see is written to the log. A client is told of a change before it gets the reply to its
-//! own transaction that made it. Transactions collected between two writes are of one database, so that a failed write
-//! takes back nothing else. Nothing that costs per session is done for sessions that have nothing to hear.
+//! Invariants: what a client can see is written to the log. A client is told of a change before it gets the reply to
+//! its own transaction that made it. Transactions collected between two writes are of one database, so that a failed
+//! write takes back nothing else. Nothing that costs per session is done for sessions that have nothing to hear.
 
 mod conversion;
 mod databases;
@@ -171,8 +171,8 @@ impl<L> Server<L> {
         self.sessions.get_mut(session).map(|session| &mut session.output)
     }
 
-    /// What a session makes the server keep: its output, of what it shares with others its part; its transactions that wait; the names of its
-    /// locks and monitors, and the monitors' conditions.
+    /// What a session makes the server keep: its output, of what it shares with others its part; its transactions that
+    /// wait; the names of its locks and monitors, and the monitors' conditions.
     pub fn session_bytes(&self, session: SessionId) -> usize {
         self.sessions.get(session).map_or(0, |session| session.output.kept_bytes() + session.kept_bytes)
     }
@@ -189,13 +189,15 @@ impl<L> Server<L> {
         self.sessions.ready = ready;
     }
 
-    /// Appends the sessions that the server has ended, and why in the words of the stock server's log. Their connections
-    /// are to be closed, and [`Self::disconnect`] is to be called, when what is visible of their output has been sent.
+    /// Appends the sessions that the server has ended, and why in the words of the stock server's log. Their
+    /// connections are to be closed, and [`Self::disconnect`] is to be called, when what is visible of their output has
+    /// been sent.
     pub fn take_closed(&mut self, into: &mut Vec<(SessionId, String)>) {
         into.append(&mut self.closed);
     }
 
-    /// `monitor_cond` and `monitor_cond_since` are unknown methods from now on. Their monitors go on until their sessions end.
+    /// `monitor_cond` and `monitor_cond_since` are unknown methods from now on. Their monitors go on until their
+    /// sessions end.
     pub fn disable_monitor_cond(&mut self) {
         self.without_monitor_cond = true;
     }
@@ -265,7 +267,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Ends a session because the server wants it, for a reason that is logged. What it was told before can still be sent.
+    /// Ends a session because the server wants it, for a reason that is logged. What it was told before can still be
+    /// sent.
     fn close_session(&mut self, id: SessionId, reason: &str) {
         if self.sessions.get(id).is_some_and(|session| !session.ended) {
             self.release(id);

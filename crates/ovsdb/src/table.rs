@@ -7,8 +7,8 @@
 //!             columns so far; they come in when it commits, which is when there may be no other with the same values
 //!   cell  ──> automatic: RowIndex of a column that was searched often, always up to date
 //! ```
-//! A transaction writes in place and keeps the records it replaces: the table shows what the transaction has done so far, and
-//! nobody else looks meanwhile.
+//! A transaction writes in place and keeps the records it replaces: the table shows what the transaction has done so
+//! far, and nobody else looks meanwhile.
 
 use memory::{Record, Records, TenantVec};
 use std::collections::HashMap;
@@ -355,8 +355,8 @@ impl Table {
         }
     }
 
-    /// Rows whose `column` has this value, by an automatic index if there is one; else `None`, which is noted: after some
-    /// searches there will be one.
+    /// Rows whose `column` has this value, by an automatic index if there is one; else `None`, which is noted: after
+    /// some searches there will be one.
     pub(crate) fn search(
         &mut self,
         schema: &TableSchema,
@@ -431,7 +431,8 @@ impl Table {
         }
     }
 
-    /// Puts a row into the declared indexes that it is not in, or returns another row that has its values and the index.
+    /// Puts a row into the declared indexes that it is not in, or returns another row that has its values and the
+    /// index.
     pub(crate) fn settle_unique(
         &mut self,
         schema: &TableSchema,

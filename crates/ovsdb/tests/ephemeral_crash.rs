@@ -1,5 +1,5 @@
-//! Clients that were told transaction ids, and a server that goes away at every operation on the disk. Whatever is
-//! left of the log and of the file beside it: where a client's id is found afterwards, what it had, ephemeral columns among
+//! Clients that were told transaction ids, and a server that goes away at every operation on the disk. Whatever is left
+//! of the log and of the file beside it: where a client's id is found afterwards, what it had, ephemeral columns among
 //! it, and what history says has changed since are together exactly what the database has.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -194,7 +194,8 @@ fn locks_exclude_each_other() {
     tool(&["transact"], &link, Some(insert)).expect("transacted");
 
     // Another process holds it, as the stock server would.
-    let hold = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()";
+    let hold = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', \
+        flush=True); sys.stdin.read()";
     let mut holder = Command::new("python3")
         .args(["-c", hold])
         .arg(scratch.0.join(".t.db.~lock~"))

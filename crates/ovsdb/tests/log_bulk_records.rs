@@ -41,7 +41,8 @@ fn read(records: &[String]) -> (Database, Vec<String>) {
     (database, notes)
 }
 
-/// Reads the records as they are and with white space, which only the general way understands. Returns rows and complaints.
+/// Reads the records as they are and with white space, which only the general way understands. Returns rows and
+/// complaints.
 fn check(records: &[String]) -> (Vec<String>, usize) {
     let spaced: Vec<String> = records.iter().map(|record| record.replacen('{', "{ ", 1)).collect();
     let (plain, notes) = read(records);

@@ -21,8 +21,8 @@ struct History {
     durable: usize,
 }
 
-/// What clients and the administrator do: groups of commits, some durable, with a compaction on the way. Goes on after errors as
-/// the server does.
+/// What clients and the administrator do: groups of commits, some durable, with a compaction on the way. Goes on after
+/// errors as the server does.
 fn live(opened: &mut Opened<SimulatedDisk>, seed: u64) -> History {
     let (mut names, mut random) = (Names(0), Random(seed));
     let mut history = History { states: vec![dump(&opened.database, false)], durable: 0 };

@@ -211,7 +211,8 @@ fn damage_ends_the_database_and_the_next_write_cuts_it_off() {
         (
             record("{\"A\":"),
             format!(
-                "syntax error: /db/t.db: 6 bytes starting at offset {} are not valid JSON (line 1, column 0, byte 6: unexpected end of input)",
+                "syntax error: /db/t.db: 6 bytes starting at offset {} are not valid JSON (line 1, column 0, byte 6: \
+                unexpected end of input)",
                 good.len() + 54
             ),
         ),

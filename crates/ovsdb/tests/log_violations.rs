@@ -1,5 +1,5 @@
-//! Records that leave behind what no transaction may: nothing of them is applied, and what follows is read as if they were not
-//! there. Each is read as a small record, which is undone, and as one that does not fit the reader's buffer.
+//! Records that leave behind what no transaction may: nothing of them is applied, and what follows is read as if they
+//! were not there. Each is read as a small record, which is undone, and as one that does not fit the reader's buffer.
 #![allow(clippy::expect_used)]
 
 mod log;
@@ -69,7 +69,8 @@ const AFTER: &str = r#"{"_is_diff":true,"Root":{"@a":{"i":5},"@b":{"i":6,"needs"
 
 #[test]
 fn such_a_record_is_passed_over() {
-    let dangling = "referential integrity violation: Table Root column uses row @a references nonexistent row @9 in table Used.";
+    let dangling = "referential integrity violation: Table Root column uses row @a references nonexistent row @9 in \
+        table Used.";
     let weak = "caused this column to become empty, but constraints on this column disallow an empty column.";
     for (violation, complaint) in [
         (r#""Root":{"@a":{"i":3,"uses":["uuid","@9"]}},"Few":{"@d":{"i":1}}"#, dangling),
@@ -84,7 +85,8 @@ fn such_a_record_is_passed_over() {
         (r#""Root":{"@a":{"name":"b"},"@e":{"name":"a"}}"#, "identical values"),
         (
             r#""Root":{"@a":{"name":"x"}},"Few":{"@7":{},"@8":{}}"#,
-            "constraint violation: transaction causes \"Few\" table to contain 3 rows, greater than the schema-defined limit of 2 row(s)",
+            "constraint violation: transaction causes \"Few\" table to contain 3 rows, greater than the \
+            schema-defined limit of 2 row(s)",
         ),
         (r#""Few":{"@7":{},"@8":{}}"#, "greater than the schema-defined limit of 2 row(s)"),
         (r#""Weak":{"@c":{"to":["uuid","@9"]}},"Root":{"@b":null}"#, weak),

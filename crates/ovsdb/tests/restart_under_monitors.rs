@@ -1,5 +1,5 @@
-//! A client that reconnects after the server was started again is told what it missed, and that ephemeral columns have been
-//! reset. Where nobody knows what it had of those, it is told everything.
+//! A client that reconnects after the server was started again is told what it missed, and that ephemeral columns have
+//! been reset. Where nobody knows what it had of those, it is told everything.
 
 #![allow(clippy::unwrap_used)]
 

@@ -4,8 +4,8 @@
 //!   Listener::{tcp, unix, unix_in_place_of, inherited} ──accept──> Stream ──> the loop that owns it: a KV worker's, OVSDB's, HTTP's
 //!   Stream::{connect_tcp, connect_unix} ─────────────────────────────┘
 //! ```
-//! All of them are non-blocking. Any event loop can watch one: mio's through [`mio::event::Source`], tokio's by its descriptor. A read
-//! that fills less than its room means that the socket is empty now.
+//! All of them are non-blocking. Any event loop can watch one: mio's through [`mio::event::Source`], tokio's by its
+//! descriptor. A read that fills less than its room means that the socket is empty now.
 #![forbid(unsafe_code)]
 
 mod handshakes;

@@ -23,8 +23,8 @@ use crate::unix::{ShortName, SocketFile, remove_stale};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// Unsent bytes of one connection in the kernel before it takes no more, beside what is under way to the peer. Without a bound it
-/// keeps up to 4 MB for a peer that does not read.
+/// Unsent bytes of one connection in the kernel before it takes no more, beside what is under way to the peer. Without
+/// a bound it keeps up to 4 MB for a peer that does not read.
 const UNSENT_BYTES: u32 = 128 << 10;
 
 /// Where a socket listens.
@@ -65,8 +65,8 @@ impl Listener {
         Ok(Self { socket: Socket::Tcp(socket), address, _file: None })
     }
 
-    /// Listens under a name in the file system with exactly this mode. What a process that was killed has left there is replaced; what
-    /// anybody still uses is an error.
+    /// Listens under a name in the file system with exactly this mode. What a process that was killed has left there is
+    /// replaced; what anybody still uses is an error.
     pub fn unix(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path)?;
         let listener = Self::unix_of_mode(path, Mode::from_raw_mode(mode))?;
@@ -77,8 +77,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Listens under a name in the file system in place of whatever has that name; owner and group may connect, as far as the umask
-    /// lets them.
+    /// Listens under a name in the file system in place of whatever has that name; owner and group may connect, as far
+    /// as the umask lets them.
     pub fn unix_in_place_of(path: &Path) -> io::Result<Self> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -90,7 +90,8 @@ impl Listener {
     fn unix_of_mode(path: &Path, mode: Mode) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // The name gets the mode of the socket, less the umask. (The umask itself is the process's: other threads create files.)
+        // The name gets the mode of the socket, less the umask. (The umask itself is the process's: other threads
+        // create files.)
         rustix::fs::fchmod(&socket, mode)?;
         let name = ShortName::of(path)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(&name.path)?)?;
@@ -103,7 +104,8 @@ impl Listener {
         })
     }
 
-    /// Takes a socket that listens already, which this process has inherited under this number. Its name is somebody else's.
+    /// Takes a socket that listens already, which this process has inherited under this number. Its name is somebody
+    /// else's.
     pub fn inherited(number: u32) -> io::Result<Self> {
         let number = i32::try_from(number).map_err(|_| io::Error::from(Errno::BADF))?;
         let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
@@ -142,7 +144,8 @@ impl Listener {
         }
     }
 
-    /// Has the packets of connections that come from now on carry a differentiated services code point; Unix sockets have no use for it.
+    /// Has the packets of connections that come from now on carry a differentiated services code point; Unix sockets
+    /// have no use for it.
     pub fn set_dscp(&self, dscp: u8) {
         if let Socket::Tcp(socket) = &self.socket {
             mark(socket, dscp);

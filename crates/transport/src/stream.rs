@@ -67,7 +67,8 @@ impl Stream {
         }
     }
 
-    /// Makes a TCP connection that was begun one of TLS to a server of this name, or address; [`crate::Handshakes`] is next.
+    /// Makes a TCP connection that was begun one of TLS to a server of this name, or address; [`crate::Handshakes`] is
+    /// next.
     pub fn into_tls_client(self, tls: &ClientTls, name: &str) -> io::Result<Self> {
         match self.0 {
             Socket::Tcp(socket) => {
@@ -164,8 +165,8 @@ impl Stream {
         }
     }
 
-    /// What the kernel still has to send is dropped when the socket is closed, and the peer told so: otherwise it is kept for as long as
-    /// the peer takes nothing.
+    /// What the kernel still has to send is dropped when the socket is closed, and the peer told so: otherwise it is
+    /// kept for as long as the peer takes nothing.
     pub fn reset_when_closed(&self) {
         if self.is_remote() {
             // Best effort: without it the kernel keeps the bytes for a while.

@@ -4,13 +4,14 @@
 //!   socket ──ciphertext──> [incoming] ──rustls──> the reader's room, [plain] what found none
 //!   slices ──rustls──> ciphertext ──> socket, [outgoing] what it did not take
 //! ```
-//! The buffers in brackets hold something only between two calls, and memory only while they do: rustls keeps none of its own here
-//! ([`rustls::unbuffered`]), so an idle connection is its keys.
+//! The buffers in brackets hold something only between two calls, and memory only while they do: rustls keeps none of
+//! its own here ([`rustls::unbuffered`]), so an idle connection is its keys.
 //!
-//! * A read that fills less than its room means that the socket is empty, as with a plain one; [`Tls::has_more`] says when it is not
-//!   the socket that has more.
-//! * A write takes what it has encrypted, whether the socket has or not. If the socket takes no more, and everything was encrypted, the
-//!   last byte is not reported as taken: whoever waits for the socket offers it again, and it is known to be sent ([`Tls::owed`]).
+//! * A read that fills less than its room means that the socket is empty, as with a plain one; [`Tls::has_more`] says
+//!   when it is not the socket that has more.
+//! * A write takes what it has encrypted, whether the socket has or not. If the socket takes no more, and everything
+//!   was encrypted, the last byte is not reported as taken: whoever waits for the socket offers it again, and it is
+//!   known to be sent ([`Tls::owed`]).
 
 pub mod certificate;
 pub mod config;
@@ -111,8 +112,8 @@ impl Tls {
         }
         let is_over = !self.session.is_handshaking() && self.outgoing.is_empty();
         if is_over {
-            // Nothing is sent now that would carry the acknowledgement, and a peer may wait for it with its first request. It is a
-            // matter of 40 ms, not of correctness.
+            // Nothing is sent now that would carry the acknowledgement, and a peer may wait for it with its first
+            // request. It is a matter of 40 ms, not of correctness.
             let _ = rustix::net::sockopt::set_tcp_quickack(&self.socket, true);
         }
         Ok(is_over)
@@ -180,7 +181,8 @@ impl Tls {
         let (count, more) = loop {
             match self.socket.read(&mut rest[..wanted]) {
                 Ok(0) => {
-                    // A peer that only closes its socket is not told apart: all protocols here say where a message ends.
+                    // A peer that only closes its socket is not told apart: all protocols here say where a message
+                    // ends.
                     self.end();
                     break (0, false);
                 }

@@ -13,8 +13,8 @@
 //!  24 | framing extras | extras | key | value                (body length bytes)
 //! ```
 //!
-//! With the flexible magics (0x08 request, 0x18 response) byte 2 is the length of the framing extras and byte 3
-//! that of the key; with the classic ones (0x80, 0x81) bytes 2 and 3 are the key length and there are no framing extras.
+//! With the flexible magics (0x08 request, 0x18 response) byte 2 is the length of the framing extras and byte 3 that of
+//! the key; with the classic ones (0x80, 0x81) bytes 2 and 3 are the key length and there are no framing extras.
 //!
 //! [`parse`] yields the head of one request: header, framing extras, extras and key. The value is not part of it.
 //! It allocates nothing and looks at no byte twice. What a request means is for its executor to say; here only the

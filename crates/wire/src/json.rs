@@ -1,7 +1,7 @@
 //! JSON as OVSDB speaks it: checking, reading and writing text, without a tree.
 //!
-//! Text is checked once ([`validate`], or [`crate::jsonrpc::Framer`] while it arrives); then a [`Cursor`] walks over it.
-//! A [`Value`] is the span of one value in checked text: 16 bytes, copied freely, read when it is needed.
+//! Text is checked once ([`validate`], or [`crate::jsonrpc::Framer`] while it arrives); then a [`Cursor`] walks over
+//! it. A [`Value`] is the span of one value in checked text: 16 bytes, copied freely, read when it is needed.
 //!
 //! The rules are those of the stock server: the top is an array or an object; `1.0` and `1e3` are integers; `\u0000` is
 //! refused; of equal member names the last counts. What is not UTF-8 passes here, as it does there: it is refused where

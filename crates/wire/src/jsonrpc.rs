@@ -37,8 +37,8 @@ impl Framer {
         Self { scanner: Scanner::new(limits.depth), message_bytes_max: limits.message_bytes }
     }
 
-    /// Takes the next bytes of the stream. Returns how many of them belong to the message at hand, once they complete it;
-    /// the next call starts with the byte after them. None: all of them belong to it, and it goes on.
+    /// Takes the next bytes of the stream. Returns how many of them belong to the message at hand, once they complete
+    /// it; the next call starts with the byte after them. None: all of them belong to it, and it goes on.
     ///
     /// A message is what was taken since the last one ended: perhaps with white space before its value.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<Option<usize>, SyntaxError> {

@@ -7,7 +7,8 @@
 /// What a parser found at the start of its input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed<C, E> {
-    /// Not enough bytes for a decision. `need` is the total known to be needed from the start of the input, 0 if unknown.
+    /// Not enough bytes for a decision. `need` is the total known to be needed from the start of the input, 0 if
+    /// unknown.
     Incomplete {
         /// Total bytes needed from the start of the input, 0 if unknown.
         need: usize,

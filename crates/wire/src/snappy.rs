@@ -1,7 +1,8 @@
 //! Snappy's raw blocks, as clients send values: `length as a varint | literals and copies`.
 //!
-//! What comes from outside passes [`check`] first, which needs no room for the result: it only adds up what each element would
-//! write. So a few bytes that claim to become twenty mebibytes cost nothing but reading them, and what has passed inflates.
+//! What comes from outside passes [`check`] first, which needs no room for the result: it only adds up what each
+//! element would write. So a few bytes that claim to become twenty mebibytes cost nothing but reading them, and what
+//! has passed inflates.
 
 use snap::raw::{Decoder, Encoder, max_compress_len};
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// What is allowed, in words.
-pub const FORMS: &str = "IP:PORT such as \"127.0.0.1:11211\" or \"[::1]:0\" (port 0: any free port), \"localhost:PORT\", \":PORT\", \
+pub const FORMS: &str = "IP:PORT such as \"127.0.0.1:11211\" or \"[::1]:0\" (port 0: any free port), \
+\"localhost:PORT\", \":PORT\", \
                          \"unix:PATH\" or \"unix:PATH,MODE\" (octal, 700 if left out), or \"none\"";
 
 /// Longest path of a socket: the kernel's `sun_path` without its zero.
@@ -84,8 +85,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Takes the mode apart from what follows an address on the command line: `unix:PATH,MODE,BUCKET`, `unix:PATH,BUCKET`, `IP:PORT,BUCKET`,
-/// and each with `=BUCKET`.
+/// Takes the mode apart from what follows an address on the command line: `unix:PATH,MODE,BUCKET`, `unix:PATH,BUCKET`,
+/// `IP:PORT,BUCKET`, and each with `=BUCKET`.
 pub fn split_bucket(value: &str) -> (&str, Option<&str>) {
     // No bucket's name has a slash or an equals sign, so the last one counts, and one within a path does not.
     if let Some((address, bucket)) = value.rsplit_once('=')

@@ -74,7 +74,8 @@ fn persistence(config: &Config, bucket: &BucketSection) -> Result<(), Problem> {
     let is_persistent = bucket.kind == BucketKind::Persistent;
     if is_persistent && config.node.data.is_none() {
         return Err(Problem::new(format!(
-            "bucket.kind = \"persistent\" of bucket {:?} needs node.data (or --data DIR), which is \"\"; allowed: a directory, or \
+            "bucket.kind = \"persistent\" of bucket {:?} needs node.data (or --data DIR), which is \"\"; allowed: a \
+            directory, or \
              bucket.kind = \"ephemeral\"",
             bucket.name
         )));
@@ -108,7 +109,8 @@ fn memory(config: &Config) -> Result<(), Problem> {
     let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
     if needed > node {
         return Err(Problem::new(format!(
-            "the buckets{} need {} in all, and node.memory = {}; allowed: budgets that fit, at least {} for each bucket",
+            "the buckets{} need {} in all, and node.memory = {}; allowed: budgets that fit, at least {} for each \
+             bucket",
             if databases > 0 { " and databases" } else { "" },
             show(needed),
             show(node),

@@ -92,7 +92,8 @@ impl<T> Kind<T> {
             }
             Self::Path { .. } => "a path, or \"\" for none".into(),
             Self::Remotes { .. } => {
-                "punix:FILE, ptcp:PORT[:HOST], pssl:PORT[:HOST], unix:FILE, tcp:HOST[:PORT], ssl:HOST[:PORT], db:DATABASE,TABLE,COLUMN, several separated by blanks, or \"\""
+                "punix:FILE, ptcp:PORT[:HOST], pssl:PORT[:HOST], unix:FILE, tcp:HOST[:PORT], ssl:HOST[:PORT], \
+                db:DATABASE,TABLE,COLUMN, several separated by blanks, or \"\""
                     .into()
             }
             Self::HostNames { .. } => {

@@ -41,14 +41,16 @@ pub static NODE: Section<NodeSection> = Section {
             name: "memory",
             kind: Kind::SizeOrAuto { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
             default: Raw::Text("auto"),
-            about: "Resident memory that all buckets may use together. \"auto\": 60 % of the machine's (or the control group's) memory.",
+            about: "Resident memory that all buckets may use together. \"auto\": 60 % of the machine's (or the \
+                control group's) memory.",
             reload: false,
         },
         Key {
             name: "data",
             kind: Kind::Path { set: |s, v| s.data = v },
             default: Raw::Text(""),
-            about: "Directory for what the node writes: endpoints.json, and the persistent buckets in buckets/. It is made when missing. \"\": nothing is written, which is enough for ephemeral buckets.",
+            about: "Directory for what the node writes: endpoints.json, and the persistent buckets in buckets/. It is \
+                made when missing. \"\": nothing is written, which is enough for ephemeral buckets.",
             reload: false,
         },
         Key {
@@ -65,7 +67,9 @@ pub static NODE: Section<NodeSection> = Section {
                 set: |s, word| s.durability_timeout_mode = TimeoutMode::from_name(word).unwrap_or_default(),
             },
             default: Raw::Text("event-driven"),
-            about: "When pending durable writes are looked at for their timeouts. \"event-driven\": when one comes, which costs nothing while none is pending. \"polling\": every vBucket every 25 ms, by a thread of its own.",
+            about: "When pending durable writes are looked at for their timeouts. \"event-driven\": when one comes, \
+                which costs nothing while none is pending. \"polling\": every vBucket every 25 ms, by a thread of its \
+                own.",
             reload: true,
         },
     ],
@@ -74,20 +78,25 @@ pub static NODE: Section<NodeSection> = Section {
 pub static MEMCACHED: Section<MemcachedSection> = Section {
     name: "memcached",
     repeated: true,
-    about: "A port for memcached clients: text, meta and binary protocol, told apart by the first byte. Each entry serves one bucket. With no entry at all, one with these defaults exists; address = \"none\" serves none.",
+    about: "A port for memcached clients: text, meta and binary protocol, told apart by the first byte. Each entry \
+        serves one bucket. With no entry at all, one with these defaults exists; address = \"none\" serves none.",
     keys: &[
         Key {
             name: "address",
             kind: Kind::Address { set: |s, v| s.address = v },
             default: Raw::Text("127.0.0.1:11211"),
-            about: "Where to listen. \"localhost:PORT\": 127.0.0.1 and, where the machine has it, ::1. \":PORT\": all addresses of the machine, or those of localhost while the development user is in force. \"unix:PATH\": a socket in the file system; its peers count as local, a stale one is replaced, and it is removed at the end.",
+            about: "Where to listen. \"localhost:PORT\": 127.0.0.1 and, where the machine has it, ::1. \":PORT\": all \
+                addresses of the machine, or those of localhost while the development user is in force. \
+                \"unix:PATH\": a socket in the file system; its peers count as local, a stale one is replaced, and it \
+                is removed at the end.",
             reload: false,
         },
         Key {
             name: "bucket",
             kind: Kind::BucketName { set: |s, v| s.bucket = v },
             default: Raw::Text("default"),
-            about: "The bucket this port serves: one of the configuration, or one that the data directory holds. Where the key is left out and the configuration names a single bucket, that one.",
+            about: "The bucket this port serves: one of the configuration, or one that the data directory holds. \
+                Where the key is left out and the configuration names a single bucket, that one.",
             reload: false,
         },
         Key {
@@ -104,7 +113,8 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
                 set: |s, word| s.rules.spoken = Spoken::of_name(word).unwrap_or_default(),
             },
             default: Raw::Text("auto"),
-            about: "Which protocols are spoken, as memcached's -B: \"text\" (meta included), \"binary\", or \"auto\": all, by the first byte of a connection.",
+            about: "Which protocols are spoken, as memcached's -B: \"text\" (meta included), \"binary\", or \"auto\": \
+                all, by the first byte of a connection.",
             reload: false,
         },
         Key {
@@ -123,7 +133,8 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
                 set: |s, v| s.idle_timeout_ms = v * 1000,
             },
             default: Raw::Integer(0),
-            about: "A connection that has asked for nothing for so long is closed, as memcached's -o idle_timeout. 0: never.",
+            about: "A connection that has asked for nothing for so long is closed, as memcached's -o idle_timeout. 0: \
+                never.",
             reload: false,
         },
         Key {
@@ -164,7 +175,8 @@ pub static KV: Section<KvSection> = Section {
                 set: |s, v| s.idle_timeout_ms = v * 1000,
             },
             default: Raw::Integer(0),
-            about: "A connection that has asked for nothing for so long is closed. 0: never. (SDKs keep connections open and send NOOP or nothing.)",
+            about: "A connection that has asked for nothing for so long is closed. 0: never. (SDKs keep connections \
+                open and send NOOP or nothing.)",
             reload: false,
         },
         Key {
@@ -193,7 +205,9 @@ pub static HTTP: Section<HttpSection> = Section {
             name: "host_names",
             kind: Kind::HostNames { set: |s, v| s.host_names = v },
             default: Raw::Text(""),
-            about: "Names under which clients ask this node, separated by blanks, as in http://NAME:8091. IP addresses and localhost are always allowed. Any other name is refused, so that a web page cannot make a name of its own point to the node. \"*\" allows all names and gives this up.",
+            about: "Names under which clients ask this node, separated by blanks, as in http://NAME:8091. IP \
+                addresses and localhost are always allowed. Any other name is refused, so that a web page cannot make \
+                a name of its own point to the node. \"*\" allows all names and gives this up.",
             reload: false,
         },
         Key {
@@ -209,7 +223,8 @@ pub static HTTP: Section<HttpSection> = Section {
 pub static BUCKET: Section<BucketSection> = Section {
     name: "bucket",
     repeated: true,
-    about: "A bucket that exists from the start. Buckets that the data directory holds exist without an entry. With no entry at all, a bucket \"default\" exists: the one that the data directory holds, or else an ephemeral one.",
+    about: "A bucket that exists from the start. Buckets that the data directory holds exist without an entry. With \
+        no entry at all, a bucket \"default\" exists: the one that the data directory holds, or else an ephemeral one.",
     keys: &[
         Key {
             name: "name",
@@ -227,14 +242,16 @@ pub static BUCKET: Section<BucketSection> = Section {
                 },
             },
             default: Raw::Text("ephemeral"),
-            about: "\"ephemeral\": in memory only. \"persistent\": also in a journal below node.data, which must be given.",
+            about: "\"ephemeral\": in memory only. \"persistent\": also in a journal below node.data, which must be \
+                given.",
             reload: false,
         },
         Key {
             name: "memory",
             kind: Kind::SizeOrAuto { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
             default: Raw::Text("auto"),
-            about: "Its budget of resident memory. \"auto\": an equal share of what the sized buckets leave of node.memory, adjusted as buckets come and go.",
+            about: "Its budget of resident memory. \"auto\": an equal share of what the sized buckets leave of \
+                node.memory, adjusted as buckets come and go.",
             reload: false,
         },
         Key {
@@ -261,7 +278,10 @@ pub static BUCKET: Section<BucketSection> = Section {
                 },
             },
             default: Raw::Text("auto"),
-            about: "What happens when the budget is used up. \"auto_delete\": old and rarely used documents go. \"fail_new_data\": new data is refused. \"value_ejection\", of persistent buckets only and their only choice: values that are on disk leave memory, their keys stay. \"auto\": auto_delete, or value_ejection for a persistent bucket.",
+            about: "What happens when the budget is used up. \"auto_delete\": old and rarely used documents go. \
+                \"fail_new_data\": new data is refused. \"value_ejection\", of persistent buckets only and their only \
+                choice: values that are on disk leave memory, their keys stay. \"auto\": auto_delete, or \
+                value_ejection for a persistent bucket.",
             reload: false,
         },
         Key {
@@ -271,14 +291,19 @@ pub static BUCKET: Section<BucketSection> = Section {
                 set: |s, word| s.item_heap = HeapChoice::of_name(word).unwrap_or_default(),
             },
             default: Raw::Text("auto"),
-            about: "Where items lie. \"slab\": in slots of slabs, which cost the least memory and stay dense when sizes change. \"block\": each is a block of the allocator. \"auto\": blocks while the bucket is smaller than 4 MiB, slabs for what comes later.",
+            about: "Where items lie. \"slab\": in slots of slabs, which cost the least memory and stay dense when \
+                sizes change. \"block\": each is a block of the allocator. \"auto\": blocks while the bucket is \
+                smaller than 4 MiB, slabs for what comes later.",
             reload: false,
         },
         Key {
             name: "defragmenter",
             kind: Kind::Choice { allowed: &["on", "off"], set: |s, word| s.defragmenter = word == "on" },
             default: Raw::Text("on"),
-            about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It works when more than 2 % of the used memory, and no less than 4 MiB, is waste (once no client is served: 1 % and 2 MiB), and rests otherwise; where slabs have more than an eighth free, whoever takes a new one empties thin ones first. Slots of slabs move with any allocator, blocks only with jemalloc.",
+            about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It \
+                works when more than 2 % of the used memory, and no less than 4 MiB, is waste (once no client is \
+                served: 1 % and 2 MiB), and rests otherwise; where slabs have more than an eighth free, whoever takes \
+                a new one empties thin ones first. Slots of slabs move with any allocator, blocks only with jemalloc.",
             reload: true,
         },
         Key {
@@ -288,14 +313,18 @@ pub static BUCKET: Section<BucketSection> = Section {
                 set: |s, word| s.compression = Compression::of_name(word).unwrap_or_default(),
             },
             default: Raw::Text("passive"),
-            about: "Whether values are kept compressed, with Snappy. \"off\": what SDKs send compressed is kept inflated. \"passive\": it is kept as it came. \"active\": and while more than three quarters of the budget are used, what came otherwise is compressed, too, where that saves an eighth. Who does not take Snappy gets values inflated, always.",
+            about: "Whether values are kept compressed, with Snappy. \"off\": what SDKs send compressed is kept \
+                inflated. \"passive\": it is kept as it came. \"active\": and while more than three quarters of the \
+                budget are used, what came otherwise is compressed, too, where that saves an eighth. Who does not \
+                take Snappy gets values inflated, always.",
             reload: true,
         },
         Key {
             name: "flush_enabled",
             kind: Kind::Flag { set: |s, v| s.flush_enabled = v },
             default: Raw::Flag(false),
-            about: "Whether POST /pools/default/buckets/NAME/controller/doFlush empties it. memcached's flush_all does not depend on this.",
+            about: "Whether POST /pools/default/buckets/NAME/controller/doFlush empties it. memcached's flush_all \
+                does not depend on this.",
             reload: true,
         },
         Key {
@@ -307,7 +336,9 @@ pub static BUCKET: Section<BucketSection> = Section {
                 set: |s, v| s.persistence.flush_interval_ms = v,
             },
             default: Raw::Integer(PersistenceSettings::FLUSH_INTERVAL_MS.cast_signed()),
-            about: "Persistent: time between two flushes of plain writes; what is younger may be lost with the machine's power. 0: as soon as a flusher is free. The default bounds the disk's load at 20 commits per second and shard, whatever clients do. Writes with a durability level do not wait for it.",
+            about: "Persistent: time between two flushes of plain writes; what is younger may be lost with the \
+                machine's power. 0: as soon as a flusher is free. The default bounds the disk's load at 20 commits \
+                per second and shard, whatever clients do. Writes with a durability level do not wait for it.",
             reload: false,
         },
         Key {
@@ -326,7 +357,9 @@ pub static BUCKET: Section<BucketSection> = Section {
                 set: |s, v| s.persistence.shards = u16::try_from(v).unwrap_or(u16::MAX),
             },
             default: Raw::Integer(1),
-            about: "Persistent: journals among which the vBuckets are shared out, at most as many as vBuckets; fixed when the bucket is made. At most two are written at a time, so more than 2 help only on a slow disk that takes many syncs at once.",
+            about: "Persistent: journals among which the vBuckets are shared out, at most as many as vBuckets; fixed \
+                when the bucket is made. At most two are written at a time, so more than 2 help only on a slow disk \
+                that takes many syncs at once.",
             reload: false,
         },
         Key {
@@ -338,14 +371,16 @@ pub static BUCKET: Section<BucketSection> = Section {
                 set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
             },
             default: Raw::Integer(3 * 86_400),
-            about: "Persistent: so long deletions are remembered in the journal, for whoever copies the bucket; compaction drops older ones.",
+            about: "Persistent: so long deletions are remembered in the journal, for whoever copies the bucket; \
+                compaction drops older ones.",
             reload: false,
         },
         Key {
             name: "sync",
             kind: Kind::Flag { set: |s, v| s.persistence.sync = v },
             default: Raw::Flag(true),
-            about: "Persistent: whether each commit is synced to the disk. false: what is reported as durable survives the process, NOT the machine; log, banner and statistics say so.",
+            about: "Persistent: whether each commit is synced to the disk. false: what is reported as durable \
+                survives the process, NOT the machine; log, banner and statistics say so.",
             reload: false,
         },
     ],
@@ -354,7 +389,8 @@ pub static BUCKET: Section<BucketSection> = Section {
 pub static OVSDB: Section<OvsdbSection> = Section {
     name: "ovsdb",
     repeated: true,
-    about: "An OVSDB database beside the buckets, from a file that the stock tools read and write. The protocol has no login: who reaches a remote may do everything.",
+    about: "An OVSDB database beside the buckets, from a file that the stock tools read and write. The protocol has \
+        no login: who reaches a remote may do everything.",
     keys: &[
         Key {
             name: "file",
@@ -374,7 +410,8 @@ pub static OVSDB: Section<OvsdbSection> = Section {
             name: "memory",
             kind: Kind::Size { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
             default: Raw::Text("256MiB"),
-            about: "Its budget, part of node.memory: transactions that would pass it fail with \"resources exhausted\".",
+            about: "Its budget, part of node.memory: transactions that would pass it fail with \
+                \"resources exhausted\".",
             reload: false,
         },
     ],
@@ -383,7 +420,8 @@ pub static OVSDB: Section<OvsdbSection> = Section {
 pub static LIMITS: Section<LimitsSection> = Section {
     name: "limits",
     repeated: false,
-    about: "Bounds on what clients may do; each is enforced before memory is taken. (A key has at most 250 bytes; that is the protocols' bound and not a setting.)",
+    about: "Bounds on what clients may do; each is enforced before memory is taken. (A key has at most 250 bytes; \
+        that is the protocols' bound and not a setting.)",
     keys: &[
         Key {
             name: "connections",
@@ -394,7 +432,8 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.connections = to_usize(v),
             },
             default: Raw::Integer(20_000),
-            about: "Client connections on the data ports at a time. The limit on open files is raised to fit, as far as the system allows.",
+            about: "Client connections on the data ports at a time. The limit on open files is raised to fit, as far \
+                as the system allows.",
             reload: true,
         },
         Key {
@@ -406,7 +445,8 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.loopback_connections = to_usize(v),
             },
             default: Raw::Integer(16),
-            about: "So many of these connections (at most half) are for loopback addresses only, so that an operator on the machine is served when others hold all the rest.",
+            about: "So many of these connections (at most half) are for loopback addresses only, so that an operator \
+                on the machine is served when others hold all the rest.",
             reload: true,
         },
         Key {
@@ -418,14 +458,16 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.unfinished_request_ms = v * 1000,
             },
             default: Raw::Integer(60),
-            about: "A peer that leaves a request unfinished is disconnected after so long; each 16 KiB of it begin the time anew. Before a login, where one is demanded, no more than 10 seconds.",
+            about: "A peer that leaves a request unfinished is disconnected after so long; each 16 KiB of it begin \
+                the time anew. Before a login, where one is demanded, no more than 10 seconds.",
             reload: true,
         },
         Key {
             name: "line",
             kind: Kind::Size { min: 2 * KIB, max: MIB, set: |s, v| s.line_bytes = to_usize(v) },
             default: Raw::Text("64KiB"),
-            about: "Longest command line of the text and meta protocols, without its data block; a multi-key get may be longer.",
+            about: "Longest command line of the text and meta protocols, without its data block; a multi-key get may \
+                be longer.",
             reload: true,
         },
         Key {
@@ -504,7 +546,9 @@ pub static LIMITS: Section<LimitsSection> = Section {
             name: "ovsdb_clients",
             kind: Kind::SizeOrAuto { min: MIB, max: 64 * TIB, set: |s, v| s.ovsdb_clients_bytes = v },
             default: Raw::Text("auto"),
-            about: "Memory that half messages, waiting requests and unread replies of all OVSDB clients may take together. Past it the client that holds most is disconnected. \"auto\": an eighth of node.memory, or twice the largest database's budget if that is more.",
+            about: "Memory that half messages, waiting requests and unread replies of all OVSDB clients may take \
+                together. Past it the client that holds most is disconnected. \"auto\": an eighth of node.memory, or \
+                twice the largest database's budget if that is more.",
             reload: false,
         },
     ],
@@ -513,7 +557,10 @@ pub static LIMITS: Section<LimitsSection> = Section {
 pub static ALLOCATOR: Section<AllocatorSection> = Section {
     name: "allocator",
     repeated: false,
-    about: "jemalloc's settings, see docs/allocator.md. A key that is not given stays as jemalloc has it at the start; of these builds that is the default here. With another allocator each key is refused by name; a jemalloc that is preloaded on alloc-system takes all but thp. Options that an operator puts into jemalloc's environment variable (_RJEM_MALLOC_CONF; MALLOC_CONF of a preloaded one) go over the file.",
+    about: "jemalloc's settings, see docs/allocator.md. A key that is not given stays as jemalloc has it at the \
+        start; of these builds that is the default here. With another allocator each key is refused by name; a \
+        jemalloc that is preloaded on alloc-system takes all but thp. Options that an operator puts into jemalloc's \
+        environment variable (_RJEM_MALLOC_CONF; MALLOC_CONF of a preloaded one) go over the file.",
     keys: &[
         Key {
             name: "metadata_thp",
@@ -529,7 +576,8 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
             name: "narenas",
             kind: Kind::Count { min: 1, max: 256, unit: "arenas", set: |s, v| s.set(Setting::Narenas, v) },
             default: Raw::Integer(2),
-            about: "Arenas that threads share for everything but item memory; each tenant has one of its own beside them.",
+            about: "Arenas that threads share for everything but item memory; each tenant has one of its own beside \
+                them.",
             reload: false,
         },
         Key {
@@ -543,14 +591,17 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
             name: "profile",
             kind: Kind::Flag { set: |s, v| s.set(Setting::Profile, v) },
             default: Raw::Flag(false),
-            about: "Whether allocations are sampled, one for each 512 KiB, so that POST /allocator/profile can write a heap profile into node.data. Needs a build with the feature heap-profile, or a preloaded jemalloc that can.",
+            about: "Whether allocations are sampled, one for each 512 KiB, so that POST /allocator/profile can write \
+                a heap profile into node.data. Needs a build with the feature heap-profile, or a preloaded jemalloc \
+                that can.",
             reload: false,
         },
         Key {
             name: "background_thread",
             kind: Kind::Flag { set: |s, v| s.set(Setting::BackgroundThread, v) },
             default: Raw::Flag(true),
-            about: "Whether a thread of the allocator's gives free pages back. Without one that is done while something is allocated or freed.",
+            about: "Whether a thread of the allocator's gives free pages back. Without one that is done while \
+                something is allocated or freed.",
             reload: true,
         },
         Key {
@@ -560,7 +611,8 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
                 set: |s, v| s.set(Setting::DirtyDecayMs, or_never(v)),
             },
             default: Raw::Integer(5000),
-            about: "So long after they became free, pages of the shared arenas go back to the system. Tenants' arenas do not decay: they give back by amount.",
+            about: "So long after they became free, pages of the shared arenas go back to the system. Tenants' arenas \
+                do not decay: they give back by amount.",
             reload: true,
         },
         Key {
@@ -570,14 +622,17 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
                 set: |s, v| s.set(Setting::MuzzyDecayMs, or_never(v)),
             },
             default: Raw::Integer(0),
-            about: "The same for pages that the system may already take (MADV_FREE); 0: pages go back for good at once when dirty_decay_ms is over.",
+            about: "The same for pages that the system may already take (MADV_FREE); 0: pages go back for good at \
+                once when dirty_decay_ms is over.",
             reload: true,
         },
         Key {
             name: "thp",
             kind: Kind::Choice { allowed: Thp::NAMES, set: |s, word| s.set(Setting::Thp, word) },
             default: Raw::Text("default"),
-            about: "Huge pages for item memory. \"default\": for all chunks of a tenant but its first 8 MiB. \"always\": for the first as well. \"never\": none. A change reaches memory that is there as advice: what lies in huge or small pages stays so until it is freed, or the kernel joins it.",
+            about: "Huge pages for item memory. \"default\": for all chunks of a tenant but its first 8 MiB. \
+                \"always\": for the first as well. \"never\": none. A change reaches memory that is there as advice: \
+                what lies in huge or small pages stays so until it is freed, or the kernel joins it.",
             reload: true,
         },
     ],
@@ -599,7 +654,9 @@ pub fn missing(section: &str, key: &str) -> Option<String> {
 pub static AUTH: Section<AuthSection> = Section {
     name: "auth",
     repeated: false,
-    about: "The users. Without a password file and a users file the development user Administrator / password is in force: on loopback addresses only, and memcached ports ask for no login. With one, every protocol demands it. Each user may do everything.",
+    about: "The users. Without a password file and a users file the development user Administrator / password is in \
+        force: on loopback addresses only, and memcached ports ask for no login. With one, every protocol demands it. \
+        Each user may do everything.",
     keys: &[
         Key {
             name: "user",
@@ -612,14 +669,17 @@ pub static AUTH: Section<AuthSection> = Section {
             name: "password_file",
             kind: Kind::Path { set: |s, v| s.password_file = v },
             default: Raw::Text(""),
-            about: "File whose first line is the password. \"\": the development password. SIGHUP takes a changed file or password; from the development password to one of your own is a restart.",
+            about: "File whose first line is the password. \"\": the development password. SIGHUP takes a changed \
+                file or password; from the development password to one of your own is a restart.",
             reload: true,
         },
         Key {
             name: "users_file",
             kind: Kind::Path { set: |s, v| s.users_file = v },
             default: Raw::Text(""),
-            about: "File of further users, a line user:password for each, as memcached's --auth-file has it. Names may have a realm (user@realm). \"\": no others. Without a password file its users are all there are. SIGHUP takes a changed file.",
+            about: "File of further users, a line user:password for each, as memcached's --auth-file has it. Names \
+                may have a realm (user@realm). \"\": no others. Without a password file its users are all there are. \
+                SIGHUP takes a changed file.",
             reload: true,
         },
     ],
@@ -628,13 +688,16 @@ pub static AUTH: Section<AuthSection> = Section {
 pub static TLS: Section<TlsSection> = Section {
     name: "tls",
     repeated: false,
-    about: "TLS on the client ports: kv.tls_address, http.tls_address, memcached ports with tls = true, and ovsdb.remotes of ssl: and pssl:. The files are PEM. SIGHUP reads them again; connections that are there stay as they are.",
+    about: "TLS on the client ports: kv.tls_address, http.tls_address, memcached ports with tls = true, and \
+        ovsdb.remotes of ssl: and pssl:. The files are PEM. SIGHUP reads them again; connections that are there stay \
+        as they are.",
     keys: &[
         Key {
             name: "certificate",
             kind: Kind::Path { set: |s, v| s.certificate = v },
             default: Raw::Text(""),
-            about: "The certificate of this node, and those that lead to the authority clients know. \"\": no TLS. To begin with TLS, or to end it, is a restart.",
+            about: "The certificate of this node, and those that lead to the authority clients know. \"\": no TLS. To \
+                begin with TLS, or to end it, is a restart.",
             reload: true,
         },
         Key {
@@ -664,7 +727,9 @@ pub static TLS: Section<TlsSection> = Section {
                 },
             },
             default: Raw::Text("none"),
-            about: "Whether clients show a certificate that client_ca has signed. \"none\": they are not asked. \"optional\": a wrong one is refused, none is not. \"required\": who has none is refused. A login is demanded all the same.",
+            about: "Whether clients show a certificate that client_ca has signed. \"none\": they are not asked. \
+                \"optional\": a wrong one is refused, none is not. \"required\": who has none is refused. A login is \
+                demanded all the same.",
             reload: true,
         },
         Key {

@@ -12,7 +12,8 @@ pub fn default_toml() -> String {
         "# Dormouse configuration: every key with its default. Leave out what you do not change.\n\
          # Check a file with `dormouse config check FILE`. Flags of `dormouse serve` go over the file.\n\
          # Keys marked [reload] are applied by SIGHUP; others by a restart.\n\
-         # Sizes: bytes, or a number with KiB, MiB, GiB, TiB or k, m, g, t (powers of 1024), or KB, MB, GB, TB (of 1000).\n",
+         # Sizes: bytes, or a number with KiB, MiB, GiB, TiB or k, m, g, t (powers of 1024), or KB, MB, GB, TB (of \
+         1000).\n",
     );
     for section in rows() {
         out.push('\n');
@@ -41,9 +42,11 @@ pub fn reference_markdown() -> String {
          <!-- Made by `dormouse config reference` from the table of keys; a test compares. Do not edit. -->\n\n\
          A node is configured by defaults, then the TOML file of `--config`, then the flags of `dormouse serve`.\n\
          `dormouse config default` prints a complete commented file, `dormouse config check FILE` checks one.\n\
-         Unknown keys and values that are not allowed are refused with one line that names file, line, key, value and what is allowed.\n\
+         Unknown keys and values that are not allowed are refused with one line that names file, line, key, value and \
+         what is allowed.\n\
          Keys with *reload* are applied by SIGHUP; a change of any other key is logged as needing a restart.\n\n\
-         A size is a number of bytes, or a string with a number and `KiB`, `MiB`, `GiB`, `TiB` or `k`, `m`, `g`, `t` (powers of 1024),\n\
+         A size is a number of bytes, or a string with a number and `KiB`, `MiB`, `GiB`, `TiB` or `k`, `m`, `g`, `t` \
+         (powers of 1024),\n\
          or `KB`, `MB`, `GB`, `TB` (powers of 1000); case does not matter.\n",
     );
     for section in rows() {

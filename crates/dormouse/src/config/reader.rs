@@ -69,8 +69,9 @@ pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
     Ok(config)
 }
 
-/// What was not said follows from what was, and from the buckets on the disk: a bucket `default` there goes before the one that exists
-/// without being asked for, and a memcached port of which no bucket is said serves the only one that is named.
+/// What was not said follows from what was, and from the buckets on the disk: a bucket `default` there goes before the
+/// one that exists without being asked for, and a memcached port of which no bucket is said serves the only one that is
+/// named.
 fn implied(config: &mut Config, on_disk: &[String], has_buckets: bool) {
     if !has_buckets {
         config.buckets.retain(|bucket| !on_disk.contains(&bucket.name));

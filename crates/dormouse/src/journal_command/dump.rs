@@ -60,7 +60,8 @@ fn show(out: &mut impl Write, vbucket: u16, record: &Record<'_>, values: bool) -
     let Record { seqno, cas, rev, expiry, flags, datatype, .. } = record;
     write!(
         out,
-        "{kind} vb={vbucket} seqno={seqno} cas={cas} rev={rev} expiry={expiry} flags={flags} datatype={datatype} key=\"{}\" value={} bytes",
+        "{kind} vb={vbucket} seqno={seqno} cas={cas} rev={rev} expiry={expiry} flags={flags} datatype={datatype} \
+        key=\"{}\" value={} bytes",
         record.key.escape_ascii(),
         record.value.len()
     )?;

@@ -18,8 +18,8 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What is neither a regular file nor, where there may be some, a directory. None of it was written by a node, and reading it might
-/// never end.
+/// What is neither a regular file nor, where there may be some, a directory. None of it was written by a node, and
+/// reading it might never end.
 fn strange_files(directory: &Path, may_have_directories: bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_known = |path: &PathBuf| {

@@ -8,16 +8,16 @@
 //!              are old?   elsewhere?          synced
 //! ```
 //!
-//! * Nobody knows where an old version of a key lies, so no segment has an account of its dead bytes. Victims are chosen by
-//!   asking about a few runs of each.
-//! * A record goes if the engine says that it is dead. A tombstone or an abort, of which the engine knows nothing any more,
-//!   goes if no other segment holds an older record of its key that it still has to hide. That is found out by
+//! * Nobody knows where an old version of a key lies, so no segment has an account of its dead bytes. Victims are
+//!   chosen by asking about a few runs of each.
+//! * A record goes if the engine says that it is dead. A tombstone or an abort, of which the engine knows nothing any
+//!   more, goes if no other segment holds an older record of its key that it still has to hide. That is found out by
 //!   looking at all runs of its vBucket that reach back far enough. Segments that cannot be looked at keep them all.
-//! * A key that is changed more often than it is flushed has a newer version in memory at any time, so the engine never knows which of
-//!   its records on disk is the newest. Of those in one segment all but the newest go.
-//! * A segment is surveyed from front to back; the runs that have anything live are then copied in the order of vBucket and seqno, so
-//!   that small runs become long ones. What is dead stays so, hence no other run need be looked at again. Each commit record
-//!   says how far the copying has come: after a crash it goes on there, and nothing is copied twice.
+//! * A key that is changed more often than it is flushed has a newer version in memory at any time, so the engine never
+//!   knows which of its records on disk is the newest. Of those in one segment all but the newest go.
+//! * A segment is surveyed from front to back; the runs that have anything live are then copied in the order of vBucket
+//!   and seqno, so that small runs become long ones. What is dead stays so, hence no other run need be looked at again.
+//!   Each commit record says how far the copying has come: after a crash it goes on there, and nothing is copied twice.
 //! * A segment that was left after a failure goes first: what counts in it, the header after it says.
 
 use super::WriteError;
@@ -39,11 +39,11 @@ use std::sync::Arc;
 pub enum Verdict {
     /// It is to be kept. Also what is said of a tombstone or an abort that nothing newer has replaced.
     Live,
-    /// A newer record of the key is in memory only, and the engine does not know which one on disk would take its place: of
-    /// several such documents and tombstones of a key the newest is to be kept.
+    /// A newer record of the key is in memory only, and the engine does not know which one on disk would take its
+    /// place: of several such documents and tombstones of a key the newest is to be kept.
     LiveIfNewest,
-    /// It may go: a newer record of the key (of the vBucket, for a state) is *synced* and takes its place at a replay, or
-    /// the vBucket's synced state says that it no longer counts. A newer one that is only in memory is not enough.
+    /// It may go: a newer record of the key (of the vBucket, for a state) is *synced* and takes its place at a replay,
+    /// or the vBucket's synced state says that it no longer counts. A newer one that is only in memory is not enough.
     Dead,
 }
 
@@ -106,7 +106,8 @@ const NEIGHBOURS: usize = 2;
 const SAMPLED_RUNS_AT_REST: usize = 64;
 /// Above so many thousandths of live bytes a segment is not worth copying.
 const LIVE_MAX: u64 = 900;
-/// Memory for the keys of tombstones that may go, and for those of records of which the newest stays; more of them wait for another time.
+/// Memory for the keys of tombstones that may go, and for those of records of which the newest stays; more of them wait
+/// for another time.
 const KEYS_BYTES_MAX: usize = 1 << 20;
 /// What one takes beside its key, roughly.
 const KEY_BYTES: usize = 64;
@@ -218,7 +219,8 @@ impl<D: Disk> Shard<D> {
         bytes / Aim { live_bytes, ..aim }.enough(self.options.segment_bytes).max(1)
     }
 
-    /// Does a part of the work: reads and writes about so many bytes. Records older than `purge_before_unix_s` need no tombstone.
+    /// Does a part of the work: reads and writes about so many bytes. Records older than `purge_before_unix_s` need no
+    /// tombstone.
     pub fn compact_step(
         &mut self,
         buffer: &mut Buffer,

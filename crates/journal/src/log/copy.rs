@@ -1,7 +1,7 @@
 //! A consistent copy of a shard, while it is written to.
 //!
-//! Sealed segments never change: they are linked, or copied where the destination is another file system. Of the others the
-//! part up to the last batch is copied. Compaction unlinks nothing meanwhile, so the copy is a prefix of the
+//! Sealed segments never change: they are linked, or copied where the destination is another file system. Of the others
+//! the part up to the last batch is copied. Compaction unlinks nothing meanwhile, so the copy is a prefix of the
 //! shard's history: opened, it is the shard as it was at one commit, after an unclean end.
 
 use super::buffer::{Buffer, read_up_to};
@@ -31,7 +31,8 @@ impl<D: Disk> Drop for Hold<'_, D> {
 }
 
 impl<D: Disk> Reader<D> {
-    /// Copies the shard into a new directory of the same disk, durably. Returns false if there is no segment, and no copy.
+    /// Copies the shard into a new directory of the same disk, durably. Returns false if there is no segment, and no
+    /// copy.
     ///
     /// After an error what is there is not a copy.
     pub fn copy(&self, destination: &Path, buffer: &mut Buffer) -> io::Result<bool> {

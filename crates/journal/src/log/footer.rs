@@ -70,7 +70,8 @@ impl Line {
     }
 }
 
-/// A line as it is kept in memory, for each vBucket of every sealed segment there is. Its entries end where those of the next begin.
+/// A line as it is kept in memory, for each vBucket of every sealed segment there is. Its entries end where those of
+/// the next begin.
 #[derive(Debug)]
 struct Short {
     first_low: u32,

@@ -7,9 +7,10 @@
 //! sealed    ... | last batch | table of runs | summary per vBucket | trailer
 //! ```
 //!
-//! All numbers are little-endian. Each checksum is a CRC32C that starts from [`Origin::seed`], so that bytes that were valid
-//! elsewhere, in another segment or at another offset, are not valid here. Since version 2 the seed depends on the segment's random
-//! salt as well: bytes that a client chooses, and knows to be written as they are, cannot pass for a run or a commit record.
+//! All numbers are little-endian. Each checksum is a CRC32C that starts from [`Origin::seed`], so that bytes that were
+//! valid elsewhere, in another segment or at another offset, are not valid here. Since version 2 the seed depends on
+//! the segment's random salt as well: bytes that a client chooses, and knows to be written as they are, cannot pass for
+//! a run or a commit record.
 
 /// The version that is written. Version 1 is read too; it has no salts and no manifest.
 pub(super) const VERSION: u32 = 2;

@@ -2,12 +2,12 @@
 //!
 //! | a file | that the manifest names | that it does not |
 //! |---|---|---|
-//! | with its own header | counts | number unused before: a new segment, which counts if its header chain says so; else a leftover |
+//! | with its own header | counts | counts if its number is unused and its header chain says so; else a leftover |
 //! | with another segment's | damage: the segment of this name is missing | damage: a copy |
 //! | with no readable header | counts as far as it can be read, or damage | a leftover |
 //!
-//! And what it names that has no file is damage. A journal of version 1 has no manifest: all its files count, as far as their
-//! headers say so.
+//! And what it names that has no file is damage. A journal of version 1 has no manifest: all its files count, as far as
+//! their headers say so.
 
 use super::buffer::read_up_to;
 use super::damage::{Damage, Part, Spoils};
@@ -205,8 +205,8 @@ pub(super) fn counts<F>(listed: &[Listed<F>], index: usize) -> bool {
     segment.is_named() || !later.any(|header| header.previous < segment.number())
 }
 
-/// The header that says what of this segment counts, where one does: the first later one that can be read. Between the two may be
-/// files that were made and never written to.
+/// The header that says what of this segment counts, where one does: the first later one that can be read. Between the
+/// two may be files that were made and never written to.
 pub(super) fn header_after<F>(listed: &[Listed<F>], index: usize) -> Option<&Header> {
     listed.iter().skip(index + 1).find_map(|later| later.header.as_ref())
 }

@@ -26,9 +26,9 @@
 //! ```
 //!
 //! * The file is replaced as a whole: written under another name, synced, renamed, the directory synced.
-//! * A segment is entered once its first batch is synced, and before anybody is told of that batch. It is taken out before it is
-//!   unlinked. So a file that is not entered is either a leftover of a number below the least unused one, or a new
-//!   segment whose only batch nobody was promised.
+//! * A segment is entered once its first batch is synced, and before anybody is told of that batch. It is taken out
+//!   before it is unlinked. So a file that is not entered is either a leftover of a number below the least unused one,
+//!   or a new segment whose only batch nobody was promised.
 //! * That a segment was sealed is entered with the next one: until then it may have any of the shard's vBuckets.
 
 use super::footer::Footer;

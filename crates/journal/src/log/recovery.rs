@@ -1,7 +1,9 @@
 //! Opens a shard: what is there, what of it counts, where writing goes on.
 //!
-//! * Files at the end that nothing was ever written to hide nothing: they are removed, and the newest segment is the one before.
-//! * The newest segment without a footer is cut back to its last batch and goes on being written to, unless it is damaged.
+//! * Files at the end that nothing was ever written to hide nothing: they are removed, and the newest segment is the
+//!   one before.
+//! * The newest segment without a footer is cut back to its last batch and goes on being written to, unless it is
+//!   damaged.
 //! * Its batches that are not known to be synced are written once more and synced: the process before may have died of
 //!   a failed sync, after which the system's cache and the disk disagree.
 //! * The mark of a clean end is taken away, since from now on the end is not a clean one.
@@ -159,7 +161,8 @@ pub(super) fn scan_sealed<F: File>(
 }
 
 impl<D: Disk> Shard<D> {
-    /// Opens the shard that this directory holds; where there is none, an empty one that creates it with its first commit.
+    /// Opens the shard that this directory holds; where there is none, an empty one that creates it with its first
+    /// commit.
     pub fn open(
         disk: D,
         directory: &Path,
@@ -169,7 +172,8 @@ impl<D: Disk> Shard<D> {
         Self::open_known(disk, directory, identity, options, false)
     }
 
-    /// As [`Self::open`]. `has_begun`: [`Shard::begin`] is known to have succeeded, so that a shard without a manifest is damaged.
+    /// As [`Self::open`]. `has_begun`: [`Shard::begin`] is known to have succeeded, so that a shard without a manifest
+    /// is damaged.
     pub fn open_known(
         disk: D,
         directory: &Path,
@@ -265,8 +269,9 @@ impl Refusal {
 }
 
 impl<D: Disk> Opened<D> {
-    /// Takes from the end of the list what was made and never written to: a process may have ended between the two, after it had
-    /// left the segment before with batches that nobody has synced. That one is the newest. Returns true if there was such a file.
+    /// Takes from the end of the list what was made and never written to: a process may have ended between the two,
+    /// after it had left the segment before with batches that nobody has synced. That one is the newest. Returns true
+    /// if there was such a file.
     fn drop_unwritten(
         &mut self,
         listed: &mut Vec<Listed<D::File>>,
@@ -286,7 +291,8 @@ impl<D: Disk> Opened<D> {
         Ok(listed.len() < files)
     }
 
-    /// Where something is not as it was written nothing is removed; where nobody knows what is whole nothing is written either.
+    /// Where something is not as it was written nothing is removed; where nobody knows what is whole nothing is written
+    /// either.
     fn heed_damage(&mut self) {
         let is_everything = |damage: &Damage| damage.spoils == Spoils::Everything;
         self.shard.is_frozen = self.damage.iter().any(is_everything);
@@ -419,7 +425,8 @@ fn first_unsynced(scan: &Scan, end: u64) -> u64 {
     if unsynced == HEADER_BYTES as u64 { 0 } else { unsynced }
 }
 
-/// The next sync makes this length durable, even if one that failed has dropped it: set to what it is, it would be no change.
+/// The next sync makes this length durable, even if one that failed has dropped it: set to what it is, it would be no
+/// change.
 fn set_length_again<F: File>(file: &F, length: u64) -> io::Result<()> {
     file.set_length(length + 1)?;
     file.set_length(length)

@@ -1,8 +1,8 @@
 //! Reads a segment that has no footer: which batches there are, and where they end.
 //!
-//! Commit records decide. One that is readable vouches for the place and length of all runs of its batch, so a run whose
-//! header is damaged is still known to be of a certain vBucket. Where a commit record is itself damaged, the next one says
-//! where its own batch began, and the runs before that place speak for themselves.
+//! Commit records decide. One that is readable vouches for the place and length of all runs of its batch, so a run
+//! whose header is damaged is still known to be of a certain vBucket. Where a commit record is itself damaged, the next
+//! one says where its own batch began, and the runs before that place speak for themselves.
 //!
 //! ```text
 //! | run | run | commit 7 | run | #### | commit 8 | run | ######## | run | commit 10 | ####
@@ -187,7 +187,8 @@ impl<F: File> Walk<'_, F> {
         Ok(Some(end))
     }
 
-    /// Makes a batch of what was found from the last commit to `end`, where there must have been one with at most this number.
+    /// Makes a batch of what was found from the last commit to `end`, where there must have been one with at most this
+    /// number.
     fn orphan(&mut self, end: u64, number: u64) {
         let start = self.end;
         let taken: Vec<Pending> = self.pending.extract_if(.., |pending| pending.run.end() <= end).collect();

@@ -8,9 +8,9 @@
 //!     └──────────────────────┴──────────────────────────────> left as it is
 //! ```
 //!
-//! A segment that was left is never written or synced again: after a failed sync the system may have dropped what it was to
-//! write, and says that all is well the next time. Its committed batches were synced before and count; what follows them is
-//! nothing, which the next segment's header says.
+//! A segment that was left is never written or synced again: after a failed sync the system may have dropped what it
+//! was to write, and says that all is well the next time. Its committed batches were synced before and count; what
+//! follows them is nothing, which the next segment's header says.
 
 use super::batch::Batch;
 use super::buffer::Buffer;
@@ -33,7 +33,8 @@ use std::sync::Arc;
 
 /// Runs after which a segment is full, however few bytes they have: until it is sealed, 36 bytes of memory each.
 pub(super) const RUNS_MAX: usize = 32_768;
-/// Zeros are written ahead for so many batches like the last one, up to so many bytes, if they are enough for the least number.
+/// Zeros are written ahead for so many batches like the last one, up to so many bytes, if they are enough for the least
+/// number.
 const RUNWAY_BATCHES: u64 = 32;
 const RUNWAY_BATCHES_MIN: u64 = 8;
 const RUNWAY_BYTES_MAX: u64 = 512 << 10;
@@ -289,8 +290,8 @@ impl<D: Disk> Shard<D> {
     }
 
     fn create(&mut self) -> Result<&mut Active<D>, WriteError> {
-        // As far as the disk lets us: one that fails for long shall not be filled with what failed. But a manifest of which nobody
-        // knows whether it is on disk may name them.
+        // As far as the disk lets us: one that fails for long shall not be filled with what failed. But a manifest of
+        // which nobody knows whether it is on disk may name them.
         if self.manifest_is_written {
             for path in &self.junk {
                 let _ = self.disk.remove(path);
@@ -336,8 +337,8 @@ impl<D: Disk> Shard<D> {
         }
     }
 
-    /// Writes zeros behind a short batch that ends at `end` if there are none any more. Where the syncs that follow find the file
-    /// long enough they need not write its length, which is half of what a short one costs.
+    /// Writes zeros behind a short batch that ends at `end` if there are none any more. Where the syncs that follow
+    /// find the file long enough they need not write its length, which is half of what a short one costs.
     fn lengthen(&mut self, end: u64) -> Result<(), WriteError> {
         let Some(active) = &mut self.active else { return Ok(()) };
         let batch = end - active.end;

@@ -1,7 +1,7 @@
 //! Which runs a segment has.
 //!
-//! While a segment is written to, all its runs are in memory, in the order of the file, and each names the run before it of
-//! the same vBucket. Of a sealed segment a line per vBucket is in memory; the runs are in its footer.
+//! While a segment is written to, all its runs are in memory, in the order of the file, and each names the run before
+//! it of the same vBucket. Of a sealed segment a line per vBucket is in memory; the runs are in its footer.
 
 use super::footer::Footer;
 use super::run::Run;

@@ -16,7 +16,8 @@ pub(crate) const EJECTED: u8 = 4;
 pub(crate) const WATCHED: u8 = 8;
 
 impl Bucket {
-    /// What an operation has to look after before it begins: a flush_all that is due; and why the vBucket is not served, if it is not.
+    /// What an operation has to look after before it begins: a flush_all that is due; and why the vBucket is not
+    /// served, if it is not.
     #[cold]
     pub(super) fn attend(&self, cx: &Cx, vb: VbId) -> Option<KvError> {
         if self.flush_at_s.load(SeqCst) == 0 {
@@ -41,9 +42,9 @@ impl Bucket {
         self.attention.load(Relaxed) & WATCHED != 0
     }
 
-    /// What stands in the way of a request for this key: the vBucket is not served, or the value is wanted and not in memory.
-    /// Asked before the request is executed, it costs nothing while there is nothing of the kind. Without it the
-    /// operation itself sets [`Cx::obstacle`], but may have done half of its work.
+    /// What stands in the way of a request for this key: the vBucket is not served, or the value is wanted and not in
+    /// memory. Asked before the request is executed, it costs nothing while there is nothing of the kind. Without it
+    /// the operation itself sets [`Cx::obstacle`], but may have done half of its work.
     #[inline]
     pub fn obstacle(&self, cx: &mut Cx, key: Key<'_>, at: Place, wants_value: bool) -> Option<KvError> {
         if self.attention.load(Relaxed) & (GATES | EJECTED) == 0 {
@@ -65,8 +66,8 @@ impl Bucket {
             && is_all_resident()
         {
             self.lower(EJECTED);
-            // ORDERING: whoever ejects raises it again when it has: without the sweeper, where it empties slabs. One of the two
-            // sees what the other has done.
+            // ORDERING: whoever ejects raises it again when it has: without the sweeper, where it empties slabs. One of
+            // the two sees what the other has done.
             if !is_all_resident() {
                 self.raise(EJECTED);
             }

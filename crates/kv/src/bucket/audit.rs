@@ -5,15 +5,15 @@
 //!   slab walk, one hold of the slabs' lock           slots with an owner, slabs, their bookkeeping
 //!   accounts, before and after                       equal, and nothing allocated or freed: so all three must agree
 //! ```
-//! What must hold whatever happens meanwhile is an error at once: an item that two slots name, a slot of another vBucket's. Sums
-//! are compared only if the bucket was at rest.
+//! What must hold whatever happens meanwhile is an error at once: an item that two slots name, a slot of another
+//! vBucket's. Sums are compared only if the bucket was at rest.
 //!
-//! What nothing in the bucket names any more is counted apart from what the walk finds, from the moment on it is not named,
-//! which is under its vBucket's lock: index blocks that somebody may be peeking at ([`Gauge::Retired`]), and large items that an
-//! answer, the flusher or the compressor still reads ([`Gauge::InFlight`]). They may be freed at any time, by anybody, without
-//! a lock: the figures that are compared do not change then. All other memory changes hands under the lock of a vBucket, so
-//! that whoever has begun before the walk has ended before it comes by, and notes a change first if it begins later; or it
-//! is a slab's, which is [`Gauge::Underway`] meanwhile.
+//! What nothing in the bucket names any more is counted apart from what the walk finds, from the moment on it is not
+//! named, which is under its vBucket's lock: index blocks that somebody may be peeking at ([`Gauge::Retired`]), and
+//! large items that an answer, the flusher or the compressor still reads ([`Gauge::InFlight`]). They may be freed at
+//! any time, by anybody, without a lock: the figures that are compared do not change then. All other memory changes
+//! hands under the lock of a vBucket, so that whoever has begun before the walk has ended before it comes by, and notes
+//! a change first if it begins later; or it is a slab's, which is [`Gauge::Underway`] meanwhile.
 
 use std::sync::atomic::{Ordering::SeqCst, fence};
 

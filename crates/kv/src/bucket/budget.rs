@@ -63,7 +63,8 @@ impl Bucket {
         self.ground.watermarks()
     }
 
-    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. While slabs are owed, pays for some.
+    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. While slabs are owed,
+    /// pays for some.
     #[inline]
     pub fn admit(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
         if self.ground.tenant.owes_slabs() && !self.is_gone() {
@@ -120,8 +121,8 @@ impl Bucket {
         if stays + bytes > self.watermarks().refuse { Err(KvError::NoMemory) } else { Ok(()) }
     }
 
-    /// Whether room for a value may be reserved before the value arrives: in a small part of the budget, and only if nothing has to
-    /// go for it.
+    /// Whether room for a value may be reserved before the value arrives: in a small part of the budget, and only if
+    /// nothing has to go for it.
     pub(crate) fn reserve_ahead(self: &Arc<Self>, value_len: usize) -> Option<Ahead> {
         let bytes = value_len as u64;
         if self.ground.tenant.used() + bytes > self.watermarks().high {
@@ -144,8 +145,8 @@ impl Bucket {
         self.ground.tenant.count_shared(Gauge::InFlight, bytes);
     }
 
-    /// Whether it is charged for the buffers of those who use it. Beyond a part of its budget the node is: all buckets lose a
-    /// little then, and none of them its items.
+    /// Whether it is charged for the buffers of those who use it. Beyond a part of its budget the node is: all buckets
+    /// lose a little then, and none of them its items.
     pub fn pays_for_buffers(&self) -> bool {
         let charged = u64::try_from(self.buffer_bytes.load(Relaxed)).unwrap_or(0);
         charged < self.ground.tenant.budget() / BUFFERS_FRACTION
@@ -158,7 +159,8 @@ impl Bucket {
         self.doorbell.ring();
     }
 
-    /// Moves the budget within the configured one until that is set again (`cache_memlimit`). The error is the configured one.
+    /// Moves the budget within the configured one until that is set again (`cache_memlimit`). The error is the
+    /// configured one.
     pub fn lower_budget(&self, bytes: u64) -> Result<(), u64> {
         let configured = self.configured_budget.load(SeqCst);
         if bytes > configured {

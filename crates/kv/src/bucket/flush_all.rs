@@ -7,12 +7,13 @@ use crate::persistence::Persistence;
 use crate::{Cx, KvError, Meter, VbId};
 
 impl Bucket {
-    /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed flush.
+    /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed
+    /// flush.
     ///
-    /// [`KvError::WarmingUp`] while any vBucket is still being read from disk. What such a vBucket has is not known yet, so that
-    /// nothing could be written down of its flush; kept in memory it would be lost with a crash, and the documents that
-    /// the client was told are gone would come back. Reads and writes are refused then, too. A vBucket that is damaged stays as
-    /// it is: nobody can read it.
+    /// [`KvError::WarmingUp`] while any vBucket is still being read from disk. What such a vBucket has is not known
+    /// yet, so that nothing could be written down of its flush; kept in memory it would be lost with a crash, and the
+    /// documents that the client was told are gone would come back. Reads and writes are refused then, too. A vBucket
+    /// that is damaged stays as it is: nobody can read it.
     pub fn flush(&self, cx: &mut Cx, at_unix_s: u32) -> Result<(), KvError> {
         if self.attention.load(Relaxed) & attention::GATES != 0
             && self.persistence().is_some_and(Persistence::is_warming_up)
@@ -37,7 +38,8 @@ impl Bucket {
         if at_s == 0 || at_s > cx.now.unix_s {
             return;
         }
-        // ORDERING: lowered before the time is taken: a flush_all asked for meanwhile raises it again after it has set its time.
+        // ORDERING: lowered before the time is taken: a flush_all asked for meanwhile raises it again after it has set
+        // its time.
         self.lower(attention::FLUSH);
         if self.flush_at_s.compare_exchange(at_s, 0, SeqCst, SeqCst).is_ok() {
             self.flush_now();

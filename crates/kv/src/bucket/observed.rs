@@ -36,8 +36,8 @@ impl Bucket {
         .map(|()| observed)
     }
 
-    /// The statistics of a document, by the names that Couchbase's tools read; `None` without one. With `validates` it is compared
-    /// with what is on disk, which is read for that.
+    /// The statistics of a document, by the names that Couchbase's tools read; `None` without one. With `validates` it
+    /// is compared with what is on disk, which is read for that.
     pub(crate) fn document_statistics(
         &self,
         cx: &mut Cx,

@@ -43,8 +43,8 @@ impl Bucket {
         self.mutate_any(cx, key, at, mutation)
     }
 
-    /// The commonest mutation: a plain SET of another value of much the same size over a small document, without a condition or an
-    /// expiry. Its arguments stay in registers; `None`, with nothing changed: it is something else.
+    /// The commonest mutation: a plain SET of another value of much the same size over a small document, without a
+    /// condition or an expiry. Its arguments stay in registers; `None`, with nothing changed: it is something else.
     #[inline(always)]
     fn overwrite(
         &self,
@@ -127,9 +127,9 @@ impl Bucket {
         result
     }
 
-    /// A set without a condition was refused for its length or for want of memory: as in memcached the old document goes, or
-    /// readers would go on seeing what was replaced. A persistent bucket keeps it: what is on disk is not given up for a
-    /// request that failed. What is locked, or waits for a durable write, stays too.
+    /// A set without a condition was refused for its length or for want of memory: as in memcached the old document
+    /// goes, or readers would go on seeing what was replaced. A persistent bucket keeps it: what is on disk is not
+    /// given up for a request that failed. What is locked, or waits for a durable write, stays too.
     pub(crate) fn drop_replaced(&self, cx: &mut Cx, key: Key<'_>, at: Place) {
         if self.persistence().is_none() && self.serves(at.vb.0) {
             self.with_entry(cx, key, at, |entry| entry.remove().is_ok());

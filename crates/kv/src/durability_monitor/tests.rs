@@ -173,8 +173,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (chain("us"), chain("b")).prop_map(|(a, b)| vec![a, b]),
     ];
     let step = prop_oneof![
-        6 => (level, proptest::option::weighted(0.9, 1u64..60)).prop_map(|(level, timeout)| Step::Track { level, timeout }),
-        4 => (node, 0u64..60, 0u64..60).prop_map(|(node, in_memory, persisted)| Step::Acknowledge { node, in_memory, persisted }),
+        6 => (level, proptest::option::weighted(0.9, 1u64..60))
+            .prop_map(|(level, timeout)| Step::Track { level, timeout }),
+        4 => (node, 0u64..60, 0u64..60)
+            .prop_map(|(node, in_memory, persisted)| Step::Acknowledge { node, in_memory, persisted }),
         2 => (0u64..60).prop_map(Step::Persisted),
         4 => (1u64..30).prop_map(Step::Pass),
         1 => chains.prop_map(Step::Topology),
@@ -232,7 +234,8 @@ proptest! {
     fn it_does_what_the_model_does(steps in steps()) {
         let first = vec![vec!["us", "b"]];
         let mut it = monitor(&first);
-        let mut model = Model { chains: first, in_memory: BTreeMap::new(), persisted: BTreeMap::new(), waiting: Vec::new() };
+        let (in_memory, persisted) = (BTreeMap::new(), BTreeMap::new());
+        let mut model = Model { chains: first, in_memory, persisted, waiting: Vec::new() };
         let (mut now, mut seqno) = (0, 0);
         let mut answers = BTreeMap::<u64, u32>::new();
         for step in steps {

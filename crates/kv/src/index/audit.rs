@@ -1,8 +1,9 @@
-//! A walk over everything a vBucket has, that believes nothing: for tests, and for operators who ask for it (`bucket/audit.rs`).
+//! A walk over everything a vBucket has, that believes nothing: for tests, and for operators who ask for it
+//! (`bucket/audit.rs`).
 //!
-//! Every item is reachable from exactly one index slot, or is a prepare or an abort; the seqno order names what it must and
-//! nothing else; a slot of a slab says that it is this vBucket's; and every byte is counted: items and index blocks, as the accounts
-//! count them.
+//! Every item is reachable from exactly one index slot, or is a prepare or an abort; the seqno order names what it must
+//! and nothing else; a slot of a slab says that it is this vBucket's; and every byte is counted: items and index
+//! blocks, as the accounts count them.
 
 use std::collections::{BTreeMap, HashSet};
 

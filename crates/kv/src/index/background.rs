@@ -1,5 +1,5 @@
-//! What the background does to a vBucket under its lock, in slices: expired and flushed items go, rarely used ones are evicted
-//! or leave their values on disk; and what is left is freed when its bucket ends.
+//! What the background does to a vBucket under its lock, in slices: expired and flushed items go, rarely used ones are
+//! evicted or leave their values on disk; and what is left is freed when its bucket ends.
 
 use memory::{ItemHeap, Location, prefetch};
 
@@ -90,9 +90,9 @@ impl Locked<'_> {
         (dead.len(), if self.state.table.items == 0 { None } else { next })
     }
 
-    /// Visits one group of the table with the evicting hand. The dead go, and of the living those that are worth least (in a
-    /// persistent bucket: their values, once they are on disk), but nobody who is new or was asked for since the last visit.
-    /// Of those that go it tells `gone`.
+    /// Visits one group of the table with the evicting hand. The dead go, and of the living those that are worth least
+    /// (in a persistent bucket: their values, once they are on disk), but nobody who is new or was asked for since the
+    /// last visit. Of those that go it tells `gone`.
     pub(crate) fn sweep(
         &mut self,
         hand: Hand,
@@ -145,8 +145,8 @@ impl Locked<'_> {
         swept
     }
 
-    /// Visits an item of a slab that is to be emptied: it goes if it would by a visit of the hand, and moves otherwise. Gives whether a
-    /// living item has gone, or its value.
+    /// Visits an item of a slab that is to be emptied: it goes if it would by a visit of the hand, and moves otherwise.
+    /// Gives whether a living item has gone, or its value.
     pub(crate) fn evict_or_move(
         &mut self,
         location: Location,
@@ -217,8 +217,8 @@ impl Locked<'_> {
         Present { found, item: self.item(location) }
     }
 
-    /// Calls `f` with key and document of each living document of the default collection in one group of the table; gives the
-    /// next hand.
+    /// Calls `f` with key and document of each living document of the default collection in one group of the table;
+    /// gives the next hand.
     pub(crate) fn list(&self, hand: Hand, f: &mut dyn FnMut(&[u8], &Document<'_>)) -> Option<Hand> {
         self.root.walk(hand, |found, _| {
             let item = self.item(found.location);

@@ -1,7 +1,8 @@
 //! Values that are to become smaller: copied under the lock, and put back compressed under it later.
 //!
-//! In between the lock is free, and anything may happen to the item: it is found again by hash and seqno. As long as it has that
-//! seqno its value is the one that was copied; expiry, CAS and marks may be others, and those it has then stay.
+//! In between the lock is free, and anything may happen to the item: it is found again by hash and seqno. As long as it
+//! has that seqno its value is the one that was copied; expiry, CAS and marks may be others, and those it has then
+//! stay.
 
 use arrayvec::ArrayVec;
 use memory::{ItemHeap, LargeBlock, Location, large};
@@ -74,7 +75,8 @@ fn footprint(at: Location, header: &Header) -> usize {
 }
 
 impl Locked<'_> {
-    /// Copies what may be compressed of a slice of the table, if its seqno is above `above`. Gives where the walk goes on.
+    /// Copies what may be compressed of a slice of the table, if its seqno is above `above`. Gives where the walk goes
+    /// on.
     pub(crate) fn take_compressible(
         &mut self,
         from: Passage,
@@ -133,8 +135,8 @@ impl Locked<'_> {
         next.map(|hand| Passage { hand, done: 0 })
     }
 
-    /// Puts a compressed value in the place of the one it was made of, if that is still there and it takes an eighth less.
-    /// Gives how much less.
+    /// Puts a compressed value in the place of the one it was made of, if that is still there and it takes an eighth
+    /// less. Gives how much less.
     pub(crate) fn put_compressed(&mut self, hash: u64, seqno: u64, block: Block<'_>) -> Option<u64> {
         let heap = &self.memory.ground.heap;
         // SAFETY: the locations come from the table and the lock is held.

@@ -1,4 +1,5 @@
-//! What all vBuckets of a persistent bucket have in common: which of them have something to flush, and what is not in memory.
+//! What all vBuckets of a persistent bucket have in common: which of them have something to flush, and what is not in
+//! memory.
 //!
 //! A vBucket has a bit, set under its lock by whoever makes the first change, cleared by the flusher before it looks.
 

@@ -4,8 +4,9 @@
 //!   cells   a power of two of them, at most three quarters in use; a lock lies in the first free cell behind that of its hash
 //! ```
 //! Asked of every document that is read or changed while there is any lock in its vBucket: a look or two, however many
-//! there are. The hash is the bucket's, so that nobody can choose documents whose locks lie behind each other. A lock that is over
-//! leaves with its document, at the latest when the table would grow; so there are never more than documents.
+//! there are. The hash is the bucket's, so that nobody can choose documents whose locks lie behind each other. A lock
+//! that is over leaves with its document, at the latest when the table would grow; so there are never more than
+//! documents.
 
 use memory::{Tenant, TenantCache, TenantVec};
 use rapidhash::v3::RapidSecrets;
@@ -47,7 +48,8 @@ impl DocumentLocks {
         self.used = 0;
     }
 
-    /// The cell of a lock, or the free one where it would lie, and how many others were looked at; `None` without cells.
+    /// The cell of a lock, or the free one where it would lie, and how many others were looked at; `None` without
+    /// cells.
     fn look_up(&self, seqno: u64, secrets: &RapidSecrets) -> Option<(usize, usize)> {
         debug_assert!(seqno != 0);
         let cells = self.cells.as_slice();
@@ -76,8 +78,8 @@ impl DocumentLocks {
         Some(((living + 1) * 2).next_power_of_two().max(CELLS_LEAST))
     }
 
-    /// Moves the locks that are not over into so many cells, of which they take at most three quarters. `false`, and nothing
-    /// has changed: no memory.
+    /// Moves the locks that are not over into so many cells, of which they take at most three quarters. `false`, and
+    /// nothing has changed: no memory.
     fn rebuild(
         &mut self,
         count: usize,

@@ -7,8 +7,9 @@
 //!             when the walk meets the end is S: for every key its newest version up to S has been handed out
 //!   flushed   persisted = S, slots up to S trimmed, tombstones and aborts up to S freed
 //! ```
-//! A tombstone stays in the table until it is flushed, so that it has its place in the order and an older version on disk cannot be
-//! mistaken for the key's. An ejected item keeps header and key; the record on disk is found by the seqno.
+//! A tombstone stays in the table until it is flushed, so that it has its place in the order and an older version on
+//! disk cannot be mistaken for the key's. An ejected item keeps header and key; the record on disk is found by the
+//! seqno.
 
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, prefetch};
 
@@ -318,8 +319,8 @@ impl Locked<'_> {
 
     // ---- the flusher's walk ---------------------------------------------------------------------------------------
 
-    /// Hands out the unflushed items above `after`, in the order of their seqnos, until `take` refuses one or `slices` times
-    /// [`super::vbucket::SLICE_ITEMS`] are done. `after` becomes the seqno of the last one taken.
+    /// Hands out the unflushed items above `after`, in the order of their seqnos, until `take` refuses one or `slices`
+    /// times [`super::vbucket::SLICE_ITEMS`] are done. `after` becomes the seqno of the last one taken.
     pub(crate) fn walk_dirty(
         &mut self,
         after: &mut u64,
@@ -409,8 +410,8 @@ impl Locked<'_> {
         taken.unwrap_or_else(|| unreachable!("an item is handed out"))
     }
 
-    /// Everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all. Gives whether
-    /// there is more to flush already.
+    /// Everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all. Gives
+    /// whether there is more to flush already.
     pub(crate) fn complete(&mut self, seqno: u64, state_version: u64, flushed_seqno: u64) -> bool {
         let durable = self.durable();
         durable.persisted_seqno = durable.persisted_seqno.max(seqno);
@@ -501,7 +502,8 @@ impl Locked<'_> {
         (header.kind == Kind::Ejected).then(|| (header.seqno, stored_key(), header.value_len))
     }
 
-    /// Whether the document of this seqno is still there, and without its value. Of one that was flushed nothing need be on disk.
+    /// Whether the document of this seqno is still there, and without its value. Of one that was flushed nothing need
+    /// be on disk.
     pub(crate) fn is_ejected(&self, stored_key: &[u8], hash: u64, seqno: u64) -> bool {
         seqno > self.state.flushed_seqno
             && self.find_stored(stored_key, hash).is_some_and(|present| {
@@ -571,7 +573,8 @@ impl Locked<'_> {
         Ok((location, header))
     }
 
-    /// Writes an item whose value is in place, under a key that has its collection id already. Gives the header with its words.
+    /// Writes an item whose value is in place, under a key that has its collection id already. Gives the header with
+    /// its words.
     pub(super) fn place_large(
         &mut self,
         stored_key: &[u8],

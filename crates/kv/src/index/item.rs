@@ -7,7 +7,8 @@
 //!   24  optional words, 4 B each, in this order: flags, expiry, rev high 32
 //!    .  key (LEB128 collection id, then the key) | value
 //! ```
-//! An ejected item has no value, but its length; a tombstone has none at all. The expiry of a tombstone is the second of the deletion.
+//! An ejected item has no value, but its length; a tombstone has none at all. The expiry of a tombstone is the second
+//! of the deletion.
 //!
 //! Invariants: `key_len` counts the collection id. Large items (`LARGE`) carry all optional words, have a reference
 //! count before them ([`memory::large`]) and a value that is never written once they are linked.
@@ -406,7 +407,8 @@ impl ItemPtr {
         }
     }
 
-    /// Room for a new value over the present one: a small item without expiry that keeps its words and, where it lies, its size class.
+    /// Room for a new value over the present one: a small item without expiry that keeps its words and, where it lies,
+    /// its size class.
     #[inline]
     pub(crate) unsafe fn room_for(self, at: Location, flags: u32, value_len: usize) -> Option<Room> {
         // SAFETY: see the impl.

@@ -4,10 +4,10 @@
 //!   locked  0 free, 1 held                   taken by compare-and-swap, released by a store
 //!   parked  0 nobody waits, 1 somebody may   set by whoever waits, looked at by whoever releases
 //! ```
-//! A release by an atomic exchange would wait until every store made under the lock has left the processor's buffer, which
-//! after the rewrite of an item costs more than the rest of the lock together. A plain store does not; but then the look
-//! at `parked` may run ahead of it, and miss a waiter that came in the same moment. Such a waiter is not lost: nobody parks for
-//! longer than [`PATIENCE`] before looking again. Waiters park; they do not spin.
+//! A release by an atomic exchange would wait until every store made under the lock has left the processor's buffer,
+//! which after the rewrite of an item costs more than the rest of the lock together. A plain store does not; but then
+//! the look at `parked` may run ahead of it, and miss a waiter that came in the same moment. Such a waiter is not lost:
+//! nobody parks for longer than [`PATIENCE`] before looking again. Waiters park; they do not spin.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -36,7 +36,8 @@ impl RawLock {
             self.parked.store(true, Ordering::SeqCst);
             let key = std::ptr::from_ref(self) as usize;
             let still_held = || self.locked.load(Ordering::SeqCst);
-            // SAFETY: the key is an address of this lock, which nobody else parks on; the callbacks neither panic nor park.
+            // SAFETY: the key is an address of this lock, which nobody else parks on; the callbacks neither panic nor
+            // park.
             unsafe {
                 let until = Some(Instant::now() + PATIENCE);
                 parking_lot_core::park(key, still_held, || {}, |_, _| {}, DEFAULT_PARK_TOKEN, until);

@@ -1,7 +1,7 @@
 //! Where items are: the hash table, the seqno order and the expiry windows of each vBucket, behind its lock.
 //!
-//! [`vbucket`] is what the rest of the crate uses; it is safe. [`item`] and [`table`] hold the unsafe code: they read and
-//! write item memory by raw pointer, which [`vbucket`] only lets them do while it holds the vBucket's lock.
+//! [`vbucket`] is what the rest of the crate uses; it is safe. [`item`] and [`table`] hold the unsafe code: they read
+//! and write item memory by raw pointer, which [`vbucket`] only lets them do while it holds the vBucket's lock.
 
 mod audit;
 mod background;

@@ -7,15 +7,16 @@
 //!   slot    seqno - base 18 | location 46 (kind 1, number 45)    location 0: superseded
 //! ```
 //! An ephemeral bucket keeps a slot for every item, while somebody reads it in this order (`docs/decisions/0002`); a
-//! persistent one only for unflushed items, those above the *floor*, which makes this its dirty list: armed by the first
-//! unflushed item, trimmed when a flush is complete, dropped when nothing is left. Slots are appended (seqnos only rise),
-//! cleared when their item is overwritten or removed, and rewritten when it moves. Clearing is put off: superseded seqnos
-//! collect in `retired` and are cleared eight at a time, so that their cache misses overlap. Every reader drains `retired`
-//! first or passes over what it names; to everybody outside this file a stale slot does not exist.
+//! persistent one only for unflushed items, those above the *floor*, which makes this its dirty list: armed by the
+//! first unflushed item, trimmed when a flush is complete, dropped when nothing is left. Slots are appended (seqnos
+//! only rise), cleared when their item is overwritten or removed, and rewritten when it moves. Clearing is put off:
+//! superseded seqnos collect in `retired` and are cleared eight at a time, so that their cache misses overlap. Every
+//! reader drains `retired` first or passes over what it names; to everybody outside this file a stale slot does not
+//! exist.
 //!
-//! When a third of the slots is superseded, runs of sealed chunks are rewritten densely, a bounded number at a time. What is
-//! left of old seqnos is then anything but evenly spread; between two fences it nearly is, so that a slot is found by a
-//! guess that is off by few places, mostly within one cache line.
+//! When a third of the slots is superseded, runs of sealed chunks are rewritten densely, a bounded number at a time.
+//! What is left of old seqnos is then anything but evenly spread; between two fences it nearly is, so that a slot is
+//! found by a guess that is off by few places, mostly within one cache line.
 
 use arrayvec::ArrayVec;
 use memory::{Location, Tenant, TenantCache, TenantVec, prefetch};
@@ -476,7 +477,10 @@ mod tests {
         #[test]
         fn agrees_with_a_map(
             items in 1usize..3000,
-            steps in proptest::collection::vec((any::<u32>(), prop_oneof![20 => Just(1u64), 1 => 1u64..600_000]), 1..6000),
+            steps in proptest::collection::vec(
+                (any::<u32>(), prop_oneof![20 => Just(1u64), 1 => 1u64..600_000]),
+                1..6000,
+            ),
         ) {
             let tenant = Tenant::new(1, 1 << 30).unwrap();
             let mut cache = tenant.cache(0);

@@ -4,9 +4,9 @@
 //!   by_seqno   Prepared ...      in the order of their seqnos: commits and most aborts take the first
 //!   by_key     hash -> seqno     one per key: a key with a pending prepare accepts no other write
 //! ```
-//! Readers see the committed version meanwhile, since only it is in the table. In a persistent bucket a prepare has a slot
-//! in the seqno order as any unflushed item; a commit gives its block a new seqno and puts it into the table, an abort
-//! gives it a new seqno and leaves it to the flusher.
+//! Readers see the committed version meanwhile, since only it is in the table. In a persistent bucket a prepare has a
+//! slot in the seqno order as any unflushed item; a commit gives its block a new seqno and puts it into the table, an
+//! abort gives it a new seqno and leaves it to the flusher.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -165,8 +165,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Makes a prepared write the key's current version, under a new seqno. [`KvError::NotFound`] if there is no such prepare;
-    /// [`KvError::NoMemory`] if there is no room for it: then it stays prepared.
+    /// Makes a prepared write the key's current version, under a new seqno. [`KvError::NotFound`] if there is no such
+    /// prepare; [`KvError::NoMemory`] if there is no room for it: then it stays prepared.
     pub(crate) fn commit(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
         let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
         let item = self.item(prepared.location);

@@ -6,10 +6,11 @@
 //!   visited    age 0: frequency + 1, age = 1      AGE_NEW: age = 1
 //!              else age + 1; past AGE_MAX: frequency / 2, age = AGE_AGAIN
 //! ```
-//! Time is counted in visits of the evicting hand, so that it runs as fast as memory is needed, and an access costs a store only
-//! if it is the first one after a visit. The frequency is the number of visits before which the item was accessed, however often,
-//! less what it has lost in long silence. A new item has none: what is asked for once, as by a scan, is worth less than all that
-//! was asked for again. But it is not taken at its first visit, so that it is told apart from what came before it.
+//! Time is counted in visits of the evicting hand, so that it runs as fast as memory is needed, and an access costs a
+//! store only if it is the first one after a visit. The frequency is the number of visits before which the item was
+//! accessed, however often, less what it has lost in long silence. A new item has none: what is asked for once, as by a
+//! scan, is worth less than all that was asked for again. But it is not taken at its first visit, so that it is told
+//! apart from what came before it.
 
 const AGE_BITS: u32 = 4;
 const AGE_MASK: u8 = (1 << AGE_BITS) - 1;
@@ -57,8 +58,8 @@ pub(super) fn worth(rank: u8) -> u8 {
     rank ^ AGE_MASK
 }
 
-/// What the items are worth that the hand has visited lately: tells who is among the least, also where a single vBucket has few
-/// items.
+/// What the items are worth that the hand has visited lately: tells who is among the least, also where a single vBucket
+/// has few items.
 #[derive(Debug, Clone)]
 pub(crate) struct Census {
     counts: [u16; 256],

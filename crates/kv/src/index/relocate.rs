@@ -5,12 +5,13 @@
 //!   prepare                        entry of the prepares, and a seqno slot in a persistent bucket
 //!   abort                          seqno slot
 //! ```
-//! That is all that refers to an item, and all of it changes under the vBucket's lock. Who peeks ahead of the lock loads a
-//! slot with one atomic read and only prefetches what it names. Large items stay: pins hold their address.
+//! That is all that refers to an item, and all of it changes under the vBucket's lock. Who peeks ahead of the lock
+//! loads a slot with one atomic read and only prefetches what it names. Large items stay: pins hold their address.
 //!
-//! Two ways lead to what has to move. Blocks are found by walking the table and asking the allocator about each; there aborts
-//! stay, which go with the next flush, and the groups of the table move too, which share their classes with items. Slots
-//! are found from the slab that is to be emptied: it tells the vBucket of each, under whose lock the item is as it is.
+//! Two ways lead to what has to move. Blocks are found by walking the table and asking the allocator about each; there
+//! aborts stay, which go with the next flush, and the groups of the table move too, which share their classes with
+//! items. Slots are found from the slab that is to be emptied: it tells the vBucket of each, under whose lock the item
+//! is as it is.
 
 use std::ptr::NonNull;
 
@@ -185,7 +186,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Moves a small item to where the heap would have it now, and points everything there that named it. `false`: no memory.
+    /// Moves a small item to where the heap would have it now, and points everything there that named it. `false`: no
+    /// memory.
     fn relocate(&mut self, from: Location, header: &Header, holder: Holder) -> bool {
         debug_assert!(header.marks & mark::LARGE == 0);
         let (heap, size) = (&self.memory.ground.heap, header.item_size());

@@ -1,8 +1,8 @@
 //! A vBucket that is being read from its journal.
 //!
-//! Records come in any order, from several threads, each under the lock; for every key the one with the highest seqno wins.
-//! Tombstones stay in the table until the last run is in, lest an older record bring the key back. A prepare counts
-//! if nothing of its key is newer, a document, a tombstone or an abort, and no flush_all came after its end.
+//! Records come in any order, from several threads, each under the lock; for every key the one with the highest seqno
+//! wins. Tombstones stay in the table until the last run is in, lest an older record bring the key back. A prepare
+//! counts if nothing of its key is newer, a document, a tombstone or an abort, and no flush_all came after its end.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,8 @@ pub(crate) struct StateRecord {
     pub(crate) flushed_seqno: u64,
     pub(crate) max_deleted_rev: u64,
     pub(crate) histories: Vec<(u64, u64)>,
-    /// Prepares up to `flushed_seqno` that have not ended: flush_all leaves them alone, while whatever ended others may be gone.
+    /// Prepares up to `flushed_seqno` that have not ended: flush_all leaves them alone, while whatever ended others may
+    /// be gone.
     pub(crate) prepares: Vec<u64>,
     /// State and chains, where they are not as by default.
     pub(crate) setting: Option<(VbState, Topology)>,
@@ -175,8 +176,8 @@ impl Locked<'_> {
         replay.runs_left == 0
     }
 
-    /// All of the journal is in: no item is dirty, and the present history is `history`, begun at the highest seqno if there
-    /// is any other. Gives whether there are flushed items to be reclaimed.
+    /// All of the journal is in: no item is dirty, and the present history is `history`, begun at the highest seqno if
+    /// there is any other. Gives whether there are flushed items to be reclaimed.
     pub(crate) fn end_replay(&mut self, history: u64, max_cas: u64) -> Result<bool, KvError> {
         self.note_stored_cas(max_cas);
         let (high_seqno, flushed_seqno) = (self.state.high_seqno, self.state.flushed_seqno);

@@ -10,16 +10,17 @@
 //!   slot     tag 10 │ frequency and age 8 │ location 46 (kind 1, number 45); 0 = empty
 //! ```
 //! * The low bits of the hash choose the group by linear hashing (group count n need not be a power of two), its top 10
-//!   bits are the tag. Within a group the tag alone gives the home line, `tag * L / 1024`, so a group changes its number
-//!   of lines without reading a key; only a split of a group reads the keys of its items, once per doubling.
+//!   bits are the tag. Within a group the tag alone gives the home line, `tag * L / 1024`, so a group changes its
+//!   number of lines without reading a key; only a split of a group reads the keys of its items, once per doubling.
 //! * A full home line overflows into the next (cyclic). Invariant: all lines between an item's home and its own are
 //!   full; so a search ends at the first line with an empty slot, and a removal pulls overflowed items back.
-//! * Every group sizes itself to its items (load 0.62 to 0.875), the table splits at 36 to 43 items per group on average:
-//!   the load of the whole stays near 0.8 for any number of items. An empty table has no memory.
+//! * Every group sizes itself to its items (load 0.62 to 0.875), the table splits at 36 to 43 items per group on
+//!   average: the load of the whole stays near 0.8 for any number of items. An empty table has no memory.
 //!
 //! Who may call: everything but [`Root::prefetch_line`] and [`Root::prefetch_item`] under the vBucket's lock. Those two
-//! run ahead of it, between [`memory::Quiescence::enter`] and `leave`; they read directory, entries and slots as relaxed
-//! atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not freed.
+//! run ahead of it, between [`memory::Quiescence::enter`] and `leave`; they read directory, entries and slots as
+//! relaxed atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not
+//! freed.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -49,9 +50,9 @@ const ITEMS_SHIFT: u32 = POINTER_BITS;
 const LINES_MAX: usize = (1 << LINES_BITS) - 8;
 /// Items per line at most when a group is laid out: load 0.875.
 const LINE_FILL: usize = 7;
-/// Average items per group above which the table splits one, and below which it merges one. The threshold differs a little
-/// from vBucket to vBucket: filled alike, they would all need the same sizes of groups at the same time and leave the
-/// room of the former size empty.
+/// Average items per group above which the table splits one, and below which it merges one. The threshold differs a
+/// little from vBucket to vBucket: filled alike, they would all need the same sizes of groups at the same time and
+/// leave the room of the former size empty.
 const SPLIT_AT: usize = 36;
 const SPLIT_SPREAD: usize = 8;
 const MERGE_AT: usize = 24;
@@ -279,7 +280,8 @@ impl Directory {
     fn groups(&self) -> usize {
         self.word(0).load(Acquire) as usize
     }
-    /// An entry that was within the directory when its number of groups was read: whoever peeks may find it merged away.
+    /// An entry that was within the directory when its number of groups was read: whoever peeks may find it merged
+    /// away.
     #[inline]
     fn group(&self, index: usize) -> Option<Group> {
         Group::unpack(self.word(1 + index).load(Acquire))
@@ -636,8 +638,8 @@ impl Root {
         (next < directory.groups()).then_some(Hand { group: next })
     }
 
-    /// Moves the block of a group, and with the first one the directory's, if `is_thin` wants it, of so many bytes, away from where it
-    /// lies. Gives how many bytes were moved.
+    /// Moves the block of a group, and with the first one the directory's, if `is_thin` wants it, of so many bytes,
+    /// away from where it lies. Gives how many bytes were moved.
     pub(crate) fn move_blocks(
         &self,
         state: &mut TableState,

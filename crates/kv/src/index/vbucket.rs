@@ -4,10 +4,10 @@
 //!   VBucket, 64 B    root (peeked at without the lock) | lock | counters, rare state, order
 //!   Locked           the lock held, with the memory of the bucket: find, write, remove
 //! ```
-//! Invariants, whenever the lock is free: every item has exactly one index slot and, where the seqno order is
-//! kept, one live seqno slot (in a persistent bucket: if it is not flushed), both with its location; an item with an expiry has an
-//! entry in the wheel at or before it; the accounts equal the sum of the items. Prepares and aborts are items without an
-//! index slot ([`super::prepares`]); what only persistent buckets have is in [`super::durable`].
+//! Invariants, whenever the lock is free: every item has exactly one index slot and, where the seqno order is kept, one
+//! live seqno slot (in a persistent bucket: if it is not flushed), both with its location; an item with an expiry has
+//! an entry in the wheel at or before it; the accounts equal the sum of the items. Prepares and aborts are items
+//! without an index slot ([`super::prepares`]); what only persistent buckets have is in [`super::durable`].
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::cell::Cell;
@@ -61,13 +61,14 @@ pub(super) struct State {
     /// Items up to this seqno were flushed.
     pub(super) flushed_seqno: u64,
     pub(super) rare: Option<Box<Rare>>,
-    /// Kept while somebody reads the items in the order of their seqnos; in a persistent bucket, while there are unflushed items.
+    /// Kept while somebody reads the items in the order of their seqnos; in a persistent bucket, while there are
+    /// unflushed items.
     pub(super) order: Option<Box<SeqnoOrder>>,
 }
 
 impl State {
-    /// When an expiry window is due. None while the journal is read: what has expired may have been replaced by a record that
-    /// is yet to be read, and a tombstone would count as later than that.
+    /// When an expiry window is due. None while the journal is read: what has expired may have been replaced by a
+    /// record that is yet to be read, and a tombstone would count as later than that.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
         let is_replayed = rare.durable.as_ref().is_some_and(|durable| durable.replay.is_some());
@@ -396,8 +397,8 @@ impl<'v> Locked<'v> {
         self.state.max_cas
     }
 
-    /// The CAS of a change for which the client names one; 0: it does not. [`KvError::CasAhead`] if the clock would have to
-    /// jump to follow it.
+    /// The CAS of a change for which the client names one; 0: it does not. [`KvError::CasAhead`] if the clock would
+    /// have to jump to follow it.
     #[inline]
     pub(crate) fn cas_for(&mut self, named: u64) -> Result<u64, KvError> {
         if named == 0 {
@@ -428,8 +429,8 @@ impl<'v> Locked<'v> {
         unsafe { present.item.set_cas(cas) }
     }
 
-    /// The commonest write: another value of the same size class over a small item, neither with an expiry. Gives CAS and seqno,
-    /// or `None` with nothing changed: then it takes [`Locked::write`].
+    /// The commonest write: another value of the same size class over a small item, neither with an expiry. Gives CAS
+    /// and seqno, or `None` with nothing changed: then it takes [`Locked::write`].
     #[inline]
     pub(crate) fn overwrite(
         &mut self,
@@ -630,8 +631,8 @@ impl<'v> Locked<'v> {
         }
     }
 
-    /// Keeps the items in the order of their seqnos from now on, or no longer. Nothing changes if that is so already, nor in
-    /// a persistent bucket, where the order is the flusher's.
+    /// Keeps the items in the order of their seqnos from now on, or no longer. Nothing changes if that is so already,
+    /// nor in a persistent bucket, where the order is the flusher's.
     pub(crate) fn keep_order(&mut self, keep: bool) -> Result<(), KvError> {
         if self.is_persistent() {
             return Ok(());
@@ -848,8 +849,8 @@ impl<'v> Locked<'v> {
 
     #[inline]
     fn fill(&self, item: ItemPtr, key: Key<'_>, header: &Header, first: &[u8], second: &[u8]) {
-        // SAFETY: the item's memory is ours under the lock and has room for what the header says; neither slice lies in it
-        // (values in place are changed by `append_in_place` alone).
+        // SAFETY: the item's memory is ours under the lock and has room for what the header says; neither slice lies in
+        // it (values in place are changed by `append_in_place` alone).
         unsafe {
             item.set_header(header);
             item.set_key(key);

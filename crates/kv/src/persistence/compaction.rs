@@ -1,7 +1,7 @@
 //! What of the journal is still needed: the engine's answers to [`journal::log::Shard::compact_step`].
 //!
-//! A record may go when what makes it superfluous is on disk: a newer version that is only in memory is not enough, nor is a
-//! flush_all whose state has not been written. After a crash the record would be missed.
+//! A record may go when what makes it superfluous is on disk: a newer version that is only in memory is not enough, nor
+//! is a flush_all whose state has not been written. After a crash the record would be missed.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,7 +29,8 @@ pub(super) const REST_MS: u64 = 10_000;
 /// A copy is being made: looked at again after so long.
 const HELD_MS: u64 = 1000;
 
-/// What was flushed is to be compacted if there is much on disk that is superfluous: the more, the more work it is for what is gained.
+/// What was flushed is to be compacted if there is much on disk that is superfluous: the more, the more work it is for
+/// what is gained.
 pub(super) fn owe(
     bucket: &Bucket,
     persistence: &Persistence,
@@ -139,7 +140,8 @@ impl super::Shard {
         self.owed_bytes.load(Relaxed) > OWED_MAX && !(somebody_waits && for_long)
     }
 
-    /// There is nothing to be done until something is written, or the shard comes to rest: gives after how many milliseconds.
+    /// There is nothing to be done until something is written, or the shard comes to rest: gives after how many
+    /// milliseconds.
     fn end_compaction(&self, at_rest: bool, now_ms: u64) -> Option<u64> {
         self.may_compact.store(false, Relaxed);
         if at_rest {

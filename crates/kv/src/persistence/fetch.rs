@@ -1,7 +1,8 @@
-//! Ejected values come back: a fetcher reads them by vBucket and seqno and puts them into memory, while no worker waits.
+//! Ejected values come back: a fetcher reads them by vBucket and seqno and puts them into memory, while no worker
+//! waits.
 //!
-//! However many ask for a value, it is read once: who asks while it is asked for already, or being read, waits for the same
-//! read.
+//! However many ask for a value, it is read once: who asks while it is asked for already, or being read, waits for the
+//! same read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::{Bucket, Cx, Key, KvError, Now, Place, VbId};
 /// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
 pub type FetchDone = Box<dyn FnOnce(Result<(), KvError>) + Send>;
 
-/// While there is no memory for a value, the pager makes room: it is tried again after so long, and for longer than the pager puts
-/// off its search for what may go. Then who waits is told to try again.
+/// While there is no memory for a value, the pager makes room: it is tried again after so long, and for longer than the
+/// pager puts off its search for what may go. Then who waits is told to try again.
 const AGAIN_MS: u64 = 5;
 const PATIENCE_MS: u64 = 250;
 /// A read buffer that has grown larger is not kept.
@@ -71,7 +72,8 @@ impl Fetcher {
         Self { index, buffer: Vec::new(), refused_since_ms: None }
     }
 
-    /// Fetches all that is asked for. Gives when to call again though the bell does not ring, ms of the monotonic clock.
+    /// Fetches all that is asked for. Gives when to call again though the bell does not ring, ms of the monotonic
+    /// clock.
     pub fn turn(&mut self, cx: &mut Cx, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         let node = Arc::clone(&cx.node);
         let queue = node.fetch_queue(self.index);
@@ -148,8 +150,8 @@ impl Fetcher {
 }
 
 impl Bucket {
-    /// Asks for an ejected value, whose length it gives; `done` is called when it is there, on the fetcher's thread. `None`: there
-    /// is nothing to wait for, and `done` is not called.
+    /// Asks for an ejected value, whose length it gives; `done` is called when it is there, on the fetcher's thread.
+    /// `None`: there is nothing to wait for, and `done` is not called.
     pub fn fetch(self: &Arc<Self>, cx: &mut Cx, key: Key<'_>, at: Place, done: FetchDone) -> Option<usize> {
         let (seqno, stored_key, value_len) = self.lock(cx, at.vb).ejected(key, at.hash)?;
         let (vb, hash) = (at.vb, at.hash);

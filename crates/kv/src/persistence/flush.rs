@@ -8,10 +8,10 @@
 //! What is kept per vBucket of a batch is [`Walk`]; nothing is kept per item. On failure the vBuckets are marked again:
 //! what was walked is still in their orders.
 //!
-//! Writers may be faster than the disk, so that a walk never meets the end of the order: whenever the lock is let go for a write,
-//! a key that was walked is changed again. A walk that has written more than there was to write when it began, and a batch
-//! that is long, takes what is left under one hold of the lock: large values pinned, the rest copied. That is what the
-//! vBucket's writers changed during one write, as a rule.
+//! Writers may be faster than the disk, so that a walk never meets the end of the order: whenever the lock is let go
+//! for a write, a key that was walked is changed again. A walk that has written more than there was to write when it
+//! began, and a batch that is long, takes what is left under one hold of the lock: large values pinned, the rest
+//! copied. That is what the vBucket's writers changed during one write, as a rule.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,8 +1,8 @@
 //! A flusher: flushes and compacts. The caller owns the thread.
 //!
 //! It sleeps until its bell rings or the deadline it gave has come; while nothing is dirty there is neither. Its buffer
-//! is there while it has work, and a few seconds longer; so long after the last flush, what that has freed goes back too.
-//! Compaction may go on, with a small one.
+//! is there while it has work, and a few seconds longer; so long after the last flush, what that has freed goes back
+//! too. Compaction may go on, with a small one.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,7 +1,8 @@
 //! Opening a bucket's journal, and reading it into memory.
 //!
-//! Opening looks at the ends of the segments alone. Then any thread takes the next segment, newest first, and replays it,
-//! while others do the same; a vBucket opens when all its runs are in. Values that find no room in the budget stay on disk.
+//! Opening looks at the ends of the segments alone. Then any thread takes the next segment, newest first, and replays
+//! it, while others do the same; a vBucket opens when all its runs are in. Values that find no room in the budget stay
+//! on disk.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -191,8 +192,8 @@ pub(crate) fn open(
             match meta.write(&disk, directory) {
                 Ok(()) if is_clean => seed,
                 Ok(()) => fresh_seed,
-                // A full disk is no reason not to serve what is there. Opening has taken the marks off the journals already; an empty
-                // one had none.
+                // A full disk is no reason not to serve what is there. Opening has taken the marks off the journals
+                // already; an empty one had none.
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                     let is_marked = opened.iter().any(|opened| opened.clean);
                     if is_clean && is_marked { seed } else { fresh_seed }
@@ -307,7 +308,8 @@ impl Persistence {
 /// A segment of a shard.
 type Part = (usize, Arc<Segment<super::JournalDisk>>);
 
-/// Reads the next segment that waits for it, of any bucket; `false` where none waits. Any number of threads may do so at a time.
+/// Reads the next segment that waits for it, of any bucket; `false` where none waits. Any number of threads may do so
+/// at a time.
 pub fn load_next(cx: &mut Cx, buffer: &mut Buffer) -> bool {
     let next = cx.node.buckets().into_iter().find_map(|bucket| {
         let part = bucket.persistence()?.take_part().filter(|_| !bucket.is_gone())?;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::OpenBucketError;
 
-/// Format of the directory that is written. Format 1, without [`Meta::written_shards`], is read too; others are not opened.
+/// Format of the directory that is written. Format 1, without [`Meta::written_shards`], is read too; others are not
+/// opened.
 pub(super) const FORMAT: u32 = 2;
 const FORMAT_WITHOUT_MANIFESTS: u32 = 1;
 const NAME: &str = "bucket.json";
@@ -25,8 +26,8 @@ pub(super) struct Meta {
     pub(super) uuid: String,
     pub(super) vbuckets: u16,
     pub(super) shards: u16,
-    /// From this the vBuckets' history ids came, where the bucket had a clean end and nobody has opened it since. Otherwise
-    /// histories may have lost their end, and get other ids.
+    /// From this the vBuckets' history ids came, where the bucket had a clean end and nobody has opened it since.
+    /// Otherwise histories may have lost their end, and get other ids.
     pub(super) clean_seed: Option<u64>,
     /// Shards that were written to since there are manifests, ascending: theirs must be there.
     #[serde(default)]

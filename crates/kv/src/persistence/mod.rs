@@ -8,9 +8,9 @@
 //!   Flusher   flush: walk, encode, commit, complete      (flush)      load_next: replay segments after a start (load)
 //!   Fetcher   read by vBucket and seqno, put back        (fetch)      sweeper ejects values (crate::eviction)
 //! ```
-//! A shard has no file before its first write. Its journal is locked by the flusher while it flushes; nobody else
-//! waits for that lock but a stop and a deletion. A vBucket is *closed* until its own part of the journal is in, and for
-//! good if that is damaged.
+//! A shard has no file before its first write. Its journal is locked by the flusher while it flushes; nobody else waits
+//! for that lock but a stop and a deletion. A vBucket is *closed* until its own part of the journal is in, and for good
+//! if that is damaged.
 
 mod compaction;
 mod fetch;
@@ -109,7 +109,8 @@ struct Shard {
     failures: AtomicU64,
     /// Something was written since compaction found nothing to do.
     may_compact: AtomicBool,
-    /// From when on nothing has been written for a while, ms of the monotonic clock; 0 once all is done that is done then.
+    /// From when on nothing has been written for a while, ms of the monotonic clock; 0 once all is done that is done
+    /// then.
     at_rest_ms: AtomicU64,
     /// Compaction has looked at the segments in vain: it does so again when so many bytes are superfluous.
     compact_from_bytes: AtomicU64,
@@ -186,8 +187,8 @@ impl Persistence {
         &self.settings
     }
 
-    /// Copies the bucket into a new directory of the same disk, durably and while it is served: each shard as it is at one commit.
-    /// After an error what is there is no bucket.
+    /// Copies the bucket into a new directory of the same disk, durably and while it is served: each shard as it is at
+    /// one commit. After an error what is there is no bucket.
     pub fn copy(&self, directory: &Path, buffer: &mut Buffer) -> std::io::Result<()> {
         if self.disk.exists(directory)? {
             return Err(std::io::ErrorKind::AlreadyExists.into());

@@ -53,8 +53,8 @@ impl Session {
         }
     }
 
-    /// The letter for a ticket has come: answers what it is about and what waited for that. Gives whether the ticket was
-    /// this session's.
+    /// The letter for a ticket has come: answers what it is about and what waited for that. Gives whether the ticket
+    /// was this session's.
     pub fn complete(&mut self, ticket: u64, outcome: Outcome, cx: &mut Cx, out: &mut Output) -> bool {
         let is_unordered = self.peer.is_unordered();
         let Some(waits) = &mut self.peer.waits else { return false };

@@ -49,7 +49,10 @@ pub fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
     }
     let opcode = request.header.opcode.0;
     // NOOP, VERSION, STAT, SASL: no document key. (0x07 to 0x1f hold others between the data opcodes.)
-    let has_key = matches!(opcode, 0x00..=0x06 | 0x09 | 0x0c..=0x0f | 0x11..=0x16 | 0x19..=0x1a | 0x1c..=0x1e | 0x23..=0x24);
+    let has_key = matches!(
+        opcode,
+        0x00..=0x06 | 0x09 | 0x0c..=0x0f | 0x11..=0x16 | 0x19..=0x1a | 0x1c..=0x1e | 0x23..=0x24
+    );
     (has_key && is_key(request.key)).then_some(Key::plain(request.key))
 }
 

@@ -3,9 +3,9 @@
 //! ```text
 //!   connected ──HELLO, SASL──> logged in ──SELECT_BUCKET──> data opcodes
 //! ```
-//! A request passes, in this order: login, frame infos, bucket, shape (extras, key, value), collection, vBucket. Each stage
-//! has its own status, so that a client learns the first thing that is wrong. Every error with something to say carries a
-//! JSON context where XERROR was granted.
+//! A request passes, in this order: login, frame infos, bucket, shape (extras, key, value), collection, vBucket. Each
+//! stage has its own status, so that a client learns the first thing that is wrong. Every error with something to say
+//! carries a JSON context where XERROR was granted.
 //!
 //! * [`handshake`]: HELLO, SASL, error map, bucket and cluster map;
 //! * [`documents`]: everything that touches a document; [`incoming`]: the values they are sent;
@@ -225,9 +225,9 @@ fn wait(
 /// What a request without a barrier, that does not change the session, is about where unordered execution was granted;
 /// `None`: the key it names.
 ///
-/// The answer to any request says of the quiet ones before it that have got none that they are done. So nothing overtakes
-/// a quiet request, and among themselves they keep the order of each key. The end of many a batch is a NOOP: it
-/// waits for all before it. The others may overtake one another. Whoever waits for a durable write may be the one to
+/// The answer to any request says of the quiet ones before it that have got none that they are done. So nothing
+/// overtakes a quiet request, and among themselves they keep the order of each key. The end of many a batch is a NOOP:
+/// it waits for all before it. The others may overtake one another. Whoever waits for a durable write may be the one to
 /// change the chains it waits for: SET_VBUCKET and DEL_VBUCKET are executed at once, whatever waits.
 pub(super) fn touch_unordered(peer: &Peer, opcode: Opcode) -> Option<Touch> {
     let waits_for_quiet = || peer.waits.as_ref().is_some_and(|waits| waits.has_keyed());

@@ -1,10 +1,12 @@
-//! Lists of keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`; and `stats conns`, the list of connections.
+//! Lists of keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`; and `stats conns`, the list of
+//! connections.
 //!
-//! A list of a large bucket takes seconds. It is written in slices, as many as the peer takes: after each the session goes to
-//! the end of its worker's queue, and while too much is unsent it waits as any other. Requests behind it wait for its end.
+//! A list of a large bucket takes seconds. It is written in slices, as many as the peer takes: after each the session
+//! goes to the end of its worker's queue, and while too much is unsent it waits as any other. Requests behind it wait
+//! for its end.
 //!
-//! Documents that are stored or removed meanwhile may be listed or not; one that stays is listed, unless its vBucket shrinks
-//! at that moment, and may be listed twice if it grows.
+//! Documents that are stored or removed meanwhile may be listed or not; one that stays is listed, unless its vBucket
+//! shrinks at that moment, and may be listed twice if it grows.
 
 use wire::meta::encode_base64;
 use wire::text::{self, DumpForm};

@@ -4,9 +4,9 @@
 //!   head parsed ─ room ahead? ─ yes ─> the whole item at once; the socket is read into it
 //!                      └ no ─> FIRST_PART bytes in the input buffer ─> item of twice what has arrived ─ full ─> twice that ─> ...
 //! ```
-//! A client may announce what it never sends. Room for bytes that have not arrived is reserved only within a small part of
-//! the bucket's budget ([`Bucket::reserve_ahead`]), and nothing is evicted for it. Beyond that an item grows as its bytes arrive:
-//! it is copied when it is full, and never has more than twice the room of what was sent.
+//! A client may announce what it never sends. Room for bytes that have not arrived is reserved only within a small part
+//! of the bucket's budget ([`Bucket::reserve_ahead`]), and nothing is evicted for it. Beyond that an item grows as its
+//! bytes arrive: it is copied when it is full, and never has more than twice the room of what was sent.
 
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
@@ -52,8 +52,8 @@ pub(super) enum Head<'a> {
 }
 
 impl Session {
-    /// Where the next input bytes belong, if they are the rest of a large value: read from the socket straight into it, then
-    /// call [`Session::filled`].
+    /// Where the next input bytes belong, if they are the rest of a large value: read from the socket straight into it,
+    /// then call [`Session::filled`].
     pub fn sink(&mut self) -> Option<&mut [u8]> {
         match &mut self.receive {
             Receive::Filling(filling) if !filling.is_full() => {
@@ -72,8 +72,8 @@ impl Session {
         }
     }
 
-    /// Whether a large value is complete and waits to be executed, or needs more room, or a list goes on: [`Session::parse`] goes on without new
-    /// input.
+    /// Whether a large value is complete and waits to be executed, or needs more room, or a list goes on:
+    /// [`Session::parse`] goes on without new input.
     pub fn has_filled(&self) -> bool {
         matches!(&self.receive, Receive::Dumping(_))
             || matches!(&self.receive, Receive::Filling(f) if f.is_full() && (f.filled < f.total || f.trailer == 0))
@@ -108,7 +108,8 @@ impl Session {
         if let Receive::Filling(filling) = &self.receive { filling.filled } else { 0 }
     }
 
-    /// Begins to receive a large value, `available` bytes of which are in the input. `Ok(false)`: more of it must arrive first.
+    /// Begins to receive a large value, `available` bytes of which are in the input. `Ok(false)`: more of it must
+    /// arrive first.
     pub(super) fn start_filling(
         &mut self,
         head: &[u8],

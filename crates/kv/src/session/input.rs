@@ -15,8 +15,8 @@ use crate::{Cx, VbId};
 pub struct Progress {
     /// Input bytes that are done with once the batch has been executed.
     pub consumed: usize,
-    /// More input is needed: so many bytes in all from the first unconsumed one, 0 if unknown. `None`: the batch is full or
-    /// must be executed first; parse again.
+    /// More input is needed: so many bytes in all from the first unconsumed one, 0 if unknown. `None`: the batch is
+    /// full or must be executed first; parse again.
     pub need: Option<usize>,
 }
 
@@ -30,7 +30,8 @@ enum Step {
 }
 
 impl Session {
-    /// Splits input into at most `most` requests, until the input or the batch ends, or a request must be executed first.
+    /// Splits input into at most `most` requests, until the input or the batch ends, or a request must be executed
+    /// first.
     pub fn parse<'a>(
         &mut self,
         input: &'a [u8],

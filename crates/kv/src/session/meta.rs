@@ -1,8 +1,8 @@
 //! The executor of the memcached meta protocol.
 //!
 //! Each command reads the document once under the lock, applies its flags in the order they were sent (that is what
-//! memcached does: `t T30` shows the old time to live, `T30 t` the new one), changes the document, and writes its answer
-//! while the lock is still held.
+//! memcached does: `t T30` shows the old time to live, `T30 t` the new one), changes the document, and writes its
+//! answer while the lock is still held.
 
 use wire::meta::{Command, Flags, SetMode, Verb, encode_base64};
 use wire::text::KEY_MAX;

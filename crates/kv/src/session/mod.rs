@@ -11,12 +11,12 @@
 //!            └─ Watching   lines about what happens are written as they come
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
-//! ([`waits`]); then requests behind them go another way ([`behind`]). What a request means is its protocol's executor's business
-//! ([`text`], [`meta`], [`binary`], [`couchbase`]).
+//! ([`waits`]); then requests behind them go another way ([`behind`]). What a request means is its protocol's
+//! executor's business ([`text`], [`meta`], [`binary`], [`couchbase`]).
 //!
-//! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows from
-//! is reused; after a request that may change how the next is read (a login, HELLO, SELECT_BUCKET) parsing stops until
-//! it has been executed.
+//! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows
+//! from is reused; after a request that may change how the next is read (a login, HELLO, SELECT_BUCKET) parsing stops
+//! until it has been executed.
 
 mod batch;
 mod behind;
@@ -47,10 +47,12 @@ pub use peer::{Peer, Port, Rules, Spoken};
 pub use waits::Waits;
 use watching::Watch;
 
-/// Values longer than this are received straight into item memory, are immutable there, and are sent from where they lie.
+/// Values longer than this are received straight into item memory, are immutable there, and are sent from where they
+/// lie.
 pub const LARGE_VALUE: usize = 32 << 10;
 
-/// A request is executed at most so many times again because its value left memory and was back when that was looked at.
+/// A request is executed at most so many times again because its value left memory and was back when that was looked
+/// at.
 const AGAIN_MAX: u32 = 8;
 
 /// Longest line a session waits for: with a small value behind it, it fits a worker's buffer.
@@ -228,8 +230,9 @@ impl Session {
         }
     }
 
-    /// A request met between the look for obstacles and its execution what was not there before: its answer is taken back. It has
-    /// changed nothing. Where its value has left memory in between, it waits for that as if it had been so before.
+    /// A request met between the look for obstacles and its execution what was not there before: its answer is taken
+    /// back. It has changed nothing. Where its value has left memory in between, it waits for that as if it had been so
+    /// before.
     #[cold]
     fn obstruct(
         &mut self,

@@ -1,8 +1,8 @@
-//! What stands in the way of a request: a value that is on disk only, a vBucket that is not read in yet, and on memcached
-//! ports one that is not active. (A Couchbase port tells of that with NOT_MY_VBUCKET.)
+//! What stands in the way of a request: a value that is on disk only, a vBucket that is not read in yet, and on
+//! memcached ports one that is not active. (A Couchbase port tells of that with NOT_MY_VBUCKET.)
 //!
-//! Asked before the request is executed, and only while its bucket says that there is anything of the kind. A value that is
-//! wanted is fetched while the request is parked ([`super::waits`]); everything else is an answer.
+//! Asked before the request is executed, and only while its bucket says that there is anything of the kind. A value
+//! that is wanted is fetched while the request is parked ([`super::waits`]); everything else is an answer.
 
 use std::sync::Arc;
 

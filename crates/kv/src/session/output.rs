@@ -68,8 +68,8 @@ impl Output {
         }
     }
 
-    /// Appends the value of a document for who takes none compressed. One that inflates to more than [`LARGE_VALUE`] is there
-    /// after [`Output::inflate`] only.
+    /// Appends the value of a document for who takes none compressed. One that inflates to more than [`LARGE_VALUE`] is
+    /// there after [`Output::inflate`] only.
     #[inline]
     pub fn value(&mut self, document: &Document<'_>) {
         if document.is_compressed() { self.compressed(document) } else { self.stored(document) }
@@ -88,8 +88,8 @@ impl Output {
         self.compressed.push(Compressed { at, block, inflated_len });
     }
 
-    /// As [`Bucket::with_entry`], for who changes a document and then answers its value: that is in memory, and has room to be
-    /// inflated where the client `takes_compressed` none, before anything is changed.
+    /// As [`Bucket::with_entry`], for who changes a document and then answers its value: that is in memory, and has
+    /// room to be inflated where the client `takes_compressed` none, before anything is changed.
     pub(super) fn with_entry<R>(
         &mut self,
         takes_compressed: bool,

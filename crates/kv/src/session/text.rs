@@ -112,7 +112,8 @@ pub(super) const fn wants_value(command: &Command<'_>) -> bool {
     }
 }
 
-/// Answers a command that could not be executed. A retrieval of many keys cannot go on behind an error: the connection closes.
+/// Answers a command that could not be executed. A retrieval of many keys cannot go on behind an error: the connection
+/// closes.
 pub(super) fn fail(peer: &mut Peer, command: &Command<'_>, error: KvError, out: &mut Output) {
     reply(out, command.is_noreply(), failure(error, b"SERVER_ERROR\r\n"));
     peer.close |= matches!(command, Command::Get(get) if !get.last);
@@ -227,8 +228,8 @@ pub fn error(peer: &mut Peer, error: &Error, _: &mut Cx, out: &mut Output) {
 
 /// Answers a command whose data block is not taken.
 ///
-/// COMPAT: the value of a set without a condition that finds no room takes the present one with it, as in memcached (which
-/// does so with any `ms`, and with a binary SET whatever its CAS): [`Bucket::drop_replaced`].
+/// COMPAT: the value of a set without a condition that finds no room takes the present one with it, as in memcached
+/// (which does so with any `ms`, and with a binary SET whatever its CAS): [`Bucket::drop_replaced`].
 pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut Cx, out: &mut Output) {
     let meter = match refusal {
         Refusal::TooBig => Some(Meter::StoreTooLarge),

@@ -5,10 +5,11 @@
 //!                   └ the outcome comes by a letter with its ticket
 //!   unordered     | waiting A | waiting D |            answers leave as they come
 //! ```
-//! A request is executed at once also behind a waiting answer; only its own answer is held back. Exceptions are *deferred*,
-//! as owned copies: a request for the key of a waiting one, and a *fence*, a request that is about everything before and
-//! after it (a change of the session, `flush_all`, a barrier). Where unordered execution was granted nothing is held back;
-//! there only quiet requests are about their key ([`couchbase::touch_unordered`]), and only they and fences are deferred.
+//! A request is executed at once also behind a waiting answer; only its own answer is held back. Exceptions are
+//! *deferred*, as owned copies: a request for the key of a waiting one, and a *fence*, a request that is about
+//! everything before and after it (a change of the session, `flush_all`, a barrier). Where unordered execution was
+//! granted nothing is held back; there only quiet requests are about their key ([`couchbase::touch_unordered`]), and
+//! only they and fences are deferred.
 //!
 //! A request whose value is on disk only is *parked*, as a copy, and executed when the value has been fetched.
 //!

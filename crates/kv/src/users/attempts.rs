@@ -7,12 +7,13 @@
 //!     a minute without one   forgotten
 //! ```
 //!
-//! While an entry is blocked, attempts are refused without looking at the password, with the answer of a wrong password, and do
-//! not prolong the block. Nobody waits for it: no thread sleeps, and no connection is held.
+//! While an entry is blocked, attempts are refused without looking at the password, with the answer of a wrong
+//! password, and do not prolong the block. Nobody waits for it: no thread sleeps, and no connection is held.
 //!
-//! * Entries are per network and user, so whoever guesses from one address locks nobody out at another. A network is one IPv4
-//!   address or one IPv6 /64; all of this machine's own addresses are one network.
-//! * All names that nobody has share one entry per network: making up names neither fills the table nor pushes entries out.
+//! * Entries are per network and user, so whoever guesses from one address locks nobody out at another. A network is
+//!   one IPv4 address or one IPv6 /64; all of this machine's own addresses are one network.
+//! * All names that nobody has share one entry per network: making up names neither fills the table nor pushes entries
+//!   out.
 //! * The table is bounded. What is forgotten goes first, then the entry with the fewest failures.
 
 use std::collections::HashMap;
@@ -139,8 +140,8 @@ impl Entry {
 }
 
 impl Attempts {
-    /// Runs `check` unless the caller is blocked for this user, and notes how it ended. `user` is the name if somebody has it;
-    /// `named` is what the client called itself.
+    /// Runs `check` unless the caller is blocked for this user, and notes how it ended. `user` is the name if somebody
+    /// has it; `named` is what the client called itself.
     pub(super) fn attempt<T, E>(
         &self,
         caller: Caller,

@@ -5,7 +5,8 @@
 //! effect   pairs of starts of one round that differ in one setting only      (see `effect`)
 //! ```
 //!
-//! Two starts of one setting differ by more than the reference's settings did. So a setting is judged by pairs, and by an interval.
+//! Two starts of one setting differ by more than the reference's settings did. So a setting is judged by pairs, and by
+//! an interval.
 
 mod effect;
 
@@ -41,14 +42,16 @@ const CONFIDENCE: f64 = 0.95;
 
 /// No huge pages, whether it is the system that has none or the process that gets none.
 const NEVER: &str = "never";
-/// Huge pages for those who ask, as the item memory of a large bucket does; the only mode in which jemalloc asks for its bookkeeping.
+/// Huge pages for those who ask, as the item memory of a large bucket does; the only mode in which jemalloc asks for
+/// its bookkeeping.
 const ON_ADVICE: &str = "madvise";
 
 /// Options of `lab allocators`.
 #[derive(Args, Debug)]
 #[command(after_help = "Example, as root, so that the system's huge page mode can be set:\n  \
     dormouse lab allocators --quick --json allocators.json\n\n\
-    The former mode returns at the end, and when the run is interrupted. Without the privilege the server is started with and \
+    The former mode returns at the end, and when the run is interrupted. Without the privilege the server is started \
+    with and \
     without PR_SET_THP_DISABLE instead, and the report says so.")]
 pub struct AllocatorsArgs {
     /// Fewer items and starts; metadata_thp disabled and always, huge pages never and on madvise: about six minutes
@@ -75,7 +78,8 @@ pub struct AllocatorsArgs {
     /// A persistent bucket instead of an ephemeral one; a window then ends when all it wrote is on disk
     #[arg(long)]
     persistent: bool,
-    /// Where --persistent keeps its files; should be on the disk in question [default: the system's temporary directory]
+    /// Where --persistent keeps its files; should be on the disk in question [default: the system's temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     #[command(flatten)]
@@ -211,7 +215,8 @@ impl Run<'_> {
         settings.push(match self.means {
             Means::System(_) => "huge pages: the system's mode is set for each start and put back".to_owned(),
             Means::Process => format!(
-                "HUGE PAGES BY PROCESS: the system's mode may not be set here; `{NEVER}` is PR_SET_THP_DISABLE, the other one is the system's"
+                "HUGE PAGES BY PROCESS: the system's mode may not be set here; `{NEVER}` is PR_SET_THP_DISABLE, the \
+                other one is the system's"
             ),
         });
         settings.push(format!(
@@ -227,7 +232,9 @@ impl Run<'_> {
             SHAPE.value_bytes,
         ));
         settings.push(format!(
-            "{starts} starts of each cell, in rounds of all cells in random order; {} windows of {} ms each, memory {} s later",
+            "{starts} starts of each cell, in rounds of all cells in random order; {} windows of {} ms each, memory {} \
+            s \
+             later",
             self.windows,
             self.window.as_millis(),
             SETTLE.as_secs()
@@ -318,7 +325,8 @@ fn fill(
     effects: &[Effect],
 ) -> Result<()> {
     let mut table = Table::new(
-        "Cells: thousand operations per second of server CPU, and memory at rest (geometric mean of the starts [95 % by Student's distribution])",
+        "Cells: thousand operations per second of server CPU, and memory at rest (geometric mean of the starts [95 % \
+        by Student's distribution])",
         &[
             "metadata_thp",
             "background_thread",
@@ -364,7 +372,8 @@ fn fill(
     report.tables.push(table);
     report.tables.push(effect::table(effects));
     report.notes.push(
-        "in huge pages: AnonHugePages of the server's smaps_rollup; bookkeeping: stats.metadata_thp of jemalloc; medians of the starts"
+        "in huge pages: AnonHugePages of the server's smaps_rollup; bookkeeping: stats.metadata_thp of jemalloc; \
+        medians of the starts"
             .to_owned(),
     );
     let noisiest = samples.iter().map(|sample| sample.foreign_cores).fold(0.0, f64::max);

@@ -1,8 +1,8 @@
 //! E4: what one flush of a persistent bucket needs: memory beyond what is there anyway, CPU, time.
 //!
-//! Each flush is a process of its own (`trial`), on one core. Its peak is counted at each call of the allocator; its CPU
-//! is measured in further processes that count nothing, and so is what an item costs by being dirty. The reference figures stand
-//! beside it; machines differ, so shapes compare, not absolute times.
+//! Each flush is a process of its own (`trial`), on one core. Its peak is counted at each call of the allocator; its
+//! CPU is measured in further processes that count nothing, and so is what an item costs by being dirty. The reference
+//! figures stand beside it; machines differ, so shapes compare, not absolute times.
 
 pub mod trial;
 
@@ -94,7 +94,8 @@ pub struct FlushArgs {
     /// Flushes measured for each line [default: 3 quick, 7 full]
     #[arg(long)]
     repetitions: Option<u32>,
-    /// Where the bucket's directory is made; should be on the disk in question [default: the system's temporary directory]
+    /// Where the bucket's directory is made; should be on the disk in question [default: the system's temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Core of the flush (default: the first this process may use)
@@ -126,7 +127,8 @@ impl Line {
     }
 
     fn dirty_per_item(&self) -> f64 {
-        // What lies in the journal's tables after the flush makes a clean item dearer: the bucket's own accounts leave it out.
+        // What lies in the journal's tables after the flush makes a clean item dearer: the bucket's own accounts leave
+        // it out.
         self.per_item(self.memory.dirty_bytes.max(self.memory.dirty_accounted_bytes) as f64)
     }
 }
@@ -284,7 +286,8 @@ fn fill(report: &mut Report, lines: &[Line]) -> Result<()> {
 /// The reference's own table with ours in it: insert / replace, one-byte values, the buffer included.
 fn beside_reference(lines: &[Line]) -> Table {
     let mut table = Table::new(
-        "Beside the reference, insert / replace, values of one byte (24 cores of 2.4 GHz there; before -> after its own work)",
+        "Beside the reference, insert / replace, values of one byte (24 cores of 2.4 GHz there; before -> after its \
+        own work)",
         &[
             "items",
             "peak B per item, reference",

@@ -1,12 +1,13 @@
-//! E2: how much resident memory the same data takes after its sizes have changed, in both kinds of bucket, with both item heaps,
-//! under several allocators, beside memcached, Redis and Valkey.
+//! E2: how much resident memory the same data takes after its sizes have changed, in both kinds of bucket, with both
+//! item heaps, under several allocators, beside memcached, Redis and Valkey.
 //!
 //! ```text
 //! for each case, for as many servers at once as memory allows:
 //!     for each step:   every server in turn:  load ── all answered? on disk? ── sample read back ─┐
 //!                                                                rest of its own ── memory <──────┘
 //! ```
-//! Figures are bytes, so servers may rest while others of the same core are loaded; who defragments has less of the core then.
+//! Figures are bytes, so servers may rest while others of the same core are loaded; who defragments has less of the
+//! core then.
 
 mod case;
 mod findings;
@@ -62,8 +63,8 @@ pub struct FragmentationArgs {
         default_value = "ephemeral,persistent"
     )]
     buckets: Vec<BucketKind>,
-    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM: memcached, redis, valkey, the last two also with -defrag behind
-    /// (activedefrag on); those not installed are left out
+    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM: memcached, redis, valkey, the last two also with
+    /// -defrag behind (activedefrag on); those not installed are left out
     #[arg(
         long,
         value_name = "LIST",

@@ -4,8 +4,9 @@
 //!   start with a limit ── fill with items nobody will ask for ── resident = target? ──no──> correct the limit, again
 //!        ── warm up ── measure, resident size sampled meanwhile ── resident = target? ──no──> correct the limit, again
 //! ```
-//! Limits mean something else to each server, resident memory is what they all cost. So the limit of each is searched for with
-//! which its resident size is the target while the trace runs. The traces are the same for all, request by request.
+//! Limits mean something else to each server, resident memory is what they all cost. So the limit of each is searched
+//! for with which its resident size is the target while the trace runs. The traces are the same for all, request by
+//! request.
 
 use super::{Bench, Common, progress_bar};
 use crate::client::{figure, statistics};
@@ -87,7 +88,8 @@ impl Case {
 pub struct HitRatioArgs {
     #[command(flatten)]
     common: Common,
-    /// Traces: zipf-0.8, zipf-0.99, zipf-1.2, sizes, scans, drift, 1-kib, 1-kib-scans [default: zipf-0.99 and scans if quick, else all]
+    /// Traces: zipf-0.8, zipf-0.99, zipf-1.2, sizes, scans, drift, 1-kib, 1-kib-scans [default: zipf-0.99 and scans if
+    /// quick, else all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Case::parse)]
     cases: Vec<Case>,
     /// Resident memory of each server, MiB [default: 128 quick, 512 full]
@@ -169,12 +171,14 @@ pub fn run(arguments: &HitRatioArgs) -> Result<()> {
     let seeds = arguments.seeds.unwrap_or(if quick { 1 } else { 3 });
     let contestants = contestants(&bench.subjects);
     report.settings.push(format!(
-        "{} resident each, within {} %; keys of {KEY_BYTES} bytes; the items together are {UNIVERSE} times the memory; {seeds} seeds",
+        "{} resident each, within {} %; keys of {KEY_BYTES} bytes; the items together are {UNIVERSE} times the \
+        memory; {seeds} seeds",
         bytes(target_bytes),
         TOLERANCE * 100.0
     ));
     report.settings.push(format!(
-        "requests before the measured ones {WARM_UP} per item, measured {MEASURED} per item; a miss is followed by a write"
+        "requests before the measured ones {WARM_UP} per item, measured {MEASURED} per item; a miss is followed by a \
+        write"
     ));
     let mut points = Vec::new();
     let mut limits = HashMap::new();

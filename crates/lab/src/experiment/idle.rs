@@ -1,6 +1,7 @@
 //! E3: a server with nothing to do, and one with very many connections.
 //!
-//! Three parts: `ephemeral` with the peers, `persistent`, and `sync-writes`, whose durable writes are never acknowledged.
+//! Three parts: `ephemeral` with the peers, `persistent`, and `sync-writes`, whose durable writes are never
+//! acknowledged.
 //!
 //! ```text
 //! empty     30 buckets, at rest; then further ones            resident size, per bucket

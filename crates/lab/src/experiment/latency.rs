@@ -1,12 +1,13 @@
-//! Tail latency of small reads (and, beside the defragmenter, of writes), alone and beside one connection that writes and reads 20 MiB values without pause.
+//! Tail latency of small reads (and, beside the defragmenter, of writes), alone and beside one connection that writes
+//! and reads 20 MiB values without pause.
 //!
 //! ```text
 //! load core    prober (real-time): a GET every 200 us, timed             server core
 //!              stream (lower priority): SET 20 MiB, GET 20 MiB, ...
 //! ```
 //!
-//! The prober asks on a schedule (see `prober`). Both share the load's core; the stream works in small pieces at a lower
-//! priority, so the prober waits at most for one of them.
+//! The prober asks on a schedule (see `prober`). Both share the load's core; the stream works in small pieces at a
+//! lower priority, so the prober waits at most for one of them.
 
 mod defragmenter;
 
@@ -51,10 +52,12 @@ pub struct LatencyArgs {
     /// Measure beside the defragmenter at work instead, on both item heaps and both kinds of bucket
     #[arg(long)]
     defragmenter: bool,
-    /// Where --defragmenter keeps files of persistent buckets; should be on a disk [default: the system's temporary directory]
+    /// Where --defragmenter keeps files of persistent buckets; should be on a disk [default: the system's temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Rounds of "alone" and "beside" in turn [default: 2 quick, 5 full]; starts of each kind of bucket with --defragmenter [default: 1 quick, 5 full]
+    /// Rounds of "alone" and "beside" in turn [default: 2 quick, 5 full]; starts of each kind of bucket with
+    /// --defragmenter [default: 1 quick, 5 full]
     #[arg(long)]
     rounds: Option<u32>,
     /// Seconds of each [default: 6 quick, 15 full; with --defragmenter 2 and 4, and half as long of load]
@@ -94,7 +97,8 @@ pub fn run(arguments: &LatencyArgs) -> Result<()> {
     let rounds = arguments.rounds.unwrap_or(if quick { 2 } else { 5 }).max(1);
     let length = Duration::from_secs(arguments.seconds.unwrap_or(if quick { 6 } else { 15 }));
     report.settings.push(format!(
-        "{} items of {} + {} bytes; a GET every {} us over {PROBE_CONNECTIONS} connections; {rounds} rounds of {} s alone and beside the stream; prober at {} priority",
+        "{} items of {} + {} bytes; a GET every {} us over {PROBE_CONNECTIONS} connections; {rounds} rounds of {} s \
+        alone and beside the stream; prober at {} priority",
         count(ITEMS),
         SHAPE.key_bytes,
         SHAPE.value_bytes,

@@ -63,8 +63,8 @@ pub struct Common {
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM; those not installed are left out. dormouse-slab and dormouse-block
-    /// are Dormouse with this item heap
+    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM; those not installed are left out. dormouse-slab and
+    /// dormouse-block are Dormouse with this item heap
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "memcached,redis,valkey,floor")]
     pub peers: Vec<String>,
     /// Dormouse program to run instead of this one
@@ -160,7 +160,8 @@ impl BuildArgs {
         }
         ensure!(
             self.preload.is_empty() || builds.len() > own,
-            "--preload: no Dormouse here uses the system's malloc (built with alloc-system), or none of {} is installed",
+            "--preload: no Dormouse here uses the system's malloc (built with alloc-system), or none of {} is \
+             installed",
             self.preload.join(", ")
         );
         Ok(builds)

@@ -2,8 +2,9 @@
 //!
 //! (resident size at rest after the load - resident size of the empty server) / items - key - value. Servers of several
 //! shapes stand beside each other while they rest, as far as memory allows: resident sizes do not disturb each other.
-//! The sweep grows one server in twelve steps from 1M to 2M items and rests at each: tables that double show their worst.
-//! A Dormouse is there twice, with an ephemeral bucket and with a persistent one, which is clean when it is measured: all is on disk.
+//! The sweep grows one server in twelve steps from 1M to 2M items and rests at each: tables that double show their
+//! worst. A Dormouse is there twice, with an ephemeral bucket and with a persistent one, which is clean when it is
+//! measured: all is on disk.
 
 use super::{
     Bench, Common, SETTLE, load, memory_for, progress_bar, settle, start_for, verify, wait_until_flushed,
@@ -168,7 +169,8 @@ pub fn run(arguments: &OverheadArgs) -> Result<()> {
         (given, _) => given.to_vec(),
     };
     report.settings.push(format!(
-        "fresh loads, resident size of smaps_rollup after {} s at rest, less that of the empty server; persistent buckets rest from when \
+        "fresh loads, resident size of smaps_rollup after {} s at rest, less that of the empty server; persistent \
+        buckets rest from when \
          all is on disk",
         SETTLE.as_secs()
     ));

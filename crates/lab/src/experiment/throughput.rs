@@ -58,16 +58,19 @@ pub struct ThroughputArgs {
     /// Measured windows per start, mix and depth [default: 1 quick, 3 full]
     #[arg(long)]
     windows: Option<u32>,
-    /// Length of a window in milliseconds [default: 600 quick, 1500 full; with --durability or --persistent 1500 and 5000]
+    /// Length of a window in milliseconds [default: 600 quick, 1500 full; with --durability or --persistent 1500 and
+    /// 5000]
     #[arg(long)]
     window_ms: Option<u64>,
-    /// Measure durable writes of this level instead, beside Redis with `appendfsync always` and the disk's own rate of syncs
+    /// Measure durable writes of this level instead, beside Redis with `appendfsync always` and the disk's own rate of
+    /// syncs
     ///
-    /// 1, 16 and 256 clients write, each one item at a time. The disk's own rate is that of appending as many bytes as the clients'
-    /// items have together and syncing them, in the same directory, before each slice of a window; times the clients, since no more
-    /// can be in one group, it is a bound that no server reaches: a client's next write leaves only after its former answer. What
-    /// group commit over this disk allows is therefore taken from `floor`, which does nothing else: it appends what a wake-up
-    /// brought in one write, syncs it, and answers. Both stand in the table; the goal is 0.9 of the latter.
+    /// 1, 16 and 256 clients write, each one item at a time. The disk's own rate is that of appending as many bytes as
+    /// the clients' items have together and syncing them, in the same directory, before each slice of a window; times
+    /// the clients, since no more can be in one group, it is a bound that no server reaches: a client's next write
+    /// leaves only after its former answer. What group commit over this disk allows is therefore taken from `floor`,
+    /// which does nothing else: it appends what a wake-up brought in one write, syncs it, and answers. Both stand in
+    /// the table; the goal is 0.9 of the latter.
     #[arg(long, value_enum, value_name = "LEVEL", conflicts_with = "persistent")]
     durability: Option<Level>,
     /// Clients of --durability
@@ -81,7 +84,8 @@ pub struct ThroughputArgs {
     /// Both servers choose TLS 1.3 with AES-256-GCM for this load. Sessions are made before a window begins.
     #[arg(long, conflicts_with_all = ["durability", "persistent"])]
     tls: bool,
-    /// Where --durability and --persistent keep their files; should be on the disk in question [default: the system's temporary directory]
+    /// Where --durability and --persistent keep their files; should be on the disk in question [default: the system's
+    /// temporary directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -244,7 +248,8 @@ fn turn_of(
     Ok(samples)
 }
 
-/// memcached (1.6.18) waits for its socket while OpenSSL has the rest of a batch: one that may be longer than a record is not answered.
+/// memcached (1.6.18) waits for its socket while OpenSSL has the rest of a batch: one that may be longer than a record
+/// is not answered.
 fn is_answered_over_tls(kind: Kind, depth: usize) -> bool {
     kind != Kind::Memcached || depth * (SHAPE.key_bytes + SHAPE.value_bytes) < TLS_RECORD_BYTES
 }

@@ -1,4 +1,5 @@
-//! How long the data of a persistent bucket is not served after a start, beside reading the same files and nothing else.
+//! How long the data of a persistent bucket is not served after a start, beside reading the same files and nothing
+//! else.
 //!
 //! ```text
 //!   load ── all on disk? ── stop ── [ forget cached files ── read them ── forget ── start ── all served? ── stop ] x repetitions

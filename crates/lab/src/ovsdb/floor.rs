@@ -1,5 +1,5 @@
-//! The transport's own cost: a server that finds the ends of requests and answers canned replies. It keeps no rows, so no
-//! server with these system calls can be faster.
+//! The transport's own cost: a server that finds the ends of requests and answers canned replies. It keeps no rows, so
+//! no server with these system calls can be faster.
 //!
 //! One thread, one epoll set; per wake-up one read and one write of the session that asked, and one write to each
 //! session that asked for a replica.

@@ -5,8 +5,9 @@
 //!       no  ── go on
 //!       yes ── exec this program with the options in jemalloc's variable ── Environment::take, again ── go on
 //! ```
-//! The process keeps its id. What jemalloc reads later wins: the options of the linked program first, then its environment. So an
-//! operator who sets the variable himself is obeyed, before the configuration: his options are put behind ours.
+//! The process keeps its id. What jemalloc reads later wins: the options of the linked program first, then its
+//! environment. So an operator who sets the variable himself is obeyed, before the configuration: his options are put
+//! behind ours.
 //!
 //! Our own variable says that this process has been started again, and what the operator's options were. It carries
 //! the process's id: one that was inherited says nothing.
@@ -36,8 +37,8 @@ pub struct Environment {
 pub type Wish = (Setting, String);
 
 impl Environment {
-    /// Reads the environment, and makes it again what it was before this process was started a second time. To be called
-    /// before any thread is started; nothing is taken out if it is too late for that.
+    /// Reads the environment, and makes it again what it was before this process was started a second time. To be
+    /// called before any thread is started; nothing is taken out if it is too late for that.
     pub fn take() -> Self {
         let variable = variable();
         let read = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());

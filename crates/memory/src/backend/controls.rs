@@ -28,7 +28,8 @@ impl Controls {
     pub(super) fn read<T: Copy + Default>(self, name: &CStr) -> Result<T, ControlError> {
         let mut value = T::default();
         let mut length = size_of::<T>();
-        // SAFETY: the out pointer and its length describe `value`; a type of another size makes the call fail with EINVAL.
+        // SAFETY: the out pointer and its length describe `value`; a type of another size makes the call fail with
+        // EINVAL.
         let errno = unsafe {
             (self.call)(name.as_ptr(), (&raw mut value).cast::<c_void>(), &raw mut length, null_mut(), 0)
         };
@@ -53,7 +54,8 @@ impl Controls {
 
     /// Writes a control of type `T`.
     pub(super) fn write<T: Copy>(self, name: &CStr, mut value: T) -> Result<(), ControlError> {
-        // SAFETY: the in pointer and its length describe `value`; a type of another size makes the call fail with EINVAL.
+        // SAFETY: the in pointer and its length describe `value`; a type of another size makes the call fail with
+        // EINVAL.
         let errno = unsafe {
             (self.call)(
                 name.as_ptr(),

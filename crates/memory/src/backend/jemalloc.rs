@@ -76,8 +76,8 @@ impl Arena {
         let extents = Extents::new();
         let index = control::create_arena(extents.hooks())?;
         let arena = Self { index, extents };
-        // Pages are given back when much has been freed (see `Tenant::wants_purge`), not because time passes: under steady
-        // churn the pages freed now are needed in a moment, and each one given back breaks up a huge page.
+        // Pages are given back when much has been freed (see `Tenant::wants_purge`), not because time passes: under
+        // steady churn the pages freed now are needed in a moment, and each one given back breaks up a huge page.
         for decay in ["dirty_decay_ms", "muzzy_decay_ms"] {
             CONTROLS.write(&arena.control("arena", decay), -1isize)?;
         }
@@ -114,7 +114,8 @@ impl Arena {
     /// Gives a block back.
     ///
     /// # Safety
-    /// `block` came from [`Arena::allocate`] or [`Arena::allocate_pages`] of this arena with this `size`, and nothing uses it any more.
+    /// `block` came from [`Arena::allocate`] or [`Arena::allocate_pages`] of this arena with this `size`, and nothing
+    /// uses it any more.
     pub(crate) unsafe fn free(&self, cache: Option<&ThreadCache>, block: NonNull<u8>, size: usize) {
         // SAFETY: by the contract of this function; the size is the one that was asked for.
         unsafe { sys::sdallocx(block.as_ptr().cast(), size.max(BLOCK_ALIGNMENT), self.flags(cache)) }
@@ -133,14 +134,15 @@ impl Arena {
         let _ = CONTROLS.run(&self.control("arena", "purge"));
     }
 
-    /// Makes free pages, which the next purge gives back, of those that lie in memory though they were never handed out: the end of the
-    /// huge page that blocks come from next. To the allocator these are as good as unmapped, so that a purge by itself leaves them.
-    /// Gives whether there may be any.
+    /// Makes free pages, which the next purge gives back, of those that lie in memory though they were never handed
+    /// out: the end of the huge page that blocks come from next. To the allocator these are as good as unmapped, so
+    /// that a purge by itself leaves them. Gives whether there may be any.
     pub(crate) fn free_what_was_never_used(&self) -> bool {
         if !self.extents.asks_for_huge_pages() {
             return false;
         }
-        // Which of its free extents the allocator hands out first is its own affair: often the oldest, which may be a purged one.
+        // Which of its free extents the allocator hands out first is its own affair: often the oldest, which may be a
+        // purged one.
         let blocks = FREE_EXTENTS.map(|size| (self.allocate_pages(size), size));
         for (block, size) in blocks {
             if let Some(block) = block {

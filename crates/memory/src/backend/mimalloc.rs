@@ -1,7 +1,7 @@
 //! mimalloc: a heap per tenant.
 //!
-//! A heap of mimalloc 3 may be allocated from by any thread: each has a part of its own, made when it first allocates, so
-//! a thread needs no cache of ours. Blocks are freed by any thread. A part's empty pages are given back by its own
+//! A heap of mimalloc 3 may be allocated from by any thread: each has a part of its own, made when it first allocates,
+//! so a thread needs no cache of ours. Blocks are freed by any thread. A part's empty pages are given back by its own
 //! thread alone, when it rests; what was freed by others lies in them until then.
 //!
 //! A heap is deleted, not destroyed: blocks that are still in use move to the process's heap and stay as they are.
@@ -141,9 +141,9 @@ impl Arena {
         if block.as_ptr().addr().is_multiple_of(alignment) {
             return Some(block);
         }
-        // Blocks of such a size follow one another from the start of a page on, mostly at its beginning: the call for aligned memory
-        // does not rely on that and takes more than is asked for.
-        // SAFETY: the block just came from this heap, which lives as long as `self`.
+        // Blocks of such a size follow one another from the start of a page on, mostly at its beginning: the call for
+        // aligned memory does not rely on that and takes more than is asked for. SAFETY: the block just came from this
+        // heap, which lives as long as `self`.
         unsafe {
             sys::mi_free(block.as_ptr().cast());
             NonNull::new(sys::mi_heap_malloc_aligned(self.0.as_ptr(), size, alignment).cast())

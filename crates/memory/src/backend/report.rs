@@ -39,8 +39,8 @@ pub fn settings() -> Vec<(Setting, String)> {
     Setting::ALL.iter().filter(has).filter_map(|setting| Some((*setting, setting.in_force()?))).collect()
 }
 
-/// The figures of the process. Walks all arenas, and the kernel walks all pages of the process: some ten milliseconds for each
-/// GiB in small pages. For people and their tools, not for requests.
+/// The figures of the process. Walks all arenas, and the kernel walks all pages of the process: some ten milliseconds
+/// for each GiB in small pages. For people and their tools, not for requests.
 pub fn figures() -> Vec<Figure> {
     let mut figures = chosen::controls().map_or_else(chosen::figures, of_jemalloc);
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();

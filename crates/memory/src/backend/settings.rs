@@ -7,8 +7,8 @@
 //!   jemalloc, linked                                               thp, of item memory
 //!   others              none: each has ways of its own, its environment variables
 //! ```
-//! Values are texts in jemalloc's words, so that a value that is wished for, one that is in force and one for the environment
-//! compare as they are.
+//! Values are texts in jemalloc's words, so that a value that is wished for, one that is in force and one for the
+//! environment compare as they are.
 
 use std::fmt;
 
@@ -112,8 +112,8 @@ impl Setting {
         Self::ALL.iter().copied().find(|setting| setting.name() == name)
     }
 
-    /// jemalloc's own name for it among the options it reads when the process starts. Its `thp` is another thing: ours is of
-    /// chunks that jemalloc does not map.
+    /// jemalloc's own name for it among the options it reads when the process starts. Its `thp` is another thing: ours
+    /// is of chunks that jemalloc does not map.
     pub const fn option(self) -> Option<&'static str> {
         match self {
             Self::Profile => Some("prof"),

@@ -1,7 +1,7 @@
 //! The system's `malloc`: the C library's, or what is preloaded in its place ([`provider`]).
 //!
-//! There are no arenas: all tenants share one heap, so blocks of a tenant that goes lie between those of others, and are
-//! freed one by one. Nobody can tell how many pages a tenant has; its budget is held against the accounts alone.
+//! There are no arenas: all tenants share one heap, so blocks of a tenant that goes lie between those of others, and
+//! are freed one by one. Nobody can tell how many pages a tenant has; its budget is held against the accounts alone.
 //!
 //! ```text
 //!   request | rounded up to a multiple of 8, the class |        no malloc rounds any less: it costs nothing,
@@ -54,8 +54,8 @@ pub const fn size_class(size: usize) -> usize {
     if size <= BLOCK_ALIGNMENT { BLOCK_ALIGNMENT } else { (size + GRAIN - 1) & !(GRAIN - 1) }
 }
 
-/// How many bytes a block of `size` bytes takes with its header, by glibc's rule; other libraries differ by few bytes. Blocks
-/// that glibc maps singly (above 128 KiB, at first) end at a page, which is not counted.
+/// How many bytes a block of `size` bytes takes with its header, by glibc's rule; other libraries differ by few bytes.
+/// Blocks that glibc maps singly (above 128 KiB, at first) end at a page, which is not counted.
 #[inline]
 pub const fn footprint(size: usize) -> usize {
     let chunk = (size_class(size) + HEADER_BYTES + CHUNK_GRAIN - 1) & !(CHUNK_GRAIN - 1);

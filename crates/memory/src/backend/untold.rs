@@ -11,7 +11,8 @@ impl Arena {
         None
     }
 
-    /// Nothing: a malloc has no such classes, and mimalloc does not say how full the page of a block is. So blocks are not moved.
+    /// Nothing: a malloc has no such classes, and mimalloc does not say how full the page of a block is. So blocks are
+    /// not moved.
     pub(crate) fn classes(&self) -> Option<Vec<ClassFigures>> {
         None
     }

@@ -30,8 +30,8 @@ pub(super) const SLAB_USUAL: usize = 64 << 10;
 const SLAB_MAX: usize = 512 << 10;
 /// A new slab takes at most this part of what its class has.
 const GROWTH: usize = 8;
-/// So much of a slab may be left over behind its last slot. Of larger slots few shall lie in one slab: the more there are, the
-/// less often is it empty enough to be worth emptying.
+/// So much of a slab may be left over behind its last slot. Of larger slots few shall lie in one slab: the more there
+/// are, the less often is it empty enough to be worth emptying.
 const TAIL_FRACTION: usize = 512;
 const TAIL_FRACTION_LARGE: usize = 64;
 const LARGE: usize = 2 << 10;

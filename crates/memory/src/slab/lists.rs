@@ -6,8 +6,8 @@
 //!         ── bin 7 (nearly full)  ── slab              slots are reserved from here first
 //!   full slabs, and victims: in no list
 //! ```
-//! Frees do not take the lock unless a slab's bin may be another afterwards; so a slab is in the list of its bin, or a thread is on
-//! its way to [`Lists::settle`] it.
+//! Frees do not take the lock unless a slab's bin may be another afterwards; so a slab is in the list of its bin, or a
+//! thread is on its way to [`Lists::settle`] it.
 
 use std::ptr::NonNull;
 
@@ -63,7 +63,8 @@ impl Lists {
         reserved
     }
 
-    /// Puts the slab at an address where it belongs; if nothing of it is used, takes it out. Gives what is to be freed then.
+    /// Puts the slab at an address where it belongs; if nothing of it is used, takes it out. Gives what is to be freed
+    /// then.
     ///
     /// It may be another slab than the one that was meant, or none: what is done is right for any.
     pub(super) fn settle(&mut self, map: &PageMap, address: usize) -> Option<Remains> {
@@ -158,8 +159,8 @@ impl Lists {
         }
     }
 
-    /// A slab to be emptied, of a class of which more than `free_per_mille` of the slots are free: one of its emptiest, if the others
-    /// have room for what is in it. Nothing is reserved from it any more.
+    /// A slab to be emptied, of a class of which more than `free_per_mille` of the slots are free: one of its emptiest,
+    /// if the others have room for what is in it. Nothing is reserved from it any more.
     pub(super) fn victim(&mut self, free_per_mille: usize) -> Option<SlabPtr> {
         let mut best: Option<(usize, SlabPtr)> = None;
         for class in self.classes.iter() {
@@ -208,8 +209,8 @@ impl Lists {
 }
 
 impl Class {
-    /// Whether the other slabs have room for what is in this one. Counted and not taken from [`Class::free`]: were that wrong, what
-    /// is moved out would go to a new slab, and that would be the next to be emptied.
+    /// Whether the other slabs have room for what is in this one. Counted and not taken from [`Class::free`]: were that
+    /// wrong, what is moved out would go to a new slab, and that would be the next to be emptied.
     fn has_room_beside(&self, slab: SlabPtr) -> bool {
         let needed = slab.used();
         let mut room = 0;

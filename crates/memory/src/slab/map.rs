@@ -5,9 +5,9 @@
 //!   table    open addressing: | leaf / 4096 35 | region 26 |      grows by doubling; 8 bytes per 2 MiB, and slack
 //!   leaf     the slab of each page of a region                    4 KiB per 2 MiB
 //! ```
-//! Written under the lock of the slabs, read without: who asks for an address has it from a location, which was given out
-//! after the slab was entered. Leaves stay when their slabs go, and so do tables that have grown, until the tenant ends: who
-//! reads may still be in an old one.
+//! Written under the lock of the slabs, read without: who asks for an address has it from a location, which was given
+//! out after the slab was entered. Leaves stay when their slabs go, and so do tables that have grown, until the tenant
+//! ends: who reads may still be in an old one.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -160,8 +160,8 @@ impl PageMap {
         let mut next = NonNull::new(self.table.load(Relaxed));
         let mut is_newest = true;
         while let Some(table) = next {
-            // SAFETY: a table of ours, with its head and entries; only the newest one has all leaves, each once. All of them live
-            // as long as the tenant.
+            // SAFETY: a table of ours, with its head and entries; only the newest one has all leaves, each once. All of
+            // them live as long as the tenant.
             unsafe {
                 let entries = table.as_ref().load(Relaxed) as usize;
                 bytes += crate::footprint((TABLE_HEAD + entries) * 8);

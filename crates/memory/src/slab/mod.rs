@@ -12,10 +12,10 @@
 //! * Room is taken from the fullest slabs, so that the emptiest become empty; their pages go back to the arena at once.
 //! * A thread reserves slots of up to one word of a bitmap at a time, and together all reserve at most a sixteenth of a
 //!   class (or a slot each): many threads times many classes cost a small bucket little.
-//! * A slot's owner is the vBucket under whose lock it was allocated and will be freed. So whoever empties a slab can take that
-//!   lock first, and then find the slot as it is ([`Victim`]).
-//! * Slots are counted as items, slabs as `slab_bytes` of their tenant; all else as index. What lies between slots and slabs is the
-//!   slack.
+//! * A slot's owner is the vBucket under whose lock it was allocated and will be freed. So whoever empties a slab can
+//!   take that lock first, and then find the slot as it is ([`Victim`]).
+//! * Slots are counted as items, slabs as `slab_bytes` of their tenant; all else as index. What lies between slots and
+//!   slabs is the slack.
 //!
 //! Why it is built like this, and what it costs: `docs/decisions/0009-slab-heap.md`.
 
@@ -179,7 +179,8 @@ impl Drop for Underway<'_> {
     }
 }
 
-/// A slab that is being emptied: nothing new comes into it. Dropped, it goes back if nothing is left in it; otherwise it is used as before.
+/// A slab that is being emptied: nothing new comes into it. Dropped, it goes back if nothing is left in it; otherwise
+/// it is used as before.
 ///
 /// ```text
 ///   for each (location, owner) of `occupied`: take the lock of that vBucket; if `holds`, move the item, free its location
@@ -190,8 +191,8 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// A slab worth emptying: one of the emptiest of a class of which more than `free_per_mille` of the slots are free, if
-    /// the others of its class have room for what is in it.
+    /// A slab worth emptying: one of the emptiest of a class of which more than `free_per_mille` of the slots are free,
+    /// if the others of its class have room for what is in it.
     pub fn choose(tenant: &Arc<Tenant>, free_per_mille: u32) -> Option<Self> {
         let slab = tenant.slabs()?.lock().victim(free_per_mille as usize)?;
         Some(Self { tenant: Arc::clone(tenant), slab })

@@ -8,15 +8,16 @@
 //!   bit           0                   1                     1               0
 //!   owner                          NOBODY                vBucket
 //! ```
-//! * Bits are set under the lock of the slabs, for a thread that will hand the slots out; they are cleared by anybody, without it.
-//! * `used` counts the bits that are set: it is raised after bits are set, and lowered after one is cleared. So while a bit is set,
-//!   `used` is above 0 or about to be raised by the lock's holder, and the slab stays.
-//! * After it has lowered `used`, a thread does not touch the notes any more: the slab may be gone. It knows the address of a
-//!   slot that was in it, and what is there is found anew under the lock.
+//! * Bits are set under the lock of the slabs, for a thread that will hand the slots out; they are cleared by anybody,
+//!   without it.
+//! * `used` counts the bits that are set: it is raised after bits are set, and lowered after one is cleared. So while a
+//!   bit is set, `used` is above 0 or about to be raised by the lock's holder, and the slab stays.
+//! * After it has lowered `used`, a thread does not touch the notes any more: the slab may be gone. It knows the
+//!   address of a slot that was in it, and what is there is found anew under the lock.
 //!
-//! ORDERING: clearing a bit releases what was done to the slot, seeing it clear acquires it. Lowering `used` is part of one
-//! release sequence, so whoever sees 0 has everything behind it. Setting an owner, and clearing a bit, releases that the change was
-//! noted ([`Gauge::Changes`](crate::Gauge)): who walks over the slabs acquires it.
+//! ORDERING: clearing a bit releases what was done to the slot, seeing it clear acquires it. Lowering `used` is part of
+//! one release sequence, so whoever sees 0 has everything behind it. Setting an owner, and clearing a bit, releases
+//! that the change was noted ([`Gauge::Changes`](crate::Gauge)): who walks over the slabs acquires it.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -79,8 +80,8 @@ pub(super) struct Links {
     pub(super) hint: u8,
 }
 
-/// The address of a slab's notes. Good to look at while a slot of it is in use or reserved, while it is a victim, and under the lock
-/// if it was found there.
+/// The address of a slab's notes. Good to look at while a slot of it is in use or reserved, while it is a victim, and
+/// under the lock if it was found there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlabPtr(NonNull<Slab>);
 
@@ -165,7 +166,8 @@ impl SlabPtr {
     /// A slab begins: nothing of it is used.
     ///
     /// # Safety
-    /// `base` has room for `bytes`, `notes` for the notes on so many slots and begins with a line, until the slab is taken apart.
+    /// `base` has room for `bytes`, `notes` for the notes on so many slots and begins with a line, until the slab is
+    /// taken apart.
     pub(super) unsafe fn begin(notes: NonNull<u8>, base: NonNull<u8>, bytes: usize, class: usize) -> Self {
         let (slots, slot_bytes) = (slots_in(bytes, class), class::bytes_of(class));
         let this = Self(notes.cast());
@@ -346,7 +348,8 @@ impl SlabPtr {
         unreachable!("a listed slab has a free slot")
     }
 
-    /// Slots of a word that are in use, with their owners: address, owner. A look without the lock of any owner: a hint.
+    /// Slots of a word that are in use, with their owners: address, owner. A look without the lock of any owner: a
+    /// hint.
     pub(super) fn occupied(self, word: usize) -> impl Iterator<Item = (usize, u16)> {
         let slab = self.slab();
         let last = usize::from(slab.slots).saturating_sub(word * WORD_SLOTS).min(WORD_SLOTS);

@@ -85,8 +85,10 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..THREADS, size(), 1..TIMES_MAX)
             .prop_map(|(thread, size, times)| Step::Allocate { thread, size, times: times.min((200 << 10) / size) }),
-        3 => (0..THREADS, any::<usize>(), 1..TIMES_MAX).prop_map(|(thread, choice, times)| Step::Free { thread, choice, times }),
-        3 => (0..THREADS, any::<usize>(), size()).prop_map(|(thread, choice, size)| Step::Resize { thread, choice, size }),
+        3 => (0..THREADS, any::<usize>(), 1..TIMES_MAX)
+            .prop_map(|(thread, choice, times)| Step::Free { thread, choice, times }),
+        3 => (0..THREADS, any::<usize>(), size())
+            .prop_map(|(thread, choice, size)| Step::Resize { thread, choice, size }),
         1 => (0..THREADS).prop_map(|thread| Step::Rest { thread }),
         1 => (0usize..4).prop_map(|keep| Step::Empty { keep }),
     ]
@@ -227,7 +229,8 @@ fn the_fullest_slab_is_used_first_and_the_emptiest_goes() {
     assert!(dense.slab_bytes < dense.slot_bytes * 108 / 100, "{dense:?} after {victims} victims");
 }
 
-/// A class that has shrunk has large slabs, and the next one is small. Where all the large ones are full, there is nothing to be gained.
+/// A class that has shrunk has large slabs, and the next one is small. Where all the large ones are full, there is
+/// nothing to be gained.
 #[test]
 fn emptying_comes_to_an_end() {
     let mut world = World::new();

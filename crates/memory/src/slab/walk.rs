@@ -21,8 +21,8 @@ pub struct SlabWalk {
 }
 
 impl Tenant {
-    /// Walks over all slabs while their lock is held: no slab comes or goes meanwhile, but slots do, unless nobody uses the
-    /// tenant. The error says what is wrong with a slab whatever happens to its slots.
+    /// Walks over all slabs while their lock is held: no slab comes or goes meanwhile, but slots do, unless nobody uses
+    /// the tenant. The error says what is wrong with a slab whatever happens to its slots.
     pub fn walk_slabs(&self) -> Result<SlabWalk, String> {
         self.slabs().map_or(Ok(SlabWalk::default()), Slabs::walk)
     }
@@ -53,7 +53,8 @@ impl Slabs {
                     ));
                 }
             }
-            // Bits are set under the lock, and cleared before `used` is lowered: asked first, it is no less than what is seen after.
+            // Bits are set under the lock, and cleared before `used` is lowered: asked first, it is no less than what
+            // is seen after.
             let used = slab.used();
             let owned: usize = (0..slab.words()).map(|word| slab.occupied(word).count()).sum();
             if owned > used || used > slab.slots() {

@@ -1,6 +1,7 @@
 //! The control socket: JSON-RPC requests with arguments that are strings, answered with a text.
 //!
-//! A connection's commands are executed one after another, each at the end of a turn, outside of the loop: by the [`Host`].
+//! A connection's commands are executed one after another, each at the end of a turn, outside of the loop: by the
+//! [`Host`].
 
 use std::path::Path;
 
@@ -40,7 +41,8 @@ pub enum Answer {
     Text(String),
     /// It did not.
     Error(String),
-    /// So many parts of it are answered later ([`EventLoop::start_compaction`]); the texts of those that fail come together.
+    /// So many parts of it are answered later ([`EventLoop::start_compaction`]); the texts of those that fail come
+    /// together.
     Later(usize),
 }
 

@@ -1,7 +1,8 @@
-//! How often things have happened, under the stock server's names for them: `coverage/show` and `coverage/read-counter`.
+//! How often things have happened, under the stock server's names for them: `coverage/show` and
+//! `coverage/read-counter`.
 //!
-//! Only what means the same here is counted. Nothing samples the counters: each event is entered under the interval in which it
-//! happened, and intervals that have passed are added up when somebody asks.
+//! Only what means the same here is counted. Nothing samples the counters: each event is entered under the interval in
+//! which it happened, and intervals that have passed are added up when somebody asks.
 
 use std::fmt::Write as _;
 

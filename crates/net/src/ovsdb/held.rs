@@ -1,16 +1,16 @@
 //! What clients make the loop keep: half messages, requests that wait, replies and notifications they have not taken.
 //!
-//! Each connection's part is counted anew after each of its turns and sends; the sum is the number that a node adds to its
-//! total. Past the bound the connection that holds most is closed, then the next, until the rest fits: clients that take what they
-//! are sent hold next to nothing.
+//! Each connection's part is counted anew after each of its turns and sends; the sum is the number that a node adds to
+//! its total. Past the bound the connection that holds most is closed, then the next, until the rest fits: clients that
+//! take what they are sent hold next to nothing.
 
 use super::EventLoop;
 use super::connection::{Connection, Role};
 use super::event_loop::Slot;
 use super::logger::Level;
 
-/// Parts of what is shared change when others have sent theirs: near the bound all connections are counted anew, not more often
-/// than this.
+/// Parts of what is shared change when others have sent theirs: near the bound all connections are counted anew, not
+/// more often than this.
 const RECOUNT_MS: u64 = 250;
 
 /// The sum of what connections hold.
@@ -84,7 +84,8 @@ impl EventLoop {
             let Some((bytes, slot)) = connections.max().filter(|(bytes, _)| *bytes > 0) else { return };
             if let Some(Slot::Connection(connection)) = self.slots.get(slot) {
                 let text = format!(
-                    "{}: disconnecting (it holds {bytes} bytes of requests and replies, most of {} of all clients; {bound} are allowed)",
+                    "{}: disconnecting (it holds {bytes} bytes of requests and replies, most of {} of all clients; \
+                    {bound} are allowed)",
                     connection.name, self.held.total
                 );
                 self.log("ovsdb_jsonrpc_server", Level::Warning, &text);

@@ -1,7 +1,7 @@
 //! Probes: peers that have been silent for long are asked whether they are there, and given up if they do not answer.
 //!
-//! A connection has one entry among the deadlines, which is not moved when something is received: it is looked at when it is due, and
-//! entered again for what is left. So receiving costs nothing.
+//! A connection has one entry among the deadlines, which is not moved when something is received: it is looked at when
+//! it is due, and entered again for what is left. So receiving costs nothing.
 
 use super::EventLoop;
 use super::connection::Role;

@@ -4,8 +4,8 @@
 //!   Backoff(until) ──> [Resolving ──>] Connecting(since) ──> Active(since) ──┐
 //!        ^───────────────── failed ┴─────────────┴──── lost ─────────────────┘
 //! ```
-//! The first retry is after a second, and each one after twice as long as the one before, up to a bound. A connection that
-//! lasted longer than the last wait starts from the beginning.
+//! The first retry is after a second, and each one after twice as long as the one before, up to a bound. A connection
+//! that lasted longer than the last wait starts from the beginning.
 
 /// First wait.
 const BACKOFF_MIN_MS: u64 = 1000;

@@ -77,8 +77,8 @@ pub struct DatabaseRemote {
 pub(super) const NO_FAMILY: &str = "Address family not supported by protocol";
 
 impl Remote {
-    /// Understands `text`; relative file names are below `run_directory`. Never fails: what cannot be served says so when it
-    /// is opened, as with the stock server.
+    /// Understands `text`; relative file names are below `run_directory`. Never fails: what cannot be served says so
+    /// when it is opened, as with the stock server.
     pub fn parse(text: &str, run_directory: &Path) -> Self {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         match kind {

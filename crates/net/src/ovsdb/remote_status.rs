@@ -1,11 +1,12 @@
-//! What the rows that name remotes are told of them: the columns `is_connected` and `status`, where their table has them.
+//! What the rows that name remotes are told of them: the columns `is_connected` and `status`, where their table has
+//! them.
 //!
 //! ```text
 //!   a session comes or goes, a state or lock changes, remotes change ─> due, at least INTERVAL_MS after the last time
 //!   due ─> each row compared with what there is to tell ─> one transaction per database, if anything differs
 //! ```
-//! COMPAT: the stock server writes them every 2.5 s for as long as it runs, for the numbers of seconds grow. Here nothing ticks:
-//! those are as old as the last event, and a row is written when something else in it has changed.
+//! COMPAT: the stock server writes them every 2.5 s for as long as it runs, for the numbers of seconds grow. Here
+//! nothing ticks: those are as old as the last event, and a row is written when something else in it has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

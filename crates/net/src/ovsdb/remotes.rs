@@ -89,7 +89,8 @@ impl InForce {
     }
 }
 
-/// How the name of a socket begins that the process has inherited. Only who starts the process knows what its open files are.
+/// How the name of a socket begins that the process has inherited. Only who starts the process knows what its open
+/// files are.
 const INHERITED: &str = "pfd:";
 
 /// A configured database remote: where it led when it was last looked at.
@@ -227,8 +228,8 @@ impl EventLoop {
                         refused.push(target);
                         continue;
                     }
-                    // COMPAT: the remote may be there already, given on the command line, by a string or by another row. What a row
-                    // says of it holds then.
+                    // COMPAT: the remote may be there already, given on the command line, by a string or by another
+                    // row. What a row says of it holds then.
                     let merged = wanted.entry(target.into()).or_default();
                     if let Some(options) = options {
                         *merged = options.over(merged);
@@ -306,8 +307,8 @@ impl EventLoop {
         );
     }
 
-    /// Waits for the names of hosts that listeners need, at most so long. Before the loop runs: who starts it wants to find the
-    /// listeners there.
+    /// Waits for the names of hosts that listeners need, at most so long. Before the loop runs: who starts it wants to
+    /// find the listeners there.
     pub fn await_names(&mut self, at_most: Duration) {
         let begun = Instant::now();
         while self.resolver.is_busy() {

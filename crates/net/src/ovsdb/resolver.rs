@@ -1,4 +1,5 @@
-//! Names of hosts, resolved by threads that live no longer than there are names: the system's resolver blocks, the loop does not.
+//! Names of hosts, resolved by threads that live no longer than there are names: the system's resolver blocks, the loop
+//! does not.
 //!
 //! ```text
 //!   start ─> queue ─> up to THREADS_MAX threads ─> answers, and the loop is woken ─> take

@@ -3,8 +3,8 @@
 //! ```text
 //!   accepted, or connected ──current──> identity, authorities, choices ──Handshakes──> shaken ──take_shaken──> a session
 //! ```
-//! Nothing watches the files, nor the columns that name them: whenever a handshake begins they are looked at, and read where they are
-//! not those of the last time. Sessions that are there stay.
+//! Nothing watches the files, nor the columns that name them: whenever a handshake begins they are looked at, and read
+//! where they are not those of the last time. Sessions that are there stay.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -134,7 +134,8 @@ impl Tls {
 }
 
 impl EventLoop {
-    /// Sets the options of TLS and reads what they name. Fails with a line for each that leads nowhere in the databases.
+    /// Sets the options of TLS and reads what they name. Fails with a line for each that leads nowhere in the
+    /// databases.
     pub fn set_tls(&mut self, options: TlsOptions) -> Result<(), String> {
         self.tls.options = options;
         let (inputs, errors) = self.tls_inputs();

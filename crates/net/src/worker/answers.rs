@@ -16,8 +16,8 @@ pub(super) struct Segment {
 }
 
 impl Worker {
-    /// Notes that the output since the last cut is this connection's. It is sent with that of the others: a peer that is
-    /// woken by its answer then finds more to do than one, and the processor is not switched back and forth.
+    /// Notes that the output since the last cut is this connection's. It is sent with that of the others: a peer that
+    /// is woken by its answer then finds more to do than one, and the processor is not switched back and forth.
     pub(super) fn settle(&mut self, id: u32) {
         if self.out.has_pinned() {
             self.send_all();

@@ -1,8 +1,8 @@
 //! Deadlines of connections: a request must be finished and an answer taken in time, an idle connection may be closed.
 //!
-//! A connection has at most one entry in the ordered set, its deadline when that was entered. What a peer does moves the deadline,
-//! not the entry: an entry that comes up early is entered again with the deadline of now. So a busy connection costs
-//! a comparison per turn, and a worker without deadlines sleeps.
+//! A connection has at most one entry in the ordered set, its deadline when that was entered. What a peer does moves
+//! the deadline, not the entry: an entry that comes up early is entered again with the deadline of now. So a busy
+//! connection costs a comparison per turn, and a worker without deadlines sleeps.
 
 use super::Worker;
 

@@ -1,7 +1,8 @@
 //! What connections hold is counted, and the largest are cut off when all of them together hold too much.
 //!
-//! Every worker knows its own connections by what they hold, and tells the others only the most that one of them holds. Under
-//! pressure a worker cuts off its largest unless another worker has a far larger one, and wakes one that has a larger one.
+//! Every worker knows its own connections by what they hold, and tells the others only the most that one of them holds.
+//! Under pressure a worker cuts off its largest unless another worker has a far larger one, and wakes one that has a
+//! larger one.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,8 +19,8 @@ const WORTH_FRACTION: usize = 8;
 /// So many of the largest are looked at for one.
 const CANDIDATES: usize = 64;
 
-/// What an idle connection takes: itself, its entry in the list of connections, its place in the worker's tables, and what the
-/// allocator adds.
+/// What an idle connection takes: itself, its entry in the list of connections, its place in the worker's tables, and
+/// what the allocator adds.
 pub(super) fn own_bytes(stream: &Stream) -> i64 {
     const PLAIN_BYTES: usize =
         size_of::<crate::connection::Connection>() + size_of::<kv::clients::Client>() + 160;

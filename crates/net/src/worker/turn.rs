@@ -21,7 +21,8 @@ const TURN_BYTES: usize = 128 << 10;
 const CROWDED_FRACTION: usize = 4;
 /// Room a connection is read into at least, beside what is left of it.
 const READ_LEAST: usize = 64 << 10;
-/// Where a connection is allowed less than this, few of its requests are parsed before it is seen whether the peer takes the answers.
+/// Where a connection is allowed less than this, few of its requests are parsed before it is seen whether the peer
+/// takes the answers.
 const ALLOWANCE_SCARCE: usize = 64 << 10;
 /// So many requests.
 const SCARCE_REQUESTS: usize = 8;
@@ -44,7 +45,8 @@ struct Turn<'a> {
 }
 
 impl Worker {
-    /// One round: collect ready connections, at least one, execute their requests, send; again while the last of them has more.
+    /// One round: collect ready connections, at least one, execute their requests, send; again while the last of them
+    /// has more.
     pub(super) fn round(&mut self, buffer: &mut [u8]) {
         let quiescence = Arc::clone(self.cx.node.quiescence());
         quiescence.enter(self.thread);
@@ -77,8 +79,8 @@ impl Worker {
         self.retired = self.cx.end_batch();
     }
 
-    /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`: nothing
-    /// to do with it now. `is_whole`: nobody has taken any of the space.
+    /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`:
+    /// nothing to do with it now. `is_whole`: nobody has taken any of the space.
     fn receive(&mut self, id: u32, space: &mut [u8], is_whole: bool) -> Option<usize> {
         let now_ms = self.cx.now.mono_ms();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
@@ -143,7 +145,8 @@ impl Worker {
         let least = if may_read { READ_LEAST } else { 0 };
         let Some((head, room)) = space.split_at_mut_checked(rest).filter(|(_, room)| room.len() >= least)
         else {
-            // What is unparsed came out of such a space, and what a request lacks its end for is short: there is always room.
+            // What is unparsed came out of such a space, and what a request lacks its end for is short: there is always
+            // room.
             debug_assert!(!is_whole, "{rest} bytes left over");
             if is_whole {
                 return self.close_none(id);

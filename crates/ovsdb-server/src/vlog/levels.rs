@@ -84,8 +84,8 @@ impl Levels {
         }
     }
 
-    /// Sets levels from words for a module, a destination and a level, in any order; what is missing is any, and the level
-    /// DBG.
+    /// Sets levels from words for a module, a destination and a level, in any order; what is missing is any, and the
+    /// level DBG.
     pub fn set(&mut self, spec: &str) -> Result<(), String> {
         let (mut module, mut destination, mut level) = (None, None, None);
         for word in spec.split([' ', ',', ':']).filter(|word| !word.is_empty()) {

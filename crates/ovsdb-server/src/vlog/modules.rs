@@ -1,5 +1,5 @@
-//! The modules whose levels can be set. COMPAT: scripts name modules of the stock server that this one does not have; they must
-//! be known all the same.
+//! The modules whose levels can be set. COMPAT: scripts name modules of the stock server that this one does not have;
+//! they must be known all the same.
 
 /// All of them, in order.
 pub const MODULES: &[&str] = &[

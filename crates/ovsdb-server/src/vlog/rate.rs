@@ -61,7 +61,8 @@ impl Rates {
         let dropped = std::mem::take(&mut bucket.dropped);
         let told = (dropped > 0).then(|| {
             format!(
-                "Dropped {dropped} log messages in last {} seconds (most recently, {} seconds ago) due to excessive rate",
+                "Dropped {dropped} log messages in last {} seconds (most recently, {} seconds ago) due to excessive \
+                rate",
                 now_s.saturating_sub(bucket.first_dropped_s),
                 now_s.saturating_sub(bucket.last_dropped_s)
             )

@@ -55,8 +55,8 @@ fn compare_keys(kind: AtomType, one: &[u8], other: &[u8]) -> Ordering {
     if one == other { Ordering::Equal } else { atom::compare_packed(kind, one, other) }
 }
 
-/// Whether `cell` has all elements of `argument` (of a map: with the same values). Both are of type `kind`, which may have
-/// other limits on the number of elements but must be scalar for both or for none.
+/// Whether `cell` has all elements of `argument` (of a map: with the same values). Both are of type `kind`, which may
+/// have other limits on the number of elements but must be scalar for both or for none.
 pub fn includes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
     let mut all = true;
     merge(kind.key.kind, packed(kind, cell), packed(kind, argument), |side| match side {
@@ -115,8 +115,8 @@ pub fn union(kind: &ColumnType, one: &[u8], other: &[u8], out: &mut Vec<u8>) {
     super::seal(kind, count, start, out);
 }
 
-/// Appends the cell with the elements of `one` that are not in `other`. `other_kind` is the type of `other`: where it has
-/// values, a pair goes only if its value is the same too; where it has none, all with such a key go.
+/// Appends the cell with the elements of `one` that are not in `other`. `other_kind` is the type of `other`: where it
+/// has values, a pair goes only if its value is the same too; where it has none, all with such a key go.
 pub fn subtract(kind: &ColumnType, one: &[u8], other_kind: &ColumnType, other: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     let mut count = 0;

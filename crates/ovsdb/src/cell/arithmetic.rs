@@ -71,8 +71,9 @@ impl Operator {
     }
 }
 
-/// COMPAT: the stock server's bounds refuse some products that would fit: of two positive integers from the greatest integer divided
-/// by the second on, which is `1 * 2^62`; of two negative ones where the second one's square would not fit, whatever the first is.
+/// COMPAT: the stock server's bounds refuse some products that would fit: of two positive integers from the greatest
+/// integer divided by the second on, which is `1 * 2^62`; of two negative ones where the second one's square would not
+/// fit, whatever the first is.
 fn multiply(one: i64, other: i64) -> Option<i64> {
     let is_refused = match (one.signum(), other.signum()) {
         (1, 1) => one >= i64::MAX / other,
@@ -87,8 +88,8 @@ fn division_by_zero() -> Error {
     Error::domain_error("Division by zero.")
 }
 
-/// Appends the cell with `operator argument` applied to each element (of a column of integers or reals, no map) and checks
-/// the results. After an error `out` is as before.
+/// Appends the cell with `operator argument` applied to each element (of a column of integers or reals, no map) and
+/// checks the results. After an error `out` is as before.
 pub fn arithmetic(
     kind: &ColumnType,
     cell: &[u8],

@@ -1,8 +1,8 @@
 //! Differences of cells, as the log file and `update2` tell changes.
 //!
-//! Of a column of at most one element the difference is the new cell. Of others: the elements that only one of the two has,
-//! and the new pairs whose value changed. Applied to the old cell: an equal element (pair) goes, a pair with another value
-//! replaces, what is new comes.
+//! Of a column of at most one element the difference is the new cell. Of others: the elements that only one of the two
+//! has, and the new pairs whose value changed. Applied to the old cell: an equal element (pair) goes, a pair with
+//! another value replaces, what is new comes.
 
 use super::algebra::{Side, merge};
 use super::packed;

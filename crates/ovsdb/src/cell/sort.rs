@@ -9,8 +9,8 @@ use crate::column_type::ColumnType;
 use crate::uuid::Uuid;
 use std::cmp::Ordering;
 
-/// Makes a cell at the end of a buffer from elements in any order: append a packed key, [`Self::end_of_key`], of a map a
-/// packed value, [`Self::end_of_element`]; or [`Self::push`]. Elements that come ascending are not touched again.
+/// Makes a cell at the end of a buffer from elements in any order: append a packed key, [`Self::end_of_key`], of a map
+/// a packed value, [`Self::end_of_element`]; or [`Self::push`]. Elements that come ascending are not touched again.
 #[derive(Debug)]
 pub struct Builder<'k> {
     kind: &'k ColumnType,

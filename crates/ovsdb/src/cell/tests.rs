@@ -444,7 +444,11 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_no_cell_do_no_harm(kind in kinds(), bytes in vec(any::<u8>(), 0..40), more in vec(any::<u8>(), 0..40)) {
+    fn bytes_that_are_no_cell_do_no_harm(
+        kind in kinds(),
+        bytes in vec(any::<u8>(), 0..40),
+        more in vec(any::<u8>(), 0..40),
+    ) {
         let mut rest = bytes.as_slice();
         super::split(&kind, &mut rest);
         prop_assert!(super::atoms(&kind, &bytes).count() <= bytes.len().max(1));

@@ -1,5 +1,5 @@
-//! Complaints of commit. Of several that could be made, the stock server makes the first that it comes upon in its hash tables:
-//! so does this, as far as the order is known here.
+//! Complaints of commit. Of several that could be made, the stock server makes the first that it comes upon in its hash
+//! tables: so does this, as far as the order is known here.
 
 use std::collections::HashMap;
 
@@ -23,8 +23,8 @@ impl Changes<'_> {
         old.or(new).map_or(Uuid::zero(), row::uuid_of)
     }
 
-    /// The entries in the order in which the stock server looks at them: tables as they were first touched, rows by their
-    /// UUIDs' hashes.
+    /// The entries in the order in which the stock server looks at them: tables as they were first touched, rows by
+    /// their UUIDs' hashes.
     pub(super) fn stock_entries(&self) -> Vec<usize> {
         let entries = &self.database.scratch.entries;
         let rows = entries.iter().enumerate().map(|(place, entry)| (entry.table, self.uuid_of(place), place));
@@ -88,8 +88,8 @@ impl Changes<'_> {
         duplicate(this, schema, index, row, other, &old)
     }
 
-    /// The complaint about two rows with the same values in a declared index: of several, about those that the stock server
-    /// finds first.
+    /// The complaint about two rows with the same values in a declared index: of several, about those that the stock
+    /// server finds first.
     #[cold]
     pub(super) fn first_duplicate(&self) -> Option<Error> {
         let mut seen: HashMap<(TableId, usize, Vec<u8>), RowId> = HashMap::new();
@@ -187,7 +187,8 @@ pub(super) fn duplicate<'a>(
         .map(|column| format!("\"{}\"", schema.column_name(ColumnRef::Column(*column))))
         .collect();
     Error::constraint_violation(format!(
-        "Transaction causes multiple rows in \"{}\" table to have identical values ({}) for index on {} {}.  First row, \
+        "Transaction causes multiple rows in \"{}\" table to have identical values ({}) for index on {} {}.  First \
+        row, \
          with UUID {}, {}  Second row, with UUID {}, {}",
         schema.name,
         values(columns, first),

@@ -1,11 +1,12 @@
 //! What must hold when a transaction is over, in the order of the stock server.
 //!
 //! 1. rows that are as they were drop out; 2. strong references are counted, none may lead nowhere or to a deleted row;
-//! 3. rows of tables that are not root go when nothing refers to them, and what only they referred to; 4. limits of tables;
+//! 3. rows of tables that are not root go when nothing refers to them, and what only they referred to; 4. limits of
+//!    tables;
 //! 5. weak references to rows that do not exist are removed; 6. declared indexes have no duplicates.
 //!
-//! COMPAT: where stock 3.1.0 leaves a weak reference to a row that the transaction deletes, because it had looked at the
-//! referring row before, this removes it.
+//! COMPAT: where stock 3.1.0 leaves a weak reference to a row that the transaction deletes, because it had looked at
+//! the referring row before, this removes it.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,8 @@ use crate::schema::{ColumnId, TableId};
 use crate::uuid::Uuid;
 
 impl Changes<'_> {
-    /// Completes the changes, if they may stay. Entries are left where anything has changed. After an error the caller aborts.
+    /// Completes the changes, if they may stay. Entries are left where anything has changed. After an error the caller
+    /// aborts.
     pub fn settle(&mut self) -> Result<(), Error> {
         self.drop_unchanged()?;
         if self.are_plain() {
@@ -92,8 +94,8 @@ impl Changes<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Drops entries of rows that were inserted and are gone. COMPAT: those of rows from which just what was added has been removed
-    /// stay: such a row has a new version, which is told.
+    /// Drops entries of rows that were inserted and are gone. COMPAT: those of rows from which just what was added has
+    /// been removed stay: such a row has a new version, which is told.
     fn drop_garbage(&mut self) {
         let Database { tables, scratch, .. } = &mut *self.database;
         scratch.entries.retain_mut(|entry| {
@@ -129,8 +131,8 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Appends the strong references of an entry that are gone, and those that have come. Returns its table if it has any such
-    /// columns.
+    /// Appends the strong references of an entry that are gone, and those that have come. Returns its table if it has
+    /// any such columns.
     fn changed_strong_references(
         &self,
         place: usize,
@@ -282,7 +284,8 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Removes weak references that lead nowhere: from what the transaction wrote, and from rows that refer to what it deleted.
+    /// Removes weak references that lead nowhere: from what the transaction wrote, and from rows that refer to what it
+    /// deleted.
     fn remove_dangling(&mut self) -> Result<(), Error> {
         let mut affected: BTreeSet<(TableId, RowId)> = BTreeSet::new();
         for entry in &self.database.scratch.entries {
@@ -307,8 +310,8 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// The complaint about a column that is empty without its dangling references: of several, about the one the stock server
-    /// finds first.
+    /// The complaint about a column that is empty without its dangling references: of several, about the one the stock
+    /// server finds first.
     #[cold]
     fn first_dangling(&mut self, affected: &BTreeSet<(TableId, RowId)>) -> Option<Error> {
         let entries = self.database.scratch.entries.iter().enumerate();

@@ -30,8 +30,8 @@ pub(super) fn has_dangling(tables: &Tables, schema: &TableSchema, table: TableId
     dangles
 }
 
-/// Removes the references to rows that do not exist from the columns for which `wanted` holds. `existed` tells whether the row
-/// was there before the transaction, for the complaint when nothing remains in a column that may not be empty.
+/// Removes the references to rows that do not exist from the columns for which `wanted` holds. `existed` tells whether
+/// the row was there before the transaction, for the complaint when nothing remains in a column that may not be empty.
 pub(super) fn without_dangling(
     tables: &Tables,
     schema: &DatabaseSchema,

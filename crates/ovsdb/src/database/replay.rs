@@ -1,12 +1,12 @@
 //! Filling a database from its log.
 //!
-//! `begin_replay`, then for each record of the log `begin_replayed_commit`, `apply_replayed` (or `insert_replayed`) for each row,
-//! `settle_replayed_commit`, which refuses what no transaction may leave behind, and `end_replayed_commit`. The last commit
-//! is what opening the database changes: `finish_replay` belongs to it.
+//! `begin_replay`, then for each record of the log `begin_replayed_commit`, `apply_replayed` (or `insert_replayed`) for
+//! each row, `settle_replayed_commit`, which refuses what no transaction may leave behind, and `end_replayed_commit`.
+//! The last commit is what opening the database changes: `finish_replay` belongs to it.
 //!
-//! The log does not tell of ephemeral columns. So until `finish_replay` nothing of them is looked after: what they have may come
-//! from elsewhere, between the records, and go again. (A strong reference to a row that goes without is never ephemeral: see
-//! `DatabaseSchema::parse`.)
+//! The log does not tell of ephemeral columns. So until `finish_replay` nothing of them is looked after: what they have
+//! may come from elsewhere, between the records, and go again. (A strong reference to a row that goes without is never
+//! ephemeral: see `DatabaseSchema::parse`.)
 //!
 //! Where a row belongs in a large table is not in any cache: `prefetch_row` some rows before it is asked for.
 
@@ -133,8 +133,8 @@ impl Database {
         Ok(())
     }
 
-    /// Forgets of the rows that were applied since so many were noted those with which nothing can be wrong. Returns how many are
-    /// noted now. The commit can no longer be undone, and history must not tell of it.
+    /// Forgets of the rows that were applied since so many were noted those with which nothing can be wrong. Returns
+    /// how many are noted now. The commit can no longer be undone, and history must not tell of it.
     pub fn forget_replayed(&mut self, noted: usize) -> usize {
         let Self { schema, tables, records, scratch, .. } = self;
         let mut kept = noted;
@@ -157,8 +157,8 @@ impl Database {
         kept
     }
 
-    /// Does with the rows of a commit what the end of a transaction does: references are counted, rows that nothing refers to go,
-    /// limits and indexes hold. Undoes the commit if it may not be.
+    /// Does with the rows of a commit what the end of a transaction does: references are counted, rows that nothing
+    /// refers to go, limits and indexes hold. Undoes the commit if it may not be.
     pub fn settle_replayed_commit(&mut self) -> Result<(), ReplayError> {
         let schema = Arc::clone(&self.schema);
         let mut changes = Changes::new(self, &schema);
@@ -197,8 +197,8 @@ impl Database {
         commit
     }
 
-    /// All has been replayed: from now on ephemeral columns are looked after, too. Within a commit of its own, as weak references go
-    /// from them that lead nowhere; returns whether there were any. An error when there is no memory.
+    /// All has been replayed: from now on ephemeral columns are looked after, too. Within a commit of its own, as weak
+    /// references go from them that lead nowhere; returns whether there were any. An error when there is no memory.
     pub fn finish_replay(&mut self) -> Result<bool, Error> {
         for table in self.tables.iter_mut() {
             table.fit(&mut self.records);
@@ -215,8 +215,8 @@ impl Database {
         Ok(!self.scratch.entries.is_empty())
     }
 
-    /// Counts the strong references of ephemeral columns and lists the weak ones. Returns the rows with weak ones that lead
-    /// nowhere.
+    /// Counts the strong references of ephemeral columns and lists the weak ones. Returns the rows with weak ones that
+    /// lead nowhere.
     fn note_ephemeral_references(&mut self) -> Vec<(TableId, RowId)> {
         let schema = Arc::clone(&self.schema);
         let mut dangling = Vec::new();
@@ -246,8 +246,8 @@ impl Database {
                         Some(target) if uuid != this => {
                             table.adjust_count(target, 1);
                         }
-                        // COMPAT: what is not in the log (an ephemeral column that must refer to something) leads nowhere,
-                        // and is no reason not to open it.
+                        // COMPAT: what is not in the log (an ephemeral column that must refer to something) leads
+                        // nowhere, and is no reason not to open it.
                         _ => {}
                     }
                 }

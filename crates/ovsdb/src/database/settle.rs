@@ -1,5 +1,5 @@
-//! Brings the tables beside the rows up to date with changes that are done: counts of strong references, lists of weak ones,
-//! declared indexes.
+//! Brings the tables beside the rows up to date with changes that are done: counts of strong references, lists of weak
+//! ones, declared indexes.
 
 use super::Database;
 use crate::error::Error;

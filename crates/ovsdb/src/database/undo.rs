@@ -4,7 +4,8 @@ use super::Database;
 use crate::history::{CommitId, Entry};
 
 impl Database {
-    /// Brings the database back to where it was after `commit`. Later commits must all be kept: see [`Self::hold_from`].
+    /// Brings the database back to where it was after `commit`. Later commits must all be kept: see
+    /// [`Self::hold_from`].
     pub fn undo_since(&mut self, commit: CommitId) {
         while self.history.last() > commit {
             let entries = self.history.take_last();
@@ -14,8 +15,8 @@ impl Database {
     }
 
     fn undo(&mut self, entries: Vec<Entry>) {
-        // What the commit added to other rows' counts and lists goes first, while the rows that it refers to are there; what it
-        // took from them comes back last.
+        // What the commit added to other rows' counts and lists goes first, while the rows that it refers to are there;
+        // what it took from them comes back last.
         let schema = std::sync::Arc::clone(&self.schema);
         self.count_strong_references(&entries, -1);
         let mut undone = Vec::new();

@@ -9,14 +9,15 @@
 //! Renamed   it has the name; the directory is synced on another thread; commits still go to both files
 //! ```
 //!
-//! The snapshot is of one commit, S: a row that a later commit wrote is passed by; what it was at S, that commit
-//! hands over ([`Compaction::observe`]) if the cursor has not been there yet. Rows of tables that come later wait as text in memory.
+//! The snapshot is of one commit, S: a row that a later commit wrote is passed by; what it was at S, that commit hands
+//! over ([`Compaction::observe`]) if the cursor has not been there yet. Rows of tables that come later wait as text in
+//! memory.
 //!
 //! The record's length and SHA-1 are known at its end only, so its header is written with a length of fixed width and
 //! filled in then.
 //!
-//! Until the directory is synced a crash may leave either file, so whatever is acknowledged as durable from the renaming
-//! on is synced in both.
+//! Until the directory is synced a crash may leave either file, so whatever is acknowledged as durable from the
+//! renaming on is synced in both.
 
 use super::header::{Header, WIDE_DIGITS};
 use super::log::{Log, schema_and_id};

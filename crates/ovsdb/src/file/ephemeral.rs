@@ -6,17 +6,17 @@
 //!   the values of all rows after some commit | what the next commit that touched any changed | the next | ...
 //! ```
 //!
-//! * The log must not have ephemeral columns, and opening it resets them; but a client that was connected before holds what
-//!   they had, and monitors tell sets and maps as differences. So the values are kept here, whole, by the id of the
-//!   transaction that made them; commits that leave them alone have no record. `changed` has the columns that differ (of a
-//!   new row: from the default); `gone` has deleted rows that had any.
-//! * The file says what is true for ever: that a tag ([`super::transaction_id`]) stands for these values. It need not be synced and
-//!   may be old, cut short or gone: then tags that clients know are not in it, and they are told everything, as if there
-//!   were no such file. Nothing else depends on it.
-//! * What it says of a tag must be complete. So records are written in the order of commits, before the log's and before
-//!   anybody is told; and after a write that failed, here or in the log, it is made anew with a later commit.
-//! * Opening makes it anew from history ([`Ephemeral::start`]), with each commit that is kept, and so does growing: it is at
-//!   most [`GROWTH`] times what that takes.
+//! * The log must not have ephemeral columns, and opening it resets them; but a client that was connected before holds
+//!   what they had, and monitors tell sets and maps as differences. So the values are kept here, whole, by the id of
+//!   the transaction that made them; commits that leave them alone have no record. `changed` has the columns that
+//!   differ (of a new row: from the default); `gone` has deleted rows that had any.
+//! * The file says what is true for ever: that a tag ([`super::transaction_id`]) stands for these values. It need not
+//!   be synced and may be old, cut short or gone: then tags that clients know are not in it, and they are told
+//!   everything, as if there were no such file. Nothing else depends on it.
+//! * What it says of a tag must be complete. So records are written in the order of commits, before the log's and
+//!   before anybody is told; and after a write that failed, here or in the log, it is made anew with a later commit.
+//! * Opening makes it anew from history ([`Ephemeral::start`]), with each commit that is kept, and so does growing: it
+//!   is at most [`GROWTH`] times what that takes.
 
 mod record;
 mod recovery;
@@ -165,7 +165,8 @@ impl<D: Disk> Ephemeral<D> {
     fn fail(&mut self, error: &io::Error) {
         let why = system_text(errno(error));
         let text = format!(
-            "{}: write failed ({why}); until it can be written again, after a restart clients that monitor ephemeral columns are sent everything",
+            "{}: write failed ({why}); until it can be written again, after a restart clients that monitor ephemeral \
+            columns are sent everything",
             self.path.display()
         );
         self.note = Some(Note::new(Level::Warn, "ovsdb_log", text));

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Invariants: `end` is where the last good record ends, and everything written goes there. What the file has after it
-//! (a torn record of before, a write that failed) is cut off before the next write. A write that failed is an error of its group
-//! alone: a disk that was full may have room again. After a sync that failed, the log is poisoned: nothing is ever written
-//! again, as nobody knows what the disk has. What ephemeral columns became goes to a file of its own
+//! (a torn record of before, a write that failed) is cut off before the next write. A write that failed is an error of
+//! its group alone: a disk that was full may have room again. After a sync that failed, the log is poisoned: nothing is
+//! ever written again, as nobody knows what the disk has. What ephemeral columns became goes to a file of its own
 //! ([`super::ephemeral`]), before the log.
 
 mod opening;
@@ -152,9 +152,9 @@ impl<D: Disk> Log<D> {
         Some(checksum)
     }
 
-    /// Writes what was appended since the last time, and makes it durable if asked to. After an error none of it is in the
-    /// log, and the commits must be undone before there are others. The next write is tried again, unless the log is
-    /// poisoned.
+    /// Writes what was appended since the last time, and makes it durable if asked to. After an error none of it is in
+    /// the log, and the commits must be undone before there are others. The next write is tried again, unless the log
+    /// is poisoned.
     pub fn write(&mut self, durable: bool) -> Result<(), Error> {
         if let Some(ephemeral) = &mut self.ephemeral {
             ephemeral.write();

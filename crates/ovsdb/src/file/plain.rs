@@ -1,8 +1,8 @@
 //! Takes apart records of the plainest notation: no white space, no escapes, integers without fraction or exponent.
 //!
-//! Nearly all records are like that, and loading a large log is mostly reading them. What this accepts is JSON and means
-//! what it says, so nobody checks the text before or after; at anything else it gives up, and the general way, which
-//! knows all notations and all complaints, begins again.
+//! Nearly all records are like that, and loading a large log is mostly reading them. What this accepts is JSON and
+//! means what it says, so nobody checks the text before or after; at anything else it gives up, and the general way,
+//! which knows all notations and all complaints, begins again.
 
 use crate::uuid::Uuid;
 use wire::json::{DEPTH_MAX, Scanner, Value, special};
@@ -45,8 +45,8 @@ impl<'a, 's> Plain<'a, 's> {
         Some(())
     }
 
-    /// Whether the rest has these bytes somewhere. Quotation marks in strings are escaped: a member of an object is found only
-    /// where it is one.
+    /// Whether the rest has these bytes somewhere. Quotation marks in strings are escaped: a member of an object is
+    /// found only where it is one.
     #[cold]
     pub(super) fn contains(&self, wanted: &[u8]) -> bool {
         self.rest.windows(wanted.len()).any(|window| window == wanted)

@@ -5,11 +5,11 @@
 //!                └─> (not plain) ──> AnyRecord ──> staged rows ────────^
 //!   large record ──> checksum, then rows as they come (LargeRecord) ───'
 //! ```
-//! Each record is a transaction. One that makes no sense (a table or column that does not exist, a value of the wrong type, a
-//! deleted row that was not there), or leaves behind what no transaction may (a reference that leads nowhere, equal rows in a declared
-//! index), is complained about and passed over, as the stock server does. If it fits the reader's buffer it is understood as a
-//! whole before anything of it is applied, and undone if it may not stay. A larger one is applied row by row; the caller begins
-//! again with a new database and passes over it then.
+//! Each record is a transaction. One that makes no sense (a table or column that does not exist, a value of the wrong
+//! type, a deleted row that was not there), or leaves behind what no transaction may (a reference that leads nowhere,
+//! equal rows in a declared index), is complained about and passed over, as the stock server does. If it fits the
+//! reader's buffer it is understood as a whole before anything of it is applied, and undone if it may not stay. A
+//! larger one is applied row by row; the caller begins again with a new database and passes over it then.
 
 mod any_record;
 mod large_record;

@@ -5,13 +5,14 @@
 //!  4 bytes   tag: which values the ephemeral columns have; 0 where nobody knows, or there are no such columns
 //! ```
 //!
-//! Whoever reads the records finds the chain. A record that is equal to another gets another id, because its predecessor
-//! differs. Compaction forgets the records, so the comment of the snapshot carries the chain ([`comment`]).
+//! Whoever reads the records finds the chain. A record that is equal to another gets another id, because its
+//! predecessor differs. Compaction forgets the records, so the comment of the snapshot carries the chain ([`comment`]).
 //!
-//! A commit that leaves ephemeral columns alone keeps the tag of its predecessor; one that changes them gets a new one, and so
-//! does opening the log, which resets them. The tag is made from the id before, the change and the time: none comes again with another
-//! meaning, not after a restart, nor where a commit was undone. Chain and tag together thus name one state exactly: whoever knows what the chain stands for (the log)
-//! and what the tag stands for (the file beside it, [`super::ephemeral`]) knows all that a client knew.
+//! A commit that leaves ephemeral columns alone keeps the tag of its predecessor; one that changes them gets a new one,
+//! and so does opening the log, which resets them. The tag is made from the id before, the change and the time: none
+//! comes again with another meaning, not after a restart, nor where a commit was undone. Chain and tag together thus
+//! name one state exactly: whoever knows what the chain stands for (the log) and what the tag stands for (the file
+//! beside it, [`super::ephemeral`]) knows all that a client knew.
 
 use crate::uuid::Uuid;
 use sha1::{Digest, Sha1};

@@ -264,8 +264,8 @@ pub(crate) fn write_initial(spec: &Spec, database: &Database, out: &mut Vec<u8>)
     notification.finish();
 }
 
-/// Appends what a monitor is told when what it asks for changes from `old` to `new` in nothing but filters: the rows that
-/// come into its sight, and those that leave it. False: there are none.
+/// Appends what a monitor is told when what it asks for changes from `old` to `new` in nothing but filters: the rows
+/// that come into its sight, and those that leave it. False: there are none.
 pub(crate) fn write_refiltered(old: &Spec, new: &Spec, database: &Database, out: &mut Vec<u8>) -> bool {
     let mut notification = Notification::new(out);
     for (old, plan) in old.tables.iter().zip(&new.tables) {

@@ -61,8 +61,8 @@ pub(crate) struct ColumnPlan {
     pub name: Box<[u8]>,
     /// Changes that show the column; none: it is not monitored.
     pub select: Option<Select>,
-    /// Whether the filter looks, or has looked, at it: a row counts as modified when it changes, though nothing of it is
-    /// shown.
+    /// Whether the filter looks, or has looked, at it: a row counts as modified when it changes, though nothing of it
+    /// is shown.
     pub filtered: bool,
 }
 

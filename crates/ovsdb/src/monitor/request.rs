@@ -50,8 +50,8 @@ pub(crate) fn parse_requests(
 
 /// Which of several filters of one table counts.
 ///
-/// COMPAT: the stock server puts them all into a hash table under the table's name, where a later one hides an earlier one,
-/// and each growth of the hash table turns that round.
+/// COMPAT: the stock server puts them all into a hash table under the table's name, where a later one hides an earlier
+/// one, and each growth of the hash table turns that round.
 #[derive(Debug, Default)]
 struct Filters {
     count: usize,

@@ -144,8 +144,8 @@ impl<L: Log> Server<L> {
         Ok(())
     }
 
-    /// Hosts a database no longer; `reason` (e.g. "by user request") follows "removing NAME database" in the log. Its monitors and waiting
-    /// transactions are cancelled; sessions that cannot cope with that are closed.
+    /// Hosts a database no longer; `reason` (e.g. "by user request") follows "removing NAME database" in the log. Its
+    /// monitors and waiting transactions are cancelled; sessions that cannot cope with that are closed.
     pub fn remove_database(&mut self, name: &str, reason: &str, now: Now) -> Option<(Database, Option<L>)> {
         self.flush_group();
         if name == SERVER_DATABASE {

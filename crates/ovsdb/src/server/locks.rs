@@ -1,7 +1,7 @@
 //! Locks: names that one session at a time owns, the others queue for. They belong to the server, not to a database.
 //!
-//! Who stole a lock and is robbed of it is out of the queue; who came by it honestly is the next to own it. Either has to
-//! unlock before it may lock again, which the session remembers.
+//! Who stole a lock and is robbed of it is out of the queue; who came by it honestly is the next to own it. Either has
+//! to unlock before it may lock again, which the session remembers.
 
 use super::SessionId;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,7 +1,8 @@
 //! Lines about what transactions change in tables whose changes an operator wants to see (`ovsdb-server/tlog-set`).
 //!
-//! A line is made when the commit is in the database's log: what could not be written has not happened. The stock server has a
-//! row's columns in the order of its hash table; here `_uuid` and `_version` come first, then the others by name.
+//! A line is made when the commit is in the database's log: what could not be written has not happened. The stock
+//! server has a row's columns in the order of its hash table; here `_uuid` and `_version` come first, then the others
+//! by name.
 
 use super::databases::Hosted;
 use super::{Log, Server};

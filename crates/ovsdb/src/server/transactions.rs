@@ -299,8 +299,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Executes a transaction of the process itself: `operations` is the text of an array. Returns the text of the array
-    /// of results.
+    /// Executes a transaction of the process itself: `operations` is the text of an array. Returns the text of the
+    /// array of results.
     pub fn execute(&mut self, database: &str, operations: &[u8], now: Now) -> Result<Vec<u8>, Error> {
         self.flush_group();
         let operations: Vec<Value<'_>> = wire::json::validate(operations)

@@ -61,8 +61,8 @@ impl Waits {
 }
 
 impl<L: Log> Server<L> {
-    /// `cancel`: forgets a transaction that waits. COMPAT: it is answered where the session has said that it can cope with changes of
-    /// databases; who has not said so never hears of it again.
+    /// `cancel`: forgets a transaction that waits. COMPAT: it is answered where the session has said that it can cope
+    /// with changes of databases; who has not said so never hears of it again.
     pub(super) fn cancel(&mut self, session: SessionId, params: Value<'_>) {
         let mut elements = params.elements();
         let (Some(id), None) = (elements.next(), elements.next()) else { return };
@@ -82,8 +82,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Answers "canceled" to the transactions that wait for a database that goes or is converted. Sessions that cannot cope with
-    /// that are about to be closed, and are not answered.
+    /// Answers "canceled" to the transactions that wait for a database that goes or is converted. Sessions that cannot
+    /// cope with that are about to be closed, and are not answered.
     pub(super) fn cancel_waits(&mut self, database: DatabaseId) {
         let waits = std::mem::take(&mut self.waits.waits);
         for wait in waits {
@@ -111,8 +111,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Tries each of a database once. What all of them changed is told as one change; then come the replies. False: none
-    /// is done.
+    /// Tries each of a database once. What all of them changed is told as one change; then come the replies. False:
+    /// none is done.
     fn run_waits_of(&mut self, database: DatabaseId, now: Now) -> bool {
         let commit = |this: &Self| this.databases.get(database).map(|hosted| hosted.database.commit_number());
         let known = commit(self);
@@ -143,7 +143,8 @@ impl<L: Log> Server<L> {
         any
     }
 
-    /// Keeps the history of a database after a commit, or no longer. Of one with a log, what is not written is kept anyway.
+    /// Keeps the history of a database after a commit, or no longer. Of one with a log, what is not written is kept
+    /// anyway.
     fn hold_unlogged(&mut self, database: DatabaseId, commit: Option<CommitId>) {
         if let Some(hosted) = self.databases.get_mut(database).filter(|hosted| hosted.log.is_none()) {
             hosted.database.hold_from(commit);

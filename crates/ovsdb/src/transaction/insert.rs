@@ -73,7 +73,8 @@ impl Transaction<'_, '_> {
     }
 }
 
-/// What is wrong with the default of a column that was not given, of several columns that which the stock server finds first.
+/// What is wrong with the default of a column that was not given, of several columns that which the stock server finds
+/// first.
 #[cold]
 fn broken_default(schema: &TableSchema, is_given: &dyn Fn(crate::schema::ColumnId) -> bool) -> Error {
     let mut names = vec!["_uuid", "_version"];

@@ -1,6 +1,7 @@
 //! Operations as they are asked for: one pass finds the members in whatever order, then each kind knows which it wants.
 //!
-//! Complaints are made by reading the object again the way the stock server does: who makes no mistakes does not pay for them.
+//! Complaints are made by reading the object again the way the stock server does: who makes no mistakes does not pay
+//! for them.
 
 use std::borrow::Cow;
 

@@ -41,8 +41,8 @@ impl ParsedRow {
         Ok(())
     }
 
-    /// Something is wrong with one of the members: which is to be reported depends on an order, and a later member of the same
-    /// name may be right.
+    /// Something is wrong with one of the members: which is to be reported depends on an order, and a later member of
+    /// the same name may be right.
     #[cold]
     fn read_again(
         &mut self,

@@ -1,4 +1,5 @@
-//! What a session's role lets it do (ovsdb-server(7), "RBAC"): tables `RBAC_Role` and `RBAC_Permission` of the database say it.
+//! What a session's role lets it do (ovsdb-server(7), "RBAC"): tables `RBAC_Role` and `RBAC_Permission` of the database
+//! say it.
 //!
 //! ```text
 //!   RBAC_Role        name | permissions: a table's name -> RBAC_Permission
@@ -61,7 +62,8 @@ impl Permission<'_> {
 }
 
 impl<'a> Transaction<'a, '_> {
-    /// What the session's role lets it do with a table; `None`: nothing restricts it. Fails where it may do nothing at all.
+    /// What the session's role lets it do with a table; `None`: nothing restricts it. Fails where it may do nothing at
+    /// all.
     pub(super) fn permission(
         &self,
         doing: &str,
@@ -91,7 +93,7 @@ impl<'a> Transaction<'a, '_> {
 fn find<'c>(database: &Database, role: &str, client: &'c str, table: &TableSchema) -> Option<Permission<'c>> {
     let (roles, _) = database.schema().find_table("RBAC_Role")?;
     let (permissions, _) = database.schema().find_table("RBAC_Permission")?;
-    let has_name = |row: &Row<'_>| matches!(column(*row, "name").map(first), Some(Some(Atom::String(name))) if name == role);
+    let has_name = |row: &Row<'_>| strings(*row, "name").next() == Some(role);
     let role = database.rows(roles).find(has_name)?;
     let (kind, cell) = column(role, "permissions")?;
     let Some(Atom::Uuid(uuid)) = cell::value_of(kind, cell, &Atom::String(&table.name)) else { return None };

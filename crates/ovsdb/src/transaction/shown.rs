@@ -1,4 +1,5 @@
-//! What a transaction sees of rows that it has changed: the new values, and the `_version` of before, which commit replaces.
+//! What a transaction sees of rows that it has changed: the new values, and the `_version` of before, which commit
+//! replaces.
 
 use std::collections::HashMap;
 
@@ -42,7 +43,8 @@ impl Shown {
 }
 
 impl Transaction<'_, '_> {
-    /// To be called before [`Shown::row`] where a condition or columns look at versions: what was changed since is noted then.
+    /// To be called before [`Shown::row`] where a condition or columns look at versions: what was changed since is
+    /// noted then.
     pub(super) fn note_shown(&mut self, condition: &Condition, columns: &[ColumnRef]) {
         if columns.contains(&ColumnRef::Version)
             || condition.columns().any(|column| column == ColumnRef::Version)

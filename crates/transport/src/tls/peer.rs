@@ -112,7 +112,8 @@ const ALL_WORDS: [&str; 9] =
     ["ALL", "DEFAULT", "HIGH", "FIPS", "ECDHE", "EECDH", "kECDHE", "kEECDH", "TLSv1.2"];
 
 impl Choice {
-    /// Leaves the cipher suites of TLS 1.2 that a list in the language of OpenSSL chooses. False: it chooses none that there is.
+    /// Leaves the cipher suites of TLS 1.2 that a list in the language of OpenSSL chooses. False: it chooses none that
+    /// there is.
     pub fn choose_ciphers(&mut self, list: &str) -> bool {
         let mut chosen: Vec<usize> = Vec::new();
         let mut banned = [false; TLS12_SUITES.len()];
@@ -147,7 +148,8 @@ impl Choice {
         !chosen.is_empty()
     }
 
-    /// Leaves the cipher suites of TLS 1.3 that are named, between colons. False: one of them is not there, and nothing has changed.
+    /// Leaves the cipher suites of TLS 1.3 that are named, between colons. False: one of them is not there, and nothing
+    /// has changed.
     pub fn choose_suites(&mut self, list: &str) -> bool {
         let provider = ring::default_provider().cipher_suites;
         let find = |name: &str| {

@@ -137,8 +137,8 @@ impl Session {
                 Ok(Next::End) => is_ended = true,
                 Ok(Next::Input) => return (start, Ok(is_ended)),
                 Err(error) => {
-                    // There may be an alert for the peer. Beyond that a session that has failed must not be asked for anything: it
-                    // panics.
+                    // There may be an alert for the peer. Beyond that a session that has failed must not be asked for
+                    // anything: it panics.
                     while self.common().wants_write() {
                         let rest = bytes.get_mut(start..).unwrap_or_default();
                         start += self.step(rest, taken, &mut Wish::Nothing).0;
@@ -274,7 +274,8 @@ mod tests {
         }
     }
 
-    /// Runs a session whose client's bytes come in pieces, damaged as `numbers` says. Returns what the server decrypted.
+    /// Runs a session whose client's bytes come in pieces, damaged as `numbers` says. Returns what the server
+    /// decrypted.
     fn exchange(
         configs: &(Arc<ServerConfig>, Arc<ClientConfig>),
         numbers: &mut Numbers,

@@ -51,7 +51,8 @@ impl Peers {
 }
 
 impl Authorities {
-    /// Returns true of a certificate that is trusted for its own sake and valid now. A chain of one certificate has no other root.
+    /// Returns true of a certificate that is trusted for its own sake and valid now. A chain of one certificate has no
+    /// other root.
     fn include(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Result<bool, Error> {
         if !self.certificates.iter().any(|known| known.as_ref() == certificate.as_ref()) {
             return Ok(false);

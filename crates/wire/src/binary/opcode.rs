@@ -57,7 +57,8 @@ opcodes! {
     SASL_LIST_MECHS = 0x20;
     SASL_AUTH = 0x21;
     SASL_STEP = 0x22;
-    // COMPAT: memcached uses 0x23 and 0x24 for GATK and GATKQ; Couchbase uses the same codes for IOCTL_GET and IOCTL_SET.
+    // COMPAT: memcached uses 0x23 and 0x24 for GATK and GATKQ; Couchbase uses the same codes for IOCTL_GET and
+    // IOCTL_SET.
     GATK = 0x23;
     GATKQ = 0x24;
     CONFIG_VALIDATE = 0x25;

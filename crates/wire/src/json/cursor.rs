@@ -1,8 +1,8 @@
 //! The pull parser: a place in checked text.
 //!
 //! The caller looks with [`Cursor::kind`] (or [`Cursor::peek`]) and calls the method of that kind; a method of another
-//! kind answers with an empty value and moves on by what it skipped. Text that was not checked gives some answers, never a
-//! panic and never an endless loop.
+//! kind answers with an empty value and moves on by what it skipped. Text that was not checked gives some answers,
+//! never a panic and never an endless loop.
 
 use super::string;
 use super::{Kind, Number, Value, number};
@@ -174,8 +174,8 @@ impl<'a> Cursor<'a> {
         Value::of_checked(text)
     }
 
-    /// Takes an array and returns its span, with those of its first elements as far as they fit into what `elements` has room for. The
-    /// second is whether these are all.
+    /// Takes an array and returns its span, with those of its first elements as far as they fit into what `elements`
+    /// has room for. The second is whether these are all.
     pub(crate) fn skip_array(&mut self, elements: &mut Vec<Value<'a>>) -> (Value<'a>, bool) {
         self.peek();
         let mut whole = *self;

@@ -7,8 +7,8 @@
 //!         `-- grammar: TABLE[place][token] --------------'
 //! ```
 //!
-//! Words and places of the errors are the stock server's: it counts lines, columns and bytes from 0, up to the byte that
-//! ended the wrong token.
+//! Words and places of the errors are the stock server's: it counts lines, columns and bytes from 0, up to the byte
+//! that ended the wrong token.
 
 use super::cursor::is_number_byte;
 use super::{number, string};
@@ -179,8 +179,8 @@ impl Scanner {
         self.place != Place::Start || self.within != Within::Nothing
     }
 
-    /// Takes the next piece of the text. Returns where in it the value ends; the scanner is then at the start of the next
-    /// value. None: the whole piece belongs to the value, which goes on.
+    /// Takes the next piece of the text. Returns where in it the value ends; the scanner is then at the start of the
+    /// next value. None: the whole piece belongs to the value, which goes on.
     pub fn advance(&mut self, piece: &[u8]) -> Result<Option<usize>, SyntaxError> {
         let mut at = match self.within {
             Within::Nothing => 0,

@@ -33,8 +33,8 @@ fn special_bytes(word: u64) -> u64 {
     found & HIGHS
 }
 
-/// The place of the quote that ends the string whose first byte after the opening quote is `bytes[0]`, and whether there
-/// are escapes before it. The text has been checked.
+/// The place of the quote that ends the string whose first byte after the opening quote is `bytes[0]`, and whether
+/// there are escapes before it. The text has been checked.
 #[inline]
 pub(super) fn end_of_checked(bytes: &[u8]) -> (usize, bool) {
     let mut place = 0;
@@ -131,8 +131,8 @@ fn hex(digits: &[u8], ended: bool) -> Result<u32, Escape> {
     }
 }
 
-/// Checks the escapes of a piece of a string. Returns how much of it is decided: less than all only where an escape goes
-/// on after a piece that is not the last.
+/// Checks the escapes of a piece of a string. Returns how much of it is decided: less than all only where an escape
+/// goes on after a piece that is not the last.
 pub(super) fn check_escapes(piece: &[u8], last: bool) -> Result<usize, String> {
     let mut place = 0;
     while let Some(found) = memchr::memchr(b'\\', piece.get(place..).unwrap_or_default()) {

@@ -310,7 +310,8 @@ mod tests {
             server_nonce: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0",
             client_first: "n,,n=user,r=rOprNGfwEbeRWgbNEkqO",
             server_first: "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
-            client_final: "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+            client_final: "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+                           p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
             server_final: "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
         },
     ];
@@ -428,7 +429,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_input_panics(first in proptest::collection::vec(any::<u8>(), 0..80), last in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn no_input_panics(
+            first in proptest::collection::vec(any::<u8>(), 0..80),
+            last in proptest::collection::vec(any::<u8>(), 0..80),
+        ) {
             let keys = |_: &str| ScramKeys::impossible(Hash::Sha256, b"salt", 1);
             if let Ok((exchange, _)) = Exchange::start(&first, "s", keys) {
                 let _ = exchange.finish(&last);

@@ -139,7 +139,8 @@ pub(super) fn select_bucket(
     }
 }
 
-/// GET_CLUSTER_CONFIG: with 16 bytes of extras the client says which version it has; nothing is sent if it has the newest.
+/// GET_CLUSTER_CONFIG: with 16 bytes of extras the client says which version it has; nothing is sent if it has the
+/// newest.
 pub(super) fn cluster_config(
     peer: &mut Peer,
     answer: &Answer,

@@ -18,7 +18,8 @@ pub(super) enum Compressed {
     Inflated,
 }
 
-/// The value of a request, and its datatype; `None`: the error is answered. An inflated one lies in `room` if it is short.
+/// The value of a request, and its datatype; `None`: the error is answered. An inflated one lies in `room` if it is
+/// short.
 #[expect(clippy::too_many_arguments, reason = "a leaf on the hot path: everything it takes is at hand")]
 #[inline]
 pub(super) fn value<'a>(

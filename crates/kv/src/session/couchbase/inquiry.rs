@@ -19,8 +19,8 @@ const DEFAULT_ID: u32 = 0;
 const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
 const OBSERVE_FORMAT_FAILOVER: u8 = 1;
 
-/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. There are no tombstones: a
-/// deleted document is KEY_ENOENT.
+/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. There are no tombstones:
+/// a deleted document is KEY_ENOENT.
 pub(super) fn get_meta(
     target: &Target<'_>,
     answer: &Answer,
@@ -50,8 +50,9 @@ pub(super) fn get_meta(
     }
 }
 
-/// OBSERVE_SEQNO: the value is the history the client knows; the answer says how far that history is persisted and how far
-/// it has got. An ephemeral bucket persists nothing. Of a history before the present one, it also says where it ended.
+/// OBSERVE_SEQNO: the value is the history the client knows; the answer says how far that history is persisted and how
+/// far it has got. An ephemeral bucket persists nothing. Of a history before the present one, it also says where it
+/// ended.
 pub(super) fn observe_seqno(
     peer: &mut Peer,
     answer: &Answer,
@@ -104,8 +105,9 @@ fn observed<'a>(body: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     Some((u16::from_be_bytes(*vb), key))
 }
 
-/// OBSERVE: what clients that know no seqnos ask until a change is on disk. Behind each document of the request stand its state and
-/// its CAS, `state 1 | CAS 8`. The CAS in the answer's head is how long that takes, in ms: nobody can tell, and 0 says so.
+/// OBSERVE: what clients that know no seqnos ask until a change is on disk. Behind each document of the request stand
+/// its state and its CAS, `state 1 | CAS 8`. The CAS in the answer's head is how long that takes, in ms: nobody can
+/// tell, and 0 says so.
 pub(super) fn observe(
     peer: &mut Peer,
     answer: &Answer,
@@ -150,8 +152,8 @@ pub(super) fn observe(
     answer.value(0, &[], &value, out);
 }
 
-/// STAT of one document: `key NAME VBUCKET`, or `vkey`, which also compares the document with the journal, and for that reads
-/// from it. Gives false if it is about something else.
+/// STAT of one document: `key NAME VBUCKET`, or `vkey`, which also compares the document with the journal, and for that
+/// reads from it. Gives false if it is about something else.
 fn document_statistics(
     peer: &mut Peer,
     answer: &Answer,

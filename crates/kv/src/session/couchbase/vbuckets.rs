@@ -77,8 +77,8 @@ fn topology(body: &[u8]) -> Result<Option<Topology>, String> {
 
 /// GET_VBUCKET: the state, 4 bytes. (The chains are in `stats durability-monitor`.)
 ///
-/// GET_FAILOVER_LOG: the vBucket's histories, newest first, each as `UUID 8 | seqno at which it began 8`. One that has never
-/// lost anything has one, from 0 on.
+/// GET_FAILOVER_LOG: the vBucket's histories, newest first, each as `UUID 8 | seqno at which it began 8`. One that has
+/// never lost anything has one, from 0 on.
 pub(super) fn ask(
     peer: &mut Peer,
     answer: &Answer,

@@ -1,8 +1,8 @@
-//! Replays `testdata/text` and `testdata/meta` through a session. The expected answers are memcached 1.6.18's, taken from
-//! the server itself, except where a case is headed `Dormouse:`.
+//! Replays `testdata/text` and `testdata/meta` through a session. The expected answers are memcached 1.6.18's, taken
+//! from the server itself, except where a case is headed `Dormouse:`.
 //!
-//! Each line of a case is sent after the answers to the one before; `+N` lets N seconds pass; `{x*N}` repeats x; `{cas}` is
-//! the last CAS an answer showed. CAS values, which differ, are compared as `CAS`.
+//! Each line of a case is sent after the answers to the one before; `+N` lets N seconds pass; `{x*N}` repeats x;
+//! `{cas}` is the last CAS an answer showed. CAS values, which differ, are compared as `CAS`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -341,7 +341,10 @@ fn cache_memlimit_stays_within_the_configured_memory() {
 #[test]
 fn keys_are_listed_beside_other_requests() {
     let mut client = Client::new(1 << 20, false);
-    client.send(b"set a 0 0 1\r\nx\r\nset bb 3 100 5\r\nhello\r\nms 4pi94pi6IGE= 3 b\r\nxyz\r\nset gone 0 -1 1\r\nx\r\n");
+    client.send(
+        b"set a 0 0 1\r\nx\r\nset bb 3 100 5\r\nhello\r\nms 4pi94pi6IGE= 3 b\r\nxyz\r\n\
+          set gone 0 -1 1\r\nx\r\n",
+    );
     client.send(format!("set large 0 0 1000\r\n{}\r\nget a\r\n", "x".repeat(1000)).as_bytes());
     let list = |client: &mut Client, command: &str| {
         let answer = String::from_utf8(client.send(format!("{command}\r\nmn\r\n").as_bytes())).unwrap();

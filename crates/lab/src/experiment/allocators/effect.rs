@@ -1,12 +1,13 @@
 //! What a setting does, told from pairs of starts.
 //!
-//! A pair is two starts of one round whose cells differ in the one setting: what the round had in common cancels. Each pair gives the
-//! logarithm of a ratio. The mean of these is the effect, and Student's distribution over them gives its interval; no start is in two
-//! pairs of one effect, so the pairs do not depend on each other. With so many intervals one would miss by chance, so each is made so wide
-//! that all of them hold together in 95 of 100 runs (Bonferroni).
+//! A pair is two starts of one round whose cells differ in the one setting: what the round had in common cancels. Each
+//! pair gives the logarithm of a ratio. The mean of these is the effect, and Student's distribution over them gives its
+//! interval; no start is in two pairs of one effect, so the pairs do not depend on each other. With so many intervals
+//! one would miss by chance, so each is made so wide that all of them hold together in 95 of 100 runs (Bonferroni).
 //!
-//! jemalloc asks for huge pages for its bookkeeping only where the system gives them on advice. In the other modes metadata_thp can do
-//! nothing. It is judged there as well, as a placebo: if that shows an effect, the run was disturbed.
+//! jemalloc asks for huge pages for its bookkeeping only where the system gives them on advice. In the other modes
+//! metadata_thp can do nothing. It is judged there as well, as a placebo: if that shows an effect, the run was
+//! disturbed.
 
 use super::{CONFIDENCE, Cell, ON_ADVICE, Sample};
 use crate::report::Table;
@@ -193,7 +194,8 @@ pub(super) fn answer(effects: &[Effect], two_starts_percent: f64) -> String {
     }
     let more_or_less = if two_starts_percent > REFERENCE_PERCENT { "noise" } else { "more than noise" };
     parts.push(format!(
-        "two starts of one setting differ by up to {two_starts_percent:.1} %, so the reference's 0.05 to {REFERENCE_PERCENT} % of one run \
+        "two starts of one setting differ by up to {two_starts_percent:.1} %, so the reference's 0.05 to \
+        {REFERENCE_PERCENT} % of one run \
          each would be {more_or_less} here"
     ));
     let mut answer = format!("Answer: {}.", parts.join("; "));

@@ -5,7 +5,8 @@
 //!   write N items ── note ── one turn of the flusher ── all persisted? ── figures as a line of JSON
 //!                    └ allocated bytes    └ peak, CPU of this thread, wall
 //! ```
-//! The process has one thread, so its CPU clock and its allocations are the flush's own. Fsync's time in the kernel counts.
+//! The process has one thread, so its CPU clock and its allocations are the flush's own. Fsync's time in the kernel
+//! counts.
 
 use crate::allocations;
 use crate::os;

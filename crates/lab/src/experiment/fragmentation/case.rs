@@ -223,7 +223,8 @@ fn rung(step: u32) -> u16 {
     (RUNG_LEAST * (RUNG_MOST / RUNG_LEAST).powf(part)).round() as u16
 }
 
-/// Each round everything that has not frozen climbs the whole ladder; what freezes in this round stops at a random rung.
+/// Each round everything that has not frozen climbs the whole ladder; what freezes in this round stops at a random
+/// rung.
 fn climb(load: &mut Load, sizes: &Sizes) -> Result<()> {
     let freezing = 1.0 - UNFROZEN.powf(1.0 / f64::from(sizes.ladder_rounds));
     let mut living: Vec<u32> = (0..sizes.ladder_items).collect();

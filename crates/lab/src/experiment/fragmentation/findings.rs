@@ -19,7 +19,8 @@ const SIBLING: f64 = 10.0;
 const DELETED_RATIO: f64 = 1.15;
 
 /// What the original reference reports for its server with jemalloc 5.1, persistent and ephemeral.
-const REFERENCE: &str = "reference (another engine and machine, 5M documents): 21.2 % persistent, 39 % ephemeral by resident \
+const REFERENCE: &str = "reference (another engine and machine, 5M documents): 21.2 % persistent, 39 % ephemeral by \
+resident \
                          size; 21.8 % and 39 % by what the allocator has mapped";
 
 /// Memory of one server after one step.
@@ -51,7 +52,8 @@ impl Reading {
         self.found.memory.resident_bytes
     }
 
-    /// What the definition of the experiment calls fragmentation. Elsewhere the peak of the data lies long before its end.
+    /// What the definition of the experiment calls fragmentation. Elsewhere the peak of the data lies long before its
+    /// end.
     fn fragmentation_percent(&self) -> f64 {
         let of_bytes = if self.case == Case::Append { self.running_bytes } else { self.resident_bytes() };
         self.unused_percent(of_bytes)
@@ -130,7 +132,8 @@ pub fn fill(report: &mut Report, readings: &[Reading]) -> Result<()> {
     }
     report.notes.extend(
         [
-            "used: requested for keys, values, metadata and index, by the server's own count (Redis and Valkey count what the \
+            "used: requested for keys, values, metadata and index, by the server's own count (Redis and Valkey count \
+            what the \
              allocator rounded that to)",
             "fragmentation: 1 - used / RSS; in the case append 1 - used / 99th percentile of RSS while loaded",
             REFERENCE,

@@ -1,4 +1,5 @@
-//! The items of a load as they are meant to be: what is written follows from it, and what is read back is compared with it.
+//! The items of a load as they are meant to be: what is written follows from it, and what is read back is compared with
+//! it.
 
 use crate::documents::Documents;
 use crate::process;
@@ -13,7 +14,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const VERIFIED: u32 = 2_000;
 /// Documents that are read at once, to be written again.
 const READ_DOCUMENTS: usize = 64;
-/// A document is an array of so many bytes' objects, each with its comma or the closing bracket, behind the opening one.
+/// A document is an array of so many bytes' objects, each with its comma or the closing bracket, behind the opening
+/// one.
 const OBJECT_BYTES: usize = 61;
 /// Random bytes that values are cut from.
 const NOISE_BYTES: usize = 1 << 20;

@@ -21,8 +21,8 @@ pub struct Probe {
 pub struct Found {
     /// What the kernel counts.
     pub memory: Memory,
-    /// What the server has asked its allocator for on behalf of the data: keys, values, metadata, index. Redis and Valkey count what
-    /// the allocator rounded it to.
+    /// What the server has asked its allocator for on behalf of the data: keys, values, metadata, index. Redis and
+    /// Valkey count what the allocator rounded it to.
     pub used_bytes: u64,
     /// What the allocator has mapped, where it tells.
     pub mapped_bytes: Option<u64>,

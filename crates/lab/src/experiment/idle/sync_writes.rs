@@ -1,4 +1,5 @@
-//! Durable writes that nobody will ever acknowledge: each is answered once, as ambiguous, at its own time and not before it.
+//! Durable writes that nobody will ever acknowledge: each is answered once, as ambiguous, at its own time and not
+//! before it.
 //!
 //! ```text
 //!   SET_VBUCKET x 1024    chain [this node, one that is absent]

@@ -1,15 +1,17 @@
-//! What clients feel of the defragmenter: p99.9 of small reads and writes, and operations per second of server CPU, while it moves
-//! items, beside the same without it.
+//! What clients feel of the defragmenter: p99.9 of small reads and writes, and operations per second of server CPU,
+//! while it moves items, beside the same without it.
 //!
 //! ```text
 //! start    off: fill in random order, delete a half     off | on | off | on ...    read a sample back
 //!                                                           each: probe on a schedule, then as much load as fits
 //! ```
 //!
-//! It is switched over HTTP within a start, since two starts of one server differ by more than what is looked for; a part without it
-//! leaves the thin slabs as they are for the next part with it. Parts are short and many, because of persistent buckets: flusher and
-//! compaction take a sixth to a half of the core's time, as it falls out, and two windows differ by up to a half for that. A part counts only if items were moved in it until its end, or none at
-//! all: where the work is done before, the part and its counterpart are thrown away, and a start that has nothing else fails.
+//! It is switched over HTTP within a start, since two starts of one server differ by more than what is looked for; a
+//! part without it leaves the thin slabs as they are for the next part with it. Parts are short and many, because of
+//! persistent buckets: flusher and compaction take a sixth to a half of the core's time, as it falls out, and two
+//! windows differ by up to a half for that. A part counts only if items were moved in it until its end, or none at all:
+//! where the work is done before, the part and its counterpart are thrown away, and a start that has nothing else
+//! fails.
 
 use super::{LatencyArgs, PROBE_CONNECTIONS, PROBE_INTERVAL, SHAPE, probe, prober_priority};
 use crate::client::{change_bucket, figure, statistics};
@@ -120,7 +122,8 @@ pub(super) fn run(arguments: &LatencyArgs) -> Result<()> {
     let run = Run { items: 1 << bits, bits, turns, probe: part, window: part };
     let scratch = Scratch::new(arguments.directory.as_deref())?;
     report.settings.push(format!(
-        "{} items of {} + {} bytes in random order, a random half of them deleted; {starts} starts of each bucket; {} times without and \
+        "{} items of {} + {} bytes in random order, a random half of them deleted; {starts} starts of each bucket; {} \
+        times without and \
          with the defragmenter in each, {} ms of probes and {} ms of load each; files on {}",
         count(run.items),
         SHAPE.key_bytes,
@@ -131,7 +134,8 @@ pub(super) fn run(arguments: &LatencyArgs) -> Result<()> {
         storage::file_system(&scratch.path)
     ));
     report.settings.push(format!(
-        "probes: a GET or a SET in turn every {} us over {PROBE_CONNECTIONS} connections, prober at {} priority; load: {CONNECTIONS} \
+        "probes: a GET or a SET in turn every {} us over {PROBE_CONNECTIONS} connections, prober at {} priority; load: \
+        {CONNECTIONS} \
          connections, batches of {DEPTH}, 20 % GET, 80 % SET",
         PROBE_INTERVAL.as_micros(),
         prober_priority()

@@ -153,7 +153,8 @@ fn ratio_text(own: f64, best: Option<f64>) -> String {
 
 fn work_table(report: &mut Report, points: &[Point]) {
     let mut table = Table::new(
-        "CPU of the server per transaction (queue: per request; size: per row; dump100: per client), and memory: medians",
+        "CPU of the server per transaction (queue: per request; size: per row; dump100: per client), and memory: \
+        medians",
         &[
             "server",
             "case",

@@ -5,8 +5,8 @@
 //!   floor            a server that does nothing but group commit, driven alike: what is allowed
 //!   dormouse, redis  the subjects, each on files of its own in the same directory
 //! ```
-//! All servers run at the same time and are driven by turns, in short slices, each behind a slice of the disk alone: disks change
-//! from one second to the next.
+//! All servers run at the same time and are driven by turns, in short slices, each behind a slice of the disk alone:
+//! disks change from one second to the next.
 
 use super::{SHAPE, ThroughputArgs, WARM_UP};
 use crate::client::{figure, statistics};
@@ -24,7 +24,8 @@ use std::time::Duration;
 
 /// Items written over and over.
 const ITEMS: u32 = 100_000;
-/// What a log needs of an item beyond key and value, about: the disk's own rate is measured with appends of that length.
+/// What a log needs of an item beyond key and value, about: the disk's own rate is measured with appends of that
+/// length.
 const RECORD_OVERHEAD_BYTES: usize = 40;
 /// Pieces of a window: subjects and the disk alone take turns that often.
 const SLICES: u32 = 10;
@@ -82,7 +83,8 @@ pub(super) fn run(arguments: &ThroughputArgs, level: Level) -> Result<()> {
         level.name()
     ));
     report.settings.push(format!(
-        "{}-byte keys, {}-byte random values, {} items, one write at a time per client; {starts} starts, windows of {} ms; on {}",
+        "{}-byte keys, {}-byte random values, {} items, one write at a time per client; {starts} starts, windows of \
+        {} ms; on {}",
         SHAPE.key_bytes,
         SHAPE.value_bytes,
         count(ITEMS),
@@ -150,8 +152,8 @@ impl Turn {
     }
 }
 
-/// All subjects in short slices by turns, each behind a slice of the disk alone: a disk that others use too is not the same from
-/// one second to the next. Gives one sample for each subject.
+/// All subjects in short slices by turns, each behind a slice of the disk alone: a disk that others use too is not the
+/// same from one second to the next. Gives one sample for each subject.
 fn take_turns(turns: &mut [Turn], clients: usize, window: Duration) -> Result<Vec<Sample>> {
     let group_bytes = clients * (SHAPE.key_bytes + SHAPE.value_bytes + RECORD_OVERHEAD_BYTES);
     let plan = Plan { items: Items::Apart(ITEMS), reads: 0.0, depth: 1 };
@@ -280,7 +282,8 @@ fn fill(report: &mut Report, points: &[Point], level: Level) -> Result<()> {
     }
     report.tables.push(table);
     report.notes.push(
-        "disk x clients: appends of a whole group's length and nothing else, all clients in each group; floor: a server that only does \
+        "disk x clients: appends of a whole group's length and nothing else, all clients in each group; floor: a \
+        server that only does \
          group commit, which is what is allowed"
             .to_owned(),
     );

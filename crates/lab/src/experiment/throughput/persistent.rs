@@ -1,7 +1,7 @@
 //! Plain writes to a persistent bucket, beside an ephemeral one: what persistence costs when nobody waits for it.
 //!
-//! A window ends when all it wrote is on disk, so neither CPU nor time is left out that the flusher spends after the last request.
-//! Requests over that time is the rate that the disk sustains.
+//! A window ends when all it wrote is on disk, so neither CPU nor time is left out that the flusher spends after the
+//! last request. Requests over that time is the rate that the disk sustains.
 
 use super::{SHAPE, ThroughputArgs, WARM_UP};
 use crate::client::figure;
@@ -58,7 +58,8 @@ pub(super) fn run(arguments: &ThroughputArgs) -> Result<()> {
     let window = window_length(arguments.window_ms, quick, 1500, 5000);
     let scratch = Scratch::new(arguments.directory.as_deref())?;
     report.settings.push(format!(
-        "{}-byte keys, {}-byte random values, {} items, {} connections; {starts} starts of each, windows of {} ms and until all is on \
+        "{}-byte keys, {}-byte random values, {} items, {} connections; {starts} starts of each, windows of {} ms and \
+        until all is on \
          disk; on {}",
         SHAPE.key_bytes,
         SHAPE.value_bytes,

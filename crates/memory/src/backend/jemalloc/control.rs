@@ -7,8 +7,8 @@ use tikv_jemalloc_sys as sys;
 use crate::backend::ControlError;
 use crate::backend::controls::Controls;
 
-/// Boot options of the allocator, read by jemalloc before `main`. The table of configuration keys has the same defaults;
-/// a test compares.
+/// Boot options of the allocator, read by jemalloc before `main`. The table of configuration keys has the same
+/// defaults; a test compares.
 ///
 /// `cache_oblivious:false`: no padding page on large allocations. `thp` stays with the system's setting; tenants
 /// choose huge pages for their own chunks. Why these values: decision 0011.

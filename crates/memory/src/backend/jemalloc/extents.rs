@@ -6,11 +6,12 @@
 //!   [extent|extent|extent|.... bump ....                ] next chunk when one does not fit
 //! ```
 //! That is the default; the setting `thp` asks for huge pages from chunk 0 on, or refuses them everywhere. A change
-//! reaches the chunks there are too: as advice, so that pages that lie in memory already stay as they are until they go.
+//! reaches the chunks there are too: as advice, so that pages that lie in memory already stay as they are until they
+//! go.
 //!
 //! Address space is never given back before the arena ends; physical pages are, by `MADV_DONTNEED`. A 2 MiB block that
-//! has been purged in part, and holds pages still, gives up its claim to a huge page, whatever the setting: otherwise the kernel would
-//! fill the holes again. So does the block in which a chunk has come to its end.
+//! has been purged in part, and holds pages still, gives up its claim to a huge page, whatever the setting: otherwise
+//! the kernel would fill the holes again. So does the block in which a chunk has come to its end.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr::{self, null_mut};
@@ -71,7 +72,8 @@ pub(in crate::backend) fn thp() -> Option<Thp> {
 pub(in crate::backend) fn set_thp(thp: Thp) {
     let all = ALL.lock();
     let place = CHOICES.iter().position(|choice| *choice == thp).unwrap_or_default();
-    // ORDERING: under the lock of each arena's chunks, new ones are advised by what is stored here before they are listed.
+    // ORDERING: under the lock of each arena's chunks, new ones are advised by what is stored here before they are
+    // listed.
     if usize::from(THP.swap(place as u8, Relaxed)) == place {
         return;
     }
@@ -170,7 +172,8 @@ impl Extents {
 }
 
 impl Chunk {
-    /// Nothing behind its first `used` bytes will be handed out: a huge page that lies over that end gives its unused part back.
+    /// Nothing behind its first `used` bytes will be handed out: a huge page that lies over that end gives its unused
+    /// part back.
     fn end_at(&mut self, used: usize) {
         let end = used.next_multiple_of(HUGE_PAGE);
         if end == used {
@@ -358,8 +361,8 @@ mod tests {
             chunk.base..chunk.base + chunk.size
         };
         let huge_claims = || {
-            // "VmFlags: ... hg ..." of each mapping that claims huge pages; mappings differ where the advice does, and join
-            // their neighbours of other tests where it does not.
+            // "VmFlags: ... hg ..." of each mapping that claims huge pages; mappings differ where the advice does, and
+            // join their neighbours of other tests where it does not.
             let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let (mut inside, mut claimed) = (0, 0);
             for line in smaps.lines() {

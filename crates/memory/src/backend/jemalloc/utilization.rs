@@ -1,8 +1,8 @@
 //! How full the slabs of an arena are.
 //!
-//! jemalloc serves sizes up to 14 KiB from slabs of one class each. A slab's pages go back when its last slot is free, and new
-//! blocks go into the *current* slab of their class, then into the one with room that is oldest. What a slab has free is
-//! read without the class's lock: a hint, as everything here.
+//! jemalloc serves sizes up to 14 KiB from slabs of one class each. A slab's pages go back when its last slot is free,
+//! and new blocks go into the *current* slab of their class, then into the one with room that is oldest. What a slab
+//! has free is read without the class's lock: a hint, as everything here.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -30,7 +30,8 @@ impl<const N: usize> Mib<N> {
             *mib.get_mut(*place)? = *index;
         }
         let (mut value, mut length) = (T::default(), size_of::<T>());
-        // SAFETY: `mib` has N words; out pointer and length describe `value`; of another size the call fails with EINVAL.
+        // SAFETY: `mib` has N words; out pointer and length describe `value`; of another size the call fails with
+        // EINVAL.
         let errno = unsafe {
             sys::mallctlbymib(
                 mib.as_ptr(),
@@ -48,8 +49,8 @@ impl<const N: usize> Mib<N> {
     fn ask<Q: Copy, A: Copy>(&self, question: &[Q], answer: &mut [A]) -> bool {
         let Some(mib) = self.0 else { return false };
         let mut length = size_of_val(answer);
-        // SAFETY: `mib` has N words; out pointer and length describe `answer`, in pointer and length `question`, which is read
-        // only; sizes that do not fit make the call fail with EINVAL.
+        // SAFETY: `mib` has N words; out pointer and length describe `answer`, in pointer and length `question`, which
+        // is read only; sizes that do not fit make the call fail with EINVAL.
         let errno = unsafe {
             sys::mallctlbymib(
                 mib.as_ptr(),
@@ -110,7 +111,8 @@ pub(super) fn classes(arena: u32) -> Option<Vec<ClassFigures>> {
     (0..controls.classes).map(figures).collect()
 }
 
-/// How full the slabs of these blocks are. A block that has its pages to itself, and one that is unknown, gives a full slab.
+/// How full the slabs of these blocks are. A block that has its pages to itself, and one that is unknown, gives a full
+/// slab.
 pub(super) fn occupancy(blocks: &[NonNull<u8>], found: &mut [Occupancy]) {
     #[repr(C)]
     #[derive(Clone, Copy, Default)]

@@ -1,4 +1,5 @@
-//! mimalloc's size classes, computed: four per doubling, steps of 16 bytes below 128, whole pages above the largest class.
+//! mimalloc's size classes, computed: four per doubling, steps of 16 bytes below 128, whole pages above the largest
+//! class.
 
 use crate::backend::{BLOCK_ALIGNMENT, quartered_class};
 

@@ -184,7 +184,8 @@ fn mimalloc() -> Option<Found> {
 }
 
 fn tcmalloc() -> Option<Found> {
-    // SAFETY: the symbols are functions of these types wherever they exist; the numbers are out parameters that may be null.
+    // SAFETY: the symbols are functions of these types wherever they exist; the numbers are out parameters that may be
+    // null.
     let (version, release) = unsafe {
         let version: unsafe extern "C" fn(*mut c_int, *mut c_int, *mut *const c_char) -> *const c_char =
             std::mem::transmute(symbol(c"tc_version")?);

@@ -5,9 +5,10 @@
 //! file   c5.t1  c6.t2      c7.t2                      c9.t3  c9.t4
 //! ids                      c7.t2        c8.t2     c9.t2 (nobody's)  c9.t3  c9.t4   c10.t4
 //! ```
-//! The first record that the log has the chain of says where the two meet: what comes before it in the file has happened
-//! then. From there on, records are applied after the commit of the log whose chain they have, as commits of their own. Where a
-//! row that has values is not there the two do not belong together, and no tags are given from there on.
+//! The first record that the log has the chain of says where the two meet: what comes before it in the file has
+//! happened then. From there on, records are applied after the commit of the log whose chain they have, as commits of
+//! their own. Where a row that has values is not there the two do not belong together, and no tags are given from there
+//! on.
 
 use super::super::reader::{BUFFER_BYTES, Reader};
 use super::super::transaction_id;
@@ -196,7 +197,8 @@ impl<'a> Recovery<'a> {
     }
 }
 
-/// Appends the cells of a row with other values in some ephemeral columns; with defaults in all when there are no values.
+/// Appends the cells of a row with other values in some ephemeral columns; with defaults in all when there are no
+/// values.
 fn assemble(table: &TableSchema, row: Row<'_>, values: Option<Value<'_>>, out: &mut Vec<u8>) -> Option<()> {
     let mut given = BTreeMap::new();
     for (name, value) in values.into_iter().flat_map(Value::members) {

@@ -51,8 +51,8 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Does the next slice of a compaction. After an error there is no compaction any more, and the log goes on (unless it
-    /// is poisoned).
+    /// Does the next slice of a compaction. After an error there is no compaction any more, and the log goes on (unless
+    /// it is poisoned).
     pub fn step(&mut self, database: &Database) -> Result<Step, Error> {
         let Some(mut compaction) = self.compaction.take() else { return Ok(Step::Idle) };
         if let Some(error) = database.damage().filter(|_| !compaction.is_renamed()) {

@@ -14,7 +14,8 @@ use wire::json::{Kind, Value};
 const PLAIN_ROW_BYTES: usize = 4096;
 /// So many rows of plain notation are taken apart before they are applied, while their places in the table are loaded.
 const BATCH_ROWS: usize = 64;
-/// After so many rows what is noted of them goes where nothing is to be looked after: history does not keep such a record.
+/// After so many rows what is noted of them goes where nothing is to be looked after: history does not keep such a
+/// record.
 const SLICE_ROWS: usize = 1 << 15;
 
 /// A row that was taken apart: the end of its cells, and of its text in the reader's window.

@@ -10,8 +10,8 @@ const BULK_BYTES: usize = 4096;
 const AHEAD_ROWS: usize = 16;
 
 impl Replay {
-    /// Understands a record of plain notation. Returns its comment; none where it is not plain, or has anything that is to be
-    /// complained about.
+    /// Understands a record of plain notation. Returns its comment; none where it is not plain, or has anything that is
+    /// to be complained about.
     ///
     /// What a row of a record means depends on whether it was there before. The rows of a long record are taken to be
     /// new as long as that is true: then they are looked for some rows later, when the processor has loaded where.

@@ -10,7 +10,8 @@ use crate::schema::{ColumnId, ColumnRef, TableSchema};
 /// So many columns are compared with a name before it is searched for.
 const TRIES: usize = 4;
 
-/// In which order the rows of a table name its columns: who writes a log does so in an order of his own, and leaves out some.
+/// In which order the rows of a table name its columns: who writes a log does so in an order of his own, and leaves out
+/// some.
 pub(super) struct ColumnOrder {
     columns: Vec<ColumnId>,
     /// No row so far named its columns in another order than that of the cells.

@@ -32,7 +32,7 @@ const UNSAFE_MODULES: &[(&str, &[&str])] = &[
         "memory",
         &["array", "backend", "growing", "heap", "large", "lines", "prefetch", "record", "slab", "tenant"],
     ),
-    ("kv", &["cx", "index"]),
+    ("kv", &["index", "thread_context"]),
     ("console", &["socket"]),
     ("lab", &["allocations", "os"]),
 ];

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use kv::defragmenter::Demand;
 use kv::{
-    Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
-    StoreKind, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
+    StoreKind, ThreadContext, Value,
 };
 
 const OBJECT: &str = r#"{"field":"0123456789","number":1234567,"flag":true,"x":"yz"},"#;
@@ -24,7 +24,7 @@ fn resident_bytes() -> u64 {
 }
 
 struct World {
-    cx: Cx,
+    cx: ThreadContext,
     bucket: Arc<Bucket>,
     random: u64,
     samples: Vec<u64>,
@@ -80,7 +80,7 @@ fn main() {
     let node = Node::new(settings, Limits::default());
     let settings = BucketSettings { memory_bytes: 64 << 30, item_heap: heap, ..BucketSettings::default() };
     let bucket = node.create_bucket("default", settings).expect("a bucket");
-    let mut cx = Cx::new(node, 0);
+    let mut cx = ThreadContext::new(node, 0);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     let mut world = World { cx, bucket, random: 7, samples: Vec::new(), operations: 0 };
     let (before, start) = (resident_bytes(), Instant::now());

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use kv::defragmenter::Demand;
 use kv::{
-    Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now,
-    Store, StoreKind, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now, Store,
+    StoreKind, ThreadContext, Value,
 };
 
 /// Length of a window in which the client is timed without the defragmenter.
@@ -38,7 +38,7 @@ fn now() -> Now {
 
 /// The pager's thread.
 fn page(node: &Arc<Node>, done: &AtomicBool) {
-    let mut cx = Cx::new(Arc::clone(node), 1);
+    let mut cx = ThreadContext::new(Arc::clone(node), 1);
     cx.clock_us = Some(clock_us);
     let mut demand = Demand::default();
     while !done.load(Relaxed) {
@@ -54,7 +54,7 @@ fn page(node: &Arc<Node>, done: &AtomicBool) {
 }
 
 struct Client {
-    cx: Cx,
+    cx: ThreadContext,
     bucket: Arc<Bucket>,
     random: u64,
     items: u64,
@@ -138,7 +138,7 @@ fn main() {
     let node = Node::new(settings, Limits::default());
     let settings = BucketSettings { memory_bytes: 64 << 30, item_heap, ..BucketSettings::default() };
     let bucket = node.create_bucket("default", settings).expect("a bucket");
-    let mut cx = Cx::new(Arc::clone(&node), 0);
+    let mut cx = ThreadContext::new(Arc::clone(&node), 0);
     cx.now = now();
     let there = vec![false; items as usize];
     let value = vec![b'v'; 2 * VALUE_BYTES as usize];

@@ -17,7 +17,6 @@ use wire::snappy;
 
 use crate::client_memory::Share;
 use crate::compressor::Compressor;
-use crate::cx::Held;
 use crate::defragmenter::Defragmenter;
 use crate::eviction::Sweeper;
 use crate::index::{self, Dead, DirtySet, Ground, Hand, Locked, Memory, VBucket};
@@ -26,8 +25,11 @@ use crate::persistence::{self, Persistence};
 use crate::prefixes::Prefixes;
 use crate::settings::{BucketSettings, Compression};
 use crate::sync_writes::{Lateness, SyncWrites};
+use crate::thread_context::Held;
 use crate::watch::{Lookup, Watchers};
-use crate::{Cx, Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, VbId};
+use crate::{
+    Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, ThreadContext, VbId,
+};
 
 pub use audit::{Audited, Auditing};
 pub(crate) use budget::Ahead;
@@ -396,7 +398,7 @@ impl Bucket {
 
     /// Locks a vBucket for the calling thread.
     #[inline(always)]
-    pub(crate) fn lock<'c>(&'c self, cx: &'c mut Cx, vb: VbId) -> Locked<'c> {
+    pub(crate) fn lock<'c>(&'c self, cx: &'c mut ThreadContext, vb: VbId) -> Locked<'c> {
         let at = self.cache_in(cx);
         let held = cx.caches.at(at);
         held.used = true;
@@ -405,7 +407,7 @@ impl Bucket {
     }
 
     /// From now on, or until now, the calling thread allocates and frees past what it keeps for later.
-    pub(crate) fn go_direct(&self, cx: &mut Cx, direct: bool) {
+    pub(crate) fn go_direct(&self, cx: &mut ThreadContext, direct: bool) {
         let at = self.cache_in(cx);
         self.ground.tenant.go_direct(&mut cx.caches.at(at).cache, direct);
     }
@@ -416,12 +418,12 @@ impl Bucket {
 
     /// Where the calling thread's access to the bucket's memory is.
     #[inline]
-    fn cache_in(&self, cx: &mut Cx) -> usize {
+    fn cache_in(&self, cx: &mut ThreadContext) -> usize {
         cx.caches.find(self.slot()).unwrap_or_else(|| self.open_cache(cx))
     }
 
     #[cold]
-    fn open_cache(&self, cx: &mut Cx) -> usize {
+    fn open_cache(&self, cx: &mut ThreadContext) -> usize {
         let tenant = Arc::clone(&self.ground.tenant);
         let cache = tenant.cache(cx.thread);
         cx.caches.insert(Held { slot: self.slot(), tenant, cache, used: true, rested: false })
@@ -431,7 +433,7 @@ impl Bucket {
     #[inline]
     pub fn read<R>(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         f: impl FnOnce(Option<Document<'_>>) -> R,
@@ -482,7 +484,7 @@ impl Bucket {
 
     /// Makes what was prepared at this seqno the current version of its key. [`KvError::NotFound`] if nothing was;
     /// [`KvError::NoMemory`] leaves it prepared.
-    pub fn commit(&self, cx: &mut Cx, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
+    pub fn commit(&self, cx: &mut ThreadContext, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
         let mut locked = self.lock(cx, vb);
         let ended = locked.commit(prepare_seqno)?;
         let armed_s = locked.armed_s();
@@ -492,13 +494,13 @@ impl Bucket {
     }
 
     /// Ends what was prepared at this seqno without effect. [`KvError::NotFound`] if nothing was.
-    pub fn abort(&self, cx: &mut Cx, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
+    pub fn abort(&self, cx: &mut ThreadContext, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
         let ended = self.lock(cx, vb).abort(prepare_seqno)?;
         Ok(Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid: self.vb_uuid(vb) })
     }
 
     /// The pending prepares of a vBucket, in the order of their seqnos: (seqno, durability level).
-    pub fn prepared(&self, cx: &mut Cx, vb: VbId) -> Vec<(u64, u8)> {
+    pub fn prepared(&self, cx: &mut ThreadContext, vb: VbId) -> Vec<(u64, u8)> {
         self.lock(cx, vb).all_prepared().iter().map(|prepared| (prepared.seqno, prepared.level)).collect()
     }
 
@@ -506,7 +508,7 @@ impl Bucket {
     #[inline(always)]
     pub fn with_entry<R>(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         f: impl FnOnce(&mut Entry<'_>) -> R,
@@ -552,7 +554,12 @@ impl Bucket {
 
     /// Memory for a large value (over [`crate::session::LARGE_VALUE`]), within the budget: to be filled before it is
     /// stored.
-    pub fn prepare_large(&self, cx: &mut Cx, key: Key<'_>, value_len: usize) -> Result<LargeItem, KvError> {
+    pub fn prepare_large(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        value_len: usize,
+    ) -> Result<LargeItem, KvError> {
         self.admit(cx, key.bytes.len() + value_len)?;
         self.new_large_item(cx, index::stored_key_len(key), value_len)
     }
@@ -560,7 +567,7 @@ impl Bucket {
     /// The same value with room for `value_len` bytes, within the budget.
     pub(crate) fn grow_large(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         item: &LargeItem,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
@@ -575,7 +582,7 @@ impl Bucket {
     /// Memory for a large value, whatever the budget says.
     pub(crate) fn new_large_item(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         stored_key_len: usize,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
@@ -584,7 +591,7 @@ impl Bucket {
 
     fn new_large_block(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         value_offset: usize,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
@@ -599,7 +606,11 @@ impl Bucket {
     }
 
     /// Room within the budget for a long value as a client sees it that takes none compressed.
-    pub(crate) fn reserve_inflated(&self, cx: &mut Cx, inflated_len: usize) -> Result<LargeItem, KvError> {
+    pub(crate) fn reserve_inflated(
+        &self,
+        cx: &mut ThreadContext,
+        inflated_len: usize,
+    ) -> Result<LargeItem, KvError> {
         self.prepare_large(cx, Key::plain(&[]), inflated_len)
     }
 
@@ -613,12 +624,12 @@ impl Bucket {
 
     /// Keeps the items of every vBucket in the order of their seqnos, for who reads them so; or no longer.
     /// [`KvError::NoMemory`] if there is no room for it: then nobody may rely on it.
-    pub fn keep_seqno_order(&self, cx: &mut Cx, keep: bool) -> Result<(), KvError> {
+    pub fn keep_seqno_order(&self, cx: &mut ThreadContext, keep: bool) -> Result<(), KvError> {
         (0..self.vbuckets()).try_for_each(|vb| self.lock(cx, VbId(vb)).keep_order(keep))
     }
 
     /// Calls `f` with seqno and CAS of every item of a vBucket in the order of the seqnos; `false` if it is not kept.
-    pub fn in_seqno_order(&self, cx: &mut Cx, vb: VbId, f: &mut dyn FnMut(u64, u64)) -> bool {
+    pub fn in_seqno_order(&self, cx: &mut ThreadContext, vb: VbId, f: &mut dyn FnMut(u64, u64)) -> bool {
         self.lock(cx, vb).in_order(&mut |seqno, header| f(seqno, header.cas))
     }
 
@@ -643,7 +654,7 @@ impl Bucket {
 
     /// Counts an event in this thread's shard of the meters.
     #[inline]
-    pub fn count(&self, cx: &Cx, meter: Meter, n: u64) {
+    pub fn count(&self, cx: &ThreadContext, meter: Meter, n: u64) {
         self.meters.add(cx.thread, meter as usize, n.cast_signed());
     }
 
@@ -712,7 +723,7 @@ impl Bucket {
     /// index; gives where to go on.
     pub(crate) fn list(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         vb: VbId,
         hand: Hand,
         f: &mut dyn FnMut(&[u8], &Document<'_>),
@@ -726,7 +737,7 @@ impl Bucket {
     }
 
     /// Calls `f` with size and idle seconds of each item of at most `groups` groups of each vBucket's index.
-    pub(crate) fn sample(&self, cx: &mut Cx, groups: usize, f: &mut dyn FnMut(usize, u32)) {
+    pub(crate) fn sample(&self, cx: &mut ThreadContext, groups: usize, f: &mut dyn FnMut(usize, u32)) {
         for vb in 0..self.vbuckets() {
             let mut hand = Some(Hand::default());
             for _ in 0..groups {
@@ -737,7 +748,7 @@ impl Bucket {
     }
 
     /// Calls `f` with the size of every item in bytes, locking one vBucket at a time (`stats sizes`).
-    pub fn item_sizes(&self, cx: &mut Cx, f: &mut dyn FnMut(usize)) {
+    pub fn item_sizes(&self, cx: &mut ThreadContext, f: &mut dyn FnMut(usize)) {
         for vb in 0..self.vbuckets() {
             self.lock(cx, VbId(vb)).sizes(f);
         }

@@ -26,7 +26,7 @@ use crate::defragmenter::{Demand, rest_us};
 use crate::index::{Block, Candidates, Passage};
 use crate::session::LARGE_VALUE;
 use crate::settings::Compression;
-use crate::{Bucket, Cx, LargeItem, Meter, VbId};
+use crate::{Bucket, LargeItem, Meter, ThreadContext, VbId};
 
 /// Per-mille of the budget above which a pass begins, and below which it ends.
 const ARM_WATERMARK: u64 = 750;
@@ -86,7 +86,7 @@ impl Compressor {
 }
 
 /// Does some work, if there is any; gives after how many microseconds it wants the next turn.
-pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Option<u64> {
+pub fn turn(cx: &mut ThreadContext, demand: &mut Demand) -> Option<u64> {
     let buckets = cx.node.buckets();
     let bucket = buckets.iter().find(|bucket| bucket.wants_compressing())?;
     let began_us = cx.fresh_us();
@@ -138,7 +138,7 @@ impl Bucket {
         now.checked_sub(before).unwrap_or(now)
     }
 
-    fn compress(&self, cx: &mut Cx, began_us: u64) {
+    fn compress(&self, cx: &mut ThreadContext, began_us: u64) {
         let mut work = self.compressor.work.lock();
         let Work { pass: Some(pass), seen, tools, .. } = &mut *work else { return };
         self.go_direct(cx, true);
@@ -161,7 +161,7 @@ impl Bucket {
     }
 
     /// Compresses all it can: for tests and examples, which have little.
-    pub fn compress_everything(&self, cx: &mut Cx) {
+    pub fn compress_everything(&self, cx: &mut ThreadContext) {
         let (mut pass, mut tools) = (Pass::default(), Tools::default());
         let mut seen = vec![0; usize::from(self.vbuckets())];
         while pass.slice(self, cx, &mut seen, &mut tools) {}
@@ -182,7 +182,13 @@ impl Work {
 
 impl Pass {
     /// Works on what one hold of a lock gives. Gives whether there is more.
-    fn slice(&mut self, bucket: &Bucket, cx: &mut Cx, seen: &mut [u64], tools: &mut Tools) -> bool {
+    fn slice(
+        &mut self,
+        bucket: &Bucket,
+        cx: &mut ThreadContext,
+        seen: &mut [u64],
+        tools: &mut Tools,
+    ) -> bool {
         let Some(seen) = seen.get_mut(usize::from(self.vb)) else { return false };
         let vb = VbId(self.vb);
         tools.candidates.clear();
@@ -202,7 +208,7 @@ impl Pass {
         usize::from(self.vb) < usize::from(bucket.vbuckets())
     }
 
-    fn compress(&mut self, bucket: &Bucket, cx: &mut Cx, vb: VbId, tools: &mut Tools) {
+    fn compress(&mut self, bucket: &Bucket, cx: &mut ThreadContext, vb: VbId, tools: &mut Tools) {
         let (mut values, mut saved_bytes) = (0, 0);
         for candidate in &tools.candidates.list {
             let value = tools.candidates.value(candidate);

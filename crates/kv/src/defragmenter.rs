@@ -22,7 +22,7 @@ use memory::{Location, SlabFigures, Survey, Victim};
 use parking_lot::Mutex;
 
 use crate::index::{Census, Moved, Stand};
-use crate::{Bucket, Cx, Meter, VbId};
+use crate::{Bucket, Meter, ThreadContext, VbId};
 
 /// What is to be gained that is worth the work.
 #[derive(Debug, PartialEq, Eq)]
@@ -201,7 +201,7 @@ pub struct Demand {
 }
 
 /// Does some work, if there is any.
-pub fn turn(cx: &mut Cx, demand: &mut Demand) -> Turn {
+pub fn turn(cx: &mut ThreadContext, demand: &mut Demand) -> Turn {
     let buckets = cx.node.buckets();
     let began_us = cx.fresh_us();
     // Each in its turn: where clients never rest, the work does not end.
@@ -348,7 +348,7 @@ impl Bucket {
     }
 
     /// Works for a while on the pass it is at. Gives the pass if it has ended.
-    fn defragment(&self, cx: &mut Cx, began_us: u64) -> Option<Passed> {
+    fn defragment(&self, cx: &mut ThreadContext, began_us: u64) -> Option<Passed> {
         let mut work = self.defragmenter.work.lock();
         let pass = work.pass.as_mut()?;
         let before = pass.moved;
@@ -395,7 +395,7 @@ impl Bucket {
     /// Takes some items out of thin slabs, for the slabs that were taken while there were such: what slabs have free is
     /// bounded by that, however fast clients make them thin.
     #[cold]
-    pub(crate) fn pay_for_slabs(&self, cx: &mut Cx) {
+    pub(crate) fn pay_for_slabs(&self, cx: &mut ThreadContext) {
         if !self.has_defragmenter() {
             self.tenant().forgive_slabs();
             return;
@@ -403,7 +403,7 @@ impl Bucket {
         // Who has the lock is paying; that is enough as long as it suffices.
         let paying = self.defragmenter.paying.try_lock();
         let paying =
-            paying.or_else(|| self.tenant().owes_many_slabs().then(|| self.defragmenter.paying.lock()));
+            paying.or_else(|| self.tenant().has_large_slab_debt().then(|| self.defragmenter.paying.lock()));
         let Some(mut paying) = paying else { return };
         let emptier = paying.get_or_insert_with(|| Emptier::new(SERVING.slab_free_per_mille));
         let mut moved = Moved::default();
@@ -416,7 +416,7 @@ impl Bucket {
                 break;
             }
         }
-        if !self.tenant().owes_slabs() {
+        if !self.tenant().has_slab_debt() {
             *paying = None;
         }
         self.count(cx, Meter::DefragmentedItems, moved.items);
@@ -431,7 +431,7 @@ impl Bucket {
     /// Empties slabs while slabs have more free than they may, until `used` is down to `target` or about `moved_max`
     /// bytes have been moved. Where items may be evicted, the least used ones of a slab go and the others move:
     /// evicting by itself would only make more free slots.
-    pub(crate) fn give_slack_back(&self, cx: &mut Cx, target: u64, moved_max: u64) {
+    pub(crate) fn give_slack_back(&self, cx: &mut ThreadContext, target: u64, moved_max: u64) {
         if !self.has_defragmenter() {
             return;
         }
@@ -524,7 +524,7 @@ impl Pass {
     }
 
     /// Works under one hold of a lock. Gives whether there is more to do.
-    fn slice(&mut self, bucket: &Bucket, cx: &mut Cx) -> bool {
+    fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
         if let Some(emptier) = &mut self.emptier {
             // Once everything could have been moved, what is left is new.
             if self.moved.bytes > self.slab_bytes || !emptier.slice(bucket, cx, &mut self.moved) {
@@ -558,7 +558,7 @@ impl Emptier {
     }
 
     /// Takes one item out of the slab that is being emptied, or takes the next slab on. Gives whether there is one.
-    fn slice(&mut self, bucket: &Bucket, cx: &mut Cx, moved: &mut Moved) -> bool {
+    fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext, moved: &mut Moved) -> bool {
         let Some((victim, occupied)) = &mut self.current else {
             let victim = Victim::choose(bucket.tenant(), self.free_per_mille);
             self.current = victim.filter(|_| self.stuck < STUCK_SLABS_MAX).map(|victim| {
@@ -597,7 +597,7 @@ impl Emptier {
 
 /// Empties slabs of the item heap while any of their class's slots are free, up to `slabs` of them: for tests, whose
 /// slabs are few. Gives how many items were moved.
-pub fn empty_slabs(bucket: &Bucket, cx: &mut Cx, slabs: usize) -> u64 {
+pub fn empty_slabs(bucket: &Bucket, cx: &mut ThreadContext, slabs: usize) -> u64 {
     let mut moved = Moved::default();
     for _ in 0..slabs {
         let mut emptier = Emptier::new(0);
@@ -618,7 +618,7 @@ impl Mover {
     }
 
     /// Moves a slice under one hold of a lock. Gives whether there is more.
-    pub fn slice(&mut self, bucket: &Bucket, cx: &mut Cx) -> bool {
+    pub fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
         let (moved, stand) = bucket.lock(cx, VbId(self.vb)).move_out_of_thin_slabs(self.stand, &self.survey);
         self.moved.items += moved.items;
         self.moved.bytes += moved.bytes;

@@ -10,7 +10,7 @@
 
 use crate::bucket::attention;
 use crate::index::{Census, Hand, Swept};
-use crate::{Bucket, Cx, Meter, VbId};
+use crate::{Bucket, Meter, ThreadContext, VbId};
 
 /// Rounds of the hand over all items after which evicting ends, whatever is left.
 const ROUNDS_MAX: usize = 32;
@@ -55,7 +55,7 @@ impl Bucket {
     /// hand, until everything has been visited often enough. What goes by the hand may leave free slots only: then once
     /// more by slabs, which have room now to be emptied into each other. While it was not enough for that, twice as
     /// much goes, up to [`EVICTED_MAX`].
-    pub(crate) fn make_room(&self, cx: &mut Cx, target: u64, moved_max: u64) {
+    pub(crate) fn make_room(&self, cx: &mut ThreadContext, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
             // Before the first value goes, so that whoever misses one has looked.
@@ -101,7 +101,7 @@ impl Bucket {
     }
 
     /// Evicts about `most` bytes by the hand. Gives whether `least` could go.
-    fn evict(&self, cx: &mut Cx, least: u64, most: u64) -> bool {
+    fn evict(&self, cx: &mut ThreadContext, least: u64, most: u64) -> bool {
         let mut sweeper = self.sweeper.lock();
         let persistent = self.persistence().is_some();
         let now_ms = cx.now.mono_ms();
@@ -143,7 +143,7 @@ impl Bucket {
 
     /// Moves the hand over all items, until what has gone makes up for the excess. Starting within a vBucket, it comes
     /// there twice.
-    fn sweep_round(&self, cx: &mut Cx, sweeper: &mut Sweeper, excess: &mut u64) -> Swept {
+    fn sweep_round(&self, cx: &mut ThreadContext, sweeper: &mut Sweeper, excess: &mut u64) -> Swept {
         let (mut round, mut ended) = (Swept::default(), 0);
         let mut gone = self.wants_evictions().then(Vec::new);
         while *excess > 0 && ended <= self.vbuckets() {
@@ -167,7 +167,7 @@ impl Bucket {
     }
 
     /// The pager's part: measures, gives free pages back, then evicts, until resident memory is within the watermarks.
-    pub(crate) fn keep_within_budget(&self, cx: &mut Cx) {
+    pub(crate) fn keep_within_budget(&self, cx: &mut ThreadContext) {
         let mark = |per_mille: u64| self.tenant().budget() / 1000 * per_mille;
         for _ in 0..TURNS_MAX {
             if self.tenant().used() <= self.watermarks().high && !self.tenant().wants_measure() {
@@ -207,7 +207,7 @@ impl Bucket {
 
     /// Gives free pages back some seconds after much was freed: what is freed now may be needed in a moment. Gives
     /// when.
-    pub(crate) fn purge_when_due(&self, cx: &Cx) -> Option<u32> {
+    pub(crate) fn purge_when_due(&self, cx: &ThreadContext) -> Option<u32> {
         if !self.tenant().wants_purge() {
             return None;
         }
@@ -244,7 +244,7 @@ impl Bucket {
     }
 
     /// Frees the memory of flushed items.
-    pub(crate) fn reclaim_flushed(&self, cx: &mut Cx) {
+    pub(crate) fn reclaim_flushed(&self, cx: &mut ThreadContext) {
         for vb in 0..self.vbuckets() {
             let (mut hand, mut freed) = (Some(Hand::default()), 0);
             while let Some(at) = hand {
@@ -258,7 +258,7 @@ impl Bucket {
     }
 
     /// Frees the memory of items whose expiry window has passed.
-    pub(crate) fn reclaim_expired(&self, cx: &mut Cx) {
+    pub(crate) fn reclaim_expired(&self, cx: &mut ThreadContext) {
         let mut parts = std::mem::take(&mut cx.parts);
         let (mut freed, mut unfetched) = (0, 0);
         for vb in 0..self.vbuckets() {

@@ -1,8 +1,8 @@
 //! The KV engine: buckets of vBuckets, their index, items, expiry and eviction, and the protocol sessions on top.
 //!
-//! The engine knows no socket, thread or clock: time comes in through [`Cx`], bytes through [`session::Session`].
-//! Reading order: [`bucket`] (what a client of the engine calls), [`entry`] (one key under its vBucket's lock),
-//! [`index`] (where items are), [`persistence`] (what outlives the process), then the sessions.
+//! The engine knows no socket, thread or clock: time comes in through [`ThreadContext`], bytes through
+//! [`session::Session`]. Reading order: [`bucket`] (what a client of the engine calls), [`entry`] (one key under its
+//! vBucket's lock), [`index`] (where items are), [`persistence`] (what outlives the process), then the sessions.
 #![deny(unsafe_code)]
 
 pub mod bucket;
@@ -10,7 +10,6 @@ pub mod client_memory;
 pub mod clients;
 pub mod cluster_config;
 pub mod compressor;
-pub mod cx;
 pub mod defragmenter;
 pub mod document;
 pub mod durability_monitor;
@@ -32,13 +31,13 @@ pub mod settings;
 mod sizes;
 pub mod stats;
 pub mod sync_writes;
+pub mod thread_context;
 pub mod topology;
 pub mod users;
 mod watch;
 
 pub(crate) use bucket::Ahead;
 pub use bucket::{Audited, Auditing, Bucket};
-pub use cx::{Cx, Now};
 pub use defragmenter::DefragmenterFigures;
 pub use document::{Document, PinnedValue};
 pub use entry::Entry;
@@ -54,4 +53,5 @@ pub use settings::{
     BucketKind, BucketSettings, Compression, Eviction, HeapChoice, Limits, NodeSettings, PersistenceSettings,
 };
 pub use sync_writes::{Durability, TimeoutMode, Written};
+pub use thread_context::{Now, ThreadContext};
 pub use topology::{Topology, VbState};

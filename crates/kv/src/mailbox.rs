@@ -6,7 +6,7 @@
 //!   worker  <──bell, letters─┘ Node::post
 //! ```
 //! A thread is woken once, however many letters come before it looks. What a thread posts to itself takes no lock and
-//! no bell ([`crate::Cx::post`]).
+//! no bell ([`crate::ThreadContext::post`]).
 
 use std::sync::OnceLock;
 

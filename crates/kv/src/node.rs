@@ -561,7 +561,7 @@ impl Node {
         &self.doorbell
     }
 
-    /// Rings when buckets were made or removed: every executing thread should call [`crate::Cx::tend`] soon.
+    /// Rings when buckets were made or removed: every executing thread should call [`crate::ThreadContext::tend`] soon.
     pub fn changed_bell(&self) -> &Doorbell {
         &self.changed
     }
@@ -593,8 +593,8 @@ impl Node {
         self.mailboxes.get(thread)
     }
 
-    /// Tells a session how what it waits for has ended, and wakes its thread. Who has a [`crate::Cx`] uses
-    /// [`crate::Cx::post`].
+    /// Tells a session how what it waits for has ended, and wakes its thread. Who has a [`crate::ThreadContext`] uses
+    /// [`crate::ThreadContext::post`].
     pub fn post(&self, cookie: Cookie, outcome: Outcome) {
         if let Some(mailbox) = self.mailbox(usize::from(cookie.thread)) {
             mailbox.put((cookie, outcome));

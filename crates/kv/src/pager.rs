@@ -3,10 +3,10 @@
 //! The caller owns the thread: it calls [`turn`], sleeps until the deadline it gives (for ever if there is none), or
 //! until the doorbell rings. Nothing is looked at while nothing is armed.
 
-use crate::Cx;
+use crate::ThreadContext;
 
 /// Does everything that is due. Gives the wall-clock second at which something is due next.
-pub fn turn(cx: &mut Cx) -> Option<u32> {
+pub fn turn(cx: &mut ThreadContext) -> Option<u32> {
     cx.node.doorbell().answer();
     cx.tend();
     if cx.node.client_memory().take_fall() {

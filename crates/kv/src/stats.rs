@@ -13,7 +13,7 @@ use crate::persistence;
 use crate::prefixes;
 use crate::session::{Output, Peer, Port, Spoken};
 use crate::sizes::{CLASSES, class_of, limit_of};
-use crate::{Bucket, Cx, Eviction, Meter};
+use crate::{Bucket, Eviction, Meter, ThreadContext};
 
 /// What a request for statistics is answered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ const PAGE_BYTES: u64 = 1 << 20;
 const SIZE_STEP: usize = 32;
 
 /// Answers `stats` of the text protocol.
-pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut Cx, out: &mut Output) {
+pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut ThreadContext, out: &mut Output) {
     let mut words = arguments.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     if words.next() == Some(b"detail") {
         return detail(bucket, words.next().unwrap_or_default(), out);
@@ -101,7 +101,7 @@ pub fn gather(
     bucket: &Bucket,
     peer: &Peer,
     arguments: &[u8],
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     emit: &mut dyn FnMut(&str, Arguments<'_>),
 ) -> Answer {
     let subject = arguments.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -137,7 +137,7 @@ pub fn gather(
     Answer::List
 }
 
-fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn general(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let connections = cx.node.connections();
     let accounts = bucket.accounts();
     let settings = cx.node.settings();
@@ -187,7 +187,7 @@ fn general(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_
     persistence::stats::known(bucket, cx, emit);
 }
 
-fn settings(bucket: &Bucket, peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn settings(bucket: &Bucket, peer: &Peer, cx: &ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let limits = cx.node.limits();
     let on = bucket.settings().eviction == Eviction::AutoDelete;
     let idle_limit_ms = peer.listener().map_or(0, |listener| listener.idle_limit_ms);
@@ -225,7 +225,7 @@ fn settings(bucket: &Bucket, peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Ar
 }
 
 /// Where the port listens; for a connection to another kind of port, where the first memcached port does.
-fn place(peer: &Peer, cx: &Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn place(peer: &Peer, cx: &ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let endpoints = cx.node.endpoints();
     let own = peer.listener().filter(|_| peer.port == Port::Memcached);
     let (tcp, unix) = match own.map(|listener| &listener.address) {
@@ -272,7 +272,7 @@ struct Class {
 }
 
 impl Classes {
-    fn of(bucket: &Bucket, cx: &mut Cx) -> Self {
+    fn of(bucket: &Bucket, cx: &mut ThreadContext) -> Self {
         let mut classes = [Class::default(); CLASSES];
         let (items, mut met) = (bucket.accounts().items, 0u64);
         let groups = if items <= COUNTED_MAX {
@@ -330,7 +330,7 @@ fn slabs(bucket: &Bucket, classes: &Classes, emit: &mut dyn FnMut(&str, Argument
     emit("total_malloced", format_args!("{}", bucket.accounts().allocated));
 }
 
-fn sizes(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn sizes(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let mut counts = std::collections::BTreeMap::new();
     bucket
         .item_sizes(cx, &mut |size| *counts.entry(size.div_ceil(SIZE_STEP) * SIZE_STEP).or_insert(0u64) += 1);

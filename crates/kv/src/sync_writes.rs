@@ -8,8 +8,8 @@
 //! vBucket's lock and tracked by its [`DurabilityMonitor`]; whatever may end one goes through `tend`, which ends
 //! what can be ended and posts the outcomes when the lock is free again.
 //!
-//! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`Cx::arm`]); whoever finds
-//! nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
+//! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`ThreadContext::arm`]); whoever
+//! finds nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,7 +21,7 @@ use crate::index::Locked;
 use crate::mailbox::{Cookie, Letter, Outcome};
 use crate::topology::{Topology, VbState};
 use crate::watch::Attempt;
-use crate::{Bucket, Cx, Entry, Key, KvError, Meter, Mutated, Mutation, Place, VbId};
+use crate::{Bucket, Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext, VbId};
 
 /// How long a durable write may take when the client does not say.
 const TIMEOUT_DEFAULT_MS: u16 = 30_000;
@@ -180,7 +180,7 @@ pub const POLL_MS: u64 = 25;
 
 /// Visits every vBucket of every bucket, as the polling mode does every [`POLL_MS`]. Gives whether deadlines are left
 /// that no thread is armed for: until then visits have to go on, whatever the mode is now.
-pub fn poll(cx: &mut Cx) -> bool {
+pub fn poll(cx: &mut ThreadContext) -> bool {
     let mut is_left = false;
     cx.tend();
     for bucket in cx.node.buckets() {
@@ -212,7 +212,7 @@ impl Bucket {
     /// As [`Bucket::mutate`], durably.
     pub fn mutate_durably(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         durability: &Durability,
@@ -237,7 +237,7 @@ impl Bucket {
     /// As [`Bucket::remove`], durably.
     pub fn remove_durably(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         durability: &Durability,
@@ -254,7 +254,7 @@ impl Bucket {
     /// As [`Bucket::arithmetic`], durably.
     pub fn arithmetic_durably(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         durability: &Durability,
@@ -277,7 +277,7 @@ impl Bucket {
     /// What `f` changes of a key is prepared and tracked, unless it is durable as soon as it is done.
     fn durably<R>(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         durability: &Durability,
@@ -319,7 +319,7 @@ impl Bucket {
     }
 
     /// Does `f` to the SyncWrites of a vBucket, ends what can be ended by it, and tells those who wait.
-    fn tend(&self, cx: &mut Cx, vb: VbId, f: impl FnOnce(&mut Locked<'_>, &mut Told)) {
+    fn tend(&self, cx: &mut ThreadContext, vb: VbId, f: impl FnOnce(&mut Locked<'_>, &mut Told)) {
         let vb_uuid = self.vb_uuid(vb);
         let mut told = Told::default();
         let mut locked = self.lock(cx, vb);
@@ -331,7 +331,7 @@ impl Bucket {
         self.tell(cx, vb, told);
     }
 
-    fn tell(&self, cx: &mut Cx, vb: VbId, told: Told) {
+    fn tell(&self, cx: &mut ThreadContext, vb: VbId, told: Told) {
         let Told { letters, lateness_us, committed, aborted, arm_us } = told;
         if let Some(arm_us) = arm_us {
             cx.arm(arm_us, self.slot(), vb);
@@ -355,14 +355,21 @@ impl Bucket {
 
     /// A node has everything of a vBucket up to these seqnos, in memory and on its disk. This is where replication
     /// tells what replicas have acknowledged.
-    pub fn acknowledge(&self, cx: &mut Cx, vb: VbId, node: &str, in_memory_seqno: u64, persisted_seqno: u64) {
+    pub fn acknowledge(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        node: &str,
+        in_memory_seqno: u64,
+        persisted_seqno: u64,
+    ) {
         self.tend(cx, vb, |locked, _| {
             locked.sync_writes_mut().monitor.acknowledge(node, in_memory_seqno, persisted_seqno);
         });
     }
 
     /// This node has everything of a vBucket up to this seqno on its disk.
-    pub(crate) fn persisted(&self, cx: &mut Cx, vb: VbId, seqno: u64) {
+    pub(crate) fn persisted(&self, cx: &mut ThreadContext, vb: VbId, seqno: u64) {
         let mut may_end = false;
         self.with_sync_writes(vb, |sync| {
             sync.monitor.persisted(seqno);
@@ -375,7 +382,7 @@ impl Bucket {
 
     /// After the journal has been read: state and chains are what they were when they were last written, unless
     /// somebody has set them since; then the prepares that were found are tracked.
-    pub(crate) fn restore_setting(&self, cx: &mut Cx, vb: VbId) {
+    pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
         let mut locked = self.lock(cx, vb);
         if let Some((state, topology)) = locked.durable().setting.take()
             && locked.sync_writes().is_none()
@@ -393,7 +400,7 @@ impl Bucket {
     }
 
     /// Tracks the prepares that were found at warm-up: they are committed when the chains allow it, and never time out.
-    pub fn adopt_prepares(&self, cx: &mut Cx, vb: VbId) {
+    pub fn adopt_prepares(&self, cx: &mut ThreadContext, vb: VbId) {
         self.tend(cx, vb, |locked, _| {
             for prepared in locked.all_prepared() {
                 let level = match prepared.level {
@@ -407,7 +414,7 @@ impl Bucket {
     }
 
     /// State and chains of a vBucket.
-    pub fn vbucket_setting(&self, cx: &mut Cx, vb: VbId) -> (VbState, Topology) {
+    pub fn vbucket_setting(&self, cx: &mut ThreadContext, vb: VbId) -> (VbState, Topology) {
         let locked = self.lock(cx, vb);
         let sync = locked.sync_writes();
         sync.map_or_else(Default::default, |sync| (sync.state, sync.topology.clone()))
@@ -415,7 +422,7 @@ impl Bucket {
 
     /// Sets the state of a vBucket, and its chains if they are given. Durable writes that another node will end are
     /// answered "ambiguous".
-    pub fn set_vbucket(&self, cx: &mut Cx, vb: VbId, state: VbState, topology: Option<Topology>) {
+    pub fn set_vbucket(&self, cx: &mut ThreadContext, vb: VbId, state: VbState, topology: Option<Topology>) {
         self.tend(cx, vb, |locked, told| {
             locked.note_state();
             let sync = locked.sync_writes_mut();
@@ -434,7 +441,7 @@ impl Bucket {
     /// Forgets a vBucket: its documents are gone, its durable writes are answered "ambiguous", it is dead.
     /// [`KvError::NoMemory`]: it is dead, but some of its prepares could not be ended, and its documents are still
     /// there; to be asked for again.
-    pub fn delete_vbucket(&self, cx: &mut Cx, vb: VbId) -> Result<(), KvError> {
+    pub fn delete_vbucket(&self, cx: &mut ThreadContext, vb: VbId) -> Result<(), KvError> {
         self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
         let mut ended = Ok(());
         self.tend(cx, vb, |locked, told| {
@@ -466,7 +473,7 @@ impl Bucket {
     }
 
     /// Tells those whose durable writes are overdue.
-    pub(crate) fn expire_sync_writes(&self, cx: &mut Cx, vb: VbId) {
+    pub(crate) fn expire_sync_writes(&self, cx: &mut ThreadContext, vb: VbId) {
         let now_us = cx.fresh_us();
         let is_event_driven = cx.node.timeout_mode() == TimeoutMode::EventDriven && cx.keeps_alarms;
         self.tend(cx, vb, |locked, told| {

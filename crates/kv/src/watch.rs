@@ -21,7 +21,7 @@ use crate::bucket::attention;
 use crate::clients::Client;
 use crate::index::{Dead, Locked};
 use crate::sizes::class_of;
-use crate::{Bucket, Cookie, Cx, Document, Entry, Expiry, Key, KvError, Mutation, Outcome};
+use crate::{Bucket, Cookie, Document, Entry, Expiry, Key, KvError, Mutation, Outcome, ThreadContext};
 
 /// Watchers of a bucket at most, as in memcached.
 pub(crate) const WATCHERS_MAX: usize = 20;
@@ -193,7 +193,13 @@ impl Attempt {
     }
 
     #[cold]
-    pub(crate) fn tell(&self, bucket: &Bucket, cx: &mut Cx, key: Key<'_>, result: Result<(), KvError>) {
+    pub(crate) fn tell(
+        &self,
+        bucket: &Bucket,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        result: Result<(), KvError>,
+    ) {
         let status = match (result, self.command) {
             (Ok(()), _) => "stored",
             (Err(KvError::Exists), "add") | (Err(KvError::NotFound), "replace") => "not_stored",
@@ -279,7 +285,12 @@ impl Bucket {
 
     /// An event of this kind, in the words that `write` adds.
     #[cold]
-    fn announce(&self, cx: &mut Cx, kind: Watched, write: impl FnOnce(&mut Vec<u8>, &Cx)) {
+    fn announce(
+        &self,
+        cx: &mut ThreadContext,
+        kind: Watched,
+        write: impl FnOnce(&mut Vec<u8>, &ThreadContext),
+    ) {
         if !self.wants(kind) {
             return;
         }
@@ -314,7 +325,7 @@ impl Bucket {
 
     /// A key was looked for.
     #[cold]
-    pub(crate) fn tell_lookup(&self, cx: &mut Cx, key: Key<'_>, lookup: Lookup) {
+    pub(crate) fn tell_lookup(&self, cx: &mut ThreadContext, key: Key<'_>, lookup: Lookup) {
         self.announce(cx, Watched::FETCHERS, |line, cx| {
             push(line, format_args!("item_get key="));
             push_key(line, key.bytes);
@@ -325,7 +336,7 @@ impl Bucket {
 
     /// These have gone.
     #[cold]
-    pub(crate) fn tell_evicted(&self, cx: &mut Cx, evicted: impl Iterator<Item = Evicted>) {
+    pub(crate) fn tell_evicted(&self, cx: &mut ThreadContext, evicted: impl Iterator<Item = Evicted>) {
         for Evicted { key, is_fetched, expiry, idle_s, size, class } in evicted {
             let ttl = match expiry {
                 0 => -1,
@@ -341,7 +352,7 @@ impl Bucket {
     }
 
     /// A connection to one of the bucket's ports has come, or goes for a reason.
-    pub fn tell_connection(&self, cx: &mut Cx, client: &Client, closed: Option<&str>) {
+    pub fn tell_connection(&self, cx: &mut ThreadContext, client: &Client, closed: Option<&str>) {
         self.announce(cx, Watched::CONNECTIONS, |line, _| {
             let what = if closed.is_some() { "conn_close" } else { "conn_new" };
             push(line, format_args!("{what} "));

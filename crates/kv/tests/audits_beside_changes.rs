@@ -9,8 +9,8 @@ use std::thread;
 
 use kv::defragmenter::{self, Demand, empty_slabs};
 use kv::{
-    Audited, Auditing, Bucket, BucketSettings, Compression, Cx, Eviction, Expiry, Key, Limits, Meter,
-    Mutation, Node, NodeSettings, Now, PinnedValue, Store, StoreKind, Value,
+    Audited, Auditing, Bucket, BucketSettings, Compression, Eviction, Expiry, Key, Limits, Meter, Mutation,
+    Node, NodeSettings, Now, PinnedValue, Store, StoreKind, ThreadContext, Value,
 };
 
 const WRITERS: usize = 2;
@@ -30,8 +30,8 @@ fn key(writer: usize, number: usize) -> String {
     format!("{writer}:{number}")
 }
 
-fn context(node: &Arc<Node>, thread: usize) -> Cx {
-    let mut cx = Cx::new(Arc::clone(node), thread);
+fn context(node: &Arc<Node>, thread: usize) -> ThreadContext {
+    let mut cx = ThreadContext::new(Arc::clone(node), thread);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     cx
 }
@@ -59,7 +59,7 @@ fn world(compression: Compression) -> (Arc<Node>, Arc<Bucket>) {
 
 struct Writer {
     bucket: Arc<Bucket>,
-    cx: Cx,
+    cx: ThreadContext,
     number: usize,
     random: u64,
     read: Vec<PinnedValue>,
@@ -117,7 +117,7 @@ impl Writer {
     }
 }
 
-fn audit(bucket: &Bucket, cx: &mut Cx) -> Audited {
+fn audit(bucket: &Bucket, cx: &mut ThreadContext) -> Audited {
     let mut walk = Auditing::new(bucket);
     while walk.step(cx).unwrap() {}
     walk.end().unwrap()

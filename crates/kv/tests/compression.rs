@@ -141,7 +141,7 @@ impl Doors {
 /// The client with the context of another thread.
 fn on_thread(mut client: Client, thread: usize) -> Client {
     let now = client.cx.now;
-    client.cx = kv::Cx::new(Arc::clone(&client.node), thread);
+    client.cx = kv::ThreadContext::new(Arc::clone(&client.node), thread);
     client.cx.now = now;
     client
 }

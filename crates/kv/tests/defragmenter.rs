@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use kv::defragmenter::Demand;
 use kv::{
-    Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now,
-    Store, StoreKind, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now, Store,
+    StoreKind, ThreadContext, Value,
 };
 
 const START_S: u32 = 1_800_000_000;
 
 struct World {
-    cx: Cx,
+    cx: ThreadContext,
     bucket: Arc<Bucket>,
     random: u64,
     /// Resident sizes seen.
@@ -28,7 +28,7 @@ impl World {
         let settings =
             BucketSettings { vbuckets, memory_bytes: 4 << 30, item_heap, ..BucketSettings::default() };
         let bucket = node.create_bucket("b", settings).unwrap();
-        let mut cx = Cx::new(node, 0);
+        let mut cx = ThreadContext::new(node, 0);
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
         Self { cx, bucket, random: 1, resident: Vec::new() }
     }

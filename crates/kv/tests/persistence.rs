@@ -12,8 +12,8 @@ use kv::defragmenter::Demand;
 use kv::node::BucketError;
 use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, PersistenceFigures, Trouble};
 use kv::{
-    Bucket, BucketSettings, Cx, Expiry, Key, KvError, Limits, Meter, Mutated, Mutation, Node, NodeSettings,
-    Now, PersistenceSettings, Place, Store, StoreKind, Value, VbId,
+    Bucket, BucketSettings, Expiry, Key, KvError, Limits, Meter, Mutated, Mutation, Node, NodeSettings, Now,
+    PersistenceSettings, Place, Store, StoreKind, ThreadContext, Value, VbId,
 };
 use numbers::numbers;
 
@@ -22,7 +22,7 @@ const THREADS: usize = 2;
 struct Home {
     node: Arc<Node>,
     bucket: Arc<Bucket>,
-    cx: Cx,
+    cx: ThreadContext,
     now: Now,
 }
 
@@ -41,7 +41,7 @@ impl Home {
             BucketSettings { vbuckets, memory_bytes: 1 << 30, persistence, ..BucketSettings::default() };
         let disk = AnyDisk::Simulated(disk.clone());
         let bucket = node.open_bucket("b", settings, disk, Path::new("/b")).unwrap();
-        let mut cx = Cx::new(Arc::clone(&node), 0);
+        let mut cx = ThreadContext::new(Arc::clone(&node), 0);
         let now = Now { unix_s: 1_700_000_000, unix_ns: 1_700_000_000_000_000_000, mono_us: 1_000_000 };
         cx.now = now;
         Self { node, bucket, cx, now }
@@ -81,13 +81,13 @@ impl Home {
     }
 }
 
-fn set(bucket: &Bucket, cx: &mut Cx, key: &str, value: &[u8]) -> Result<Mutated, KvError> {
+fn set(bucket: &Bucket, cx: &mut ThreadContext, key: &str, value: &[u8]) -> Result<Mutated, KvError> {
     set_until(bucket, cx, key, value, 0)
 }
 
 fn set_until(
     bucket: &Bucket,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     key: &str,
     value: &[u8],
     expiry_s: u32,
@@ -549,7 +549,7 @@ fn a_batch_ends_though_its_keys_change_faster_than_the_disk_writes() {
     let versions: Arc<Mutex<Vec<(String, u64, u64)>>> = Arc::default();
     let change = {
         let (bucket, versions) = (Arc::clone(&home.bucket), Arc::clone(&versions));
-        let mut cx = Cx::new(Arc::clone(&home.node), 1);
+        let mut cx = ThreadContext::new(Arc::clone(&home.node), 1);
         cx.now = home.now;
         let cx = Mutex::new(cx);
         move || {
@@ -603,7 +603,7 @@ fn keys_that_are_overwritten_while_they_are_flushed() {
             let (bucket, node, stop) = (Arc::clone(&home.bucket), Arc::clone(&home.node), Arc::clone(&stop));
             let now = home.now;
             std::thread::spawn(move || {
-                let mut cx = Cx::new(node, 1);
+                let mut cx = ThreadContext::new(node, 1);
                 cx.now = now;
                 let mut versions: Vec<Vec<(u64, u64)>> = vec![Vec::new(); KEYS as usize];
                 for (number, random) in (0..100_000u64).zip(numbers(88_172_645_463_325_252 ^ round)) {
@@ -790,7 +790,7 @@ fn what_replaced_an_expired_document_is_there_after_a_start_that_pages_meanwhile
         disk.crash(Survival::Synced);
         let mut home = Home::open(&disk, seed, 1);
         home.cx.now.unix_s += 1000;
-        let mut loader = Cx::new(Arc::clone(&home.node), 1);
+        let mut loader = ThreadContext::new(Arc::clone(&home.node), 1);
         loader.now = home.cx.now;
         std::thread::scope(|threads| {
             let read = threads.spawn(move || {

@@ -15,8 +15,8 @@ use kv::bucket::Arithmetic;
 use kv::defragmenter::{Mover, empty_slabs};
 use kv::persistence::{Fetcher, Flusher};
 use kv::{
-    Bucket, BucketSettings, Cx, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeSettings, Now,
-    PersistenceSettings, Place, Store, StoreKind, Value, VbId,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeSettings, Now,
+    PersistenceSettings, Place, Store, StoreKind, ThreadContext, Value, VbId,
 };
 use proptest::prelude::*;
 
@@ -91,7 +91,7 @@ type Recovered = (Option<Vec<u8>>, bool);
 struct World {
     disk: SimulatedDisk,
     seed: u64,
-    cx: Cx,
+    cx: ThreadContext,
     bucket: Arc<Bucket>,
     shape: Shape,
     now: Now,
@@ -109,7 +109,7 @@ struct Shape {
     item_heap: HeapChoice,
 }
 
-fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (Cx, Arc<Bucket>) {
+fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (ThreadContext, Arc<Bucket>) {
     let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed };
     let node = Node::new(settings, Limits::default());
     let Shape { vbuckets, shards, item_heap } = shape;
@@ -128,12 +128,12 @@ fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (Cx, Arc<Buc
     };
     let any = AnyDisk::Simulated(disk.clone());
     let bucket = node.open_bucket("b", settings, any, Path::new("/b")).unwrap();
-    let mut cx = Cx::new(node, 0);
+    let mut cx = ThreadContext::new(node, 0);
     cx.now = now;
     (cx, bucket)
 }
 
-fn turn(cx: &mut Cx, now: Now) {
+fn turn(cx: &mut ThreadContext, now: Now) {
     while kv::persistence::load_next(cx, &mut journal::log::Buffer::new(4096)) {}
     for index in 0..kv::persistence::FLUSHERS {
         Flusher::new(index, 4096).turn(cx, &mut || now);

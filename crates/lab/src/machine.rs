@@ -1,6 +1,6 @@
 //! The machine an experiment runs on: what its report must state, which cores it uses, and what others do meanwhile.
 
-use crate::keeper::Keeper;
+use crate::cleanup::CleanupProcess;
 use crate::os;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -68,7 +68,7 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// this process is interrupted or killed.
 pub struct HugePageMode {
     path: PathBuf,
-    _former: Keeper,
+    _former: CleanupProcess,
 }
 
 impl HugePageMode {
@@ -82,8 +82,8 @@ impl HugePageMode {
         let former = chosen(&modes).context("the system tells no huge page mode")?;
         // Changes nothing, but tells whether it may be changed.
         fs::write(path, former).context("setting the system's huge page mode")?;
-        let keeper = Keeper::new(r#"echo "$1" >"$2""#, &[former.as_ref(), path.as_os_str()])?;
-        Ok(Self { path: path.to_owned(), _former: keeper })
+        let cleanup = CleanupProcess::new(r#"echo "$1" >"$2""#, &[former.as_ref(), path.as_os_str()])?;
+        Ok(Self { path: path.to_owned(), _former: cleanup })
     }
 
     /// Sets `always`, `madvise` or `never`.
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_former_mode_returns_when_the_pipe_to_its_keeper_ends() {
+    fn the_former_mode_returns_when_the_pipe_to_its_cleanup_process_ends() {
         let path = std::env::temp_dir().join(format!("dormouse-lab-huge-pages-{}", std::process::id()));
         fs::write(&path, "always [madvise] never\n").unwrap();
         let mode = HugePageMode::keep_at(&path).unwrap();

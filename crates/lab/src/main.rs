@@ -19,12 +19,12 @@ mod allocations;
 mod allocator;
 mod certificate;
 mod child;
+mod cleanup;
 mod client;
 mod documents;
 mod driver;
 mod experiment;
 mod floor;
-mod keeper;
 mod look_aside;
 mod machine;
 #[allow(unsafe_code)]

@@ -1,6 +1,6 @@
 //! The disk under an experiment: a directory on it, its own rate of syncs, its own speed of reading.
 
-use crate::keeper::Keeper;
+use crate::cleanup::CleanupProcess;
 use crate::os;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -24,7 +24,7 @@ const REMOVE: &str = r#"for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1;
 pub struct Scratch {
     /// Where it is.
     pub path: PathBuf,
-    _remover: Keeper,
+    _remover: CleanupProcess,
 }
 
 impl Scratch {
@@ -34,7 +34,7 @@ impl Scratch {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
         let path = parent.join(format!("dormouse-lab-{}-{number}", std::process::id()));
-        let remover = Keeper::new(REMOVE, &[path.as_os_str()])?;
+        let remover = CleanupProcess::new(REMOVE, &[path.as_os_str()])?;
         fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self { path, _remover: remover })
     }

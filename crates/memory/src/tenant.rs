@@ -107,8 +107,8 @@ pub struct Tenant {
     slab_peak: AtomicI64,
     /// Bytes of slots in use, as published.
     slot_bytes: AtomicI64,
-    /// See [`Tenant::owes_slabs`].
-    owed_slab_bytes: AtomicI64,
+    /// See [`Tenant::has_slab_debt`].
+    slab_debt_bytes: AtomicI64,
     /// Last: it goes after all that lies in it.
     arena: Arena,
 }
@@ -146,7 +146,7 @@ impl Tenant {
             slab_bytes: AtomicI64::new(0),
             slab_peak: AtomicI64::new(0),
             slot_bytes: AtomicI64::new(0),
-            owed_slab_bytes: AtomicI64::new(0),
+            slab_debt_bytes: AtomicI64::new(0),
             arena: Arena::new()?,
         }))
     }
@@ -321,20 +321,20 @@ impl Tenant {
         let size = size.cast_signed() as i64;
         self.slab_peak.fetch_max(self.slab_bytes.fetch_add(size, Relaxed) + size, Relaxed);
         if self.slack() > self.slack_free_of_debt() {
-            self.owed_slab_bytes.fetch_add(size, Relaxed);
+            self.slab_debt_bytes.fetch_add(size, Relaxed);
         }
         Some(slab)
     }
 
     /// Whether slabs were taken while others had much free, and as many have not been emptied since.
     #[inline]
-    pub fn owes_slabs(&self) -> bool {
-        self.owed_slab_bytes.load(Relaxed) > 0
+    pub fn has_slab_debt(&self) -> bool {
+        self.slab_debt_bytes.load(Relaxed) > 0
     }
 
     /// Whether so many that one thread's paying does not suffice.
-    pub fn owes_many_slabs(&self) -> bool {
-        self.owed_slab_bytes.load(Relaxed) > self.slack_free_of_debt()
+    pub fn has_large_slab_debt(&self) -> bool {
+        self.slab_debt_bytes.load(Relaxed) > self.slack_free_of_debt()
     }
 
     fn slack_free_of_debt(&self) -> i64 {
@@ -343,7 +343,7 @@ impl Tenant {
 
     /// Owes no slabs any more: no others can be emptied.
     pub fn forgive_slabs(&self) {
-        self.owed_slab_bytes.store(0, Relaxed);
+        self.slab_debt_bytes.store(0, Relaxed);
     }
 
     /// Gives the pages of a slab back.
@@ -357,7 +357,7 @@ impl Tenant {
         let size = size.cast_signed() as i64;
         self.slab_bytes.fetch_sub(size, Relaxed);
         let _ = self
-            .owed_slab_bytes
+            .slab_debt_bytes
             .fetch_update(Relaxed, Relaxed, |owed| (owed > 0).then(|| (owed - size).max(0)));
         self.note_used(self.used.load(Relaxed));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kv::clients::State;
 use kv::session::Session;
-use kv::{Bucket, Cx, Limits, Meter};
+use kv::{Bucket, Limits, Meter, ThreadContext};
 
 use crate::backlog::Backlog;
 use crate::worker::{Charged, Overdue};
@@ -136,7 +136,7 @@ impl Connection {
     }
 
     /// Counts bytes read from or sent to the peer for the bucket in use.
-    pub(crate) fn count(&self, meter: Meter, bytes: usize, cx: &Cx) {
+    pub(crate) fn count(&self, meter: Meter, bytes: usize, cx: &ThreadContext) {
         if let Some(bucket) = &self.session.peer.bucket
             && bytes > 0
         {

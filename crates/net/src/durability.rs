@@ -9,7 +9,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use kv::sync_writes::{POLL_MS, poll};
-use kv::{Cx, Node, TimeoutMode};
+use kv::{Node, ThreadContext, TimeoutMode};
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, mono_us};
@@ -51,7 +51,7 @@ impl Poller {
     }
 
     fn run(&self) {
-        let mut cx = Cx::new(Arc::clone(&self.node), self.thread);
+        let mut cx = ThreadContext::new(Arc::clone(&self.node), self.thread);
         cx.clock_us = Some(mono_us);
         loop {
             cx.now = self.clock.now();

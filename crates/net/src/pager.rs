@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use kv::defragmenter::{Demand, Passed};
-use kv::{Cx, Node};
+use kv::{Node, ThreadContext};
 
 use crate::clock::Clock;
 
 /// Runs the pager until `stop`. The doorbell unparks this thread.
 pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBool) {
-    let mut cx = Cx::new(node, thread);
+    let mut cx = ThreadContext::new(node, thread);
     cx.clock_us = Some(crate::clock::mono_us);
     let (mut demand, mut compressor_demand) = (Demand::default(), Demand::default());
     while !stop.load(Relaxed) {

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use kv::session::Port;
 use kv::users::Users;
-use kv::{Bucket, BucketSettings, Cx, Limits, Node, NodeSettings, Now, TimeoutMode, Topology, VbId, VbState};
+use kv::{
+    Bucket, BucketSettings, Limits, Node, NodeSettings, Now, ThreadContext, TimeoutMode, Topology, VbId,
+    VbState,
+};
 use net::{Listener, Server};
 
 const GET: u8 = 0x00;
@@ -25,7 +28,7 @@ struct World {
     server: Option<Server>,
     address: SocketAddr,
     /// The test's own, on a thread number behind the server's.
-    cx: Cx,
+    cx: ThreadContext,
 }
 
 impl World {
@@ -52,7 +55,7 @@ impl World {
             idle_limit_ms: 0,
         };
         let server = Server::start(Arc::clone(&node), vec![listener], WORKERS, None).unwrap();
-        let mut cx = Cx::new(Arc::clone(&node), WORKERS + 2);
+        let mut cx = ThreadContext::new(Arc::clone(&node), WORKERS + 2);
         cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
         let mut world = Self { node, bucket, server: Some(server), address, cx };
         for vb in 0..1024 {

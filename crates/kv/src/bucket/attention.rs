@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
 use super::Bucket;
 use crate::index::Kind;
-use crate::{Cx, Key, KvError, Place, VbId};
+use crate::{Key, KvError, Place, ThreadContext, VbId};
 
 /// A flush_all is to come.
 pub(crate) const FLUSH: u8 = 1;
@@ -19,7 +19,7 @@ impl Bucket {
     /// What an operation has to look after before it begins: a flush_all that is due; and why the vBucket is not
     /// served, if it is not.
     #[cold]
-    pub(super) fn attend(&self, cx: &Cx, vb: VbId) -> Option<KvError> {
+    pub(super) fn attend(&self, cx: &ThreadContext, vb: VbId) -> Option<KvError> {
         if self.flush_at_s.load(SeqCst) == 0 {
             self.lower(FLUSH);
             if self.flush_at_s.load(SeqCst) != 0 {
@@ -44,9 +44,15 @@ impl Bucket {
 
     /// What stands in the way of a request for this key: the vBucket is not served, or the value is wanted and not in
     /// memory. Asked before the request is executed, it costs nothing while there is nothing of the kind. Without it
-    /// the operation itself sets [`Cx::obstacle`], but may have done half of its work.
+    /// the operation itself sets [`ThreadContext::obstacle`], but may have done half of its work.
     #[inline]
-    pub fn obstacle(&self, cx: &mut Cx, key: Key<'_>, at: Place, wants_value: bool) -> Option<KvError> {
+    pub fn obstacle(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        wants_value: bool,
+    ) -> Option<KvError> {
         if self.attention.load(Relaxed) & (GATES | EJECTED) == 0 {
             return None;
         }
@@ -54,7 +60,13 @@ impl Bucket {
     }
 
     #[cold]
-    fn look_for_obstacle(&self, cx: &mut Cx, key: Key<'_>, at: Place, wants_value: bool) -> Option<KvError> {
+    fn look_for_obstacle(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        wants_value: bool,
+    ) -> Option<KvError> {
         if let Some(why) = self.attend(cx, at.vb) {
             return Some(why);
         }
@@ -84,7 +96,7 @@ impl Bucket {
 
     /// An operation has met a value that is on disk only: from now on requests look before they are executed.
     #[cold]
-    pub(crate) fn note_missed(&self, cx: &mut Cx) {
+    pub(crate) fn note_missed(&self, cx: &mut ThreadContext) {
         cx.obstacle = Some(KvError::NotResident);
         self.raise(EJECTED);
     }

@@ -21,7 +21,7 @@ use memory::Gauge;
 
 use super::Bucket;
 use crate::index::Audit;
-use crate::{Cx, VbId};
+use crate::{ThreadContext, VbId};
 
 /// A walk that is going on.
 pub struct Auditing<'a> {
@@ -53,7 +53,7 @@ impl<'a> Auditing<'a> {
     }
 
     /// Walks over the next vBucket. Gives whether there is another. The error says what is wrong.
-    pub fn step(&mut self, cx: &mut Cx) -> Result<bool, String> {
+    pub fn step(&mut self, cx: &mut ThreadContext) -> Result<bool, String> {
         let vb = self.vb;
         let audit = self.bucket.lock(cx, VbId(vb)).audit();
         self.found.add(&audit.map_err(|error| format!("vBucket {vb}: {error}"))?);
@@ -85,7 +85,7 @@ impl<'a> Auditing<'a> {
 
 impl Bucket {
     /// Walks over everything while nobody else uses the bucket. The error says what is wrong.
-    pub fn audit(&self, cx: &mut Cx) -> Result<Audit, String> {
+    pub fn audit(&self, cx: &mut ThreadContext) -> Result<Audit, String> {
         let mut walk = Auditing::new(self);
         while walk.step(cx)? {}
         let audited = walk.end()?;
@@ -122,12 +122,12 @@ mod tests {
     use crate::defragmenter::empty_slabs;
     use crate::{BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeSettings, Store, StoreKind, Value};
 
-    fn world(item_heap: HeapChoice) -> (Cx, Arc<Bucket>) {
+    fn world(item_heap: HeapChoice) -> (ThreadContext, Arc<Bucket>) {
         let settings = NodeSettings { threads: 2, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
         let settings = BucketSettings { vbuckets: 16, item_heap, ..BucketSettings::default() };
         let bucket = node.create_bucket("b", settings).unwrap();
-        let mut cx = Cx::new(node, 0);
+        let mut cx = ThreadContext::new(node, 0);
         let content = vec![b'v'; 50_000];
         for number in 0..2000usize {
             let length = if number.is_multiple_of(100) { 40_000 + number } else { number };
@@ -137,7 +137,7 @@ mod tests {
         (cx, bucket)
     }
 
-    fn set(cx: &mut Cx, bucket: &Bucket, key: &str, value: &[u8]) {
+    fn set(cx: &mut ThreadContext, bucket: &Bucket, key: &str, value: &[u8]) {
         let key = Key::plain(key.as_bytes());
         let value = Value::Bytes(value);
         let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 };
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_another_thread_has_yet_to_free_is_no_contradiction() {
         let (mut cx, bucket) = world(HeapChoice::Slab);
-        let mut other = Cx::new(Arc::clone(&cx.node), 1);
+        let mut other = ThreadContext::new(Arc::clone(&cx.node), 1);
         for number in 0..2000 {
             set(&mut other, &bucket, &format!("other-{number}"), b"v");
         }
@@ -190,7 +190,7 @@ mod tests {
         let mover = std::thread::spawn({
             let (node, bucket) = (Arc::clone(&cx.node), Arc::clone(&bucket));
             move || {
-                let (mut cx, mut moved) = (Cx::new(node, 1), 0);
+                let (mut cx, mut moved) = (ThreadContext::new(node, 1), 0);
                 for round in 0..300usize {
                     for number in (0..2000).step_by(5) {
                         let length = 1000 + (number + round) % 7 * 100;

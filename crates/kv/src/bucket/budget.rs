@@ -8,7 +8,7 @@ use memory::Gauge;
 use super::Bucket;
 use crate::index::{Ground, VALUE_MAX};
 use crate::settings::Eviction;
-use crate::{Cx, Key, KvError, Meter};
+use crate::{Key, KvError, Meter, ThreadContext};
 
 /// Per-mille of the budget.
 const HIGH: u64 = 970;
@@ -66,8 +66,8 @@ impl Bucket {
     /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. While slabs are owed,
     /// pays for some.
     #[inline]
-    pub fn admit(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
-        if self.ground.tenant.owes_slabs() && !self.is_gone() {
+    pub fn admit(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
+        if self.ground.tenant.has_slab_debt() && !self.is_gone() {
             self.pay_for_slabs(cx);
         }
         self.admit_in_place(cx, bytes)
@@ -75,7 +75,7 @@ impl Bucket {
 
     /// The same for what may only be written where something else lies: no slab is taken for it.
     #[inline]
-    pub(super) fn admit_in_place(&self, cx: &mut Cx, bytes: usize) -> Result<(), KvError> {
+    pub(super) fn admit_in_place(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
         if bytes > VALUE_MAX {
             return Err(KvError::TooBig);
         }
@@ -90,7 +90,7 @@ impl Bucket {
     }
 
     #[cold]
-    fn admit_under_pressure(&self, cx: &mut Cx, bytes: u64) -> Result<(), KvError> {
+    fn admit_under_pressure(&self, cx: &mut ThreadContext, bytes: u64) -> Result<(), KvError> {
         if self.may_evict() || self.ground.tenant.wants_measure() {
             self.doorbell.ring();
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
 use super::{Bucket, attention};
 use crate::persistence::Persistence;
-use crate::{Cx, KvError, Meter, VbId};
+use crate::{KvError, Meter, ThreadContext, VbId};
 
 impl Bucket {
     /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed
@@ -14,7 +14,7 @@ impl Bucket {
     /// yet, so that nothing could be written down of its flush; kept in memory it would be lost with a crash, and the
     /// documents that the client was told are gone would come back. Reads and writes are refused then, too. A vBucket
     /// that is damaged stays as it is: nobody can read it.
-    pub fn flush(&self, cx: &mut Cx, at_unix_s: u32) -> Result<(), KvError> {
+    pub fn flush(&self, cx: &mut ThreadContext, at_unix_s: u32) -> Result<(), KvError> {
         if self.attention.load(Relaxed) & attention::GATES != 0
             && self.persistence().is_some_and(Persistence::is_warming_up)
         {
@@ -33,7 +33,7 @@ impl Bucket {
     }
 
     #[cold]
-    pub(crate) fn flush_when_due(&self, cx: &Cx) {
+    pub(crate) fn flush_when_due(&self, cx: &ThreadContext) {
         let at_s = self.flush_at_s.load(SeqCst);
         if at_s == 0 || at_s > cx.now.unix_s {
             return;

@@ -2,7 +2,7 @@
 
 use super::Bucket;
 use crate::persistence::Stored;
-use crate::{Cx, Key, KvError, Place};
+use crate::{Key, KvError, Place, ThreadContext};
 
 /// How far the last change of a key has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,12 @@ pub enum Observed {
 
 impl Bucket {
     /// How far the last change of a key has come, and the document's CAS as readers see it; 0 without a document.
-    pub fn observe(&self, cx: &mut Cx, key: Key<'_>, at: Place) -> Result<(Observed, u64), KvError> {
+    pub fn observe(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+    ) -> Result<(Observed, u64), KvError> {
         let mut observed = (Observed::Missing, 0);
         self.with_entry(cx, key, at, |entry| {
             entry.check_served()?;
@@ -40,7 +45,7 @@ impl Bucket {
     /// is compared with what is on disk, which is read for that.
     pub(crate) fn document_statistics(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         validates: bool,

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Bucket, LONGEST_NUMBER, attention};
 use crate::watch::Attempt;
-use crate::{Cx, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind, Value};
+use crate::{
+    Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind, ThreadContext, Value,
+};
 
 /// A Couchbase counter operation; see [`Bucket::arithmetic`].
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +31,7 @@ impl Bucket {
     #[inline(always)]
     pub fn mutate(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         mutation: Mutation<'_>,
@@ -48,7 +50,7 @@ impl Bucket {
     #[inline(always)]
     fn overwrite(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         flags: u32,
@@ -70,7 +72,7 @@ impl Bucket {
 
     fn mutate_any(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         mutation: Mutation<'_>,
@@ -94,7 +96,7 @@ impl Bucket {
         result
     }
 
-    pub(crate) fn count_store(&self, cx: &Cx, with_cas: bool, result: Result<(), KvError>) {
+    pub(crate) fn count_store(&self, cx: &ThreadContext, with_cas: bool, result: Result<(), KvError>) {
         self.count(cx, Meter::CmdSet, 1);
         match result {
             Ok(()) => {
@@ -107,7 +109,7 @@ impl Bucket {
         }
     }
 
-    fn count_failed_store(&self, cx: &Cx, with_cas: bool, error: KvError) {
+    fn count_failed_store(&self, cx: &ThreadContext, with_cas: bool, error: KvError) {
         match error {
             KvError::NoMemory => self.count(cx, Meter::StoreNoMemory, 1),
             KvError::TooBig => self.count(cx, Meter::StoreTooLarge, 1),
@@ -118,7 +120,13 @@ impl Bucket {
     }
 
     /// DELETE; `cas` 0 = any.
-    pub fn remove(&self, cx: &mut Cx, key: Key<'_>, at: Place, cas: u64) -> Result<Mutated, KvError> {
+    pub fn remove(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        cas: u64,
+    ) -> Result<Mutated, KvError> {
         let result = self.with_entry(cx, key, at, |entry| {
             check_version(entry, cas)?;
             entry.remove()
@@ -130,13 +138,13 @@ impl Bucket {
     /// A set without a condition was refused for its length or for want of memory: as in memcached the old document
     /// goes, or readers would go on seeing what was replaced. A persistent bucket keeps it: what is on disk is not
     /// given up for a request that failed. What is locked, or waits for a durable write, stays too.
-    pub(crate) fn drop_replaced(&self, cx: &mut Cx, key: Key<'_>, at: Place) {
+    pub(crate) fn drop_replaced(&self, cx: &mut ThreadContext, key: Key<'_>, at: Place) {
         if self.persistence().is_none() && self.serves(at.vb.0) {
             self.with_entry(cx, key, at, |entry| entry.remove().is_ok());
         }
     }
 
-    pub(crate) fn count_removal(&self, cx: &Cx, result: Result<(), KvError>) {
+    pub(crate) fn count_removal(&self, cx: &ThreadContext, result: Result<(), KvError>) {
         match result {
             Ok(()) => self.count(cx, Meter::DeleteHits, 1),
             Err(KvError::NotFound) => self.count(cx, Meter::DeleteMisses, 1),
@@ -147,7 +155,7 @@ impl Bucket {
     /// INCR/DECR; gives the new number.
     pub fn arithmetic(
         &self,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         how: Arithmetic,
@@ -170,7 +178,13 @@ impl Bucket {
         result
     }
 
-    pub(crate) fn count_arithmetic(&self, cx: &Cx, decrement: bool, existed: bool, succeeded: bool) {
+    pub(crate) fn count_arithmetic(
+        &self,
+        cx: &ThreadContext,
+        decrement: bool,
+        existed: bool,
+        succeeded: bool,
+    ) {
         let (hits, misses) = if decrement {
             (Meter::DecrHits, Meter::DecrMisses)
         } else {

@@ -199,7 +199,7 @@ impl Locked<'_> {
     // ---- tombstones -----------------------------------------------------------------------------------------------
 
     /// Puts a tombstone in the place of an item; gives its seqno.
-    pub(super) fn bury(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
+    pub(super) fn leave_tombstone(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
         let old = self.header(present);
         let seqno = self.state.high_seqno + 1;
         self.reserve_seqno(seqno)?;
@@ -234,7 +234,7 @@ impl Locked<'_> {
             return false;
         }
         let cas = self.next_cas();
-        self.bury(present, cas).is_ok()
+        self.leave_tombstone(present, cas).is_ok()
     }
 
     /// Whether a key is deleted, and that is not on disk.

@@ -741,7 +741,7 @@ impl<'v> Locked<'v> {
     pub(crate) fn delete(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
         if self.is_persistent() {
             self.check_space()?;
-            return self.bury(present, cas);
+            return self.leave_tombstone(present, cas);
         }
         self.state.high_seqno += 1;
         self.remove(present);

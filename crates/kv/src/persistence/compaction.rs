@@ -9,7 +9,7 @@ use journal::log::{Aim, Buffer, Kind, Record, Shard, Step, Verdict, WriteError};
 
 use super::{JournalDisk, Persistence, state};
 use crate::index::Locked;
-use crate::{Bucket, Cx, VbId};
+use crate::{Bucket, ThreadContext, VbId};
 
 /// Read and written per step, bytes: so long a flush waits, unless compaction owes much.
 const STEP_BYTES: usize = 1 << 20;
@@ -31,7 +31,7 @@ const HELD_MS: u64 = 1000;
 
 /// What was flushed is to be compacted if there is much on disk that is superfluous: the more, the more work it is for
 /// what is gained.
-pub(super) fn owe(
+pub(super) fn add_debt(
     bucket: &Bucket,
     persistence: &Persistence,
     shard: &super::Shard,
@@ -42,15 +42,15 @@ pub(super) fn owe(
         0 => 0,
         times => 1 + times,
     };
-    let owed_bytes = shard.owed_bytes.load(Relaxed) + flushed_bytes * times.min(OWED_TIMES_MAX);
-    shard.owed_bytes.store(owed_bytes.min(OWED_LIMIT), Relaxed);
+    let debt_bytes = shard.debt_bytes.load(Relaxed) + flushed_bytes * times.min(OWED_TIMES_MAX);
+    shard.debt_bytes.store(debt_bytes.min(OWED_LIMIT), Relaxed);
     shard.worked_bytes.store(0, Relaxed);
 }
 
 /// Does a part of the work in a shard if there is any. Gives after how many milliseconds there is more.
 pub(super) fn compact(
     bucket: &Bucket,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     at: usize,
     buffer: &mut Option<Buffer>,
     buffer_bytes: usize,
@@ -58,15 +58,15 @@ pub(super) fn compact(
     let Some(persistence) = bucket.persistence() else { return Ok(None) };
     let Some(shard) = persistence.shards.get(at) else { return Ok(None) };
     let more_ms = step(bucket, persistence, shard, cx, buffer, buffer_bytes);
-    let owed_bytes = match more_ms {
+    let debt_bytes = match more_ms {
         Ok(Some(0)) => {
             shard.worked_bytes.fetch_add(STEP_BYTES as u64, Relaxed);
-            shard.owed_bytes.load(Relaxed).saturating_sub(STEP_BYTES as u64)
+            shard.debt_bytes.load(Relaxed).saturating_sub(STEP_BYTES as u64)
         }
         // It cannot, or has nothing to do: nobody waits for that.
         _ => 0,
     };
-    shard.owed_bytes.store(owed_bytes, Relaxed);
+    shard.debt_bytes.store(debt_bytes, Relaxed);
     more_ms
 }
 
@@ -74,7 +74,7 @@ fn step(
     bucket: &Bucket,
     persistence: &Persistence,
     shard: &super::Shard,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     buffer: &mut Option<Buffer>,
     buffer_bytes: usize,
 ) -> Result<Option<u64>, WriteError> {
@@ -137,7 +137,7 @@ impl super::Shard {
     pub(super) fn compacts_first(&self) -> bool {
         let somebody_waits = self.hurry.load(Relaxed);
         let for_long = self.worked_bytes.load(Relaxed) >= AHEAD_OF_WAITERS_BYTES;
-        self.owed_bytes.load(Relaxed) > OWED_MAX && !(somebody_waits && for_long)
+        self.debt_bytes.load(Relaxed) > OWED_MAX && !(somebody_waits && for_long)
     }
 
     /// There is nothing to be done until something is written, or the shard comes to rest: gives after how many

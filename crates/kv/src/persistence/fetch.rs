@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::load::check_value;
 use crate::node::Doorbell;
-use crate::{Bucket, Cx, Key, KvError, Now, Place, VbId};
+use crate::{Bucket, Key, KvError, Now, Place, ThreadContext, VbId};
 
 /// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
 pub type FetchDone = Box<dyn FnOnce(Result<(), KvError>) + Send>;
@@ -74,7 +74,7 @@ impl Fetcher {
 
     /// Fetches all that is asked for. Gives when to call again though the bell does not ring, ms of the monotonic
     /// clock.
-    pub fn turn(&mut self, cx: &mut Cx, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
+    pub fn turn(&mut self, cx: &mut ThreadContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         let node = Arc::clone(&cx.node);
         let queue = node.fetch_queue(self.index);
         queue.bell.answer();
@@ -114,12 +114,13 @@ impl Fetcher {
         again_ms
     }
 
-    fn fetch(&mut self, cx: &mut Cx, fetch: &Fetch) -> Result<(), KvError> {
+    fn fetch(&mut self, cx: &mut ThreadContext, fetch: &Fetch) -> Result<(), KvError> {
         let bucket = &fetch.bucket;
         let persistence = bucket.persistence().ok_or(KvError::BucketGone)?;
         let shard = persistence.shard_of(fetch.vb).ok_or(KvError::BucketGone)?;
-        let is_ejected =
-            |cx: &mut Cx| bucket.lock(cx, fetch.vb).is_ejected(&fetch.stored_key, fetch.hash, fetch.seqno);
+        let is_ejected = |cx: &mut ThreadContext| {
+            bucket.lock(cx, fetch.vb).is_ejected(&fetch.stored_key, fetch.hash, fetch.seqno)
+        };
         // Asked for just when a read of it was over, or overwritten since: good as well.
         if !is_ejected(cx) {
             return Ok(());
@@ -152,7 +153,13 @@ impl Fetcher {
 impl Bucket {
     /// Asks for an ejected value, whose length it gives; `done` is called when it is there, on the fetcher's thread.
     /// `None`: there is nothing to wait for, and `done` is not called.
-    pub fn fetch(self: &Arc<Self>, cx: &mut Cx, key: Key<'_>, at: Place, done: FetchDone) -> Option<usize> {
+    pub fn fetch(
+        self: &Arc<Self>,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        done: FetchDone,
+    ) -> Option<usize> {
         let (seqno, stored_key, value_len) = self.lock(cx, at.vb).ejected(key, at.hash)?;
         let (vb, hash) = (at.vb, at.hash);
         let fetch = Fetch { bucket: Arc::clone(self), vb, hash, seqno, stored_key, value_len };

@@ -20,7 +20,7 @@ use journal::log::{Batch, Buffer, Kind as RecordKind, Record, WriteError};
 use super::{JournalDisk, Persistence, compaction, state};
 use crate::index::{Dirty, Header, Kind, StateRecord, Walked};
 use crate::sync_writes::SyncWrites;
-use crate::{Bucket, Cx, VbId};
+use crate::{Bucket, ThreadContext, VbId};
 
 /// A batch that is longer takes no further vBucket: who waits for its sync does not wait for everybody's data.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -48,7 +48,7 @@ struct Taken {
 /// Flushes what is dirty in a shard, in one batch. Gives whether anything was.
 pub(super) fn flush_shard(
     bucket: &Bucket,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     at: usize,
     buffer: &mut Buffer,
 ) -> Result<bool, WriteError> {
@@ -89,7 +89,7 @@ pub(super) fn flush_shard(
             counters.bytes.fetch_add(committed_bytes, Relaxed);
             shard.failures.store(0, Relaxed);
             shard.may_compact.store(true, Relaxed);
-            compaction::owe(bucket, persistence, shard, journal, committed_bytes);
+            compaction::add_debt(bucket, persistence, shard, journal, committed_bytes);
             shard.at_rest_ms.store(cx.now.mono_ms() + compaction::REST_MS, Relaxed);
             dirty.set_full(at, false);
             Ok(true)
@@ -116,7 +116,7 @@ fn note_failure(persistence: &Persistence, at: usize, now_ms: u64) {
 /// Walks vBuckets until all are done or the batch is long, and commits. Gives the bytes of the batch.
 fn write_batch(
     bucket: &Bucket,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     marked: &[u16],
     mut batch: Batch<'_, JournalDisk>,
     taken: &mut Taken,
@@ -133,7 +133,7 @@ fn write_batch(
 /// Encodes what is unflushed in a vBucket, to the end of its order.
 fn walk(
     bucket: &Bucket,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     vb: u16,
     batch: &mut Batch<'_, JournalDisk>,
     taken: &mut Taken,
@@ -240,7 +240,7 @@ impl End {
     }
 }
 
-fn complete(bucket: &Bucket, cx: &mut Cx, walks: &[Walk]) {
+fn complete(bucket: &Bucket, cx: &mut ThreadContext, walks: &[Walk]) {
     for walk in walks {
         let mut locked = bucket.lock(cx, VbId(walk.vb));
         if locked.complete(walk.seqno, walk.state_version, walk.flushed_seqno) {

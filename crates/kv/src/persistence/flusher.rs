@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use journal::log::Buffer;
 
 use super::{Persistence, compaction, flush, flusher_of};
-use crate::{Bucket, Cx, Now};
+use crate::{Bucket, Now, ThreadContext};
 
 /// An unused buffer goes back after so long, and what a flush has freed.
 const IDLE_MS: u64 = 3000;
@@ -41,7 +41,7 @@ impl Flusher {
     }
 
     /// Does what there is to do. Gives when to call again though the bell does not ring, ms of the monotonic clock.
-    pub fn turn(&mut self, cx: &mut Cx, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
+    pub fn turn(&mut self, cx: &mut ThreadContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         cx.now = clock();
         cx.node.flusher_bell(self.index).answer();
         cx.tend();
@@ -87,7 +87,7 @@ impl Flusher {
         &mut self,
         bucket: &Bucket,
         persistence: &Persistence,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         at: usize,
     ) -> Option<u64> {
         if bucket.is_gone() {
@@ -111,7 +111,13 @@ impl Flusher {
         flush_ms.into_iter().chain(more_ms.map(|more_ms| now_ms + more_ms)).min()
     }
 
-    fn flush(&mut self, bucket: &Bucket, persistence: &Persistence, cx: &mut Cx, at: usize) -> Option<u64> {
+    fn flush(
+        &mut self,
+        bucket: &Bucket,
+        persistence: &Persistence,
+        cx: &mut ThreadContext,
+        at: usize,
+    ) -> Option<u64> {
         let dirty = bucket.dirty()?;
         let shard = persistence.shards.get(at)?;
         if !dirty.any(at) {

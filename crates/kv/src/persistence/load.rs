@@ -26,7 +26,7 @@ use super::{Counters, Gate, Persistence, Shard, state};
 use crate::bucket::attention;
 use crate::index::{CAS_MOST, Header, Kind, Locked, Stored, VALUE_MAX};
 use crate::settings::PersistenceSettings;
-use crate::{Bucket, Cx, KvError, Node, VbId};
+use crate::{Bucket, KvError, Node, ThreadContext, VbId};
 
 /// Troubles that are kept until somebody asks.
 const TROUBLES_MAX: usize = 100;
@@ -235,7 +235,7 @@ pub(crate) fn open(
             may_compact: AtomicBool::new(true),
             at_rest_ms: AtomicU64::new(0),
             compact_from_bytes: AtomicU64::new(0),
-            owed_bytes: AtomicU64::new(0),
+            debt_bytes: AtomicU64::new(0),
             worked_bytes: AtomicU64::new(0),
         });
     }
@@ -310,7 +310,7 @@ type Part = (usize, Arc<Segment<super::JournalDisk>>);
 
 /// Reads the next segment that waits for it, of any bucket; `false` where none waits. Any number of threads may do so
 /// at a time.
-pub fn load_next(cx: &mut Cx, buffer: &mut Buffer) -> bool {
+pub fn load_next(cx: &mut ThreadContext, buffer: &mut Buffer) -> bool {
     let next = cx.node.buckets().into_iter().find_map(|bucket| {
         let part = bucket.persistence()?.take_part().filter(|_| !bucket.is_gone())?;
         Some((bucket, part))
@@ -326,7 +326,7 @@ pub fn waits_for_load(node: &Node) -> bool {
 }
 
 /// Reads a segment into memory.
-fn load(bucket: &Bucket, cx: &mut Cx, (at, segment): Part, buffer: &mut Buffer) {
+fn load(bucket: &Bucket, cx: &mut ThreadContext, (at, segment): Part, buffer: &mut Buffer) {
     let Some(persistence) = bucket.persistence() else { return };
     let mut loader = Loader { bucket, persistence, shard: at, cx, records: 0 };
     if let Err(error) = segment.replay(buffer, &mut |replayed| loader.take(&replayed)) {
@@ -343,7 +343,7 @@ struct Loader<'a> {
     bucket: &'a Bucket,
     persistence: &'a Persistence,
     shard: usize,
-    cx: &'a mut Cx,
+    cx: &'a mut ThreadContext,
     records: u64,
 }
 

@@ -36,7 +36,7 @@ pub use stats::{FIGURES, PersistenceFigure};
 
 use crate::index::VALUE_MAX;
 use crate::settings::PersistenceSettings;
-use crate::{Bucket, Cx, Key, KvError, VbId};
+use crate::{Bucket, Key, KvError, ThreadContext, VbId};
 pub(crate) use fetch::FetchQueue;
 use load::Loading;
 pub(crate) use load::{Opened, open};
@@ -115,7 +115,7 @@ struct Shard {
     /// Compaction has looked at the segments in vain: it does so again when so many bytes are superfluous.
     compact_from_bytes: AtomicU64,
     /// So much is compaction to read and write for what was flushed.
-    owed_bytes: AtomicU64,
+    debt_bytes: AtomicU64,
     /// So much it has done since the last flush.
     worked_bytes: AtomicU64,
 }
@@ -294,7 +294,7 @@ impl Bucket {
     }
 
     /// Figures of the journal; walks all vBuckets. `None` for an ephemeral bucket.
-    pub fn persistence_figures(&self, cx: &mut Cx) -> Option<PersistenceFigures> {
+    pub fn persistence_figures(&self, cx: &mut ThreadContext) -> Option<PersistenceFigures> {
         let persistence = self.persistence()?;
         let counters = &persistence.counters;
         let (ejected_items, ejected_bytes) = self.dirty().map_or((0, 0), |dirty| dirty.ejected());
@@ -329,7 +329,7 @@ impl Bucket {
     }
 
     /// Flushes everything and ends the journal with the mark of a clean end. The bucket must not be changed any more.
-    pub fn close_journal(&self, cx: &mut Cx, flusher: &mut Flusher) -> Result<(), WriteError> {
+    pub fn close_journal(&self, cx: &mut ThreadContext, flusher: &mut Flusher) -> Result<(), WriteError> {
         let Some(persistence) = self.persistence() else { return Ok(()) };
         // vBuckets that were not read were not changed either; the next start reads them.
         let is_whole = !persistence.warm_up.is_running();
@@ -375,7 +375,12 @@ impl Bucket {
 }
 
 /// Flushes a shard until it is clean.
-fn flush_all(bucket: &Bucket, cx: &mut Cx, at: usize, flusher: &mut Flusher) -> Result<(), WriteError> {
+fn flush_all(
+    bucket: &Bucket,
+    cx: &mut ThreadContext,
+    at: usize,
+    flusher: &mut Flusher,
+) -> Result<(), WriteError> {
     while flush::flush_shard(bucket, cx, at, flusher.buffer())? {}
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Arguments;
 
 use super::PersistenceFigures;
-use crate::{Bucket, Cx};
+use crate::{Bucket, ThreadContext};
 
 /// A figure of a persistent bucket.
 pub struct PersistenceFigure {
@@ -73,7 +73,7 @@ const KNOWN_AS: &[(&str, &str)] = &[
 ];
 
 /// By those names, for the general statistics; nothing for an ephemeral bucket.
-pub(crate) fn known(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+pub(crate) fn known(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let Some(figures) = bucket.persistence_figures(cx) else { return };
     for (known_as, name) in KNOWN_AS {
         if let Some(figure) = FIGURES.iter().find(|figure| figure.name == *name) {
@@ -83,7 +83,11 @@ pub(crate) fn known(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arg
 }
 
 /// `stats persistence`. Gives whether the bucket is persistent.
-pub(crate) fn persistence(bucket: &Bucket, cx: &mut Cx, emit: &mut dyn FnMut(&str, Arguments<'_>)) -> bool {
+pub(crate) fn persistence(
+    bucket: &Bucket,
+    cx: &mut ThreadContext,
+    emit: &mut dyn FnMut(&str, Arguments<'_>),
+) -> bool {
     let (Some(persistence), Some(figures)) = (bucket.persistence(), bucket.persistence_figures(cx)) else {
         return false;
     };

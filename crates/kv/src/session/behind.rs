@@ -7,7 +7,7 @@ use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::waits::{Awaited, Owned, OwnedKey, Touch};
 use super::{Head, Output, Placed, Port, Queued, Session, Work, binary, couchbase, text};
-use crate::{Cx, Outcome, VbId};
+use crate::{Outcome, ThreadContext, VbId};
 
 impl Session {
     /// Whether answers wait.
@@ -34,7 +34,12 @@ impl Session {
 
     /// Executes a request while answers before it wait: its own is held back, or it is deferred.
     #[cold]
-    pub(super) fn execute_behind(&mut self, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) {
+    pub(super) fn execute_behind(
+        &mut self,
+        queued: &mut Queued<'_>,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) {
         let touch = self.touch(queued);
         let is_unordered = self.peer.is_unordered();
         let Some(waits) = &mut self.peer.waits else { return };
@@ -55,7 +60,13 @@ impl Session {
 
     /// The letter for a ticket has come: answers what it is about and what waited for that. Gives whether the ticket
     /// was this session's.
-    pub fn complete(&mut self, ticket: u64, outcome: Outcome, cx: &mut Cx, out: &mut Output) -> bool {
+    pub fn complete(
+        &mut self,
+        ticket: u64,
+        outcome: Outcome,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) -> bool {
         let is_unordered = self.peer.is_unordered();
         let Some(waits) = &mut self.peer.waits else { return false };
         let Some(awaited) = waits.awaited(ticket) else { return false };

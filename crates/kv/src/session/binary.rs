@@ -26,7 +26,8 @@ use crate::key::KEY_MAX;
 use crate::prefixes::Deed;
 use crate::watch::Attempt;
 use crate::{
-    Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, Value,
+    Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, ThreadContext,
+    Value,
 };
 
 /// Bytes memcached counts for an item beside key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
@@ -139,7 +140,7 @@ pub fn execute(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     if peer.port == Port::Couchbase {
@@ -184,7 +185,13 @@ pub fn execute(
 
 /// What is not about one key.
 #[cold]
-fn execute_other(peer: &mut Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+fn execute_other(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     let header = &request.header;
     let is_bare = header.body_len == 0;
     match header.opcode {
@@ -248,7 +255,14 @@ fn echoed<'a>(request: &Request<'a>) -> &'a [u8] {
 }
 
 #[inline]
-fn get(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+fn get(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     let header = &request.header;
     if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
         return answer_error(header, Status::EINVAL, out);
@@ -287,7 +301,7 @@ fn store(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let header = &request.header;
@@ -334,7 +348,14 @@ fn store(
     }
 }
 
-fn delete(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+fn delete(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     let header = &request.header;
     if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
         return answer_error(header, Status::EINVAL, out);
@@ -372,7 +393,14 @@ pub(super) fn arithmetic(request: &Request<'_>, now_unix_s: u32) -> Option<Arith
     })
 }
 
-fn count(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+fn count(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     let header = &request.header;
     let how = arithmetic(request, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
     let Some(how) = how else { return answer_error(header, Status::EINVAL, out) };
@@ -432,7 +460,14 @@ pub(super) fn touch_expiry(extras: &[u8], now_unix_s: u32) -> Option<Expiry> {
     Some(Expiry::from_protocol(i64::from(u32::from_be_bytes(exptime)), now_unix_s))
 }
 
-fn touch(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+fn touch(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     let header = &request.header;
     let expiry =
         touch_expiry(request.extras, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
@@ -471,7 +506,7 @@ fn touch(bucket: &Bucket, request: &Request<'_>, at: At, body: &Body<'_>, cx: &m
     }
 }
 
-fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut ThreadContext, out: &mut Output) {
     let header = &request.header;
     let at_unix_s = match *request.extras {
         [] => 0,
@@ -501,7 +536,13 @@ fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut Cx, out: 
 }
 
 /// Answers a request whose body is not taken.
-pub fn refuse(peer: &mut Peer, request: &Request<'_>, refusal: Refusal, cx: &mut Cx, out: &mut Output) {
+pub fn refuse(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    refusal: Refusal,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     if peer.port == Port::Couchbase {
         return couchbase::refuse(peer, request, refusal, cx, out);
     }
@@ -544,7 +585,7 @@ pub(super) const fn wants_value(opcode: Opcode) -> bool {
 }
 
 /// Answers a request that could not be executed.
-pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &Cx, out: &mut Output) {
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &ThreadContext, out: &mut Output) {
     if peer.port == Port::Couchbase {
         return couchbase::fail(peer, request, error, cx, out);
     }
@@ -552,7 +593,7 @@ pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &Cx, 
 }
 
 /// Answers a frame that cannot be executed.
-pub fn error(peer: &mut Peer, error: &Error, cx: &mut Cx, out: &mut Output) {
+pub fn error(peer: &mut Peer, error: &Error, cx: &mut ThreadContext, out: &mut Output) {
     if peer.port == Port::Couchbase {
         return couchbase::error(peer, error, cx, out);
     }

@@ -29,7 +29,7 @@ use wire::sasl::Exchange;
 use super::waits::Touch;
 use super::{Admission, At, Body, LARGE_VALUE, Output, Peer, Refusal};
 use crate::key::KEY_MAX;
-use crate::{BucketKind, Cx, Durability, Key, KvError, Place, VbId};
+use crate::{BucketKind, Durability, Key, KvError, Place, ThreadContext, VbId};
 use answer::Answer;
 pub use answer::Pending;
 use documents::Executed;
@@ -141,7 +141,7 @@ pub(super) fn execute(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     if peer.close {
@@ -161,7 +161,7 @@ fn execute_on_document(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let infos = if request.framing.is_empty() {
@@ -209,7 +209,7 @@ fn wait(
     durability: Option<Durability>,
     place: Place,
     number: Option<u64>,
-    cx: &Cx,
+    cx: &ThreadContext,
 ) {
     let Some(durability) = durability else { return };
     let touch = if infos.barrier {
@@ -247,7 +247,7 @@ fn execute_other(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let Body::Inline(body) = *body else { return answer.error(Status::E2BIG, "The value is too long", out) };
@@ -372,7 +372,7 @@ pub(super) fn refuse(
     peer: &mut Peer,
     request: &Request<'_>,
     refusal: Refusal,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     if peer.close {
@@ -409,13 +409,13 @@ pub(super) fn refuse(
 }
 
 /// See [`super::binary::fail`].
-pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &Cx, out: &mut Output) {
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &ThreadContext, out: &mut Output) {
     documents::refuse(&Answer::new(peer, request, cx), error, out);
 }
 
 /// See [`super::binary::error`].
 #[cold]
-pub(super) fn error(peer: &mut Peer, error: &Error, cx: &mut Cx, out: &mut Output) {
+pub(super) fn error(peer: &mut Peer, error: &Error, cx: &mut ThreadContext, out: &mut Output) {
     if peer.close {
         return;
     }

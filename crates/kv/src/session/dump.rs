@@ -15,7 +15,7 @@ use super::{Output, Receive, Session};
 use crate::index::Hand;
 use crate::sizes::class_of;
 use crate::watch::encode_key;
-use crate::{Bucket, Cx, Document, KvError, VbId};
+use crate::{Bucket, Document, KvError, ThreadContext, VbId};
 use std::fmt::Write as _;
 
 /// A slice ends behind the group of the index that makes its output so long.
@@ -45,7 +45,7 @@ impl Dump {
     }
 
     /// Writes the next slice; `false` at the end.
-    fn slice(&mut self, bucket: &Bucket, cx: &mut Cx, out: &mut Output) -> Result<bool, KvError> {
+    fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext, out: &mut Output) -> Result<bool, KvError> {
         if self.what.classes == 0 {
             return Ok(false);
         }
@@ -71,7 +71,12 @@ impl Dump {
     }
 
     /// Lists one group of the index; gives the next.
-    fn group(&mut self, bucket: &Bucket, cx: &mut Cx, out: &mut Output) -> Result<Option<Hand>, KvError> {
+    fn group(
+        &mut self,
+        bucket: &Bucket,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) -> Result<Option<Hand>, KvError> {
         let now_s = cx.now.unix_s;
         bucket.list(cx, VbId(self.vb), self.hand, &mut |key, document| {
             let class = class_of(document.item_size());
@@ -91,7 +96,7 @@ impl Dump {
     }
 
     /// Lists some of those that are connected to the bucket's ports; `false` at the end.
-    fn list_clients(&mut self, bucket: &Bucket, cx: &Cx, out: &mut Output) -> bool {
+    fn list_clients(&mut self, bucket: &Bucket, cx: &ThreadContext, out: &mut Output) -> bool {
         let mut line = String::new();
         let now_ms = cx.now.mono_ms();
         let next = cx.node.clients().list(self.client, bucket.name(), now_ms, &mut |number, name, value| {
@@ -120,7 +125,7 @@ impl Dump {
 impl Session {
     /// Executes a slice of a list.
     #[cold]
-    pub(super) fn execute_dump(&mut self, mut dump: Box<Dump>, cx: &mut Cx, out: &mut Output) {
+    pub(super) fn execute_dump(&mut self, mut dump: Box<Dump>, cx: &mut ThreadContext, out: &mut Output) {
         let Some(bucket) = self.peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
             out.bytes(b"SERVER_ERROR bucket is gone\r\n");
             self.peer.close = true;

@@ -8,7 +8,7 @@ use super::{
     Admission, BEFORE_LOGIN_MOST, Batch, Dump, LARGE_VALUE, Protocol, Receive, Refusal, Session, Watch,
     binary, text,
 };
-use crate::{Cx, VbId};
+use crate::{ThreadContext, VbId};
 
 /// How far [`Session::parse`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Session {
         input: &'a [u8],
         connection: u32,
         most: usize,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         batch: &mut Batch<'a>,
     ) -> Progress {
         let mut consumed = 0;
@@ -111,7 +111,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         connection: u32,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         batch: &mut Batch<'a>,
     ) -> Step {
         match self.protocol {
@@ -130,7 +130,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         connection: u32,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         batch: &mut Batch<'a>,
     ) -> Step {
         let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
@@ -193,7 +193,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         connection: u32,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         batch: &mut Batch<'a>,
     ) -> Step {
         let line_bytes = match self.peer.must_log_in() {

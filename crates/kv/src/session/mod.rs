@@ -35,7 +35,7 @@ pub mod couchbase;
 pub mod meta;
 pub mod text;
 
-use crate::{Cx, Key, KvError, LargeItem, Place};
+use crate::{Key, KvError, LargeItem, Place, ThreadContext};
 
 pub use batch::{BATCH_REQUESTS, Batch, Queued};
 use batch::{Placed, Work};
@@ -157,7 +157,7 @@ impl Session {
 
     /// Lets go of a bucket that was deleted; a memcached port takes the new one of its name, if there is one.
     #[cold]
-    fn replace_gone(&mut self, cx: &Cx) {
+    fn replace_gone(&mut self, cx: &ThreadContext) {
         if let Some(gone) = self.peer.bucket.take()
             && self.peer.port == Port::Memcached
         {
@@ -166,7 +166,7 @@ impl Session {
     }
 
     /// Lets go of a bucket that was deleted.
-    pub fn tend(&mut self, cx: &Cx) {
+    pub fn tend(&mut self, cx: &ThreadContext) {
         if self.peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone()) {
             self.replace_gone(cx);
         }
@@ -174,7 +174,7 @@ impl Session {
 
     /// Executes one request of this session, once.
     #[inline]
-    pub fn execute(&mut self, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) {
+    pub fn execute(&mut self, queued: &mut Queued<'_>, cx: &mut ThreadContext, out: &mut Output) {
         if self.peer.waits.is_some() {
             return self.execute_behind(queued, cx, out);
         }
@@ -183,7 +183,7 @@ impl Session {
 
     /// Executes a request unless something is in its way.
     #[inline]
-    fn execute_attentively(&mut self, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) {
+    fn execute_attentively(&mut self, queued: &mut Queued<'_>, cx: &mut ThreadContext, out: &mut Output) {
         if self.may_meet_obstacle() && self.meet_obstacle(queued, cx, out) {
             return;
         }
@@ -191,13 +191,19 @@ impl Session {
     }
 
     #[inline]
-    fn execute_now(&mut self, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) {
+    fn execute_now(&mut self, queued: &mut Queued<'_>, cx: &mut ThreadContext, out: &mut Output) {
         self.execute_up_to(AGAIN_MAX, queued, cx, out);
     }
 
     /// Executes a request, so many times again where what it met is gone when that is looked at.
     #[inline]
-    fn execute_up_to(&mut self, again: u32, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) {
+    fn execute_up_to(
+        &mut self,
+        again: u32,
+        queued: &mut Queued<'_>,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) {
         let at = queued.placed.filter(|placed| self.peer.places_as(placed.bucket, placed.collections));
         let (at, peer, mark) = (at.map(|placed| placed.place), &mut self.peer, out.mark());
         match &mut queued.work {
@@ -240,7 +246,7 @@ impl Session {
         why: KvError,
         mark: usize,
         again: u32,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         out: &mut Output,
     ) {
         // Whatever stores a large value has answered with the error itself.

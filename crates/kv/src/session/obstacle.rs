@@ -11,7 +11,7 @@ use wire::{binary as wire_binary, text as wire_text};
 use super::behind::own;
 use super::{Head, Queued, Session, Work, binary, text};
 use crate::session::Output;
-use crate::{Bucket, Cx, Key, KvError, Outcome, Place, VbId};
+use crate::{Bucket, Key, KvError, Outcome, Place, ThreadContext, VbId};
 
 /// The document a request is about: its key, its place, whether its value is wanted.
 struct Wanted {
@@ -32,7 +32,12 @@ impl Session {
 
     /// Whether something is in the way of the request, which is then parked or answered.
     #[cold]
-    pub(super) fn meet_obstacle(&mut self, queued: &mut Queued<'_>, cx: &mut Cx, out: &mut Output) -> bool {
+    pub(super) fn meet_obstacle(
+        &mut self,
+        queued: &mut Queued<'_>,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) -> bool {
         let peer = &self.peer;
         if peer.close || peer.must_log_in() {
             return false;
@@ -62,7 +67,7 @@ impl Session {
         bucket: &Arc<Bucket>,
         key: Key<'_>,
         place: Place,
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
     ) -> bool {
         let (cookie, touch) = (self.peer.cookie(cx), self.touch(queued));
         let node = Arc::clone(&cx.node);
@@ -75,7 +80,13 @@ impl Session {
     }
 
     /// Answers a request that could not be executed.
-    pub(super) fn fail(&mut self, queued: &mut Queued<'_>, error: KvError, cx: &mut Cx, out: &mut Output) {
+    pub(super) fn fail(
+        &mut self,
+        queued: &mut Queued<'_>,
+        error: KvError,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) {
         match &mut queued.work {
             Work::Binary(request, _) => binary::fail(&self.peer, request, error, cx, out),
             Work::Text(command, ..) => text::fail(&mut self.peer, command, error, out),
@@ -145,8 +156,8 @@ mod tests {
     /// A session of a memcached port, before a persistent bucket whose threads have their turn when the test says so.
     struct World {
         session: Session,
-        cx: Cx,
-        others: Cx,
+        cx: ThreadContext,
+        others: ThreadContext,
         bucket: Arc<Bucket>,
     }
 
@@ -176,7 +187,8 @@ mod tests {
                 couchbase: Default::default(),
             };
             let session = Session::new(peer, &node.limits());
-            let (mut cx, mut others) = (Cx::new(Arc::clone(&node), 0), Cx::new(node, 1));
+            let (mut cx, mut others) =
+                (ThreadContext::new(Arc::clone(&node), 0), ThreadContext::new(node, 1));
             let now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
             (cx.now, others.now) = (now, now);
             while load_next(&mut others, &mut Buffer::new(1 << 20)) {}

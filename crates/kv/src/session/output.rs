@@ -4,7 +4,7 @@ use wire::snappy;
 
 use super::LARGE_VALUE;
 use super::counter::NUMBER_MAX;
-use crate::{Bucket, Cx, Document, Entry, Key, KvError, LargeItem, PinnedValue, Place};
+use crate::{Bucket, Document, Entry, Key, KvError, LargeItem, PinnedValue, Place, ThreadContext};
 
 /// The output of one wake-up, of one connection after another.
 #[derive(Default)]
@@ -94,7 +94,7 @@ impl Output {
         &mut self,
         takes_compressed: bool,
         (bucket, key, at): (&Bucket, Key<'_>, Place),
-        cx: &mut Cx,
+        cx: &mut ThreadContext,
         mut f: impl FnMut(&mut Entry<'_>, &mut Self) -> Result<R, KvError>,
     ) -> Result<R, KvError> {
         let result = loop {
@@ -140,7 +140,7 @@ impl Output {
 
     /// Inflates what the request just executed has appended of long values, within the bucket's budget.
     #[cold]
-    pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut Cx) -> Result<(), KvError> {
+    pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> Result<(), KvError> {
         for Compressed { at, block, inflated_len } in std::mem::take(&mut self.compressed) {
             let block = match &block {
                 Block::Pinned(pinned) => pinned,

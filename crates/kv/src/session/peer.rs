@@ -9,7 +9,7 @@ use super::couchbase;
 use super::waits::{Touch, Waits};
 use crate::clients::{Client, Listener};
 use crate::users::Caller;
-use crate::{Bucket, Cookie, Cx, Now};
+use crate::{Bucket, Cookie, Now, ThreadContext};
 
 /// What a listener's sessions speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Peer {
     }
 
     /// The cookie under which the answer to the request being executed can wait.
-    pub(super) fn cookie(&self, cx: &mut Cx) -> Cookie {
+    pub(super) fn cookie(&self, cx: &mut ThreadContext) -> Cookie {
         let ticket = self.waits.as_ref().and_then(|waits| waits.current());
         Cookie {
             thread: u16::try_from(cx.thread).unwrap_or(u16::MAX),

@@ -10,8 +10,8 @@ use super::{Admission, At, Body, Output, Peer, Refusal, meta};
 use crate::prefixes::Deed;
 use crate::watch::Attempt;
 use crate::{
-    Bucket, Cx, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind,
-    Value, stats,
+    Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind,
+    ThreadContext, Value, stats,
 };
 
 /// What memcached counts of an item beside key, value and client flags: its header, CAS, a zero and the line end.
@@ -126,7 +126,7 @@ pub fn execute(
     command: &Command<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     if peer.must_log_in() {
@@ -215,7 +215,7 @@ pub fn execute(
 }
 
 /// Answers a malformed line.
-pub fn error(peer: &mut Peer, error: &Error, _: &mut Cx, out: &mut Output) {
+pub fn error(peer: &mut Peer, error: &Error, _: &mut ThreadContext, out: &mut Output) {
     if error.is_fatal() {
         peer.close = true;
     }
@@ -230,7 +230,13 @@ pub fn error(peer: &mut Peer, error: &Error, _: &mut Cx, out: &mut Output) {
 ///
 /// COMPAT: the value of a set without a condition that finds no room takes the present one with it, as in memcached
 /// (which does so with any `ms`, and with a binary SET whatever its CAS): [`Bucket::drop_replaced`].
-pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut Cx, out: &mut Output) {
+pub fn refuse(
+    peer: &mut Peer,
+    command: &Command<'_>,
+    refusal: Refusal,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     let meter = match refusal {
         Refusal::TooBig => Some(Meter::StoreTooLarge),
         Refusal::NoMemory => Some(Meter::StoreNoMemory),
@@ -261,7 +267,7 @@ pub fn refuse(peer: &mut Peer, command: &Command<'_>, refusal: Refusal, cx: &mut
 }
 
 /// Tells watchers of a store whose data block is not taken.
-fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut Cx) {
+fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut ThreadContext) {
     let mut buffer = [0; text::KEY_MAX];
     let (key, name, exptime) = match command {
         Command::Store(store) => (store.key, store.verb.name(), store.exptime),
@@ -278,7 +284,7 @@ fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &m
 }
 
 /// Removes what a refused `set` or `ms` without a condition was to replace.
-fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut Cx) {
+fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut ThreadContext) {
     let mut buffer = [0; text::KEY_MAX];
     let key = match command {
         Command::Store(store) if store.verb == StoreVerb::Set => store.key,
@@ -291,7 +297,7 @@ fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut Cx) {
 
 /// The first `set` of a port that demands a login; anything else is refused.
 #[cold]
-fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut Cx, out: &mut Output) {
+fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut ThreadContext, out: &mut Output) {
     let block = match (command, body) {
         (Command::Login, Body::Inline(block)) => block,
         _ => return out.bytes(Error::Unauthenticated.answer()),
@@ -313,7 +319,7 @@ fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut Cx, 
     }
 }
 
-pub(super) fn count_login(peer: &Peer, meter: Meter, cx: &Cx) {
+pub(super) fn count_login(peer: &Peer, meter: Meter, cx: &ThreadContext) {
     if let Some(bucket) = &peer.bucket {
         bucket.count(cx, meter, 1);
     }
@@ -356,7 +362,7 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
 
 /// `get` and its kin, one key at a time.
 #[inline]
-fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut Cx, out: &mut Output) {
+fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut ThreadContext, out: &mut Output) {
     let bytes = get.single_key();
     if !bytes.is_empty() {
         let (key, at) = placed(bucket, bytes, at);
@@ -380,7 +386,7 @@ fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut Cx, out: &mut Output
 
 /// A retrieval, for `stats detail`; one that has to wait for its value is noted when it has it.
 #[inline]
-pub(super) fn note_get(bucket: &Bucket, key: &[u8], hit: bool, cx: &Cx) {
+pub(super) fn note_get(bucket: &Bucket, key: &[u8], hit: bool, cx: &ThreadContext) {
     if cx.obstacle.is_none() {
         bucket.prefixes.note(key, Deed::Get { hit });
     }
@@ -414,7 +420,7 @@ fn retrieve_and_touch(
     at: Place,
     exptime: i64,
     with_cas: bool,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
@@ -437,7 +443,13 @@ fn retrieve_and_touch(
     }
 }
 
-fn touch(bucket: &Bucket, key: Key<'_>, at: Place, exptime: i64, cx: &mut Cx) -> Result<(), KvError> {
+fn touch(
+    bucket: &Bucket,
+    key: Key<'_>,
+    at: Place,
+    exptime: i64,
+    cx: &mut ThreadContext,
+) -> Result<(), KvError> {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
     let result = bucket.with_entry(cx, key, at, |entry| {
         if entry.document().ok_or(KvError::NotFound)?.is_locked() {
@@ -451,13 +463,19 @@ fn touch(bucket: &Bucket, key: Key<'_>, at: Place, exptime: i64, cx: &mut Cx) ->
     result
 }
 
-pub(super) fn count_touch(bucket: &Bucket, hit: bool, cx: &Cx) {
+pub(super) fn count_touch(bucket: &Bucket, hit: bool, cx: &ThreadContext) {
     bucket.count(cx, Meter::CmdTouch, 1);
     bucket.count(cx, if hit { Meter::TouchHits } else { Meter::TouchMisses }, 1);
 }
 
 /// Counts, and counts that.
-fn count(bucket: &Bucket, key: Key<'_>, at: Place, how: Count, cx: &mut Cx) -> Result<u64, KvError> {
+fn count(
+    bucket: &Bucket,
+    key: Key<'_>,
+    at: Place,
+    how: Count,
+    cx: &mut ThreadContext,
+) -> Result<u64, KvError> {
     bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX)?;
     let result = bucket.with_entry(cx, key, at, |entry| counter::count(entry, how));
     if !matches!(result, Err(KvError::DeltaBadValue)) {
@@ -466,7 +484,7 @@ fn count(bucket: &Bucket, key: Key<'_>, at: Place, how: Count, cx: &mut Cx) -> R
     result.map(|(number, _)| number)
 }
 
-pub(super) fn count_arithmetic(bucket: &Bucket, decrement: bool, hit: bool, cx: &Cx) {
+pub(super) fn count_arithmetic(bucket: &Bucket, decrement: bool, hit: bool, cx: &ThreadContext) {
     let meter = match (decrement, hit) {
         (false, true) => Meter::IncrHits,
         (false, false) => Meter::IncrMisses,
@@ -483,7 +501,7 @@ fn store(
     at: At,
     body: Body<'_>,
     limit: usize,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let (key, at) = placed(bucket, store.key, at);
@@ -529,7 +547,7 @@ fn extend(
     value: Value<'_>,
     (front, expiry): (bool, Expiry),
     limit: usize,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
 ) -> Result<Mutated, KvError> {
     let command = if front { "prepend" } else { "append" };
     let mut attempt = Attempt::new(bucket, command, key, value.len(), expiry);
@@ -572,7 +590,7 @@ pub(super) fn extend_entry(
 }
 
 /// Counts a store made under the lock.
-pub(super) fn count_store(bucket: &Bucket, result: Result<(), KvError>, cx: &Cx) {
+pub(super) fn count_store(bucket: &Bucket, result: Result<(), KvError>, cx: &ThreadContext) {
     bucket.count(cx, Meter::CmdSet, 1);
     match result {
         Ok(()) => bucket.count(cx, Meter::TotalItems, 1),

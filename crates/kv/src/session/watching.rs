@@ -3,7 +3,7 @@
 use wire::text::Watched;
 
 use super::{Output, Receive, Session};
-use crate::Cx;
+use crate::ThreadContext;
 use crate::watch::{BUFFER_BYTES, Watching};
 
 /// A session that watches, or is about to.
@@ -45,7 +45,7 @@ impl Session {
 
     /// Begins to watch, or sends the lines that wait.
     #[cold]
-    pub(super) fn execute_watch(&mut self, cx: &mut Cx, out: &mut Output) {
+    pub(super) fn execute_watch(&mut self, cx: &mut ThreadContext, out: &mut Output) {
         let Receive::Watching(watch) = &mut self.receive else { return };
         if let Some(watching) = &watch.begun {
             out.bytes(&watching.take());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kv::session::{Batch, Output, Peer, Port, Session};
 use kv::users::Users;
-use kv::{BucketSettings, Cx, Limits, Node, NodeSettings, Now};
+use kv::{BucketSettings, Limits, Node, NodeSettings, Now, ThreadContext};
 
 const START_S: u32 = 1_700_000_000;
 
@@ -157,7 +157,7 @@ impl Answer {
 /// A client, its session and the node behind it.
 pub struct Client {
     pub session: Session,
-    pub cx: Cx,
+    pub cx: ThreadContext,
     pub node: Arc<Node>,
     unread: Vec<u8>,
 }
@@ -236,7 +236,7 @@ impl Client {
             client: None,
             couchbase: Default::default(),
         };
-        let mut cx = Cx::new(Arc::clone(&node), thread);
+        let mut cx = ThreadContext::new(Arc::clone(&node), thread);
         cx.keeps_alarms = true;
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
         Self { session: Session::new(peer, &limits), cx, node, unread: Vec::new() }

@@ -7,7 +7,7 @@ use journal::log::Buffer;
 use journal::{AnyDisk, SimulatedDisk};
 use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher};
 use kv::users::Users;
-use kv::{BucketSettings, Cx, Limits, Node, NodeSettings, PersistenceSettings};
+use kv::{BucketSettings, Limits, Node, NodeSettings, PersistenceSettings, ThreadContext};
 
 use super::Client;
 
@@ -31,8 +31,8 @@ pub fn node(disk: &SimulatedDisk, vbuckets: u16) -> Arc<Node> {
 }
 
 /// What the node's other threads do everything with.
-pub fn cx(client: &Client) -> Cx {
-    let mut cx = Cx::new(Arc::clone(&client.node), 7);
+pub fn cx(client: &Client) -> ThreadContext {
+    let mut cx = ThreadContext::new(Arc::clone(&client.node), 7);
     cx.now = client.cx.now;
     cx
 }

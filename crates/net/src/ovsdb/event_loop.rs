@@ -174,7 +174,7 @@ impl EventLoop {
             ready_sessions: Vec::new(),
             closed_sessions: Vec::new(),
         };
-        this.look_at_the_clock();
+        this.read_clock();
         Ok(this)
     }
 
@@ -242,7 +242,7 @@ impl EventLoop {
 
     /// Opens the configured remotes now, not at the end of a turn.
     pub fn open_remotes(&mut self) {
-        self.look_at_the_clock();
+        self.read_clock();
         self.configure();
     }
 
@@ -250,7 +250,7 @@ impl EventLoop {
     pub fn run(&mut self, host: &mut dyn Host) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
-        self.look_at_the_clock();
+        self.read_clock();
         self.end_turn(host);
         while !self.stopping {
             let timeout = self.sleep();
@@ -259,7 +259,7 @@ impl EventLoop {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            let begun = self.look_at_the_clock();
+            let begun = self.read_clock();
             for event in &events {
                 self.note(event, host);
             }
@@ -373,7 +373,7 @@ impl EventLoop {
         u64::try_from(at.duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn look_at_the_clock(&mut self) -> Instant {
+    fn read_clock(&mut self) -> Instant {
         let instant = Instant::now();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.now = Now {

@@ -6,7 +6,7 @@ use wire::sasl::{Mechanism, Plain};
 use super::super::text::count_login;
 use super::super::{Admission, Body, Output, Peer, Refusal};
 use super::answer_error;
-use crate::{Cx, Meter};
+use crate::{Meter, ThreadContext};
 
 /// Longest SASL message that is looked at.
 const MESSAGE_MAX: usize = 4096;
@@ -30,7 +30,7 @@ pub(super) fn execute(
     peer: &mut Peer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let header = &request.header;

@@ -4,14 +4,14 @@ use wire::binary::response::done;
 use wire::binary::{Reply, Request, Status};
 
 use super::super::{Output, Peer};
-use crate::{Bucket, Cx, stats};
+use crate::{Bucket, ThreadContext, stats};
 
 /// Answers STAT for the group the key names. Gives whether there is such a group; if not, nothing was answered.
 pub(in crate::session) fn answer(
     bucket: &Bucket,
     peer: &Peer,
     request: &Request<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) -> bool {
     let header = &request.header;

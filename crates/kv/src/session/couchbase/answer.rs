@@ -5,7 +5,7 @@ use wire::binary::{Header, Reply, Request, Status, datatype};
 use wire::couchbase::{Feature, FeatureSet, error_context, server_duration};
 
 use super::super::{Output, Peer};
-use crate::{Cx, Document, Mutated};
+use crate::{Document, Mutated, ThreadContext};
 
 /// What all answers to one request have in common.
 pub(super) struct Answer {
@@ -16,12 +16,12 @@ pub(super) struct Answer {
 
 impl Answer {
     #[inline]
-    pub(super) fn new(peer: &Peer, request: &Request<'_>, cx: &Cx) -> Self {
+    pub(super) fn new(peer: &Peer, request: &Request<'_>, cx: &ThreadContext) -> Self {
         Self::to_header(peer, &request.header, cx)
     }
 
     #[inline]
-    pub(super) fn to_header(peer: &Peer, header: &Header, cx: &Cx) -> Self {
+    pub(super) fn to_header(peer: &Peer, header: &Header, cx: &ThreadContext) -> Self {
         let features = peer.couchbase.features;
         let duration = features.has(Feature::TRACING).then(|| duration_since_wake_up(cx));
         Self { header: *header, features, duration }
@@ -164,12 +164,17 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub(super) fn new(answer: Answer, number: Option<u64>, cx: &Cx) -> Self {
+    pub(super) fn new(answer: Answer, number: Option<u64>, cx: &ThreadContext) -> Self {
         Self { answer, number, received_ns: cx.now.unix_ns }
     }
 
     /// Answers; without an outcome it is ambiguous.
-    pub(in crate::session) fn complete(mut self, outcome: Option<Mutated>, cx: &Cx, out: &mut Output) {
+    pub(in crate::session) fn complete(
+        mut self,
+        outcome: Option<Mutated>,
+        cx: &ThreadContext,
+        out: &mut Output,
+    ) {
         let answer = &mut self.answer;
         answer.duration = answer.duration.map(|_| duration_since(self.received_ns, cx));
         match outcome {
@@ -187,11 +192,11 @@ impl Pending {
 }
 
 /// From the wake-up that received the request until now.
-fn duration_since_wake_up(cx: &Cx) -> u16 {
+fn duration_since_wake_up(cx: &ThreadContext) -> u16 {
     duration_since(cx.now.unix_ns, cx)
 }
 
-fn duration_since(received_ns: u64, cx: &Cx) -> u16 {
+fn duration_since(received_ns: u64, cx: &ThreadContext) -> u16 {
     match cx.clock_ns {
         Some(clock_ns) => server_duration::encode(clock_ns().saturating_sub(received_ns) / 1000),
         None => 0,

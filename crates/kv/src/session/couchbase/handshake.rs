@@ -8,7 +8,7 @@ use wire::sasl::{Mechanism, Plain, SaslError};
 use super::super::{Output, Peer};
 use super::OFFERED;
 use super::answer::Answer;
-use crate::{Compression, Cx, cluster_config};
+use crate::{Compression, ThreadContext, cluster_config};
 
 /// Longest agent text that is kept.
 const AGENT_MAX: usize = 250;
@@ -45,7 +45,7 @@ pub(super) fn authenticate(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     peer.user = None;
@@ -82,7 +82,7 @@ pub(super) fn step(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let exchange = peer.couchbase.login.take();
@@ -119,7 +119,7 @@ pub(super) fn select_bucket(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     if request.key.is_empty() || !request.extras.is_empty() || !body.is_empty() {
@@ -145,7 +145,7 @@ pub(super) fn cluster_config(
     peer: &mut Peer,
     answer: &Answer,
     request: &Request<'_>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let known = match request.extras.split_first_chunk::<8>() {
@@ -166,7 +166,7 @@ pub(super) fn cluster_config(
 }
 
 /// The map for this connection, noted as known to it.
-fn current_map(peer: &mut Peer, cx: &Cx) -> String {
+fn current_map(peer: &mut Peer, cx: &ThreadContext) -> String {
     peer.couchbase.map_revision = cx.node.map_revision();
     match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) {
         Some(bucket) => cluster_config::bucket_level(&cx.node, bucket),
@@ -176,7 +176,7 @@ fn current_map(peer: &mut Peer, cx: &Cx) -> String {
 
 /// NOT_MY_VBUCKET with the map, unless the client asked not to be sent one twice.
 #[cold]
-pub(super) fn not_my_vbucket(peer: &mut Peer, answer: &Answer, cx: &Cx, out: &mut Output) {
+pub(super) fn not_my_vbucket(peer: &mut Peer, answer: &Answer, cx: &ThreadContext, out: &mut Output) {
     let dedupes = answer.features().has(Feature::DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP);
     if dedupes && peer.couchbase.map_revision == cx.node.map_revision() {
         return answer.status(Status::NOT_MY_VBUCKET, out);

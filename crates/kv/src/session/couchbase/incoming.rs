@@ -7,7 +7,7 @@ use super::super::{Body, LARGE_VALUE, Output};
 use super::answer::Answer;
 use super::datatype_is_valid;
 use super::documents::{self, Target};
-use crate::{Cx, Value};
+use crate::{ThreadContext, Value};
 
 /// What is to be done with a value that came compressed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) fn value<'a>(
     body: Body<'a>,
     compressed: Compressed,
     room: &'a mut Vec<u8>,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) -> Option<(Value<'a>, u8)> {
     let bits = request.header.datatype;

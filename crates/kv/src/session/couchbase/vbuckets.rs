@@ -6,14 +6,14 @@ use wire::binary::{Opcode, Request, Status};
 
 use super::super::{Output, Peer};
 use super::answer::Answer;
-use crate::{Bucket, Cx, Topology, VbId, VbState};
+use crate::{Bucket, ThreadContext, Topology, VbId, VbState};
 
 /// The vBucket a request is about; answered if it is not there.
 fn target(
     peer: &mut Peer,
     answer: &Answer,
     request: &Request<'_>,
-    cx: &Cx,
+    cx: &ThreadContext,
     out: &mut Output,
 ) -> Option<(Arc<Bucket>, VbId)> {
     let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
@@ -40,7 +40,7 @@ pub(super) fn set(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     let number = match *request.extras {
@@ -84,7 +84,7 @@ pub(super) fn ask(
     answer: &Answer,
     request: &Request<'_>,
     is_bare: bool,
-    cx: &mut Cx,
+    cx: &mut ThreadContext,
     out: &mut Output,
 ) {
     if !is_bare {
@@ -101,7 +101,13 @@ pub(super) fn ask(
 }
 
 /// DEL_VBUCKET: its documents are gone, and it is dead.
-pub(super) fn delete(peer: &mut Peer, answer: &Answer, request: &Request<'_>, cx: &mut Cx, out: &mut Output) {
+pub(super) fn delete(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
     if !request.key.is_empty() || !request.extras.is_empty() {
         return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
     }

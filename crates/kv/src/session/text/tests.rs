@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use crate::session::{Batch, Output, Peer, Port, Session};
 use crate::users::{Reach, Users};
-use crate::{Bucket, BucketSettings, Cx, Limits, Node, NodeSettings, Now};
+use crate::{Bucket, BucketSettings, Limits, Node, NodeSettings, Now, ThreadContext};
 
 const START_S: u32 = 1_800_000_000;
 
 struct Client {
     session: Session,
-    cx: Cx,
+    cx: ThreadContext,
     /// Input not yet consumed.
     input: Vec<u8>,
     chunk: usize,
@@ -53,7 +53,8 @@ impl Client {
             couchbase: Default::default(),
         };
         let session = Session::new(peer, &limits);
-        let mut client = Self { session, cx: Cx::new(node, 0), input: Vec::new(), chunk, bucket, seconds: 0 };
+        let mut client =
+            Self { session, cx: ThreadContext::new(node, 0), input: Vec::new(), chunk, bucket, seconds: 0 };
         client.pass(0);
         client
     }

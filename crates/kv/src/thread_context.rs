@@ -33,7 +33,7 @@ impl Now {
 pub type ProcessTimes = fn() -> Option<(u64, u64)>;
 
 /// Per-thread execution context. One per worker, one per background thread; never shared.
-pub struct Cx {
+pub struct ThreadContext {
     /// Time of this wake-up.
     pub now: Now,
     /// The node all sessions belong to.
@@ -57,7 +57,7 @@ pub struct Cx {
     generation: u64,
     /// The monotonic clock of [`Now::mono_us`], asked again where a wake-up's time is too coarse: for deadlines.
     pub clock_us: Option<fn() -> u64>,
-    /// Whether this thread calls [`Cx::ring_alarms`] when [`Cx::next_alarm_us`] has come.
+    /// Whether this thread calls [`ThreadContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
     pub keeps_alarms: bool,
     tickets: u64,
     /// When which vBucket (bucket's slot, number) is to be looked at for overdue writes.
@@ -72,7 +72,7 @@ pub(crate) struct Held {
     pub(crate) slot: usize,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) cache: TenantCache,
-    /// Used since the last look of [`Cx::rest`].
+    /// Used since the last look of [`ThreadContext::rest`].
     pub(crate) used: bool,
     /// Has given back since what was kept.
     pub(crate) rested: bool,
@@ -181,7 +181,7 @@ impl Caches {
     }
 }
 
-impl Cx {
+impl ThreadContext {
     /// A context for the thread with this number, which no other thread has.
     pub fn new(node: Arc<Node>, thread: usize) -> Self {
         assert!(
@@ -254,7 +254,7 @@ impl Cx {
         }
     }
 
-    /// Whether this thread has posted anything to itself since [`Cx::take_letters`].
+    /// Whether this thread has posted anything to itself since [`ThreadContext::take_letters`].
     #[inline]
     pub fn has_letters(&self) -> bool {
         !self.letters.is_empty()
@@ -322,8 +322,8 @@ impl Cx {
         }
     }
 
-    /// As [`Cx::rest`], for a thread that calls it seldom: what comes free goes back to the system, however little it
-    /// is.
+    /// As [`ThreadContext::rest`], for a thread that calls it seldom: what comes free goes back to the system, however
+    /// little it is.
     pub fn rest_for_long(&mut self) -> bool {
         let keeps = self.rest();
         let mut has_rested = false;
@@ -370,7 +370,7 @@ mod tests {
     fn caches_are_those_of_living_buckets() {
         let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
-        let mut cx = Cx::new(Arc::clone(&node), 0);
+        let mut cx = ThreadContext::new(Arc::clone(&node), 0);
         let mut settings = BucketSettings { vbuckets: 2, ..BucketSettings::default() };
         settings.memory_bytes = 16 << 20;
         node.create_bucket("stays", settings.clone()).unwrap();

@@ -9,13 +9,13 @@ use std::process::{Child, Command, Stdio};
 
 /// Runs its script when it is dropped or this process has ended.
 #[derive(Debug)]
-pub struct Keeper(Child);
+pub struct CleanupProcess(Child);
 
-impl Keeper {
+impl CleanupProcess {
     /// One that will run a script of the shell; what it is about are the script's `$1`, `$2` and so on.
     pub fn new(script: &str, about: &[&OsStr]) -> Result<Self> {
         let child = Command::new("sh")
-            .args(["-c", &format!("read -r _; {script}"), "keeper"])
+            .args(["-c", &format!("read -r _; {script}"), "cleanup"])
             .args(about)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -26,7 +26,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for CleanupProcess {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _it_ends_by_itself = self.0.wait();

@@ -246,6 +246,13 @@ def test_databases_of_a_node_are_served_under_its_certificate(authority, tmp_pat
             options = [f"--private-key={key}", f"--certificate={certificate}", f"--ca-cert={authority.certificate}"]
             done = subprocess.run(["ovsdb-client", *options, "list-dbs", f"ssl:127.0.0.1:{port}"], capture_output=True, text=True, timeout=60)
             assert (done.stdout == "D\n_Server\n") == is_let_in, done.stderr + node.log()
+        # Who sends nonsense does not fill the disk with lines about it.
+        for _ in range(300):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+                peer.sendall(b"{")
+                peer.recv(100)
+        lines = node.log(bytes_most=10_000_000).splitlines()
+        assert 20 <= sum("SSL_accept" in line for line in lines) <= 60
 
 
 def certificate(*arguments, check=True):

@@ -5,13 +5,13 @@ use console::DatabaseFigures;
 use kv::Node;
 use kv::client_memory::Holder;
 use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings, TlsOptions, Waker};
-use ovsdb_server::open_database;
+use ovsdb_server::{Rates, open_database};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transport::OldestVersion;
 
 /// The figures are waited for so long; then those of before must do.
@@ -25,10 +25,28 @@ const CLIENTS_SHARE: u64 = 8;
 const NAMES_WAIT: Duration = Duration::from_secs(2);
 
 /// Log lines of the event loop as those of the node.
-struct NodeLogger;
+struct NodeLogger {
+    rates: Mutex<Rates>,
+    started: Instant,
+}
+
+impl NodeLogger {
+    fn new() -> Self {
+        Self { rates: Mutex::default(), started: Instant::now() }
+    }
+}
 
 impl Logger for NodeLogger {
     fn log(&self, module: &'static str, level: Level, text: &str) {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let (passes, dropped) = rates.take(module, level, self.started.elapsed().as_secs());
+        drop(rates);
+        if let Some(dropped) = dropped {
+            tracing::warn!(module, "{dropped}");
+        }
+        if !passes {
+            return;
+        }
         match level {
             Level::Emergency | Level::Error => tracing::error!(module, "{text}"),
             Level::Warning => tracing::warn!(module, "{text}"),
@@ -122,8 +140,9 @@ impl Databases {
         };
         let core = Core::new(limits, open_database::random_uuids())
             .map_err(|error| Problem::new(error.to_string()))?;
+        let logger = Arc::new(NodeLogger::new());
         let settings = Settings {
-            logger: Arc::new(NodeLogger),
+            logger: Arc::clone(&logger) as Arc<dyn Logger>,
             run_directory: config.node.data.clone().unwrap_or_default(),
             messages: wire::jsonrpc::Limits {
                 message_bytes: config.limits.ovsdb_message_bytes,
@@ -135,7 +154,7 @@ impl Databases {
         let mut events = EventLoop::new(core, settings)?;
         for (file, section) in &sections {
             let name = file.display().to_string();
-            open_database::open(&mut events, &NodeLogger, &name, section.memory_bytes)
+            open_database::open(&mut events, logger.as_ref(), &name, section.memory_bytes)
                 .map_err(|error| Problem::new(format!("ovsdb.file = {name:?}: {error}")))?;
         }
         for remote in sections.iter().flat_map(|(_, section)| &section.remotes) {

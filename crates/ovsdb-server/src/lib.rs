@@ -23,6 +23,8 @@ mod serving;
 mod users;
 mod vlog;
 
+pub use vlog::rate::Rates;
+
 use arguments::{Arguments, Wish};
 use detach::{Stage, Started};
 use net::ovsdb::{Level, Logger as _};

@@ -9,7 +9,7 @@
 mod levels;
 mod modules;
 mod pattern;
-mod rate;
+pub mod rate;
 mod syslog;
 
 pub use levels::{DESTINATIONS, Destination, Levels};
@@ -204,7 +204,7 @@ impl Logger for Vlog {
             return;
         }
         let seconds = time.as_secs();
-        let (passes, dropped) = state.rates.take(index, level, seconds);
+        let (passes, dropped) = state.rates.take(module, level, seconds);
         if !passes {
             return;
         }

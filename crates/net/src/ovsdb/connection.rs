@@ -127,9 +127,9 @@ impl Connection {
         Ok(())
     }
 
-    /// What it keeps of what came.
+    /// What it keeps of what came, and the half records of its TLS.
     pub fn input_bytes(&self) -> usize {
-        self.rest.held_bytes() + self.unframed.len()
+        self.rest.held_bytes() + self.unframed.len() + self.stream.held_bytes()
     }
 
     /// Whether there is, or may be, something to receive.

@@ -197,7 +197,11 @@ impl EventLoop {
             return self.received(slot, connection, &bytes);
         }
         match connection.read(buffer) {
-            Ok(None) => self.put(slot, Slot::Connection(connection)),
+            Ok(None) => {
+                self.put(slot, Slot::Connection(connection));
+                // It may have the beginning of a record now.
+                self.count_held(slot);
+            }
             Ok(Some(0)) => {
                 self.lost(&connection);
                 self.close(slot, connection);

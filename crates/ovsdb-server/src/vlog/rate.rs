@@ -1,6 +1,6 @@
 //! A bound on how many warnings and errors a module may log: a client that sends nonsense must not fill the disk.
 
-use super::modules::MODULES;
+use super::modules::{MODULES, find};
 use net::ovsdb::Level;
 
 /// Lines at once.
@@ -40,8 +40,9 @@ impl Default for Rates {
 
 impl Rates {
     /// Whether a line may be logged now, and what is to be said before it about those that were not.
-    pub fn take(&mut self, module: Option<usize>, level: Level, now_s: u64) -> (bool, Option<String>) {
-        let Some(bucket) = module.and_then(|module| self.0.get_mut(module)) else { return (true, None) };
+    pub fn take(&mut self, module: &str, level: Level, now_s: u64) -> (bool, Option<String>) {
+        let bucket = find(module).and_then(|module| self.0.get_mut(module));
+        let Some(bucket) = bucket else { return (true, None) };
         if !bucket.limited || !matches!(level, Level::Warning | Level::Error) {
             return (true, None);
         }
@@ -97,17 +98,17 @@ mod tests {
     #[test]
     fn a_flood_is_cut_and_told_of() {
         let mut rates = Rates::default();
-        let passed = (0..1000).filter(|_| rates.take(Some(3), Level::Warning, 100).0).count();
+        let passed = (0..1000).filter(|_| rates.take(MODULES[3], Level::Warning, 100).0).count();
         assert_eq!(passed as u64, BURST);
-        assert!(rates.take(Some(3), Level::Information, 100).0);
-        assert!(rates.take(Some(4), Level::Warning, 100).0);
-        let (passes, told) = rates.take(Some(3), Level::Warning, 102);
+        assert!(rates.take(MODULES[3], Level::Information, 100).0);
+        assert!(rates.take(MODULES[4], Level::Warning, 100).0);
+        let (passes, told) = rates.take(MODULES[3], Level::Warning, 102);
         assert!(passes);
         assert_eq!(
             told.unwrap(),
             "Dropped 940 log messages in last 2 seconds (most recently, 2 seconds ago) due to excessive rate"
         );
         rates.set(3, false);
-        assert!((0..1000).all(|_| rates.take(Some(3), Level::Warning, 103).0));
+        assert!((0..1000).all(|_| rates.take(MODULES[3], Level::Warning, 103).0));
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use journal::RealDisk;
 use mio::net::UnixStream;
@@ -26,6 +26,7 @@ use super::remotes::{Options, Remotes};
 use super::resolver::Resolver;
 use super::tls::Tls;
 use super::{Answer, Core};
+use crate::clock::{Clock, mono_us};
 use transport::{Listener, Stream};
 
 const WAKE: Token = Token(usize::MAX);
@@ -116,7 +117,7 @@ pub struct EventLoop {
     pub(super) held: Held,
     pub(super) settings: Settings,
     pub(super) now: Now,
-    start: Instant,
+    clock: Clock,
     /// Unix connections so far: they are numbered in logs.
     pub(super) unix_connections: u64,
     serials: u64,
@@ -163,7 +164,7 @@ impl EventLoop {
             held: Held::default(),
             settings,
             now: Now::default(),
-            start: Instant::now(),
+            clock: Clock::start(),
             unix_connections: 0,
             serials: 0,
             control_connections: 0,
@@ -259,7 +260,7 @@ impl EventLoop {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            let begun = self.read_clock();
+            let begun_us = self.read_clock();
             for event in &events {
                 self.note(event, host);
             }
@@ -269,7 +270,8 @@ impl EventLoop {
                 self.bound_held();
             }
             self.end_turn(host);
-            self.longest_turn = self.longest_turn.max(begun.elapsed());
+            let turn = Duration::from_micros(mono_us().saturating_sub(begun_us));
+            self.longest_turn = self.longest_turn.max(turn);
         }
         self.close_everything();
         Ok(())
@@ -365,22 +367,15 @@ impl EventLoop {
             self.reporting.due_ms(),
         ];
         let next = next.into_iter().flatten().min()?;
-        let now_ms = self.monotonic_ms(Instant::now());
+        let now_ms = mono_us() / 1000;
         Some(Duration::from_millis(next.saturating_sub(now_ms)))
     }
 
-    fn monotonic_ms(&self, at: Instant) -> u64 {
-        u64::try_from(at.duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn read_clock(&mut self) -> Instant {
-        let instant = Instant::now();
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.now = Now {
-            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
-            monotonic_ms: self.monotonic_ms(instant),
-        };
-        instant
+    /// Reads the clocks for this turn. Returns when it begins, in microseconds.
+    fn read_clock(&mut self) -> u64 {
+        let now = self.clock.now();
+        self.now = Now { wall_ms: now.unix_ns / 1_000_000, monotonic_ms: now.mono_ms() };
+        now.mono_us
     }
 
     pub(super) fn new_slot(&mut self) -> usize {

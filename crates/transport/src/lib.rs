@@ -11,6 +11,7 @@
 mod handshakes;
 mod listener;
 mod open_files;
+mod source;
 mod stream;
 mod tls;
 mod unix;

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use mio::event::Source;
 use mio::net::{TcpListener, UnixListener};
-use mio::{Interest, Registry, Token};
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -174,19 +173,7 @@ fn unix_of(socket: OwnedFd) -> UnixListener {
     UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))
 }
 
-impl Source for Listener {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        self.source().register(registry, token, interests)
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        self.source().reregister(registry, token, interests)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.source().deregister(registry)
-    }
-}
+crate::source::delegate!(Listener);
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
-use mio::{Interest, Registry, Token};
 use rustix::net::Shutdown;
 use rustls::pki_types::ServerName;
 
@@ -236,19 +235,7 @@ impl Write for Stream {
     }
 }
 
-impl Source for Stream {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        self.source().register(registry, token, interests)
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        self.source().reregister(registry, token, interests)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.source().deregister(registry)
-    }
-}
+crate::source::delegate!(Stream);
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {

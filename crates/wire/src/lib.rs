@@ -39,6 +39,7 @@ pub enum Parsed<C, E> {
 }
 
 pub mod binary;
+mod codes;
 pub mod couchbase;
 pub mod json;
 pub mod jsonrpc;

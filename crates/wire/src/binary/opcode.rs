@@ -4,24 +4,8 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opcode(pub u8);
 
-macro_rules! opcodes {
-    ($($name:ident = $code:literal;)*) => {
-        impl Opcode {
-            $(#[doc = concat!("`", stringify!($name), "`, ", stringify!($code), ".")]
-            pub const $name: Self = Self($code);)*
-
-            /// The operation's name; `None` for a code no protocol defines.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($code => Some(stringify!($name)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-opcodes! {
+crate::codes::codes! {
+    Opcode;
     GET = 0x00;
     SET = 0x01;
     ADD = 0x02;

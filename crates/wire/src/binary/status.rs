@@ -4,24 +4,8 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Status(pub u16);
 
-macro_rules! statuses {
-    ($($name:ident = $code:literal;)*) => {
-        impl Status {
-            $(#[doc = concat!("`", stringify!($name), "`, ", stringify!($code), ".")]
-            pub const $name: Self = Self($code);)*
-
-            /// The status' name; `None` for a code that is not ours.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($code => Some(stringify!($name)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-statuses! {
+crate::codes::codes! {
+    Status;
     SUCCESS = 0x00;
     KEY_ENOENT = 0x01;
     KEY_EEXISTS = 0x02;

@@ -4,24 +4,8 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Feature(pub u16);
 
-macro_rules! features {
-    ($($name:ident = $code:literal;)*) => {
-        impl Feature {
-            $(#[doc = concat!("`", stringify!($name), "`, ", stringify!($code), ".")]
-            pub const $name: Self = Self($code);)*
-
-            /// The feature's name; `None` for a code we do not know.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($code => Some(stringify!($name)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-features! {
+crate::codes::codes! {
+    Feature;
     TLS = 0x02;
     TCP_NODELAY = 0x03;
     MUTATION_SEQNO = 0x04;

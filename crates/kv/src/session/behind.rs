@@ -6,7 +6,7 @@ use wire::couchbase::FrameInfos;
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::waits::{Awaited, Owned, OwnedKey, Touch};
-use super::{Head, Output, Placed, Port, Queued, Session, Work, binary, couchbase, text};
+use super::{Head, Output, Placed, Port, Queued, Session, Work, binary, couchbase, opcodes, text};
 use crate::{Outcome, ThreadContext, VbId};
 
 impl Session {
@@ -162,7 +162,7 @@ impl Session {
         let peer = &self.peer;
         let has_barrier = peer.port == Port::Couchbase
             && FrameInfos::parse(request.framing).is_ok_and(|infos| infos.barrier);
-        if has_barrier || binary::is_fence(request) {
+        if has_barrier || opcodes::is_fence(request.header.opcode) {
             return Touch::Everything;
         }
         if peer.is_unordered()
@@ -180,7 +180,7 @@ impl Session {
     }
 
     fn touch_of_text(&self, command: &wire_text::Command<'_>) -> Touch {
-        if text::is_fence(command) {
+        if text::traits(command).is_fence {
             return Touch::Everything;
         }
         let mut buffer = [0; wire_text::KEY_MAX];

@@ -20,7 +20,7 @@ use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Stat
 
 use super::counter::{self, Count};
 use super::text::note_get;
-use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase};
+use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase, opcodes};
 use crate::bucket::Arithmetic;
 use crate::key::KEY_MAX;
 use crate::prefixes::Deed;
@@ -48,38 +48,13 @@ pub fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
     if peer.port == Port::Couchbase {
         return couchbase::key(peer, request);
     }
-    let opcode = request.header.opcode.0;
-    // NOOP, VERSION, STAT, SASL: no document key. (0x07 to 0x1f hold others between the data opcodes.)
-    let has_key = matches!(
-        opcode,
-        0x00..=0x06 | 0x09 | 0x0c..=0x0f | 0x11..=0x16 | 0x19..=0x1a | 0x1c..=0x1e | 0x23..=0x24
-    );
+    let has_key = opcodes::has_memcached_key(request.header.opcode);
     (has_key && is_key(request.key)).then_some(Key::plain(request.key))
 }
 
 #[inline]
 fn is_key(key: &[u8]) -> bool {
     !key.is_empty() && key.len() <= KEY_MAX
-}
-
-/// Whether requests behind this one can only be parsed once it has been executed.
-#[inline]
-pub fn changes_session(request: &Request<'_>) -> bool {
-    matches!(
-        request.header.opcode,
-        Opcode::QUIT
-            | Opcode::QUITQ
-            | Opcode::HELLO
-            | Opcode::SASL_AUTH
-            | Opcode::SASL_STEP
-            | Opcode::SELECT_BUCKET
-    )
-}
-
-/// Whether a request is about everything before and after it, so that it waits for what waits before it, and the others
-/// behind it wait for it.
-pub(super) fn is_fence(request: &Request<'_>) -> bool {
-    changes_session(request) || matches!(request.header.opcode, Opcode::FLUSH | Opcode::FLUSHQ)
 }
 
 /// What is to be done with a body, before any of it is taken.
@@ -149,7 +124,7 @@ pub fn execute(
     if peer.close {
         return;
     }
-    if peer.must_log_in() && !login::is_allowed(request.header.opcode) {
+    if peer.must_log_in() && !opcodes::is_allowed_before_login(request.header.opcode) {
         answer_error(&request.header, Status::AUTH_ERROR, out);
         peer.close = true;
         return;
@@ -574,14 +549,6 @@ pub fn refuse(
         }
     }
     answer_error(header, status, out);
-}
-
-/// Whether a request needs the value that is there, or at least rewrites the item.
-pub(super) const fn wants_value(opcode: Opcode) -> bool {
-    !matches!(
-        opcode.0,
-        0x01..=0x04 | 0x11..=0x14 | 0x83 | 0x95 | 0xa0 | 0xa1
-    )
 }
 
 /// Answers a request that could not be executed.

@@ -27,7 +27,7 @@ use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id
 use wire::sasl::Exchange;
 
 use super::waits::Touch;
-use super::{Admission, At, Body, LARGE_VALUE, Output, Peer, Refusal};
+use super::{Admission, At, Body, LARGE_VALUE, Output, Peer, Refusal, opcodes};
 use crate::key::KEY_MAX;
 use crate::{BucketKind, Durability, Key, KvError, Place, ThreadContext, VbId};
 use answer::Answer;
@@ -67,23 +67,10 @@ pub struct State {
     login: Option<Box<Exchange>>,
 }
 
-/// Whether the opcode's key names a document.
-#[inline]
-const fn names_document(opcode: Opcode) -> bool {
-    matches!(
-        opcode.0,
-        0x00..=0x06 | 0x09 | 0x0c..=0x0f | 0x11..=0x16 | 0x19..=0x1a | 0x1c..=0x1e | 0x83 | 0x94 | 0x95 | 0xa0 | 0xa1
-    )
-}
-
-const fn stores_body(opcode: Opcode) -> bool {
-    matches!(opcode.0, 0x01..=0x03 | 0x0e..=0x0f | 0x11..=0x13 | 0x19..=0x1a)
-}
-
 /// See [`super::binary::key`].
 #[inline]
 pub(super) fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
-    if !names_document(request.header.opcode) {
+    if !opcodes::has_couchbase_key(request.header.opcode) {
         return None;
     }
     document_key(peer.couchbase.collections, request.key).ok()
@@ -125,7 +112,7 @@ pub(super) fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admi
         return Admission::Inline;
     }
     // A large body is taken only where nothing but the store itself can fail.
-    if !stores_body(request.header.opcode) || body > peer.value_limit {
+    if !opcodes::stores_body(request.header.opcode) || body > peer.value_limit {
         return Admission::Refuse(Refusal::TooBig);
     }
     match (key(peer, request), &peer.user, &peer.bucket) {
@@ -148,7 +135,7 @@ pub(super) fn execute(
         return;
     }
     let answer = Answer::new(peer, request, cx);
-    if names_document(request.header.opcode) && peer.user.is_some() {
+    if opcodes::has_couchbase_key(request.header.opcode) && peer.user.is_some() {
         return execute_on_document(peer, answer, request, at, body, cx, out);
     }
     execute_other(peer, &answer, request, &body, cx, out);
@@ -301,16 +288,6 @@ fn execute_other(
     }
 }
 
-/// Opcodes that may carry a durability level.
-const fn may_be_durable(opcode: Opcode) -> bool {
-    matches!(opcode.0, 0x01..=0x06 | 0x0e..=0x0f | 0x11..=0x16 | 0x19..=0x1a)
-}
-
-/// Opcodes that may carry preserve-TTL.
-const fn may_preserve_ttl(opcode: Opcode) -> bool {
-    may_be_durable(opcode) || matches!(opcode.0, 0x1c..=0x1e)
-}
-
 /// The request's frame infos, where they can be honoured; else the error is answered.
 #[cold]
 fn frame_infos(peer: &Peer, answer: &Answer, request: &Request<'_>, out: &mut Output) -> Option<FrameInfos> {
@@ -334,8 +311,8 @@ fn frame_infos(peer: &Peer, answer: &Answer, request: &Request<'_>, out: &mut Ou
         return None;
     }
     let opcode = request.header.opcode;
-    if infos.durability.is_some() && !may_be_durable(opcode)
-        || infos.preserve_ttl && !may_preserve_ttl(opcode)
+    if infos.durability.is_some() && !opcodes::may_be_durable(opcode)
+        || infos.preserve_ttl && !opcodes::may_preserve_ttl(opcode)
     {
         answer.error(Status::EINVAL, "The operation does not take this frame info", out);
         return None;
@@ -382,7 +359,7 @@ pub(super) fn refuse(
     if peer.user.is_none() {
         return answer.error(Status::EACCESS, "Log in first", out);
     }
-    if !stores_body(request.header.opcode) {
+    if !opcodes::stores_body(request.header.opcode) {
         return match request.header.opcode.name() {
             None => answer.error(Status::UNKNOWN_COMMAND, "The opcode is not known", out),
             Some(_) => answer.error(Status::E2BIG, "The value is too long for this operation", out),

@@ -6,7 +6,7 @@ use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
 use super::filling::FIRST_PART;
 use super::{
     Admission, BEFORE_LOGIN_MOST, Batch, Dump, LARGE_VALUE, Protocol, Receive, Refusal, Session, Watch,
-    binary, text,
+    binary, opcodes, text,
 };
 use crate::{ThreadContext, VbId};
 
@@ -180,7 +180,7 @@ impl Session {
                 let placed = key.and_then(|key| place(&self.peer, key, Some(VbId(command.header.vbucket))));
                 let prefetch_bytes = prefetch_bytes(command.key.len(), body);
                 batch.push(connection, placed, prefetch_bytes, Work::Binary(command, value));
-                if binary::changes_session(&command) {
+                if opcodes::changes_session(command.header.opcode) {
                     Step::Barrier(head + body)
                 } else {
                     Step::Done(head + body)

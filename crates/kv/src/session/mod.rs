@@ -25,6 +25,7 @@ mod dump;
 mod filling;
 mod input;
 mod obstacle;
+mod opcodes;
 mod output;
 mod peer;
 mod waits;

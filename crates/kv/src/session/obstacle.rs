@@ -9,7 +9,7 @@ use std::sync::Arc;
 use wire::{binary as wire_binary, text as wire_text};
 
 use super::behind::own;
-use super::{Head, Queued, Session, Work, binary, text};
+use super::{Head, Queued, Session, Work, binary, opcodes, text};
 use crate::session::Output;
 use crate::{Bucket, Key, KvError, Outcome, Place, ThreadContext, VbId};
 
@@ -112,7 +112,7 @@ impl Session {
                 super::Port::Couchbase => bucket.locate_in(key, vb),
                 super::Port::Memcached => bucket.locate(key),
             };
-            Some(Wanted { key: key.bytes.into(), place, value: binary::wants_value(request.header.opcode) })
+            Some(Wanted { key: key.bytes.into(), place, value: opcodes::needs_value(request.header.opcode) })
         };
         let of_text = |command: &wire_text::Command<'_>| {
             let mut buffer = [0; wire_text::KEY_MAX];
@@ -120,7 +120,7 @@ impl Session {
             Some(Wanted {
                 key: key.bytes.into(),
                 place: bucket.locate(key),
-                value: text::wants_value(command),
+                value: text::traits(command).needs_value,
             })
         };
         match work {

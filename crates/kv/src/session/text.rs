@@ -3,6 +3,7 @@
 //! Answers are memcached's, `noreply` included: it silences every answer to a well-formed command, errors too.
 //! Everything a command does to one key happens under one hold of its vBucket's lock.
 
+use wire::meta::{SetMode, Verb};
 use wire::text::{self, Command, Error, Get, ShutdownMode, StoreVerb};
 
 use super::counter::{self, Count};
@@ -82,34 +83,39 @@ pub(super) fn document<'k>(command: &Command<'k>, buffer: &'k mut [u8; text::KEY
     }
 }
 
-/// Whether a command is about everything before and after it.
-pub(super) const fn is_fence(command: &Command<'_>) -> bool {
-    matches!(
-        command,
-        Command::FlushAll { .. }
-            | Command::CacheMemlimit { .. }
-            | Command::Quit
-            | Command::Shutdown(_)
-            | Command::Login
-    )
+/// What a command is, told by its verb alone.
+pub(super) struct Traits {
+    /// It is about everything before and after it.
+    pub is_fence: bool,
+    /// It needs the value that is there, or at least rewrites the item.
+    pub needs_value: bool,
 }
 
-/// Whether a command needs the value that is there, or at least rewrites the item.
-pub(super) const fn wants_value(command: &Command<'_>) -> bool {
-    match command {
-        Command::Store(store) => matches!(store.verb, StoreVerb::Append | StoreVerb::Prepend),
+/// The traits of a command: every verb has its row.
+pub(super) const fn traits(command: &Command<'_>) -> Traits {
+    let (is_fence, needs_value) = match command {
+        Command::Get(_) | Command::Arithmetic { .. } | Command::Touch { .. } => (false, true),
+        Command::Store(store) => (false, matches!(store.verb, StoreVerb::Append | StoreVerb::Prepend)),
+        Command::Delete { .. } => (false, false),
         Command::Meta(command) => match command.verb {
-            wire::meta::Verb::Get | wire::meta::Verb::Arithmetic { .. } => true,
-            wire::meta::Verb::Set(mode) => {
-                matches!(mode, wire::meta::SetMode::Append | wire::meta::SetMode::Prepend)
-            }
+            Verb::Get | Verb::Arithmetic { .. } => (false, true),
+            Verb::Set(mode) => (false, matches!(mode, SetMode::Append | SetMode::Prepend)),
             // An invalidation rewrites the item.
-            wire::meta::Verb::Delete => true,
-            wire::meta::Verb::Debug | wire::meta::Verb::Noop => false,
+            Verb::Delete => (false, true),
+            Verb::Debug | Verb::Noop => (false, false),
         },
-        Command::Get(_) | Command::Arithmetic { .. } | Command::Touch { .. } => true,
-        _ => false,
-    }
+        Command::FlushAll { .. }
+        | Command::CacheMemlimit { .. }
+        | Command::Quit
+        | Command::Shutdown(_)
+        | Command::Login => (true, false),
+        Command::Verbosity { .. }
+        | Command::Stats { .. }
+        | Command::Dump(_)
+        | Command::Watch(_)
+        | Command::Version => (false, false),
+    };
+    Traits { is_fence, needs_value }
 }
 
 /// Answers a command that could not be executed. A retrieval of many keys cannot go on behind an error: the connection

@@ -4,21 +4,16 @@ use wire::binary::{Opcode, Reply, Request, Status};
 use wire::sasl::{Mechanism, Plain};
 
 use super::super::text::count_login;
-use super::super::{Admission, Body, Output, Peer, Refusal};
+use super::super::{Admission, Body, Output, Peer, Refusal, opcodes};
 use super::answer_error;
 use crate::{Meter, ThreadContext};
 
 /// Longest SASL message that is looked at.
 const MESSAGE_MAX: usize = 4096;
 
-/// What may be asked before the login.
-pub(super) fn is_allowed(opcode: Opcode) -> bool {
-    matches!(opcode, Opcode::SASL_LIST_MECHS | Opcode::SASL_AUTH | Opcode::SASL_STEP | Opcode::VERSION)
-}
-
 /// Which bodies are taken before the login.
 pub(super) fn admit<'a>(request: &Request<'a>) -> Admission<'a> {
-    if is_allowed(request.header.opcode) && request.header.value_len() <= MESSAGE_MAX {
+    if opcodes::is_allowed_before_login(request.header.opcode) && request.header.value_len() <= MESSAGE_MAX {
         Admission::Inline
     } else {
         Admission::Refuse(Refusal::NotAllowed)

@@ -1,0 +1,247 @@
+//! What a binary request is, told by its opcode alone: one row for each that is executed here.
+
+use wire::binary::Opcode;
+
+/// On which ports the request's key names a document.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    /// On none: there is no key, or it is a bucket's, a group of statistics', a mechanism's.
+    None,
+    Memcached,
+    Couchbase,
+    Both,
+}
+
+/// What the body behind the key is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Body {
+    /// Nothing, or a part of the question.
+    Asked,
+    /// The value of the document: one that is long is received where it is to lie.
+    Stored,
+}
+
+/// What becomes of the value that is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Value {
+    /// It is needed, or at least the item is rewritten: one that is on disk only is waited for.
+    Needed,
+    /// Nobody looks at it.
+    Unseen,
+}
+
+/// Whether a request may ask for more copies before it is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    Never,
+    Allowed,
+}
+
+/// Whether a request may leave the expiry as it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PreserveTtl {
+    Never,
+    Allowed,
+}
+
+/// What the request is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// A document, or a question.
+    One,
+    /// Everything before it and after it: it waits for what waits before it, and the others behind it wait for it.
+    All,
+    /// The session: requests behind it can only be parsed once it has been executed.
+    Session,
+}
+
+/// Whether it is executed before a login that is demanded, on memcached ports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Login {
+    After,
+    Before,
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    key: Key,
+    body: Body,
+    value: Value,
+    durability: Durability,
+    preserve_ttl: PreserveTtl,
+    scope: Scope,
+    login: Login,
+}
+
+/// An opcode without a row: an error, or a question about no document.
+const OTHER: Row = Row {
+    key: Key::None,
+    body: Body::Asked,
+    value: Value::Needed,
+    durability: Durability::Never,
+    preserve_ttl: PreserveTtl::Never,
+    scope: Scope::One,
+    login: Login::After,
+};
+
+macro_rules! rows {
+    ($(
+        $name:ident = $key:ident $body:ident $value:ident $durability:ident $preserve_ttl:ident $scope:ident
+            $login:ident;
+    )*) => {
+        const TABLE: [Row; 256] = {
+            let mut table = [OTHER; 256];
+            $(table[Opcode::$name.0 as usize] = Row {
+                key: Key::$key,
+                body: Body::$body,
+                value: Value::$value,
+                durability: Durability::$durability,
+                preserve_ttl: PreserveTtl::$preserve_ttl,
+                scope: Scope::$scope,
+                login: Login::$login,
+            };)*
+            table
+        };
+    };
+}
+
+rows! {
+    // opcode          key       body   value  durable preserve scope   login
+    GET             = Both      Asked  Needed Never   Never   One     After;
+    GETQ            = Both      Asked  Needed Never   Never   One     After;
+    GETK            = Both      Asked  Needed Never   Never   One     After;
+    GETKQ           = Both      Asked  Needed Never   Never   One     After;
+    SET             = Both      Stored Unseen Allowed Allowed One     After;
+    SETQ            = Both      Stored Unseen Allowed Allowed One     After;
+    ADD             = Both      Stored Unseen Allowed Allowed One     After;
+    ADDQ            = Both      Stored Unseen Allowed Allowed One     After;
+    REPLACE         = Both      Stored Unseen Allowed Allowed One     After;
+    REPLACEQ        = Both      Stored Unseen Allowed Allowed One     After;
+    APPEND          = Both      Stored Needed Allowed Allowed One     After;
+    APPENDQ         = Both      Stored Needed Allowed Allowed One     After;
+    PREPEND         = Both      Stored Needed Allowed Allowed One     After;
+    PREPENDQ        = Both      Stored Needed Allowed Allowed One     After;
+    DELETE          = Both      Asked  Unseen Allowed Allowed One     After;
+    DELETEQ         = Both      Asked  Unseen Allowed Allowed One     After;
+    INCREMENT       = Both      Asked  Needed Allowed Allowed One     After;
+    INCREMENTQ      = Both      Asked  Needed Allowed Allowed One     After;
+    DECREMENT       = Both      Asked  Needed Allowed Allowed One     After;
+    DECREMENTQ      = Both      Asked  Needed Allowed Allowed One     After;
+    TOUCH           = Both      Asked  Needed Never   Allowed One     After;
+    GAT             = Both      Asked  Needed Never   Allowed One     After;
+    GATQ            = Both      Asked  Needed Never   Allowed One     After;
+    GATK            = Memcached Asked  Needed Never   Never   One     After;
+    GATKQ           = Memcached Asked  Needed Never   Never   One     After;
+    GET_REPLICA     = Couchbase Asked  Unseen Never   Never   One     After;
+    GET_LOCKED      = Couchbase Asked  Needed Never   Never   One     After;
+    UNLOCK_KEY      = Couchbase Asked  Unseen Never   Never   One     After;
+    GET_META        = Couchbase Asked  Unseen Never   Never   One     After;
+    GETQ_META       = Couchbase Asked  Unseen Never   Never   One     After;
+    VERSION         = None      Asked  Needed Never   Never   One     Before;
+    SASL_LIST_MECHS = None      Asked  Needed Never   Never   One     Before;
+    SASL_AUTH       = None      Asked  Needed Never   Never   Session Before;
+    SASL_STEP       = None      Asked  Needed Never   Never   Session Before;
+    HELLO           = None      Asked  Needed Never   Never   Session After;
+    SELECT_BUCKET   = None      Asked  Needed Never   Never   Session After;
+    QUIT            = None      Asked  Needed Never   Never   Session After;
+    QUITQ           = None      Asked  Needed Never   Never   Session After;
+    FLUSH           = None      Asked  Needed Never   Never   All     After;
+    FLUSHQ          = None      Asked  Needed Never   Never   All     After;
+}
+
+static ROWS: [Row; 256] = TABLE;
+
+#[inline]
+fn row(opcode: Opcode) -> &'static Row {
+    &ROWS[usize::from(opcode.0)]
+}
+
+/// Whether the key names a document, on a memcached port.
+#[inline]
+pub(super) fn has_memcached_key(opcode: Opcode) -> bool {
+    matches!(row(opcode).key, Key::Memcached | Key::Both)
+}
+
+/// Whether the key names a document, on a Couchbase port.
+#[inline]
+pub(super) fn has_couchbase_key(opcode: Opcode) -> bool {
+    matches!(row(opcode).key, Key::Couchbase | Key::Both)
+}
+
+/// Whether the body is a value that is stored.
+#[inline]
+pub(super) fn stores_body(opcode: Opcode) -> bool {
+    row(opcode).body == Body::Stored
+}
+
+/// Whether a request needs the value that is there, or at least rewrites the item.
+pub(super) fn needs_value(opcode: Opcode) -> bool {
+    row(opcode).value == Value::Needed
+}
+
+/// Whether a request may carry a durability level.
+pub(super) fn may_be_durable(opcode: Opcode) -> bool {
+    row(opcode).durability == Durability::Allowed
+}
+
+/// Whether a request may carry preserve-TTL.
+pub(super) fn may_preserve_ttl(opcode: Opcode) -> bool {
+    row(opcode).preserve_ttl == PreserveTtl::Allowed
+}
+
+/// Whether requests behind this one can only be parsed once it has been executed.
+#[inline]
+pub(super) fn changes_session(opcode: Opcode) -> bool {
+    row(opcode).scope == Scope::Session
+}
+
+/// Whether a request is about everything before and after it, so that it waits for what waits before it, and the
+/// others behind it wait for it.
+pub(super) fn is_fence(opcode: Opcode) -> bool {
+    row(opcode).scope != Scope::One
+}
+
+/// Whether it may be asked before the login, on a memcached port that demands one.
+pub(super) fn is_allowed_before_login(opcode: Opcode) -> bool {
+    row(opcode).login == Login::Before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_do_not_contradict_themselves() {
+        for opcode in (0..=255).map(Opcode) {
+            let row = row(opcode);
+            let name = format!("{opcode:?}");
+            assert!(row.body == Body::Asked || row.key == Key::Both, "{name}: a value is stored under a key");
+            assert!(
+                row.durability == Durability::Never || row.preserve_ttl == PreserveTtl::Allowed,
+                "{name}"
+            );
+            assert!(row.key == Key::None || row.scope == Scope::One, "{name}: about one document");
+            assert!(
+                row.login == Login::After || row.key == Key::None,
+                "{name}: no document before the login"
+            );
+            // A quiet request is what its loud one is.
+            if let Some(loud) = opcode.name().and_then(|name| name.strip_suffix('Q')) {
+                let loud = (0..=255).map(Opcode).find(|other| other.name() == Some(loud));
+                if let Some(loud) = loud.filter(|_| opcode.is_quiet()) {
+                    let same = (row.key, row.body, row.value, row.durability, row.preserve_ttl, row.scope);
+                    let other = super::row(loud);
+                    let other = (
+                        other.key,
+                        other.body,
+                        other.value,
+                        other.durability,
+                        other.preserve_ttl,
+                        other.scope,
+                    );
+                    assert!(same == other, "{name}");
+                }
+            }
+        }
+    }
+}

@@ -289,6 +289,14 @@ def test_options_of_newer_releases(files, tmp_path):
             server.unixctl("ovsdb-server/add-remote", peer.remote)
             assert peer.accept() == "server"
         assert named == ["some.name"]
+    # What can be no name is not sent, and keeps nobody from connecting.
+    options[-1] = "--ssl-server-name=no name"
+    with OvsdbServer(SUBJECT, tmp_path / "run", [*files.options(), *options], [path], remotes=remotes) as server:
+        named.clear()
+        with Server(files, named=named) as peer:
+            server.unixctl("ovsdb-server/add-remote", peer.remote)
+            assert peer.accept() == "server"
+        assert named == [None]
 
 
 @BOTH

@@ -71,7 +71,11 @@ impl Stream {
     pub fn into_tls_client(self, tls: &ClientTls, name: &str) -> io::Result<Self> {
         match self.0 {
             Socket::Tcp(socket) => {
-                let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+                // Of what can be no name the server is not told: it is resolved by now, and nobody verifies it here.
+                let name = match ServerName::try_from(name.to_owned()) {
+                    Ok(name) => name,
+                    Err(_) => socket.peer_addr()?.ip().into(),
+                };
                 let session = Session::client(tls.config(), name).map_err(io::Error::other)?;
                 Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session)))))
             }

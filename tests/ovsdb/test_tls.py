@@ -460,6 +460,28 @@ def test_an_authority_is_taken_over_from_the_first_server(served, files, tmp_pat
     assert ovsdb_client(server, files) == "D\n_Server\n"
 
 
+def test_who_was_not_verified_is_not_served_once_an_authority_is_known(tmp_path, files):
+    """Two servers are connected to before there is an authority; the second lets its handshake wait until there is one."""
+    known = tmp_path / "authority.pem"
+    path = create_database(tmp_path / "D.db", SCHEMA)
+    remotes = [f"punix:{tmp_path / 'run' / 'sock'}", *PASSIVE]
+    with OvsdbServer(SUBJECT, tmp_path / "run", [*files.options()[:2], f"--bootstrap-ca-cert={known}"], [path], remotes=remotes) as server:
+        with Server(files, files.stranger) as late, Server(files, chain=True) as first:
+            server.unixctl("ovsdb-server/add-remote", late.remote)
+            waiting, _ = late.listener.accept()
+            server.unixctl("ovsdb-server/add-remote", first.remote)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                first.accept()
+            assert eventually(known.exists)
+            assert ovsdb_client(server, files) == "D\n_Server\n", "the authority is in force"
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                with late.context.wrap_socket(waiting, server_side=True) as peer:
+                    peer.settimeout(PATIENCE_S)
+                    ask(peer)
+        address = late.remote.split(":", 1)[1]
+        assert f"ssl:{address}: connected" not in server.log_path.read_text()
+
+
 @BOTH
 def test_peers_are_shown_the_authority_too(served, files):
     server = served(*files.options(), f"--peer-ca-cert={files.authority.certificate}")

@@ -29,7 +29,7 @@ const MODULE: &str = "stream_ssl";
 const DATABASE: &str = "db:";
 
 /// The TLS options of the command line. Each is a text, or `db:DATABASE,TABLE,COLUMN`: where a database has it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsOptions {
     /// The file of the key.
     pub private_key: Option<String>,
@@ -54,14 +54,8 @@ pub struct TlsOptions {
 /// What the options come to now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Inputs {
-    private_key: Option<String>,
-    certificate: Option<String>,
-    ca_cert: Option<String>,
-    peer_ca_cert: Option<String>,
-    protocols: Option<String>,
-    ciphers: Option<String>,
-    ciphersuites: Option<String>,
-    server_name: Option<String>,
+    /// The options, with what the databases have in place of what says where.
+    options: TlsOptions,
     /// What the files were when they were looked at.
     stamps: Vec<Option<Stamp>>,
 }
@@ -88,8 +82,8 @@ struct Loaded {
 pub(super) enum Whose {
     /// Of one who came by this remote.
     Accepted { name: String, remote: Box<str> },
-    /// Of an attempt to connect.
-    Outgoing { name: Box<str>, attempt: u64 },
+    /// Of an attempt to connect; `bootstraps`: the server's certificate is not verified, but taken over.
+    Outgoing { name: Box<str>, attempt: u64, bootstraps: bool },
 }
 
 struct Shaken {
@@ -161,21 +155,21 @@ impl EventLoop {
                 None
             })
         };
-        let options = &self.tls.options;
-        let mut inputs = Inputs {
-            private_key: read(&options.private_key),
-            certificate: read(&options.certificate),
-            ca_cert: read(&options.ca_cert),
-            peer_ca_cert: read(&options.peer_ca_cert),
-            protocols: read(&options.protocols),
-            ciphers: read(&options.ciphers),
-            ciphersuites: read(&options.ciphersuites),
-            server_name: read(&options.server_name),
-            stamps: Vec::new(),
+        let given = &self.tls.options;
+        let options = TlsOptions {
+            private_key: read(&given.private_key),
+            certificate: read(&given.certificate),
+            ca_cert: read(&given.ca_cert),
+            bootstrap: given.bootstrap,
+            peer_ca_cert: read(&given.peer_ca_cert),
+            protocols: read(&given.protocols),
+            ciphers: read(&given.ciphers),
+            ciphersuites: read(&given.ciphersuites),
+            server_name: read(&given.server_name),
         };
-        let files = [&inputs.private_key, &inputs.certificate, &inputs.ca_cert, &inputs.peer_ca_cert];
-        inputs.stamps = files.iter().map(|file| file.as_deref().and_then(stamp)).collect();
-        (inputs, errors)
+        let files = [&options.private_key, &options.certificate, &options.ca_cert, &options.peer_ca_cert];
+        let stamps = files.iter().map(|file| file.as_deref().and_then(stamp)).collect();
+        (Inputs { options, stamps }, errors)
     }
 
     /// Reads what has changed since the last time.
@@ -192,11 +186,12 @@ impl EventLoop {
     fn load_tls(&mut self, inputs: Inputs) {
         let mut loaded = Loaded::default();
         let mut identity = None;
-        if let (Some(certificate), Some(key)) = (&inputs.certificate, &inputs.private_key) {
-            identity = self.load_identity(certificate, key, &inputs, &mut loaded);
+        let options = &inputs.options;
+        if let (Some(certificate), Some(key)) = (&options.certificate, &options.private_key) {
+            identity = self.load_identity(certificate, key, options, &mut loaded);
         }
-        loaded.trust = inputs.ca_cert.as_deref().and_then(|file| self.load_trust(file));
-        let choice = self.choice_of(&inputs);
+        loaded.trust = options.ca_cert.as_deref().and_then(|file| self.load_trust(file));
+        let choice = self.choice_of(options);
         if let (Some(identity), Some(trust)) = (&identity, &loaded.trust) {
             match PeerTls::new(identity, trust, &choice) {
                 Ok(peer) => loaded.peer = Some(peer),
@@ -210,7 +205,7 @@ impl EventLoop {
         &self,
         certificate: &str,
         key: &str,
-        inputs: &Inputs,
+        options: &TlsOptions,
         loaded: &mut Loaded,
     ) -> Option<Identity> {
         let (file, key_file) = (Path::new(certificate), Path::new(key));
@@ -228,7 +223,7 @@ impl EventLoop {
             }
         };
         loaded.has_certificate = true;
-        if let Some(file) = &inputs.peer_ca_cert {
+        if let Some(file) = &options.peer_ca_cert {
             match Certificates::load(Path::new(file)) {
                 Ok(more) => chain = chain.and(&more),
                 Err(error) => failed("failed to load the certificates that peers are shown", &error),
@@ -265,9 +260,9 @@ impl EventLoop {
         }
     }
 
-    fn choice_of(&self, inputs: &Inputs) -> Choice {
+    fn choice_of(&self, options: &TlsOptions) -> Choice {
         let mut choice = Choice::default();
-        if let Some(list) = &inputs.protocols {
+        if let Some(list) = &options.protocols {
             match versions_of(list) {
                 Ok(Versions { tls12, tls13, too_old }) => {
                     for version in too_old {
@@ -285,12 +280,12 @@ impl EventLoop {
             let text = format!("{what}: error:0A0000B9:SSL routines::no cipher match");
             self.log(MODULE, Level::Error, &text);
         };
-        if let Some(list) = &inputs.ciphers
+        if let Some(list) = &options.ciphers
             && !choice.choose_ciphers(list)
         {
             no_match("SSL_CTX_set_cipher_list");
         }
-        if let Some(list) = &inputs.ciphersuites
+        if let Some(list) = &options.ciphersuites
             && !choice.choose_suites(list)
         {
             no_match("SSL_CTX_set_ciphersuites");
@@ -342,9 +337,11 @@ impl EventLoop {
         let loaded = &self.tls.loaded;
         let tls = loaded.peer.as_ref().ok_or_else(|| io::Error::other(NOT_SET_UP))?;
         let host = endpoint.host();
-        let server = loaded.inputs.server_name.as_deref().unwrap_or(&host);
+        let server = loaded.inputs.options.server_name.as_deref().unwrap_or(&host);
         let stream = stream.into_tls_client(&tls.client, server)?;
-        self.tls.begin(stream, Whose::Outgoing { name: name.into(), attempt })
+        // What is trusted may be another when the handshake is over.
+        let bootstraps = matches!(loaded.trust, Some(Trust::AnyServer));
+        self.tls.begin(stream, Whose::Outgoing { name: name.into(), attempt, bootstraps })
     }
 
     /// Goes on with the connections whose handshakes are over.
@@ -356,7 +353,11 @@ impl EventLoop {
         for Shaken { whose, stream } in shaken {
             match whose {
                 Whose::Accepted { name, remote } => self.accepted_tls(name, remote, stream),
-                Whose::Outgoing { name, attempt } => self.connected_tls(&name, attempt, stream),
+                Whose::Outgoing { name, attempt, bootstraps } => {
+                    if self.outgoing.get(&name).is_some_and(|outgoing| outgoing.awaits(attempt)) {
+                        self.connected_tls(&name, bootstraps, stream);
+                    }
+                }
             }
         }
     }
@@ -380,12 +381,9 @@ impl EventLoop {
         }
     }
 
-    fn connected_tls(&mut self, name: &str, attempt: u64, stream: io::Result<Stream>) {
-        if !self.outgoing.get(name).is_some_and(|outgoing| outgoing.awaits(attempt)) {
-            return;
-        }
+    fn connected_tls(&mut self, name: &str, bootstraps: bool, stream: io::Result<Stream>) {
         match stream {
-            Ok(stream) if matches!(self.tls.loaded.trust, Some(Trust::AnyServer)) => {
+            Ok(stream) if bootstraps => {
                 self.bootstrap(&stream);
                 self.attempt_failed(name, PROTOCOL_ERROR);
             }
@@ -408,7 +406,7 @@ impl EventLoop {
 
     /// Trusts from now on the authority that a server shows. The connection was made in good faith, and is made anew.
     fn bootstrap(&mut self, stream: &Stream) {
-        let Some(file) = self.tls.loaded.inputs.ca_cert.clone() else { return };
+        let Some(file) = self.tls.loaded.inputs.options.ca_cert.clone() else { return };
         let cannot = |why: &str| {
             self.log(MODULE, Level::Error, &format!("could not bootstrap CA cert: {why}"));
         };
@@ -442,7 +440,7 @@ impl EventLoop {
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let text = format!("reading CA cert {file} created by another process");
-                self.log(MODULE, Level::Information, &text);
+                return self.log(MODULE, Level::Information, &text);
             }
             Err(error) => return cannot(&format!("creating {file} failed: {}", text_of(&error))),
         }

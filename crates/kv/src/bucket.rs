@@ -145,7 +145,7 @@ pub(crate) fn secrets(random: u64) -> RapidSecrets {
     RapidSecrets::seed(scramble(random, 1))
 }
 
-/// Public identities: they must not tell the secrets they are made from. Gives the bucket's, and a seed for its
+/// Public identities: they must not tell the secrets they are made from. Returns the bucket's, and a seed for its
 /// vBuckets'.
 pub(crate) fn identities(secrets: &RapidSecrets) -> (String, u64) {
     let identity = |part: &[u8]| index::hash(Key::plain(part), secrets);

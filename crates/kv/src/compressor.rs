@@ -181,7 +181,7 @@ impl Work {
 }
 
 impl Pass {
-    /// Works on what one hold of a lock gives. Gives whether there is more.
+    /// Works on what one hold of a lock gives. Returns whether there is more.
     fn slice(
         &mut self,
         bucket: &Bucket,

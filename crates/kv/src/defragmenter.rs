@@ -523,7 +523,7 @@ impl Pass {
         }
     }
 
-    /// Works under one hold of a lock. Gives whether there is more to do.
+    /// Works under one hold of a lock. Returns whether there is more to do.
     fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
         if let Some(emptier) = &mut self.emptier {
             // Once everything could have been moved, what is left is new.
@@ -557,7 +557,7 @@ impl Emptier {
         Self { free_per_mille, evicts: None, evicted: 0, current: None, stuck: 0 }
     }
 
-    /// Takes one item out of the slab that is being emptied, or takes the next slab on. Gives whether there is one.
+    /// Takes one item out of the slab that is being emptied, or takes the next slab on. Returns whether there is one.
     fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext, moved: &mut Moved) -> bool {
         let Some((victim, occupied)) = &mut self.current else {
             let victim = Victim::choose(bucket.tenant(), self.free_per_mille);
@@ -596,7 +596,7 @@ impl Emptier {
 }
 
 /// Empties slabs of the item heap while any of their class's slots are free, up to `slabs` of them: for tests, whose
-/// slabs are few. Gives how many items were moved.
+/// slabs are few. Returns how many items were moved.
 pub fn empty_slabs(bucket: &Bucket, cx: &mut ThreadContext, slabs: usize) -> u64 {
     let mut moved = Moved::default();
     for _ in 0..slabs {
@@ -617,7 +617,7 @@ impl Mover {
         Self::new(Survey::everything_is_thin())
     }
 
-    /// Moves a slice under one hold of a lock. Gives whether there is more.
+    /// Moves a slice under one hold of a lock. Returns whether there is more.
     pub fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
         let (moved, stand) = bucket.lock(cx, VbId(self.vb)).move_out_of_thin_slabs(self.stand, &self.survey);
         self.moved.items += moved.items;

@@ -143,7 +143,7 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// A replica has everything up to these seqnos. Gives whether that is news.
+    /// A replica has everything up to these seqnos. Returns whether that is news.
     pub fn acknowledge(&mut self, node: &str, in_memory_seqno: u64, persisted_seqno: u64) -> bool {
         let chains = self.chains.clone();
         let is_in_chain = |at: u8, _: &Node| chains.iter().flatten().any(|place| *place == Some(at));

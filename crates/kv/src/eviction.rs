@@ -100,7 +100,7 @@ impl Bucket {
         self.tenant().freed_slabs() > (self.tenant().budget() / 1000 * PURGE_FREED).min(PURGE_FREED_MOST)
     }
 
-    /// Evicts about `most` bytes by the hand. Gives whether `least` could go.
+    /// Evicts about `most` bytes by the hand. Returns whether `least` could go.
     fn evict(&self, cx: &mut ThreadContext, least: u64, most: u64) -> bool {
         let mut sweeper = self.sweeper.lock();
         let persistent = self.persistence().is_some();

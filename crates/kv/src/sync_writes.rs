@@ -178,7 +178,7 @@ impl Locked<'_> {
 /// In polling mode every vBucket is visited so often.
 pub const POLL_MS: u64 = 25;
 
-/// Visits every vBucket of every bucket, as the polling mode does every [`POLL_MS`]. Gives whether deadlines are left
+/// Visits every vBucket of every bucket, as the polling mode does every [`POLL_MS`]. Returns whether deadlines are left
 /// that no thread is armed for: until then visits have to go on, whatever the mode is now.
 pub fn poll(cx: &mut ThreadContext) -> bool {
     let mut is_left = false;

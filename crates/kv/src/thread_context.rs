@@ -269,7 +269,7 @@ impl ThreadContext {
     }
 
     /// Ends a batch: publishes what was allocated and frees what nobody peeks at any more.
-    /// Gives whether blocks are left that wait for another thread's batch to end.
+    /// Returns whether blocks are left that wait for another thread's batch to end.
     pub fn end_batch(&mut self) -> bool {
         let mut purge = false;
         for held in self.caches.iter_mut() {
@@ -339,7 +339,7 @@ impl ThreadContext {
         keeps
     }
 
-    /// Gives back what the thread keeps of tenants it has not used since the last call. Gives whether it keeps any
+    /// Gives back what the thread keeps of tenants it has not used since the last call. Returns whether it keeps any
     /// still.
     pub fn rest(&mut self) -> bool {
         let mut keeps = false;

@@ -80,7 +80,7 @@ impl Users {
         self.users.write().insert(name.into(), user);
     }
 
-    /// Removes a user; open connections stay. Gives whether there was one.
+    /// Removes a user; open connections stay. Returns whether there was one.
     pub fn remove(&self, name: &str) -> bool {
         self.users.write().remove(name).is_some()
     }

@@ -37,7 +37,7 @@ impl Cache {
         Self { cx, bucket, value_bytes, asked: 0, random: 11, next_new: 1 << 24 }
     }
 
-    /// Reads an item, and stores it if it is missing. Gives whether it was there.
+    /// Reads an item, and stores it if it is missing. Returns whether it was there.
     fn ask(&mut self, item: u32) -> bool {
         let text = format!("key-{item}");
         let key = Key::plain(text.as_bytes());
@@ -59,7 +59,7 @@ impl Cache {
         hit
     }
 
-    /// Asks for each, and for so many new ones beside it. Gives how many were there.
+    /// Asks for each, and for so many new ones beside it. Returns how many were there.
     fn ask_all(&mut self, items: std::ops::Range<u32>, new_beside: u32) -> u32 {
         items
             .map(|item| {

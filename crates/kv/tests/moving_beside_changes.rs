@@ -93,7 +93,7 @@ fn every_read_is_right_while_slots_move() {
     assert!(moved > KEYS as u64 && emptied > 100, "only {moved} and {emptied} items were moved");
 }
 
-/// Gives how many items were moved: in walks over all, and out of slabs.
+/// Returns how many items were moved: in walks over all, and out of slabs.
 fn run(item_heap: HeapChoice) -> (u64, u64) {
     let (node, bucket) = beside::node(MOVER + 1, item_heap);
     bucket.keep_seqno_order(&mut context(&node, MOVER), true).unwrap();

@@ -349,7 +349,7 @@ impl Worker {
         self.forget_connection();
     }
 
-    /// What is due after the ready connections were served. Gives whether the worker ends.
+    /// What is due after the ready connections were served. Returns whether the worker ends.
     fn duties(&mut self) -> bool {
         let now_ms = self.cx.now.mono_ms();
         self.cx.tend();

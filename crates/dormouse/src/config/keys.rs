@@ -371,8 +371,8 @@ pub static BUCKET: Section<BucketSection> = Section {
                 set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
             },
             default: Raw::Integer(3 * 86_400),
-            about: "Persistent: so long deletions are remembered in the journal, for whoever copies the bucket; \
-                compaction drops older ones.",
+            about: "Persistent: how long tombstones stay in the journal, for whoever copies the bucket; compaction \
+                drops older ones.",
             reload: false,
         },
         Key {

@@ -172,7 +172,7 @@ struct Newest {
 }
 
 impl Newest {
-    /// Notes a record. Gives whether there was another of its key.
+    /// Notes a record. Returns whether there was another of its key.
     fn note(&mut self, vbucket: u16, record: &Record<'_>) -> bool {
         let key = (vbucket, record.key.to_vec());
         if let Some(seqno) = self.seqnos.get_mut(&key) {

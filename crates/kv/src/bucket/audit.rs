@@ -52,7 +52,7 @@ impl<'a> Auditing<'a> {
         Self { bucket, changes, underway, before: bucket.counted(), found: Audit::default(), vb: 0 }
     }
 
-    /// Walks over the next vBucket. Gives whether there is another. The error says what is wrong.
+    /// Walks over the next vBucket. Returns whether there is another. The error says what is wrong.
     pub fn step(&mut self, cx: &mut ThreadContext) -> Result<bool, String> {
         let vb = self.vb;
         let audit = self.bucket.lock(cx, VbId(vb)).audit();

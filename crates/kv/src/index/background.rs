@@ -146,7 +146,7 @@ impl Locked<'_> {
     }
 
     /// Visits an item of a slab that is to be emptied: it goes if it would by a visit of the hand, and moves otherwise.
-    /// Gives whether a living item has gone, or its value.
+    /// Returns whether a living item has gone, or its value.
     pub(crate) fn evict_or_move(
         &mut self,
         location: Location,

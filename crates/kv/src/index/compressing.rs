@@ -136,7 +136,7 @@ impl Locked<'_> {
     }
 
     /// Puts a compressed value in the place of the one it was made of, if that is still there and it takes an eighth
-    /// less. Gives how much less.
+    /// less. Returns how much less.
     pub(crate) fn put_compressed(&mut self, hash: u64, seqno: u64, block: Block<'_>) -> Option<u64> {
         let heap = &self.memory.ground.heap;
         // SAFETY: the locations come from the table and the lock is held.

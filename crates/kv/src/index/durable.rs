@@ -551,7 +551,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes an item without its value. Gives the header with its words.
+    /// Writes an item without its value. Returns the header with its words.
     pub(super) fn place_ejected(
         &mut self,
         stored_key: &[u8],
@@ -573,7 +573,7 @@ impl Locked<'_> {
         Ok((location, header))
     }
 
-    /// Writes an item whose value is in place, under a key that has its collection id already. Gives the header with
+    /// Writes an item whose value is in place, under a key that has its collection id already. Returns the header with
     /// its words.
     pub(super) fn place_large(
         &mut self,
@@ -596,7 +596,7 @@ impl Locked<'_> {
         (location, header)
     }
 
-    /// Writes an item under a key that has its collection id already. Gives the header with its words.
+    /// Writes an item under a key that has its collection id already. Returns the header with its words.
     pub(super) fn place_stored(
         &mut self,
         stored_key: &[u8],

@@ -308,7 +308,7 @@ impl SeqnoOrder {
         slots
     }
 
-    /// Items up to `floor` are flushed: their slots go. Gives whether none is left.
+    /// Items up to `floor` are flushed: their slots go. Returns whether none is left.
     pub(crate) fn trim(&mut self, floor: u64, tenant: &Tenant, cache: &mut TenantCache) -> bool {
         self.drain(tenant, cache);
         self.floor = self.floor.max(floor);

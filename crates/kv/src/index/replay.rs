@@ -169,7 +169,7 @@ impl Locked<'_> {
         }
     }
 
-    /// One run is in. Gives whether it was the last.
+    /// One run is in. Returns whether it was the last.
     pub(crate) fn run_replayed(&mut self) -> bool {
         let Some(replay) = &mut self.durable().replay else { return false };
         replay.runs_left = replay.runs_left.saturating_sub(1);
@@ -177,7 +177,7 @@ impl Locked<'_> {
     }
 
     /// All of the journal is in: no item is dirty, and the present history is `history`, begun at the highest seqno if
-    /// there is any other. Gives whether there are flushed items to be reclaimed.
+    /// there is any other. Returns whether there are flushed items to be reclaimed.
     pub(crate) fn end_replay(&mut self, history: u64, max_cas: u64) -> Result<bool, KvError> {
         self.note_stored_cas(max_cas);
         let (high_seqno, flushed_seqno) = (self.state.high_seqno, self.state.flushed_seqno);

@@ -639,7 +639,7 @@ impl Root {
     }
 
     /// Moves the block of a group, and with the first one the directory's, if `is_thin` wants it, of so many bytes,
-    /// away from where it lies. Gives how many bytes were moved.
+    /// away from where it lies. Returns how many bytes were moved.
     pub(crate) fn move_blocks(
         &self,
         state: &mut TableState,

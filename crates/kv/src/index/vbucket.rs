@@ -211,7 +211,7 @@ impl VBucket {
         durable.map(|durable| durable.histories.clone()).unwrap_or_default()
     }
 
-    /// flush_all: what is there now is gone. Gives whether there was anything.
+    /// flush_all: what is there now is gone. Returns whether there was anything.
     pub(crate) fn flush(&self, dirty: Option<&DirtySet>, vb: u16) -> bool {
         let mut state = self.state.lock();
         if let Some(durable) = state.rare.as_mut().and_then(|rare| rare.durable.as_mut()) {
@@ -296,7 +296,7 @@ impl<'v> Locked<'v> {
     }
 
     /// Frees a dead item, or as much of it as may go: in a persistent bucket an expired one leaves a tombstone.
-    /// Gives whether it looks any different now.
+    /// Returns whether it looks any different now.
     pub(super) fn let_go(&mut self, present: Present, dead: Dead) -> bool {
         match dead {
             Dead::Deleted => false,

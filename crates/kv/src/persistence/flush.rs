@@ -45,7 +45,7 @@ struct Taken {
     max_cas: u64,
 }
 
-/// Flushes what is dirty in a shard, in one batch. Gives whether anything was.
+/// Flushes what is dirty in a shard, in one batch. Returns whether anything was.
 pub(super) fn flush_shard(
     bucket: &Bucket,
     cx: &mut ThreadContext,

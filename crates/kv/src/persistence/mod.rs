@@ -267,7 +267,7 @@ impl Persistence {
         (0..).zip(&self.gates).filter(move |(_, gate)| is_damaged(gate)).map(|(vb, _)| VbId(vb))
     }
 
-    /// The next flush of a vBucket is not to wait for its time. Gives whether it would have.
+    /// The next flush of a vBucket is not to wait for its time. Returns whether it would have.
     pub(crate) fn hurry(&self, vb: VbId) -> bool {
         if let Some(shard) = self.shard_of(vb) {
             // ORDERING: before the bell is looked at.

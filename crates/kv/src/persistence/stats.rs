@@ -82,7 +82,7 @@ pub(crate) fn known(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMu
     }
 }
 
-/// `stats persistence`. Gives whether the bucket is persistent.
+/// `stats persistence`. Returns whether the bucket is persistent.
 pub(crate) fn persistence(
     bucket: &Bucket,
     cx: &mut ThreadContext,

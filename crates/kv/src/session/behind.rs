@@ -58,7 +58,7 @@ impl Session {
         }
     }
 
-    /// The letter for a ticket has come: answers what it is about and what waited for that. Gives whether the ticket
+    /// The letter for a ticket has come: answers what it is about and what waited for that. Returns whether the ticket
     /// was this session's.
     pub fn complete(
         &mut self,

@@ -136,7 +136,7 @@ impl Arena {
 
     /// Makes free pages, which the next purge gives back, of those that lie in memory though they were never handed
     /// out: the end of the huge page that blocks come from next. To the allocator these are as good as unmapped, so
-    /// that a purge by itself leaves them. Gives whether there may be any.
+    /// that a purge by itself leaves them. Returns whether there may be any.
     pub(crate) fn free_what_was_never_used(&self) -> bool {
         if !self.extents.asks_for_huge_pages() {
             return false;

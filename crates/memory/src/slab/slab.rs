@@ -296,7 +296,7 @@ impl SlabPtr {
         bin_of(slab.used.load(Acquire), u32::from(slab.slots), slab.bin_scale)
     }
 
-    /// Frees the slot at an address. Gives whether the slab's place among the others may be another now.
+    /// Frees the slot at an address. Returns whether the slab's place among the others may be another now.
     #[inline]
     pub(super) fn free(self, address: usize) -> bool {
         let slab = self.slab();

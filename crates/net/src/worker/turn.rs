@@ -79,7 +79,7 @@ impl Worker {
         self.retired = self.cx.end_batch();
     }
 
-    /// Reads a ready connection into `space`, behind what was left of it. Gives how much input there is; `None`:
+    /// Reads a ready connection into `space`, behind what was left of it. Returns how much input there is; `None`:
     /// nothing to do with it now. `is_whole`: nobody has taken any of the space.
     fn receive(&mut self, id: u32, space: &mut [u8], is_whole: bool) -> Option<usize> {
         let now_ms = self.cx.now.mono_ms();

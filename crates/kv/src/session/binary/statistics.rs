@@ -6,7 +6,7 @@ use wire::binary::{Reply, Request, Status};
 use super::super::{Output, Peer};
 use crate::{Bucket, ThreadContext, stats};
 
-/// Answers STAT for the group the key names. Gives whether there is such a group; if not, nothing was answered.
+/// Answers STAT for the group the key names. Returns whether there is such a group; if not, nothing was answered.
 pub(in crate::session) fn answer(
     bucket: &Bucket,
     peer: &Peer,

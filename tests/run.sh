@@ -170,7 +170,7 @@ done
 
 printf '\n%s\n' "$summary"
 for stage in "${failed[@]}"; do
-    [ ! -f "$logs/$stage.log" ] || printf '==== the end of %s\n%s\n\n' "$stage" "$(tail -n 10 "$logs/$stage.log" | cut -c1-400)"
+    [ ! -f "$logs/$stage.log" ] || printf '==== the end of %s\n%s\n\n' "$stage" "$(tail -n 20 "$logs/$stage.log" | cut -c1-400)"
 done
 printf '%d passed, %d failed\n' "$passed" "${#failed[@]}"
 [ "${#failed[@]}" = 0 ]

@@ -144,10 +144,10 @@ def main(arguments):
         code = node.stop()
     if code != 0:
         problems.append(f"exit code after SIGTERM: {code}")
-    for text in problems:
-        print(f"PROBLEM: {text}")
     if problems:
         print(f"the node's log:\n{node.last_log}")
+    for text in problems:
+        print(f"PROBLEM: {text}")
     print("soak: " + ("passed" if not problems else f"{len(problems)} problems"))
     return 1 if problems else 0
 

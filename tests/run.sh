@@ -80,7 +80,7 @@ build_variant() {
 }
 
 # For `make test-allocators`.
-stage_allocators-long() { stage_allocators -p memory -p kv -p ovsdb; }
+stage_allocators-long() { stage_allocators -p memory -p kv -p sessions -p ovsdb; }
 
 stage_packaging() { "$python" -m pytest -q tests/packaging; }
 

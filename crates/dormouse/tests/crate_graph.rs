@@ -14,6 +14,7 @@ const ORDER: &[&str] = &[
     "wire",
     "transport",
     "kv",
+    "sessions",
     "ovsdb",
     "net",
     "ovsdb-server",
@@ -25,7 +26,8 @@ const ORDER: &[&str] = &[
 /// the codecs, the streams and the engine.
 const LAB_MAY_USE: &[&str] = &["memory", "journal", "wire", "transport", "kv"];
 /// Crates in which `unsafe` is forbidden altogether.
-const FORBID_UNSAFE: &[&str] = &["journal", "wire", "transport", "ovsdb", "net", "ovsdb-server", "dormouse"];
+const FORBID_UNSAFE: &[&str] =
+    &["journal", "wire", "transport", "ovsdb", "net", "ovsdb-server", "dormouse", "sessions"];
 /// Modules that may use `unsafe`, by crate.
 const UNSAFE_MODULES: &[(&str, &[&str])] = &[
     (
@@ -37,7 +39,7 @@ const UNSAFE_MODULES: &[(&str, &[&str])] = &[
     ("lab", &["allocations", "os"]),
 ];
 /// Crates that know no sockets, threads or clocks: time and randomness are arguments.
-const PURE: &[&str] = &["wire", "kv", "ovsdb"];
+const PURE: &[&str] = &["wire", "kv", "sessions", "ovsdb"];
 /// What such a crate must not name.
 const IMPURE: &[&str] = &[
     "std::net::Tcp",

@@ -32,7 +32,7 @@ use crate::{
 };
 
 pub use audit::{Audited, Auditing};
-pub(crate) use budget::Ahead;
+pub use budget::Ahead;
 pub use observed::Observed;
 pub use operations::Arithmetic;
 pub(crate) use operations::{check_version, count_entry, mutate_entry};
@@ -123,7 +123,7 @@ pub struct Bucket {
     persistence: Option<Persistence>,
     pub(crate) lateness: Lateness,
     /// `stats detail`.
-    pub(crate) prefixes: Prefixes,
+    pub prefixes: Prefixes,
     /// `watch`.
     pub(crate) watchers: Watchers,
 }
@@ -336,7 +336,7 @@ impl Bucket {
 
     /// Whether this node serves every vBucket.
     #[inline]
-    pub(crate) fn serves_all(&self) -> bool {
+    pub fn serves_all(&self) -> bool {
         self.inactive.load(Relaxed) == 0
     }
 
@@ -552,7 +552,7 @@ impl Bucket {
         }
     }
 
-    /// Memory for a large value (over [`crate::session::LARGE_VALUE`]), within the budget: to be filled before it is
+    /// Memory for a large value (over [`crate::LARGE_VALUE`]), within the budget: to be filled before it is
     /// stored.
     pub fn prepare_large(
         &self,
@@ -565,7 +565,7 @@ impl Bucket {
     }
 
     /// The same value with room for `value_len` bytes, within the budget.
-    pub(crate) fn grow_large(
+    pub fn grow_large(
         &self,
         cx: &mut ThreadContext,
         item: &LargeItem,
@@ -606,7 +606,7 @@ impl Bucket {
     }
 
     /// Room within the budget for a long value as a client sees it that takes none compressed.
-    pub(crate) fn reserve_inflated(
+    pub fn reserve_inflated(
         &self,
         cx: &mut ThreadContext,
         inflated_len: usize,
@@ -615,7 +615,7 @@ impl Bucket {
     }
 
     /// A long value as such a client sees it, in its room until it is sent.
-    pub(crate) fn inflate_large(block: &[u8], room: LargeItem) -> PinnedValue {
+    pub fn inflate_large(block: &[u8], room: LargeItem) -> PinnedValue {
         let LargeItem { block: mut copy, value_offset } = room;
         let end = copy.size();
         snappy::inflate(block, copy.window(value_offset..end));
@@ -721,7 +721,7 @@ impl Bucket {
 
     /// Calls `f` with key and document of each living document of the default collection in one group of a vBucket's
     /// index; gives where to go on.
-    pub(crate) fn list(
+    pub fn list(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
@@ -737,7 +737,7 @@ impl Bucket {
     }
 
     /// Calls `f` with size and idle seconds of each item of at most `groups` groups of each vBucket's index.
-    pub(crate) fn sample(&self, cx: &mut ThreadContext, groups: usize, f: &mut dyn FnMut(usize, u32)) {
+    pub fn sample(&self, cx: &mut ThreadContext, groups: usize, f: &mut dyn FnMut(usize, u32)) {
         for vb in 0..self.vbuckets() {
             let mut hand = Some(Hand::default());
             for _ in 0..groups {

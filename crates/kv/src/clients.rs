@@ -218,7 +218,7 @@ impl Clients {
 
     /// Lists some of the sockets and connections of the ports that serve this bucket, from a number on. Gives the
     /// number to go on with, `None` at the end.
-    pub(crate) fn list(
+    pub fn list(
         &self,
         from: usize,
         bucket: &str,

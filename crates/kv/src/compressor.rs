@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use parking_lot::Mutex;
 use wire::snappy;
 
+use crate::LARGE_VALUE;
 use crate::defragmenter::{Demand, rest_us};
 use crate::index::{Block, Candidates, Passage};
-use crate::session::LARGE_VALUE;
 use crate::settings::Compression;
 use crate::{Bucket, LargeItem, Meter, ThreadContext, VbId};
 

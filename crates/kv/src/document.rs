@@ -68,7 +68,7 @@ impl<'a> Document<'a> {
     }
 
     /// The same without asking for the value: of one that is on disk only, its length there.
-    pub(crate) fn noted_value_len(&self) -> usize {
+    pub fn noted_value_len(&self) -> usize {
         if self.is_resident() { self.value_len() } else { self.header().value_len }
     }
 

@@ -2,8 +2,8 @@
 
 use wire::snappy;
 
+use crate::LARGE_VALUE;
 use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
-use crate::session::LARGE_VALUE;
 use crate::{Document, Expiry, Key, KvError, Mutated, Store, Value};
 
 /// A key, present or missing, while its vBucket is locked. Got from [`crate::Bucket::with_entry`].
@@ -52,7 +52,7 @@ impl<'v> Entry<'v> {
 
     /// This was a look before the request itself, of which watchers are told.
     #[inline]
-    pub(crate) fn glance(&mut self) {
+    pub fn glance(&mut self) {
         self.is_glance = true;
     }
 
@@ -140,7 +140,7 @@ impl<'v> Entry<'v> {
 
     /// As [`Entry::check_open`], and [`KvError::Locked`] if the document is locked and its lock's CAS was not named.
     #[inline]
-    pub(crate) fn check_changeable(&self) -> Result<(), KvError> {
+    pub fn check_changeable(&self) -> Result<(), KvError> {
         if !self.may_be_held() {
             return Ok(());
         }

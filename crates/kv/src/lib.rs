@@ -1,8 +1,8 @@
-//! The KV engine: buckets of vBuckets, their index, items, expiry and eviction, and the protocol sessions on top.
+//! The KV engine: buckets of vBuckets, their index, items, expiry and eviction.
 //!
-//! The engine knows no socket, thread or clock: time comes in through [`ThreadContext`], bytes through
-//! [`session::Session`]. Reading order: [`bucket`] (what a client of the engine calls), [`entry`] (one key under its
-//! vBucket's lock), [`index`] (where items are), [`persistence`] (what outlives the process), then the sessions.
+//! The engine knows no protocol, socket, thread or clock: time comes in through [`ThreadContext`], and the crate
+//! `sessions` turns bytes into calls. Reading order: [`bucket`] (what a client of the engine calls), [`entry`] (one key
+//! under its vBucket's lock), [`index`] (where items are), [`persistence`] (what outlives the process).
 #![deny(unsafe_code)]
 
 pub mod bucket;
@@ -25,28 +25,26 @@ pub mod mutation;
 pub mod node;
 pub mod pager;
 pub mod persistence;
-mod prefixes;
-pub mod session;
+pub mod prefixes;
 pub mod settings;
-mod sizes;
-pub mod stats;
+pub mod sizes;
 pub mod sync_writes;
 pub mod thread_context;
 pub mod topology;
 pub mod users;
-mod watch;
+pub mod watch;
 
-pub(crate) use bucket::Ahead;
+pub use bucket::Ahead;
 pub use bucket::{Audited, Auditing, Bucket};
 pub use defragmenter::DefragmenterFigures;
 pub use document::{Document, PinnedValue};
 pub use entry::Entry;
 pub use error::KvError;
-pub use index::Audit;
+pub use index::{Audit, Hand};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
 pub use meters::Meter;
-pub use mutation::{Expiry, LargeItem, Mutated, Mutation, Store, StoreKind, Value};
+pub use mutation::{Expiry, LARGE_VALUE, LargeItem, Mutated, Mutation, Store, StoreKind, Value};
 pub use node::Node;
 pub use persistence::Persistence;
 pub use settings::{

@@ -2,6 +2,10 @@
 
 use memory::LargeBlock;
 
+/// Values longer than this have memory of their own: they are received straight into it, are immutable there, and are
+/// sent from where they lie.
+pub const LARGE_VALUE: usize = 32 << 10;
+
 /// What a new expiry shall be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
@@ -44,7 +48,7 @@ pub enum StoreKind {
 
 impl StoreKind {
     /// What memcached calls an attempt to store so with this CAS.
-    pub(crate) const fn name(self, cas: u64) -> &'static str {
+    pub const fn name(self, cas: u64) -> &'static str {
         match self {
             Self::Append => "append",
             Self::Prepend => "prepend",

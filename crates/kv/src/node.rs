@@ -541,7 +541,7 @@ impl Node {
     }
 
     /// The number of these buffers, and their bytes.
-    pub(crate) fn read_buffers(&self) -> (u64, u64) {
+    pub fn read_buffers(&self) -> (u64, u64) {
         let [count, sum] = &self.read_buffers;
         (count.load(Relaxed), sum.load(Relaxed))
     }

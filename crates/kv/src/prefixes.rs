@@ -7,47 +7,58 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 /// Ends a prefix.
-pub(crate) const DELIMITER: u8 = b':';
+pub const DELIMITER: u8 = b':';
 /// Further prefixes are not counted: a client chooses them, and nothing charges for them.
 const PREFIXES_MAX: usize = 4096;
 
 /// What was done to a key.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Deed {
-    Get { hit: bool },
+pub enum Deed {
+    /// It was asked for.
+    Get {
+        /// It was found.
+        hit: bool,
+    },
+    /// It was stored.
     Set,
+    /// It was to be deleted.
     Delete,
 }
 
 /// Counts by prefix.
 #[derive(Default)]
-pub(crate) struct Prefixes {
+pub struct Prefixes {
     is_on: AtomicBool,
     counts: Mutex<BTreeMap<Box<[u8]>, Counts>>,
 }
 
 /// What was done to the keys of a prefix.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
-    pub(crate) gets: u64,
-    pub(crate) hits: u64,
-    pub(crate) sets: u64,
-    pub(crate) deletes: u64,
+pub struct Counts {
+    /// Requests for documents,
+    pub gets: u64,
+    /// those of them that found one,
+    pub hits: u64,
+    /// stores,
+    pub sets: u64,
+    /// and deletions.
+    pub deletes: u64,
 }
 
 impl Prefixes {
     /// Counts from now on, or no longer. What was counted stays.
-    pub(crate) fn switch(&self, on: bool) {
+    pub fn switch(&self, on: bool) {
         self.is_on.store(on, Relaxed);
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    /// Whether deeds are counted.
+    pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
     /// Something was done to a key.
     #[inline]
-    pub(crate) fn note(&self, key: &[u8], deed: Deed) {
+    pub fn note(&self, key: &[u8], deed: Deed) {
         if self.is_on() {
             self.count(key, deed);
         }
@@ -76,7 +87,7 @@ impl Prefixes {
     }
 
     /// Calls `f` with each prefix, in order.
-    pub(crate) fn each(&self, f: &mut dyn FnMut(&[u8], &Counts)) {
+    pub fn each(&self, f: &mut dyn FnMut(&[u8], &Counts)) {
         self.counts.lock().iter().for_each(|(prefix, counts)| f(prefix, counts));
     }
 

@@ -5,10 +5,10 @@
 /// Largest item of class 1.
 const FIRST: usize = 64;
 /// As many as memcached can have, so that ids are valid there too.
-pub(crate) const CLASSES: usize = 64;
+pub const CLASSES: usize = 64;
 
 /// The class of an item of so many bytes, from 1.
-pub(crate) const fn class_of(bytes: usize) -> u32 {
+pub const fn class_of(bytes: usize) -> u32 {
     if bytes <= FIRST {
         return 1;
     }
@@ -19,7 +19,7 @@ pub(crate) const fn class_of(bytes: usize) -> u32 {
 }
 
 /// Most bytes of an item of a class, from 1.
-pub(crate) const fn limit_of(class: u32) -> usize {
+pub const fn limit_of(class: u32) -> usize {
     if class <= 1 {
         return FIRST;
     }

@@ -50,7 +50,7 @@ pub struct ThreadContext {
     /// takes this.
     pub obstacle: Option<KvError>,
     /// The descriptor of the connection whose request is executed, where its bucket is watched.
-    pub(crate) connection: u32,
+    pub connection: u32,
     pub(crate) caches: Caches,
     pub(crate) retired: Vec<Retired>,
     pub(crate) parts: Vec<HashPart>,

@@ -26,7 +26,7 @@ use crate::{Bucket, Cookie, Document, Entry, Expiry, Key, KvError, Mutation, Out
 /// Watchers of a bucket at most, as in memcached.
 pub(crate) const WATCHERS_MAX: usize = 20;
 /// Bytes of lines that wait for a watcher's worker.
-pub(crate) const BUFFER_BYTES: usize = 64 << 10;
+pub const BUFFER_BYTES: usize = 64 << 10;
 /// What memcached counts of a small item beside key and value.
 const ITEM_OVERHEAD: usize = 48;
 
@@ -48,14 +48,15 @@ struct Inner {
 
 /// What has been told.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Figures {
+pub struct Figures {
     /// Events that anybody wanted; the number of the last one.
-    pub(crate) events: u64,
+    pub events: u64,
     /// Lines put into buffers,
-    pub(crate) sent: u64,
+    pub sent: u64,
     /// and those that found no room.
-    pub(crate) skipped: u64,
-    pub(crate) watchers: usize,
+    pub skipped: u64,
+    /// Those who watch now.
+    pub watchers: usize,
 }
 
 struct Watcher {
@@ -69,14 +70,14 @@ struct Watcher {
 }
 
 /// A session's place among the watchers; it goes with it.
-pub(crate) struct Watching {
+pub struct Watching {
     bucket: Arc<Bucket>,
     cookie: Cookie,
 }
 
 impl Watching {
     /// `None`: there are enough watchers.
-    pub(crate) fn begin(bucket: &Arc<Bucket>, cookie: Cookie, watched: Watched) -> Option<Self> {
+    pub fn begin(bucket: &Arc<Bucket>, cookie: Cookie, watched: Watched) -> Option<Self> {
         let mut inner = bucket.watchers.inner.lock();
         if inner.watchers.len() >= WATCHERS_MAX {
             return None;
@@ -87,16 +88,18 @@ impl Watching {
         Some(Self { bucket: Arc::clone(bucket), cookie })
     }
 
-    pub(crate) fn ticket(&self) -> u64 {
+    /// The ticket of the letters that tell of new lines.
+    pub fn ticket(&self) -> u64 {
         self.cookie.ticket
     }
 
-    pub(crate) fn bucket(&self) -> &Bucket {
+    /// The bucket that is watched.
+    pub fn bucket(&self) -> &Bucket {
         &self.bucket
     }
 
     /// The lines that wait.
-    pub(crate) fn take(&self) -> Vec<u8> {
+    pub fn take(&self) -> Vec<u8> {
         let mut inner = self.bucket.watchers.inner.lock();
         let watcher = inner.watchers.iter_mut().find(|watcher| watcher.cookie == self.cookie);
         watcher.map_or_else(Vec::new, |watcher| {
@@ -141,7 +144,7 @@ impl Lookup {
 }
 
 /// An attempt to store, while it is made.
-pub(crate) struct Attempt {
+pub struct Attempt {
     command: &'static str,
     /// Of the value that was sent; of what has become of it once that is known.
     size: usize,
@@ -153,7 +156,7 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// `None`: nobody watches.
     #[inline]
-    pub(crate) fn new(
+    pub fn new(
         bucket: &Bucket,
         command: &'static str,
         key: Key<'_>,
@@ -178,13 +181,13 @@ impl Attempt {
 
     /// A counter that may be created, with this number.
     #[inline]
-    pub(crate) fn to_count(bucket: &Bucket, key: Key<'_>, initial: u64, expiry: Expiry) -> Option<Self> {
+    pub fn to_count(bucket: &Bucket, key: Key<'_>, initial: u64, expiry: Expiry) -> Option<Self> {
         let digits = initial.checked_ilog10().map_or(1, |exponent| exponent as usize + 1);
         Self::new(bucket, "add", key, digits, expiry)
     }
 
     /// It has succeeded: what counts is what is there now.
-    pub(crate) fn note(&mut self, entry: &Entry<'_>) {
+    pub fn note(&mut self, entry: &Entry<'_>) {
         if let Some(document) = entry.document() {
             self.size = document.noted_value_len();
             self.class = class_of(document.item_size());
@@ -192,14 +195,9 @@ impl Attempt {
         }
     }
 
+    /// Tells the watchers how it ended.
     #[cold]
-    pub(crate) fn tell(
-        &self,
-        bucket: &Bucket,
-        cx: &mut ThreadContext,
-        key: Key<'_>,
-        result: Result<(), KvError>,
-    ) {
+    pub fn tell(&self, bucket: &Bucket, cx: &mut ThreadContext, key: Key<'_>, result: Result<(), KvError>) {
         let status = match (result, self.command) {
             (Ok(()), _) => "stored",
             (Err(KvError::Exists), "add") | (Err(KvError::NotFound), "replace") => "not_stored",
@@ -235,7 +233,7 @@ pub(crate) struct Evicted {
 
 impl Evicted {
     /// `key`: without its collection id.
-    pub(crate) fn new(key: &[u8], document: &Document<'_>) -> Self {
+    pub fn new(key: &[u8], document: &Document<'_>) -> Self {
         Self {
             key: key.into(),
             is_fetched: document.fetched(),
@@ -270,7 +268,8 @@ impl Bucket {
         self.wants(Watched::EVICTIONS)
     }
 
-    pub(crate) fn watch_figures(&self) -> Figures {
+    /// What the watchers have been told.
+    pub fn watch_figures(&self) -> Figures {
         let inner = self.watchers.inner.lock();
         Figures { watchers: inner.watchers.len(), ..inner.figures }
     }
@@ -376,7 +375,7 @@ fn push(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 }
 
 /// Percent-encodes everything but letters, digits and `-._~`.
-pub(crate) fn encode_key(key: &[u8], mut emit: impl FnMut(&[u8])) {
+pub fn encode_key(key: &[u8], mut emit: impl FnMut(&[u8])) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in key {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -74,7 +74,7 @@ impl Writer {
     fn store(&mut self, text: &str, length: usize) {
         let (name, content) = (Key::plain(text.as_bytes()), b"compressible ".repeat(length / 13 + 1));
         let at = self.bucket.locate(name);
-        let value = if length > kv::session::LARGE_VALUE {
+        let value = if length > kv::LARGE_VALUE {
             let Ok(mut item) = self.bucket.prepare_large(&mut self.cx, name, length) else { return };
             item.window(0, length).copy_from_slice(&content[..length]);
             Value::Large(Box::new(item))

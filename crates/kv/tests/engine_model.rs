@@ -328,7 +328,7 @@ impl World {
         let at = bucket.locate(key_ref);
         self.fill = self.fill.wrapping_add(1);
         let value = vec![self.fill; usize::from(len)];
-        let large = usize::from(len) > kv::session::LARGE_VALUE;
+        let large = usize::from(len) > kv::LARGE_VALUE;
         let stored = if large {
             let mut item = bucket.prepare_large(&mut self.cx, key_ref, value.len()).unwrap();
             item.window(0, value.len()).copy_from_slice(&value);

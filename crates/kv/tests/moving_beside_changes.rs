@@ -35,7 +35,7 @@ fn write(bucket: &Bucket, cx: &mut ThreadContext, writer: usize) {
         for number in 0..KEYS {
             let (text, bytes) = (key(writer, number), value(writer, round, number));
             let at = bucket.locate(Key::plain(text.as_bytes()));
-            if bytes.len() > kv::session::LARGE_VALUE {
+            if bytes.len() > kv::LARGE_VALUE {
                 let mut item = bucket.prepare_large(cx, Key::plain(text.as_bytes()), bytes.len()).unwrap();
                 item.window(0, bytes.len()).copy_from_slice(&bytes);
                 let store = store(Value::Large(Box::new(item)));

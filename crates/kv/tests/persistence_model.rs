@@ -341,7 +341,7 @@ impl World {
         }
         let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
         let (value, expiry) = (self.value(len), self.expiry(ttl));
-        let large = (value.len() > kv::session::LARGE_VALUE).then(|| {
+        let large = (value.len() > kv::LARGE_VALUE).then(|| {
             let mut item =
                 bucket.prepare_large(&mut self.cx, Key::plain(text.as_bytes()), value.len()).unwrap();
             item.window(0, value.len()).copy_from_slice(&value);

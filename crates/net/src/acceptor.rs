@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use kv::session::Port;
 use kv::{Limits, Node};
 use mio::{Events, Interest, Poll, Token};
+use sessions::Port;
 
 use crate::clock;
 use crate::server::{Greeting, Inbox, Shared};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
 use kv::PinnedValue;
-use kv::session::Output;
+use sessions::Output;
 
 /// Bytes sent to one peer before the others get their turn.
 const TURN_BYTES: usize = 256 << 10;

@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use kv::clients::State;
-use kv::session::Session;
 use kv::{Bucket, Limits, Meter, ThreadContext};
+use sessions::Session;
 
 use crate::backlog::Backlog;
 use crate::worker::{Charged, Overdue};

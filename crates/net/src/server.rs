@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use kv::Node;
 use kv::clients;
-use kv::session::{Port, Rules};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
+use sessions::{Port, Rules};
 use transport::{Handshakes, ServerTls};
 
 use crate::acceptor::{Acceptor, is_starved};

@@ -28,9 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use kv::session::{Output, Peer, Port, Session};
 use kv::{Cookie, Limits, Node, Outcome, ThreadContext};
 use mio::{Events, Interest, Poll, Token};
+use sessions::{Output, Peer, Port, Session};
 
 use answers::Segment;
 pub(crate) use deadlines::Overdue;

@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kv::session::{Port, Rules, Spoken};
 use kv::users::Users;
 use kv::{Bucket, BucketSettings, Limits, Node, NodeSettings};
 use net::{Listener, Server};
+use sessions::{Port, Rules, Spoken};
 
 const WORKERS: usize = 2;
 const MIB: u64 = 1 << 20;

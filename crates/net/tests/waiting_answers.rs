@@ -7,13 +7,13 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kv::session::Port;
 use kv::users::Users;
 use kv::{
     Bucket, BucketSettings, Limits, Node, NodeSettings, Now, ThreadContext, TimeoutMode, Topology, VbId,
     VbState,
 };
 use net::{Listener, Server};
+use sessions::Port;
 
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;

@@ -9,9 +9,9 @@ use super::{
     LogSection, MemcachedSection, NodeSection, OvsdbSection, TlsSection,
 };
 use super::{Format, Level};
-use kv::session::Spoken;
 use kv::{BucketKind, Compression, HeapChoice, PersistenceSettings, TimeoutMode};
 use memory::backend::settings::{Setting, Thp};
+use sessions::Spoken;
 use transport::{ClientCertificates, OldestVersion};
 
 const KIB: u64 = 1 << 10;

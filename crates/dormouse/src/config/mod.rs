@@ -15,9 +15,9 @@ pub mod size;
 pub use address::Address;
 pub use problem::Problem;
 
-use kv::session::Rules;
 use kv::{BucketKind, Compression, Eviction, HeapChoice, PersistenceSettings, TimeoutMode};
 use memory::backend::settings::Setting;
+use sessions::Rules;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use transport::{ClientCertificates, OldestVersion, ServerFiles};

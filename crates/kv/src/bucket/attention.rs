@@ -11,7 +11,7 @@ pub(crate) const FLUSH: u8 = 1;
 /// Not all vBuckets are served.
 pub(crate) const GATES: u8 = 2;
 /// Some values are not in memory.
-pub(crate) const EJECTED: u8 = 4;
+pub const EJECTED: u8 = 4;
 /// Somebody watches what is asked for.
 pub(crate) const WATCHED: u8 = 8;
 
@@ -32,7 +32,7 @@ impl Bucket {
 
     /// Whether anything may stand in the way of a request: then ask [`Bucket::obstacle`]. Or whether somebody watches.
     #[inline]
-    pub(crate) fn has_obstacles(&self) -> bool {
+    pub fn has_obstacles(&self) -> bool {
         self.attention.load(Relaxed) & (GATES | EJECTED | WATCHED) != 0
     }
 
@@ -96,9 +96,15 @@ impl Bucket {
 
     /// An operation has met a value that is on disk only: from now on requests look before they are executed.
     #[cold]
-    pub(crate) fn note_missed(&self, cx: &mut ThreadContext) {
+    pub fn note_missed(&self, cx: &mut ThreadContext) {
         cx.obstacle = Some(KvError::NotResident);
         self.raise(EJECTED);
+    }
+
+    /// For tests: requests no longer look whether their values are in memory, as if the word of it were late.
+    #[doc(hidden)]
+    pub fn overlook_ejected(&self) {
+        self.lower(EJECTED);
     }
 
     pub(crate) fn raise(&self, bits: u8) {

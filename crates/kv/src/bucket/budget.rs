@@ -36,7 +36,7 @@ pub(crate) struct Watermarks {
 const BUFFERS_FRACTION: u64 = 16;
 
 /// Room that was reserved for a value before it arrived.
-pub(crate) struct Ahead {
+pub struct Ahead {
     bucket: Arc<Bucket>,
     bytes: u64,
 }
@@ -109,7 +109,7 @@ impl Bucket {
     }
 
     /// Whether there could be room for a value of `value_len` bytes when it has arrived.
-    pub(crate) fn may_hold(&self, key: Key<'_>, value_len: usize) -> Result<(), KvError> {
+    pub fn may_hold(&self, key: Key<'_>, value_len: usize) -> Result<(), KvError> {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
@@ -123,7 +123,7 @@ impl Bucket {
 
     /// Whether room for a value may be reserved before the value arrives: in a small part of the budget, and only if
     /// nothing has to go for it.
-    pub(crate) fn reserve_ahead(self: &Arc<Self>, value_len: usize) -> Option<Ahead> {
+    pub fn reserve_ahead(self: &Arc<Self>, value_len: usize) -> Option<Ahead> {
         let bytes = value_len as u64;
         if self.ground.tenant.used() + bytes > self.watermarks().high {
             return None;

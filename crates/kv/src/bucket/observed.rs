@@ -43,7 +43,7 @@ impl Bucket {
 
     /// The statistics of a document, by the names that Couchbase's tools read; `None` without one. With `validates` it
     /// is compared with what is on disk, which is read for that.
-    pub(crate) fn document_statistics(
+    pub fn document_statistics(
         &self,
         cx: &mut ThreadContext,
         key: Key<'_>,

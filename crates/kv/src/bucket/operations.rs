@@ -138,7 +138,7 @@ impl Bucket {
     /// A set without a condition was refused for its length or for want of memory: as in memcached the old document
     /// goes, or readers would go on seeing what was replaced. A persistent bucket keeps it: what is on disk is not
     /// given up for a request that failed. What is locked, or waits for a durable write, stays too.
-    pub(crate) fn drop_replaced(&self, cx: &mut ThreadContext, key: Key<'_>, at: Place) {
+    pub fn drop_replaced(&self, cx: &mut ThreadContext, key: Key<'_>, at: Place) {
         if self.persistence().is_none() && self.serves(at.vb.0) {
             self.with_entry(cx, key, at, |entry| entry.remove().is_ok());
         }

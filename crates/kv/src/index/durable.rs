@@ -607,7 +607,7 @@ impl Locked<'_> {
         header.value_len = value.len();
         header.inflated_len = if header.is_compressed() { inflated_len(value) } else { value.len() };
         header.marks &= !mark::LARGE;
-        if value.len() > crate::session::LARGE_VALUE {
+        if value.len() > crate::LARGE_VALUE {
             header.marks |= mark::LARGE;
             let header = header.with_words();
             let mut block = self.new_large(header.key_len, value.len())?;

@@ -31,5 +31,6 @@ pub(crate) use item::{Header, Kind, VALUE_MAX, large_value_offset, mark, stored_
 pub(crate) use rank::Census;
 pub(crate) use relocate::{Moved, Stand};
 pub(crate) use replay::{StateRecord, Stored};
-pub(crate) use table::{Ground, Hand, HashPart, Memory, Retired};
+pub use table::Hand;
+pub(crate) use table::{Ground, HashPart, Memory, Retired};
 pub(crate) use vbucket::{CAS_MOST, Dead, Locked, NewValue, Present, VBucket};

@@ -261,7 +261,7 @@ pub(crate) struct Found {
 
 /// A place in a walk over the table; starts at [`Hand::default`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Hand {
+pub struct Hand {
     group: usize,
 }
 

@@ -19,7 +19,7 @@ mod flusher;
 mod load;
 mod meta;
 mod state;
-pub(crate) mod stats;
+pub mod stats;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

@@ -73,7 +73,7 @@ const KNOWN_AS: &[(&str, &str)] = &[
 ];
 
 /// By those names, for the general statistics; nothing for an ephemeral bucket.
-pub(crate) fn known(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+pub fn known(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let Some(figures) = bucket.persistence_figures(cx) else { return };
     for (known_as, name) in KNOWN_AS {
         if let Some(figure) = FIGURES.iter().find(|figure| figure.name == *name) {
@@ -83,7 +83,7 @@ pub(crate) fn known(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMu
 }
 
 /// `stats persistence`. Returns whether the bucket is persistent.
-pub(crate) fn persistence(
+pub fn persistence(
     bucket: &Bucket,
     cx: &mut ThreadContext,
     emit: &mut dyn FnMut(&str, Arguments<'_>),
@@ -106,7 +106,7 @@ pub(crate) fn persistence(
 }
 
 /// `stats warmup`, by the names Couchbase's tools read.
-pub(crate) fn warm_up(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+pub fn warm_up(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let Some(persistence) = bucket.persistence() else {
         return emit("ep_warmup", format_args!("disabled"));
     };

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use kv::session::{BATCH_REQUESTS, Batch};
 use kv::{Bucket, Meter};
+use sessions::{BATCH_REQUESTS, Batch};
 
 use super::{SEND_BYTES, Worker};
 use crate::backlog::Sent;

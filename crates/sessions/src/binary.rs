@@ -1,0 +1,603 @@
+//! The memcached binary protocol: what each opcode does, answered byte for byte as memcached 1.6 answers.
+//!
+//! Quiet opcodes leave out the answer of a success (reads: of a miss); errors are always answered.
+//!
+//! COMPAT, where memcached is not followed, because the frame's boundary is known and the connection can live:
+//! * after an invalid frame memcached answers `EINVAL` (or "Unknown command" where lengths contradict each other) and
+//!   closes; here the answer is the same and the connection stays;
+//! * after an unknown opcode with a key memcached swallows the wrong number of bytes; here the frame is skipped;
+//! * TOUCH and GAT with a value: memcached reads the value as the next request; here it is `EINVAL`.
+//!
+//! Frames of a Couchbase port go on to [`super::couchbase`].
+
+mod login;
+mod statistics;
+
+pub(super) use statistics::{answer as statistics, listed};
+
+use kv::bucket::Arithmetic;
+use kv::key::KEY_MAX;
+use kv::prefixes::Deed;
+use kv::watch::Attempt;
+use kv::{
+    Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, ThreadContext,
+    Value,
+};
+use wire::binary::response::{done, hit};
+use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Status};
+
+use super::counter::{self, Count};
+use super::text::note_get;
+use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase, opcodes};
+
+/// Bytes memcached counts for an item beside key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
+const ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
+/// Bytes memcached counts for flags other than 0.
+const FLAGS_LEN: usize = 4;
+/// Values about so long and longer lie in several chunks in memcached.
+const CHUNKED_VALUE: usize = 512 << 10;
+
+const GAT_EXTRAS: usize = 4;
+const COUNTER_EXTRAS: usize = 20;
+/// Expiry of a counter request that must not create.
+const COUNTER_MUST_EXIST: u32 = 0xffff_ffff;
+
+/// The document key of a request, to be placed before it is executed; `None` if it has none, or not a valid one.
+#[inline]
+pub fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
+    if peer.port == Port::Couchbase {
+        return couchbase::key(peer, request);
+    }
+    let has_key = opcodes::has_memcached_key(request.header.opcode);
+    (has_key && is_key(request.key)).then_some(Key::plain(request.key))
+}
+
+#[inline]
+fn is_key(key: &[u8]) -> bool {
+    !key.is_empty() && key.len() <= KEY_MAX
+}
+
+/// What is to be done with a body, before any of it is taken.
+#[inline]
+pub fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admission<'a> {
+    if peer.port == Port::Couchbase {
+        return couchbase::admit(peer, request, body);
+    }
+    if peer.must_log_in() {
+        return login::admit(request);
+    }
+    let Some(store) = StoreRequest::of(request) else { return Admission::Inline };
+    let flags_len = if store.flags == 0 { 0 } else { FLAGS_LEN };
+    if ITEM_OVERHEAD + request.key.len() + flags_len + body > peer.value_limit {
+        return Admission::Refuse(Refusal::TooBig);
+    }
+    Admission::Store(Key::plain(request.key))
+}
+
+/// A store of valid shape.
+struct StoreRequest {
+    kind: StoreKind,
+    flags: u32,
+    exptime: u32,
+}
+
+impl StoreRequest {
+    #[inline]
+    fn of(request: &Request<'_>) -> Option<Self> {
+        if !is_key(request.key) || request.header.magic != Magic::REQUEST {
+            return None;
+        }
+        let kind = match request.header.opcode {
+            Opcode::SET | Opcode::SETQ => StoreKind::Set,
+            Opcode::ADD | Opcode::ADDQ => StoreKind::Add,
+            Opcode::REPLACE | Opcode::REPLACEQ => StoreKind::Replace,
+            Opcode::APPEND | Opcode::APPENDQ => StoreKind::Append,
+            Opcode::PREPEND | Opcode::PREPENDQ => StoreKind::Prepend,
+            _ => return None,
+        };
+        match (kind, request.extras) {
+            (StoreKind::Append | StoreKind::Prepend, []) => Some(Self { kind, flags: 0, exptime: 0 }),
+            (StoreKind::Append | StoreKind::Prepend, _) => None,
+            (_, &[f0, f1, f2, f3, e0, e1, e2, e3]) => Some(Self {
+                kind,
+                flags: u32::from_be_bytes([f0, f1, f2, f3]),
+                exptime: u32::from_be_bytes([e0, e1, e2, e3]),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Executes one request.
+#[inline]
+pub fn execute(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    at: At,
+    body: Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if peer.port == Port::Couchbase {
+        return couchbase::execute(peer, request, at, body, cx, out);
+    }
+    if peer.close {
+        return;
+    }
+    if peer.must_log_in() && !opcodes::is_allowed_before_login(request.header.opcode) {
+        answer_error(&request.header, Status::AUTH_ERROR, out);
+        peer.close = true;
+        return;
+    }
+    if request.header.magic != Magic::REQUEST || request.key.len() > KEY_MAX {
+        return answer_error(&request.header, Status::EINVAL, out);
+    }
+    let Some(bucket) = peer.bucket.as_deref() else {
+        return answer_error(&request.header, Status::NO_BUCKET, out);
+    };
+    match request.header.opcode {
+        Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => get(bucket, request, at, &body, cx, out),
+        Opcode::SET
+        | Opcode::SETQ
+        | Opcode::ADD
+        | Opcode::ADDQ
+        | Opcode::REPLACE
+        | Opcode::REPLACEQ
+        | Opcode::APPEND
+        | Opcode::APPENDQ
+        | Opcode::PREPEND
+        | Opcode::PREPENDQ => store(bucket, peer.value_limit, request, at, body, cx, out),
+        Opcode::DELETE | Opcode::DELETEQ => delete(bucket, request, at, &body, cx, out),
+        Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => {
+            count(bucket, request, at, &body, cx, out);
+        }
+        Opcode::TOUCH | Opcode::GAT | Opcode::GATQ | Opcode::GATK | Opcode::GATKQ => {
+            touch(bucket, request, at, &body, cx, out);
+        }
+        _ => execute_other(peer, request, &body, cx, out),
+    }
+}
+
+/// What is not about one key.
+#[cold]
+fn execute_other(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    let is_bare = header.body_len == 0;
+    match header.opcode {
+        Opcode::NOOP if is_bare => out.bytes(&done(header, 0)),
+        Opcode::VERSION if is_bare => {
+            let version = &cx.node.settings().version;
+            out.bytes(Reply::to(header, Status::SUCCESS).head(&[], 0, version.len()).as_bytes());
+            out.bytes(version.as_bytes());
+        }
+        Opcode::QUIT | Opcode::QUITQ if is_bare => {
+            if header.opcode == Opcode::QUIT {
+                out.bytes(&done(header, 0));
+            }
+            peer.close = true;
+        }
+        Opcode::FLUSH | Opcode::FLUSHQ => flush(peer, request, body, cx, out),
+        Opcode::STAT if request.extras.is_empty() && is_empty(body) => {
+            let known =
+                peer.bucket.as_deref().is_some_and(|bucket| statistics(bucket, peer, request, cx, out));
+            if !known {
+                answer_error(header, Status::KEY_ENOENT, out);
+            }
+        }
+        Opcode::SASL_LIST_MECHS | Opcode::SASL_AUTH | Opcode::SASL_STEP if peer.login_required => {
+            login::execute(peer, request, body, cx, out);
+        }
+        Opcode::NOOP | Opcode::VERSION | Opcode::QUIT | Opcode::QUITQ | Opcode::STAT => {
+            answer_error(header, Status::EINVAL, out);
+        }
+        _ => answer_error(header, Status::UNKNOWN_COMMAND, out),
+    }
+}
+
+fn is_empty(body: &Body<'_>) -> bool {
+    matches!(body, Body::Inline([]))
+}
+
+#[inline]
+fn placed(bucket: &Bucket, key: Key<'_>, at: At) -> Place {
+    at.unwrap_or_else(|| bucket.locate(key))
+}
+
+/// A document as the answer to a retrieval.
+#[inline]
+fn answer_hit(header: &Header, key: &[u8], document: &Document<'_>, out: &mut Output) {
+    let value_len = document.value_len();
+    out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), key.len(), value_len));
+    if !key.is_empty() {
+        out.bytes(key);
+    }
+    out.value(document);
+}
+
+/// The key is echoed by those opcodes that say so.
+#[inline]
+fn echoed<'a>(request: &Request<'a>) -> &'a [u8] {
+    match request.header.opcode {
+        Opcode::GETK | Opcode::GETKQ | Opcode::GATK | Opcode::GATKQ => request.key,
+        _ => &[],
+    }
+}
+
+#[inline]
+fn get(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
+        return answer_error(header, Status::EINVAL, out);
+    }
+    let key = Key::plain(request.key);
+    let echo = echoed(request);
+    let found = bucket.read(cx, key, placed(bucket, key, at), |document| match document {
+        Some(document) => {
+            answer_hit(header, echo, &document, out);
+            true
+        }
+        None => false,
+    });
+    note_get(bucket, key.bytes, found, cx);
+    if !found {
+        answer_miss(header, echo, out);
+    }
+}
+
+/// A miss: with the key where it is echoed, else with a text; quiet opcodes say nothing.
+fn answer_miss(header: &Header, echo: &[u8], out: &mut Output) {
+    if header.opcode.is_quiet() {
+        return;
+    }
+    if echo.is_empty() {
+        return answer_error(header, Status::KEY_ENOENT, out);
+    }
+    out.bytes(Reply::to(header, Status::KEY_ENOENT).head(&[], echo.len(), 0).as_bytes());
+    out.bytes(echo);
+}
+
+#[inline]
+fn store(
+    bucket: &Bucket,
+    value_limit: usize,
+    request: &Request<'_>,
+    at: At,
+    body: Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    let Some(StoreRequest { kind, flags, exptime }) = StoreRequest::of(request) else {
+        return answer_error(header, Status::EINVAL, out);
+    };
+    let key = Key::plain(request.key);
+    let place = placed(bucket, key, at);
+    let value = body.into_value();
+    let is_extension = matches!(kind, StoreKind::Append | StoreKind::Prepend);
+    if is_extension {
+        let limit = value_limit.saturating_sub(ITEM_OVERHEAD + key.bytes.len() + value.len());
+        let is_too_long = bucket.with_entry(cx, key, place, |entry| {
+            entry.glance();
+            entry.document().is_some_and(|document| {
+                let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
+                (header.cas == 0 || header.cas == document.cas()) && flags_len + document.value_len() > limit
+            })
+        });
+        if is_too_long {
+            return answer_error(header, Status::NOT_STORED, out);
+        }
+        // What counts is what the change itself meets.
+        cx.obstacle = None;
+    }
+    // A CAS makes ADD and REPLACE plain compare-and-set, as in memcached.
+    let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
+    let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
+    let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
+    bucket.prefixes.note(key.bytes, Deed::Set);
+    match bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }) {
+        Ok(mutated) => {
+            if !header.opcode.is_quiet() {
+                out.bytes(&done(header, mutated.cas));
+            }
+        }
+        Err(error) => {
+            let is_unconditional = kind == StoreKind::Set && header.cas == 0;
+            if matches!(error, KvError::NoMemory | KvError::TooBig) && is_unconditional {
+                bucket.drop_replaced(cx, key, place);
+            }
+            answer_error(header, status_of(error), out);
+        }
+    }
+}
+
+fn delete(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
+        return answer_error(header, Status::EINVAL, out);
+    }
+    let key = Key::plain(request.key);
+    bucket.prefixes.note(key.bytes, Deed::Delete);
+    match bucket.remove(cx, key, placed(bucket, key, at), header.cas) {
+        Ok(_) if header.opcode.is_quiet() => {}
+        Ok(_) => out.bytes(&done(header, 0)),
+        Err(error) => answer_error(header, status_of(error), out),
+    }
+}
+
+/// The arguments of a counter operation.
+fn counter_arguments(extras: &[u8]) -> Option<(u64, u64, u32)> {
+    if extras.len() != COUNTER_EXTRAS {
+        return None;
+    }
+    let (delta, rest) = extras.split_first_chunk()?;
+    let (initial, rest) = rest.split_first_chunk()?;
+    let (exptime, _) = rest.split_first_chunk()?;
+    Some((u64::from_be_bytes(*delta), u64::from_be_bytes(*initial), u32::from_be_bytes(*exptime)))
+}
+
+/// A counter operation as the engine takes it.
+pub(super) fn arithmetic(request: &Request<'_>, now_unix_s: u32) -> Option<Arithmetic> {
+    let (delta, initial, exptime) = counter_arguments(request.extras)?;
+    Some(Arithmetic {
+        delta,
+        decrement: matches!(request.header.opcode, Opcode::DECREMENT | Opcode::DECREMENTQ),
+        initial: (exptime != COUNTER_MUST_EXIST).then_some(initial),
+        expiry: Expiry::from_protocol(i64::from(exptime), now_unix_s),
+        cas: request.header.cas,
+        new_cas: 0,
+    })
+}
+
+fn count(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    let how = arithmetic(request, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
+    let Some(how) = how else { return answer_error(header, Status::EINVAL, out) };
+    let key = Key::plain(request.key);
+    let mut existed = false;
+    let mut attempt = Attempt::to_count(bucket, key, how.initial.unwrap_or(0), how.expiry);
+    let counted = bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX).and_then(|()| {
+        bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
+            let document = entry.document();
+            existed = document.is_some();
+            // COMPAT: memcached looks at the CAS last where it holds the item in chunks.
+            if document.is_some_and(|document| document.value_len() > CHUNKED_VALUE) {
+                return Err(KvError::DeltaBadValue);
+            }
+            let Some(initial) = how.initial.filter(|_| !existed) else {
+                let Arithmetic { delta, decrement, cas, .. } = how;
+                return counter::count(entry, Count { delta, decrement, cas, new_cas: 0 });
+            };
+            let mut digits = [0; counter::NUMBER_MAX];
+            let len = counter::write_decimal(&mut digits, initial);
+            let value = Value::Bytes(digits.get(..len).unwrap_or(&digits));
+            let store = Store { flags: 0, expiry: how.expiry, datatype: 0, value, new_cas: 0 };
+            let mutated = entry.store(store)?;
+            if let Some(attempt) = &mut attempt {
+                attempt.note(entry);
+            }
+            Ok((initial, mutated.cas))
+        })
+    });
+    if let Some(attempt) = attempt.filter(|_| counted.is_ok() && !existed) {
+        attempt.tell(bucket, cx, key, Ok(()));
+    }
+    let (hits, misses) = if how.decrement {
+        (Meter::DecrHits, Meter::DecrMisses)
+    } else {
+        (Meter::IncrHits, Meter::IncrMisses)
+    };
+    match counted {
+        Ok(_) if existed => bucket.count(cx, hits, 1),
+        Err(KvError::NotFound) => bucket.count(cx, misses, 1),
+        _ => {}
+    }
+    match counted {
+        Ok(_) if header.opcode.is_quiet() => {}
+        Ok((number, cas)) => {
+            let reply = Reply { cas, ..Reply::to(header, Status::SUCCESS) };
+            out.bytes(reply.head(&[], 0, size_of::<u64>()).as_bytes());
+            out.bytes(&number.to_be_bytes());
+        }
+        Err(error) => answer_error(header, status_of(error), out),
+    }
+}
+
+/// The expiry of TOUCH and GAT.
+pub(super) fn touch_expiry(extras: &[u8], now_unix_s: u32) -> Option<Expiry> {
+    let exptime: [u8; GAT_EXTRAS] = extras.try_into().ok()?;
+    Some(Expiry::from_protocol(i64::from(u32::from_be_bytes(exptime)), now_unix_s))
+}
+
+fn touch(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    at: At,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let header = &request.header;
+    let expiry =
+        touch_expiry(request.extras, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
+    let Some(expiry) = expiry else { return answer_error(header, Status::EINVAL, out) };
+    let key = Key::plain(request.key);
+    let echo = echoed(request);
+    let place = placed(bucket, key, at);
+    let touched = |entry: &mut Entry<'_>| {
+        entry.set_expiry(expiry)?;
+        entry.record_access();
+        Ok(())
+    };
+    let result = if header.opcode == Opcode::TOUCH {
+        bucket.with_entry(cx, key, place, |entry| {
+            touched(entry)?;
+            let document = entry.document().ok_or(KvError::NotFound)?;
+            out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), 0, 0));
+            Ok(())
+        })
+    } else {
+        out.with_entry(false, (bucket, key, place), cx, |entry, out| {
+            touched(entry)?;
+            let document = entry.document().ok_or(KvError::NotFound)?;
+            answer_hit(header, echo, &document, out);
+            Ok(())
+        })
+    };
+    bucket.count(cx, Meter::CmdTouch, 1);
+    match result {
+        Ok(()) => bucket.count(cx, Meter::TouchHits, 1),
+        Err(KvError::NotFound) => {
+            bucket.count(cx, Meter::TouchMisses, 1);
+            answer_miss(header, echo, out);
+        }
+        Err(error) => answer_error(header, status_of(error), out),
+    }
+}
+
+fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut ThreadContext, out: &mut Output) {
+    let header = &request.header;
+    let at_unix_s = match *request.extras {
+        [] => 0,
+        [b0, b1, b2, b3] => {
+            let exptime = u32::from_be_bytes([b0, b1, b2, b3]);
+            match Expiry::from_protocol(i64::from(exptime), cx.now.unix_s) {
+                Expiry::At(at) if at > cx.now.unix_s => at,
+                _ => 0,
+            }
+        }
+        _ => return answer_error(header, Status::EINVAL, out),
+    };
+    if !request.key.is_empty() || !is_empty(body) {
+        return answer_error(header, Status::EINVAL, out);
+    }
+    if !peer.rules.flush_all {
+        return answer_error(header, Status::AUTH_ERROR, out);
+    }
+    if let Some(bucket) = peer.bucket.as_deref()
+        && let Err(error) = bucket.flush(cx, at_unix_s)
+    {
+        return answer_error(header, status_of(error), out);
+    }
+    if header.opcode == Opcode::FLUSH {
+        out.bytes(&done(header, 0));
+    }
+}
+
+/// Answers a request whose body is not taken.
+pub fn refuse(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    refusal: Refusal,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if peer.port == Port::Couchbase {
+        return couchbase::refuse(peer, request, refusal, cx, out);
+    }
+    let header = &request.header;
+    if peer.must_log_in() {
+        answer_error(header, Status::AUTH_ERROR, out);
+        peer.close = true;
+        return;
+    }
+    let Some(store) = StoreRequest::of(request) else {
+        let is_known = key(peer, request).is_some() || header.opcode.0 <= Opcode::PREPENDQ.0;
+        return answer_error(header, if is_known { Status::EINVAL } else { Status::UNKNOWN_COMMAND }, out);
+    };
+    let (status, meter) = match refusal {
+        Refusal::TooBig | Refusal::BadTrailer => (Status::E2BIG, Meter::StoreTooLarge),
+        Refusal::NoMemory | Refusal::NotAllowed => (Status::ENOMEM, Meter::StoreNoMemory),
+    };
+    if let Some(bucket) = peer.bucket.as_deref() {
+        bucket.count(cx, meter, 1);
+        let key = Key::plain(request.key);
+        let place = bucket.locate(key);
+        let expiry = Expiry::from_protocol(i64::from(store.exptime), cx.now.unix_s);
+        if let Some(attempt) = Attempt::new(bucket, store.kind.name(header.cas), key, 0, expiry) {
+            let why = if status == Status::E2BIG { KvError::TooBig } else { KvError::NoMemory };
+            attempt.tell(bucket, cx, key, Err(why));
+        }
+        if store.kind == StoreKind::Set && header.cas == 0 {
+            bucket.drop_replaced(cx, key, place);
+        }
+    }
+    answer_error(header, status, out);
+}
+
+/// Answers a request that could not be executed.
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &ThreadContext, out: &mut Output) {
+    if peer.port == Port::Couchbase {
+        return couchbase::fail(peer, request, error, cx, out);
+    }
+    answer_error(&request.header, status_of(error), out);
+}
+
+/// Answers a frame that cannot be executed.
+pub fn error(peer: &mut Peer, error: &Error, cx: &mut ThreadContext, out: &mut Output) {
+    if peer.port == Port::Couchbase {
+        return couchbase::error(peer, error, cx, out);
+    }
+    if peer.close {
+        return;
+    }
+    match error.kind {
+        ErrorKind::Magic => peer.close = true,
+        ErrorKind::Lengths => answer_error(&error.header, Status::UNKNOWN_COMMAND, out),
+        ErrorKind::KeyTooLong => answer_error(&error.header, Status::EINVAL, out),
+        ErrorKind::FrameTooBig => answer_error(&error.header, Status::E2BIG, out),
+    }
+}
+
+/// An error with memcached's text as its body.
+#[cold]
+pub(super) fn answer_error(header: &Header, status: Status, out: &mut Output) {
+    let text = status.memcached_text();
+    out.bytes(Reply::to(header, status).head(&[], 0, text.len()).as_bytes());
+    out.bytes(text.as_bytes());
+}
+
+/// The engine's errors in memcached's terms.
+fn status_of(error: KvError) -> Status {
+    match error {
+        KvError::NotFound => Status::KEY_ENOENT,
+        // memcached knows no document locks: to its clients a locked document is one whose CAS is another.
+        KvError::Exists | KvError::Locked => Status::KEY_EEXISTS,
+        KvError::NotStored | KvError::NotLocked => Status::NOT_STORED,
+        KvError::TooBig => Status::E2BIG,
+        KvError::DeltaBadValue => Status::DELTA_BADVAL,
+        KvError::CasAhead => Status::EINVAL,
+        KvError::NoMemory => Status::ENOMEM,
+        KvError::NotResident | KvError::WarmingUp | KvError::NotActive | KvError::NoSpace => Status::ETMPFAIL,
+        KvError::Damaged | KvError::ReadFailed => Status::EINTERNAL,
+        KvError::SyncWriteInProgress => Status::SYNC_WRITE_IN_PROGRESS,
+        KvError::DurabilityImpossible => Status::DURABILITY_IMPOSSIBLE,
+        KvError::BucketGone => Status::NO_BUCKET,
+    }
+}

@@ -1,0 +1,47 @@
+//! STAT: one answer per statistic, then one without key and value.
+
+use kv::{Bucket, ThreadContext};
+use wire::binary::response::done;
+use wire::binary::{Reply, Request, Status};
+
+use super::super::{Output, Peer};
+use crate::stats;
+
+/// Answers STAT for the group the key names. Returns whether there is such a group; if not, nothing was answered.
+pub(crate) fn answer(
+    bucket: &Bucket,
+    peer: &Peer,
+    request: &Request<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) -> bool {
+    let header = &request.header;
+    let mut text = String::new();
+    let answer = stats::gather(bucket, peer, request.key, cx, &mut |name, value| {
+        text.clear();
+        // Writing to a string cannot fail.
+        let _ = std::fmt::write(&mut text, value);
+        out.bytes(Reply::to(header, Status::SUCCESS).head(&[], name.len(), text.len()).as_bytes());
+        out.bytes(name.as_bytes());
+        out.bytes(text.as_bytes());
+    });
+    let is_known = match answer {
+        stats::Answer::List | stats::Answer::Entry | stats::Answer::Reset => true,
+        stats::Answer::Unknown | stats::Answer::Refused(_) => false,
+    };
+    if is_known {
+        out.bytes(&done(header, 0));
+    }
+    is_known
+}
+
+/// Answers with statistics that are at hand.
+pub(crate) fn listed(request: &Request<'_>, statistics: &[(&str, String)], out: &mut Output) {
+    let header = &request.header;
+    for (name, value) in statistics {
+        out.bytes(Reply::to(header, Status::SUCCESS).head(&[], name.len(), value.len()).as_bytes());
+        out.bytes(name.as_bytes());
+        out.bytes(value.as_bytes());
+    }
+    out.bytes(&done(header, 0));
+}

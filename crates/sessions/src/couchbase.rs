@@ -1,0 +1,420 @@
+//! Couchbase KV: which requests are answered, and how; `docs/couchbase-kv.md` is the table for readers.
+//!
+//! ```text
+//!   connected ──HELLO, SASL──> logged in ──SELECT_BUCKET──> data opcodes
+//! ```
+//! A request passes, in this order: login, frame infos, bucket, shape (extras, key, value), collection, vBucket. Each
+//! stage has its own status, so that a client learns the first thing that is wrong. Every error with something to say
+//! carries a JSON context where XERROR was granted.
+//!
+//! * [`handshake`]: HELLO, SASL, error map, bucket and cluster map;
+//! * [`documents`]: everything that touches a document; [`incoming`]: the values they are sent;
+//! * [`inquiry`]: metadata, seqnos, collections.
+//!
+//! A node alone is its own majority: a durable write at level "majority" is
+//! complete when it is in memory; persistence levels are refused by an ephemeral bucket.
+
+mod answer;
+mod documents;
+mod handshake;
+mod incoming;
+mod inquiry;
+mod vbuckets;
+
+use answer::Answer;
+pub use answer::Pending;
+use documents::Executed;
+use kv::key::KEY_MAX;
+use kv::{BucketKind, Durability, Key, KvError, Place, ThreadContext, VbId};
+use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
+use wire::couchbase::frame_info::DurabilityLevel;
+use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
+use wire::sasl::Exchange;
+
+use super::waits::Touch;
+use super::{Admission, At, Body, LARGE_VALUE, Output, Peer, Refusal, opcodes};
+
+/// What HELLO grants. Nothing that does not work is in here.
+pub const OFFERED: FeatureSet = FeatureSet::of(&[
+    Feature::TCP_NODELAY,
+    Feature::MUTATION_SEQNO,
+    Feature::XERROR,
+    Feature::UNORDERED_EXECUTION,
+    Feature::SELECT_BUCKET,
+    Feature::SNAPPY,
+    Feature::JSON,
+    Feature::TRACING,
+    Feature::ALT_REQUEST_SUPPORT,
+    Feature::SYNC_REPLICATION,
+    Feature::COLLECTIONS,
+    Feature::PRESERVE_TTL,
+    Feature::GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION,
+    Feature::DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
+]);
+
+/// What a connection has negotiated.
+#[derive(Default)]
+pub struct State {
+    /// Collections granted: keys carry a collection id.
+    pub collections: bool,
+    /// All that HELLO granted.
+    pub features: FeatureSet,
+    /// What the client calls itself.
+    pub agent: Option<Box<str>>,
+    /// Revision of the cluster map this connection was sent last; 0 = none.
+    map_revision: u64,
+    /// A SCRAM login between challenge and proof.
+    login: Option<Box<Exchange>>,
+}
+
+/// See [`super::binary::key`].
+#[inline]
+pub(super) fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
+    if !opcodes::has_couchbase_key(request.header.opcode) {
+        return None;
+    }
+    document_key(peer.couchbase.collections, request.key).ok()
+}
+
+/// What is wrong with a key.
+enum KeyError {
+    Empty,
+    TooLong,
+    CollectionId,
+    UnknownCollection(u32),
+}
+
+#[inline]
+fn document_key(collections: bool, wire_key: &[u8]) -> Result<Key<'_>, KeyError> {
+    let bytes = if collections {
+        match collection_id::split(wire_key) {
+            Some((0, bytes)) => bytes,
+            Some((id, _)) => return Err(KeyError::UnknownCollection(id)),
+            None if wire_key.is_empty() => return Err(KeyError::Empty),
+            None => return Err(KeyError::CollectionId),
+        }
+    } else {
+        wire_key
+    };
+    if bytes.is_empty() {
+        return Err(KeyError::Empty);
+    }
+    if bytes.len() > KEY_MAX {
+        return Err(KeyError::TooLong);
+    }
+    Ok(Key::plain(bytes))
+}
+
+/// See [`super::binary::admit`].
+#[inline]
+pub(super) fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admission<'a> {
+    if body <= LARGE_VALUE {
+        return Admission::Inline;
+    }
+    // A large body is taken only where nothing but the store itself can fail.
+    if !opcodes::stores_body(request.header.opcode) || body > peer.value_limit {
+        return Admission::Refuse(Refusal::TooBig);
+    }
+    match (key(peer, request), &peer.user, &peer.bucket) {
+        (Some(key), Some(_), Some(bucket)) if bucket.serves(request.header.vbucket) => Admission::Store(key),
+        _ => Admission::Refuse(Refusal::NotAllowed),
+    }
+}
+
+/// Executes one request.
+#[inline]
+pub(super) fn execute(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    at: At,
+    body: Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if peer.close {
+        return;
+    }
+    let answer = Answer::new(peer, request, cx);
+    if opcodes::has_couchbase_key(request.header.opcode) && peer.user.is_some() {
+        return execute_on_document(peer, answer, request, at, body, cx, out);
+    }
+    execute_other(peer, &answer, request, &body, cx, out);
+}
+
+#[inline]
+fn execute_on_document(
+    peer: &mut Peer,
+    answer: Answer,
+    request: &Request<'_>,
+    at: At,
+    body: Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let infos = if request.framing.is_empty() {
+        FrameInfos::default()
+    } else {
+        match frame_infos(peer, &answer, request, out) {
+            Some(infos) => infos,
+            None => return,
+        }
+    };
+    let Some(bucket) = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    let key = match document_key(peer.couchbase.collections, request.key) {
+        Ok(key) => key,
+        Err(error) => return key_error(&answer, &error, out),
+    };
+    if !bucket.serves(request.header.vbucket) {
+        return handshake::not_my_vbucket(peer, &answer, cx, out);
+    }
+    let vb = VbId(request.header.vbucket);
+    let place = at.filter(|place| place.vb == vb).unwrap_or_else(|| bucket.locate_in(key, vb));
+    let durability = infos.durability.map(|asked| Durability {
+        level: asked.level,
+        timeout_ms: asked.timeout_ms,
+        cookie: peer.cookie(cx),
+    });
+    let target = documents::Target { bucket, key, place, value_limit: peer.value_limit, durability };
+    match request.header.opcode {
+        Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&target, &answer, request, &body, cx, out),
+        Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
+        _ => match documents::execute(&target, &answer, request, &infos, body, cx, out) {
+            Executed::Answered => {}
+            Executed::Waits(number) => wait(peer, answer, &infos, durability, place, number, cx),
+        },
+    }
+}
+
+/// The answer to a durable write waits.
+#[cold]
+fn wait(
+    peer: &mut Peer,
+    answer: Answer,
+    infos: &FrameInfos,
+    durability: Option<Durability>,
+    place: Place,
+    number: Option<u64>,
+    cx: &ThreadContext,
+) {
+    let Some(durability) = durability else { return };
+    let touch = if infos.barrier {
+        Touch::Everything
+    } else if peer.is_unordered() && !answer.is_quiet() {
+        Touch::Nothing
+    } else {
+        Touch::Key(place.hash)
+    };
+    peer.wait(durability.cookie, touch, Pending::new(answer, number, cx));
+}
+
+/// What a request without a barrier, that does not change the session, is about where unordered execution was granted;
+/// `None`: the key it names.
+///
+/// The answer to any request says of the quiet ones before it that have got none that they are done. So nothing
+/// overtakes a quiet request, and among themselves they keep the order of each key. The end of many a batch is a NOOP:
+/// it waits for all before it. The others may overtake one another. Whoever waits for a durable write may be the one to
+/// change the chains it waits for: SET_VBUCKET and DEL_VBUCKET are executed at once, whatever waits.
+pub(super) fn touch_unordered(peer: &Peer, opcode: Opcode) -> Option<Touch> {
+    let waits_for_quiet = || peer.waits.as_ref().is_some_and(|waits| waits.has_keyed());
+    match opcode {
+        Opcode::NOOP => Some(Touch::Everything),
+        Opcode::SET_VBUCKET | Opcode::DEL_VBUCKET => Some(Touch::Nothing),
+        quiet if quiet.is_quiet() => None,
+        _ if waits_for_quiet() => Some(Touch::Everything),
+        _ => Some(Touch::Nothing),
+    }
+}
+
+/// What is not about one document.
+#[cold]
+fn execute_other(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let Body::Inline(body) = *body else { return answer.error(Status::E2BIG, "The value is too long", out) };
+    let is_bare = request.header.body_len as usize == request.framing.len();
+    match request.header.opcode {
+        Opcode::HELLO => return handshake::hello(peer, answer, request, body, out),
+        Opcode::SASL_LIST_MECHS => return handshake::list_mechanisms(answer, is_bare, out),
+        Opcode::SASL_AUTH => return handshake::authenticate(peer, answer, request, body, cx, out),
+        Opcode::SASL_STEP => return handshake::step(peer, answer, request, body, cx, out),
+        Opcode::GET_ERROR_MAP => return handshake::error_map(answer, request, body, out),
+        Opcode::NOOP if is_bare => return answer.success(out),
+        Opcode::VERSION if is_bare => {
+            return answer.value(0, &[], cx.node.settings().version.as_bytes(), out);
+        }
+        Opcode::QUIT | Opcode::QUITQ if is_bare => {
+            if request.header.opcode == Opcode::QUIT {
+                answer.success(out);
+            }
+            peer.close = true;
+            return;
+        }
+        Opcode::NOOP | Opcode::VERSION | Opcode::QUIT | Opcode::QUITQ => {
+            return answer.not_bare(out);
+        }
+        opcode if opcode.name().is_none() => {
+            return answer.error(Status::UNKNOWN_COMMAND, "The opcode is not known", out);
+        }
+        _ => {}
+    }
+    if peer.user.is_none() {
+        return answer.error(Status::EACCESS, "Log in first", out);
+    }
+    if !request.framing.is_empty() && frame_infos(peer, answer, request, out).is_none() {
+        return;
+    }
+    match request.header.opcode {
+        Opcode::SELECT_BUCKET => handshake::select_bucket(peer, answer, request, body, cx, out),
+        Opcode::GET_CLUSTER_CONFIG => handshake::cluster_config(peer, answer, request, cx, out),
+        Opcode::SET_VBUCKET => vbuckets::set(peer, answer, request, body, cx, out),
+        Opcode::GET_VBUCKET | Opcode::GET_FAILOVER_LOG => {
+            vbuckets::ask(peer, answer, request, is_bare, cx, out);
+        }
+        Opcode::DEL_VBUCKET => vbuckets::delete(peer, answer, request, cx, out),
+        Opcode::STAT => inquiry::statistics(peer, answer, request, body, cx, out),
+        Opcode::OBSERVE => inquiry::observe(peer, answer, request, body, cx, out),
+        Opcode::OBSERVE_SEQNO => inquiry::observe_seqno(peer, answer, request, body, cx, out),
+        Opcode::COLLECTIONS_GET_MANIFEST => inquiry::manifest(answer, is_bare, out),
+        Opcode::COLLECTIONS_GET_ID => inquiry::collection_id(answer, request, body, out),
+        Opcode::COLLECTIONS_GET_SCOPE_ID => inquiry::scope_id(answer, request, body, out),
+        _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
+    }
+}
+
+/// The request's frame infos, where they can be honoured; else the error is answered.
+#[cold]
+fn frame_infos(peer: &Peer, answer: &Answer, request: &Request<'_>, out: &mut Output) -> Option<FrameInfos> {
+    let infos = match FrameInfos::parse(request.framing) {
+        Ok(infos) => infos,
+        Err(error) => {
+            let status = match error {
+                FrameError::Unknown(_) => Status::UNKNOWN_FRAME_INFO,
+                _ => Status::EINVAL,
+            };
+            answer.error(status, &error.to_string(), out);
+            return None;
+        }
+    };
+    if infos.privileged {
+        answer.error(Status::NOT_SUPPORTED, "Impersonation is not supported", out);
+        return None;
+    }
+    if infos.stream_id.is_some() {
+        answer.error(Status::EINVAL, "A stream id belongs to DCP", out);
+        return None;
+    }
+    let opcode = request.header.opcode;
+    if infos.durability.is_some() && !opcodes::may_be_durable(opcode)
+        || infos.preserve_ttl && !opcodes::may_preserve_ttl(opcode)
+    {
+        answer.error(Status::EINVAL, "The operation does not take this frame info", out);
+        return None;
+    }
+    let level = infos.durability.map(|durability| durability.level);
+    let is_ephemeral =
+        peer.bucket.as_deref().is_some_and(|bucket| bucket.settings().kind == BucketKind::Ephemeral);
+    if is_ephemeral && level.is_some_and(|level| level != DurabilityLevel::Majority) {
+        answer.error(Status::DURABILITY_INVALID_LEVEL, "An ephemeral bucket cannot persist", out);
+        return None;
+    }
+    Some(infos)
+}
+
+#[cold]
+fn key_error(answer: &Answer, error: &KeyError, out: &mut Output) {
+    match error {
+        KeyError::Empty => answer.error(Status::EINVAL, "The request must have a key", out),
+        KeyError::TooLong => answer.error(Status::E2BIG, "The key is longer than 250 bytes", out),
+        KeyError::CollectionId => answer.error(Status::EINVAL, "The key has no valid collection id", out),
+        KeyError::UnknownCollection(id) => {
+            answer.manifest_error(
+                Status::UNKNOWN_COLLECTION,
+                &format!("There is no collection {id:#x}"),
+                out,
+            );
+        }
+    }
+}
+
+/// See [`super::binary::refuse`]: the stages of [`execute`] without the body.
+#[cold]
+pub(super) fn refuse(
+    peer: &mut Peer,
+    request: &Request<'_>,
+    refusal: Refusal,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if peer.close {
+        return;
+    }
+    let answer = Answer::new(peer, request, cx);
+    if peer.user.is_none() {
+        return answer.error(Status::EACCESS, "Log in first", out);
+    }
+    if !opcodes::stores_body(request.header.opcode) {
+        return match request.header.opcode.name() {
+            None => answer.error(Status::UNKNOWN_COMMAND, "The opcode is not known", out),
+            Some(_) => answer.error(Status::E2BIG, "The value is too long for this operation", out),
+        };
+    }
+    let Some(bucket) = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    if let Err(error) = document_key(peer.couchbase.collections, request.key) {
+        return key_error(&answer, &error, out);
+    }
+    if !bucket.serves(request.header.vbucket) {
+        return handshake::not_my_vbucket(peer, &answer, cx, out);
+    }
+    match refusal {
+        Refusal::TooBig => {
+            let text = format!("The value is longer than {} bytes", peer.value_limit);
+            answer.error(Status::E2BIG, &text, out);
+        }
+        Refusal::NoMemory | Refusal::NotAllowed | Refusal::BadTrailer => {
+            answer.error(Status::ETMPFAIL, "The bucket's memory budget does not allow the value now", out);
+        }
+    }
+}
+
+/// See [`super::binary::fail`].
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &ThreadContext, out: &mut Output) {
+    documents::refuse(&Answer::new(peer, request, cx), error, out);
+}
+
+/// See [`super::binary::error`].
+#[cold]
+pub(super) fn error(peer: &mut Peer, error: &Error, cx: &mut ThreadContext, out: &mut Output) {
+    if peer.close {
+        return;
+    }
+    let answer = Answer::to_header(peer, &error.header, cx);
+    match error.kind {
+        ErrorKind::Magic => peer.close = true,
+        ErrorKind::Lengths => answer.error(Status::EINVAL, "Extras and key are longer than the body", out),
+        ErrorKind::KeyTooLong => answer.error(Status::E2BIG, "The key is longer than 250 bytes", out),
+        ErrorKind::FrameTooBig => answer.error(Status::E2BIG, "The frame is too long", out),
+    }
+}
+
+/// Datatype bits a client may send: JSON and Snappy once granted, nothing else.
+#[inline]
+const fn datatype_is_valid(features: FeatureSet, bits: u8) -> bool {
+    bits & !known_datatypes(features) == datatype::RAW
+}
+
+/// Datatype bits that a client knows.
+#[inline]
+const fn known_datatypes(features: FeatureSet) -> u8 {
+    let json = if features.has(Feature::JSON) { datatype::JSON } else { datatype::RAW };
+    let snappy = if features.has(Feature::SNAPPY) { datatype::SNAPPY } else { datatype::RAW };
+    json | snappy
+}

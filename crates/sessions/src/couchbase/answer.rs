@@ -1,0 +1,199 @@
+//! How a request is answered: classic or flexible layout, error contexts where they were negotiated.
+
+use kv::{Document, Mutated, ThreadContext};
+use wire::binary::response::{done, hit};
+use wire::binary::{Header, Reply, Request, Status, datatype};
+use wire::couchbase::{Feature, FeatureSet, error_context, server_duration};
+
+use super::super::{Output, Peer};
+
+/// What all answers to one request have in common.
+pub(super) struct Answer {
+    header: Header,
+    features: FeatureSet,
+    duration: Option<u16>,
+}
+
+impl Answer {
+    #[inline]
+    pub(super) fn new(peer: &Peer, request: &Request<'_>, cx: &ThreadContext) -> Self {
+        Self::to_header(peer, &request.header, cx)
+    }
+
+    #[inline]
+    pub(super) fn to_header(peer: &Peer, header: &Header, cx: &ThreadContext) -> Self {
+        let features = peer.couchbase.features;
+        let duration = features.has(Feature::TRACING).then(|| duration_since_wake_up(cx));
+        Self { header: *header, features, duration }
+    }
+
+    pub(super) fn features(&self) -> FeatureSet {
+        self.features
+    }
+
+    #[inline]
+    fn reply(&self, status: Status) -> Reply {
+        Reply { duration: self.duration, ..Reply::to(&self.header, status) }
+    }
+
+    /// Whether success is not answered.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.header.opcode.is_quiet()
+    }
+
+    fn datatype_of(&self, bits: u8) -> u8 {
+        bits & super::known_datatypes(self.features)
+    }
+
+    /// Success, nothing else to say.
+    pub(super) fn success(&self, out: &mut Output) {
+        out.bytes(self.reply(Status::SUCCESS).head(&[], 0, 0).as_bytes());
+    }
+
+    /// Success with a CAS, extras and a plain value.
+    pub(super) fn value(&self, cas: u64, extras: &[u8], value: &[u8], out: &mut Output) {
+        let reply = Reply { cas, ..self.reply(Status::SUCCESS) };
+        out.bytes(reply.head(extras, 0, value.len()).as_bytes());
+        out.bytes(value);
+    }
+
+    /// A JSON document of our own, with another status than success where asked for.
+    pub(super) fn json(&self, status: Status, json: &str, out: &mut Output) {
+        let datatype = if json.is_empty() { datatype::RAW } else { self.datatype_of(datatype::JSON) };
+        let reply = Reply { datatype, ..self.reply(status) };
+        out.bytes(reply.head(&[], 0, json.len()).as_bytes());
+        out.bytes(json.as_bytes());
+    }
+
+    /// A plain value with another status than success: SASL challenges.
+    pub(super) fn status_value(&self, status: Status, value: &[u8], out: &mut Output) {
+        out.bytes(self.reply(status).head(&[], 0, value.len()).as_bytes());
+        out.bytes(value);
+    }
+
+    /// Whether the client takes values as they are stored.
+    #[inline]
+    pub(super) fn takes_compressed(&self) -> bool {
+        self.features.has(Feature::SNAPPY)
+    }
+
+    /// A document, with the CAS the client shall see.
+    #[inline]
+    pub(super) fn document(&self, key: &[u8], document: &Document<'_>, cas: u64, out: &mut Output) {
+        let datatype = self.datatype_of(document.datatype());
+        let flags = document.flags();
+        let as_stored = self.takes_compressed();
+        let value_len = if as_stored { document.stored().len() } else { document.value_len() };
+        if self.duration.is_none() {
+            out.bytes(&hit(&self.header, datatype, flags, cas, key.len(), value_len));
+        } else {
+            let reply = Reply { datatype, cas, ..self.reply(Status::SUCCESS) };
+            out.bytes(reply.head(&flags.to_be_bytes(), key.len(), value_len).as_bytes());
+        }
+        if !key.is_empty() {
+            out.bytes(key);
+        }
+        if as_stored {
+            out.stored(document);
+        } else {
+            out.value(document);
+        }
+    }
+
+    /// A change that succeeded; quiet requests get no answer. The mutation token goes with it where it was negotiated.
+    #[inline]
+    pub(super) fn mutated(&self, mutated: Mutated, value: &[u8], out: &mut Output) {
+        if self.is_quiet() {
+            return;
+        }
+        if self.features.has(Feature::MUTATION_SEQNO) {
+            let mut token = [0; 16];
+            token[..8].copy_from_slice(&mutated.vb_uuid.to_be_bytes());
+            token[8..].copy_from_slice(&mutated.seqno.to_be_bytes());
+            let reply = Reply { cas: mutated.cas, ..self.reply(Status::SUCCESS) };
+            out.bytes(reply.head(&token, 0, value.len()).as_bytes());
+        } else if self.duration.is_none() && value.is_empty() {
+            out.bytes(&done(&self.header, mutated.cas));
+        } else {
+            let reply = Reply { cas: mutated.cas, ..self.reply(Status::SUCCESS) };
+            out.bytes(reply.head(&[], 0, value.len()).as_bytes());
+        }
+        if !value.is_empty() {
+            out.bytes(value);
+        }
+    }
+
+    /// A status that says it all.
+    pub(super) fn status(&self, status: Status, out: &mut Output) {
+        out.bytes(self.reply(status).head(&[], 0, 0).as_bytes());
+    }
+
+    /// An error with a sentence for whoever looks into it.
+    #[cold]
+    pub(super) fn error(&self, status: Status, context: &str, out: &mut Output) {
+        if self.features.has(Feature::XERROR) {
+            self.json(status, &error_context::context(context), out);
+        } else {
+            self.status(status, out);
+        }
+    }
+
+    /// The request has parts that no request of its opcode has.
+    #[cold]
+    pub(super) fn not_bare(&self, out: &mut Output) {
+        self.error(Status::EINVAL, "The request must not have extras, key or value", out);
+    }
+
+    /// An unknown collection or scope: clients read from it which manifest was asked.
+    #[cold]
+    pub(super) fn manifest_error(&self, status: Status, context: &str, out: &mut Output) {
+        if self.features.has(Feature::XERROR) {
+            self.json(status, &error_context::with_manifest(context, super::inquiry::MANIFEST_UID), out);
+        } else {
+            self.status(status, out);
+        }
+    }
+}
+
+/// The answer to a durable write that waits for its outcome.
+pub struct Pending {
+    answer: Answer,
+    /// The new number of a counter.
+    number: Option<u64>,
+    received_ns: u64,
+}
+
+impl Pending {
+    pub(super) fn new(answer: Answer, number: Option<u64>, cx: &ThreadContext) -> Self {
+        Self { answer, number, received_ns: cx.now.unix_ns }
+    }
+
+    /// Answers; without an outcome it is ambiguous.
+    pub(crate) fn complete(mut self, outcome: Option<Mutated>, cx: &ThreadContext, out: &mut Output) {
+        let answer = &mut self.answer;
+        answer.duration = answer.duration.map(|_| duration_since(self.received_ns, cx));
+        match outcome {
+            Some(mutated) => {
+                let number = self.number.map(u64::to_be_bytes);
+                answer.mutated(mutated, number.as_ref().map_or(&[], |number| number), out);
+            }
+            None => answer.error(
+                Status::SYNC_WRITE_AMBIGUOUS,
+                "The durability level was not reached in time: the write may still be done, or undone",
+                out,
+            ),
+        }
+    }
+}
+
+/// From the wake-up that received the request until now.
+fn duration_since_wake_up(cx: &ThreadContext) -> u16 {
+    duration_since(cx.now.unix_ns, cx)
+}
+
+fn duration_since(received_ns: u64, cx: &ThreadContext) -> u16 {
+    match cx.clock_ns {
+        Some(clock_ns) => server_duration::encode(clock_ns().saturating_sub(received_ns) / 1000),
+        None => 0,
+    }
+}

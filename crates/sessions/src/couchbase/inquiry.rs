@@ -1,0 +1,274 @@
+//! Questions about documents, vBuckets and collections.
+
+use kv::bucket::Observed;
+use kv::key::KEY_MAX;
+use kv::{Key, ThreadContext, VbId};
+use wire::binary::{Request, Status};
+
+use super::super::{Body, Output, Peer, binary};
+use super::answer::Answer;
+use super::documents::Target;
+
+/// Version of the collections manifest: that of a new bucket, which it stays until named collections exist.
+pub(super) const MANIFEST_UID: u64 = 0;
+/// The only scope and the only collection.
+const DEFAULT: &str = "_default";
+/// Their id.
+const DEFAULT_ID: u32 = 0;
+/// OBSERVE_SEQNO: the answer's layout for the present history, and for one before it.
+const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
+const OBSERVE_FORMAT_FAILOVER: u8 = 1;
+
+/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. There are no tombstones:
+/// a deleted document is KEY_ENOENT.
+pub(super) fn get_meta(
+    target: &Target<'_>,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &Body<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let extras_len = match (request.extras, body) {
+        ([] | [1], Body::Inline([])) => 20,
+        ([2], Body::Inline([])) => 21,
+        _ => return answer.error(Status::EINVAL, "The extras must be the version, 1 or 2, or nothing", out),
+    };
+    let found = target.bucket.with_entry(cx, target.key, target.place, |entry| {
+        let document = entry.document()?;
+        let mut extras = [0; 21];
+        extras[4..8].copy_from_slice(&document.flags().to_be_bytes());
+        extras[8..12].copy_from_slice(&document.expiry().to_be_bytes());
+        extras[12..20].copy_from_slice(&document.rev().to_be_bytes());
+        extras[20] = document.datatype();
+        Some((extras, document.visible_cas()))
+    });
+    match found {
+        Some((extras, cas)) => answer.value(cas, extras.get(..extras_len).unwrap_or(&extras), &[], out),
+        None if request.header.opcode.is_quiet() => {}
+        None => answer.status(Status::KEY_ENOENT, out),
+    }
+}
+
+/// OBSERVE_SEQNO: the value is the history the client knows; the answer says how far that history is persisted and how
+/// far it has got. An ephemeral bucket persists nothing. Of a history before the present one, it also says where it
+/// ended.
+pub(super) fn observe_seqno(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let Ok(uuid) = <[u8; 8]>::try_from(body) else {
+        return answer.error(Status::EINVAL, "The value must be the vBucket's UUID, 8 bytes", out);
+    };
+    if !request.key.is_empty() || !request.extras.is_empty() {
+        return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
+    }
+    let vb = request.header.vbucket;
+    let Some(bucket) = peer.bucket.as_deref() else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    let Some(info) = bucket.vb_info(VbId(vb)) else {
+        return super::handshake::not_my_vbucket(peer, answer, cx, out);
+    };
+    if let Some(why) = bucket.closed(VbId(vb)) {
+        return super::documents::refuse(answer, why, out);
+    }
+    let uuid = u64::from_be_bytes(uuid);
+    let histories = bucket.histories(VbId(vb));
+    let Some(at) = histories.iter().position(|(known, _)| *known == uuid) else {
+        return answer.error(Status::KEY_ENOENT, "The vBucket has no such history", out);
+    };
+    let ended_seqno = at.checked_sub(1).and_then(|next| histories.get(next)).map(|(_, began_at)| *began_at);
+    let mut value = Vec::with_capacity(43);
+    value.push(if ended_seqno.is_some() { OBSERVE_FORMAT_FAILOVER } else { OBSERVE_FORMAT_NO_FAILOVER });
+    value.extend(vb.to_be_bytes());
+    value.extend(info.uuid.to_be_bytes());
+    value.extend(info.persisted_seqno.to_be_bytes());
+    value.extend(info.high_seqno.to_be_bytes());
+    if let Some(ended_seqno) = ended_seqno {
+        value.extend(uuid.to_be_bytes());
+        value.extend(ended_seqno.to_be_bytes());
+    }
+    answer.value(0, &[], &value, out);
+}
+
+/// What is asked about in the value of an OBSERVE: `vBucket 2 | key length 2 | key` of one document after the other.
+fn observed<'a>(body: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
+    let (vb, rest) = body.split_first_chunk()?;
+    let (key_len, rest) = rest.split_first_chunk()?;
+    let (key, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*key_len)))?;
+    *body = rest;
+    Some((u16::from_be_bytes(*vb), key))
+}
+
+/// OBSERVE: what clients that know no seqnos ask until a change is on disk. Behind each document of the request stand
+/// its state and its CAS, `state 1 | CAS 8`. The CAS in the answer's head is how long that takes, in ms: nobody can
+/// tell, and 0 says so.
+pub(super) fn observe(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if !request.key.is_empty() || !request.extras.is_empty() {
+        return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
+    }
+    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    let (mut rest, mut value) = (body, Vec::with_capacity(2 * body.len()));
+    while !rest.is_empty() {
+        let Some((vb, wire_key)) = observed(&mut rest) else {
+            return answer.error(Status::EINVAL, "The value must be vBuckets and keys", out);
+        };
+        let key = match super::document_key(peer.couchbase.collections, wire_key) {
+            Ok(key) => key,
+            Err(error) => return super::key_error(answer, &error, out),
+        };
+        if !bucket.serves(vb) {
+            return super::handshake::not_my_vbucket(peer, answer, cx, out);
+        }
+        let (state, cas) = match bucket.observe(cx, key, bucket.locate_in(key, VbId(vb))) {
+            Ok(observed) => observed,
+            Err(why) => return super::documents::refuse(answer, why, out),
+        };
+        value.extend(vb.to_be_bytes());
+        value.extend((wire_key.len() as u16).to_be_bytes());
+        value.extend(wire_key);
+        value.push(match state {
+            Observed::Unpersisted => 0x00,
+            Observed::Persisted => 0x01,
+            Observed::Missing => 0x80,
+            Observed::DeletionUnpersisted => 0x81,
+        });
+        value.extend(cas.to_be_bytes());
+    }
+    answer.value(0, &[], &value, out);
+}
+
+/// STAT of one document: `key NAME VBUCKET`, or `vkey`, which also compares the document with the journal, and for that
+/// reads from it. Gives false if it is about something else.
+fn document_statistics(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) -> bool {
+    let (arguments, validates) = match (request.key.strip_prefix(b"key "), request.key.strip_prefix(b"vkey "))
+    {
+        (Some(arguments), _) => (arguments, false),
+        (_, Some(arguments)) => (arguments, true),
+        _ => return false,
+    };
+    let Some(bucket) = peer.bucket.clone() else { return false };
+    let at = arguments.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
+    let (name, vb) = arguments.split_at(at);
+    let vb = std::str::from_utf8(vb).ok().and_then(|vb| vb.trim_start().parse::<u16>().ok());
+    let (Some(vb), false) = (vb, name.is_empty() || name.len() > KEY_MAX) else {
+        answer.error(
+            Status::EINVAL,
+            "The group must be followed by a key and the number of its vBucket",
+            out,
+        );
+        return true;
+    };
+    if !bucket.serves(vb) {
+        super::handshake::not_my_vbucket(peer, answer, cx, out);
+        return true;
+    }
+    let key = Key::plain(name);
+    match bucket.document_statistics(cx, key, bucket.locate_in(key, VbId(vb)), validates) {
+        Ok(Some(statistics)) => binary::listed(request, &statistics, out),
+        Ok(None) => answer.status(Status::KEY_ENOENT, out),
+        Err(why) => super::documents::refuse(answer, why, out),
+    }
+    true
+}
+
+/// STAT.
+pub(super) fn statistics(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if !request.extras.is_empty() || !body.is_empty() {
+        return answer.error(Status::EINVAL, "The request must not have extras or a value", out);
+    }
+    if peer.bucket.is_some() && document_statistics(peer, answer, request, cx, out) {
+        return;
+    }
+    let Some(bucket) = peer.bucket.as_deref() else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    if !binary::statistics(bucket, peer, request, cx, out) {
+        answer.error(Status::KEY_ENOENT, "There are no statistics of that name", out);
+    }
+}
+
+/// COLLECTIONS_GET_MANIFEST.
+pub(super) fn manifest(answer: &Answer, is_bare: bool, out: &mut Output) {
+    if !is_bare {
+        return answer.not_bare(out);
+    }
+    let manifest = format!(
+        r#"{{"uid":"{MANIFEST_UID:x}","scopes":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}","collections":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}"}}]}}]}}"#
+    );
+    answer.json(Status::SUCCESS, &manifest, out);
+}
+
+/// The name asked for: in the value, or in the key as older clients send it.
+fn name<'a>(request: &Request<'a>, body: &'a [u8]) -> Option<&'a str> {
+    let name = match (request.key, body) {
+        ([], body) => body,
+        (key, []) => key,
+        _ => return None,
+    };
+    std::str::from_utf8(name).ok().filter(|_| request.extras.is_empty())
+}
+
+/// `manifest uid 8 | id 4`.
+fn answer_id(answer: &Answer, id: u32, out: &mut Output) {
+    let mut extras = [0; 12];
+    extras[..8].copy_from_slice(&MANIFEST_UID.to_be_bytes());
+    extras[8..].copy_from_slice(&id.to_be_bytes());
+    answer.value(0, &extras, &[], out);
+}
+
+/// COLLECTIONS_GET_ID for `scope.collection`; an empty part is the default one.
+pub(super) fn collection_id(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
+    let parts = name(request, body).and_then(|name| name.split_once('.'));
+    let Some((scope, collection)) = parts.filter(|(_, collection)| !collection.contains('.')) else {
+        return answer.error(Status::EINVAL, "The value must be scope.collection", out);
+    };
+    let is_default = |name: &str| name.is_empty() || name == DEFAULT;
+    if !is_default(scope) {
+        return answer.manifest_error(Status::UNKNOWN_SCOPE, &format!("There is no scope {scope:?}"), out);
+    }
+    if !is_default(collection) {
+        let context = format!("There is no collection {collection:?}");
+        return answer.manifest_error(Status::UNKNOWN_COLLECTION, &context, out);
+    }
+    answer_id(answer, DEFAULT_ID, out);
+}
+
+/// COLLECTIONS_GET_SCOPE_ID for `scope` (or `scope.collection`, whose second part is not looked at).
+pub(super) fn scope_id(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
+    let Some(name) = name(request, body) else {
+        return answer.error(Status::EINVAL, "The value must be a scope's name", out);
+    };
+    let scope = name.split_once('.').map_or(name, |(scope, _)| scope);
+    if !scope.is_empty() && scope != DEFAULT {
+        return answer.manifest_error(Status::UNKNOWN_SCOPE, &format!("There is no scope {scope:?}"), out);
+    }
+    answer_id(answer, DEFAULT_ID, out);
+}

@@ -1,0 +1,119 @@
+//! What is known of vBuckets, and what they are told: SET_VBUCKET, GET_VBUCKET, DEL_VBUCKET, GET_FAILOVER_LOG.
+
+use std::sync::Arc;
+
+use kv::{Bucket, ThreadContext, Topology, VbId, VbState};
+use wire::binary::{Opcode, Request, Status};
+
+use super::super::{Output, Peer};
+use super::answer::Answer;
+
+/// The vBucket a request is about; answered if it is not there.
+fn target(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    cx: &ThreadContext,
+    out: &mut Output,
+) -> Option<(Arc<Bucket>, VbId)> {
+    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
+        answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+        return None;
+    };
+    if request.header.vbucket >= bucket.vbuckets() {
+        super::handshake::not_my_vbucket(peer, answer, cx, out);
+        return None;
+    }
+    let vb = VbId(request.header.vbucket);
+    if let Some(why) = bucket.closed(vb) {
+        // Its state and chains are in the journal, and not read yet.
+        super::documents::refuse(answer, why, out);
+        return None;
+    }
+    Some((bucket, vb))
+}
+
+/// SET_VBUCKET: the extras are the state, 1 or 4 bytes; the value, if there is one, is `{"topology":[[...],[...]]}`.
+/// Without one, or without that member, the chains stay as they are; `null` is this node alone.
+pub(super) fn set(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    let number = match *request.extras {
+        [state] => u32::from(state),
+        [b0, b1, b2, b3] => u32::from_be_bytes([b0, b1, b2, b3]),
+        _ => 0,
+    };
+    let Some(state) = VbState::from_number(number).filter(|_| request.key.is_empty()) else {
+        let context = "The extras must be the state, 1 to 4, in 1 or 4 bytes; there must be no key";
+        return answer.error(Status::EINVAL, context, out);
+    };
+    let topology = match topology(body) {
+        Ok(topology) => topology,
+        Err(context) => return answer.error(Status::EINVAL, &context, out),
+    };
+    let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
+    bucket.set_vbucket(cx, vb, state, topology);
+    answer.success(out);
+}
+
+fn topology(body: &[u8]) -> Result<Option<Topology>, String> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let document: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(body).map_err(|_| "The value must be a JSON object".to_owned())?;
+    match document.iter().find(|(name, _)| *name != "topology") {
+        Some((name, _)) => Err(format!("The member {name:?} is not known")),
+        None => {
+            document.get("topology").map(Topology::from_json).transpose().map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// GET_VBUCKET: the state, 4 bytes. (The chains are in `stats durability-monitor`.)
+///
+/// GET_FAILOVER_LOG: the vBucket's histories, newest first, each as `UUID 8 | seqno at which it began 8`. One that has
+/// never lost anything has one, from 0 on.
+pub(super) fn ask(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    is_bare: bool,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if !is_bare {
+        return answer.not_bare(out);
+    }
+    let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
+    let value: Vec<u8> = if request.header.opcode == Opcode::GET_FAILOVER_LOG {
+        let entries = bucket.histories(vb).into_iter();
+        entries.flat_map(|(uuid, began_at)| [uuid.to_be_bytes(), began_at.to_be_bytes()]).flatten().collect()
+    } else {
+        bucket.vbucket_setting(cx, vb).0.number().to_be_bytes().into()
+    };
+    answer.value(0, &[], &value, out);
+}
+
+/// DEL_VBUCKET: its documents are gone, and it is dead.
+pub(super) fn delete(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    cx: &mut ThreadContext,
+    out: &mut Output,
+) {
+    if !request.key.is_empty() || !request.extras.is_empty() {
+        return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
+    }
+    let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
+    match bucket.delete_vbucket(cx, vb) {
+        Ok(()) => answer.success(out),
+        Err(error) => super::documents::refuse(answer, error, out),
+    }
+}

@@ -1,0 +1,104 @@
+//! Counting as memcached does it, under the vBucket's lock: `incr`, `decr` and the meta command `ma`.
+
+use kv::{Entry, Expiry, KvError, Store, Value};
+use wire::text::unsigned;
+
+use super::LARGE_VALUE;
+use super::output::decimal_digits;
+
+/// Longest decimal number of 64 bits.
+pub(super) const NUMBER_MAX: usize = 20;
+
+/// COMPAT: memcached keeps longer values in chunks, and refuses to count them before it looks at the CAS.
+const CHUNKED: usize = 512 << 10;
+
+/// Numbers up to this length are written without taking memory for the text.
+const INLINE_TEXT: usize = 64;
+
+/// How to count.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Count {
+    /// Amount.
+    pub delta: u64,
+    /// Down, stopping at 0, instead of up, wrapping at 2^64.
+    pub decrement: bool,
+    /// Required CAS; 0 = any.
+    pub cas: u64,
+    /// An explicit new CAS; 0 = the next of the clock.
+    pub new_cas: u64,
+}
+
+/// Counts the present document; gives the new number and the new CAS.
+///
+/// COMPAT: the value is a number as `strtoull` reads it, a shorter result is padded with spaces to the old length, and
+/// unless the value grows the marks of the meta protocol and the fetched bit stay: memcached writes over it in place.
+pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvError> {
+    entry.name_cas(how.cas);
+    let Some(document) = entry.document() else { return Err(KvError::NotFound) };
+    let length = document.value_len();
+    if length == 0 || length > CHUNKED {
+        return Err(KvError::DeltaBadValue);
+    }
+    if how.cas != document.cas() {
+        if document.is_locked() {
+            return Err(KvError::Locked);
+        }
+        if how.cas != 0 {
+            return Err(KvError::Exists);
+        }
+    }
+    if length > LARGE_VALUE {
+        return Err(KvError::DeltaBadValue);
+    }
+    let old = unsigned(&document.value()).ok_or(KvError::DeltaBadValue)?;
+    let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };
+    let (flags, fetched) = (document.flags(), document.fetched());
+    let (stale, win_sent) = (document.is_stale(), document.win_sent());
+
+    let (mut inline, mut spilled) = ([b' '; INLINE_TEXT], Vec::new());
+    let room: &mut [u8] = if length <= INLINE_TEXT {
+        &mut inline
+    } else {
+        spilled.resize(length, b' ');
+        &mut spilled
+    };
+    let digits = write_decimal(room, number);
+    let text = room.get(..digits.max(length)).unwrap_or_default();
+    let store =
+        Store { flags, expiry: Expiry::Keep, datatype: 0, value: Value::Bytes(text), new_cas: how.new_cas };
+    let mutated = entry.store(store)?;
+    if digits <= length {
+        if stale || win_sent {
+            entry.set_marks(stale, win_sent);
+        }
+        if fetched {
+            entry.record_access();
+        }
+    }
+    Ok((number, mutated.cas))
+}
+
+/// Writes `number` at the start of `into` and gives the number of digits.
+pub(super) fn write_decimal(into: &mut [u8], number: u64) -> usize {
+    let (digits, at) = decimal_digits(number);
+    let text = digits.get(at..).unwrap_or_default();
+    if let Some(into) = into.get_mut(..text.len()) {
+        into.copy_from_slice(text);
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_fill_the_start() {
+        for (number, text) in [(0, "0"), (10, "10"), (u64::MAX, "18446744073709551615")] {
+            let mut into = [b' '; 24];
+            let digits = write_decimal(&mut into, number);
+            assert_eq!(std::str::from_utf8(&into[..digits]).unwrap(), text);
+            assert!(into[digits..].iter().all(|byte| *byte == b' '));
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What stands in the way of a request: a value that is on disk only, a vBucket that is not read in yet, and on
+//! memcached ports one that is not active. (A Couchbase port tells of that with NOT_MY_VBUCKET.)
+//!
+//! Asked before the request is executed, and only while its bucket says that there is anything of the kind. A value
+//! that is wanted is fetched while the request is parked ([`super::waits`]); everything else is an answer.
+
+use std::sync::Arc;
+
+use kv::{Bucket, Key, KvError, Outcome, Place, ThreadContext, VbId};
+use wire::{binary as wire_binary, text as wire_text};
+
+use super::behind::own;
+use super::{Head, Queued, Session, Work, binary, opcodes, text};
+use crate::Output;
+
+/// The document a request is about: its key, its place, whether its value is wanted.
+struct Wanted {
+    key: Box<[u8]>,
+    place: Place,
+    value: bool,
+}
+
+impl Session {
+    /// Whether something may be in the way of a request: then ask [`Session::meet_obstacle`].
+    #[inline]
+    pub(super) fn may_meet_obstacle(&self) -> bool {
+        let peer = &self.peer;
+        peer.bucket.as_ref().is_some_and(|bucket| {
+            bucket.has_obstacles() || peer.port == super::Port::Memcached && !bucket.serves_all()
+        })
+    }
+
+    /// Whether something is in the way of the request, which is then parked or answered.
+    #[cold]
+    pub(super) fn meet_obstacle(
+        &mut self,
+        queued: &mut Queued<'_>,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) -> bool {
+        let peer = &self.peer;
+        if peer.close || peer.must_log_in() {
+            return false;
+        }
+        cx.connection = peer.client.as_ref().map_or(0, |client| client.number());
+        let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else { return false };
+        let Some(wanted) = self.wanted(&queued.work, &bucket) else { return false };
+        let key = Key::plain(&wanted.key);
+        if !bucket.serves(wanted.place.vb.0) {
+            self.fail(queued, KvError::NotActive, cx, out);
+            return true;
+        }
+        match bucket.obstacle(cx, key, wanted.place, wanted.value) {
+            None => false,
+            Some(KvError::NotResident) => self.park(queued, &bucket, key, wanted.place, cx),
+            Some(error) => {
+                self.fail(queued, error, cx, out);
+                true
+            }
+        }
+    }
+
+    /// Keeps a copy of the request until its value is back. `false`: it is back already.
+    fn park(
+        &mut self,
+        queued: &mut Queued<'_>,
+        bucket: &Arc<Bucket>,
+        key: Key<'_>,
+        place: Place,
+        cx: &mut ThreadContext,
+    ) -> bool {
+        let (cookie, touch) = (self.peer.cookie(cx), self.touch(queued));
+        let node = Arc::clone(&cx.node);
+        let done = Box::new(move |result| node.post(cookie, Outcome::Fetched(result)));
+        let Some(value_bytes) = bucket.fetch(cx, key, place, done) else { return false };
+        // The letter may be on its way already; this thread looks at it later.
+        let Some(request) = own(&mut queued.work) else { return false };
+        self.peer.waits.get_or_insert_default().park(cookie.ticket, touch, request, value_bytes);
+        true
+    }
+
+    /// Answers a request that could not be executed.
+    pub(super) fn fail(
+        &mut self,
+        queued: &mut Queued<'_>,
+        error: KvError,
+        cx: &mut ThreadContext,
+        out: &mut Output,
+    ) {
+        match &mut queued.work {
+            Work::Binary(request, _) => binary::fail(&self.peer, request, error, cx, out),
+            Work::Text(command, ..) => text::fail(&mut self.peer, command, error, out),
+            Work::Filled(filling) => {
+                let Some(filling) = filling.take() else { return };
+                match self.parse_filled(&filling.head) {
+                    Some(Head::Binary(request)) => binary::fail(&self.peer, &request, error, cx, out),
+                    Some(Head::Text(command)) => text::fail(&mut self.peer, &command, error, out),
+                    None => {}
+                }
+            }
+            Work::BinaryRefused(..) | Work::BinaryError(_) | Work::TextRefused(..) | Work::TextError(_) => {}
+            Work::Dump(_) | Work::Watch => {}
+        }
+    }
+
+    fn wanted(&self, work: &Work<'_>, bucket: &Bucket) -> Option<Wanted> {
+        let of_binary = |request: &wire_binary::Request<'_>| {
+            let key = binary::key(&self.peer, request)?;
+            let vb = VbId(request.header.vbucket);
+            let place = match self.peer.port {
+                super::Port::Couchbase if !bucket.serves(vb.0) => return None,
+                super::Port::Couchbase => bucket.locate_in(key, vb),
+                super::Port::Memcached => bucket.locate(key),
+            };
+            Some(Wanted { key: key.bytes.into(), place, value: opcodes::needs_value(request.header.opcode) })
+        };
+        let of_text = |command: &wire_text::Command<'_>| {
+            let mut buffer = [0; wire_text::KEY_MAX];
+            let key = text::document(command, &mut buffer)?;
+            Some(Wanted {
+                key: key.bytes.into(),
+                place: bucket.locate(key),
+                value: text::traits(command).needs_value,
+            })
+        };
+        match work {
+            Work::Binary(request, _) => of_binary(request),
+            Work::Text(command, ..) => of_text(command),
+            Work::Filled(Some(filling)) if filling.is_refused() => None,
+            Work::Filled(Some(filling)) => match self.parse_filled(&filling.head)? {
+                Head::Binary(request) => of_binary(&request),
+                Head::Text(command) => of_text(&command),
+            },
+            // What is refused removes the old value at most, and that without looking at it.
+            Work::Filled(None) | Work::BinaryRefused(..) | Work::TextRefused(..) => None,
+            Work::Dump(_) | Work::Watch | Work::BinaryError(_) | Work::TextError(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use journal::log::Buffer;
+    use journal::{AnyDisk, SimulatedDisk};
+
+    use super::super::{Batch, Peer, Port};
+    use super::*;
+    use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, load_next};
+    use kv::{BucketSettings, Limits, Node, NodeSettings, Now};
+
+    const MEMORY_BYTES: u64 = 64 << 20;
+
+    /// A session of a memcached port, before a persistent bucket whose threads have their turn when the test says so.
+    struct World {
+        session: Session,
+        cx: ThreadContext,
+        others: ThreadContext,
+        bucket: Arc<Bucket>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let settings =
+                NodeSettings { threads: 2, shutdown_command: false, version: "test".into(), seed: 7 };
+            let node = Node::new(settings, Limits::default());
+            let settings =
+                BucketSettings { memory_bytes: MEMORY_BYTES, vbuckets: 1, ..BucketSettings::default() };
+            let disk = AnyDisk::Simulated(SimulatedDisk::new());
+            node.open_bucket("default", settings, disk, Path::new("/b")).unwrap();
+            let bucket = node.bucket("default").unwrap();
+            let peer = Peer {
+                port: Port::Memcached,
+                login_required: false,
+                user: None,
+                loopback: true,
+                address: None,
+                bucket: Some(Arc::clone(&bucket)),
+                value_limit: 1 << 20,
+                close: false,
+                connection: 0,
+                waits: None,
+                rules: Default::default(),
+                client: None,
+                couchbase: Default::default(),
+            };
+            let session = Session::new(peer, &node.limits());
+            let (mut cx, mut others) =
+                (ThreadContext::new(Arc::clone(&node), 0), ThreadContext::new(node, 1));
+            let now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
+            (cx.now, others.now) = (now, now);
+            while load_next(&mut others, &mut Buffer::new(1 << 20)) {}
+            Self { session, cx, others, bucket }
+        }
+
+        fn send(&mut self, input: &str) -> String {
+            let mut batch = Batch::new();
+            let progress = self.session.parse(input.as_bytes(), 0, usize::MAX, &mut self.cx, &mut batch);
+            assert_eq!(progress.consumed, input.len());
+            let mut out = Output::default();
+            for index in 0..batch.len() {
+                self.session.execute(batch.get(index).unwrap(), &mut self.cx, &mut out);
+            }
+            self.cx.end_batch();
+            String::from_utf8(out.take().0).unwrap()
+        }
+
+        /// Every value goes to disk and leaves memory; and nobody is told to look for that.
+        fn eject_unnoticed(&mut self) {
+            for index in 0..FLUSHERS {
+                let now = self.others.now;
+                Flusher::new(index, 1 << 20).turn(&mut self.others, &mut || now);
+            }
+            self.bucket.set_budget(1);
+            for _ in 0..4 {
+                kv::pager::turn(&mut self.others);
+            }
+            self.bucket.set_budget(MEMORY_BYTES);
+            assert!(self.bucket.persistence_figures(&mut self.cx).unwrap().ejected_items > 0);
+            self.bucket.overlook_ejected();
+            // The next time there is something to be found again.
+            for now in [&mut self.cx.now, &mut self.others.now] {
+                now.unix_s += 1;
+                now.unix_ns += 1_000_000_000;
+                now.mono_us += 1_000_000;
+            }
+        }
+
+        /// What is answered once the values are back.
+        fn fetched(&mut self) -> String {
+            for index in 0..FETCHERS {
+                let now = self.others.now;
+                Fetcher::new(index).turn(&mut self.others, &mut || now);
+            }
+            let (mut letters, mut answers) = (Vec::new(), Vec::new());
+            self.cx.take_letters(true, &mut letters);
+            while !letters.is_empty() {
+                let mut out = Output::default();
+                for (cookie, outcome) in letters.drain(..) {
+                    self.session.complete(cookie.ticket, outcome, &mut self.cx, &mut out);
+                }
+                answers.extend(out.take().0);
+                self.cx.take_letters(true, &mut letters);
+            }
+            String::from_utf8(answers).unwrap()
+        }
+    }
+
+    /// Between the look for obstacles and the execution a value may leave memory, and whoever takes the word back that
+    /// requests have to look may be late: no client can tell.
+    #[test]
+    fn a_value_that_left_memory_behind_the_look_is_waited_for() {
+        let mut world = World::new();
+        // Long enough that it is worth while to eject it, and a number all the same.
+        let number = format!("{:<64}", 100);
+        let set = format!("set k 0 0 64\r\n{number}\r\n");
+        for (request, answer) in [
+            ("get k\r\n", "VALUE k 0 64\r\n{}\r\nEND\r\n"),
+            ("get other k other\r\n", "VALUE k 0 64\r\n{}\r\nEND\r\n"),
+            ("gat 100 k\r\n", "VALUE k 0 64\r\n{}\r\nEND\r\n"),
+            ("touch k 100\r\n", "TOUCHED\r\n"),
+            ("append k 0 0 1\r\n0\r\nget k\r\n", "STORED\r\nVALUE k 0 65\r\n{}0\r\nEND\r\n"),
+            ("prepend k 0 0 1\r\n1\r\nget k\r\n", "STORED\r\nVALUE k 0 65\r\n1{}\r\nEND\r\n"),
+            ("incr k 1\r\n", "101\r\n"),
+            ("mg k v\r\n", "VA 64\r\n{}\r\n"),
+            ("mg k s\r\n", "HD s64\r\n"),
+            ("mg k R4000000 s\r\n", "HD s64\r\n"),
+            ("mg k T100 v\r\n", "VA 64\r\n{}\r\n"),
+            ("ma k v\r\n", "VA 3\r\n101\r\n"),
+            ("ms k 1 MA\r\n0\r\n", "HD\r\n"),
+            ("md k I\r\nmg k\r\n", "HD\r\nHD X W\r\n"),
+        ] {
+            assert_eq!(world.send(&set), "STORED\r\n");
+            world.eject_unnoticed();
+            let at_once = world.send(request);
+            assert_eq!(at_once, "", "{request:?}");
+            assert_eq!(world.fetched(), answer.replace("{}", &number), "{request:?}");
+            assert!(!world.session.peer.close, "{request:?}");
+        }
+    }
+
+    /// A set needs no value: it does not wait for the one it replaces.
+    #[test]
+    fn what_wants_no_value_is_executed_at_once() {
+        let mut world = World::new();
+        for (request, answer) in [
+            ("set k 0 0 1\r\nx\r\n", "STORED\r\n"),
+            ("add k 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+            ("delete k\r\n", "DELETED\r\n"),
+        ] {
+            assert_eq!(world.send(&format!("set k 0 0 64\r\n{:<64}\r\n", 100)), "STORED\r\n");
+            world.eject_unnoticed();
+            assert_eq!(world.send(request), answer);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Answers on their way out: plain bytes, with large values in between that are sent from where they lie.
+
+use kv::{Bucket, Document, Entry, Key, KvError, LargeItem, PinnedValue, Place, ThreadContext};
+use wire::snappy;
+
+use super::LARGE_VALUE;
+use super::counter::NUMBER_MAX;
+
+/// The output of one wake-up, of one connection after another.
+#[derive(Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    /// Large values and the position in `bytes` they come before.
+    pinned: Vec<(usize, PinnedValue)>,
+    pinned_bytes: usize,
+    /// Values of the request being executed that are inflated when the lock is gone.
+    compressed: Vec<Compressed>,
+    /// Where the one that is next is inflated to, if that is reserved already.
+    room: Option<LargeItem>,
+}
+
+/// A long value that is still to be inflated.
+struct Compressed {
+    at: usize,
+    block: Block,
+    inflated_len: usize,
+}
+
+enum Block {
+    Pinned(PinnedValue),
+    Copied(Vec<u8>),
+}
+
+impl Output {
+    /// With room for `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { bytes: Vec::with_capacity(capacity), ..Self::default() }
+    }
+
+    /// Appends bytes.
+    #[inline]
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends a number in decimal.
+    pub fn decimal(&mut self, number: u64) {
+        // Flags are 0 almost always.
+        if number < 10 {
+            return self.bytes.push(b'0' + number as u8);
+        }
+        let (digits, at) = decimal_digits(number);
+        self.bytes(&digits[at..]);
+    }
+
+    /// Appends a large value without copying it.
+    pub fn pinned(&mut self, value: PinnedValue) {
+        self.pinned_bytes += value.len();
+        self.pinned.push((self.bytes.len(), value));
+    }
+
+    /// Appends the value of a document as it is stored: pinned if it is large, else copied.
+    #[inline]
+    pub fn stored(&mut self, document: &Document<'_>) {
+        match document.pin() {
+            Some(pinned) => self.pinned(pinned),
+            None => self.bytes(document.stored()),
+        }
+    }
+
+    /// Appends the value of a document for who takes none compressed. One that inflates to more than [`LARGE_VALUE`] is
+    /// there after [`Output::inflate`] only.
+    #[inline]
+    pub fn value(&mut self, document: &Document<'_>) {
+        if document.is_compressed() { self.compressed(document) } else { self.stored(document) }
+    }
+
+    fn compressed(&mut self, document: &Document<'_>) {
+        let (at, inflated_len) = (self.bytes.len(), document.value_len());
+        if inflated_len <= LARGE_VALUE {
+            self.bytes.resize(at + inflated_len, 0);
+            return snappy::inflate(document.stored(), &mut self.bytes[at..]);
+        }
+        let block = match document.pin() {
+            Some(pinned) => Block::Pinned(pinned),
+            None => Block::Copied(document.stored().to_vec()),
+        };
+        self.compressed.push(Compressed { at, block, inflated_len });
+    }
+
+    /// As [`Bucket::with_entry`], for who changes a document and then answers its value: that is in memory, and has
+    /// room to be inflated where the client `takes_compressed` none, before anything is changed.
+    pub(super) fn with_entry<R>(
+        &mut self,
+        takes_compressed: bool,
+        (bucket, key, at): (&Bucket, Key<'_>, Place),
+        cx: &mut ThreadContext,
+        mut f: impl FnMut(&mut Entry<'_>, &mut Self) -> Result<R, KvError>,
+    ) -> Result<R, KvError> {
+        let result = loop {
+            let done = bucket.with_entry(cx, key, at, |entry| {
+                let wanted = match entry.document() {
+                    Some(document) if !document.is_resident() => {
+                        entry.glance();
+                        return Ok(Err(KvError::NotResident));
+                    }
+                    Some(document) if !takes_compressed && document.is_compressed() => document.value_len(),
+                    _ => 0,
+                };
+                if wanted <= LARGE_VALUE || self.room.as_ref().is_some_and(|room| room.len() == wanted) {
+                    Ok(f(entry, self))
+                } else {
+                    entry.glance();
+                    Err(wanted)
+                }
+            });
+            match done {
+                Ok(result) => break result,
+                Err(wanted) => {
+                    // What was reserved for another length first goes back.
+                    self.room = None;
+                    self.room = Some(bucket.reserve_inflated(cx, wanted)?);
+                }
+            }
+        };
+        if matches!(result, Err(KvError::NotResident)) {
+            bucket.note_missed(cx);
+        }
+        if !self.has_compressed() {
+            self.room = None;
+        }
+        result
+    }
+
+    /// Whether [`Output::inflate`] has something to do.
+    #[inline]
+    pub(super) fn has_compressed(&self) -> bool {
+        !self.compressed.is_empty()
+    }
+
+    /// Inflates what the request just executed has appended of long values, within the bucket's budget.
+    #[cold]
+    pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> Result<(), KvError> {
+        for Compressed { at, block, inflated_len } in std::mem::take(&mut self.compressed) {
+            let block = match &block {
+                Block::Pinned(pinned) => pinned,
+                Block::Copied(bytes) => bytes.as_slice(),
+            };
+            let room = match self.room.take() {
+                Some(room) => room,
+                None => bucket.reserve_inflated(cx, inflated_len)?,
+            };
+            let value = Bucket::inflate_large(block, room);
+            self.pinned_bytes += value.len();
+            self.pinned.push((at, value));
+        }
+        Ok(())
+    }
+
+    /// The position now, to take back with [`Output::truncate`] what is written from here on.
+    pub fn mark(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Takes back what was written since `mark`; before a value there are always other bytes of its answer.
+    pub fn truncate(&mut self, mark: usize) {
+        while let Some((_, value)) = self.pinned.pop_if(|(at, _)| *at > mark) {
+            self.pinned_bytes -= value.len();
+        }
+        self.compressed.clear();
+        self.bytes.truncate(mark);
+    }
+
+    /// Changes bytes written before: an answer's length, say, known only at its end.
+    pub fn patch(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// All bytes to be sent, pinned ones included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.pinned_bytes
+    }
+
+    /// Whether there is nothing to send.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether large values are among it.
+    #[inline]
+    pub fn has_pinned(&self) -> bool {
+        !self.pinned.is_empty()
+    }
+
+    /// The plain bytes.
+    #[inline]
+    pub fn plain(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Appends all of another output.
+    pub fn append(&mut self, mut other: Self) {
+        let from = self.bytes.len();
+        let (bytes, pinned) = other.take();
+        self.bytes.extend_from_slice(&bytes);
+        for (at, value) in pinned {
+            self.pinned_bytes += value.len();
+            self.pinned.push((from + at, value));
+        }
+    }
+
+    /// Takes everything out: the plain bytes and the large values with their positions. The buffer is left empty.
+    pub fn take(&mut self) -> (Vec<u8>, Vec<(usize, PinnedValue)>) {
+        self.pinned_bytes = 0;
+        (std::mem::take(&mut self.bytes), std::mem::take(&mut self.pinned))
+    }
+
+    /// Forgets everything, keeping the room.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.pinned.clear();
+        self.pinned_bytes = 0;
+    }
+}
+
+/// The decimal digits of a number, at the end of the array, and where they begin.
+#[inline]
+pub(super) fn decimal_digits(number: u64) -> ([u8; NUMBER_MAX], usize) {
+    let (mut digits, mut at, mut rest) = ([0; NUMBER_MAX], NUMBER_MAX, number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return (digits, at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_decimal() {
+        let mut out = Output::default();
+        for number in [0, 7, 10, u64::MAX] {
+            out.decimal(number);
+            out.bytes(b" ");
+        }
+        assert_eq!(out.plain(), b"0 7 10 18446744073709551615 ");
+    }
+}

@@ -1,0 +1,141 @@
+//! What a session knows of its client.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use kv::clients::{Client, Listener};
+use kv::users::Caller;
+use kv::{Bucket, Cookie, Now, ThreadContext};
+use wire::couchbase::Feature;
+
+use super::couchbase;
+use super::waits::{Touch, Waits};
+
+/// What a listener's sessions speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// memcached: text, meta or binary by the first byte; one fixed bucket; no login unless a password is set.
+    Memcached,
+    /// Couchbase KV: binary only; login and SELECT_BUCKET.
+    Couchbase,
+}
+
+/// Which protocols a memcached port speaks (memcached's `-B`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Spoken {
+    /// All, told apart by the first byte.
+    #[default]
+    Any,
+    /// Text and meta.
+    Text,
+    /// Binary.
+    Binary,
+}
+
+impl Spoken {
+    /// All names.
+    pub const NAMES: &'static [&'static str] = &["auto", "text", "binary"];
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let at = Self::NAMES.iter().position(|known| *known == name)?;
+        [Self::Any, Self::Text, Self::Binary].get(at).copied()
+    }
+}
+
+/// What is allowed on a memcached port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Its protocols.
+    pub spoken: Spoken,
+    /// Whether `flush_all` is executed (memcached's `-F` refuses it).
+    pub flush_all: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { spoken: Spoken::Any, flush_all: true }
+    }
+}
+
+/// The client as the executors see and change it.
+pub struct Peer {
+    /// Which kind of port it came in by.
+    pub port: Port,
+    /// Whether this port demands a login before anything else.
+    pub login_required: bool,
+    /// The user once logged in.
+    pub user: Option<Arc<str>>,
+    /// Whether the peer's address is a loopback address.
+    pub loopback: bool,
+    /// The peer's address; `None` for one without, on this machine.
+    pub address: Option<IpAddr>,
+    /// The bucket in use.
+    pub bucket: Option<Arc<Bucket>>,
+    /// Largest value this port takes, in bytes.
+    pub value_limit: usize,
+    /// What is allowed on this port.
+    pub rules: Rules,
+    /// What is told of the connection, and its port; `None` without a socket.
+    pub client: Option<Arc<Client>>,
+    /// Set by an executor: send what there is, then close.
+    pub close: bool,
+    /// The number its thread has given the connection.
+    pub connection: u32,
+    /// Answers that wait, while there are any.
+    pub waits: Option<Box<Waits>>,
+    /// Couchbase: what HELLO granted, and a SASL exchange in progress.
+    pub couchbase: couchbase::State,
+}
+
+impl Peer {
+    /// The port, where there is one.
+    pub fn listener(&self) -> Option<&Listener> {
+        self.client.as_ref().map(|client| client.listener())
+    }
+
+    /// Whether a login is demanded and has not happened.
+    #[inline]
+    pub fn must_log_in(&self) -> bool {
+        self.login_required && self.user.is_none()
+    }
+
+    /// The client as a login sees it.
+    pub(super) fn caller(&self, now: Now) -> Caller {
+        Caller { address: self.address, loopback: self.loopback, mono_us: now.mono_us }
+    }
+
+    /// The cookie under which the answer to the request being executed can wait.
+    pub(super) fn cookie(&self, cx: &mut ThreadContext) -> Cookie {
+        let ticket = self.waits.as_ref().and_then(|waits| waits.current());
+        Cookie {
+            thread: u16::try_from(cx.thread).unwrap_or(u16::MAX),
+            connection: self.connection,
+            ticket: ticket.unwrap_or_else(|| cx.ticket()),
+        }
+    }
+
+    /// The answer to the request being executed waits for a letter.
+    pub(super) fn wait(&mut self, cookie: Cookie, touch: Touch, answer: couchbase::Pending) {
+        self.waits.get_or_insert_default().wait(cookie.ticket, touch, answer);
+    }
+
+    /// Whether answers may leave in another order than their requests came.
+    #[inline]
+    pub(super) fn is_unordered(&self) -> bool {
+        self.port == Port::Couchbase && self.couchbase.features.has(Feature::UNORDERED_EXECUTION)
+    }
+
+    /// Whether keys carry a collection id.
+    #[inline]
+    pub(super) fn collections(&self) -> bool {
+        self.couchbase.collections
+    }
+
+    /// Whether a key would still be placed as it was when its request was parsed.
+    #[inline]
+    pub(super) fn places_as(&self, bucket: *const Bucket, collections: bool) -> bool {
+        self.bucket.as_ref().is_some_and(|now| std::ptr::eq(Arc::as_ptr(now), bucket))
+            && self.collections() == collections
+    }
+}

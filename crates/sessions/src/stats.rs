@@ -1,0 +1,424 @@
+//! memcached-style statistics: lists of names and values, for the text command `stats` and the binary opcode STAT.
+//!
+//! [`gather`] makes the lists and knows nothing of a protocol. Counters come from the table in [`kv::meters`]; what
+//! belongs to the process and the operating system comes from the node.
+
+use std::fmt::{Arguments, Write as _};
+
+use kv::clients::Address;
+use kv::node::Service;
+use kv::persistence;
+use kv::prefixes;
+use kv::sizes::{CLASSES, class_of, limit_of};
+use kv::{Bucket, Eviction, Meter, ThreadContext};
+use memory::backend::{self, report};
+
+use crate::{Output, Peer, Port, Spoken};
+
+/// What a request for statistics is answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The list that was emitted.
+    List,
+    /// The one entry that was emitted, without an end.
+    Entry,
+    /// The counters are back at zero.
+    Reset,
+    /// There are no such statistics.
+    Unknown,
+    /// A subcommand memcached knows and Dormouse does not serve; the text says why.
+    Refused(&'static str),
+}
+
+/// Up to so many items `stats items` and `stats slabs` count all.
+const COUNTED_MAX: u64 = 16 << 10;
+/// Groups of the index, of some 30 items each, that they look at beyond that: at least one of each vBucket.
+const SAMPLED_GROUPS: usize = 512;
+const PAGE_BYTES: u64 = 1 << 20;
+/// Steps of `stats sizes` in bytes, as memcached counts them.
+const SIZE_STEP: usize = 32;
+
+/// Answers `stats` of the text protocol.
+pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut ThreadContext, out: &mut Output) {
+    let mut words = arguments.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    if words.next() == Some(b"detail") {
+        return detail(bucket, words.next().unwrap_or_default(), out);
+    }
+    let mut line = String::new();
+    let answer = gather(bucket, peer, arguments, cx, &mut |name, value| {
+        line.clear();
+        let _ = write!(line, "STAT {name} {value}");
+        // Names of nodes come from peers: a line break in one must not look like another answer.
+        if line.contains(char::is_control) {
+            line = line.replace(char::is_control, "?");
+        }
+        out.bytes(line.as_bytes());
+        out.bytes(b"\r\n");
+    });
+    match answer {
+        Answer::List => out.bytes(b"END\r\n"),
+        Answer::Entry => {}
+        Answer::Reset => out.bytes(b"RESET\r\n"),
+        Answer::Unknown => out.bytes(b"ERROR\r\n"),
+        Answer::Refused(why) => {
+            out.bytes(b"CLIENT_ERROR ");
+            out.bytes(why.as_bytes());
+            out.bytes(b"\r\n");
+        }
+    }
+}
+
+/// `stats detail on|off|dump`
+fn detail(bucket: &Bucket, what: &[u8], out: &mut Output) {
+    match what {
+        b"on" | b"off" => {
+            bucket.prefixes.switch(what == b"on");
+            out.bytes(b"OK\r\n");
+        }
+        b"dump" => {
+            bucket.prefixes.each(&mut |prefix, counts| {
+                out.bytes(b"PREFIX ");
+                out.bytes(prefix);
+                for (name, count) in [
+                    (" get ", counts.gets),
+                    (" hit ", counts.hits),
+                    (" set ", counts.sets),
+                    (" del ", counts.deletes),
+                ] {
+                    out.bytes(name.as_bytes());
+                    out.decimal(count);
+                }
+                out.bytes(b"\r\n");
+            });
+            out.bytes(b"END\r\n");
+        }
+        _ => out.bytes(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
+    }
+}
+
+/// Hands the statistics that `arguments` name to `emit`: nothing for the general ones, else a word like `items`.
+pub fn gather(
+    bucket: &Bucket,
+    peer: &Peer,
+    arguments: &[u8],
+    cx: &mut ThreadContext,
+    emit: &mut dyn FnMut(&str, Arguments<'_>),
+) -> Answer {
+    let subject = arguments.split(|byte| *byte == b' ').next().unwrap_or_default();
+    match subject {
+        b"" => general(bucket, cx, emit),
+        b"reset" => {
+            bucket.reset_meters();
+            return Answer::Reset;
+        }
+        b"settings" => settings(bucket, peer, cx, emit),
+        b"items" => items(&Classes::of(bucket, cx), emit),
+        b"slabs" => slabs(bucket, &Classes::of(bucket, cx), emit),
+        b"sizes" => sizes(bucket, cx, emit),
+        b"memory" => memory(bucket, emit),
+        b"defragmenter" => defragmenter(bucket, emit),
+        b"compression" => compression(bucket, emit),
+        // Nothing is kept there, which memcached without such a store answers with an empty list.
+        b"extstore" => {}
+        b"allocator" => allocator(bucket, emit),
+        b"durability-monitor" => bucket.sync_write_statistics(emit),
+        b"vbucket" => bucket.vbucket_statistics(emit),
+        b"persistence" if persistence::stats::persistence(bucket, cx, emit) => {}
+        b"warmup" => persistence::stats::warm_up(bucket, emit),
+        b"sizes_enable" | b"sizes_disable" => {
+            emit("sizes_status", format_args!("enabled"));
+            return Answer::Entry;
+        }
+        b"detail" => return Answer::Refused("stats detail not allowed"),
+        // Over the binary protocol: a list that may be long is for the text protocol.
+        b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
+        _ => return Answer::Unknown,
+    }
+    Answer::List
+}
+
+fn general(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let connections = cx.node.connections();
+    let accounts = bucket.accounts();
+    let settings = cx.node.settings();
+    emit("pid", format_args!("{}", std::process::id()));
+    emit("uptime", format_args!("{}", cx.now.mono_ms() / 1000));
+    emit("time", format_args!("{}", cx.now.unix_s));
+    emit("version", format_args!("{}", settings.version));
+    emit("pointer_size", format_args!("{}", usize::BITS));
+    if let Some((user_us, system_us)) = cx.process_times_us.and_then(|times_us| times_us()) {
+        for (name, us) in [("rusage_user", user_us), ("rusage_system", system_us)] {
+            emit(name, format_args!("{}.{:06}", us / 1_000_000, us % 1_000_000));
+        }
+    }
+    emit("max_connections", format_args!("{}", cx.node.limits().connections));
+    emit("curr_connections", format_args!("{}", connections.current));
+    emit("total_connections", format_args!("{}", connections.total));
+    emit("rejected_connections", format_args!("{}", connections.rejected));
+    // Each connection has one, and it goes with it.
+    emit("connection_structures", format_args!("{}", connections.current));
+    let (read_buffers, read_buffer_bytes) = cx.node.read_buffers();
+    emit("read_buf_count", format_args!("{read_buffers}"));
+    emit("read_buf_bytes", format_args!("{read_buffer_bytes}"));
+    emit("client_buffer_bytes", format_args!("{}", cx.node.client_memory().buffer_bytes()));
+    emit("idle_kicks", format_args!("{}", connections.idle_kicks));
+    emit("unfinished_kicks", format_args!("{}", connections.unfinished));
+    emit("stuck_kicks", format_args!("{}", connections.stuck));
+    emit("memory_kicks", format_args!("{}", cx.node.client_memory().cut_off()));
+    emit("threads", format_args!("{}", settings.threads));
+    for meter in Meter::ALL {
+        emit(meter.name(), format_args!("{}", bucket.meter(*meter)));
+    }
+    emit("limit_maxbytes", format_args!("{}", accounts.budget));
+    emit("accepting_conns", format_args!("{}", u8::from(connections.is_accepting)));
+    emit("listen_disabled_num", format_args!("{}", connections.stops));
+    emit("time_in_listen_disabled_us", format_args!("{}", connections.stopped_us));
+    emit("reclaimed", format_args!("{}", bucket.meter(Meter::ExpiredReclaimed)));
+    let told = bucket.watch_figures();
+    // Lines go to the watchers at once: there is no queue before them that could be full.
+    emit("log_worker_dropped", format_args!("0"));
+    emit("log_worker_written", format_args!("{}", told.events));
+    emit("log_watcher_skipped", format_args!("{}", told.skipped));
+    emit("log_watcher_sent", format_args!("{}", told.sent));
+    emit("log_watchers", format_args!("{}", told.watchers));
+    emit("hash_bytes", format_args!("{}", accounts.index));
+    emit("bytes", format_args!("{}", accounts.payload + accounts.metadata));
+    emit("curr_items", format_args!("{}", accounts.items));
+    persistence::stats::known(bucket, cx, emit);
+}
+
+fn settings(bucket: &Bucket, peer: &Peer, cx: &ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let limits = cx.node.limits();
+    let on = bucket.settings().eviction == Eviction::AutoDelete;
+    let idle_limit_ms = peer.listener().map_or(0, |listener| listener.idle_limit_ms);
+    let is_text = peer.port == Port::Memcached && peer.rules.spoken != Spoken::Binary;
+    let logs_in_by_text = peer.login_required && is_text;
+    emit("maxbytes", format_args!("{}", bucket.accounts().budget));
+    emit("maxconns", format_args!("{}", limits.connections));
+    place(peer, cx, emit);
+    emit("udpport", format_args!("0"));
+    emit("verbosity", format_args!("0"));
+    emit("evictions", format_args!("{}", if on { "on" } else { "off" }));
+    emit("shutdown_command", format_args!("{}", yes(cx.node.settings().shutdown_command)));
+    emit("num_threads", format_args!("{}", cx.node.settings().threads));
+    emit("stat_key_prefix", format_args!("{}", char::from(prefixes::DELIMITER)));
+    emit("detail_enabled", format_args!("{}", yes(bucket.prefixes.is_on())));
+    emit("reqs_per_event", format_args!("{}", limits.turn_requests));
+    emit("cas_enabled", format_args!("yes"));
+    emit("binding_protocol", format_args!("{}", spoken_name(peer.rules.spoken)));
+    emit(
+        "auth_enabled_sasl",
+        format_args!("{}", yes(peer.login_required && peer.rules.spoken != Spoken::Text)),
+    );
+    emit("auth_enabled_ascii", format_args!("{}", yes(logs_in_by_text)));
+    emit("item_size_max", format_args!("{}", peer.value_limit));
+    emit("maxconns_fast", format_args!("yes"));
+    emit("flush_enabled", format_args!("{}", yes(peer.rules.flush_all)));
+    emit("dump_enabled", format_args!("yes"));
+    emit("idle_timeout", format_args!("{}", idle_limit_ms.div_ceil(1000)));
+    emit("ssl_enabled", format_args!("no"));
+    emit("hash_algorithm", format_args!("rapidhash"));
+    emit("bucket", format_args!("{}", bucket.name()));
+    emit("vbuckets", format_args!("{}", bucket.vbuckets()));
+    emit("item_heap", format_args!("{}", bucket.settings().item_heap.name()));
+    emit("line_bytes_max", format_args!("{}", limits.line_bytes));
+}
+
+/// Where the port listens; for a connection to another kind of port, where the first memcached port does.
+fn place(peer: &Peer, cx: &ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let endpoints = cx.node.endpoints();
+    let own = peer.listener().filter(|_| peer.port == Port::Memcached);
+    let (tcp, unix) = match own.map(|listener| &listener.address) {
+        Some(Address::Tcp(address)) => (Some(*address), None),
+        Some(Address::Unix(path)) => (None, Some(path)),
+        None => {
+            let mut unix = endpoints.unix.iter();
+            let unix = unix.find(|endpoint| endpoint.service == Service::Memcached);
+            let tcp = endpoints.memcached.first().map(|(address, _)| *address);
+            (tcp, unix.map(|endpoint| &endpoint.path))
+        }
+    };
+    if let Some(address) = tcp {
+        emit("tcpport", format_args!("{}", address.port()));
+        emit("inter", format_args!("{}", address.ip()));
+    }
+    match unix {
+        Some(path) => emit("domain_socket", format_args!("{}", path.display())),
+        None => emit("domain_socket", format_args!("NULL")),
+    }
+}
+
+const fn yes(holds: bool) -> &'static str {
+    if holds { "yes" } else { "no" }
+}
+
+/// By memcached's name.
+const fn spoken_name(spoken: Spoken) -> &'static str {
+    match spoken {
+        Spoken::Any => "auto-negotiate",
+        Spoken::Text => "ascii",
+        Spoken::Binary => "binary",
+    }
+}
+
+/// Items by size class. Counted while there are few; else a sample of each vBucket, scaled to the number of items.
+struct Classes([Class; CLASSES]);
+
+#[derive(Clone, Copy, Default)]
+struct Class {
+    items: u64,
+    bytes: u64,
+    idle_s: u32,
+}
+
+impl Classes {
+    fn of(bucket: &Bucket, cx: &mut ThreadContext) -> Self {
+        let mut classes = [Class::default(); CLASSES];
+        let (items, mut met) = (bucket.accounts().items, 0u64);
+        let groups = if items <= COUNTED_MAX {
+            usize::MAX
+        } else {
+            SAMPLED_GROUPS.div_ceil(usize::from(bucket.vbuckets()))
+        };
+        bucket.sample(cx, groups, &mut |size, idle_s| {
+            met += 1;
+            if let Some(class) = classes.get_mut(class_of(size) as usize) {
+                class.items += 1;
+                class.bytes += size as u64;
+                class.idle_s = class.idle_s.max(idle_s);
+            }
+        });
+        if groups != usize::MAX && met > 0 {
+            let scale = |count: u64| (u128::from(count) * u128::from(items) / u128::from(met)) as u64;
+            for class in &mut classes {
+                (class.items, class.bytes) = (scale(class.items), scale(class.bytes));
+            }
+        }
+        Self(classes)
+    }
+
+    fn present(&self) -> impl Iterator<Item = (usize, &Class)> {
+        self.0.iter().enumerate().filter(|(_, class)| class.items > 0)
+    }
+}
+
+fn items(classes: &Classes, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    for (number, class) in classes.present() {
+        emit(&format!("items:{number}:number"), format_args!("{}", class.items));
+        emit(&format!("items:{number}:age"), format_args!("{}", class.idle_s));
+        emit(&format!("items:{number}:mem_requested"), format_args!("{}", class.bytes));
+    }
+}
+
+/// Nothing is allocated in pages of a class: `total_pages` is how many MiB its items take, rounded up.
+fn slabs(bucket: &Bucket, classes: &Classes, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    for (number, class) in classes.present() {
+        let limit = limit_of(number as u32);
+        for (name, value) in [
+            ("chunk_size", limit as u64),
+            ("chunks_per_page", (PAGE_BYTES / limit as u64).max(1)),
+            ("total_pages", class.bytes.div_ceil(PAGE_BYTES)),
+            ("total_chunks", class.items),
+            ("used_chunks", class.items),
+            ("free_chunks", 0),
+            ("free_chunks_end", 0),
+        ] {
+            emit(&format!("{number}:{name}"), format_args!("{value}"));
+        }
+    }
+    emit("active_slabs", format_args!("{}", classes.present().count()));
+    emit("total_malloced", format_args!("{}", bucket.accounts().allocated));
+}
+
+fn sizes(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let mut counts = std::collections::BTreeMap::new();
+    bucket
+        .item_sizes(cx, &mut |size| *counts.entry(size.div_ceil(SIZE_STEP) * SIZE_STEP).or_insert(0u64) += 1);
+    for (size, count) in counts {
+        emit(&size.to_string(), format_args!("{count}"));
+    }
+}
+
+/// Where the bucket's bytes are, by Dormouse's names and by those Couchbase's tools read.
+fn memory(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let figures = bucket.memory();
+    for (name, bytes) in [
+        ("payload", figures.payload),
+        ("metadata", figures.metadata),
+        ("index", figures.index),
+        ("allocated", figures.allocated),
+        ("slabs", figures.slabs),
+        ("slots", figures.slots),
+        ("in_flight", figures.in_flight),
+        ("resident", figures.resident),
+        ("budget", figures.budget),
+        ("items", figures.items),
+        ("mem_used", figures.resident),
+        ("ep_kv_size", figures.payload),
+        ("ep_overhead", figures.metadata + figures.index),
+        ("total_allocated_bytes", figures.allocated),
+        ("total_resident_bytes", figures.resident),
+        ("total_heap_bytes", figures.resident),
+        ("total_fragmentation_bytes", figures.resident.saturating_sub(figures.allocated + figures.in_flight)),
+    ] {
+        emit(name, format_args!("{bytes}"));
+    }
+}
+
+/// What the defragmenter is at, and what there is for it to gain.
+fn defragmenter(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let memory = bucket.memory();
+    let figures = bucket.defragmenter();
+    let state = match (figures.is_on, figures.is_armed) {
+        (false, _) => "off",
+        (true, false) => "disarmed",
+        (true, true) => "armed",
+    };
+    let used = memory.payload + memory.metadata + memory.index;
+    let wasted = memory.resident.saturating_sub(used + memory.in_flight);
+    emit("state", format_args!("{state}"));
+    emit(
+        "fragmentation_percent",
+        format_args!("{:.1}", wasted as f64 * 100.0 / memory.resident.max(1) as f64),
+    );
+    emit("resident", format_args!("{}", memory.resident));
+    emit("used", format_args!("{used}"));
+    emit("recoverable", format_args!("{}", figures.recoverable_bytes));
+    for meter in [
+        Meter::DefragmentedItems,
+        Meter::DefragmentedBytes,
+        Meter::DefragmentationFreed,
+        Meter::DefragmentingUs,
+    ] {
+        emit(meter.name(), format_args!("{}", bucket.meter(meter)));
+    }
+}
+
+/// How many values are compressed, and what that saves.
+fn compression(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let accounts = bucket.accounts();
+    emit("mode", format_args!("{}", bucket.compression().name()));
+    emit("compressed_values", format_args!("{}", accounts.compressed));
+    emit("compressed_bytes", format_args!("{}", accounts.compressed_bytes));
+    emit("inflated_bytes", format_args!("{}", accounts.inflated_bytes));
+    emit("compressor", format_args!("{}", if bucket.is_compressing() { "armed" } else { "disarmed" }));
+    for meter in [Meter::CompressorValues, Meter::CompressorSaved, Meter::CompressorUs] {
+        emit(meter.name(), format_args!("{}", bucket.meter(meter)));
+    }
+}
+
+/// Who allocates, its settings in force, and where the memory of the process and of the bucket's arena is. Walks all
+/// arenas, and the kernel all pages of the process.
+fn allocator(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    emit("allocator", format_args!("{}", backend::version()));
+    for (setting, value) in report::settings() {
+        emit(setting.name(), format_args!("{value}"));
+    }
+    emit("system_thp", format_args!("{}", report::system_thp()));
+    for figure in report::figures() {
+        emit(figure.name, format_args!("{}", figure.value));
+    }
+    for (name, bytes) in bucket.arena_figures() {
+        emit(&format!("bucket_{name}"), format_args!("{bytes}"));
+    }
+}

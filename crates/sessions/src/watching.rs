@@ -1,0 +1,73 @@
+//! A session that watches: it is told what happens, and what it sends is not looked at any more, as in memcached.
+
+use kv::ThreadContext;
+use kv::watch::{BUFFER_BYTES, Watching};
+use wire::text::Watched;
+
+use super::{Output, Receive, Session};
+
+/// A session that watches, or is about to.
+pub(super) struct Watch {
+    watched: Watched,
+    begun: Option<Watching>,
+}
+
+impl Watch {
+    pub(super) fn new(watched: Watched) -> Self {
+        Self { watched, begun: None }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+}
+
+impl Session {
+    /// Whether it watches.
+    pub fn is_watching(&self) -> bool {
+        matches!(&self.receive, Receive::Watching(watch) if watch.has_begun())
+    }
+
+    /// Whether this is the ticket under which it watches: then there are lines for it, or its bucket is gone.
+    pub fn watches_as(&self, ticket: u64) -> bool {
+        match &self.receive {
+            Receive::Watching(watch) => {
+                watch.begun.as_ref().is_some_and(|watching| watching.ticket() == ticket)
+            }
+            _ => false,
+        }
+    }
+
+    /// Bytes of lines that may wait for it.
+    pub(super) fn watch_bytes(&self) -> usize {
+        if self.is_watching() { BUFFER_BYTES } else { 0 }
+    }
+
+    /// Begins to watch, or sends the lines that wait.
+    #[cold]
+    pub(super) fn execute_watch(&mut self, cx: &mut ThreadContext, out: &mut Output) {
+        let Receive::Watching(watch) = &mut self.receive else { return };
+        if let Some(watching) = &watch.begun {
+            out.bytes(&watching.take());
+            self.peer.close |= watching.bucket().is_gone();
+            return;
+        }
+        let Some(bucket) = self.peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
+            out.bytes(b"SERVER_ERROR bucket is gone\r\n");
+            self.peer.close = true;
+            return;
+        };
+        match Watching::begin(&bucket, self.peer.cookie(cx), watch.watched) {
+            // Deleted in between, it has called nobody.
+            Some(_) if bucket.is_gone() => self.peer.close = true,
+            Some(watching) => {
+                watch.begun = Some(watching);
+                out.bytes(b"OK\r\n");
+            }
+            None => {
+                self.receive = Receive::Ready;
+                out.bytes(b"WATCHER_TOO_MANY log watcher limit reached\r\n");
+            }
+        }
+    }
+}

@@ -1,0 +1,701 @@
+//! Couchbase KV through a session: bytes in, bytes out, no sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod client;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use client::{Answer, Client, Frame, frame, store_extras};
+use kv::{BucketSettings, Eviction};
+use sessions::Port;
+use wire::sasl::Hash;
+
+const GET: u8 = 0x00;
+const SET: u8 = 0x01;
+const ADD: u8 = 0x02;
+const DELETE: u8 = 0x04;
+const INCREMENT: u8 = 0x05;
+const NOOP: u8 = 0x0a;
+const APPEND: u8 = 0x0e;
+const STAT: u8 = 0x10;
+const TOUCH: u8 = 0x1c;
+const GAT: u8 = 0x1d;
+const SET_VBUCKET: u8 = 0x3d;
+const HELLO: u8 = 0x1f;
+const SASL_AUTH: u8 = 0x21;
+const SASL_STEP: u8 = 0x22;
+const SELECT_BUCKET: u8 = 0x89;
+const OBSERVE_SEQNO: u8 = 0x91;
+const GET_LOCKED: u8 = 0x94;
+const UNLOCK: u8 = 0x95;
+const GET_FAILOVER_LOG: u8 = 0x96;
+const GET_META: u8 = 0xa0;
+const GET_CLUSTER_CONFIG: u8 = 0xb5;
+const GET_COLLECTION_ID: u8 = 0xbb;
+const GET_ERROR_MAP: u8 = 0xfe;
+
+/// MutationSeqno, Xerror, SelectBucket, JSON, Collections: what the SDKs work with, without server durations.
+const USUAL: [u16; 5] = [0x04, 0x07, 0x08, 0x0b, 0x12];
+
+fn hello(client: &mut Client, features: &[u16]) -> Vec<u16> {
+    let body: Vec<u8> = features.iter().flat_map(|feature| feature.to_be_bytes()).collect();
+    let answer = client.ask(frame(HELLO).key(b"{\"a\":\"test\"}").value(&body));
+    assert_eq!(answer.status, 0);
+    answer.body.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect()
+}
+
+fn log_in(client: &mut Client) {
+    let answer = client.ask(frame(SASL_AUTH).key(b"PLAIN").value(b"\0Administrator\0password"));
+    assert_eq!(answer.status, 0);
+}
+
+/// A client with these features, logged in, on the bucket `default`.
+fn ready(features: &[u16]) -> Client {
+    let mut client = Client::couchbase();
+    client.open_bucket(features);
+    client
+}
+
+/// A request about a document of the default collection, with its vBucket.
+fn on(opcode: u8, key: &str) -> Frame {
+    let vbucket = (crc32fast::hash(key.as_bytes()) >> 16) as u16 & 0x3ff;
+    frame(opcode).key(format!("\0{key}").as_bytes()).vbucket(vbucket)
+}
+
+fn set(key: &str, value: &[u8]) -> Frame {
+    on(SET, key).extras(&store_extras(0x0200_0000, 0)).value(value).datatype(1)
+}
+
+fn context(answer: &Answer) -> String {
+    assert_eq!(answer.datatype, 1, "{answer:?}");
+    answer.json()["error"]["context"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn hello_grants_what_works_and_nothing_else() {
+    let mut client = Client::couchbase();
+    let asked: Vec<u16> = (0..0x22).collect();
+    let mut granted = hello(&mut client, &asked);
+    granted.sort_unstable();
+    assert_eq!(granted, [0x03, 0x04, 0x07, 0x08, 0x0a, 0x0b, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x1d, 0x1e]);
+    // The page for users says the same, and does not take it back elsewhere.
+    let page = include_str!("../../../docs/couchbase-kv.md");
+    let section = page.split("## Features HELLO grants").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<(u16, &str)> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| 0x")?.split_once(" | "))
+        .map(|(code, rest)| (u16::from_str_radix(code, 16).unwrap(), rest.split(' ').next().unwrap()))
+        .collect();
+    assert_eq!(rows.iter().map(|(code, _)| *code).collect::<Vec<_>>(), granted);
+    let refused = section.lines().find(|line| line.starts_with("Not granted")).unwrap();
+    let words: Vec<&str> = refused.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    assert_eq!(rows.iter().find(|(_, name)| words.contains(name)), None, "{refused}");
+    assert_eq!(client.ask(frame(HELLO).value(b"odd")).status, 4);
+}
+
+fn scram(
+    client: &mut Client,
+    hash: Hash,
+    mechanism: &[u8],
+    user: &str,
+    password: &[u8],
+) -> (Answer, Vec<u8>) {
+    // As the Couchbase C++ core does: a nonce with spaces.
+    let bare = format!("n={user},r=0xffffff85 0x40 0x5c");
+    let challenge = client.ask(frame(SASL_AUTH).key(mechanism).value(format!("n,,{bare}").as_bytes()));
+    assert_eq!(challenge.status, 0x21);
+    let challenge = String::from_utf8(challenge.body).unwrap();
+    let mut parts = challenge.split(',');
+    let nonce = parts.next().unwrap();
+    let salt = BASE64.decode(parts.next().unwrap().strip_prefix("s=").unwrap()).unwrap();
+    assert_eq!(parts.next(), Some("i=4096"));
+    let mut salted = vec![0; hash.digest_len()];
+    match hash {
+        Hash::Sha1 => pbkdf2::pbkdf2_hmac::<sha1::Sha1>(password, &salt, 4096, &mut salted),
+        Hash::Sha256 => pbkdf2::pbkdf2_hmac::<sha2::Sha256>(password, &salt, 4096, &mut salted),
+        Hash::Sha512 => pbkdf2::pbkdf2_hmac::<sha2::Sha512>(password, &salt, 4096, &mut salted),
+    }
+    let digest = |bytes: &[u8]| -> Vec<u8> {
+        use sha2::Digest as _;
+        match hash {
+            Hash::Sha1 => sha1::Sha1::digest(bytes).to_vec(),
+            Hash::Sha256 => sha2::Sha256::digest(bytes).to_vec(),
+            Hash::Sha512 => sha2::Sha512::digest(bytes).to_vec(),
+        }
+    };
+    let client_key = hash.hmac(&salted, &[b"Client Key"]);
+    let without_proof = format!("c=biws,{nonce}");
+    let signed = format!("{bare},{challenge},{without_proof}");
+    let signature = hash.hmac(&digest(&client_key), &[signed.as_bytes()]);
+    let proof: Vec<u8> = client_key.iter().zip(&signature).map(|(a, b)| a ^ b).collect();
+    let last = format!("{without_proof},p={}", BASE64.encode(proof));
+    let server_key = hash.hmac(&salted, &[b"Server Key"]);
+    let expected = format!("v={}", BASE64.encode(hash.hmac(&server_key, &[signed.as_bytes()])));
+    (client.ask(frame(SASL_STEP).key(mechanism).value(last.as_bytes())), expected.into_bytes())
+}
+
+#[test]
+fn scram_logs_in_with_each_hash() {
+    for (hash, mechanism) in
+        [(Hash::Sha512, &b"SCRAM-SHA512"[..]), (Hash::Sha256, b"SCRAM-SHA256"), (Hash::Sha1, b"SCRAM-SHA1")]
+    {
+        let mut client = Client::couchbase();
+        let (answer, expected) = scram(&mut client, hash, mechanism, "Administrator", b"password");
+        assert_eq!((answer.status, answer.body), (0, expected));
+        assert_eq!(client.ask(frame(SELECT_BUCKET).key(b"default")).status, 0);
+    }
+}
+
+#[test]
+fn a_wrong_password_and_an_unknown_user_look_alike() {
+    for (user, password) in [("Administrator", &b"wrong"[..]), ("nobody", b"password")] {
+        let mut client = Client::couchbase();
+        let (answer, _) = scram(&mut client, Hash::Sha512, b"SCRAM-SHA512", user, password);
+        assert_eq!((answer.status, answer.body.as_slice()), (0x20, &b""[..]));
+        assert_eq!(client.ask(frame(SELECT_BUCKET).key(b"default")).status, 0x24);
+    }
+    let mut client = Client::couchbase();
+    assert_eq!(client.ask(frame(SASL_STEP).key(b"SCRAM-SHA512").value(b"c=biws,r=x,p=x")).status, 0x20);
+    assert_eq!(client.ask(frame(SASL_AUTH).key(b"OAUTHBEARER").value(b"x")).status, 0x20);
+}
+
+#[test]
+fn the_development_user_stays_on_loopback() {
+    let mut client = Client::couchbase();
+    client.session.peer.loopback = false;
+    assert_eq!(client.ask(frame(SASL_AUTH).key(b"PLAIN").value(b"\0Administrator\0password")).status, 0x20);
+}
+
+#[test]
+fn the_handshake_may_come_in_one_packet() {
+    let mut client = Client::couchbase();
+    let features: Vec<u8> = USUAL.iter().flat_map(|feature| feature.to_be_bytes()).collect();
+    let answers = client.ask_all(&[
+        frame(HELLO).value(&features),
+        frame(GET_ERROR_MAP).value(&[0, 1]),
+        frame(0x20),
+        frame(SASL_AUTH).key(b"PLAIN").value(b"\0Administrator\0password"),
+        frame(SELECT_BUCKET).key(b"default"),
+        frame(GET_CLUSTER_CONFIG),
+        set("a", b"1"),
+        on(GET, "a"),
+    ]);
+    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [0; 8]);
+    assert_eq!(answers[2].body, b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN");
+    assert_eq!(answers[7].body, b"1");
+}
+
+#[test]
+fn stages_before_the_data() {
+    let mut client = Client::couchbase();
+    hello(&mut client, &USUAL);
+    let answer = client.ask(on(GET, "a"));
+    assert_eq!((answer.status, context(&answer).as_str()), (0x24, "Log in first"));
+    assert_eq!(client.ask(frame(0x7f)).status, 0x81);
+    log_in(&mut client);
+    assert_eq!(client.ask(on(GET, "a")).status, 0x08);
+    assert_eq!(client.ask(frame(SELECT_BUCKET).key(b"none")).status, 0x24);
+    assert_eq!(client.ask(frame(SELECT_BUCKET).key(b"default")).status, 0);
+    assert_eq!(client.ask(on(GET, "a")).status, 0x01);
+}
+
+#[test]
+fn error_map_in_both_versions() {
+    let mut client = Client::couchbase();
+    for version in [1u8, 2, 9] {
+        let map = client.ask(frame(GET_ERROR_MAP).value(&[0, version])).json();
+        assert_eq!(map["version"], version.min(2));
+        assert_eq!(map["errors"]["9"]["name"], "LOCKED");
+    }
+    assert_eq!(client.ask(frame(GET_ERROR_MAP).value(&[0, 0])).status, 4);
+}
+
+#[test]
+fn cluster_and_bucket_level_maps() {
+    let mut client = Client::couchbase();
+    hello(&mut client, &USUAL);
+    log_in(&mut client);
+    let cluster = client.ask(frame(GET_CLUSTER_CONFIG)).json();
+    assert!(cluster["nodesExt"][0]["thisNode"].as_bool().unwrap() && cluster.get("name").is_none());
+    client.ask(frame(SELECT_BUCKET).key(b"default"));
+    let answer = client.ask(frame(GET_CLUSTER_CONFIG));
+    let bucket = answer.json();
+    assert_eq!((answer.datatype, bucket["name"].as_str()), (1, Some("default")));
+    assert_eq!(bucket["vBucketServerMap"]["vBucketMap"].as_array().unwrap().len(), 1024);
+    assert_eq!(bucket["vBucketServerMap"]["numReplicas"], 0);
+    assert_eq!(bucket["nodeLocator"], "vbucket");
+    let rev = bucket["rev"].as_i64().unwrap();
+    for (known, is_sent) in [(rev - 1, true), (rev, false), (rev + 1, false)] {
+        let extras = [bucket["revEpoch"].as_i64().unwrap().to_be_bytes(), known.to_be_bytes()].concat();
+        let answer = client.ask(frame(GET_CLUSTER_CONFIG).extras(&extras));
+        assert_eq!((answer.status, !answer.body.is_empty()), (0, is_sent));
+    }
+    assert_eq!(client.ask(frame(GET_CLUSTER_CONFIG).extras(&[0; 7])).status, 4);
+}
+
+#[test]
+fn documents_carry_flags_datatype_and_mutation_tokens() {
+    let mut client = ready(&USUAL);
+    let first = client.ask(set("a", b"{\"a\":1}"));
+    let second = client.ask(set("a", b"{\"a\":2}"));
+    assert_eq!((first.extras.len(), second.extras.len()), (16, 16));
+    assert_eq!(first.extras[..8], second.extras[..8], "one history");
+    assert!(first.extras[8..] < second.extras[8..] && first.cas < second.cas);
+    let read = client.ask(on(GET, "a"));
+    assert_eq!((read.datatype, read.cas, read.extras.as_slice()), (1, second.cas, &[2, 0, 0, 0][..]));
+    let removed = client.ask(on(DELETE, "a"));
+    assert_eq!((removed.status, removed.extras.len()), (0, 16));
+    assert_eq!(client.ask(on(GET, "a")).status, 1);
+}
+
+#[test]
+fn without_features_answers_are_plain() {
+    let mut client = ready(&[]);
+    let vbucket = (crc32fast::hash(b"a") >> 16) as u16 & 0x3ff;
+    let plain = |opcode| frame(opcode).key(b"a").vbucket(vbucket);
+    assert_eq!(client.ask(plain(SET).extras(&store_extras(0, 0)).value(b"x")).extras.len(), 0);
+    assert_eq!(
+        client.ask(plain(SET).extras(&store_extras(0, 0)).datatype(1)).status,
+        4,
+        "JSON was not granted"
+    );
+    let locked = client.ask(plain(GET_LOCKED));
+    assert_eq!(locked.status, 0);
+    let refused = client.ask(plain(SET).extras(&store_extras(0, 0)));
+    assert_eq!((refused.status, refused.body.len()), (0x86, 0), "LOCKED is unknown without XERROR");
+}
+
+#[test]
+fn conditions() {
+    let mut client = ready(&USUAL);
+    let stored = client.ask(set("a", b"1"));
+    assert_eq!(client.ask(on(ADD, "a").extras(&store_extras(0, 0))).status, 2);
+    assert_eq!(client.ask(on(ADD, "b").extras(&store_extras(0, 0)).cas(5)).status, 4);
+    assert_eq!(client.ask(set("a", b"2").cas(stored.cas + 1)).status, 2);
+    assert_eq!(client.ask(set("b", b"2").cas(1)).status, 1);
+    assert_eq!(client.ask(on(0x03, "b").extras(&store_extras(0, 0))).status, 1);
+    assert_eq!(client.ask(on(APPEND, "b").value(b"x")).status, 5);
+    assert_eq!(client.ask(on(APPEND, "a").value(b"x").cas(stored.cas)).status, 0);
+    assert_eq!(client.ask(on(GET, "a")).body, b"1x");
+    assert_eq!(client.ask(on(DELETE, "a").cas(1)).status, 2);
+}
+
+#[test]
+fn counters() {
+    let mut client = ready(&USUAL);
+    let extras = |delta: u64, initial: u64, exptime: u32| {
+        [&delta.to_be_bytes()[..], &initial.to_be_bytes(), &exptime.to_be_bytes()].concat()
+    };
+    assert_eq!(client.ask(on(INCREMENT, "n").extras(&extras(1, 5, 0xffff_ffff))).status, 1);
+    let created = client.ask(on(INCREMENT, "n").extras(&extras(1, 10, 0)));
+    assert_eq!((created.body.as_slice(), created.extras.len()), (&10u64.to_be_bytes()[..], 16));
+    assert_eq!(client.ask(on(0x06, "n").extras(&extras(1, 0, 0))).body, 9u64.to_be_bytes());
+    assert_eq!(client.ask(on(GET, "n")).body, b"9", "no padding");
+    client.ask(set("s", b"\"text\""));
+    assert_eq!(client.ask(on(INCREMENT, "s").extras(&extras(1, 0, 0))).status, 6);
+    assert_eq!(client.ask(on(INCREMENT, "s").extras(&[0; 8])).status, 4);
+}
+
+#[test]
+fn a_locked_document() {
+    let mut client = ready(&USUAL);
+    let stored = client.ask(set("a", b"1"));
+    assert_eq!(client.ask(on(UNLOCK, "a").cas(stored.cas)).status, 0x0e);
+    let locked = client.ask(on(GET_LOCKED, "a").extras(&5u32.to_be_bytes()));
+    assert_eq!((locked.status, locked.body.as_slice()), (0, &b"1"[..]));
+    assert_ne!(locked.cas, stored.cas);
+    assert_eq!(client.ask(on(GET, "a")).cas, u64::MAX, "the CAS is masked");
+    for request in [set("a", b"2"), on(DELETE, "a"), on(GET_LOCKED, "a"), on(TOUCH, "a").extras(&[0; 4])] {
+        assert_eq!(client.ask(request).status, 9);
+    }
+    assert_eq!(client.ask(on(UNLOCK, "a")).status, 4);
+    assert_eq!(client.ask(on(UNLOCK, "a").cas(1)).status, 9);
+    assert_eq!(client.ask(set("a", b"2").cas(locked.cas)).status, 0, "the lock's CAS writes and unlocks");
+    assert_eq!(client.ask(set("a", b"3")).status, 0);
+    // 15 s by default, and for times above 30 s.
+    for extras in [&[][..], &31u32.to_be_bytes()] {
+        assert_eq!(client.ask(on(GET_LOCKED, "a").extras(extras)).status, 0);
+        client.pass_s(14);
+        assert_eq!(client.ask(set("a", b"4")).status, 9);
+        client.pass_s(2);
+        assert_eq!(client.ask(set("a", b"4")).status, 0);
+    }
+    assert_eq!(client.ask(on(UNLOCK, "none").cas(1)).status, 1);
+}
+
+#[test]
+fn expiry_touch_and_preserve_ttl() {
+    let mut client = ready(&USUAL);
+    let expiry_of = |client: &mut Client| {
+        let meta = client.ask(on(GET_META, "a").extras(&[2]));
+        u32::from_be_bytes(meta.extras[8..12].try_into().unwrap())
+    };
+    client.ask(on(SET, "a").extras(&store_extras(0, 100)).value(b"1"));
+    let first = expiry_of(&mut client);
+    assert_eq!(first, client.cx.now.unix_s + 100);
+    assert_eq!(client.ask(on(SET, "a").framing(&[0x50]).extras(&store_extras(0, 0)).value(b"2")).status, 0);
+    assert_eq!(client.ask(on(SET, "a").framing(&[0x50]).extras(&store_extras(0, 7)).value(b"2")).status, 0);
+    assert_eq!(expiry_of(&mut client), first);
+    let touched = client.ask(on(GAT, "a").extras(&50u32.to_be_bytes()));
+    assert_eq!(touched.body, b"2");
+    assert_eq!(client.ask(on(GET, "a")).cas, touched.cas);
+    assert_eq!(client.ask(on(TOUCH, "a").extras(&60u32.to_be_bytes())).extras.len(), 16);
+    client.pass_s(61);
+    assert_eq!(client.ask(on(GET, "a")).status, 1);
+    // A new document takes the expiry that came with preserve-TTL.
+    client.ask(on(SET, "a").framing(&[0x50]).extras(&store_extras(0, 7)).value(b"2"));
+    assert_eq!(expiry_of(&mut client), client.cx.now.unix_s + 7);
+}
+
+#[test]
+fn durability_on_a_node_alone() {
+    // Neither flexible framing nor sync replication was negotiated: pillowfight sends it all the same.
+    let mut client = ready(&USUAL);
+    for (framing, status) in [
+        (&[0x13u8, 1, 0x11, 0x94][..], 0),
+        (&[0x11, 1], 0),
+        (&[0x00, 0x11, 1], 0),
+        (&[0x11, 2], 0xa0),
+        (&[0x11, 3], 0xa0),
+        (&[0x11, 0], 4),
+        (&[0x11, 9], 4),
+        (&[0x13, 1, 0, 0], 4),
+        (&[0x13, 1, 0xff, 0xff], 4),
+        (&[0x12, 1, 0], 4),
+        (&[0x13, 1], 4),
+        (&[0x30], 0x80),
+        (&[0x41, b'x'], 0x83),
+    ] {
+        let request = on(SET, "a").extras(&store_extras(0, 0)).value(b"v").framing(framing);
+        assert_eq!(client.ask(request).status, status, "{framing:x?}");
+    }
+    assert_eq!(client.ask(on(GET, "a").framing(&[0x11, 1])).status, 4);
+}
+
+#[test]
+fn server_durations_are_flexible_answers() {
+    let mut client = ready(&[0x07, 0x0b, 0x0f, 0x12]);
+    client.cx.clock_ns = Some(|| 1_700_000_000 * 1_000_000_000 + 5_000_000);
+    let answer = client.ask(set("a", b"1"));
+    // 5 ms: (2 * 5000) ^ (1 / 1.74) = 198.
+    assert_eq!(answer.framing, [0x02, 0, 198]);
+    let read = client.ask(on(GET, "a"));
+    assert_eq!((read.framing.len(), read.body.as_slice()), (3, &b"1"[..]));
+    assert_eq!(client.ask(on(GET, "none")).framing.len(), 3);
+}
+
+#[test]
+fn not_my_vbucket_carries_the_map_once_to_those_who_asked() {
+    let mut client = ready(&USUAL);
+    for _ in 0..2 {
+        let answer = client.ask(on(GET, "a").vbucket(1024));
+        assert_eq!((answer.status, answer.json()["name"].as_str()), (7, Some("default")));
+    }
+    let mut client = ready(&[0x07, 0x12, 0x1e]);
+    assert!(!client.ask(on(GET, "a").vbucket(1024)).body.is_empty());
+    assert!(client.ask(on(GET, "a").vbucket(1024)).body.is_empty());
+}
+
+#[test]
+fn the_vbucket_a_client_names_is_honoured() {
+    let mut client = ready(&USUAL);
+    client.ask(set("a", b"1").vbucket(3));
+    assert_eq!(client.ask(on(GET, "a").vbucket(3)).status, 0);
+    assert_eq!(client.ask(on(GET, "a").vbucket(4)).status, 1);
+}
+
+#[test]
+fn limits_are_answered_and_the_connection_lives() {
+    let mut client = ready(&USUAL);
+    assert_eq!(client.ask(set("big", &vec![b'x'; (20 << 20) + 1])).status, 3);
+    assert_eq!(client.ask(set("big", &vec![b'x'; 20 << 20])).status, 0);
+    assert_eq!(client.ask(on(GET, "big")).body.len(), 20 << 20);
+    assert_eq!(client.ask(on(APPEND, "big").value(b"x")).status, 3);
+    assert_eq!(client.ask(frame(SET).key(&[0; 252]).extras(&store_extras(0, 0))).status, 3);
+    assert_eq!(client.ask(frame(GET).key(&[0; 400])).status, 3);
+    assert_eq!(client.ask(set("huge", &vec![b'x'; (30 << 20) + 1])).status, 3);
+    let mut contradictory = on(GET, "key").bytes();
+    contradictory[11] = 1;
+    contradictory.truncate(25);
+    let answers = client.send(&contradictory);
+    assert_eq!(context(&answers[0]), "Extras and key are longer than the body");
+    assert_eq!(client.ask(frame(NOOP)).status, 0);
+}
+
+#[test]
+fn collections_are_the_default_one() {
+    let mut client = ready(&USUAL);
+    let manifest = client.ask(frame(0xba)).json();
+    assert_eq!(manifest["scopes"][0]["collections"][0]["name"], "_default");
+    for name in ["_default._default", ".", "_default.", "._default"] {
+        let answer = client.ask(frame(GET_COLLECTION_ID).value(name.as_bytes()));
+        assert_eq!((answer.status, answer.extras.as_slice()), (0, &[0; 12][..]), "{name}");
+    }
+    for (name, status) in [("a._default", 0x8c), ("_default.a", 0x88), ("nodot", 4), ("a.b.c", 4)] {
+        assert_eq!(client.ask(frame(GET_COLLECTION_ID).value(name.as_bytes())).status, status, "{name}");
+    }
+    assert_eq!(client.ask(frame(0xbc).value(b"_default")).extras, [0; 12]);
+    assert_eq!(client.ask(frame(0xbc).value(b"other")).json()["manifest_uid"], "0");
+    let unknown = client.ask(frame(GET).key(b"\x08key"));
+    assert_eq!((unknown.status, unknown.json()["manifest_uid"].as_str()), (0x88, Some("0")));
+    assert_eq!(client.ask(frame(GET).key(b"\x80\x00key")).status, 4);
+    assert_eq!(client.ask(frame(GET).key(b"\0")).status, 4);
+}
+
+#[test]
+fn meta_and_seqnos() {
+    let mut client = ready(&USUAL);
+    assert_eq!(client.ask(on(GET_META, "a")).status, 1);
+    let stored = client.ask(set("a", b"1"));
+    let meta = client.ask(on(GET_META, "a"));
+    assert_eq!((meta.cas, meta.extras.len(), meta.body.len()), (stored.cas, 20, 0));
+    let meta = client.ask(on(GET_META, "a").extras(&[2]));
+    assert_eq!(
+        (meta.extras.len(), &meta.extras[..8], meta.extras[20]),
+        (21, &[0, 0, 0, 0, 2, 0, 0, 0][..], 1)
+    );
+    assert_eq!(client.ask(on(GET_META, "a").extras(&[3])).status, 4);
+
+    let vbucket = (crc32fast::hash(b"a") >> 16) as u16 & 0x3ff;
+    let observed = client.ask(frame(OBSERVE_SEQNO).vbucket(vbucket).value(&stored.extras[..8]));
+    let expected =
+        [&[0][..], &vbucket.to_be_bytes(), &stored.extras[..8], &[0; 8], &stored.extras[8..]].concat();
+    assert_eq!((observed.status, observed.body), (0, expected));
+    assert_eq!(client.ask(frame(OBSERVE_SEQNO).vbucket(vbucket).value(&[0; 8])).status, 1);
+    assert_eq!(client.ask(frame(OBSERVE_SEQNO).vbucket(vbucket).value(&[0; 7])).status, 4);
+}
+
+#[test]
+fn the_failover_log_of_a_vbucket_that_lost_nothing_has_one_entry() {
+    let mut client = ready(&USUAL);
+    let stored = client.ask(set("a", b"1"));
+    let vbucket = (crc32fast::hash(b"a") >> 16) as u16 & 0x3ff;
+    let log = client.ask(frame(GET_FAILOVER_LOG).vbucket(vbucket));
+    assert_eq!((log.status, log.extras.len(), log.key.len()), (0, 0, 0));
+    assert_eq!(log.body, [&stored.extras[..8], &[0; 8]].concat(), "the mutation token's history, from 0 on");
+    assert_ne!(client.ask(frame(GET_FAILOVER_LOG).vbucket(vbucket ^ 1)).body, log.body);
+    assert_eq!(client.ask(frame(GET_FAILOVER_LOG).vbucket(1024)).status, 7);
+    for malformed in [
+        frame(GET_FAILOVER_LOG).key(b"a"),
+        frame(GET_FAILOVER_LOG).extras(&[0]),
+        frame(GET_FAILOVER_LOG).value(b"a"),
+    ] {
+        assert_eq!(client.ask(malformed).status, 4);
+    }
+    // Another vBucket state changes nothing about its histories.
+    assert_eq!(client.ask(frame(SET_VBUCKET).vbucket(vbucket).extras(&[2])).status, 0);
+    assert_eq!(client.ask(frame(GET_FAILOVER_LOG).vbucket(vbucket)).body, log.body);
+    let mut stranger = Client::couchbase();
+    assert_eq!(stranger.ask(frame(GET_FAILOVER_LOG)).status, 0x24);
+    log_in(&mut stranger);
+    assert_eq!(stranger.ask(frame(GET_FAILOVER_LOG)).status, 8);
+}
+
+#[test]
+fn what_is_not_there_says_so() {
+    let mut client = ready(&USUAL);
+    for opcode in [0x08, 0xd0, 0xd1, 0xc5, 0x50, 0xa2, 0xda, 0xb9, 0x1b, 0x23] {
+        assert_eq!(client.ask(frame(opcode)).status, 0x83, "{opcode:#x}");
+    }
+    for opcode in [0x4f, 0x7f, 0xff] {
+        assert_eq!(client.ask(frame(opcode)).status, 0x81, "{opcode:#x}");
+    }
+    assert_eq!(client.ask(on(0x83, "a")).status, 7, "there are no replicas here");
+}
+
+#[test]
+fn quiet_requests_answer_errors_and_hits_only() {
+    let mut client = ready(&USUAL);
+    let answers = client.ask_all(&[
+        on(0x11, "a").extras(&store_extras(0, 0)).value(b"1").opaque(1),
+        on(0x09, "a").opaque(2),
+        on(0x09, "none").opaque(3),
+        on(0x12, "a").extras(&store_extras(0, 0)).opaque(4),
+        on(0x14, "a").opaque(5),
+        on(0x14, "a").opaque(6),
+        frame(NOOP).opaque(7),
+    ]);
+    let seen: Vec<_> = answers.iter().map(|answer| (answer.opaque, answer.status)).collect();
+    assert_eq!(seen, [(2, 0), (4, 2), (6, 1), (7, 0)]);
+}
+
+#[test]
+fn a_deleted_bucket_is_no_bucket() {
+    let mut client = ready(&USUAL);
+    client.ask(set("a", b"1"));
+    client.node.delete_bucket("default").unwrap();
+    assert_eq!(client.ask(on(GET, "a")).status, 8);
+    assert_eq!(client.ask(set("a", b"1")).status, 8);
+    assert_eq!(client.ask(frame(SELECT_BUCKET).key(b"default")).status, 0x24);
+}
+
+#[test]
+fn a_later_login_starts_over() {
+    let mut client = ready(&USUAL);
+    assert_eq!(client.ask(frame(SASL_AUTH).key(b"PLAIN").value(b"\0Administrator\0wrong")).status, 0x20);
+    assert_eq!(client.ask(on(GET, "a")).status, 0x24);
+}
+
+/// A bucket that refuses new data: small and large values get the protocol's own "not now", and reads go on.
+#[test]
+fn a_full_bucket_refuses() {
+    let settings = || BucketSettings {
+        memory_bytes: 8 << 20,
+        vbuckets: 16,
+        eviction: Eviction::FailNewData,
+        ..Default::default()
+    };
+    for (port, refusal) in [(Port::Couchbase, 0x86), (Port::Memcached, 0x82)] {
+        let mut client = Client::before(port, settings());
+        if port == Port::Couchbase {
+            hello(&mut client, &[0x07]);
+            log_in(&mut client);
+            client.ask(frame(SELECT_BUCKET).key(b"default"));
+        }
+        let store = |client: &mut Client, key: String, len: usize| {
+            let vbucket = (crc32fast::hash(key.as_bytes()) >> 16) as u16 & 0xf;
+            let request = frame(SET).key(key.as_bytes()).vbucket(vbucket).extras(&store_extras(0, 0));
+            client.ask(request.value(&vec![b'x'; len])).status
+        };
+        let statuses: Vec<u16> = (0..40_000).map(|i| store(&mut client, format!("key-{i}"), 400)).collect();
+        assert_eq!(statuses[0], 0);
+        assert!(statuses.iter().all(|status| [0, refusal].contains(status)), "{port:?}");
+        assert_eq!(statuses[39_999], refusal, "{port:?}");
+        assert_eq!(store(&mut client, "large".into(), 900_000), refusal, "{port:?}");
+        let vbucket = (crc32fast::hash(b"key-0") >> 16) as u16 & 0xf;
+        assert_eq!(client.ask(frame(GET).key(b"key-0").vbucket(vbucket)).body.len(), 400);
+    }
+}
+
+/// `vBucket 2 | key length 2 | key`.
+fn observed(vbucket: u16, key: &[u8]) -> Vec<u8> {
+    [&vbucket.to_be_bytes()[..], &(key.len() as u16).to_be_bytes(), key].concat()
+}
+
+#[test]
+fn observe_says_what_is_on_disk() {
+    const OBSERVE: u8 = 0x92;
+    let disk = journal::SimulatedDisk::new();
+    for is_persistent in [false, true] {
+        let mut client = match is_persistent {
+            false => Client::couchbase(),
+            true => Client::of(client::persistent::node(&disk, 1), sessions::Port::Couchbase),
+        };
+        if is_persistent {
+            client::persistent::flush(&client);
+        }
+        client.open_bucket(&[0x07]);
+        let cas = client.ask(frame(SET).key(b"a").extras(&store_extras(0, 0)).value(b"1")).cas;
+        client.ask(frame(SET).key(b"gone").extras(&store_extras(0, 0)).value(b"1"));
+        client.ask(frame(DELETE).key(b"gone"));
+        let asked = [observed(0, b"a"), observed(0, b"none"), observed(0, b"gone")];
+        let request = frame(OBSERVE).value(&asked.concat());
+        let states = |a: u8, gone: u8| {
+            [
+                &asked[0][..],
+                &[a],
+                &cas.to_be_bytes(),
+                &asked[1],
+                &[0x80],
+                &[0; 8],
+                &asked[2],
+                &[gone],
+                &[0; 8],
+            ]
+            .concat()
+        };
+        let answer = client.ask(request.clone());
+        assert_eq!((answer.status, answer.cas), (0, 0));
+        assert_eq!(answer.body, states(0, if is_persistent { 0x81 } else { 0x80 }), "{is_persistent}");
+        if is_persistent {
+            client::persistent::flush(&client);
+            assert_eq!(client.ask(request).body, states(1, 0x80));
+        }
+        assert_eq!(client.ask(frame(OBSERVE)).body, b"");
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0, b"a")[..4])).status, 4);
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0, b""))).status, 4);
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0, &[b'k'; 251]))).status, 3);
+        assert_eq!(client.ask(frame(OBSERVE).value(&observed(0x7fff, b"a"))).status, 7);
+        assert_eq!(client.ask(frame(OBSERVE).key(b"a")).status, 4);
+    }
+}
+
+#[test]
+fn statistics_of_one_document() {
+    let disk = journal::SimulatedDisk::new();
+    for is_persistent in [false, true] {
+        let mut client = match is_persistent {
+            false => Client::couchbase(),
+            true => Client::of(client::persistent::node(&disk, 1), sessions::Port::Couchbase),
+        };
+        if is_persistent {
+            client::persistent::flush(&client);
+        }
+        client.open_bucket(&[0x07]);
+        let of = |client: &mut Client, group: &str| {
+            let answers = client.send(&frame(STAT).key(format!("{group} a b 0").as_bytes()).bytes());
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            let listed: Vec<_> =
+                answers.iter().map(|answer| (text(&answer.key), text(&answer.body))).collect();
+            (answers[0].status, listed)
+        };
+        assert_eq!(of(&mut client, "key").0, 1);
+        let cas = client.ask(frame(SET).key(b"a b").extras(&store_extras(7, 0)).value(b"1")).cas;
+        let expected = |is_dirty: &str, valid: Option<&str>| {
+            let mut listed = vec![
+                ("key_is_dirty".to_owned(), is_dirty.to_owned()),
+                ("key_exptime".to_owned(), "0".to_owned()),
+                ("key_flags".to_owned(), "7".to_owned()),
+                ("key_cas".to_owned(), cas.to_string()),
+                ("key_vb_state".to_owned(), "active".to_owned()),
+            ];
+            listed.extend(valid.map(|valid| ("key_valid".to_owned(), valid.to_owned())));
+            listed.push((String::new(), String::new()));
+            (0, listed)
+        };
+        assert_eq!(of(&mut client, "key"), expected("true", None));
+        if is_persistent {
+            assert_eq!(of(&mut client, "vkey"), expected("true", Some("dirty")));
+            client::persistent::flush(&client);
+            assert_eq!(of(&mut client, "key"), expected("false", None));
+            assert_eq!(of(&mut client, "vkey"), expected("false", Some("valid")));
+        } else {
+            assert_eq!(of(&mut client, "vkey"), expected("true", Some("ram_but_not_disk")));
+        }
+        for (wrong, status) in [("key", 1), ("key a", 4), ("key a x", 4), ("key  0", 4), ("vkey a 32767", 7)]
+        {
+            assert_eq!(
+                client.send(&frame(STAT).key(wrong.as_bytes()).bytes())[0].status,
+                status,
+                "{wrong:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_too_long_is_too_big() {
+    for features in [&[0x07][..], &[0x07, 0x12]] {
+        let mut client = Client::couchbase();
+        client.open_bucket(features);
+        let prefix: &[u8] = if features.len() > 1 { &[0] } else { &[] };
+        for (opcode, extras) in [
+            (GET, vec![]),
+            (SET, store_extras(0, 0)),
+            (DELETE, vec![]),
+            (GET_META, vec![]),
+            (TOUCH, vec![0; 4]),
+        ] {
+            for length in [251, 300, 3000] {
+                let key = [prefix, &vec![b'k'; length]].concat();
+                assert_eq!(
+                    client.ask(frame(opcode).key(&key).extras(&extras)).status,
+                    3,
+                    "{opcode:#x}, {length}"
+                );
+            }
+            let key = [prefix, &[b'k'; 250]].concat();
+            assert_ne!(client.ask(frame(opcode).key(&key).extras(&extras)).status, 3);
+        }
+    }
+}

@@ -50,7 +50,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use kv::users::Caller;
-use kv::{BucketSettings, Compression, Node, ThreadContext};
+use kv::{BucketSettings, Compression, Node, NodeContext};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -177,7 +177,7 @@ pub(crate) struct Console {
     /// Rises when a bucket is made or removed: streams of the cluster map wait on it.
     pub(crate) map_changes: watch::Sender<()>,
     /// What this thread executes in: the last of the node's threads.
-    pub(crate) cx: Arc<Mutex<ThreadContext>>,
+    pub(crate) cx: Arc<Mutex<NodeContext>>,
     pub(crate) host_names: Arc<HostNames>,
     /// One walk over the figures of everything at a time.
     measuring: Arc<Semaphore>,
@@ -214,7 +214,7 @@ pub fn serve(
     let (stop, mut stopped) = watch::channel(false);
     let (map_changes, _) = watch::channel(());
     let thread = node.settings().threads.saturating_sub(1);
-    let cx = Arc::new(Mutex::new(ThreadContext::new(Arc::clone(&node), thread)));
+    let cx = Arc::new(Mutex::new(NodeContext::new(Arc::clone(&node), thread)));
     let console = Console {
         node,
         control,

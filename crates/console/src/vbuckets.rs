@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use kv::{Bucket, Now, ThreadContext, Topology, VbId, VbState};
+use kv::{Bucket, NodeContext, Now, Topology, VbId, VbState};
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -68,7 +68,7 @@ fn request(fields: &[(String, String)]) -> Result<(Option<VbState>, Option<Topol
 }
 
 /// Executes something on this thread of the node, which keeps nothing for the next time.
-pub fn execute<R>(console: &Console, f: impl FnOnce(&mut ThreadContext) -> R) -> R {
+pub fn execute<R>(console: &Console, f: impl FnOnce(&mut NodeContext) -> R) -> R {
     let mut cx = console.cx.lock().unwrap_or_else(PoisonError::into_inner);
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     cx.now = Now {

@@ -2,7 +2,7 @@
 //! and that every dependency has its line in docs/dependencies.md.
 #![allow(clippy::expect_used)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use toml::Table;
@@ -54,6 +54,39 @@ const IMPURE: &[&str] = &[
 
 /// Where one is named all the same: a waiter of the vBucket's lock parks for a bounded time.
 const IMPURE_ALLOWED: &[(&str, &str)] = &[("kv/src/index/lock.rs", "Instant::now")];
+
+/// The modules of the engine: each may use only those before it. The files of a module may use each other.
+const ENGINE_ORDER: &[&str] = &[
+    "error",
+    "now",
+    "key",
+    "sizes",
+    "meters",
+    "settings",
+    "prefixes",
+    "clients",
+    "users",
+    "topology",
+    "doorbell",
+    "client_memory",
+    "mutation",
+    "mailbox",
+    "durability_monitor",
+    "sync_writes",
+    "index",
+    "hub",
+    "thread_context",
+    "entry",
+    "storage",
+    "bucket",
+    "fetch_queue",
+    "node",
+    "node_context",
+    "cluster_config",
+    "persistence",
+    "pager",
+    "polling",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -231,4 +264,93 @@ fn every_dependency_is_explained_and_every_explanation_is_needed() {
         users.sort_unstable();
         assert_eq!(cell(row, 2), users.join(", "), "docs/dependencies.md: who uses {name}");
     }
+}
+
+/// The first identifiers behind each `crate::` of a file, groups in braces included.
+fn names_from_root(code: &str) -> BTreeSet<String> {
+    let identifier = |text: &str| -> String {
+        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let mut names = BTreeSet::new();
+    for (at, root) in code.match_indices("crate::") {
+        let is_other = code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let behind = &code[at + root.len()..];
+        let Some(group) = behind.strip_prefix('{').filter(|_| !is_other) else {
+            names.extend(Some(identifier(behind)).filter(|name| !name.is_empty() && !is_other));
+            continue;
+        };
+        let (mut depth, mut start) = (0, 0);
+        for (place, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                ',' | '}' if depth == 0 => {
+                    names.extend(Some(identifier(&group[start..place])).filter(|name| !name.is_empty()));
+                    start = place + 1;
+                    if c == '}' {
+                        break;
+                    }
+                }
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+/// The modules of a crate whose own order is fixed, by the names that its root has for what is in them.
+struct Modules {
+    owners: BTreeMap<String, String>,
+    found: BTreeSet<String>,
+}
+
+impl Modules {
+    fn of(folder: &Path) -> Self {
+        let root = code(&folder.join("lib.rs"));
+        let (mut owners, mut found) = (BTreeMap::new(), BTreeSet::new());
+        for statement in
+            root.split(';').map(|statement| statement.split_whitespace().collect::<Vec<_>>().join(" "))
+        {
+            if let Some((_, module)) = statement.rsplit_once("mod ") {
+                found.insert(module.to_owned());
+                owners.insert(module.to_owned(), module.to_owned());
+            } else if let Some((_, path)) = statement.split_once("use ")
+                && let Some((module, names)) = path.split_once("::")
+            {
+                for name in names.trim_matches(['{', '}', ' ']).split(',') {
+                    owners.insert(name.trim().to_owned(), module.to_owned());
+                }
+            }
+        }
+        Self { owners, found }
+    }
+}
+
+#[test]
+fn the_engines_modules_use_only_those_before_them() {
+    let folder = root().join("crates/kv/src");
+    let modules = Modules::of(&folder);
+    assert_eq!(modules.found, ENGINE_ORDER.iter().map(|name| (*name).to_owned()).collect());
+    let place = |module: &str| ENGINE_ORDER.iter().position(|name| *name == module).expect("a module");
+    let mut edges = 0;
+    for path in sources(&folder) {
+        let below = path.strip_prefix(&folder).expect("below").components().next().expect("a file");
+        let module = below.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned();
+        if module == "lib" || path.ends_with("tests.rs") {
+            continue;
+        }
+        let text = code(&path);
+        assert!(!text.contains("super::super::"), "{}: say crate::", path.display());
+        for name in names_from_root(&text) {
+            let owner = modules.owners.get(&name);
+            let owner = owner.unwrap_or_else(|| panic!("{}: whose is crate::{name}?", path.display()));
+            assert!(
+                place(owner) <= place(&module),
+                "{}: {module} must not use {owner} ({name})",
+                path.display()
+            );
+            edges += usize::from(*owner != module);
+        }
+    }
+    assert!(edges > 100, "only {edges} uses were found: is the engine still read right?");
 }

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use kv::defragmenter::Demand;
 use kv::{
-    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
-    StoreKind, ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
+    Store, StoreKind, Value,
 };
 
 const OBJECT: &str = r#"{"field":"0123456789","number":1234567,"flag":true,"x":"yz"},"#;
@@ -24,7 +24,7 @@ fn resident_bytes() -> u64 {
 }
 
 struct World {
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     random: u64,
     samples: Vec<u64>,
@@ -51,7 +51,7 @@ impl World {
         }
         if self.operations.is_multiple_of(SAMPLE_EVERY) {
             kv::pager::turn(&mut self.cx);
-            while kv::defragmenter::turn(&mut self.cx, &mut Demand::default()).rest_us.is_some() {}
+            while kv::pager::defragment(&mut self.cx, &mut Demand::default()).rest_us.is_some() {}
             self.samples.push(resident_bytes());
         }
     }
@@ -80,7 +80,7 @@ fn main() {
     let node = Node::new(settings, Limits::default());
     let settings = BucketSettings { memory_bytes: 64 << 30, item_heap: heap, ..BucketSettings::default() };
     let bucket = node.create_bucket("default", settings).expect("a bucket");
-    let mut cx = ThreadContext::new(node, 0);
+    let mut cx = NodeContext::new(node, 0);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     let mut world = World { cx, bucket, random: 7, samples: Vec::new(), operations: 0 };
     let (before, start) = (resident_bytes(), Instant::now());

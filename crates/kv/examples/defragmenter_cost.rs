@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use kv::defragmenter::Demand;
 use kv::{
-    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now, Store,
-    StoreKind, ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeContext,
+    NodeSettings, Now, Store, StoreKind, Value,
 };
 
 /// Length of a window in which the client is timed without the defragmenter.
@@ -38,13 +38,13 @@ fn now() -> Now {
 
 /// The pager's thread.
 fn page(node: &Arc<Node>, done: &AtomicBool) {
-    let mut cx = ThreadContext::new(Arc::clone(node), 1);
+    let mut cx = NodeContext::new(Arc::clone(node), 1);
     cx.clock_us = Some(clock_us);
     let mut demand = Demand::default();
     while !done.load(Relaxed) {
         cx.now = now();
         let due = kv::pager::turn(&mut cx).is_some();
-        let turn = kv::defragmenter::turn(&mut cx, &mut demand);
+        let turn = kv::pager::defragment(&mut cx, &mut demand);
         match turn.rest_us {
             Some(rest_us) => thread::park_timeout(Duration::from_micros(rest_us)),
             None if due => thread::park_timeout(Duration::from_millis(500)),
@@ -54,7 +54,7 @@ fn page(node: &Arc<Node>, done: &AtomicBool) {
 }
 
 struct Client {
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     random: u64,
     items: u64,
@@ -138,7 +138,7 @@ fn main() {
     let node = Node::new(settings, Limits::default());
     let settings = BucketSettings { memory_bytes: 64 << 30, item_heap, ..BucketSettings::default() };
     let bucket = node.create_bucket("default", settings).expect("a bucket");
-    let mut cx = ThreadContext::new(Arc::clone(&node), 0);
+    let mut cx = NodeContext::new(Arc::clone(&node), 0);
     cx.now = now();
     let there = vec![false; items as usize];
     let value = vec![b'v'; 2 * VALUE_BYTES as usize];

@@ -13,8 +13,8 @@ use std::time::Instant;
 use journal::{AnyDisk, RealDisk};
 use kv::persistence::Flusher;
 use kv::{
-    Bucket, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeSettings, Now, Store, StoreKind,
-    ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now, Store,
+    StoreKind, Value,
 };
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -53,7 +53,7 @@ fn allocated(bucket: &Bucket) -> i64 {
     ALLOCATED.load(Relaxed) + bucket.accounts().allocated as i64
 }
 
-fn queue(bucket: &Bucket, cx: &mut ThreadContext, items: u64, value: &[u8]) {
+fn queue(bucket: &Bucket, cx: &mut NodeContext, items: u64, value: &[u8]) {
     let mut key = Vec::new();
     for number in 0..items {
         key.clear();
@@ -76,7 +76,7 @@ struct Row {
 }
 
 /// Queues, then flushes.
-fn measure(bucket: &Bucket, cx: &mut ThreadContext, flusher: &mut Flusher, items: u64, value: &[u8]) -> Row {
+fn measure(bucket: &Bucket, cx: &mut NodeContext, flusher: &mut Flusher, items: u64, value: &[u8]) -> Row {
     let now = cx.now;
     let cpu = cpu_ns();
     queue(bucket, cx, items, value);
@@ -126,7 +126,7 @@ fn main() {
                     BucketSettings { memory_bytes: 16 << 30, vbuckets: 1, ..BucketSettings::default() };
                 let disk = AnyDisk::Real(RealDisk::default());
                 let bucket = node.open_bucket("b", settings, disk, &directory.join("b")).expect("a bucket");
-                let mut cx = ThreadContext::new(Arc::clone(&node), 0);
+                let mut cx = NodeContext::new(Arc::clone(&node), 0);
                 cx.now =
                     Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 1_000_000 };
                 let mut flusher = Flusher::new(0, BUFFER_BYTES);

@@ -3,9 +3,15 @@
 pub(crate) mod attention;
 mod audit;
 mod budget;
+pub mod compressor;
+pub mod defragmenter;
+mod durable_writes;
+mod eviction;
 mod flush_all;
+mod journal;
 mod observed;
 mod operations;
+pub mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,26 +22,27 @@ use rapidhash::v3::RapidSecrets;
 use wire::snappy;
 
 use crate::client_memory::Share;
-use crate::compressor::Compressor;
-use crate::defragmenter::Defragmenter;
-use crate::eviction::Sweeper;
+use crate::doorbell::Doorbell;
 use crate::index::{self, Dead, DirtySet, Ground, Hand, Locked, Memory, VBucket};
-use crate::node::Doorbell;
-use crate::persistence::{self, Persistence};
 use crate::prefixes::Prefixes;
 use crate::settings::{BucketSettings, Compression};
+use crate::storage::{self, Persistence};
 use crate::sync_writes::{Lateness, SyncWrites};
 use crate::thread_context::Held;
-use crate::watch::{Lookup, Watchers};
 use crate::{
     Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, ThreadContext, VbId,
 };
 
 pub use audit::{Audited, Auditing};
 pub use budget::Ahead;
+use compressor::Compressor;
+use defragmenter::Defragmenter;
+pub use defragmenter::DefragmenterFigures;
+use eviction::Sweeper;
 pub use observed::Observed;
 pub use operations::Arithmetic;
-pub(crate) use operations::{check_version, count_entry, mutate_entry};
+use operations::{check_version, count_entry, mutate_entry};
+use watch::{Lookup, Watchers};
 
 /// State of a vBucket as `OBSERVE_SEQNO` and stats show it.
 #[derive(Debug, Clone, Copy)]
@@ -159,7 +166,7 @@ impl Bucket {
         name: &str,
         mut settings: BucketSettings,
         foundation: Foundation,
-        journal: Option<(persistence::Opened, Vec<Arc<Doorbell>>)>,
+        journal: Option<(storage::Opened, Vec<Arc<Doorbell>>)>,
     ) -> Result<Self, String> {
         let Foundation { slot, threads, quiescence, doorbell, share, secrets } = foundation;
         // The thread after the last one is whichever drops the bucket.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-use crate::node::Doorbell;
+use crate::doorbell::Doorbell;
 
 /// Buffers may hold this part of the node's memory before peers that make no progress are cut off, and no less than
 /// [`SOFT_LEAST`].

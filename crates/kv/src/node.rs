@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use journal::AnyDisk;
@@ -13,9 +13,12 @@ use crate::Bucket;
 use crate::bucket::{self, Foundation};
 use crate::client_memory::{ClientMemory, Holder};
 use crate::clients::Clients;
+use crate::doorbell::Doorbell;
+use crate::fetch_queue::FetchQueue;
+use crate::hub::Hub;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
-use crate::persistence::{self, FETCHERS, FLUSHERS, FetchQueue};
 use crate::settings::{BucketKind, BucketSettings, Limits, NodeSettings};
+use crate::storage::{self, FETCHERS, FLUSHERS};
 use crate::sync_writes::TimeoutMode;
 use crate::users::Users;
 
@@ -75,43 +78,6 @@ pub enum BucketError {
     /// Its journal could not be opened, or not be removed.
     #[error("{0}")]
     Journal(String),
-}
-
-/// A bell that wakes a thread which waits for work. Ringing twice before it is answered wakes once.
-#[derive(Default)]
-pub struct Doorbell {
-    rung: AtomicBool,
-    bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
-}
-
-impl Doorbell {
-    /// Says how the thread is woken (once).
-    pub fn connect(&self, bell: Box<dyn Fn() + Send + Sync>) {
-        let _ = self.bell.set(bell);
-        if self.rung.load(Relaxed) {
-            self.wake();
-        }
-    }
-
-    /// Wakes the thread.
-    #[inline]
-    pub fn ring(&self) {
-        if !self.rung.load(Relaxed) && !self.rung.swap(true, Relaxed) {
-            self.wake();
-        }
-    }
-
-    /// The thread is awake: the next ring wakes it again.
-    pub fn answer(&self) {
-        // ORDERING: before the work is looked for.
-        self.rung.swap(false, SeqCst);
-    }
-
-    fn wake(&self) {
-        if let Some(bell) = self.bell.get() {
-            bell();
-        }
-    }
 }
 
 /// Connection counters of the node.
@@ -186,20 +152,14 @@ pub struct Node {
     client_memory: ClientMemory,
     clients: Clients,
     read_buffers: [AtomicU64; 2],
-    quiescence: Arc<Quiescence>,
-    doorbell: Arc<Doorbell>,
+    hub: Arc<Hub>,
     flushers: [Arc<Doorbell>; FLUSHERS],
     fetches: [FetchQueue; FETCHERS],
     flush_buffer_bytes: [AtomicU64; FLUSHERS],
     warm_up: Doorbell,
     shutdown: Doorbell,
     changed: Doorbell,
-    mailboxes: Box<[Mailbox]>,
-    timeout_mode: AtomicU8,
-    timeout_mode_bell: Doorbell,
     started_unix_s: AtomicU64,
-    /// The pager knows that some bucket wants its free pages given back.
-    purge_asked: AtomicBool,
     random: AtomicU64,
 }
 
@@ -216,19 +176,14 @@ impl Node {
             client_memory: ClientMemory::default(),
             clients: Clients::default(),
             read_buffers: Default::default(),
-            quiescence: Arc::new(Quiescence::new(settings.threads)),
-            doorbell: Arc::default(),
+            hub: Arc::new(Hub::new(settings.threads)),
             flushers: Default::default(),
             fetches: Default::default(),
             flush_buffer_bytes: Default::default(),
             warm_up: Doorbell::default(),
             shutdown: Doorbell::default(),
             changed: Doorbell::default(),
-            timeout_mode: AtomicU8::new(TimeoutMode::EventDriven as u8),
-            timeout_mode_bell: Doorbell::default(),
-            mailboxes: (0..settings.threads).map(|_| Mailbox::default()).collect(),
             started_unix_s: AtomicU64::new(0),
-            purge_asked: AtomicBool::new(false),
             random: AtomicU64::new(settings.seed),
             settings,
         })
@@ -298,10 +253,10 @@ impl Node {
             Some((disk, directory)) => {
                 let fresh = bucket::identities(&secrets);
                 let opened =
-                    persistence::open(disk, directory, name, settings.vbuckets, &settings.persistence, fresh)
+                    storage::open(disk, directory, name, settings.vbuckets, &settings.persistence, fresh)
                         .map_err(|error| BucketError::Journal(error.to_string()))?;
                 let bells = (0..opened.persistence.shards())
-                    .map(|shard| Arc::clone(&self.flushers[persistence::flusher_of(slot, shard)]));
+                    .map(|shard| Arc::clone(&self.flushers[storage::flusher_of(slot, shard)]));
                 let bells = bells.collect();
                 Some((opened, bells))
             }
@@ -309,8 +264,8 @@ impl Node {
         let foundation = Foundation {
             slot,
             threads: self.settings.threads,
-            quiescence: Arc::clone(&self.quiescence),
-            doorbell: Arc::clone(&self.doorbell),
+            quiescence: Arc::clone(&self.hub.quiescence),
+            doorbell: Arc::clone(&self.hub.pager),
             share: self.client_memory.share(),
             secrets,
         };
@@ -353,7 +308,7 @@ impl Node {
         bucket.call_watchers(&mut |cookie, outcome| self.post(cookie, outcome));
         self.generation.fetch_add(1, Relaxed);
         self.changed.ring();
-        self.doorbell.ring();
+        self.hub.pager.ring();
         bucket.remove_journal().map_err(|error| {
             let message =
                 format!("deleted, but not all its files are gone; the next start removes them: {error}");
@@ -361,7 +316,7 @@ impl Node {
         })
     }
 
-    /// Rings when there is work for the flusher of this number, below [`persistence::FLUSHERS`].
+    /// Rings when there is work for the flusher of this number, below [`storage::FLUSHERS`].
     pub fn flusher_bell(&self, index: usize) -> &Doorbell {
         &self.flushers[index % FLUSHERS]
     }
@@ -373,7 +328,7 @@ impl Node {
         for bucket in self.buckets() {
             let (Some(persistence), Some(dirty)) = (bucket.persistence(), bucket.dirty()) else { continue };
             (0..persistence.shards())
-                .filter(|shard| persistence::flusher_of(bucket.slot(), *shard) == index)
+                .filter(|shard| storage::flusher_of(bucket.slot(), *shard) == index)
                 .for_each(|shard| dirty.note_unheard(shard));
         }
     }
@@ -399,6 +354,10 @@ impl Node {
 
     pub(crate) fn fetch_queue(&self, index: usize) -> &FetchQueue {
         &self.fetches[index % FETCHERS]
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
     }
 
     /// The bucket of that name.
@@ -525,7 +484,7 @@ impl Node {
 
     /// Somebody beside the data ports holds so many bytes of clients' messages now.
     pub fn set_client_memory(&self, holder: Holder, bytes: u64) {
-        self.client_memory.set(holder, bytes, &self.doorbell);
+        self.client_memory.set(holder, bytes, &self.hub.pager);
     }
 
     /// Who is connected to the memcached ports.
@@ -558,7 +517,7 @@ impl Node {
 
     /// Rings when there is work for the pager.
     pub fn doorbell(&self) -> &Doorbell {
-        &self.doorbell
+        &self.hub.pager
     }
 
     /// Rings when buckets were made or removed: every executing thread should call [`crate::ThreadContext::tend`] soon.
@@ -568,53 +527,34 @@ impl Node {
 
     /// When durable writes are looked at for their deadlines.
     pub fn timeout_mode(&self) -> TimeoutMode {
-        if self.timeout_mode.load(Relaxed) == TimeoutMode::Polling as u8 {
-            TimeoutMode::Polling
-        } else {
-            TimeoutMode::EventDriven
-        }
+        self.hub.timeout_mode()
     }
 
     /// Changes that, at any time.
     pub fn set_timeout_mode(&self, mode: TimeoutMode) {
-        if self.timeout_mode.swap(mode as u8, Relaxed) != mode as u8 {
-            self.timeout_mode_bell.ring();
-        }
+        self.hub.set_timeout_mode(mode);
     }
 
-    /// Rings when the mode has changed: in polling mode, a thread has to call [`crate::sync_writes::poll`] all the
+    /// Rings when the mode has changed: in polling mode, a thread has to call [`crate::polling::poll`] all the
     /// time.
     pub fn timeout_mode_bell(&self) -> &Doorbell {
-        &self.timeout_mode_bell
+        &self.hub.timeout_mode_bell
     }
 
     /// The letters for one of the executing threads.
     pub fn mailbox(&self, thread: usize) -> Option<&Mailbox> {
-        self.mailboxes.get(thread)
+        self.hub.mailbox(thread)
     }
 
     /// Tells a session how what it waits for has ended, and wakes its thread. Who has a [`crate::ThreadContext`] uses
     /// [`crate::ThreadContext::post`].
     pub fn post(&self, cookie: Cookie, outcome: Outcome) {
-        if let Some(mailbox) = self.mailbox(usize::from(cookie.thread)) {
-            mailbox.put((cookie, outcome));
-        }
-    }
-
-    /// Some bucket wants its free pages given back: the pager is told once.
-    pub(crate) fn ask_for_purge(&self) {
-        if !self.purge_asked.load(Relaxed) && !self.purge_asked.swap(true, Relaxed) {
-            self.doorbell.ring();
-        }
-    }
-
-    pub(crate) fn end_purge(&self) {
-        self.purge_asked.store(false, Relaxed);
+        self.hub.post(cookie, outcome);
     }
 
     /// Who is peeking at index lines.
     pub fn quiescence(&self) -> &Arc<Quiescence> {
-        &self.quiescence
+        &self.hub.quiescence
     }
 
     /// When the node started to serve, in unix seconds.

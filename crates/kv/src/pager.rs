@@ -3,10 +3,11 @@
 //! The caller owns the thread: it calls [`turn`], sleeps until the deadline it gives (for ever if there is none), or
 //! until the doorbell rings. Nothing is looked at while nothing is armed.
 
-use crate::ThreadContext;
+use crate::defragmenter::{Demand, Turn};
+use crate::{NodeContext, compressor, defragmenter};
 
 /// Does everything that is due. Gives the wall-clock second at which something is due next.
-pub fn turn(cx: &mut ThreadContext) -> Option<u32> {
+pub fn turn(cx: &mut NodeContext) -> Option<u32> {
     cx.node.doorbell().answer();
     cx.tend();
     if cx.node.client_memory().take_fall() {
@@ -33,13 +34,25 @@ pub fn turn(cx: &mut ThreadContext) -> Option<u32> {
     match purges {
         Some(due_s) => arm(due_s),
         None => {
-            cx.node.end_purge();
+            cx.hub.end_purge();
             // Asked for since it was looked at: nobody has rung for that.
             if buckets.iter().any(|bucket| bucket.tenant().wants_purge()) {
-                cx.node.ask_for_purge();
+                cx.hub.ask_for_purge();
             }
         }
     }
     cx.end_batch();
     next
+}
+
+/// A turn of the defragmenter: some work, if there is any.
+pub fn defragment(cx: &mut NodeContext, demand: &mut Demand) -> Turn {
+    let buckets = cx.node.buckets();
+    defragmenter::turn(&buckets, cx, demand)
+}
+
+/// A turn of the compressor: some work, if there is any. Returns after how many microseconds it wants the next.
+pub fn compress(cx: &mut NodeContext, demand: &mut Demand) -> Option<u64> {
+    let buckets = cx.node.buckets();
+    compressor::turn(&buckets, cx, demand)
 }

@@ -5,29 +5,10 @@ use std::sync::Arc;
 
 use memory::{Tenant, TenantCache};
 
+use crate::hub::Hub;
 use crate::index::{HashPart, Retired};
 use crate::mailbox::{Cookie, Letter, Outcome};
-use crate::node::Node;
-use crate::{KvError, VbId};
-
-/// The time of one wake-up, read once from the clocks by the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Now {
-    /// Wall clock, seconds since 1970.
-    pub unix_s: u32,
-    /// Wall clock, nanoseconds since 1970.
-    pub unix_ns: u64,
-    /// Monotonic clock, microseconds since the process started.
-    pub mono_us: u64,
-}
-
-impl Now {
-    /// Monotonic clock in milliseconds.
-    #[inline]
-    pub const fn mono_ms(&self) -> u64 {
-        self.mono_us / 1000
-    }
-}
+use crate::{KvError, Now, VbId};
 
 /// Tells the processor time of the process, user and system, in microseconds; `None` where the system does not.
 pub type ProcessTimes = fn() -> Option<(u64, u64)>;
@@ -36,8 +17,7 @@ pub type ProcessTimes = fn() -> Option<(u64, u64)>;
 pub struct ThreadContext {
     /// Time of this wake-up.
     pub now: Now,
-    /// The node all sessions belong to.
-    pub node: Arc<Node>,
+    pub(crate) hub: Arc<Hub>,
     /// Index of this thread among the node's executing threads; picks its shard of the meters.
     pub thread: usize,
     /// The clock [`Now::unix_ns`] was read from, asked again only for clients that want server durations.
@@ -54,7 +34,6 @@ pub struct ThreadContext {
     pub(crate) caches: Caches,
     pub(crate) retired: Vec<Retired>,
     pub(crate) parts: Vec<HashPart>,
-    generation: u64,
     /// The monotonic clock of [`Now::mono_us`], asked again where a wake-up's time is too coarse: for deadlines.
     pub clock_us: Option<fn() -> u64>,
     /// Whether this thread calls [`ThreadContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
@@ -183,16 +162,12 @@ impl Caches {
 
 impl ThreadContext {
     /// A context for the thread with this number, which no other thread has.
-    pub fn new(node: Arc<Node>, thread: usize) -> Self {
-        assert!(
-            thread < node.settings().threads,
-            "the node was made for {} threads",
-            node.settings().threads
-        );
+    pub(crate) fn new(hub: Arc<Hub>, thread: usize) -> Self {
+        assert!(thread < hub.threads(), "the node was made for {} threads", hub.threads());
         let now = Now::default();
         Self {
             now,
-            node,
+            hub,
             thread,
             clock_ns: None,
             process_times_us: None,
@@ -201,7 +176,6 @@ impl ThreadContext {
             caches: Caches::default(),
             retired: Vec::new(),
             parts: Vec::new(),
-            generation: 0,
             clock_us: None,
             keeps_alarms: false,
             tickets: 0,
@@ -226,16 +200,23 @@ impl ThreadContext {
         self.alarms.first().map(|(at_us, _, _)| *at_us)
     }
 
-    /// Looks at the vBuckets whose alarms are due.
-    pub fn ring_alarms(&mut self) {
-        let now_us = self.fresh_us();
-        while let Some((at_us, slot, vb)) = self.alarms.first().copied()
-            && at_us <= now_us
-        {
+    /// The vBucket whose alarm is due next, if it is due by then.
+    pub(crate) fn take_alarm(&mut self, now_us: u64) -> Option<(usize, VbId)> {
+        let (at_us, slot, vb) = self.alarms.first().copied()?;
+        (at_us <= now_us).then(|| {
             self.alarms.pop_first();
-            if let Some(bucket) = self.node.bucket_in_slot(slot) {
-                bucket.expire_sync_writes(self, vb);
-            }
+            (slot, vb)
+        })
+    }
+
+    /// Lets go of the tenants of buckets that are gone, those aside that index blocks are still to be freed of.
+    pub(crate) fn drop_gone(&mut self, is_there: impl Fn(usize) -> bool) {
+        self.end_batch();
+        let Self { retired, caches, .. } = self;
+        let is_gone =
+            |held: &Held| !retired.iter().any(|retired| retired.slot == held.slot) && !is_there(held.slot);
+        for mut held in caches.take_if(is_gone) {
+            held.tenant.rest(&mut held.cache);
         }
     }
 
@@ -250,7 +231,7 @@ impl ThreadContext {
         if usize::from(cookie.thread) == self.thread {
             self.letters.push((cookie, outcome));
         } else {
-            self.node.post(cookie, outcome);
+            self.hub.post(cookie, outcome);
         }
     }
 
@@ -263,7 +244,7 @@ impl ThreadContext {
     /// The letters for this thread, to the end of `into`: its own, and with `from_others` those of its mailbox.
     pub fn take_letters(&mut self, from_others: bool, into: &mut Vec<Letter>) {
         into.append(&mut self.letters);
-        if from_others && let Some(mailbox) = self.node.mailbox(self.thread) {
+        if from_others && let Some(mailbox) = self.hub.mailbox(self.thread) {
             mailbox.take(into);
         }
     }
@@ -277,7 +258,7 @@ impl ThreadContext {
             purge |= held.tenant.wants_purge();
         }
         if purge {
-            self.node.ask_for_purge();
+            self.hub.ask_for_purge();
         }
         if !self.retired.is_empty() {
             self.free_retired();
@@ -287,7 +268,7 @@ impl ThreadContext {
 
     #[expect(unsafe_code, reason = "frees retired index blocks once their stamp has passed")]
     fn free_retired(&mut self) {
-        let quiescence = Arc::clone(self.node.quiescence());
+        let quiescence = Arc::clone(&self.hub.quiescence);
         for index in (0..self.retired.len()).rev() {
             if !quiescence.has_passed(self.retired[index].stamp) {
                 continue;
@@ -298,27 +279,6 @@ impl ThreadContext {
                 // bucket), and its stamp has passed.
                 unsafe { retired.free(&held.tenant, &mut held.cache) }
             }
-        }
-    }
-
-    /// Lets go of buckets that are gone; call it once per wake-up.
-    #[inline]
-    pub fn tend(&mut self) {
-        let generation = self.node.generation();
-        if self.generation != generation {
-            self.generation = generation;
-            self.drop_gone();
-        }
-    }
-
-    fn drop_gone(&mut self) {
-        self.end_batch();
-        let Self { node, retired, caches, .. } = self;
-        let is_gone = |held: &Held| {
-            !retired.iter().any(|retired| retired.slot == held.slot) && !node.has_slot(held.slot)
-        };
-        for mut held in caches.take_if(is_gone) {
-            held.tenant.rest(&mut held.cache);
         }
     }
 
@@ -334,7 +294,7 @@ impl ThreadContext {
             }
         }
         if has_rested {
-            self.node.doorbell().ring();
+            self.hub.pager.ring();
         }
         keeps
     }
@@ -363,14 +323,17 @@ impl ThreadContext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BucketSettings, Expiry, Key, Limits, Mutation, NodeSettings, Store, StoreKind, Value};
+    use crate::{
+        BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Store, StoreKind,
+        Value,
+    };
 
     /// However many buckets there ever were, a thread keeps what those need that are there, and finds each one's.
     #[test]
     fn caches_are_those_of_living_buckets() {
         let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
-        let mut cx = ThreadContext::new(Arc::clone(&node), 0);
+        let mut cx = NodeContext::new(Arc::clone(&node), 0);
         let mut settings = BucketSettings { vbuckets: 2, ..BucketSettings::default() };
         settings.memory_bytes = 16 << 20;
         node.create_bucket("stays", settings.clone()).unwrap();

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use kv::defragmenter::{self, Demand, empty_slabs};
+use kv::defragmenter::{Demand, empty_slabs};
 use kv::{
     Audited, Auditing, Bucket, BucketSettings, Compression, Eviction, Expiry, Key, Limits, Meter, Mutation,
-    Node, NodeSettings, Now, PinnedValue, Store, StoreKind, ThreadContext, Value,
+    Node, NodeContext, NodeSettings, Now, PinnedValue, Store, StoreKind, Value,
 };
 
 const WRITERS: usize = 2;
@@ -30,8 +30,8 @@ fn key(writer: usize, number: usize) -> String {
     format!("{writer}:{number}")
 }
 
-fn context(node: &Arc<Node>, thread: usize) -> ThreadContext {
-    let mut cx = ThreadContext::new(Arc::clone(node), thread);
+fn context(node: &Arc<Node>, thread: usize) -> NodeContext {
+    let mut cx = NodeContext::new(Arc::clone(node), thread);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     cx
 }
@@ -59,7 +59,7 @@ fn world(compression: Compression) -> (Arc<Node>, Arc<Bucket>) {
 
 struct Writer {
     bucket: Arc<Bucket>,
-    cx: ThreadContext,
+    cx: NodeContext,
     number: usize,
     random: u64,
     read: Vec<PinnedValue>,
@@ -117,7 +117,7 @@ impl Writer {
     }
 }
 
-fn audit(bucket: &Bucket, cx: &mut ThreadContext) -> Audited {
+fn audit(bucket: &Bucket, cx: &mut NodeContext) -> Audited {
     let mut walk = Auditing::new(bucket);
     while walk.step(cx).unwrap() {}
     walk.end().unwrap()
@@ -154,7 +154,7 @@ fn audit_between_bursts(compression: Compression) -> (Arc<Bucket>, usize) {
         COMPRESSOR,
         Box::new(move || {
             for _ in 0..20 {
-                kv::compressor::turn(&mut cx, &mut demand);
+                kv::pager::compress(&mut cx, &mut demand);
             }
         }),
     ));
@@ -166,7 +166,7 @@ fn audit_between_bursts(compression: Compression) -> (Arc<Bucket>, usize) {
         Box::new(move || {
             measured.memory();
             kv::pager::turn(&mut cx);
-            defragmenter::turn(&mut cx, &mut demand);
+            kv::pager::defragment(&mut cx, &mut demand);
             empty_slabs(&measured, &mut cx, 2);
         }),
     ));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use kv::defragmenter::Demand;
 use kv::{
-    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
-    StoreKind, ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
+    Store, StoreKind, Value,
 };
 
 const BUDGET: u64 = 32 << 20;
@@ -17,7 +17,7 @@ const TIMES: u64 = 2;
 const BESIDE: u64 = 50;
 
 struct World {
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     random: u64,
 }
@@ -29,7 +29,7 @@ impl World {
         let settings =
             BucketSettings { memory_bytes: BUDGET, vbuckets: 64, item_heap, ..BucketSettings::default() };
         let bucket = node.create_bucket("b", settings).unwrap();
-        let mut cx = ThreadContext::new(node, 0);
+        let mut cx = NodeContext::new(node, 0);
         cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
         Self { cx, bucket, random }
     }
@@ -58,7 +58,7 @@ impl World {
             if number % 256 == 0 {
                 self.cx.now.mono_us += 1000;
                 kv::pager::turn(&mut self.cx);
-                kv::defragmenter::turn(&mut self.cx, &mut Demand::default());
+                kv::pager::defragment(&mut self.cx, &mut Demand::default());
             }
         }
         self.cx.now.unix_s += 10;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use kv::defragmenter::Demand;
 use kv::{
-    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeSettings, Now, Store,
-    StoreKind, ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Meter, Mutation, Node, NodeContext,
+    NodeSettings, Now, Store, StoreKind, Value,
 };
 
 const START_S: u32 = 1_800_000_000;
 
 struct World {
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     random: u64,
     /// Resident sizes seen.
@@ -28,7 +28,7 @@ impl World {
         let settings =
             BucketSettings { vbuckets, memory_bytes: 4 << 30, item_heap, ..BucketSettings::default() };
         let bucket = node.create_bucket("b", settings).unwrap();
-        let mut cx = ThreadContext::new(node, 0);
+        let mut cx = NodeContext::new(node, 0);
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
         Self { cx, bucket, random: 1, resident: Vec::new() }
     }
@@ -66,7 +66,7 @@ impl World {
         self.cx.rest();
         kv::pager::turn(&mut self.cx);
         self.resident.push(self.bucket.memory().resident);
-        kv::defragmenter::turn(&mut self.cx, &mut Demand::default()).rest_us.is_some()
+        kv::pager::defragment(&mut self.cx, &mut Demand::default()).rest_us.is_some()
     }
 
     /// Until nothing is due any more. Gives the number of turns.

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use kv::{
-    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
-    StoreKind, ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
+    Store, StoreKind, Value,
 };
 
 const ROUNDS: usize = 6;
@@ -22,7 +22,7 @@ fn resident_bytes() -> usize {
     text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * PAGE
 }
 
-fn fill(bucket: &Bucket, cx: &mut ThreadContext) {
+fn fill(bucket: &Bucket, cx: &mut NodeContext) {
     bucket.keep_seqno_order(cx, true).unwrap();
     for number in 0..ITEMS {
         let is_large = number % LARGE_EVERY == 0;
@@ -48,7 +48,7 @@ fn fill(bucket: &Bucket, cx: &mut ThreadContext) {
 }
 
 /// Makes, fills and drops a bucket; gives how much it took.
-fn one_bucket(node: &Arc<Node>, cx: &mut ThreadContext, item_heap: HeapChoice) -> usize {
+fn one_bucket(node: &Arc<Node>, cx: &mut NodeContext, item_heap: HeapChoice) -> usize {
     let before = resident_bytes();
     let settings =
         BucketSettings { vbuckets: 16, memory_bytes: 1 << 30, item_heap, ..BucketSettings::default() };
@@ -73,7 +73,7 @@ fn its_memory_goes_back() {
 fn memory_goes_back(item_heap: HeapChoice) {
     let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
     let node = Node::new(settings, Limits::default());
-    let mut cx = ThreadContext::new(Arc::clone(&node), 0);
+    let mut cx = NodeContext::new(Arc::clone(&node), 0);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     let first = one_bucket(&node, &mut cx, item_heap);
     assert!(first > 3 * LEFT_BYTES_MAX, "a bucket takes {first} bytes: too few to see it missing");

@@ -8,12 +8,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use kv::PinnedValue;
 use kv::bucket::Arithmetic;
 use kv::defragmenter::{Mover, empty_slabs};
-use kv::document::PinnedValue;
 use kv::{
-    Bucket, BucketSettings, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeSettings, Now,
-    Place, Store, StoreKind, ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeContext,
+    NodeSettings, Now, Place, Store, StoreKind, Value,
 };
 use proptest::prelude::*;
 
@@ -72,7 +72,7 @@ struct Modelled {
 }
 
 struct World {
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     model: HashMap<u16, Modelled>,
     pending: Vec<Pending>,
@@ -103,7 +103,7 @@ impl World {
                 BucketSettings { vbuckets, memory_bytes: 1 << 30, item_heap, ..BucketSettings::default() },
             )
             .unwrap();
-        let mut cx = ThreadContext::new(node, 0);
+        let mut cx = NodeContext::new(node, 0);
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
         bucket.keep_seqno_order(&mut cx, ordered).unwrap();
         Self {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use kv::{
-    Bucket, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeSettings, Now, Store, StoreKind,
-    ThreadContext, Value,
+    Bucket, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now, Store,
+    StoreKind, Value,
 };
 
 const BUDGET: u64 = 8 << 20;
@@ -16,7 +16,7 @@ const VALUE_BYTES: usize = 200;
 const MORE_THAN_FITS: u32 = (BUDGET as usize / VALUE_BYTES) as u32;
 
 struct Cache {
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     value_bytes: usize,
     asked: u32,
@@ -32,7 +32,7 @@ impl Cache {
         let settings =
             BucketSettings { memory_bytes: BUDGET, vbuckets: VBUCKETS, ..BucketSettings::default() };
         let bucket = node.create_bucket("b", settings).unwrap();
-        let mut cx = ThreadContext::new(node, 0);
+        let mut cx = NodeContext::new(node, 0);
         cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
         Self { cx, bucket, value_bytes, asked: 0, random: 11, next_new: 1 << 24 }
     }

@@ -12,7 +12,7 @@ use std::thread;
 
 use beside::{WRITERS, context, key};
 use kv::defragmenter::{Mover, empty_slabs};
-use kv::{Bucket, Expiry, HeapChoice, Key, Mutation, Store, StoreKind, ThreadContext, Value};
+use kv::{Bucket, Expiry, HeapChoice, Key, Mutation, NodeContext, Store, StoreKind, Value};
 
 const MOVER: usize = WRITERS + 1;
 const KEYS: usize = 1_500;
@@ -29,7 +29,7 @@ fn value(writer: usize, round: usize, number: usize) -> Vec<u8> {
     vec![fill; len]
 }
 
-fn write(bucket: &Bucket, cx: &mut ThreadContext, writer: usize) {
+fn write(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
     let mut pins = Vec::new();
     for round in 0..ROUNDS {
         for number in 0..KEYS {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{iter, thread};
 
 use beside::{WRITERS, key};
-use kv::{Bucket, Expiry, HeapChoice, Key, Meter, Mutation, Store, StoreKind, ThreadContext, Value};
+use kv::{Bucket, Expiry, HeapChoice, Key, Meter, Mutation, NodeContext, Store, StoreKind, Value};
 use numbers::numbers;
 
 const KEYS: usize = 20_000;
@@ -23,7 +23,7 @@ fn fill(writer: usize, number: usize) -> u8 {
     (writer * 100 + number) as u8
 }
 
-fn grow(bucket: &Bucket, cx: &mut ThreadContext, writer: usize) {
+fn grow(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
     let mut lengths = vec![0; KEYS];
     for random in numbers(88_172_645_463_325_252 ^ writer as u64).take(KEYS * 10) {
         let number = random as usize % KEYS;

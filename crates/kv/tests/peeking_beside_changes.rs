@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use beside::{WRITERS, key};
-use kv::{Bucket, Expiry, HeapChoice, Key, Mutation, Store, StoreKind, ThreadContext, Value};
+use kv::{Bucket, Expiry, HeapChoice, Key, Mutation, NodeContext, Store, StoreKind, Value};
 
 const KEYS: usize = 3_000;
 const ROUNDS: usize = 12;
 
 /// Stores a writer's keys, reads them back, removes most and in the end all of them.
-fn write(bucket: &Bucket, cx: &mut ThreadContext, writer: usize) {
+fn write(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
     for round in 0..ROUNDS {
         for number in 0..KEYS {
             let (text, value) =

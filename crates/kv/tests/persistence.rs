@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use journal::{AnyDisk, Fault, SimulatedDisk, Survival};
 use kv::defragmenter::Demand;
 use kv::node::BucketError;
-use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, PersistenceFigures, Trouble};
+use kv::persistence::{self, FETCHERS, FLUSHERS, Fetcher, Flusher, PersistenceFigures, Trouble};
 use kv::{
-    Bucket, BucketSettings, Expiry, Key, KvError, Limits, Meter, Mutated, Mutation, Node, NodeSettings, Now,
-    PersistenceSettings, Place, Store, StoreKind, ThreadContext, Value, VbId,
+    Bucket, BucketSettings, Expiry, Key, KvError, Limits, Meter, Mutated, Mutation, Node, NodeContext,
+    NodeSettings, Now, PersistenceSettings, Place, Store, StoreKind, Value, VbId,
 };
 use numbers::numbers;
 
@@ -22,7 +22,7 @@ const THREADS: usize = 2;
 struct Home {
     node: Arc<Node>,
     bucket: Arc<Bucket>,
-    cx: ThreadContext,
+    cx: NodeContext,
     now: Now,
 }
 
@@ -41,7 +41,7 @@ impl Home {
             BucketSettings { vbuckets, memory_bytes: 1 << 30, persistence, ..BucketSettings::default() };
         let disk = AnyDisk::Simulated(disk.clone());
         let bucket = node.open_bucket("b", settings, disk, Path::new("/b")).unwrap();
-        let mut cx = ThreadContext::new(Arc::clone(&node), 0);
+        let mut cx = NodeContext::new(Arc::clone(&node), 0);
         let now = Now { unix_s: 1_700_000_000, unix_ns: 1_700_000_000_000_000_000, mono_us: 1_000_000 };
         cx.now = now;
         Self { node, bucket, cx, now }
@@ -81,13 +81,13 @@ impl Home {
     }
 }
 
-fn set(bucket: &Bucket, cx: &mut ThreadContext, key: &str, value: &[u8]) -> Result<Mutated, KvError> {
+fn set(bucket: &Bucket, cx: &mut NodeContext, key: &str, value: &[u8]) -> Result<Mutated, KvError> {
     set_until(bucket, cx, key, value, 0)
 }
 
 fn set_until(
     bucket: &Bucket,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     key: &str,
     value: &[u8],
     expiry_s: u32,
@@ -219,7 +219,7 @@ fn a_fetch_that_finds_its_record_gone_looks_whether_anybody_still_wants_it() {
         let told = Arc::clone(&results);
         let at = home.place("key");
         let done = Box::new(move |result| told.lock().unwrap().push(result));
-        assert!(bucket.fetch(&mut home.cx, Key::plain(b"key"), at, done).is_some());
+        assert!(persistence::fetch(&bucket, &mut home.cx, Key::plain(b"key"), at, done).is_some());
         if change == "flush_all" {
             bucket.flush(&mut home.cx, 0).unwrap();
         } else {
@@ -267,7 +267,7 @@ fn a_full_disk_is_no_reason_not_to_start() {
     home.set("key", b"value").unwrap();
     home.turn();
     let history = home.bucket.vb_info(home.place("key").vb).unwrap().uuid;
-    home.bucket.close_journal(&mut home.cx, &mut Flusher::new(0, 64 << 10)).unwrap();
+    kv::persistence::close_journal(&home.bucket, &mut home.cx, &mut Flusher::new(0, 64 << 10)).unwrap();
     drop(home);
     disk.limit_space(Some(0));
     let mut home = Home::open(&disk, 2, 4);
@@ -374,7 +374,7 @@ fn values_go_to_disk_under_pressure_and_come_back_when_asked_for() {
             result.unwrap();
             done.fetch_add(1, SeqCst);
         });
-        assert!(bucket.fetch(&mut home.cx, key, bucket.locate(key), note).is_some());
+        assert!(persistence::fetch(&bucket, &mut home.cx, key, bucket.locate(key), note).is_some());
     }
     let now = home.now;
     for index in 0..FETCHERS {
@@ -404,7 +404,7 @@ fn a_fetch_without_memory_waits_for_the_pager_and_then_tells_to_try_again() {
         let note = Arc::clone(&results);
         let done = Box::new(move |result| note.lock().unwrap().push(result));
         let at = home.place("key");
-        assert!(bucket.fetch(&mut home.cx, Key::plain(b"key"), at, done).is_some());
+        assert!(persistence::fetch(&bucket, &mut home.cx, Key::plain(b"key"), at, done).is_some());
         let mut turns = 0;
         for index in 0..FETCHERS {
             let mut fetcher = Fetcher::new(index);
@@ -435,7 +435,7 @@ fn values_asked_for_again_stay_in_memory_while_all_the_others_are_read_once() {
             home.turn();
             home.cx.now = home.now;
             kv::pager::turn(&mut home.cx);
-            kv::defragmenter::turn(&mut home.cx, &mut Demand::default());
+            kv::pager::defragment(&mut home.cx, &mut Demand::default());
         }
     }
     home.turn();
@@ -445,7 +445,10 @@ fn values_asked_for_again_stay_in_memory_while_all_the_others_are_read_once() {
         if found == Err(KvError::NotResident) {
             let key = Key::plain(text.as_bytes());
             let fetched = Box::new(|result: Result<(), KvError>| result.unwrap());
-            assert!(home.bucket.fetch(&mut home.cx, key, home.bucket.locate(key), fetched).is_some());
+            assert!(
+                persistence::fetch(&home.bucket, &mut home.cx, key, home.bucket.locate(key), fetched)
+                    .is_some()
+            );
             let now = home.now;
             for index in 0..FETCHERS {
                 Fetcher::new(index).turn(&mut home.cx, &mut || now);
@@ -453,7 +456,7 @@ fn values_asked_for_again_stay_in_memory_while_all_the_others_are_read_once() {
             home.get(&text).unwrap().unwrap();
             home.cx.now.mono_us += 1000;
             kv::pager::turn(&mut home.cx);
-            kv::defragmenter::turn(&mut home.cx, &mut Demand::default());
+            kv::pager::defragment(&mut home.cx, &mut Demand::default());
         }
         found.is_ok()
     };
@@ -549,7 +552,7 @@ fn a_batch_ends_though_its_keys_change_faster_than_the_disk_writes() {
     let versions: Arc<Mutex<Vec<(String, u64, u64)>>> = Arc::default();
     let change = {
         let (bucket, versions) = (Arc::clone(&home.bucket), Arc::clone(&versions));
-        let mut cx = ThreadContext::new(Arc::clone(&home.node), 1);
+        let mut cx = NodeContext::new(Arc::clone(&home.node), 1);
         cx.now = home.now;
         let cx = Mutex::new(cx);
         move || {
@@ -603,7 +606,7 @@ fn keys_that_are_overwritten_while_they_are_flushed() {
             let (bucket, node, stop) = (Arc::clone(&home.bucket), Arc::clone(&home.node), Arc::clone(&stop));
             let now = home.now;
             std::thread::spawn(move || {
-                let mut cx = ThreadContext::new(node, 1);
+                let mut cx = NodeContext::new(node, 1);
                 cx.now = now;
                 let mut versions: Vec<Vec<(u64, u64)>> = vec![Vec::new(); KEYS as usize];
                 for (number, random) in (0..100_000u64).zip(numbers(88_172_645_463_325_252 ^ round)) {
@@ -790,7 +793,7 @@ fn what_replaced_an_expired_document_is_there_after_a_start_that_pages_meanwhile
         disk.crash(Survival::Synced);
         let mut home = Home::open(&disk, seed, 1);
         home.cx.now.unix_s += 1000;
-        let mut loader = ThreadContext::new(Arc::clone(&home.node), 1);
+        let mut loader = NodeContext::new(Arc::clone(&home.node), 1);
         loader.now = home.cx.now;
         std::thread::scope(|threads| {
             let read = threads.spawn(move || {

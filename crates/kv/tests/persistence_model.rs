@@ -15,8 +15,8 @@ use kv::bucket::Arithmetic;
 use kv::defragmenter::{Mover, empty_slabs};
 use kv::persistence::{Fetcher, Flusher};
 use kv::{
-    Bucket, BucketSettings, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeSettings, Now,
-    PersistenceSettings, Place, Store, StoreKind, ThreadContext, Value, VbId,
+    Bucket, BucketSettings, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeContext,
+    NodeSettings, Now, PersistenceSettings, Place, Store, StoreKind, Value, VbId,
 };
 use proptest::prelude::*;
 
@@ -91,7 +91,7 @@ type Recovered = (Option<Vec<u8>>, bool);
 struct World {
     disk: SimulatedDisk,
     seed: u64,
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     shape: Shape,
     now: Now,
@@ -109,7 +109,7 @@ struct Shape {
     item_heap: HeapChoice,
 }
 
-fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (ThreadContext, Arc<Bucket>) {
+fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (NodeContext, Arc<Bucket>) {
     let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed };
     let node = Node::new(settings, Limits::default());
     let Shape { vbuckets, shards, item_heap } = shape;
@@ -128,12 +128,12 @@ fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (ThreadConte
     };
     let any = AnyDisk::Simulated(disk.clone());
     let bucket = node.open_bucket("b", settings, any, Path::new("/b")).unwrap();
-    let mut cx = ThreadContext::new(node, 0);
+    let mut cx = NodeContext::new(node, 0);
     cx.now = now;
     (cx, bucket)
 }
 
-fn turn(cx: &mut ThreadContext, now: Now) {
+fn turn(cx: &mut NodeContext, now: Now) {
     while kv::persistence::load_next(cx, &mut journal::log::Buffer::new(4096)) {}
     for index in 0..kv::persistence::FLUSHERS {
         Flusher::new(index, 4096).turn(cx, &mut || now);
@@ -208,7 +208,7 @@ impl World {
     fn fetch(&mut self, key: Key<'_>, at: Place) {
         let (sender, receiver) = std::sync::mpsc::channel();
         let done = Box::new(move |result| sender.send(result).unwrap());
-        if self.bucket.fetch(&mut self.cx, key, at, done).is_none() {
+        if kv::persistence::fetch(&self.bucket, &mut self.cx, key, at, done).is_none() {
             return;
         }
         let now = self.now;
@@ -450,7 +450,7 @@ impl World {
         let bucket = Arc::clone(&self.bucket);
         let uuid = bucket.vb_info(VbId(0)).unwrap().uuid;
         let mut flusher = Flusher::new(0, 4096);
-        if bucket.close_journal(&mut self.cx, &mut flusher).is_err() {
+        if kv::persistence::close_journal(&bucket, &mut self.cx, &mut flusher).is_err() {
             // A fault that was to come has struck: as after a power cut.
             return self.restart(Survival::Everything, true);
         }

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use kv::clients::State;
-use kv::{Bucket, Limits, Meter, ThreadContext};
+use kv::{Bucket, Limits, Meter, NodeContext};
 use sessions::Session;
 
 use crate::backlog::Backlog;
@@ -136,7 +136,7 @@ impl Connection {
     }
 
     /// Counts bytes read from or sent to the peer for the bucket in use.
-    pub(crate) fn count(&self, meter: Meter, bytes: usize, cx: &ThreadContext) {
+    pub(crate) fn count(&self, meter: Meter, bytes: usize, cx: &NodeContext) {
         if let Some(bucket) = &self.session.peer.bucket
             && bytes > 0
         {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use kv::sync_writes::{POLL_MS, poll};
-use kv::{Node, ThreadContext, TimeoutMode};
+use kv::polling::{POLL_MS, poll};
+use kv::{Node, NodeContext, TimeoutMode};
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, mono_us};
@@ -51,7 +51,7 @@ impl Poller {
     }
 
     fn run(&self) {
-        let mut cx = ThreadContext::new(Arc::clone(&self.node), self.thread);
+        let mut cx = NodeContext::new(Arc::clone(&self.node), self.thread);
         cx.clock_us = Some(mono_us);
         loop {
             cx.now = self.clock.now();

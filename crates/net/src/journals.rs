@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use journal::log::Buffer;
 use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, Trouble, load_next, waits_for_load};
-use kv::{Bucket, Node, ThreadContext};
+use kv::{Bucket, Node, NodeContext};
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
@@ -83,13 +83,13 @@ impl Journals {
     /// After [`Self::stop`]: writes what is left and marks the ends as clean ones. `false`: something could not be
     /// written.
     pub(crate) fn close(&self) -> bool {
-        let mut cx = ThreadContext::new(Arc::clone(&self.node), self.first_thread);
+        let mut cx = NodeContext::new(Arc::clone(&self.node), self.first_thread);
         let mut flusher = Flusher::new(0, Buffer::BYTES);
         let mut all_written = true;
         for bucket in self.node.buckets().iter().filter(|bucket| bucket.persistence().is_some()) {
             cx.now = self.clock.now();
             let waiting = bucket.persistence_figures(&mut cx).map_or(0, |figures| figures.unflushed_items);
-            match bucket.close_journal(&mut cx, &mut flusher) {
+            match kv::persistence::close_journal(bucket, &mut cx, &mut flusher) {
                 Ok(()) => tracing::info!(bucket = bucket.name(), items = waiting, "written and closed"),
                 Err(error) => {
                     all_written = false;
@@ -129,7 +129,7 @@ enum Worker {
 
 impl Worker {
     /// Does what there is to do; gives when there is more though no bell rings, ms of the monotonic clock.
-    fn turn(&mut self, cx: &mut ThreadContext, clock: Clock) -> Option<u64> {
+    fn turn(&mut self, cx: &mut NodeContext, clock: Clock) -> Option<u64> {
         match self {
             Self::Flusher(flusher) => {
                 let due_ms = flusher.turn(cx, &mut || clock.now());
@@ -191,7 +191,7 @@ impl Parked {
     }
 
     fn run(&self) {
-        let mut cx = ThreadContext::new(Arc::clone(&self.node), self.number);
+        let mut cx = NodeContext::new(Arc::clone(&self.node), self.number);
         let mut worker = self.duty.worker();
         while !self.stop.load(Relaxed) {
             let due_ms = worker.turn(&mut cx, self.clock);
@@ -260,7 +260,7 @@ impl WarmUp {
 
     fn run(&self, index: usize) {
         let started_ms = self.clock.now().mono_ms();
-        let mut cx = ThreadContext::new(Arc::clone(&self.node), self.first_thread + index);
+        let mut cx = NodeContext::new(Arc::clone(&self.node), self.first_thread + index);
         let mut buffer = Buffer::default();
         loop {
             cx.now = self.clock.now();

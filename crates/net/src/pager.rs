@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use kv::defragmenter::{Demand, Passed};
-use kv::{Node, ThreadContext};
+use kv::{Node, NodeContext};
 
 use crate::clock::Clock;
 
 /// Runs the pager until `stop`. The doorbell unparks this thread.
 pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBool) {
-    let mut cx = ThreadContext::new(node, thread);
+    let mut cx = NodeContext::new(node, thread);
     cx.clock_us = Some(crate::clock::mono_us);
     let (mut demand, mut compressor_demand) = (Demand::default(), Demand::default());
     while !stop.load(Relaxed) {
@@ -22,11 +22,11 @@ pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBoo
             cx.rest();
             cx.rest();
         }
-        let turn = kv::defragmenter::turn(&mut cx, &mut demand);
+        let turn = kv::pager::defragment(&mut cx, &mut demand);
         if let Some(passed) = &turn.passed {
             tell(passed);
         }
-        let compressor_rest_us = kv::compressor::turn(&mut cx, &mut compressor_demand);
+        let compressor_rest_us = kv::pager::compress(&mut cx, &mut compressor_demand);
         let due = due_s.map(|due_s| {
             let now_ns = clock.now().unix_ns;
             Duration::from_nanos((u64::from(due_s) * 1_000_000_000).saturating_sub(now_ns))

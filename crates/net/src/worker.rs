@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use kv::{Cookie, Limits, Node, Outcome, ThreadContext};
+use kv::{Cookie, Limits, Node, NodeContext, Outcome};
 use mio::{Events, Interest, Poll, Token};
 use sessions::{Output, Peer, Port, Session};
 
@@ -61,7 +61,7 @@ pub(crate) struct Worker {
     ready: VecDeque<u32>,
     /// Connections whose turn is over, and that have more to do.
     later: VecDeque<u32>,
-    cx: ThreadContext,
+    cx: NodeContext,
     /// Answers of this wake-up that are not sent yet, one connection's behind another's.
     out: Output,
     /// Whose they are, in order; what lies behind `cut` belongs to the connection being served.
@@ -103,7 +103,7 @@ impl Worker {
         shared: Arc<Shared>,
     ) -> Self {
         let limits = node.limits();
-        let mut cx = ThreadContext::new(node, thread);
+        let mut cx = NodeContext::new(node, thread);
         cx.clock_ns = Some(crate::clock::unix_ns);
         cx.clock_us = Some(crate::clock::mono_us);
         cx.process_times_us = Some(crate::clock::process_times_us);

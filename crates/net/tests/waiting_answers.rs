@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kv::users::Users;
 use kv::{
-    Bucket, BucketSettings, Limits, Node, NodeSettings, Now, ThreadContext, TimeoutMode, Topology, VbId,
+    Bucket, BucketSettings, Limits, Node, NodeContext, NodeSettings, Now, TimeoutMode, Topology, VbId,
     VbState,
 };
 use net::{Listener, Server};
@@ -28,7 +28,7 @@ struct World {
     server: Option<Server>,
     address: SocketAddr,
     /// The test's own, on a thread number behind the server's.
-    cx: ThreadContext,
+    cx: NodeContext,
 }
 
 impl World {
@@ -55,7 +55,7 @@ impl World {
             idle_limit_ms: 0,
         };
         let server = Server::start(Arc::clone(&node), vec![listener], WORKERS, None).unwrap();
-        let mut cx = ThreadContext::new(Arc::clone(&node), WORKERS + 2);
+        let mut cx = NodeContext::new(Arc::clone(&node), WORKERS + 2);
         cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
         let mut world = Self { node, bucket, server: Some(server), address, cx };
         for vb in 0..1024 {

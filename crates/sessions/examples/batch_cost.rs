@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kv::{BucketSettings, HeapChoice, Limits, Node, NodeSettings, Now, ThreadContext};
+use kv::{BucketSettings, HeapChoice, Limits, Node, NodeContext, NodeSettings, Now};
 use sessions::{Batch, Output, Peer, Port, Session};
 
 fn frame(out: &mut Vec<u8>, number: u64, is_set: bool, value: &[u8]) {
@@ -33,7 +33,7 @@ fn main() {
         std::env::args().nth(4).map_or(HeapChoice::Auto, |name| HeapChoice::of_name(&name).expect("a heap"));
     let settings = BucketSettings { memory_bytes: 16 << 30, item_heap, ..BucketSettings::default() };
     let bucket = node.create_bucket("default", settings).expect("a bucket");
-    let mut cx = ThreadContext::new(Arc::clone(&node), 0);
+    let mut cx = NodeContext::new(Arc::clone(&node), 0);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     let peer = Peer {
         port: Port::Memcached,
@@ -55,7 +55,7 @@ fn main() {
     let value = [b'x'; 256];
     let mut input = Vec::new();
     let mut stages = [0u128; 3];
-    let mut run = |input: &[u8], cx: &mut ThreadContext, stages: &mut [u128; 3]| {
+    let mut run = |input: &[u8], cx: &mut NodeContext, stages: &mut [u128; 3]| {
         node.quiescence().enter(0);
         let mut consumed = 0;
         while consumed < input.len() {

@@ -2,7 +2,7 @@
 //!
 //! See [`super::waits`] for the rules. Nothing here is reached by a session without waiting answers, except to ask.
 
-use kv::{Outcome, ThreadContext, VbId};
+use kv::{NodeContext, Outcome, VbId};
 use wire::couchbase::FrameInfos;
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
@@ -34,12 +34,7 @@ impl Session {
 
     /// Executes a request while answers before it wait: its own is held back, or it is deferred.
     #[cold]
-    pub(super) fn execute_behind(
-        &mut self,
-        queued: &mut Queued<'_>,
-        cx: &mut ThreadContext,
-        out: &mut Output,
-    ) {
+    pub(super) fn execute_behind(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         let touch = self.touch(queued);
         let is_unordered = self.peer.is_unordered();
         let Some(waits) = &mut self.peer.waits else { return };
@@ -64,7 +59,7 @@ impl Session {
         &mut self,
         ticket: u64,
         outcome: Outcome,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         out: &mut Output,
     ) -> bool {
         let is_unordered = self.peer.is_unordered();

@@ -20,7 +20,7 @@ use kv::key::KEY_MAX;
 use kv::prefixes::Deed;
 use kv::watch::Attempt;
 use kv::{
-    Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind, ThreadContext,
+    Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutation, NodeContext, Place, Store, StoreKind,
     Value,
 };
 use wire::binary::response::{done, hit};
@@ -115,7 +115,7 @@ pub fn execute(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if peer.port == Port::Couchbase {
@@ -164,7 +164,7 @@ fn execute_other(
     peer: &mut Peer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let header = &request.header;
@@ -235,7 +235,7 @@ fn get(
     request: &Request<'_>,
     at: At,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let header = &request.header;
@@ -276,7 +276,7 @@ fn store(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let header = &request.header;
@@ -328,7 +328,7 @@ fn delete(
     request: &Request<'_>,
     at: At,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let header = &request.header;
@@ -373,7 +373,7 @@ fn count(
     request: &Request<'_>,
     at: At,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let header = &request.header;
@@ -440,7 +440,7 @@ fn touch(
     request: &Request<'_>,
     at: At,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let header = &request.header;
@@ -481,7 +481,7 @@ fn touch(
     }
 }
 
-fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut ThreadContext, out: &mut Output) {
+fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut NodeContext, out: &mut Output) {
     let header = &request.header;
     let at_unix_s = match *request.extras {
         [] => 0,
@@ -515,7 +515,7 @@ pub fn refuse(
     peer: &mut Peer,
     request: &Request<'_>,
     refusal: Refusal,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if peer.port == Port::Couchbase {
@@ -552,7 +552,7 @@ pub fn refuse(
 }
 
 /// Answers a request that could not be executed.
-pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &ThreadContext, out: &mut Output) {
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &NodeContext, out: &mut Output) {
     if peer.port == Port::Couchbase {
         return couchbase::fail(peer, request, error, cx, out);
     }
@@ -560,7 +560,7 @@ pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &Thre
 }
 
 /// Answers a frame that cannot be executed.
-pub fn error(peer: &mut Peer, error: &Error, cx: &mut ThreadContext, out: &mut Output) {
+pub fn error(peer: &mut Peer, error: &Error, cx: &mut NodeContext, out: &mut Output) {
     if peer.port == Port::Couchbase {
         return couchbase::error(peer, error, cx, out);
     }

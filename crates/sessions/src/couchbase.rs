@@ -25,7 +25,7 @@ use answer::Answer;
 pub use answer::Pending;
 use documents::Executed;
 use kv::key::KEY_MAX;
-use kv::{BucketKind, Durability, Key, KvError, Place, ThreadContext, VbId};
+use kv::{BucketKind, Durability, Key, KvError, NodeContext, Place, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
@@ -128,7 +128,7 @@ pub(super) fn execute(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if peer.close {
@@ -148,7 +148,7 @@ fn execute_on_document(
     request: &Request<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let infos = if request.framing.is_empty() {
@@ -196,7 +196,7 @@ fn wait(
     durability: Option<Durability>,
     place: Place,
     number: Option<u64>,
-    cx: &ThreadContext,
+    cx: &NodeContext,
 ) {
     let Some(durability) = durability else { return };
     let touch = if infos.barrier {
@@ -234,7 +234,7 @@ fn execute_other(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let Body::Inline(body) = *body else { return answer.error(Status::E2BIG, "The value is too long", out) };
@@ -349,7 +349,7 @@ pub(super) fn refuse(
     peer: &mut Peer,
     request: &Request<'_>,
     refusal: Refusal,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if peer.close {
@@ -386,13 +386,13 @@ pub(super) fn refuse(
 }
 
 /// See [`super::binary::fail`].
-pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &ThreadContext, out: &mut Output) {
+pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &NodeContext, out: &mut Output) {
     documents::refuse(&Answer::new(peer, request, cx), error, out);
 }
 
 /// See [`super::binary::error`].
 #[cold]
-pub(super) fn error(peer: &mut Peer, error: &Error, cx: &mut ThreadContext, out: &mut Output) {
+pub(super) fn error(peer: &mut Peer, error: &Error, cx: &mut NodeContext, out: &mut Output) {
     if peer.close {
         return;
     }

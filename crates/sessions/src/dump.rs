@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use kv::Hand;
 use kv::sizes::class_of;
 use kv::watch::encode_key;
-use kv::{Bucket, Document, KvError, ThreadContext, VbId};
+use kv::{Bucket, Document, KvError, NodeContext, VbId};
 use wire::meta::encode_base64;
 use wire::text::{self, DumpForm};
 
@@ -46,7 +46,7 @@ impl Dump {
     }
 
     /// Writes the next slice; `false` at the end.
-    fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext, out: &mut Output) -> Result<bool, KvError> {
+    fn slice(&mut self, bucket: &Bucket, cx: &mut NodeContext, out: &mut Output) -> Result<bool, KvError> {
         if self.what.classes == 0 {
             return Ok(false);
         }
@@ -75,7 +75,7 @@ impl Dump {
     fn group(
         &mut self,
         bucket: &Bucket,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         out: &mut Output,
     ) -> Result<Option<Hand>, KvError> {
         let now_s = cx.now.unix_s;
@@ -97,7 +97,7 @@ impl Dump {
     }
 
     /// Lists some of those that are connected to the bucket's ports; `false` at the end.
-    fn list_clients(&mut self, bucket: &Bucket, cx: &ThreadContext, out: &mut Output) -> bool {
+    fn list_clients(&mut self, bucket: &Bucket, cx: &NodeContext, out: &mut Output) -> bool {
         let mut line = String::new();
         let now_ms = cx.now.mono_ms();
         let next = cx.node.clients().list(self.client, bucket.name(), now_ms, &mut |number, name, value| {
@@ -126,7 +126,7 @@ impl Dump {
 impl Session {
     /// Executes a slice of a list.
     #[cold]
-    pub(super) fn execute_dump(&mut self, mut dump: Box<Dump>, cx: &mut ThreadContext, out: &mut Output) {
+    pub(super) fn execute_dump(&mut self, mut dump: Box<Dump>, cx: &mut NodeContext, out: &mut Output) {
         let Some(bucket) = self.peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
             out.bytes(b"SERVER_ERROR bucket is gone\r\n");
             self.peer.close = true;

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use kv::clients::State;
-use kv::{Ahead, Bucket, Key, KvError, LargeItem, ThreadContext};
+use kv::{Ahead, Bucket, Key, KvError, LargeItem, NodeContext};
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::{Body, LARGE_VALUE, Output, Protocol, Receive, Refusal, Session, binary, text};
@@ -117,7 +117,7 @@ impl Session {
         body: usize,
         trailer: usize,
         available: usize,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
     ) -> Result<bool, Refusal> {
         let bucket = self.peer.bucket.clone().ok_or(Refusal::NotAllowed)?;
         bucket.may_hold(key, body).map_err(refusal_of)?;
@@ -144,7 +144,7 @@ impl Session {
     }
 
     #[cold]
-    pub(super) fn execute_filled(&mut self, filling: Filling, cx: &mut ThreadContext, out: &mut Output) {
+    pub(super) fn execute_filled(&mut self, filling: Filling, cx: &mut NodeContext, out: &mut Output) {
         let Filling { head, item, trailer_is_good, .. } = filling;
         match (self.parse_filled(&head), item) {
             (Some(Head::Binary(command)), Ok(item)) => {
@@ -214,7 +214,7 @@ impl Filling {
 
     /// Makes room for `available` bytes more and as many as have arrived. `Err`: so many bytes of the request are to be
     /// skipped, which is refused now.
-    pub(super) fn grow(&mut self, available: usize, cx: &mut ThreadContext) -> Result<(), usize> {
+    pub(super) fn grow(&mut self, available: usize, cx: &mut NodeContext) -> Result<(), usize> {
         let room = self.total.min(self.filled.max(available).saturating_add(self.filled));
         let grown = match &self.item {
             Ok(item) => self.bucket.grow_large(cx, item, room).map_err(refusal_of),

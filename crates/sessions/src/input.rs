@@ -1,6 +1,6 @@
 //! Input, split into requests.
 
-use kv::{ThreadContext, VbId};
+use kv::{NodeContext, VbId};
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
@@ -37,7 +37,7 @@ impl Session {
         input: &'a [u8],
         connection: u32,
         most: usize,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         batch: &mut Batch<'a>,
     ) -> Progress {
         let mut consumed = 0;
@@ -111,7 +111,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         connection: u32,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         batch: &mut Batch<'a>,
     ) -> Step {
         match self.protocol {
@@ -130,7 +130,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         connection: u32,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         batch: &mut Batch<'a>,
     ) -> Step {
         let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
@@ -193,7 +193,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         connection: u32,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         batch: &mut Batch<'a>,
     ) -> Step {
         let line_bytes = match self.peer.must_log_in() {

@@ -38,7 +38,7 @@ pub mod couchbase;
 pub mod meta;
 pub mod text;
 
-use kv::{Key, KvError, LARGE_VALUE, LargeItem, Place, ThreadContext};
+use kv::{Key, KvError, LARGE_VALUE, LargeItem, NodeContext, Place};
 
 pub use batch::{BATCH_REQUESTS, Batch, Queued};
 use batch::{Placed, Work};
@@ -156,7 +156,7 @@ impl Session {
 
     /// Lets go of a bucket that was deleted; a memcached port takes the new one of its name, if there is one.
     #[cold]
-    fn replace_gone(&mut self, cx: &ThreadContext) {
+    fn replace_gone(&mut self, cx: &NodeContext) {
         if let Some(gone) = self.peer.bucket.take()
             && self.peer.port == Port::Memcached
         {
@@ -165,7 +165,7 @@ impl Session {
     }
 
     /// Lets go of a bucket that was deleted.
-    pub fn tend(&mut self, cx: &ThreadContext) {
+    pub fn tend(&mut self, cx: &NodeContext) {
         if self.peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone()) {
             self.replace_gone(cx);
         }
@@ -173,7 +173,7 @@ impl Session {
 
     /// Executes one request of this session, once.
     #[inline]
-    pub fn execute(&mut self, queued: &mut Queued<'_>, cx: &mut ThreadContext, out: &mut Output) {
+    pub fn execute(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         if self.peer.waits.is_some() {
             return self.execute_behind(queued, cx, out);
         }
@@ -182,7 +182,7 @@ impl Session {
 
     /// Executes a request unless something is in its way.
     #[inline]
-    fn execute_attentively(&mut self, queued: &mut Queued<'_>, cx: &mut ThreadContext, out: &mut Output) {
+    fn execute_attentively(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         if self.may_meet_obstacle() && self.meet_obstacle(queued, cx, out) {
             return;
         }
@@ -190,19 +190,13 @@ impl Session {
     }
 
     #[inline]
-    fn execute_now(&mut self, queued: &mut Queued<'_>, cx: &mut ThreadContext, out: &mut Output) {
+    fn execute_now(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         self.execute_up_to(AGAIN_MAX, queued, cx, out);
     }
 
     /// Executes a request, so many times again where what it met is gone when that is looked at.
     #[inline]
-    fn execute_up_to(
-        &mut self,
-        again: u32,
-        queued: &mut Queued<'_>,
-        cx: &mut ThreadContext,
-        out: &mut Output,
-    ) {
+    fn execute_up_to(&mut self, again: u32, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         let at = queued.placed.filter(|placed| self.peer.places_as(placed.bucket, placed.collections));
         let (at, peer, mark) = (at.map(|placed| placed.place), &mut self.peer, out.mark());
         match &mut queued.work {
@@ -245,7 +239,7 @@ impl Session {
         why: KvError,
         mark: usize,
         again: u32,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         out: &mut Output,
     ) {
         // Whatever stores a large value has answered with the error itself.

@@ -7,7 +7,7 @@
 use kv::prefixes::Deed;
 use kv::sizes::class_of;
 use kv::watch::Attempt;
-use kv::{Bucket, Entry, Expiry, Key, KvError, Meter, Mutated, Now, Place, Store, ThreadContext, Value};
+use kv::{Bucket, Entry, Expiry, Key, KvError, Meter, Mutated, NodeContext, Now, Place, Store, Value};
 use wire::meta::{Command, Flags, SetMode, Verb, encode_base64};
 use wire::text::KEY_MAX;
 
@@ -22,7 +22,7 @@ pub fn execute(
     at: At,
     body: Body<'_>,
     limit: usize,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if command.verb == Verb::Noop {
@@ -132,7 +132,7 @@ impl Request<'_> {
         out.bytes(b"\r\n");
     }
 
-    fn get(&self, cx: &mut ThreadContext, out: &mut Output) {
+    fn get(&self, cx: &mut NodeContext, out: &mut Output) {
         let now = cx.now;
         let vivify = self.expiry(b'N', now);
         let may_create = vivify.is_some() && self.bucket.admit(cx, self.key.bytes.len()).is_ok();
@@ -299,7 +299,7 @@ impl Request<'_> {
         }
     }
 
-    fn set(&self, mode: SetMode, value: Value<'_>, limit: usize, cx: &mut ThreadContext, out: &mut Output) {
+    fn set(&self, mode: SetMode, value: Value<'_>, limit: usize, cx: &mut NodeContext, out: &mut Output) {
         let now = cx.now;
         self.bucket.prefixes.note(self.key.bytes, Deed::Set);
         let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
@@ -408,7 +408,7 @@ impl Request<'_> {
         }
     }
 
-    fn delete(&self, cx: &mut ThreadContext, out: &mut Output) {
+    fn delete(&self, cx: &mut NodeContext, out: &mut Output) {
         let now = cx.now;
         self.bucket.prefixes.note(self.key.bytes, Deed::Delete);
         let admitted =
@@ -463,7 +463,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    fn count(&self, decrement: bool, cx: &mut ThreadContext, out: &mut Output) {
+    fn count(&self, decrement: bool, cx: &mut NodeContext, out: &mut Output) {
         let now = cx.now;
         let how = Count {
             delta: self.flags().number(b'D').unwrap_or(1),
@@ -563,7 +563,7 @@ impl Request<'_> {
         Ok(created)
     }
 
-    fn debug(&self, cx: &mut ThreadContext, out: &mut Output) {
+    fn debug(&self, cx: &mut NodeContext, out: &mut Output) {
         let now = cx.now;
         self.bucket.with_entry(cx, self.key, self.at, |entry| {
             let Some(document) = entry.document() else { return out.bytes(b"EN\r\n") };

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kv::{Bucket, Key, KvError, Outcome, Place, ThreadContext, VbId};
+use kv::{Bucket, Key, KvError, NodeContext, Outcome, Place, VbId};
 use wire::{binary as wire_binary, text as wire_text};
 
 use super::behind::own;
@@ -35,7 +35,7 @@ impl Session {
     pub(super) fn meet_obstacle(
         &mut self,
         queued: &mut Queued<'_>,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         out: &mut Output,
     ) -> bool {
         let peer = &self.peer;
@@ -67,12 +67,12 @@ impl Session {
         bucket: &Arc<Bucket>,
         key: Key<'_>,
         place: Place,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
     ) -> bool {
         let (cookie, touch) = (self.peer.cookie(cx), self.touch(queued));
         let node = Arc::clone(&cx.node);
         let done = Box::new(move |result| node.post(cookie, Outcome::Fetched(result)));
-        let Some(value_bytes) = bucket.fetch(cx, key, place, done) else { return false };
+        let Some(value_bytes) = kv::persistence::fetch(bucket, cx, key, place, done) else { return false };
         // The letter may be on its way already; this thread looks at it later.
         let Some(request) = own(&mut queued.work) else { return false };
         self.peer.waits.get_or_insert_default().park(cookie.ticket, touch, request, value_bytes);
@@ -84,7 +84,7 @@ impl Session {
         &mut self,
         queued: &mut Queued<'_>,
         error: KvError,
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         out: &mut Output,
     ) {
         match &mut queued.work {
@@ -155,8 +155,8 @@ mod tests {
     /// A session of a memcached port, before a persistent bucket whose threads have their turn when the test says so.
     struct World {
         session: Session,
-        cx: ThreadContext,
-        others: ThreadContext,
+        cx: NodeContext,
+        others: NodeContext,
         bucket: Arc<Bucket>,
     }
 
@@ -186,8 +186,7 @@ mod tests {
                 couchbase: Default::default(),
             };
             let session = Session::new(peer, &node.limits());
-            let (mut cx, mut others) =
-                (ThreadContext::new(Arc::clone(&node), 0), ThreadContext::new(node, 1));
+            let (mut cx, mut others) = (NodeContext::new(Arc::clone(&node), 0), NodeContext::new(node, 1));
             let now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
             (cx.now, others.now) = (now, now);
             while load_next(&mut others, &mut Buffer::new(1 << 20)) {}

@@ -1,6 +1,6 @@
 //! Answers on their way out: plain bytes, with large values in between that are sent from where they lie.
 
-use kv::{Bucket, Document, Entry, Key, KvError, LargeItem, PinnedValue, Place, ThreadContext};
+use kv::{Bucket, Document, Entry, Key, KvError, LargeItem, NodeContext, PinnedValue, Place};
 use wire::snappy;
 
 use super::LARGE_VALUE;
@@ -94,7 +94,7 @@ impl Output {
         &mut self,
         takes_compressed: bool,
         (bucket, key, at): (&Bucket, Key<'_>, Place),
-        cx: &mut ThreadContext,
+        cx: &mut NodeContext,
         mut f: impl FnMut(&mut Entry<'_>, &mut Self) -> Result<R, KvError>,
     ) -> Result<R, KvError> {
         let result = loop {
@@ -140,7 +140,7 @@ impl Output {
 
     /// Inflates what the request just executed has appended of long values, within the bucket's budget.
     #[cold]
-    pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> Result<(), KvError> {
+    pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut NodeContext) -> Result<(), KvError> {
         for Compressed { at, block, inflated_len } in std::mem::take(&mut self.compressed) {
             let block = match &block {
                 Block::Pinned(pinned) => pinned,

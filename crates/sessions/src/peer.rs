@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kv::clients::{Client, Listener};
 use kv::users::Caller;
-use kv::{Bucket, Cookie, Now, ThreadContext};
+use kv::{Bucket, Cookie, NodeContext, Now};
 use wire::couchbase::Feature;
 
 use super::couchbase;
@@ -106,7 +106,7 @@ impl Peer {
     }
 
     /// The cookie under which the answer to the request being executed can wait.
-    pub(super) fn cookie(&self, cx: &mut ThreadContext) -> Cookie {
+    pub(super) fn cookie(&self, cx: &mut NodeContext) -> Cookie {
         let ticket = self.waits.as_ref().and_then(|waits| waits.current());
         Cookie {
             thread: u16::try_from(cx.thread).unwrap_or(u16::MAX),

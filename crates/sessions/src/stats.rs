@@ -3,14 +3,15 @@
 //! [`gather`] makes the lists and knows nothing of a protocol. Counters come from the table in [`kv::meters`]; what
 //! belongs to the process and the operating system comes from the node.
 
+mod persistence;
+
 use std::fmt::{Arguments, Write as _};
 
 use kv::clients::Address;
 use kv::node::Service;
-use kv::persistence;
 use kv::prefixes;
 use kv::sizes::{CLASSES, class_of, limit_of};
-use kv::{Bucket, Eviction, Meter, ThreadContext};
+use kv::{Bucket, Eviction, Meter, NodeContext};
 use memory::backend::{self, report};
 
 use crate::{Output, Peer, Port, Spoken};
@@ -39,7 +40,7 @@ const PAGE_BYTES: u64 = 1 << 20;
 const SIZE_STEP: usize = 32;
 
 /// Answers `stats` of the text protocol.
-pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut ThreadContext, out: &mut Output) {
+pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut NodeContext, out: &mut Output) {
     let mut words = arguments.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     if words.next() == Some(b"detail") {
         return detail(bucket, words.next().unwrap_or_default(), out);
@@ -101,7 +102,7 @@ pub fn gather(
     bucket: &Bucket,
     peer: &Peer,
     arguments: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     emit: &mut dyn FnMut(&str, Arguments<'_>),
 ) -> Answer {
     let subject = arguments.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -123,8 +124,8 @@ pub fn gather(
         b"allocator" => allocator(bucket, emit),
         b"durability-monitor" => bucket.sync_write_statistics(emit),
         b"vbucket" => bucket.vbucket_statistics(emit),
-        b"persistence" if persistence::stats::persistence(bucket, cx, emit) => {}
-        b"warmup" => persistence::stats::warm_up(bucket, emit),
+        b"persistence" if persistence::persistence(bucket, cx, emit) => {}
+        b"warmup" => persistence::warm_up(bucket, emit),
         b"sizes_enable" | b"sizes_disable" => {
             emit("sizes_status", format_args!("enabled"));
             return Answer::Entry;
@@ -137,7 +138,7 @@ pub fn gather(
     Answer::List
 }
 
-fn general(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn general(bucket: &Bucket, cx: &mut NodeContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let connections = cx.node.connections();
     let accounts = bucket.accounts();
     let settings = cx.node.settings();
@@ -184,10 +185,10 @@ fn general(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, A
     emit("hash_bytes", format_args!("{}", accounts.index));
     emit("bytes", format_args!("{}", accounts.payload + accounts.metadata));
     emit("curr_items", format_args!("{}", accounts.items));
-    persistence::stats::known(bucket, cx, emit);
+    persistence::known(bucket, cx, emit);
 }
 
-fn settings(bucket: &Bucket, peer: &Peer, cx: &ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn settings(bucket: &Bucket, peer: &Peer, cx: &NodeContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let limits = cx.node.limits();
     let on = bucket.settings().eviction == Eviction::AutoDelete;
     let idle_limit_ms = peer.listener().map_or(0, |listener| listener.idle_limit_ms);
@@ -225,7 +226,7 @@ fn settings(bucket: &Bucket, peer: &Peer, cx: &ThreadContext, emit: &mut dyn FnM
 }
 
 /// Where the port listens; for a connection to another kind of port, where the first memcached port does.
-fn place(peer: &Peer, cx: &ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn place(peer: &Peer, cx: &NodeContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let endpoints = cx.node.endpoints();
     let own = peer.listener().filter(|_| peer.port == Port::Memcached);
     let (tcp, unix) = match own.map(|listener| &listener.address) {
@@ -272,7 +273,7 @@ struct Class {
 }
 
 impl Classes {
-    fn of(bucket: &Bucket, cx: &mut ThreadContext) -> Self {
+    fn of(bucket: &Bucket, cx: &mut NodeContext) -> Self {
         let mut classes = [Class::default(); CLASSES];
         let (items, mut met) = (bucket.accounts().items, 0u64);
         let groups = if items <= COUNTED_MAX {
@@ -330,7 +331,7 @@ fn slabs(bucket: &Bucket, classes: &Classes, emit: &mut dyn FnMut(&str, Argument
     emit("total_malloced", format_args!("{}", bucket.accounts().allocated));
 }
 
-fn sizes(bucket: &Bucket, cx: &mut ThreadContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn sizes(bucket: &Bucket, cx: &mut NodeContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let mut counts = std::collections::BTreeMap::new();
     bucket
         .item_sizes(cx, &mut |size| *counts.entry(size.div_ceil(SIZE_STEP) * SIZE_STEP).or_insert(0u64) += 1);

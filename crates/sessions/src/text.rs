@@ -6,8 +6,8 @@
 use kv::prefixes::Deed;
 use kv::watch::Attempt;
 use kv::{
-    Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind,
-    ThreadContext, Value,
+    Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, NodeContext, Place, Store,
+    StoreKind, Value,
 };
 use wire::meta::{SetMode, Verb};
 use wire::text::{self, Command, Error, Get, ShutdownMode, StoreVerb};
@@ -133,7 +133,7 @@ pub fn execute(
     command: &Command<'_>,
     at: At,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if peer.must_log_in() {
@@ -222,7 +222,7 @@ pub fn execute(
 }
 
 /// Answers a malformed line.
-pub fn error(peer: &mut Peer, error: &Error, _: &mut ThreadContext, out: &mut Output) {
+pub fn error(peer: &mut Peer, error: &Error, _: &mut NodeContext, out: &mut Output) {
     if error.is_fatal() {
         peer.close = true;
     }
@@ -241,7 +241,7 @@ pub fn refuse(
     peer: &mut Peer,
     command: &Command<'_>,
     refusal: Refusal,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let meter = match refusal {
@@ -274,7 +274,7 @@ pub fn refuse(
 }
 
 /// Tells watchers of a store whose data block is not taken.
-fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut ThreadContext) {
+fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut NodeContext) {
     let mut buffer = [0; text::KEY_MAX];
     let (key, name, exptime) = match command {
         Command::Store(store) => (store.key, store.verb.name(), store.exptime),
@@ -291,7 +291,7 @@ fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &m
 }
 
 /// Removes what a refused `set` or `ms` without a condition was to replace.
-fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut ThreadContext) {
+fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut NodeContext) {
     let mut buffer = [0; text::KEY_MAX];
     let key = match command {
         Command::Store(store) if store.verb == StoreVerb::Set => store.key,
@@ -304,7 +304,7 @@ fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut ThreadContext)
 
 /// The first `set` of a port that demands a login; anything else is refused.
 #[cold]
-fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut ThreadContext, out: &mut Output) {
+fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut NodeContext, out: &mut Output) {
     let block = match (command, body) {
         (Command::Login, Body::Inline(block)) => block,
         _ => return out.bytes(Error::Unauthenticated.answer()),
@@ -326,7 +326,7 @@ fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut Thre
     }
 }
 
-pub(super) fn count_login(peer: &Peer, meter: Meter, cx: &ThreadContext) {
+pub(super) fn count_login(peer: &Peer, meter: Meter, cx: &NodeContext) {
     if let Some(bucket) = &peer.bucket {
         bucket.count(cx, meter, 1);
     }
@@ -369,7 +369,7 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
 
 /// `get` and its kin, one key at a time.
 #[inline]
-fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut ThreadContext, out: &mut Output) {
+fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut NodeContext, out: &mut Output) {
     let bytes = get.single_key();
     if !bytes.is_empty() {
         let (key, at) = placed(bucket, bytes, at);
@@ -393,7 +393,7 @@ fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut ThreadContext, out: 
 
 /// A retrieval, for `stats detail`; one that has to wait for its value is noted when it has it.
 #[inline]
-pub(super) fn note_get(bucket: &Bucket, key: &[u8], hit: bool, cx: &ThreadContext) {
+pub(super) fn note_get(bucket: &Bucket, key: &[u8], hit: bool, cx: &NodeContext) {
     if cx.obstacle.is_none() {
         bucket.prefixes.note(key, Deed::Get { hit });
     }
@@ -427,7 +427,7 @@ fn retrieve_and_touch(
     at: Place,
     exptime: i64,
     with_cas: bool,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
@@ -455,7 +455,7 @@ fn touch(
     key: Key<'_>,
     at: Place,
     exptime: i64,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
 ) -> Result<(), KvError> {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
     let result = bucket.with_entry(cx, key, at, |entry| {
@@ -470,19 +470,13 @@ fn touch(
     result
 }
 
-pub(super) fn count_touch(bucket: &Bucket, hit: bool, cx: &ThreadContext) {
+pub(super) fn count_touch(bucket: &Bucket, hit: bool, cx: &NodeContext) {
     bucket.count(cx, Meter::CmdTouch, 1);
     bucket.count(cx, if hit { Meter::TouchHits } else { Meter::TouchMisses }, 1);
 }
 
 /// Counts, and counts that.
-fn count(
-    bucket: &Bucket,
-    key: Key<'_>,
-    at: Place,
-    how: Count,
-    cx: &mut ThreadContext,
-) -> Result<u64, KvError> {
+fn count(bucket: &Bucket, key: Key<'_>, at: Place, how: Count, cx: &mut NodeContext) -> Result<u64, KvError> {
     bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX)?;
     let result = bucket.with_entry(cx, key, at, |entry| counter::count(entry, how));
     if !matches!(result, Err(KvError::DeltaBadValue)) {
@@ -491,7 +485,7 @@ fn count(
     result.map(|(number, _)| number)
 }
 
-pub(super) fn count_arithmetic(bucket: &Bucket, decrement: bool, hit: bool, cx: &ThreadContext) {
+pub(super) fn count_arithmetic(bucket: &Bucket, decrement: bool, hit: bool, cx: &NodeContext) {
     let meter = match (decrement, hit) {
         (false, true) => Meter::IncrHits,
         (false, false) => Meter::IncrMisses,
@@ -508,7 +502,7 @@ fn store(
     at: At,
     body: Body<'_>,
     limit: usize,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let (key, at) = placed(bucket, store.key, at);
@@ -554,7 +548,7 @@ fn extend(
     value: Value<'_>,
     (front, expiry): (bool, Expiry),
     limit: usize,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
 ) -> Result<Mutated, KvError> {
     let command = if front { "prepend" } else { "append" };
     let mut attempt = Attempt::new(bucket, command, key, value.len(), expiry);
@@ -597,7 +591,7 @@ pub(super) fn extend_entry(
 }
 
 /// Counts a store made under the lock.
-pub(super) fn count_store(bucket: &Bucket, result: Result<(), KvError>, cx: &ThreadContext) {
+pub(super) fn count_store(bucket: &Bucket, result: Result<(), KvError>, cx: &NodeContext) {
     bucket.count(cx, Meter::CmdSet, 1);
     match result {
         Ok(()) => bucket.count(cx, Meter::TotalItems, 1),

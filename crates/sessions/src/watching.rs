@@ -1,6 +1,6 @@
 //! A session that watches: it is told what happens, and what it sends is not looked at any more, as in memcached.
 
-use kv::ThreadContext;
+use kv::NodeContext;
 use kv::watch::{BUFFER_BYTES, Watching};
 use wire::text::Watched;
 
@@ -45,7 +45,7 @@ impl Session {
 
     /// Begins to watch, or sends the lines that wait.
     #[cold]
-    pub(super) fn execute_watch(&mut self, cx: &mut ThreadContext, out: &mut Output) {
+    pub(super) fn execute_watch(&mut self, cx: &mut NodeContext, out: &mut Output) {
         let Receive::Watching(watch) = &mut self.receive else { return };
         if let Some(watching) = &watch.begun {
             out.bytes(&watching.take());

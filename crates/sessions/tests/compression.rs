@@ -142,7 +142,7 @@ impl Doors {
 /// The client with the context of another thread.
 fn on_thread(mut client: Client, thread: usize) -> Client {
     let now = client.cx.now;
-    client.cx = kv::ThreadContext::new(Arc::clone(&client.node), thread);
+    client.cx = kv::NodeContext::new(Arc::clone(&client.node), thread);
     client.cx.now = now;
     client
 }
@@ -360,7 +360,7 @@ fn pager_turns(doors: &Doors, demand: &mut Demand) -> u64 {
     let mut cx = persistent::cx(&doors.snappy);
     kv::pager::turn(&mut cx);
     // Without a clock a turn goes on to the end of its pass.
-    while kv::compressor::turn(&mut cx, demand).is_some() {}
+    while kv::pager::compress(&mut cx, demand).is_some() {}
     bucket.meter(kv::Meter::CompressorValues) - before
 }
 

@@ -80,7 +80,8 @@ fn a_clean_stop_goes_on_with_the_same_history() {
     flush(&first);
     let (history, seqno) = change(&mut first, 0);
     let bucket = first.node.bucket("default").unwrap();
-    bucket.close_journal(&mut persistent::cx(&first), &mut Flusher::new(0, 1 << 20)).unwrap();
+    kv::persistence::close_journal(&bucket, &mut persistent::cx(&first), &mut Flusher::new(0, 1 << 20))
+        .unwrap();
     drop((bucket, first));
     let mut second = client(&disk);
     flush(&second);

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use journal::log::Buffer;
 use journal::{AnyDisk, RealDisk};
 use kv::persistence::{FLUSHERS, Flusher, load_next};
-use kv::{BucketKind, BucketSettings, Limits, Node, NodeSettings, ThreadContext};
+use kv::{BucketKind, BucketSettings, Limits, Node, NodeContext, NodeSettings};
 use std::path::Path;
 
 pub fn run(directory: &Path) -> anyhow::Result<()> {
@@ -29,7 +29,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let bucket = node.open_bucket(&name, settings, AnyDisk::Real(RealDisk::default()), directory)?;
     let persistence = bucket.persistence().context("the bucket is not persistent")?;
     let clock = net::Clock::start();
-    let (mut cx, mut buffer) = (ThreadContext::new(node, 0), Buffer::default());
+    let (mut cx, mut buffer) = (NodeContext::new(node, 0), Buffer::default());
     let mut progress = Progress::new("reading");
     cx.now = clock.now();
     while load_next(&mut cx, &mut buffer) {
@@ -53,7 +53,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
         crate::complain(format_args!("{trouble}"));
     }
     if let Some(flusher) = flushers.first_mut() {
-        bucket.close_journal(&mut cx, flusher)?;
+        kv::persistence::close_journal(&bucket, &mut cx, flusher)?;
     }
     let after_bytes = bytes_below(directory);
     crate::print(&format!("{}: {} bytes before, {} now\n", directory.display(), before_bytes, after_bytes));

@@ -120,14 +120,17 @@ mod tests {
 
     use super::*;
     use crate::defragmenter::empty_slabs;
-    use crate::{BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeSettings, Store, StoreKind, Value};
+    use crate::{
+        BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Store, StoreKind,
+        Value,
+    };
 
-    fn world(item_heap: HeapChoice) -> (ThreadContext, Arc<Bucket>) {
+    fn world(item_heap: HeapChoice) -> (NodeContext, Arc<Bucket>) {
         let settings = NodeSettings { threads: 2, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
         let settings = BucketSettings { vbuckets: 16, item_heap, ..BucketSettings::default() };
         let bucket = node.create_bucket("b", settings).unwrap();
-        let mut cx = ThreadContext::new(node, 0);
+        let mut cx = NodeContext::new(node, 0);
         let content = vec![b'v'; 50_000];
         for number in 0..2000usize {
             let length = if number.is_multiple_of(100) { 40_000 + number } else { number };
@@ -137,7 +140,7 @@ mod tests {
         (cx, bucket)
     }
 
-    fn set(cx: &mut ThreadContext, bucket: &Bucket, key: &str, value: &[u8]) {
+    fn set(cx: &mut NodeContext, bucket: &Bucket, key: &str, value: &[u8]) {
         let key = Key::plain(key.as_bytes());
         let value = Value::Bytes(value);
         let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 };
@@ -171,7 +174,7 @@ mod tests {
     #[test]
     fn what_another_thread_has_yet_to_free_is_no_contradiction() {
         let (mut cx, bucket) = world(HeapChoice::Slab);
-        let mut other = ThreadContext::new(Arc::clone(&cx.node), 1);
+        let mut other = NodeContext::new(Arc::clone(&cx.node), 1);
         for number in 0..2000 {
             set(&mut other, &bucket, &format!("other-{number}"), b"v");
         }
@@ -190,7 +193,7 @@ mod tests {
         let mover = std::thread::spawn({
             let (node, bucket) = (Arc::clone(&cx.node), Arc::clone(&bucket));
             move || {
-                let (mut cx, mut moved) = (ThreadContext::new(node, 1), 0);
+                let (mut cx, mut moved) = (NodeContext::new(node, 1), 0);
                 for round in 0..300usize {
                     for number in (0..2000).step_by(5) {
                         let length = 1000 + (number + round) % 7 * 100;

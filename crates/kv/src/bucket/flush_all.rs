@@ -3,7 +3,7 @@
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
 use super::{Bucket, attention};
-use crate::persistence::Persistence;
+use crate::storage::Persistence;
 use crate::{KvError, Meter, ThreadContext, VbId};
 
 impl Bucket {

@@ -1,7 +1,7 @@
 //! What is known of a document beside its value: whether it is on disk, and whether what is there is the same.
 
 use super::Bucket;
-use crate::persistence::Stored;
+use crate::storage::Stored;
 use crate::{Key, KvError, Place, ThreadContext};
 
 /// How far the last change of a key has come.

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::watch::Attempt;
 use super::{Bucket, LONGEST_NUMBER, attention};
-use crate::watch::Attempt;
 use crate::{
     Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind, ThreadContext, Value,
 };

@@ -3,13 +3,13 @@
 
 use memory::{ItemHeap, Location, prefetch};
 
+use super::Evicted;
 use super::item::{ItemPtr, Kind, key_of, mark};
 use super::rank::{self, Census};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
 use super::vbucket::{Dead, Locked, Present, SLICE_ITEMS};
 use crate::Document;
-use crate::watch::Evicted;
 
 /// Most items of a group.
 const GROUP_ITEMS: usize = 8 * 64;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::node::Doorbell;
+use crate::doorbell::Doorbell;
 
 /// The set.
 pub(crate) struct DirtySet {

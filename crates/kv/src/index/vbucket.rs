@@ -17,6 +17,7 @@ use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantCache, large, pre
 use wire::binary::datatype::SNAPPY;
 
 use super::dirty::DirtySet;
+use super::document::LOCKED_CAS;
 use super::document_locks::DocumentLocks;
 use super::durable::Durable;
 use super::hashing::hash_stored;
@@ -27,7 +28,6 @@ use super::prepares::Prepares;
 use super::rank;
 use super::table::{Found, Ground, Hand, HashPart, Memory, Root, TableState};
 use super::wheel::ExpiryWheel;
-use crate::document::LOCKED_CAS;
 use crate::sync_writes::SyncWrites;
 use crate::{Key, KvError, Now};
 

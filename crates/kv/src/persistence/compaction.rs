@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use journal::log::{Aim, Buffer, Kind, Record, Shard, Step, Verdict, WriteError};
 
-use super::{JournalDisk, Persistence, state};
 use crate::index::Locked;
+use crate::storage::{self, JournalDisk, Persistence, decode_state};
 use crate::{Bucket, ThreadContext, VbId};
 
 /// Read and written per step, bytes: so long a flush waits, unless compaction owes much.
@@ -34,7 +34,7 @@ const HELD_MS: u64 = 1000;
 pub(super) fn add_debt(
     bucket: &Bucket,
     persistence: &Persistence,
-    shard: &super::Shard,
+    shard: &storage::Shard,
     journal: &Shard<JournalDisk>,
     flushed_bytes: u64,
 ) {
@@ -73,7 +73,7 @@ pub(super) fn compact(
 fn step(
     bucket: &Bucket,
     persistence: &Persistence,
-    shard: &super::Shard,
+    shard: &storage::Shard,
     cx: &mut ThreadContext,
     buffer: &mut Option<Buffer>,
     buffer_bytes: usize,
@@ -132,7 +132,7 @@ fn step(
     })
 }
 
-impl super::Shard {
+impl storage::Shard {
     /// Whether compaction is so far behind that it goes before the next flush.
     pub(super) fn compacts_first(&self) -> bool {
         let somebody_waits = self.hurry.load(Relaxed);
@@ -170,7 +170,7 @@ fn verdict(locked: &mut Locked<'_>, record: &Record<'_>) -> Verdict {
     let is_newer_in_memory = current.is_some_and(|seqno| seqno > record.seqno && seqno > persisted);
     let is_needed = match record.kind {
         Kind::State => {
-            state::decode(record.value).is_none_or(|state| state.version >= durable.state_persisted)
+            decode_state(record.value).is_none_or(|state| state.version >= durable.state_persisted)
         }
         Kind::Document => {
             let counts = record.seqno > durable.persisted_flushed;

@@ -4,18 +4,12 @@
 //! However many ask for a value, it is read once: who asks while it is asked for already, or being read, waits for the
 //! same read.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::Mutex;
-
-use super::load::check_value;
-use crate::node::Doorbell;
-use crate::{Bucket, Key, KvError, Now, Place, ThreadContext, VbId};
-
-/// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
-pub type FetchDone = Box<dyn FnOnce(Result<(), KvError>) + Send>;
+use crate::fetch_queue::{Fetch, FetchDone};
+use crate::storage::{FETCHERS, check_value};
+use crate::{Bucket, Key, KvError, NodeContext, Now, Place};
 
 /// While there is no memory for a value, the pager makes room: it is tried again after so long, and for longer than the
 /// pager puts off its search for what may go. Then who waits is told to try again.
@@ -23,40 +17,6 @@ const AGAIN_MS: u64 = 5;
 const PATIENCE_MS: u64 = 250;
 /// A read buffer that has grown larger is not kept.
 const BUFFER_KEPT: usize = 1 << 20;
-
-/// A value that somebody waits for.
-struct Fetch {
-    bucket: Arc<Bucket>,
-    vb: VbId,
-    hash: u64,
-    seqno: u64,
-    stored_key: Vec<u8>,
-    value_len: usize,
-}
-
-/// A value among all of a node: the address of its bucket, which its fetch keeps there; vBucket; seqno.
-type Wanted = (usize, VbId, u64);
-
-impl Fetch {
-    fn wanted(&self) -> Wanted {
-        (Arc::as_ptr(&self.bucket).addr(), self.vb, self.seqno)
-    }
-}
-
-/// What a fetcher has to do.
-#[derive(Default)]
-pub(crate) struct FetchQueue {
-    asked: Mutex<Asked>,
-    pub(crate) bell: Arc<Doorbell>,
-}
-
-#[derive(Default)]
-struct Asked {
-    /// In the order in which they were asked for first.
-    not_begun: VecDeque<Fetch>,
-    /// Who waits for each, until it has been read.
-    waiters: HashMap<Wanted, Vec<FetchDone>>,
-}
 
 /// One of a node's fetchers. The caller owns the thread; it sleeps until its bell rings.
 pub struct Fetcher {
@@ -67,14 +27,14 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// The fetcher of this number, below [`super::FETCHERS`].
+    /// The fetcher of this number, below [`FETCHERS`].
     pub fn new(index: usize) -> Self {
         Self { index, buffer: Vec::new(), refused_since_ms: None }
     }
 
     /// Fetches all that is asked for. Gives when to call again though the bell does not ring, ms of the monotonic
     /// clock.
-    pub fn turn(&mut self, cx: &mut ThreadContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
+    pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         let node = Arc::clone(&cx.node);
         let queue = node.fetch_queue(self.index);
         queue.bell.answer();
@@ -114,11 +74,11 @@ impl Fetcher {
         again_ms
     }
 
-    fn fetch(&mut self, cx: &mut ThreadContext, fetch: &Fetch) -> Result<(), KvError> {
+    fn fetch(&mut self, cx: &mut NodeContext, fetch: &Fetch) -> Result<(), KvError> {
         let bucket = &fetch.bucket;
         let persistence = bucket.persistence().ok_or(KvError::BucketGone)?;
         let shard = persistence.shard_of(fetch.vb).ok_or(KvError::BucketGone)?;
-        let is_ejected = |cx: &mut ThreadContext| {
+        let is_ejected = |cx: &mut NodeContext| {
             bucket.lock(cx, fetch.vb).is_ejected(&fetch.stored_key, fetch.hash, fetch.seqno)
         };
         // Asked for just when a read of it was over, or overwritten since: good as well.
@@ -150,28 +110,26 @@ impl Fetcher {
     }
 }
 
-impl Bucket {
-    /// Asks for an ejected value, whose length it gives; `done` is called when it is there, on the fetcher's thread.
-    /// `None`: there is nothing to wait for, and `done` is not called.
-    pub fn fetch(
-        self: &Arc<Self>,
-        cx: &mut ThreadContext,
-        key: Key<'_>,
-        at: Place,
-        done: FetchDone,
-    ) -> Option<usize> {
-        let (seqno, stored_key, value_len) = self.lock(cx, at.vb).ejected(key, at.hash)?;
-        let (vb, hash) = (at.vb, at.hash);
-        let fetch = Fetch { bucket: Arc::clone(self), vb, hash, seqno, stored_key, value_len };
-        let queue = cx.node.fetch_queue(usize::from(vb.0) % super::FETCHERS);
-        let mut asked = queue.asked.lock();
-        let waiters = asked.waiters.entry(fetch.wanted()).or_default();
-        waiters.push(done);
-        if waiters.len() == 1 {
-            asked.not_begun.push_back(fetch);
-            drop(asked);
-            queue.bell.ring();
-        }
-        Some(value_len)
+/// Asks for an ejected value, whose length it gives; `done` is called when it is there, on the fetcher's thread.
+/// `None`: there is nothing to wait for, and `done` is not called.
+pub fn fetch(
+    bucket: &Arc<Bucket>,
+    cx: &mut NodeContext,
+    key: Key<'_>,
+    at: Place,
+    done: FetchDone,
+) -> Option<usize> {
+    let (seqno, stored_key, value_len) = bucket.lock(cx, at.vb).ejected(key, at.hash)?;
+    let (vb, hash) = (at.vb, at.hash);
+    let fetch = Fetch { bucket: Arc::clone(bucket), vb, hash, seqno, stored_key, value_len };
+    let queue = cx.node.fetch_queue(usize::from(vb.0) % FETCHERS);
+    let mut asked = queue.asked.lock();
+    let waiters = asked.waiters.entry(fetch.wanted()).or_default();
+    waiters.push(done);
+    if waiters.len() == 1 {
+        asked.not_begun.push_back(fetch);
+        drop(asked);
+        queue.bell.ring();
     }
+    Some(value_len)
 }

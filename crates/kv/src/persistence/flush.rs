@@ -17,8 +17,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use journal::log::{Batch, Buffer, Kind as RecordKind, Record, WriteError};
 
-use super::{JournalDisk, Persistence, compaction, state};
+use super::compaction;
 use crate::index::{Dirty, Header, Kind, StateRecord, Walked};
+use crate::storage::{JournalDisk, Persistence, encode_state};
 use crate::sync_writes::SyncWrites;
 use crate::{Bucket, ThreadContext, VbId};
 
@@ -302,7 +303,7 @@ impl crate::index::Locked<'_> {
         let (state_version, flushed_seqno) =
             state.as_ref().map_or((0, 0), |state| (state.version, state.flushed_seqno));
         let walk = Walk { vb, seqno, state_version, flushed_seqno };
-        End { walk, max_cas: self.max_cas(), state: state.as_ref().map(state::encode) }
+        End { walk, max_cas: self.max_cas(), state: state.as_ref().map(encode_state) }
     }
 
     /// The vBucket's state up to `seqno`, if it is another than on disk; `history` is its present history id.

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use journal::log::Buffer;
 
-use super::{Persistence, compaction, flush, flusher_of};
-use crate::{Bucket, Now, ThreadContext};
+use super::{compaction, flush};
+use crate::storage::{Persistence, flusher_of};
+use crate::{Bucket, NodeContext, Now, ThreadContext};
 
 /// An unused buffer goes back after so long, and what a flush has freed.
 const IDLE_MS: u64 = 3000;
@@ -41,7 +42,7 @@ impl Flusher {
     }
 
     /// Does what there is to do. Gives when to call again though the bell does not ring, ms of the monotonic clock.
-    pub fn turn(&mut self, cx: &mut ThreadContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
+    pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         cx.now = clock();
         cx.node.flusher_bell(self.index).answer();
         cx.tend();

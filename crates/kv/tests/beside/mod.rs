@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use kv::{Bucket, BucketSettings, HeapChoice, Key, Limits, Node, NodeSettings, Now, ThreadContext};
+use kv::{Bucket, BucketSettings, HeapChoice, Key, Limits, Node, NodeContext, NodeSettings, Now};
 
 pub const WRITERS: usize = 2;
 /// Number of the thread that peeks.
@@ -20,8 +20,8 @@ pub fn node(threads: usize, item_heap: HeapChoice) -> (Arc<Node>, Arc<Bucket>) {
     (node, bucket)
 }
 
-pub fn context(node: &Arc<Node>, thread: usize) -> ThreadContext {
-    let mut cx = ThreadContext::new(Arc::clone(node), thread);
+pub fn context(node: &Arc<Node>, thread: usize) -> NodeContext {
+    let mut cx = NodeContext::new(Arc::clone(node), thread);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
     cx
 }
@@ -61,8 +61,8 @@ pub fn peek(
 pub fn write_all(
     node: &Arc<Node>,
     bucket: &Arc<Bucket>,
-    write: fn(&Bucket, &mut ThreadContext, usize),
-) -> Vec<ThreadContext> {
+    write: fn(&Bucket, &mut NodeContext, usize),
+) -> Vec<NodeContext> {
     let spawn = |writer| {
         let (node, bucket) = (Arc::clone(node), Arc::clone(bucket));
         thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! SASL on a memcached port that demands a login: PLAIN, as memcached with `-S` offers it.
 
-use kv::{Meter, ThreadContext};
+use kv::{Meter, NodeContext};
 use wire::binary::{Opcode, Reply, Request, Status};
 use wire::sasl::{Mechanism, Plain};
 
@@ -25,7 +25,7 @@ pub(super) fn execute(
     peer: &mut Peer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let header = &request.header;

@@ -1,6 +1,6 @@
 //! STAT: one answer per statistic, then one without key and value.
 
-use kv::{Bucket, ThreadContext};
+use kv::{Bucket, NodeContext};
 use wire::binary::response::done;
 use wire::binary::{Reply, Request, Status};
 
@@ -12,7 +12,7 @@ pub(crate) fn answer(
     bucket: &Bucket,
     peer: &Peer,
     request: &Request<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> bool {
     let header = &request.header;

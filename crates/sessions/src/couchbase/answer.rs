@@ -1,6 +1,6 @@
 //! How a request is answered: classic or flexible layout, error contexts where they were negotiated.
 
-use kv::{Document, Mutated, ThreadContext};
+use kv::{Document, Mutated, NodeContext};
 use wire::binary::response::{done, hit};
 use wire::binary::{Header, Reply, Request, Status, datatype};
 use wire::couchbase::{Feature, FeatureSet, error_context, server_duration};
@@ -16,12 +16,12 @@ pub(super) struct Answer {
 
 impl Answer {
     #[inline]
-    pub(super) fn new(peer: &Peer, request: &Request<'_>, cx: &ThreadContext) -> Self {
+    pub(super) fn new(peer: &Peer, request: &Request<'_>, cx: &NodeContext) -> Self {
         Self::to_header(peer, &request.header, cx)
     }
 
     #[inline]
-    pub(super) fn to_header(peer: &Peer, header: &Header, cx: &ThreadContext) -> Self {
+    pub(super) fn to_header(peer: &Peer, header: &Header, cx: &NodeContext) -> Self {
         let features = peer.couchbase.features;
         let duration = features.has(Feature::TRACING).then(|| duration_since_wake_up(cx));
         Self { header: *header, features, duration }
@@ -164,12 +164,12 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub(super) fn new(answer: Answer, number: Option<u64>, cx: &ThreadContext) -> Self {
+    pub(super) fn new(answer: Answer, number: Option<u64>, cx: &NodeContext) -> Self {
         Self { answer, number, received_ns: cx.now.unix_ns }
     }
 
     /// Answers; without an outcome it is ambiguous.
-    pub(crate) fn complete(mut self, outcome: Option<Mutated>, cx: &ThreadContext, out: &mut Output) {
+    pub(crate) fn complete(mut self, outcome: Option<Mutated>, cx: &NodeContext, out: &mut Output) {
         let answer = &mut self.answer;
         answer.duration = answer.duration.map(|_| duration_since(self.received_ns, cx));
         match outcome {
@@ -187,11 +187,11 @@ impl Pending {
 }
 
 /// From the wake-up that received the request until now.
-fn duration_since_wake_up(cx: &ThreadContext) -> u16 {
+fn duration_since_wake_up(cx: &NodeContext) -> u16 {
     duration_since(cx.now.unix_ns, cx)
 }
 
-fn duration_since(received_ns: u64, cx: &ThreadContext) -> u16 {
+fn duration_since(received_ns: u64, cx: &NodeContext) -> u16 {
     match cx.clock_ns {
         Some(clock_ns) => server_duration::encode(clock_ns().saturating_sub(received_ns) / 1000),
         None => 0,

@@ -1,8 +1,8 @@
 //! The operations on documents.
 
 use kv::{
-    Bucket, Compression, Durability, Entry, Expiry, Key, KvError, Meter, Mutation, Place, Store, StoreKind,
-    ThreadContext, Written,
+    Bucket, Compression, Durability, Entry, Expiry, Key, KvError, Meter, Mutation, NodeContext, Place, Store,
+    StoreKind, Written,
 };
 use wire::binary::{Opcode, Request, Status};
 use wire::couchbase::{Feature, FrameInfos};
@@ -42,7 +42,7 @@ pub(super) fn execute(
     request: &Request<'_>,
     infos: &FrameInfos,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> Executed {
     match request.header.opcode {
@@ -96,7 +96,7 @@ fn conclude(
 }
 
 #[inline]
-fn mutate(target: &Target<'_>, mutation: Mutation<'_>, cx: &mut ThreadContext) -> Result<Written, KvError> {
+fn mutate(target: &Target<'_>, mutation: Mutation<'_>, cx: &mut NodeContext) -> Result<Written, KvError> {
     match &target.durability {
         None => target.bucket.mutate(cx, target.key, target.place, mutation).map(Written::Done),
         Some(durability) => target.bucket.mutate_durably(cx, target.key, target.place, durability, mutation),
@@ -113,7 +113,7 @@ fn get(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if !request.extras.is_empty() || !is_empty(body) {
@@ -150,7 +150,7 @@ fn store(
     infos: &FrameInfos,
     kind: StoreKind,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> Executed {
     let &[f0, f1, f2, f3, e0, e1, e2, e3] = request.extras else {
@@ -177,7 +177,7 @@ fn store(
 }
 
 /// Whether the document is there. By the time it is stored it may not be: then it has no expiry.
-fn exists(target: &Target<'_>, cx: &mut ThreadContext) -> bool {
+fn exists(target: &Target<'_>, cx: &mut NodeContext) -> bool {
     target.bucket.with_entry(cx, target.key, target.place, |entry| {
         entry.glance();
         entry.document().is_some()
@@ -190,7 +190,7 @@ fn extend(
     request: &Request<'_>,
     kind: StoreKind,
     body: Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> Executed {
     let header = &request.header;
@@ -223,7 +223,7 @@ fn delete(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> Executed {
     if !request.extras.is_empty() || !is_empty(body) {
@@ -243,7 +243,7 @@ fn count(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> Executed {
     let arithmetic = binary::arithmetic(request, cx.now.unix_s).filter(|_| is_empty(body));
@@ -270,7 +270,7 @@ fn touch(
     request: &Request<'_>,
     infos: &FrameInfos,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let expiry = binary::touch_expiry(request.extras, cx.now.unix_s).filter(|_| is_empty(body));
@@ -314,7 +314,7 @@ fn lock(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let asked_s = match *request.extras {
@@ -352,7 +352,7 @@ fn unlock(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let cas = request.header.cas;

@@ -1,6 +1,6 @@
 //! What a client asks while connecting: features, login, error map, bucket, cluster map.
 
-use kv::{Compression, ThreadContext, cluster_config};
+use kv::{Compression, NodeContext, cluster_config};
 use wire::binary::{Request, Status};
 use wire::couchbase::feature::{negotiate, requested};
 use wire::couchbase::{Feature, error_map};
@@ -45,7 +45,7 @@ pub(super) fn authenticate(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     peer.user = None;
@@ -82,7 +82,7 @@ pub(super) fn step(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let exchange = peer.couchbase.login.take();
@@ -119,7 +119,7 @@ pub(super) fn select_bucket(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if request.key.is_empty() || !request.extras.is_empty() || !body.is_empty() {
@@ -145,7 +145,7 @@ pub(super) fn cluster_config(
     peer: &mut Peer,
     answer: &Answer,
     request: &Request<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let known = match request.extras.split_first_chunk::<8>() {
@@ -166,7 +166,7 @@ pub(super) fn cluster_config(
 }
 
 /// The map for this connection, noted as known to it.
-fn current_map(peer: &mut Peer, cx: &ThreadContext) -> String {
+fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
     peer.couchbase.map_revision = cx.node.map_revision();
     match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) {
         Some(bucket) => cluster_config::bucket_level(&cx.node, bucket),
@@ -176,7 +176,7 @@ fn current_map(peer: &mut Peer, cx: &ThreadContext) -> String {
 
 /// NOT_MY_VBUCKET with the map, unless the client asked not to be sent one twice.
 #[cold]
-pub(super) fn not_my_vbucket(peer: &mut Peer, answer: &Answer, cx: &ThreadContext, out: &mut Output) {
+pub(super) fn not_my_vbucket(peer: &mut Peer, answer: &Answer, cx: &NodeContext, out: &mut Output) {
     let dedupes = answer.features().has(Feature::DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP);
     if dedupes && peer.couchbase.map_revision == cx.node.map_revision() {
         return answer.status(Status::NOT_MY_VBUCKET, out);

@@ -1,6 +1,6 @@
 //! Values as clients send them: compressed only where that was negotiated, and then nothing but Snappy.
 
-use kv::{ThreadContext, Value};
+use kv::{NodeContext, Value};
 use wire::binary::{Request, Status, datatype};
 use wire::snappy::{self, SnappyError};
 
@@ -29,7 +29,7 @@ pub(super) fn value<'a>(
     body: Body<'a>,
     compressed: Compressed,
     room: &'a mut Vec<u8>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> Option<(Value<'a>, u8)> {
     let bits = request.header.datatype;

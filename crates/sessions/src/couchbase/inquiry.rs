@@ -2,7 +2,7 @@
 
 use kv::bucket::Observed;
 use kv::key::KEY_MAX;
-use kv::{Key, ThreadContext, VbId};
+use kv::{Key, NodeContext, VbId};
 use wire::binary::{Request, Status};
 
 use super::super::{Body, Output, Peer, binary};
@@ -26,7 +26,7 @@ pub(super) fn get_meta(
     answer: &Answer,
     request: &Request<'_>,
     body: &Body<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let extras_len = match (request.extras, body) {
@@ -58,7 +58,7 @@ pub(super) fn observe_seqno(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let Ok(uuid) = <[u8; 8]>::try_from(body) else {
@@ -113,7 +113,7 @@ pub(super) fn observe(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if !request.key.is_empty() || !request.extras.is_empty() {
@@ -158,7 +158,7 @@ fn document_statistics(
     peer: &mut Peer,
     answer: &Answer,
     request: &Request<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) -> bool {
     let (arguments, validates) = match (request.key.strip_prefix(b"key "), request.key.strip_prefix(b"vkey "))
@@ -198,7 +198,7 @@ pub(super) fn statistics(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if !request.extras.is_empty() || !body.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv::{Bucket, ThreadContext, Topology, VbId, VbState};
+use kv::{Bucket, NodeContext, Topology, VbId, VbState};
 use wire::binary::{Opcode, Request, Status};
 
 use super::super::{Output, Peer};
@@ -13,7 +13,7 @@ fn target(
     peer: &mut Peer,
     answer: &Answer,
     request: &Request<'_>,
-    cx: &ThreadContext,
+    cx: &NodeContext,
     out: &mut Output,
 ) -> Option<(Arc<Bucket>, VbId)> {
     let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
@@ -40,7 +40,7 @@ pub(super) fn set(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let number = match *request.extras {
@@ -84,7 +84,7 @@ pub(super) fn ask(
     answer: &Answer,
     request: &Request<'_>,
     is_bare: bool,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if !is_bare {
@@ -105,7 +105,7 @@ pub(super) fn delete(
     peer: &mut Peer,
     answer: &Answer,
     request: &Request<'_>,
-    cx: &mut ThreadContext,
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     if !request.key.is_empty() || !request.extras.is_empty() {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use kv::users::{Reach, Users};
-use kv::{Bucket, BucketSettings, Limits, Node, NodeSettings, Now, ThreadContext};
+use kv::{Bucket, BucketSettings, Limits, Node, NodeContext, NodeSettings, Now};
 
 use crate::{Batch, Output, Peer, Port, Session};
 
@@ -16,7 +16,7 @@ const START_S: u32 = 1_800_000_000;
 
 struct Client {
     session: Session,
-    cx: ThreadContext,
+    cx: NodeContext,
     /// Input not yet consumed.
     input: Vec<u8>,
     chunk: usize,
@@ -55,7 +55,7 @@ impl Client {
         };
         let session = Session::new(peer, &limits);
         let mut client =
-            Self { session, cx: ThreadContext::new(node, 0), input: Vec::new(), chunk, bucket, seconds: 0 };
+            Self { session, cx: NodeContext::new(node, 0), input: Vec::new(), chunk, bucket, seconds: 0 };
         client.pass(0);
         client
     }

@@ -7,7 +7,7 @@ pub mod persistent;
 use std::sync::Arc;
 
 use kv::users::Users;
-use kv::{BucketSettings, Limits, Node, NodeSettings, Now, ThreadContext};
+use kv::{BucketSettings, Limits, Node, NodeContext, NodeSettings, Now};
 use sessions::{Batch, Output, Peer, Port, Session};
 
 const START_S: u32 = 1_700_000_000;
@@ -157,7 +157,7 @@ impl Answer {
 /// A client, its session and the node behind it.
 pub struct Client {
     pub session: Session,
-    pub cx: ThreadContext,
+    pub cx: NodeContext,
     pub node: Arc<Node>,
     unread: Vec<u8>,
 }
@@ -236,7 +236,7 @@ impl Client {
             client: None,
             couchbase: Default::default(),
         };
-        let mut cx = ThreadContext::new(Arc::clone(&node), thread);
+        let mut cx = NodeContext::new(Arc::clone(&node), thread);
         cx.keeps_alarms = true;
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
         Self { session: Session::new(peer, &limits), cx, node, unread: Vec::new() }

@@ -7,7 +7,7 @@ use journal::log::Buffer;
 use journal::{AnyDisk, SimulatedDisk};
 use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher};
 use kv::users::Users;
-use kv::{BucketSettings, Limits, Node, NodeSettings, PersistenceSettings, ThreadContext};
+use kv::{BucketSettings, Limits, Node, NodeContext, NodeSettings, PersistenceSettings};
 
 use super::Client;
 
@@ -31,8 +31,8 @@ pub fn node(disk: &SimulatedDisk, vbuckets: u16) -> Arc<Node> {
 }
 
 /// What the node's other threads do everything with.
-pub fn cx(client: &Client) -> ThreadContext {
-    let mut cx = ThreadContext::new(Arc::clone(&client.node), 7);
+pub fn cx(client: &Client) -> NodeContext {
+    let mut cx = NodeContext::new(Arc::clone(&client.node), 7);
     cx.now = client.cx.now;
     cx
 }

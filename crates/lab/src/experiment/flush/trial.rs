@@ -16,8 +16,8 @@ use journal::log::Buffer;
 use journal::{AnyDisk, RealDisk};
 use kv::persistence::Flusher;
 use kv::{
-    Bucket, BucketKind, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeSettings, Now, Store,
-    StoreKind, ThreadContext, Value, VbId,
+    Bucket, BucketKind, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
+    Store, StoreKind, Value, VbId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -98,7 +98,7 @@ pub struct FlushMemory {
 }
 
 struct World {
-    cx: ThreadContext,
+    cx: NodeContext,
     bucket: Arc<Bucket>,
     start: Instant,
 }
@@ -119,7 +119,7 @@ impl World {
         };
         let disk = AnyDisk::Real(RealDisk::new(None));
         let bucket = node.open_bucket("flush", settings, disk, directory)?;
-        Ok(Self { cx: ThreadContext::new(node, 0), bucket, start: Instant::now() })
+        Ok(Self { cx: NodeContext::new(node, 0), bucket, start: Instant::now() })
     }
 
     fn now(start: Instant) -> Now {

@@ -201,8 +201,7 @@ pub struct Demand {
 }
 
 /// Does some work, if there is any.
-pub fn turn(cx: &mut ThreadContext, demand: &mut Demand) -> Turn {
-    let buckets = cx.node.buckets();
+pub(crate) fn turn(buckets: &[Arc<Bucket>], cx: &mut ThreadContext, demand: &mut Demand) -> Turn {
     let began_us = cx.fresh_us();
     // Each in its turn: where clients never rest, the work does not end.
     let first = demand.next_bucket(buckets.len());
@@ -210,7 +209,7 @@ pub fn turn(cx: &mut ThreadContext, demand: &mut Demand) -> Turn {
     let Some(bucket) = in_turn.find(|bucket| bucket.wants_defragmenting()) else {
         return Turn::default();
     };
-    let is_busy = demand.is_lively(&buckets, began_us);
+    let is_busy = demand.is_lively(buckets, began_us);
     let rests = if is_busy && bucket.moves_blocks() { REST_BLOCKS } else { 1 };
     let passed = bucket.defragment(cx, began_us);
     let waits = cx.end_batch();

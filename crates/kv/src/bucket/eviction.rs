@@ -8,7 +8,7 @@
 //! What goes out of a slab leaves a free slot, not a free page. So where slabs have more free than new items need, one
 //! slab after the other is emptied instead: its least used items go, the others move (`docs/decisions/0016`).
 
-use crate::bucket::attention;
+use super::attention;
 use crate::index::{Census, Hand, Swept};
 use crate::{Bucket, Meter, ThreadContext, VbId};
 

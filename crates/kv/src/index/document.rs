@@ -6,7 +6,7 @@ use std::ops::Deref;
 use memory::Pin;
 use wire::snappy;
 
-use crate::index::{Header, Kind, Locked, Present, mark};
+use super::{Header, Kind, Locked, Present, mark};
 
 /// The CAS readers see while a document is locked.
 pub const LOCKED_CAS: u64 = u64::MAX;

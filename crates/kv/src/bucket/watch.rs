@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use parking_lot::Mutex;
 use wire::text::Watched;
 
-use crate::bucket::attention;
+use super::attention;
 use crate::clients::Client;
-use crate::index::{Dead, Locked};
+use crate::index::{Dead, Evicted, Locked};
 use crate::sizes::class_of;
 use crate::{Bucket, Cookie, Document, Entry, Expiry, Key, KvError, Mutation, Outcome, ThreadContext};
 
@@ -216,32 +216,6 @@ impl Attempt {
             push(line, format_args!(" status={status} cmd={command} ttl={ttl} clsid={class}"));
             push(line, format_args!(" cfd={number} size={size}"));
         });
-    }
-}
-
-/// A document that has gone for want of memory.
-#[derive(Debug)]
-pub(crate) struct Evicted {
-    key: Box<[u8]>,
-    is_fetched: bool,
-    /// Unix seconds; 0: never.
-    expiry: u32,
-    idle_s: u32,
-    size: usize,
-    class: u32,
-}
-
-impl Evicted {
-    /// `key`: without its collection id.
-    pub fn new(key: &[u8], document: &Document<'_>) -> Self {
-        Self {
-            key: key.into(),
-            is_fetched: document.fetched(),
-            expiry: document.expiry(),
-            idle_s: document.idle_s(),
-            size: document.noted_value_len(),
-            class: class_of(document.item_size()),
-        }
     }
 }
 

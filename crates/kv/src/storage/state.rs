@@ -18,9 +18,9 @@ use crate::{Topology, VbState};
 const FORMAT: u8 = 1;
 
 /// Histories that are remembered.
-pub(super) const HISTORIES_MAX: usize = 20;
+const HISTORIES_MAX: usize = 20;
 
-pub(super) fn encode(state: &StateRecord) -> Vec<u8> {
+pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for number in [state.version, state.high_seqno, state.flushed_seqno, state.max_deleted_rev] {
         bytes.extend_from_slice(&number.to_le_bytes());
@@ -47,7 +47,7 @@ pub(super) fn encode(state: &StateRecord) -> Vec<u8> {
 }
 
 /// `None`: it is not one of ours.
-pub(super) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
+pub(crate) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
     let bytes = &mut bytes;
     if take::<1>(bytes)? != [FORMAT] {
         return None;

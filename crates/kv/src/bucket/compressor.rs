@@ -17,13 +17,14 @@
 //! As the defragmenter, it works for a fraction of a millisecond at a time on the caller's thread, and rests for a
 //! multiple of it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use wire::snappy;
 
+use super::defragmenter::{Demand, rest_us};
 use crate::LARGE_VALUE;
-use crate::defragmenter::{Demand, rest_us};
 use crate::index::{Block, Candidates, Passage};
 use crate::settings::Compression;
 use crate::{Bucket, LargeItem, Meter, ThreadContext, VbId};
@@ -86,11 +87,10 @@ impl Compressor {
 }
 
 /// Does some work, if there is any; gives after how many microseconds it wants the next turn.
-pub fn turn(cx: &mut ThreadContext, demand: &mut Demand) -> Option<u64> {
-    let buckets = cx.node.buckets();
+pub(crate) fn turn(buckets: &[Arc<Bucket>], cx: &mut ThreadContext, demand: &mut Demand) -> Option<u64> {
     let bucket = buckets.iter().find(|bucket| bucket.wants_compressing())?;
     let began_us = cx.fresh_us();
-    let is_busy = demand.is_lively(&buckets, began_us);
+    let is_busy = demand.is_lively(buckets, began_us);
     bucket.compress(cx, began_us);
     cx.end_batch();
     let worked_us = cx.fresh_us().saturating_sub(began_us);

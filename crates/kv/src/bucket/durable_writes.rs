@@ -1,0 +1,407 @@
+//! Durable writes (SyncWrites) of a bucket, from the prepare to the answer.
+//!
+//! ```text
+//!   durably ──prepare, track──> pending ──verdict──> commit or abort, letter to the session
+//!                                 ^ acknowledge, persisted, set_vbucket, expire
+//! ```
+//! A write whose level is met as soon as it is in memory is not prepared at all. All others are prepared under the
+//! vBucket's lock and tracked by its [`DurabilityMonitor`]; whatever may end one goes through `tend`, which ends
+//! what can be ended and posts the outcomes when the lock is free again.
+//!
+//! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`ThreadContext::arm`]); whoever
+//! finds nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
+
+use wire::couchbase::frame_info::DurabilityLevel;
+
+use super::{Arithmetic, Bucket, LONGEST_NUMBER, check_version, count_entry, mutate_entry, watch::Attempt};
+use crate::durability_monitor::Verdict;
+use crate::index::Locked;
+use crate::mailbox::{Cookie, Outcome};
+use crate::sync_writes::{Durability, TimeoutMode, Told, Written};
+use crate::topology::{Topology, VbState};
+use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext, VbId};
+
+/// How long a durable write may take when the client does not say.
+const TIMEOUT_DEFAULT_MS: u16 = 30_000;
+
+impl Locked<'_> {
+    /// Ends the prepares that can be ended, in their order.
+    pub(crate) fn end_sync_writes(&mut self, vb_uuid: u64, told: &mut Told) {
+        while let Some(sync) = self.sync_writes().filter(|sync| sync.state == VbState::Active)
+            && let Some((verdict, seqno)) = sync.monitor.verdict()
+        {
+            let ended = match verdict {
+                Verdict::Commit => self.commit(seqno),
+                Verdict::Abort => self.abort(seqno),
+            };
+            // Without memory it stays prepared, and is looked at again with the next event of the vBucket.
+            if matches!(ended, Err(KvError::NoMemory)) {
+                return;
+            }
+            let waiter = self.sync_writes_mut().monitor.end_first().and_then(|(waiter, _)| waiter);
+            match (verdict, ended) {
+                (Verdict::Commit, Ok(ended)) => {
+                    told.committed += 1;
+                    let mutated = Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid };
+                    told.letters.extend(waiter.map(|cookie| (cookie, Outcome::Durable(mutated))));
+                }
+                (Verdict::Abort, Ok(_)) => told.aborted += 1,
+                (_, Err(error)) => {
+                    debug_assert!(false, "a tracked prepare is not there: {error}");
+                    told.letters.extend(waiter.map(|cookie| (cookie, Outcome::Ambiguous)));
+                }
+            }
+        }
+    }
+
+    /// Makes the topology alone decide whether a write of this level has to be prepared.
+    fn must_prepare(&self, level: DurabilityLevel) -> Result<bool, KvError> {
+        match self.sync_writes() {
+            None => Ok(level != DurabilityLevel::Majority),
+            Some(sync) if !sync.monitor.is_possible() => Err(KvError::DurabilityImpossible),
+            Some(sync) => Ok(!sync.monitor.is_trivial(level)),
+        }
+    }
+}
+
+const fn number_of(level: DurabilityLevel) -> u8 {
+    match level {
+        DurabilityLevel::Majority => 1,
+        DurabilityLevel::MajorityAndPersistToActive => 2,
+        DurabilityLevel::PersistToMajority => 3,
+    }
+}
+
+impl Bucket {
+    /// As [`Bucket::mutate`], durably.
+    pub fn mutate_durably(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        durability: &Durability,
+        mutation: Mutation<'_>,
+    ) -> Result<Written, KvError> {
+        let (added, with_cas) = (key.bytes.len() + mutation.store.value.len(), mutation.cas != 0);
+        let attempt = Attempt::of(self, key, &mutation);
+        let result = self.admit(cx, added).and_then(|()| {
+            self.durably(cx, key, at, durability, |entry| {
+                let mutated = mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)?;
+                Ok((mutated, ()))
+            })
+        });
+        self.count_store(cx, with_cas, result.as_ref().map(drop).map_err(|error| *error));
+        if let Some(attempt) = attempt {
+            attempt.tell(self, cx, key, result.as_ref().map(drop).map_err(|error| *error));
+        }
+        result.map(|(written, ())| written)
+    }
+
+    /// As [`Bucket::remove`], durably.
+    pub fn remove_durably(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        durability: &Durability,
+        cas: u64,
+    ) -> Result<Written, KvError> {
+        let result = self.durably(cx, key, at, durability, |entry| {
+            check_version(entry, cas)?;
+            Ok((entry.remove()?, ()))
+        });
+        self.count_removal(cx, result.as_ref().map(drop).map_err(|error| *error));
+        result.map(|(written, ())| written)
+    }
+
+    /// As [`Bucket::arithmetic`], durably.
+    pub fn arithmetic_durably(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        durability: &Durability,
+        how: Arithmetic,
+    ) -> Result<(u64, Written), KvError> {
+        self.admit(cx, key.bytes.len() + LONGEST_NUMBER)?;
+        let mut existed = false;
+        let attempt = Attempt::to_count(self, key, how.initial.unwrap_or(0), how.expiry);
+        let result = self.durably(cx, key, at, durability, |entry| {
+            existed = entry.document().is_some();
+            count_entry(entry, &how).map(|(number, mutated)| (mutated, number))
+        });
+        self.count_arithmetic(cx, how.decrement, existed, result.is_ok());
+        if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
+            attempt.tell(self, cx, key, Ok(()));
+        }
+        result.map(|(written, number)| (number, written))
+    }
+
+    /// What `f` changes of a key is prepared and tracked, unless it is durable as soon as it is done.
+    fn durably<R>(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        durability: &Durability,
+        f: impl FnOnce(&mut Entry<'_>) -> Result<(Mutated, R), KvError>,
+    ) -> Result<(Written, R), KvError> {
+        let Durability { level, timeout_ms, cookie } = *durability;
+        let timeout_us = u64::from(timeout_ms.unwrap_or(TIMEOUT_DEFAULT_MS)) * 1000;
+        let deadline_us = cx.fresh_us() + timeout_us;
+        let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
+        let mut told = Told::default();
+        let result = self.with_entry(cx, key, at, |entry| {
+            // Under the lock: whoever deletes the bucket, or takes the vBucket away, tells those that were tracked
+            // before.
+            if self.is_gone() {
+                return Err(KvError::BucketGone);
+            }
+            if !entry.locked().must_prepare(level)? {
+                return f(entry).map(|(mutated, result)| (Written::Done(mutated), result));
+            }
+            entry.prepare_at(number_of(level));
+            let (mutated, result) = f(entry)?;
+            let locked = entry.locked();
+            let sync = locked.sync_writes_mut();
+            sync.monitor.track(mutated.seqno, level, Some(deadline_us), Some(cookie));
+            if is_event_driven {
+                told.arm_us = sync.arm();
+            }
+            locked.end_sync_writes(mutated.vb_uuid, &mut told);
+            Ok((Written::Pending, result))
+        });
+        if matches!(result, Ok((Written::Pending, _))) {
+            if level != DurabilityLevel::Majority {
+                self.hurry(at.vb);
+            }
+            self.count(cx, Meter::SyncWritesPrepared, 1);
+            self.tell(cx, at.vb, told);
+        }
+        result
+    }
+
+    /// Does `f` to the SyncWrites of a vBucket, ends what can be ended by it, and tells those who wait.
+    fn tend(&self, cx: &mut ThreadContext, vb: VbId, f: impl FnOnce(&mut Locked<'_>, &mut Told)) {
+        let vb_uuid = self.vb_uuid(vb);
+        let mut told = Told::default();
+        let mut locked = self.lock(cx, vb);
+        f(&mut locked, &mut told);
+        locked.end_sync_writes(vb_uuid, &mut told);
+        let armed_s = locked.armed_s();
+        drop(locked);
+        self.expiry_entered(armed_s);
+        self.tell(cx, vb, told);
+    }
+
+    fn tell(&self, cx: &mut ThreadContext, vb: VbId, told: Told) {
+        let Told { letters, lateness_us, committed, aborted, arm_us } = told;
+        if let Some(arm_us) = arm_us {
+            cx.arm(arm_us, self.slot(), vb);
+        }
+        for late_us in &lateness_us {
+            self.lateness.note(*late_us);
+        }
+        for (meter, count) in [
+            (Meter::SyncWritesCommitted, committed),
+            (Meter::SyncWritesAborted, aborted),
+            (Meter::SyncWritesAmbiguous, lateness_us.len() as u64),
+        ] {
+            if count > 0 {
+                self.count(cx, meter, count);
+            }
+        }
+        for (cookie, outcome) in letters {
+            cx.post(cookie, outcome);
+        }
+    }
+
+    /// A node has everything of a vBucket up to these seqnos, in memory and on its disk. This is where replication
+    /// tells what replicas have acknowledged.
+    pub fn acknowledge(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        node: &str,
+        in_memory_seqno: u64,
+        persisted_seqno: u64,
+    ) {
+        self.tend(cx, vb, |locked, _| {
+            locked.sync_writes_mut().monitor.acknowledge(node, in_memory_seqno, persisted_seqno);
+        });
+    }
+
+    /// This node has everything of a vBucket up to this seqno on its disk.
+    pub(crate) fn persisted(&self, cx: &mut ThreadContext, vb: VbId, seqno: u64) {
+        let mut may_end = false;
+        self.with_sync_writes(vb, |sync| {
+            sync.monitor.persisted(seqno);
+            may_end = sync.monitor.verdict().is_some();
+        });
+        if may_end {
+            self.tend(cx, vb, |_, _| {});
+        }
+    }
+
+    /// After the journal has been read: state and chains are what they were when they were last written, unless
+    /// somebody has set them since; then the prepares that were found are tracked.
+    pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
+        let mut locked = self.lock(cx, vb);
+        if let Some((state, topology)) = locked.durable().setting.take()
+            && locked.sync_writes().is_none()
+        {
+            let sync = locked.sync_writes_mut();
+            sync.monitor.set_topology(&topology);
+            (sync.topology, sync.state) = (topology, state);
+            self.count_inactive(true, state == VbState::Active);
+        }
+        let has_prepares = !locked.all_prepared().is_empty();
+        drop(locked);
+        if has_prepares {
+            self.adopt_prepares(cx, vb);
+        }
+    }
+
+    /// Tracks the prepares that were found at warm-up: they are committed when the chains allow it, and never time out.
+    pub fn adopt_prepares(&self, cx: &mut ThreadContext, vb: VbId) {
+        self.tend(cx, vb, |locked, _| {
+            for prepared in locked.all_prepared() {
+                let level = match prepared.level {
+                    2 => DurabilityLevel::MajorityAndPersistToActive,
+                    3 => DurabilityLevel::PersistToMajority,
+                    _ => DurabilityLevel::Majority,
+                };
+                locked.sync_writes_mut().monitor.track(prepared.seqno, level, None, None);
+            }
+        });
+    }
+
+    /// State and chains of a vBucket.
+    pub fn vbucket_setting(&self, cx: &mut ThreadContext, vb: VbId) -> (VbState, Topology) {
+        let locked = self.lock(cx, vb);
+        let sync = locked.sync_writes();
+        sync.map_or_else(Default::default, |sync| (sync.state, sync.topology.clone()))
+    }
+
+    /// Sets the state of a vBucket, and its chains if they are given. Durable writes that another node will end are
+    /// answered "ambiguous".
+    pub fn set_vbucket(&self, cx: &mut ThreadContext, vb: VbId, state: VbState, topology: Option<Topology>) {
+        self.tend(cx, vb, |locked, told| {
+            locked.note_state();
+            let sync = locked.sync_writes_mut();
+            if let Some(topology) = topology {
+                sync.monitor.set_topology(&topology);
+                sync.topology = topology;
+            }
+            let was_active = std::mem::replace(&mut sync.state, state) == VbState::Active;
+            self.count_inactive(was_active, state == VbState::Active);
+            if state != VbState::Active {
+                sync.abandon(told);
+            }
+        });
+    }
+
+    /// Forgets a vBucket: its documents are gone, its durable writes are answered "ambiguous", it is dead.
+    /// [`KvError::NoMemory`]: it is dead, but some of its prepares could not be ended, and its documents are still
+    /// there; to be asked for again.
+    pub fn delete_vbucket(&self, cx: &mut ThreadContext, vb: VbId) -> Result<(), KvError> {
+        self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
+        let mut ended = Ok(());
+        self.tend(cx, vb, |locked, told| {
+            // Who came in between is told, too.
+            locked.sync_writes_mut().abandon(told);
+            let mut first_left = u64::MAX;
+            for prepared in locked.all_prepared() {
+                if let Err(error) = locked.abort(prepared.seqno) {
+                    (ended, first_left) = (Err(error), prepared.seqno);
+                    break;
+                }
+                told.aborted += 1;
+            }
+            // A prepare that is left stays tracked: otherwise nobody would ever end it.
+            let monitor = &mut locked.sync_writes_mut().monitor;
+            while monitor.first_seqno().is_some_and(|seqno| seqno < first_left) {
+                monitor.end_first();
+            }
+        });
+        ended?;
+        self.flush_vbucket(vb);
+        Ok(())
+    }
+
+    /// Whether a vBucket is active; whether it exists is known.
+    #[cold]
+    pub(crate) fn is_active(&self, vb: VbId) -> bool {
+        self.vbucket_state(vb) == VbState::Active
+    }
+
+    /// Tells those whose durable writes are overdue.
+    pub(crate) fn expire_sync_writes(&self, cx: &mut ThreadContext, vb: VbId) {
+        let now_us = cx.fresh_us();
+        let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven && cx.keeps_alarms;
+        self.tend(cx, vb, |locked, told| {
+            if locked.sync_writes().is_none() {
+                return;
+            }
+            let sync = locked.sync_writes_mut();
+            sync.expire(now_us, told);
+            if is_event_driven {
+                told.arm_us = sync.arm();
+            }
+        });
+    }
+
+    /// The bucket goes: whoever waits is told.
+    pub(crate) fn abandon_sync_writes(&self, post: &mut dyn FnMut(Cookie, Outcome)) {
+        for vb in 0..self.vbuckets() {
+            let mut told = Told::default();
+            self.with_sync_writes(VbId(vb), |sync| sync.abandon(&mut told));
+            told.letters.into_iter().for_each(|(cookie, outcome)| post(cookie, outcome));
+        }
+    }
+
+    /// `stats durability-monitor`: sums, the lateness of "ambiguous" answers, and every vBucket that is not as by
+    /// default.
+    pub fn sync_write_statistics(&self, emit: &mut dyn FnMut(&str, std::fmt::Arguments<'_>)) {
+        for meter in [
+            Meter::SyncWritesPrepared,
+            Meter::SyncWritesCommitted,
+            Meter::SyncWritesAborted,
+            Meter::SyncWritesAmbiguous,
+        ] {
+            emit(meter.name(), format_args!("{}", self.meter(meter)));
+        }
+        self.lateness.emit(emit);
+        let (mut pending, mut lines) = (0, Vec::new());
+        for vb in 0..self.vbuckets() {
+            self.with_sync_writes(VbId(vb), |sync| {
+                pending += sync.monitor.len();
+                lines.push((format!("vb_{vb}:state"), sync.state.name().to_owned()));
+                lines.push((format!("vb_{vb}:topology"), sync.topology.to_string()));
+                lines.push((format!("vb_{vb}:num_tracked"), sync.monitor.len().to_string()));
+                lines.push((format!("vb_{vb}:num_overdue"), sync.monitor.overdue().to_string()));
+                for (node, in_memory, persisted) in sync.monitor.nodes().skip(1) {
+                    lines.push((format!("vb_{vb}:{node}:in_memory_seqno"), in_memory.to_string()));
+                    lines.push((format!("vb_{vb}:{node}:persisted_seqno"), persisted.to_string()));
+                }
+            });
+        }
+        emit("num_tracked", format_args!("{pending}"));
+        for (name, value) in lines {
+            emit(&name, format_args!("{value}"));
+        }
+    }
+
+    /// `stats vbucket`: the state of each.
+    pub fn vbucket_statistics(&self, emit: &mut dyn FnMut(&str, std::fmt::Arguments<'_>)) {
+        for vb in 0..self.vbuckets() {
+            emit(&format!("vb_{vb}"), format_args!("{}", self.vbucket_state(VbId(vb)).name()));
+        }
+    }
+
+    fn vbucket_state(&self, vb: VbId) -> VbState {
+        let mut state = VbState::Active;
+        self.with_sync_writes(vb, |sync| state = sync.state);
+        state
+    }
+}

@@ -1,0 +1,74 @@
+//! A persistent bucket's journals: what it tells of them, and their end with it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Bucket, attention};
+use crate::storage::{self, Gate, Persistence, PersistenceFigures};
+use crate::{ThreadContext, VbId};
+
+impl Bucket {
+    /// Whether writes are refused for want of space on the disk.
+    pub fn is_disk_full(&self) -> bool {
+        self.dirty().is_some_and(|dirty| dirty.is_full())
+    }
+
+    /// Figures of the journal; walks all vBuckets. `None` for an ephemeral bucket.
+    pub fn persistence_figures(&self, cx: &mut ThreadContext) -> Option<PersistenceFigures> {
+        let persistence = self.persistence()?;
+        let counters = &persistence.counters;
+        let (ejected_items, ejected_bytes) = self.dirty().map_or((0, 0), |dirty| dirty.ejected());
+        let mut figures = PersistenceFigures {
+            persisted_items: counters.items.load(Relaxed),
+            commits: counters.commits.load(Relaxed),
+            written_bytes: counters.bytes.load(Relaxed),
+            syncs: persistence.syncs.syncs(),
+            sync_us: persistence.syncs.microseconds(),
+            failures: counters.failures.load(Relaxed),
+            unflushed_items: 0,
+            ejected_items,
+            ejected_bytes,
+            fetched: counters.fetched.load(Relaxed),
+            fetch_failures: counters.fetch_failures.load(Relaxed),
+            compacted_segments: counters.compacted_segments.load(Relaxed),
+            compacted_bytes: counters.compacted_bytes.load(Relaxed),
+            disk_full: self.is_disk_full(),
+            ..PersistenceFigures::default()
+        };
+        for vb in 0..self.vbuckets() {
+            figures.unflushed_items += u64::from(self.lock(cx, VbId(vb)).unflushed());
+        }
+        for shard in &persistence.shards {
+            if let Some(journal) = shard.journal.try_lock().as_deref().and_then(Option::as_ref) {
+                let of_shard = journal.figures();
+                figures.segments += of_shard.segments as u64;
+                figures.journal_bytes += of_shard.bytes;
+            }
+        }
+        Some(figures)
+    }
+
+    /// From now on there is no bucket in its directory; durably, or it is as it was.
+    pub(crate) fn mark_deleted(&self) -> std::io::Result<()> {
+        let Some(persistence) = self.persistence() else { return Ok(()) };
+        persistence.mark_deleted()
+    }
+
+    /// Removes the files of a bucket that is marked as deleted and gone.
+    pub(crate) fn remove_journal(&self) -> std::io::Result<()> {
+        let Some(persistence) = self.persistence() else { return Ok(()) };
+        for shard in &persistence.shards {
+            *shard.journal.lock() = None;
+        }
+        storage::remove_deleted(&persistence.disk, &persistence.directory)
+    }
+
+    /// The part of the journal of this vBucket is in.
+    pub(crate) fn open_gate(&self, persistence: &Persistence, vb: u16) {
+        if let Some(gate) = persistence.gates.get(usize::from(vb)) {
+            gate.store(Gate::Open as u8, Relaxed);
+        }
+        if persistence.gates.iter().all(|gate| gate.load(Relaxed) == Gate::Open as u8) {
+            self.lower(attention::GATES);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What a persistent bucket has on disk: the journals of its shards, the gates of its vBuckets, and its `bucket.json`.
+//!
+//! [`crate::persistence`] is the work on it. A shard has no file before its first write. Its journal is locked by the
+//! flusher while it flushes; nobody else waits for that lock but a stop and a deletion. A vBucket is *closed* until its
+//! own part of the journal is in, and for good if that is damaged.
+
+pub mod figures;
+mod meta;
+mod opening;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use journal::log::{Buffer, Reader, Shard as Journal, WriteError};
+use journal::{AnyDisk, Disk, Metered, SyncMeter};
+use parking_lot::Mutex;
+use wire::binary::datatype::SNAPPY;
+use wire::snappy;
+
+pub use figures::{FIGURES, PersistenceFigure, PersistenceFigures};
+use opening::Loading;
+pub use opening::{OpenBucketError, Trouble, WarmUp};
+pub(crate) use opening::{Opened, Part, open, spoil};
+pub(crate) use state::{decode as decode_state, encode as encode_state};
+
+use crate::index::VALUE_MAX;
+use crate::settings::PersistenceSettings;
+use crate::{Key, KvError, VbId};
+use meta::Meta;
+
+/// Flusher threads of a node at most: each shard belongs to one of them.
+pub const FLUSHERS: usize = 2;
+/// Threads that fetch values for clients.
+pub const FETCHERS: usize = 2;
+
+/// Which flusher a shard of the bucket in this slot belongs to.
+pub(crate) fn flusher_of(slot: usize, shard: usize) -> usize {
+    (slot + shard) % FLUSHERS
+}
+
+/// Whether a vBucket is served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Gate {
+    Open,
+    WarmingUp,
+    Damaged,
+}
+
+/// What the journals are on.
+pub(crate) type JournalDisk = Metered<AnyDisk>;
+
+/// The journal of a bucket.
+pub struct Persistence {
+    pub(crate) disk: AnyDisk,
+    pub(crate) directory: PathBuf,
+    pub(crate) settings: PersistenceSettings,
+    meta: Mutex<Meta>,
+    pub(crate) shards: Box<[Shard]>,
+    pub(crate) gates: Box<[AtomicU8]>,
+    pub(crate) loading: Mutex<Loading>,
+    pub(crate) warm_up: opening::Progress,
+    pub(crate) warm_told: AtomicBool,
+    pub(crate) counters: Counters,
+    pub(crate) syncs: SyncMeter,
+}
+
+/// A document as it was written.
+pub(crate) struct Stored {
+    pub(crate) flags: u32,
+    pub(crate) value: Vec<u8>,
+}
+
+/// One of a bucket's journals.
+pub(crate) struct Shard {
+    /// None once the bucket is closed or deleted.
+    pub(crate) journal: Mutex<Option<Journal<JournalDisk>>>,
+    pub(crate) reader: Reader<JournalDisk>,
+    /// Highest CAS of the journal when it was opened.
+    pub(crate) max_cas: u64,
+    /// Not flushed again before this, ms of the monotonic clock.
+    pub(crate) rest_until_ms: AtomicU64,
+    /// Somebody waits for the next flush.
+    pub(crate) hurry: AtomicBool,
+    /// The last flush did not come to the end.
+    pub(crate) is_long: AtomicBool,
+    /// The vBucket at which the next flush starts: where the last one had to stop.
+    pub(crate) resume: AtomicU16,
+    /// Failures in a row.
+    pub(crate) failures: AtomicU64,
+    /// Something was written since compaction found nothing to do.
+    pub(crate) may_compact: AtomicBool,
+    /// From when on nothing has been written for a while, ms of the monotonic clock; 0 once all is done that is done
+    /// then.
+    pub(crate) at_rest_ms: AtomicU64,
+    /// Compaction has looked at the segments in vain: it does so again when so many bytes are superfluous.
+    pub(crate) compact_from_bytes: AtomicU64,
+    /// So much is compaction to read and write for what was flushed.
+    pub(crate) debt_bytes: AtomicU64,
+    /// So much it has done since the last flush.
+    pub(crate) worked_bytes: AtomicU64,
+}
+
+impl Shard {
+    /// Whether the next flush is due at once.
+    pub(crate) fn hurries(&self) -> bool {
+        (self.hurry.load(Relaxed) || self.is_long.load(Relaxed)) && self.failures.load(Relaxed) == 0
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) items: AtomicU64,
+    pub(crate) commits: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) fetched: AtomicU64,
+    pub(crate) fetch_failures: AtomicU64,
+    pub(crate) compacted_segments: AtomicU64,
+    pub(crate) compacted_bytes: AtomicU64,
+}
+
+impl Persistence {
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &PersistenceSettings {
+        &self.settings
+    }
+
+    /// Copies the bucket into a new directory of the same disk, durably and while it is served: each shard as it is at
+    /// one commit. After an error what is there is no bucket.
+    pub fn copy(&self, directory: &Path, buffer: &mut Buffer) -> std::io::Result<()> {
+        if self.disk.exists(directory)? {
+            return Err(std::io::ErrorKind::AlreadyExists.into());
+        }
+        self.disk.create_directory(directory)?;
+        let mut written_shards = Vec::new();
+        for (at, shard) in self.shards.iter().enumerate() {
+            if shard.reader.copy(&meta::shard_directory(directory, at), buffer)? {
+                written_shards.push(at as u16);
+            }
+        }
+        // Last of all: without this file the rest is nothing. Nobody stopped the bucket for the copy.
+        let meta = Meta { clean_seed: None, written_shards, ..self.meta.lock().clone() };
+        meta.write(&self.disk, directory)
+    }
+
+    /// How many journals it has.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Makes durable, before a shard's first commit, that its manifest must be there from now on.
+    pub(crate) fn note_written(
+        &self,
+        at: usize,
+        journal: &mut Journal<JournalDisk>,
+    ) -> Result<(), WriteError> {
+        let mut meta = self.meta.lock();
+        let Err(place) = meta.written_shards.binary_search(&(at as u16)) else { return Ok(()) };
+        journal.begin()?;
+        let mut written = meta.clone();
+        written.written_shards.insert(place, at as u16);
+        written.write(&self.disk, &self.directory).map_err(WriteError::of)?;
+        *meta = written;
+        Ok(())
+    }
+
+    pub(crate) fn shard_of(&self, vb: VbId) -> Option<&Shard> {
+        self.shards.get(usize::from(vb.0) % self.shards.len())
+    }
+
+    /// Why a vBucket is not served, if it is not.
+    pub(crate) fn closed(&self, vb: VbId) -> Option<KvError> {
+        match self.gates.get(usize::from(vb.0))?.load(Relaxed) {
+            gate if gate == Gate::WarmingUp as u8 => Some(KvError::WarmingUp),
+            gate if gate == Gate::Damaged as u8 => Some(KvError::Damaged),
+            _ => None,
+        }
+    }
+
+    /// The document of this key as it was written with this seqno, if it is on disk still; its value inflated.
+    pub(crate) fn stored(&self, vb: VbId, seqno: u64, key: Key<'_>) -> Result<Option<Stored>, KvError> {
+        let shard = self.shard_of(vb).ok_or(KvError::BucketGone)?;
+        let mut buffer = Vec::new();
+        let record = shard.reader.read(vb.0, seqno, &mut buffer).map_err(|_| KvError::ReadFailed)?;
+        // In the journal a key of the default collection begins with its id.
+        let is_it = |stored: &[u8]| stored.split_first() == Some((&0, key.bytes));
+        let Some(record) = record.filter(|record| is_it(record.key)) else { return Ok(None) };
+        check_value(record.datatype, record.value)?;
+        let value = match record.datatype & SNAPPY {
+            0 => record.value.to_vec(),
+            _ => {
+                let length = snappy::check(record.value, VALUE_MAX).map_err(|_| KvError::Damaged)?;
+                let mut value = vec![0; length];
+                snappy::inflate(record.value, &mut value);
+                value
+            }
+        };
+        Ok(Some(Stored { flags: record.flags, value }))
+    }
+
+    /// Whether any vBucket waits for its part of the journal to be read.
+    pub(crate) fn is_warming_up(&self) -> bool {
+        self.gates.iter().any(|gate| gate.load(Relaxed) == Gate::WarmingUp as u8)
+    }
+
+    /// vBuckets that are not served, for good, because their part of the journal is damaged.
+    pub fn damaged(&self) -> impl Iterator<Item = VbId> {
+        let is_damaged = |gate: &AtomicU8| gate.load(Relaxed) == Gate::Damaged as u8;
+        (0..).zip(&self.gates).filter(move |(_, gate)| is_damaged(gate)).map(|(vb, _)| VbId(vb))
+    }
+
+    /// The next flush of a vBucket is not to wait for its time. Returns whether it would have.
+    pub(crate) fn hurry(&self, vb: VbId) -> bool {
+        if let Some(shard) = self.shard_of(vb) {
+            // ORDERING: before the bell is looked at.
+            shard.hurry.swap(true, SeqCst);
+        }
+        self.settings.flush_interval_ms > 0
+    }
+
+    /// Whether nobody was told yet that the journal is read to its end.
+    pub fn tell_warm(&self) -> bool {
+        !self.warm_told.swap(true, Relaxed)
+    }
+
+    /// From now on there is no bucket in its directory; durably, or it is as it was.
+    pub(crate) fn mark_deleted(&self) -> std::io::Result<()> {
+        meta::mark_deleted(&self.disk, &self.directory)
+    }
+
+    /// Notes that everything is on disk; the histories go on where they end now.
+    pub(crate) fn note_clean_end(&self, history_seed: u64) -> Result<(), WriteError> {
+        let meta = Meta { clean_seed: Some(history_seed), ..self.meta.lock().clone() };
+        meta.write(&self.disk, &self.directory).map_err(WriteError::Poisoned)
+    }
+
+    /// How far the journal has been read after the start.
+    pub fn warm_up(&self) -> WarmUp {
+        self.warm_up.figures()
+    }
+}
+
+/// Removes what is left of a bucket that was deleted. Does nothing where none was.
+pub fn remove_deleted(disk: &AnyDisk, directory: &Path) -> std::io::Result<()> {
+    if !meta::is_deleted(disk, directory)? {
+        return Ok(());
+    }
+    for shard in disk.list(directory)? {
+        if shard.file_name().is_some_and(|name| name.to_string_lossy().starts_with("shard-")) {
+            for file in disk.list(&shard)? {
+                disk.remove(&file)?;
+            }
+            disk.remove_directory(&shard)?;
+        }
+    }
+    meta::forget_deleted(disk, directory)
+}
+
+/// [`KvError::Damaged`] for a compressed value of the journal that does not inflate: everything later relies on that.
+pub(crate) fn check_value(datatype: u8, value: &[u8]) -> Result<(), KvError> {
+    if datatype & SNAPPY != 0 {
+        snappy::check(value, VALUE_MAX).map_err(|_| KvError::Damaged)?;
+    }
+    Ok(())
+}

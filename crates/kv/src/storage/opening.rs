@@ -1,0 +1,298 @@
+//! Opening a bucket's journals: looks at the ends of the segments alone, and notes what is to be read.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
+
+use journal::log::{Damage, Identity, OpenError, Options, Segment, Shard as Journal, Spoils, WriteError};
+use journal::{AnyDisk, Metered, SyncMeter};
+use parking_lot::Mutex;
+use thiserror::Error;
+
+use super::meta::{self, Meta};
+use super::{Counters, Gate, Persistence, Shard};
+use crate::settings::PersistenceSettings;
+use crate::{KvError, VbId};
+
+/// Troubles that are kept until somebody asks.
+const TROUBLES_MAX: usize = 100;
+
+/// Why a persistent bucket could not be opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenBucketError {
+    /// Its directory or `bucket.json`.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A journal.
+    #[error("{0}")]
+    Journal(#[from] OpenError),
+    /// `bucket.json` is of another version or another bucket.
+    #[error("{0}")]
+    Meta(String),
+}
+
+/// Something an operator should read.
+#[derive(Debug, Clone)]
+pub enum Trouble {
+    /// A part of the journal is damaged.
+    Damage(Damage),
+    /// A vBucket was not read to its end.
+    Unread(VbId, KvError),
+    /// A flush failed; it is tried again.
+    Write(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damage(damage) => write!(f, "{damage}"),
+            Self::Unread(vb, error) => write!(f, "vBucket {} is not served: {error}", vb.0),
+            Self::Write(error) => write!(f, "not written, will be tried again: {error}"),
+        }
+    }
+}
+
+/// How far a journal has been read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WarmUp {
+    /// Segments there were at the start, and those that are read.
+    pub segments: u64,
+    /// Read.
+    pub segments_done: u64,
+    /// vBuckets that had anything to read.
+    pub vbuckets: u64,
+    /// Those that are served again.
+    pub vbuckets_done: u64,
+    /// Records read.
+    pub records: u64,
+}
+
+impl WarmUp {
+    /// Whether there is more to read.
+    pub fn is_running(&self) -> bool {
+        self.segments_done < self.segments
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub(crate) segments: AtomicU64,
+    pub(crate) segments_done: AtomicU64,
+    pub(crate) vbuckets: AtomicU64,
+    pub(crate) vbuckets_done: AtomicU64,
+    pub(crate) records: AtomicU64,
+}
+
+impl Progress {
+    pub(crate) fn figures(&self) -> WarmUp {
+        WarmUp {
+            segments: self.segments.load(Relaxed),
+            segments_done: self.segments_done.load(Relaxed),
+            vbuckets: self.vbuckets.load(Relaxed),
+            vbuckets_done: self.vbuckets_done.load(Relaxed),
+            records: self.records.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.figures().is_running()
+    }
+}
+
+/// What is still to be read.
+#[derive(Default)]
+pub(crate) struct Loading {
+    segments: VecDeque<Part>,
+    troubles: Vec<Trouble>,
+}
+
+impl Loading {
+    pub(crate) fn take_troubles(&mut self) -> Vec<Trouble> {
+        std::mem::take(&mut self.troubles)
+    }
+}
+
+/// A journal that is open, and what its bucket has to know of it.
+pub(crate) struct Opened {
+    pub(crate) persistence: Persistence,
+    pub(crate) uuid: String,
+    pub(crate) vbuckets: u16,
+    /// From this the vBuckets' history ids come.
+    pub(crate) history_seed: u64,
+    /// Runs to be read of each vBucket.
+    pub(crate) runs: Vec<u32>,
+}
+
+impl Opened {
+    /// Whether all vBuckets are served at once.
+    pub(crate) fn is_all_open(&self) -> bool {
+        self.persistence.gates.iter().all(|gate| gate.load(Relaxed) == Gate::Open as u8)
+    }
+}
+
+/// Opens what is in the directory, or makes a new bucket there. `fresh` gives the identity of a new one, and a seed for
+/// history ids that were never used.
+pub(crate) fn open(
+    disk: AnyDisk,
+    directory: &Path,
+    name: &str,
+    vbuckets: u16,
+    settings: &PersistenceSettings,
+    fresh: (String, u64),
+) -> Result<Opened, OpenBucketError> {
+    super::remove_deleted(&disk, directory)?;
+    let (fresh_uuid, fresh_seed) = fresh;
+    let mut meta = match Meta::read(&disk, directory)? {
+        Some(meta) => {
+            meta.check(name)?;
+            meta
+        }
+        None => {
+            let meta = Meta {
+                format: meta::FORMAT,
+                name: name.to_owned(),
+                uuid: fresh_uuid,
+                vbuckets,
+                shards: settings.shards.clamp(1, vbuckets),
+                clean_seed: None,
+                written_shards: Vec::new(),
+            };
+            meta.write(&disk, directory)?;
+            meta
+        }
+    };
+    let syncs = SyncMeter::default();
+    let mut opened = Vec::new();
+    for shard in 0..meta.shards {
+        let identity = Identity { bucket: meta.identity(), shard, vbuckets: meta.vbuckets };
+        let options = Options { segment_bytes: settings.segment_bytes, sync: settings.sync };
+        let directory = meta::shard_directory(directory, usize::from(shard));
+        let disk = Metered::new(disk.clone(), syncs.clone());
+        opened.push(Journal::open_known(disk, &directory, identity, options, meta.has_written(shard))?);
+    }
+    let is_clean = opened.iter().all(|opened| opened.clean || opened.segments.is_empty());
+    let history_seed = match meta.clean_seed.take() {
+        Some(seed) => {
+            // From now on the end is not a clean one, whatever happens.
+            match meta.write(&disk, directory) {
+                Ok(()) if is_clean => seed,
+                Ok(()) => fresh_seed,
+                // A full disk is no reason not to serve what is there. Opening has taken the marks off the journals
+                // already; an empty one had none.
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    let is_marked = opened.iter().any(|opened| opened.clean);
+                    if is_clean && is_marked { seed } else { fresh_seed }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        None => fresh_seed,
+    };
+    let mut loading = Loading::default();
+    let progress = Progress::default();
+    let gates: Box<[AtomicU8]> = (0..meta.vbuckets).map(|_| AtomicU8::new(Gate::Open as u8)).collect();
+    let mut runs = vec![0; usize::from(meta.vbuckets)];
+    let mut shards = Vec::new();
+    for (at, opened) in opened.into_iter().enumerate() {
+        let ours = (at..runs.len()).step_by(usize::from(meta.shards));
+        for vb in ours {
+            let count = opened.runs(vb as u16);
+            runs[vb] = count;
+            if count > 0 {
+                gates[vb].store(Gate::WarmingUp as u8, Relaxed);
+                progress.vbuckets.fetch_add(1, Relaxed);
+            }
+        }
+        loading.segments.extend(opened.segments.iter().map(|segment| (at, Arc::clone(segment))));
+        loading.troubles.extend(opened.damage.iter().cloned().map(Trouble::Damage));
+        for damage in &opened.damage {
+            spoil(&gates, at, usize::from(meta.shards), &damage.spoils);
+        }
+        shards.push(Shard {
+            reader: opened.shard.reader(),
+            journal: Mutex::new(Some(opened.shard)),
+            max_cas: opened.max_cas,
+            rest_until_ms: AtomicU64::new(0),
+            hurry: AtomicBool::new(false),
+            is_long: AtomicBool::new(false),
+            resume: AtomicU16::new(0),
+            failures: AtomicU64::new(0),
+            may_compact: AtomicBool::new(true),
+            at_rest_ms: AtomicU64::new(0),
+            compact_from_bytes: AtomicU64::new(0),
+            debt_bytes: AtomicU64::new(0),
+            worked_bytes: AtomicU64::new(0),
+        });
+    }
+    progress.segments.store(loading.segments.len() as u64, Relaxed);
+    let (uuid, vbuckets) = (meta.uuid.clone(), meta.vbuckets);
+    let persistence = Persistence {
+        disk,
+        directory: directory.to_owned(),
+        settings: settings.clone(),
+        meta: Mutex::new(meta),
+        shards: shards.into(),
+        gates,
+        loading: Mutex::new(loading),
+        warm_up: progress,
+        warm_told: AtomicBool::new(false),
+        counters: Counters::default(),
+        syncs,
+    };
+    Ok(Opened { persistence, uuid, vbuckets, history_seed, runs })
+}
+
+fn spoil_vbucket(gates: &[AtomicU8], vb: u16) {
+    if let Some(gate) = gates.get(usize::from(vb)) {
+        gate.store(Gate::Damaged as u8, Relaxed);
+    }
+}
+
+/// Closes the vBuckets that damage makes unfit to be served.
+pub(crate) fn spoil(gates: &[AtomicU8], shard: usize, shards: usize, spoils: &Spoils) {
+    match spoils {
+        Spoils::Nothing => {}
+        Spoils::VBucket(vb) => spoil_vbucket(gates, *vb),
+        Spoils::VBuckets(vbuckets) => vbuckets.iter().for_each(|vb| spoil_vbucket(gates, *vb)),
+        Spoils::Everything => {
+            gates.iter().skip(shard).step_by(shards).for_each(|gate| gate.store(Gate::Damaged as u8, Relaxed))
+        }
+    }
+}
+
+impl Persistence {
+    pub(crate) fn take_part(&self) -> Option<Part> {
+        if self.warm_up.is_running() { self.loading.lock().segments.pop_front() } else { None }
+    }
+
+    pub(crate) fn waits_for_load(&self) -> bool {
+        self.warm_up.is_running() && !self.loading.lock().segments.is_empty()
+    }
+
+    pub(crate) fn note(&self, trouble: Trouble) {
+        let mut loading = self.loading.lock();
+        if loading.troubles.len() < TROUBLES_MAX {
+            loading.troubles.push(trouble);
+        }
+    }
+
+    pub(crate) fn note_damage(&self, damage: Damage) {
+        self.note(Trouble::Damage(damage));
+    }
+
+    pub(crate) fn note_trouble(&self, error: &WriteError) {
+        self.note(Trouble::Write(error.to_string()));
+    }
+
+    /// What was found damaged and what failed since the last call, for the log.
+    pub fn take_troubles(&self) -> Vec<Trouble> {
+        self.loading.lock().take_troubles()
+    }
+}
+
+/// A segment of a shard.
+pub(crate) type Part = (usize, Arc<Segment<super::JournalDisk>>);

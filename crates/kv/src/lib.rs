@@ -2,8 +2,8 @@
 //!
 //! The engine knows no protocol, socket, thread or clock: time comes in through [`ThreadContext`], and the crate
 //! `sessions` turns bytes into calls. Reading order: [`bucket`] (what a client of the engine calls), [`entry`] (one key
-//! under its vBucket's lock), [`index`] (where items are), [`persistence`] (what outlives the process). The order of the
-//! modules, and the test that holds it, are in `ARCHITECTURE.md`.
+//! under its vBucket's lock), `index` (where items are), [`persistence`] (what outlives the process).
+//! `ARCHITECTURE.md` has the order of the modules.
 #![deny(unsafe_code)]
 
 pub mod bucket;

@@ -316,7 +316,7 @@ impl Node {
         })
     }
 
-    /// Rings when there is work for the flusher of this number, below [`storage::FLUSHERS`].
+    /// Rings when there is work for the flusher of this number, below [`crate::persistence::FLUSHERS`].
     pub fn flusher_bell(&self, index: usize) -> &Doorbell {
         &self.flushers[index % FLUSHERS]
     }
@@ -342,12 +342,12 @@ impl Node {
         self.flush_buffer_bytes[index % FLUSHERS].store(bytes, Relaxed);
     }
 
-    /// Rings when a persistent bucket was opened: its journal waits for [`persistence::load_next`].
+    /// Rings when a persistent bucket was opened: its journal waits for [`crate::persistence::load_next`].
     pub fn warm_up_bell(&self) -> &Doorbell {
         &self.warm_up
     }
 
-    /// Rings when there is work for the fetcher of this number, below [`persistence::FETCHERS`].
+    /// Rings when there is work for the fetcher of this number, below [`crate::persistence::FETCHERS`].
     pub fn fetcher_bell(&self, index: usize) -> &Doorbell {
         &self.fetch_queue(index).bell
     }
@@ -520,7 +520,8 @@ impl Node {
         &self.hub.pager
     }
 
-    /// Rings when buckets were made or removed: every executing thread should call [`crate::ThreadContext::tend`] soon.
+    /// Rings when buckets were made or removed: every executing thread should soon call
+    /// [`crate::NodeContext::tend`].
     pub fn changed_bell(&self) -> &Doorbell {
         &self.changed
     }

@@ -36,7 +36,7 @@ pub struct ThreadContext {
     pub(crate) parts: Vec<HashPart>,
     /// The monotonic clock of [`Now::mono_us`], asked again where a wake-up's time is too coarse: for deadlines.
     pub clock_us: Option<fn() -> u64>,
-    /// Whether this thread calls [`ThreadContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
+    /// Whether this thread calls [`crate::NodeContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
     pub keeps_alarms: bool,
     tickets: u64,
     /// When which vBucket (bucket's slot, number) is to be looked at for overdue writes.

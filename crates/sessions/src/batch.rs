@@ -26,7 +26,7 @@ pub struct Batch<'a> {
 
 /// One request of a batch.
 pub struct Queued<'a> {
-    /// Whose it is, as given to [`Session::parse`].
+    /// Whose it is, as given to [`super::Session::parse`].
     pub connection: u32,
     pub(super) prefetch_bytes: u32,
     pub(super) placed: Option<Placed>,

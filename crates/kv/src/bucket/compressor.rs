@@ -6,7 +6,7 @@
 //!      └──── the end of the table, or memory is not short any more ─────────────────────────────────────┘
 //! ```
 //! A pass walks over all vBuckets. A slice of it copies some values under the vBucket's lock, compresses them without
-//! it, and puts those that take an eighth less in their places under it again ([`crate::index`]'s `compressing.rs`).
+//! it, and puts those that take an eighth less in their places under it again (the index's `compressing.rs`).
 //! CAS and seqno stay: nobody but a reader who takes Snappy can see that anything happened, and nothing is written to
 //! disk for it.
 //!

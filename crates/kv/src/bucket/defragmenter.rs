@@ -11,9 +11,9 @@
 //! index blocks out of the thin ones (`index/relocate.rs`). It ends with a purge and the next survey; while it goes on,
 //! each measurement brings both.
 //!
-//! The caller owns the thread: it calls [`turn`] and waits as long as that says. A turn works for a fraction of a
-//! millisecond and rests for a multiple of what it took, so that whoever waits for the processor or for a lock does not
-//! wait long; where nobody asks anything of the node, it rests less.
+//! The caller owns the thread: it calls [`crate::pager::defragment`] and waits as long as that says. A turn works for a
+//! fraction of a millisecond and rests for a multiple of what it took, so that whoever waits for the processor or for a
+//! lock does not wait long; where nobody asks anything of the node, it rests less.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -61,9 +61,11 @@ impl World {
         let key = Key::plain(text.as_bytes());
         let at = self.bucket.locate(key);
         value.clear();
-        self.bucket.read(&mut self.cx, key, at, |document| {
-            value.extend_from_slice(&document.expect("it is there").value());
-        });
+        self.bucket
+            .read(&mut self.cx, key, at, |document| {
+                value.extend_from_slice(&document.expect("it is there").value());
+            })
+            .expect("all values are in memory");
         value.pop();
         value.push(b',');
         value.extend_from_slice(&OBJECT.as_bytes()[..OBJECT.len() - 1]);

@@ -95,7 +95,10 @@ impl Client {
         let key = Key::plain(text.as_bytes());
         let at = self.bucket.locate(key);
         let length = self.bucket.read(&mut self.cx, key, at, |document| document.map(|it| it.value().len()));
-        assert_eq!(length, self.there[number as usize].then(|| Self::length(number)));
+        assert_eq!(
+            length.expect("all values are in memory"),
+            self.there[number as usize].then(|| Self::length(number))
+        );
     }
 
     /// Gets and sets until `enough` says so; eight gets for two sets, of what is there.

@@ -30,7 +30,8 @@ use crate::storage::{self, Persistence};
 use crate::sync_writes::{Lateness, SyncWrites};
 use crate::thread_context::Held;
 use crate::{
-    Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, ThreadContext, VbId,
+    Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, ThreadContext, Unavailable,
+    VbId,
 };
 
 pub use audit::{Audited, Auditing};
@@ -382,8 +383,8 @@ impl Bucket {
         }
     }
 
-    /// Why a vBucket is not served, if it is not: [`KvError::WarmingUp`] or [`KvError::Damaged`].
-    pub fn closed(&self, vb: VbId) -> Option<KvError> {
+    /// Why a vBucket is not served, if it is not.
+    pub fn closed(&self, vb: VbId) -> Option<Unavailable> {
         self.persistence.as_ref().and_then(|persistence| persistence.closed(vb))
     }
 
@@ -436,7 +437,8 @@ impl Bucket {
         cx.caches.insert(Held { slot: self.slot(), tenant, cache, used: true, rested: false })
     }
 
-    /// GET: calls `f` with the live document under the lock, then marks it accessed. Counts hits and misses.
+    /// GET: calls `f` with the live document under the lock, then marks it accessed. Counts hits and misses. After an
+    /// error, what `f` has made of the document counts for nothing.
     #[inline]
     pub fn read<R>(
         &self,
@@ -444,13 +446,10 @@ impl Bucket {
         key: Key<'_>,
         at: Place,
         f: impl FnOnce(Option<Document<'_>>) -> R,
-    ) -> R {
+    ) -> Result<R, Unavailable> {
         let attention = self.attention.load(Relaxed);
-        if attention & (attention::FLUSH | attention::GATES) != 0
-            && let Some(why) = self.attend(cx, at.vb)
-        {
-            cx.obstacle = Some(why);
-            return f(None);
+        if attention & (attention::FLUSH | attention::GATES) != 0 {
+            self.attend(cx, at.vb)?;
         }
         let mut locked = self.lock(cx, at.vb);
         let (mut outcome, mut dead, mut seen) = (Meter::GetMisses, None, None);
@@ -464,8 +463,7 @@ impl Bucket {
                 locked.record_access(present);
                 if locked.has_missed() {
                     drop(locked);
-                    self.note_missed(cx);
-                    return result;
+                    return Err(self.note_missed());
                 }
                 result
             }
@@ -486,7 +484,7 @@ impl Bucket {
         if let Some(seen) = seen {
             self.tell_lookup(cx, key, seen);
         }
-        result
+        Ok(result)
     }
 
     /// Makes what was prepared at this seqno the current version of its key. [`KvError::NotFound`] if nothing was;
@@ -511,7 +509,8 @@ impl Bucket {
         self.lock(cx, vb).all_prepared().iter().map(|prepared| (prepared.seqno, prepared.level)).collect()
     }
 
-    /// Anything else a command does to one key under one hold of the vBucket's lock.
+    /// Anything else a command does to one key under one hold of the vBucket's lock. An error says that `f` was not
+    /// called, or that it has met a value which is on disk only, and has changed nothing.
     #[inline(always)]
     pub fn with_entry<R>(
         &self,
@@ -519,14 +518,10 @@ impl Bucket {
         key: Key<'_>,
         at: Place,
         f: impl FnOnce(&mut Entry<'_>) -> R,
-    ) -> R {
+    ) -> Result<R, Unavailable> {
         let attention = self.attention.load(Relaxed);
-        if attention & (attention::FLUSH | attention::GATES) != 0
-            && let Some(why) = self.attend(cx, at.vb)
-        {
-            let result = f(&mut Entry::closed(self.lock(cx, at.vb), key, at.hash, why));
-            cx.obstacle = Some(why);
-            return result;
+        if attention & (attention::FLUSH | attention::GATES) != 0 {
+            self.attend(cx, at.vb)?;
         }
         let uuid = self.vb_uuid(at.vb);
         let mut locked = self.lock(cx, at.vb);
@@ -538,17 +533,16 @@ impl Bucket {
         let result = f(&mut entry);
         let (armed_s, missed, is_glance) = (entry.armed_s(), entry.has_missed(), entry.is_glance());
         drop(entry);
+        self.expiry_entered(armed_s);
         if missed {
-            self.note_missed(cx);
+            return Err(self.note_missed());
         }
         if let Some(seen) = seen
-            && !missed
             && !is_glance
         {
             self.tell_lookup(cx, key, seen);
         }
-        self.expiry_entered(armed_s);
-        result
+        Ok(result)
     }
 
     /// An expiry window that is due then was entered (`u32::MAX`: none).
@@ -734,11 +728,9 @@ impl Bucket {
         vb: VbId,
         hand: Hand,
         f: &mut dyn FnMut(&[u8], &Document<'_>),
-    ) -> Result<Option<Hand>, KvError> {
-        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0
-            && let Some(why) = self.attend(cx, vb)
-        {
-            return Err(why);
+    ) -> Result<Option<Hand>, Unavailable> {
+        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0 {
+            self.attend(cx, vb)?;
         }
         Ok(self.lock(cx, vb).list(hand, f))
     }

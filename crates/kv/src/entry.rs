@@ -18,8 +18,6 @@ pub struct Entry<'v> {
     named_cas: u64,
     /// Durability level of what is written; 0: at once.
     level: u8,
-    /// The vBucket is not served: the key looks missing, and nothing can be changed.
-    closed: Option<KvError>,
     /// Watchers are not told of this.
     is_glance: bool,
 }
@@ -28,26 +26,10 @@ impl<'v> Entry<'v> {
     #[inline(always)]
     pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
         // Looked up in its place: moving what was just written stalls the processor.
-        let mut entry = Self {
-            locked,
-            key,
-            hash,
-            vb_uuid,
-            present: None,
-            named_cas: 0,
-            level: 0,
-            closed: None,
-            is_glance: false,
-        };
+        let mut entry =
+            Self { locked, key, hash, vb_uuid, present: None, named_cas: 0, level: 0, is_glance: false };
         entry.present = entry.locked.look_up(key, hash).ok();
         entry
-    }
-
-    /// A key of a vBucket that is not served.
-    #[cold]
-    pub(crate) fn closed(locked: Locked<'v>, key: Key<'v>, hash: u64, why: KvError) -> Self {
-        let closed = Some(why);
-        Self { locked, key, hash, vb_uuid: 0, present: None, named_cas: 0, level: 0, closed, is_glance: true }
     }
 
     /// This was a look before the request itself, of which watchers are told.
@@ -96,7 +78,7 @@ impl<'v> Entry<'v> {
     /// Whether the document may be locked or wait for a commit: asked before looking closer.
     #[inline]
     pub(crate) fn may_be_held(&self) -> bool {
-        self.locked.has_holds() || self.closed.is_some()
+        self.locked.has_holds()
     }
 
     /// What is stored, extended or removed from now on is prepared at this durability level (1 to 3): it becomes
@@ -111,14 +93,10 @@ impl<'v> Entry<'v> {
         if self.may_be_held() { self.locked.pending(self.hash) } else { None }
     }
 
-    /// [`KvError::SyncWriteInProgress`] while a prepare waits for its commit, or why the vBucket is not served.
+    /// [`KvError::SyncWriteInProgress`] while a prepare waits for its commit.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), KvError> {
-        match self.closed {
-            Some(why) => Err(why),
-            None if self.pending().is_some() => Err(KvError::SyncWriteInProgress),
-            None => Ok(()),
-        }
+        if self.pending().is_some() { Err(KvError::SyncWriteInProgress) } else { Ok(()) }
     }
 
     /// The caller's CAS for the present version. A locked document can be changed only by whoever names the lock's CAS,
@@ -126,11 +104,6 @@ impl<'v> Entry<'v> {
     #[inline]
     pub fn name_cas(&mut self, cas: u64) {
         self.named_cas = cas;
-    }
-
-    /// Why the vBucket is not served, if it is not.
-    pub(crate) fn check_served(&self) -> Result<(), KvError> {
-        self.closed.map_or(Ok(()), Err)
     }
 
     /// Everything of the vBucket up to here is on disk.

@@ -1,4 +1,4 @@
-//! What an operation on a key can fail with.
+//! What an operation on a key can fail with, and why its document may not be there to be looked at.
 
 use thiserror::Error;
 
@@ -59,4 +59,45 @@ pub enum KvError {
     /// The bucket is being deleted.
     #[error("bucket is gone")]
     BucketGone,
+}
+
+/// Why a document cannot be looked at now, whatever is asked of it. Nothing was changed. Whoever serves clients handles
+/// it in one place: a value is fetched, everything else is an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unavailable {
+    /// [`KvError::NotResident`]
+    NotResident,
+    /// [`KvError::WarmingUp`]
+    WarmingUp,
+    /// [`KvError::Damaged`]
+    Damaged,
+}
+
+impl std::fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        KvError::from(*self).fmt(f)
+    }
+}
+
+impl From<Unavailable> for KvError {
+    fn from(why: Unavailable) -> Self {
+        match why {
+            Unavailable::NotResident => Self::NotResident,
+            Unavailable::WarmingUp => Self::WarmingUp,
+            Unavailable::Damaged => Self::Damaged,
+        }
+    }
+}
+
+impl KvError {
+    /// Sets apart that the document was unavailable from all that is about the document itself.
+    #[inline]
+    pub fn set_apart<T>(result: Result<T, Self>) -> Result<Result<T, Self>, Unavailable> {
+        match result {
+            Err(Self::NotResident) => Err(Unavailable::NotResident),
+            Err(Self::WarmingUp) => Err(Unavailable::WarmingUp),
+            Err(Self::Damaged) => Err(Unavailable::Damaged),
+            result => Ok(result),
+        }
+    }
 }

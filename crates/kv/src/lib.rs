@@ -40,7 +40,7 @@ pub mod users;
 pub use bucket::{Ahead, Audited, Auditing, Bucket, DefragmenterFigures, compressor, defragmenter, watch};
 pub use doorbell::Doorbell;
 pub use entry::Entry;
-pub use error::KvError;
+pub use error::{KvError, Unavailable};
 pub use index::{Audit, Document, Hand, PinnedValue};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};

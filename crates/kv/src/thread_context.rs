@@ -8,7 +8,7 @@ use memory::{Tenant, TenantCache};
 use crate::hub::Hub;
 use crate::index::{HashPart, Retired};
 use crate::mailbox::{Cookie, Letter, Outcome};
-use crate::{KvError, Now, VbId};
+use crate::{Now, VbId};
 
 /// Tells the processor time of the process, user and system, in microseconds; `None` where the system does not.
 pub type ProcessTimes = fn() -> Option<(u64, u64)>;
@@ -25,10 +25,6 @@ pub struct ThreadContext {
     pub clock_ns: Option<fn() -> u64>,
     /// Where `stats` has the processor time from.
     pub process_times_us: Option<ProcessTimes>,
-    /// Set by an operation that could not see what it was asked for: [`crate::KvError::WarmingUp`],
-    /// [`crate::KvError::Damaged`], or [`crate::KvError::NotResident`]. What it gave says nothing then; whoever answers
-    /// takes this.
-    pub obstacle: Option<KvError>,
     /// The descriptor of the connection whose request is executed, where its bucket is watched.
     pub connection: u32,
     pub(crate) caches: Caches,
@@ -171,7 +167,6 @@ impl ThreadContext {
             thread,
             clock_ns: None,
             process_times_us: None,
-            obstacle: None,
             connection: 0,
             caches: Caches::default(),
             retired: Vec::new(),

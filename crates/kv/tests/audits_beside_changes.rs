@@ -96,7 +96,7 @@ impl Writer {
                 }
                 1 | 2 => {
                     let pin = self.bucket.read(&mut self.cx, name, at, |document| document?.pin());
-                    self.read.extend(pin);
+                    self.read.extend(pin.unwrap());
                 }
                 3..6 => {
                     let length = 33_000 + self.random(100_000);
@@ -215,6 +215,7 @@ fn what_somebody_reads_is_not_missed_when_its_document_goes() {
         writer.store(name, 50_000);
         let key = Key::plain(name.as_bytes());
         let pin = bucket.read(&mut writer.cx, key, bucket.locate(key), |document| document?.pin()).unwrap();
+        let pin = pin.unwrap();
         match name {
             "removed" => drop(bucket.remove(&mut writer.cx, key, bucket.locate(key), 0).unwrap()),
             "replaced" => writer.store(name, 40_000),

@@ -51,7 +51,7 @@ impl World {
     fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         let at = self.bucket.locate(Key::plain(key.as_bytes()));
         let seen = |document: Option<kv::Document<'_>>| document.map(|document| document.value().to_vec());
-        self.bucket.read(&mut self.cx, Key::plain(key.as_bytes()), at, seen)
+        self.bucket.read(&mut self.cx, Key::plain(key.as_bytes()), at, seen).unwrap()
     }
 
     fn remove(&mut self, key: &str) {

@@ -41,7 +41,7 @@ fn fill(bucket: &Bucket, cx: &mut NodeContext) {
         };
         bucket.mutate(cx, key, at, Mutation { kind: StoreKind::Set, cas: 0, store: store(value) }).unwrap();
         if number % 64 == 0 {
-            bucket.with_entry(cx, key, at, |entry| entry.lock(30)).unwrap();
+            bucket.change(cx, key, at, |entry| entry.lock(30)).unwrap();
         }
         cx.end_batch();
     }

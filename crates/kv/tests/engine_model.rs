@@ -150,7 +150,7 @@ impl World {
                     document.map(|d| (d.value().to_vec(), d.expiry(), d.cas(), d.flags()))
                 });
                 let expected = self.model.get(&key).map(|m| (m.value.clone(), m.expiry, m.cas, m.flags));
-                assert_eq!(seen, expected, "get {text}");
+                assert_eq!(seen, Ok(expected), "get {text}");
             }
             Step::Remove { key } => {
                 let text = format!("key-{key}");
@@ -166,7 +166,7 @@ impl World {
                 let text = format!("key-{key}");
                 let key_ref = Key::plain(text.as_bytes());
                 let expiry = self.expiry(ttl);
-                let touched = bucket.with_entry(&mut self.cx, key_ref, bucket.locate(key_ref), |entry| {
+                let touched = bucket.change(&mut self.cx, key_ref, bucket.locate(key_ref), |entry| {
                     entry.set_expiry(Expiry::At(expiry))
                 });
                 if self.is_pending(key) {
@@ -253,7 +253,7 @@ impl World {
         let (text, bucket) = (format!("key-{key}"), Arc::clone(&self.bucket));
         let (key_ref, until_s) = (Key::plain(text.as_bytes()), self.cx.now.unix_s + 15);
         let at = bucket.locate(key_ref);
-        let result = bucket.with_entry(&mut self.cx, key_ref, at, |entry| entry.lock(until_s));
+        let result = bucket.change(&mut self.cx, key_ref, at, |entry| entry.lock(until_s));
         if self.is_pending(key) {
             assert_eq!(result.unwrap_err(), KvError::SyncWriteInProgress);
         } else if self.is_locked(key) {
@@ -292,7 +292,7 @@ impl World {
         let mutated = bucket.mutate(&mut self.cx, key_ref, at, mutation).unwrap();
         let pinned =
             bucket.read(&mut self.cx, key_ref, at, |document| document.and_then(|document| document.pin()));
-        self.pinned.push((pinned.unwrap(), value.clone()));
+        self.pinned.push((pinned.unwrap().unwrap(), value.clone()));
         self.model.insert(key, Modelled { value, expiry: 0, cas: mutated.cas, flags: 1 });
     }
 
@@ -336,7 +336,7 @@ impl World {
         } else {
             Value::Bytes(&value)
         };
-        let result = bucket.with_entry(&mut self.cx, key_ref, at, |entry| {
+        let result = bucket.change(&mut self.cx, key_ref, at, |entry| {
             entry.prepare_at(1);
             if deletes {
                 return entry.remove();

@@ -42,7 +42,7 @@ impl Cache {
         let text = format!("key-{item}");
         let key = Key::plain(text.as_bytes());
         let at = self.bucket.locate(key);
-        let hit = self.bucket.read(&mut self.cx, key, at, |document| document.is_some());
+        let hit = self.bucket.read(&mut self.cx, key, at, |document| document.is_some()).unwrap();
         if !hit {
             let value = vec![b'v'; self.value_bytes];
             let value = Value::Bytes(&value);

@@ -41,11 +41,12 @@ fn write(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
                 let store = store(Value::Large(Box::new(item)));
                 let mutation = Mutation { kind: StoreKind::Set, cas: 0, store };
                 bucket.mutate(cx, Key::plain(text.as_bytes()), at, mutation).unwrap();
-                let pin = bucket.read(cx, Key::plain(text.as_bytes()), at, |document| document?.pin());
+                let pin =
+                    bucket.read(cx, Key::plain(text.as_bytes()), at, |document| document?.pin()).unwrap();
                 pins.push((pin.unwrap(), bytes));
             } else if number.is_multiple_of(7) {
                 let seqno = bucket
-                    .with_entry(cx, Key::plain(text.as_bytes()), at, |entry| {
+                    .change(cx, Key::plain(text.as_bytes()), at, |entry| {
                         entry.prepare_at(1);
                         entry.store(store(Value::Bytes(&bytes)))
                     })
@@ -65,9 +66,14 @@ fn write(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
         for number in 0..KEYS {
             let text = key(writer, number);
             let at = bucket.locate(Key::plain(text.as_bytes()));
-            bucket.read(cx, Key::plain(text.as_bytes()), at, |document| {
-                assert!(document.unwrap().value() == value(writer, round, number), "{text} in round {round}");
-            });
+            bucket
+                .read(cx, Key::plain(text.as_bytes()), at, |document| {
+                    assert!(
+                        document.unwrap().value() == value(writer, round, number),
+                        "{text} in round {round}"
+                    );
+                })
+                .unwrap();
         }
         for (pin, bytes) in pins.drain(..) {
             assert!(*pin == *bytes, "a pinned value has changed");

@@ -39,10 +39,12 @@ fn grow(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
     for number in (0..KEYS).filter(|number| lengths[*number] > 0) {
         let text = key(writer, number);
         let at = bucket.locate(Key::plain(text.as_bytes()));
-        bucket.read(cx, Key::plain(text.as_bytes()), at, |document| {
-            let right = iter::repeat_n(fill(writer, number), lengths[number]);
-            assert!(document.unwrap().value().iter().copied().eq(right), "{text}");
-        });
+        bucket
+            .read(cx, Key::plain(text.as_bytes()), at, |document| {
+                let right = iter::repeat_n(fill(writer, number), lengths[number]);
+                assert!(document.unwrap().value().iter().copied().eq(right), "{text}");
+            })
+            .unwrap();
     }
 }
 

@@ -33,9 +33,11 @@ fn write(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
             let text = key(writer, number);
             let at = bucket.locate(Key::plain(text.as_bytes()));
             let expected = format!("{round} {number} {}", "x".repeat(number % 300));
-            bucket.read(cx, Key::plain(text.as_bytes()), at, |document| {
-                assert_eq!(document.unwrap().value(), expected.as_bytes());
-            });
+            bucket
+                .read(cx, Key::plain(text.as_bytes()), at, |document| {
+                    assert_eq!(document.unwrap().value(), expected.as_bytes());
+                })
+                .unwrap();
         }
         for number in (0..KEYS).filter(|number| round + 1 == ROUNDS || number % 8 != 0) {
             let text = key(writer, number);

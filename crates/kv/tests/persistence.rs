@@ -13,7 +13,7 @@ use kv::node::BucketError;
 use kv::persistence::{self, FETCHERS, FLUSHERS, Fetcher, Flusher, PersistenceFigures, Trouble};
 use kv::{
     Bucket, BucketSettings, Expiry, Key, KvError, Limits, Meter, Mutated, Mutation, Node, NodeContext,
-    NodeSettings, Now, PersistenceSettings, Place, Store, StoreKind, Value, VbId,
+    NodeSettings, Now, PersistenceSettings, Place, Store, StoreKind, Unavailable, Value, VbId,
 };
 use numbers::numbers;
 
@@ -77,7 +77,7 @@ impl Home {
         let seen = self.bucket.read(&mut self.cx, Key::plain(key.as_bytes()), at, |document| {
             document.map(|document| document.value().to_vec())
         });
-        self.cx.obstacle.take().map_or(Ok(seen), Err)
+        seen.map_err(KvError::from)
     }
 }
 
@@ -364,8 +364,10 @@ fn values_go_to_disk_under_pressure_and_come_back_when_asked_for() {
     bucket.set_budget(1 << 30);
     assert_eq!(home.get("key-3"), Err(KvError::NotResident));
     let at = home.place("key-3");
-    assert_eq!(bucket.obstacle(&mut home.cx, Key::plain(b"key-3"), at, true), Some(KvError::NotResident));
-    assert_eq!(bucket.obstacle(&mut home.cx, Key::plain(b"key-3"), at, false), None);
+    let availability =
+        |cx: &mut NodeContext, wants_value| bucket.check_available(cx, Key::plain(b"key-3"), at, wants_value);
+    assert_eq!(availability(&mut home.cx, true), Err(Unavailable::NotResident));
+    assert_eq!(availability(&mut home.cx, false), Ok(()));
     let done = Arc::new(AtomicU64::new(0));
     for number in 0..1000 {
         let (text, done) = (format!("key-{number}"), Arc::clone(&done));

@@ -16,7 +16,7 @@ use kv::defragmenter::{Mover, empty_slabs};
 use kv::persistence::{Fetcher, Flusher};
 use kv::{
     Bucket, BucketSettings, Expiry, HeapChoice, Key, KvError, Limits, Mutation, Node, NodeContext,
-    NodeSettings, Now, PersistenceSettings, Place, Store, StoreKind, Value, VbId,
+    NodeSettings, Now, PersistenceSettings, Place, Store, StoreKind, Unavailable, Value, VbId,
 };
 use proptest::prelude::*;
 
@@ -197,10 +197,10 @@ impl World {
             let seen = bucket.read(&mut self.cx, key, at, |document| {
                 document.map(|document| (document.value().to_vec(), document.expiry()))
             });
-            match self.cx.obstacle.take() {
-                None => return seen,
-                Some(KvError::NotResident) => self.fetch(key, at),
-                Some(other) => panic!("{other}"),
+            match seen {
+                Ok(seen) => return seen,
+                Err(Unavailable::NotResident) => self.fetch(key, at),
+                Err(other) => panic!("{other}"),
             }
         }
     }
@@ -222,7 +222,6 @@ impl World {
         self.now.unix_ns += 1;
         self.now.mono_us += 10_000_000;
         self.cx.now = self.now;
-        self.cx.obstacle = None;
         match *step {
             Step::Store { kind, key, len, ttl } => self.store(kind, key, len, ttl),
             Step::Remove { key } => {
@@ -242,7 +241,7 @@ impl World {
                 self.get(key);
                 let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
                 let expiry = self.expiry(ttl);
-                let result = bucket.with_entry(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
+                let result = bucket.change(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
                     entry.touch(Expiry::At(expiry))
                 });
                 match result {
@@ -373,7 +372,7 @@ impl World {
     fn prepare(&mut self, key: u16, len: u16, deletes: bool) {
         let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
         let value = self.value(u32::from(len));
-        let result = bucket.with_entry(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
+        let result = bucket.change(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
             entry.prepare_at(1 + u8::from(deletes));
             if deletes {
                 return entry.remove();
@@ -477,15 +476,13 @@ impl World {
             let (text, at) = (format!("key-{key}"), self.place(key));
             let seen =
                 bucket.read(&mut self.cx, Key::plain(text.as_bytes()), at, |document| document.is_some());
-            let obstacle = self.cx.obstacle.take();
-            if obstacle == Some(KvError::Damaged) {
+            if seen == Err(Unavailable::Damaged) {
                 panic!("{:?}", bucket.persistence().unwrap().take_troubles());
             }
-            assert!(!seen && (obstacle.is_none() || obstacle == Some(KvError::WarmingUp)));
+            assert!(seen == Ok(false) || seen == Err(Unavailable::WarmingUp));
             let removed = bucket.remove(&mut self.cx, Key::plain(text.as_bytes()), at, 0);
-            let expected = if obstacle.is_some() { KvError::WarmingUp } else { KvError::NotFound };
+            let expected = if seen.is_err() { KvError::WarmingUp } else { KvError::NotFound };
             assert_eq!(removed.unwrap_err(), expected);
-            self.cx.obstacle = None;
         }
     }
 

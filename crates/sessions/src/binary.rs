@@ -27,7 +27,6 @@ use wire::binary::response::{done, hit};
 use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Status};
 
 use super::counter::{self, Count};
-use super::text::note_get;
 use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase, opcodes};
 
 /// Bytes memcached counts for an item beside key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
@@ -108,7 +107,8 @@ impl StoreRequest {
     }
 }
 
-/// Executes one request.
+/// Executes one request. An error is about its document as such: nothing was changed, and what was written of the answer
+/// is to be taken back.
 #[inline]
 pub fn execute(
     peer: &mut Peer,
@@ -117,23 +117,22 @@ pub fn execute(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     if peer.port == Port::Couchbase {
         return couchbase::execute(peer, request, at, body, cx, out);
     }
     if peer.close {
-        return;
+        return Ok(());
     }
     if peer.must_log_in() && !opcodes::is_allowed_before_login(request.header.opcode) {
-        answer_error(&request.header, Status::AUTH_ERROR, out);
         peer.close = true;
-        return;
+        return answered_error(&request.header, Status::AUTH_ERROR, out);
     }
     if request.header.magic != Magic::REQUEST || request.key.len() > KEY_MAX {
-        return answer_error(&request.header, Status::EINVAL, out);
+        return answered_error(&request.header, Status::EINVAL, out);
     }
     let Some(bucket) = peer.bucket.as_deref() else {
-        return answer_error(&request.header, Status::NO_BUCKET, out);
+        return answered_error(&request.header, Status::NO_BUCKET, out);
     };
     match request.header.opcode {
         Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => get(bucket, request, at, &body, cx, out),
@@ -149,12 +148,15 @@ pub fn execute(
         | Opcode::PREPENDQ => store(bucket, peer.value_limit, request, at, body, cx, out),
         Opcode::DELETE | Opcode::DELETEQ => delete(bucket, request, at, &body, cx, out),
         Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => {
-            count(bucket, request, at, &body, cx, out);
+            count(bucket, request, at, &body, cx, out)
         }
         Opcode::TOUCH | Opcode::GAT | Opcode::GATQ | Opcode::GATK | Opcode::GATKQ => {
-            touch(bucket, request, at, &body, cx, out);
+            touch(bucket, request, at, &body, cx, out)
         }
-        _ => execute_other(peer, request, &body, cx, out),
+        _ => {
+            execute_other(peer, request, &body, cx, out);
+            Ok(())
+        }
     }
 }
 
@@ -237,10 +239,10 @@ fn get(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let header = &request.header;
     if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
-        return answer_error(header, Status::EINVAL, out);
+        return answered_error(header, Status::EINVAL, out);
     }
     let key = Key::plain(request.key);
     let echo = echoed(request);
@@ -250,11 +252,12 @@ fn get(
             true
         }
         None => false,
-    });
-    note_get(bucket, key.bytes, found, cx);
+    })?;
+    bucket.prefixes.note(key.bytes, Deed::Get { hit: found });
     if !found {
         answer_miss(header, echo, out);
     }
+    Ok(())
 }
 
 /// A miss: with the key where it is echoed, else with a text; quiet opcodes say nothing.
@@ -278,10 +281,10 @@ fn store(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let header = &request.header;
     let Some(StoreRequest { kind, flags, exptime }) = StoreRequest::of(request) else {
-        return answer_error(header, Status::EINVAL, out);
+        return answered_error(header, Status::EINVAL, out);
     };
     let key = Key::plain(request.key);
     let place = placed(bucket, key, at);
@@ -295,19 +298,17 @@ fn store(
                 let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
                 (header.cas == 0 || header.cas == document.cas()) && flags_len + document.value_len() > limit
             })
-        });
+        })?;
         if is_too_long {
-            return answer_error(header, Status::NOT_STORED, out);
+            return answered_error(header, Status::NOT_STORED, out);
         }
-        // What counts is what the change itself meets.
-        cx.obstacle = None;
     }
     // A CAS makes ADD and REPLACE plain compare-and-set, as in memcached.
     let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
     let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
     let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
     bucket.prefixes.note(key.bytes, Deed::Set);
-    match bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }) {
+    match KvError::set_apart(bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }))? {
         Ok(mutated) => {
             if !header.opcode.is_quiet() {
                 out.bytes(&done(header, mutated.cas));
@@ -321,6 +322,7 @@ fn store(
             answer_error(header, status_of(error), out);
         }
     }
+    Ok(())
 }
 
 fn delete(
@@ -330,18 +332,19 @@ fn delete(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let header = &request.header;
     if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
-        return answer_error(header, Status::EINVAL, out);
+        return answered_error(header, Status::EINVAL, out);
     }
     let key = Key::plain(request.key);
     bucket.prefixes.note(key.bytes, Deed::Delete);
-    match bucket.remove(cx, key, placed(bucket, key, at), header.cas) {
+    match KvError::set_apart(bucket.remove(cx, key, placed(bucket, key, at), header.cas))? {
         Ok(_) if header.opcode.is_quiet() => {}
         Ok(_) => out.bytes(&done(header, 0)),
         Err(error) => answer_error(header, status_of(error), out),
     }
+    Ok(())
 }
 
 /// The arguments of a counter operation.
@@ -375,15 +378,16 @@ fn count(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let header = &request.header;
     let how = arithmetic(request, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
-    let Some(how) = how else { return answer_error(header, Status::EINVAL, out) };
+    let Some(how) = how else { return answered_error(header, Status::EINVAL, out) };
     let key = Key::plain(request.key);
     let mut existed = false;
     let mut attempt = Attempt::to_count(bucket, key, how.initial.unwrap_or(0), how.expiry);
-    let counted = bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX).and_then(|()| {
-        bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
+    let counted = match bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX) {
+        Err(error) => Err(error),
+        Ok(()) => bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
             let document = entry.document();
             existed = document.is_some();
             // COMPAT: memcached looks at the CAS last where it holds the item in chunks.
@@ -403,8 +407,8 @@ fn count(
                 attempt.note(entry);
             }
             Ok((initial, mutated.cas))
-        })
-    });
+        })?,
+    };
     if let Some(attempt) = attempt.filter(|_| counted.is_ok() && !existed) {
         attempt.tell(bucket, cx, key, Ok(()));
     }
@@ -427,6 +431,7 @@ fn count(
         }
         Err(error) => answer_error(header, status_of(error), out),
     }
+    Ok(())
 }
 
 /// The expiry of TOUCH and GAT.
@@ -442,15 +447,15 @@ fn touch(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let header = &request.header;
     let expiry =
         touch_expiry(request.extras, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
-    let Some(expiry) = expiry else { return answer_error(header, Status::EINVAL, out) };
+    let Some(expiry) = expiry else { return answered_error(header, Status::EINVAL, out) };
     let key = Key::plain(request.key);
     let echo = echoed(request);
     let place = placed(bucket, key, at);
-    let touched = |entry: &mut Entry<'_>| {
+    let touched = |entry: &mut Entry<'_>| -> Result<(), KvError> {
         entry.set_expiry(expiry)?;
         entry.record_access();
         Ok(())
@@ -461,14 +466,14 @@ fn touch(
             let document = entry.document().ok_or(KvError::NotFound)?;
             out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), 0, 0));
             Ok(())
-        })
+        })?
     } else {
         out.with_entry(false, (bucket, key, place), cx, |entry, out| {
             touched(entry)?;
             let document = entry.document().ok_or(KvError::NotFound)?;
             answer_hit(header, echo, &document, out);
             Ok(())
-        })
+        })?
     };
     bucket.count(cx, Meter::CmdTouch, 1);
     match result {
@@ -479,6 +484,7 @@ fn touch(
         }
         Err(error) => answer_error(header, status_of(error), out),
     }
+    Ok(())
 }
 
 fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut NodeContext, out: &mut Output) {
@@ -581,6 +587,14 @@ pub(super) fn answer_error(header: &Header, status: Status, out: &mut Output) {
     let text = status.memcached_text();
     out.bytes(Reply::to(header, status).head(&[], 0, text.len()).as_bytes());
     out.bytes(text.as_bytes());
+}
+
+/// As [`answer_error`], for the end of a request.
+#[cold]
+#[expect(clippy::unnecessary_wraps, reason = "what an executor ends with")]
+fn answered_error(header: &Header, status: Status, out: &mut Output) -> Result<(), KvError> {
+    answer_error(header, status, out);
+    Ok(())
 }
 
 /// The engine's errors in memcached's terms.

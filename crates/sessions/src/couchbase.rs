@@ -121,7 +121,7 @@ pub(super) fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admi
     }
 }
 
-/// Executes one request.
+/// See [`super::binary::execute`].
 #[inline]
 pub(super) fn execute(
     peer: &mut Peer,
@@ -130,15 +130,16 @@ pub(super) fn execute(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     if peer.close {
-        return;
+        return Ok(());
     }
     let answer = Answer::new(peer, request, cx);
     if opcodes::has_couchbase_key(request.header.opcode) && peer.user.is_some() {
         return execute_on_document(peer, answer, request, at, body, cx, out);
     }
     execute_other(peer, &answer, request, &body, cx, out);
+    Ok(())
 }
 
 #[inline]
@@ -150,24 +151,29 @@ fn execute_on_document(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let infos = if request.framing.is_empty() {
         FrameInfos::default()
     } else {
         match frame_infos(peer, &answer, request, out) {
             Some(infos) => infos,
-            None => return,
+            None => return Ok(()),
         }
     };
     let Some(bucket) = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) else {
-        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+        answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+        return Ok(());
     };
     let key = match document_key(peer.couchbase.collections, request.key) {
         Ok(key) => key,
-        Err(error) => return key_error(&answer, &error, out),
+        Err(error) => {
+            key_error(&answer, &error, out);
+            return Ok(());
+        }
     };
     if !bucket.serves(request.header.vbucket) {
-        return handshake::not_my_vbucket(peer, &answer, cx, out);
+        handshake::not_my_vbucket(peer, &answer, cx, out);
+        return Ok(());
     }
     let vb = VbId(request.header.vbucket);
     let place = at.filter(|place| place.vb == vb).unwrap_or_else(|| bucket.locate_in(key, vb));
@@ -178,13 +184,14 @@ fn execute_on_document(
     });
     let target = documents::Target { bucket, key, place, value_limit: peer.value_limit, durability };
     match request.header.opcode {
-        Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&target, &answer, request, &body, cx, out),
+        Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&target, &answer, request, &body, cx, out)?,
         Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
-        _ => match documents::execute(&target, &answer, request, &infos, body, cx, out) {
+        _ => match documents::execute(&target, &answer, request, &infos, body, cx, out)? {
             Executed::Answered => {}
             Executed::Waits(number) => wait(peer, answer, &infos, durability, place, number, cx),
         },
     }
+    Ok(())
 }
 
 /// The answer to a durable write waits.

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use kv::Hand;
 use kv::sizes::class_of;
 use kv::watch::encode_key;
-use kv::{Bucket, Document, KvError, NodeContext, VbId};
+use kv::{Bucket, Document, KvError, NodeContext, Unavailable, VbId};
 use wire::meta::encode_base64;
 use wire::text::{self, DumpForm};
 
@@ -77,7 +77,7 @@ impl Dump {
         bucket: &Bucket,
         cx: &mut NodeContext,
         out: &mut Output,
-    ) -> Result<Option<Hand>, KvError> {
+    ) -> Result<Option<Hand>, Unavailable> {
         let now_s = cx.now.unix_s;
         bucket.list(cx, VbId(self.vb), self.hand, &mut |key, document| {
             let class = class_of(document.item_size());

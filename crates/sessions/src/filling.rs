@@ -148,10 +148,15 @@ impl Session {
         let Filling { head, item, trailer_is_good, .. } = filling;
         match (self.parse_filled(&head), item) {
             (Some(Head::Binary(command)), Ok(item)) => {
-                binary::execute(&mut self.peer, &command, None, Body::Large(item), cx, out);
+                if let Err(why) = binary::execute(&mut self.peer, &command, None, Body::Large(item), cx, out)
+                {
+                    binary::fail(&self.peer, &command, why, cx, out);
+                }
             }
             (Some(Head::Text(command)), Ok(item)) if trailer_is_good => {
-                text::execute(&mut self.peer, &command, None, Body::Large(item), cx, out);
+                if let Err(why) = text::execute(&mut self.peer, &command, None, Body::Large(item), cx, out) {
+                    text::fail(&mut self.peer, &command, why, out);
+                }
             }
             (Some(Head::Text(command)), Ok(_)) => {
                 text::refuse(&mut self.peer, &command, Refusal::BadTrailer, cx, out);

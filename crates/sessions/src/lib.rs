@@ -19,13 +19,13 @@
 //! until it has been executed.
 #![forbid(unsafe_code)]
 
+mod availability;
 mod batch;
 mod behind;
 mod counter;
 mod dump;
 mod filling;
 mod input;
-mod obstacle;
 mod opcodes;
 mod output;
 mod peer;
@@ -183,7 +183,7 @@ impl Session {
     /// Executes a request unless something is in its way.
     #[inline]
     fn execute_attentively(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
-        if self.may_meet_obstacle() && self.meet_obstacle(queued, cx, out) {
+        if self.may_be_unavailable() && self.park_or_fail(queued, cx, out) {
             return;
         }
         self.execute_now(queued, cx, out);
@@ -199,9 +199,27 @@ impl Session {
     fn execute_up_to(&mut self, again: u32, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         let at = queued.placed.filter(|placed| self.peer.places_as(placed.bucket, placed.collections));
         let (at, peer, mark) = (at.map(|placed| placed.place), &mut self.peer, out.mark());
-        match &mut queued.work {
+        let executed = match &mut queued.work {
             Work::Binary(request, value) => binary::execute(peer, request, at, Body::Inline(value), cx, out),
             Work::Text(command, value, _) => text::execute(peer, command, at, Body::Inline(value), cx, out),
+            other => {
+                self.execute_other(other, cx, out);
+                Ok(())
+            }
+        };
+        let inflated = match &self.peer.bucket {
+            Some(bucket) if out.has_compressed() => out.inflate(bucket, cx),
+            _ => Ok(()),
+        };
+        if let Err(why) = executed.and(inflated) {
+            self.take_back(queued, why, mark, again, cx, out);
+        }
+    }
+
+    fn execute_other(&mut self, work: &mut Work<'_>, cx: &mut NodeContext, out: &mut Output) {
+        let peer = &mut self.peer;
+        match work {
+            Work::Binary(..) | Work::Text(..) => {}
             Work::Filled(filling) => {
                 if let Some(filling) = filling.take() {
                     self.execute_filled(*filling, cx, out);
@@ -218,22 +236,13 @@ impl Session {
             Work::BinaryRefused(request, refusal) => binary::refuse(peer, request, *refusal, cx, out),
             Work::BinaryError(error) => binary::error(peer, error, cx, out),
         }
-        if out.has_compressed()
-            && let Some(bucket) = &self.peer.bucket
-            && let Err(why) = out.inflate(bucket, cx)
-        {
-            cx.obstacle = Some(why);
-        }
-        if let Some(why) = cx.obstacle.take() {
-            self.obstruct(queued, why, mark, again, cx, out);
-        }
     }
 
-    /// A request met between the look for obstacles and its execution what was not there before: its answer is taken
+    /// A request's document has become unavailable between the check of that and its execution: its answer is taken
     /// back. It has changed nothing. Where its value has left memory in between, it waits for that as if it had been so
     /// before.
     #[cold]
-    fn obstruct(
+    fn take_back(
         &mut self,
         queued: &mut Queued<'_>,
         why: KvError,
@@ -242,15 +251,11 @@ impl Session {
         cx: &mut NodeContext,
         out: &mut Output,
     ) {
-        // Whatever stores a large value has answered with the error itself.
-        if !matches!(queued.work, Work::Binary(..) | Work::Text(..)) {
-            return;
-        }
         out.truncate(mark);
         if why != KvError::NotResident || again == 0 {
             return self.fail(queued, why, cx, out);
         }
-        if !self.meet_obstacle(queued, cx, out) {
+        if !self.park_or_fail(queued, cx, out) {
             // It is back already, or another.
             self.execute_up_to(again - 1, queued, cx, out);
         }

@@ -15,7 +15,7 @@ use super::counter::{self, Count, NUMBER_MAX, write_decimal};
 use super::text::{self, NO_MEMORY, NON_NUMERIC};
 use super::{At, Body, Output};
 
-/// Executes a command. `limit` is the largest item the port takes.
+/// Executes a command; see [`super::text::execute`]. `limit` is the largest item the port takes.
 pub fn execute(
     bucket: &Bucket,
     command: &Command<'_>,
@@ -24,9 +24,10 @@ pub fn execute(
     limit: usize,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     if command.verb == Verb::Noop {
-        return out.bytes(b"MN\r\n");
+        out.bytes(b"MN\r\n");
+        return Ok(());
     }
     let mut buffer = [0; KEY_MAX];
     let (key, at) = text::placed(bucket, command.key.decode(&mut buffer), at);
@@ -38,7 +39,7 @@ pub fn execute(
         Verb::Delete => request.delete(cx, out),
         Verb::Arithmetic { decrement } => request.count(decrement, cx, out),
         Verb::Debug => request.debug(cx, out),
-        Verb::Noop => {}
+        Verb::Noop => Ok(()),
     }
 }
 
@@ -132,7 +133,7 @@ impl Request<'_> {
         out.bytes(b"\r\n");
     }
 
-    fn get(&self, cx: &mut NodeContext, out: &mut Output) {
+    fn get(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
         let now = cx.now;
         let vivify = self.expiry(b'N', now);
         let may_create = vivify.is_some() && self.bucket.admit(cx, self.key.bytes.len()).is_ok();
@@ -155,17 +156,16 @@ impl Request<'_> {
             self.get_entry(entry, created, now, out)
         };
         let result = if self.flags().has(b'v') {
-            out.with_entry(false, (self.bucket, self.key, self.at), cx, answer)
+            out.with_entry(false, (self.bucket, self.key, self.at), cx, answer)?
         } else {
-            self.bucket.with_entry(cx, self.key, self.at, |entry| answer(entry, out))
+            self.bucket.with_entry(cx, self.key, self.at, |entry| answer(entry, out))?
         };
         let hit = match result {
             Ok(hit) => hit,
+            Err(KvError::NotResident) => return Err(self.bucket.note_missed().into()),
             Err(error) => {
-                if error == KvError::NotResident {
-                    self.bucket.note_missed(cx);
-                }
-                return out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n"));
+                out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n"));
+                return Ok(());
             }
         };
         if self.flags().has(b'T') {
@@ -174,10 +174,11 @@ impl Request<'_> {
             self.bucket.count(cx, Meter::CmdGet, 1);
             self.bucket.count(cx, if hit { Meter::GetHits } else { Meter::GetMisses }, 1);
         }
-        text::note_get(self.bucket, self.key.bytes, hit, cx);
+        self.bucket.prefixes.note(self.key.bytes, Deed::Get { hit });
         if !hit && !self.flags().has(b'q') {
             self.write_status(b"EN", out);
         }
+        Ok(())
     }
 
     /// Answers from a document; whether there was one.
@@ -299,7 +300,14 @@ impl Request<'_> {
         }
     }
 
-    fn set(&self, mode: SetMode, value: Value<'_>, limit: usize, cx: &mut NodeContext, out: &mut Output) {
+    fn set(
+        &self,
+        mode: SetMode,
+        value: Value<'_>,
+        limit: usize,
+        cx: &mut NodeContext,
+        out: &mut Output,
+    ) -> Result<(), KvError> {
         let now = cx.now;
         self.bucket.prefixes.note(self.key.bytes, Deed::Set);
         let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
@@ -311,7 +319,7 @@ impl Request<'_> {
                     attempt.note(entry);
                 }
                 Ok((mutated.cas, entry.document().map_or(0, |document| document.value_len())))
-            }),
+            })?,
             Err(error) => Err(error),
         };
         text::count_store(self.bucket, result.map(drop), cx);
@@ -331,7 +339,7 @@ impl Request<'_> {
             }
         }
         let (status, cas, size): (&[u8], u64, u64) = match result {
-            Ok(_) if self.flags().has(b'q') => return,
+            Ok(_) if self.flags().has(b'q') => return Ok(()),
             Ok((cas, size)) => (b"HD", cas, size as u64),
             Err(KvError::NotFound) => (b"NF", 0, 0),
             Err(KvError::Exists) => (b"EX", 0, 0),
@@ -340,9 +348,13 @@ impl Request<'_> {
                 if is_unconditional_set(self.command) {
                     self.bucket.drop_replaced(cx, self.key, self.at);
                 }
-                return out.bytes(NO_MEMORY);
+                out.bytes(NO_MEMORY);
+                return Ok(());
             }
-            Err(error) => return out.bytes(text::failure(error, b"NS\r\n")),
+            Err(error) => {
+                out.bytes(text::failure(error, b"NS\r\n"));
+                return Ok(());
+            }
         };
         out.bytes(status);
         for flag in self.flags().iter() {
@@ -353,6 +365,7 @@ impl Request<'_> {
             }
         }
         out.bytes(b"\r\n");
+        Ok(())
     }
 
     /// Stores under the lock. NotFound, Exists and NotStored are the protocol's NF, EX and NS.
@@ -408,13 +421,13 @@ impl Request<'_> {
         }
     }
 
-    fn delete(&self, cx: &mut NodeContext, out: &mut Output) {
+    fn delete(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
         let now = cx.now;
         self.bucket.prefixes.note(self.key.bytes, Deed::Delete);
         let admitted =
             if self.flags().has(b'x') { self.bucket.admit(cx, self.key.bytes.len()) } else { Ok(()) };
         let result = match admitted {
-            Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| self.delete_entry(entry, now)),
+            Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| self.delete_entry(entry, now))?,
             Err(error) => Err(error),
         };
         match result {
@@ -429,6 +442,7 @@ impl Request<'_> {
             Err(KvError::Exists) => self.write_status(b"EX", out),
             Err(error) => out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n")),
         }
+        Ok(())
     }
 
     fn delete_entry(&self, entry: &mut Entry<'_>, now: Now) -> Result<(), KvError> {
@@ -463,7 +477,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    fn count(&self, decrement: bool, cx: &mut NodeContext, out: &mut Output) {
+    fn count(&self, decrement: bool, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
         let now = cx.now;
         let how = Count {
             delta: self.flags().number(b'D').unwrap_or(1),
@@ -480,7 +494,7 @@ impl Request<'_> {
                     attempt.note(entry);
                 }
                 Ok(created)
-            }),
+            })?,
             Err(error) => Err(error),
         };
         if let Some(attempt) = attempt
@@ -499,6 +513,7 @@ impl Request<'_> {
             Err(KvError::NoMemory) => out.bytes(b"SERVER_ERROR out of memory\r\n"),
             Err(error) => out.bytes(text::failure(error, b"NS\r\n")),
         }
+        Ok(())
     }
 
     /// The number of a counter that is created.
@@ -563,7 +578,7 @@ impl Request<'_> {
         Ok(created)
     }
 
-    fn debug(&self, cx: &mut NodeContext, out: &mut Output) {
+    fn debug(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
         let now = cx.now;
         self.bucket.with_entry(cx, self.key, self.at, |entry| {
             let Some(document) = entry.document() else { return out.bytes(b"EN\r\n") };
@@ -580,7 +595,8 @@ impl Request<'_> {
             write_number(b" cls=", u64::from(class_of(document.item_size())), out);
             write_number(b" size=", document.item_size() as u64, out);
             out.bytes(b"\r\n");
-        });
+        })?;
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Answers on their way out: plain bytes, with large values in between that are sent from where they lie.
 
-use kv::{Bucket, Document, Entry, Key, KvError, LargeItem, NodeContext, PinnedValue, Place};
+use kv::{Bucket, Document, Entry, Key, KvError, LargeItem, NodeContext, PinnedValue, Place, Unavailable};
 use wire::snappy;
 
 use super::LARGE_VALUE;
@@ -96,7 +96,7 @@ impl Output {
         (bucket, key, at): (&Bucket, Key<'_>, Place),
         cx: &mut NodeContext,
         mut f: impl FnMut(&mut Entry<'_>, &mut Self) -> Result<R, KvError>,
-    ) -> Result<R, KvError> {
+    ) -> Result<Result<R, KvError>, Unavailable> {
         let result = loop {
             let done = bucket.with_entry(cx, key, at, |entry| {
                 let wanted = match entry.document() {
@@ -113,23 +113,26 @@ impl Output {
                     entry.glance();
                     Err(wanted)
                 }
-            });
+            })?;
             match done {
                 Ok(result) => break result,
                 Err(wanted) => {
                     // What was reserved for another length first goes back.
                     self.room = None;
-                    self.room = Some(bucket.reserve_inflated(cx, wanted)?);
+                    match bucket.reserve_inflated(cx, wanted) {
+                        Ok(room) => self.room = Some(room),
+                        Err(error) => return Ok(Err(error)),
+                    }
                 }
             }
         };
-        if matches!(result, Err(KvError::NotResident)) {
-            bucket.note_missed(cx);
-        }
         if !self.has_compressed() {
             self.room = None;
         }
-        result
+        if matches!(result, Err(KvError::NotResident)) {
+            return Err(bucket.note_missed());
+        }
+        Ok(result)
     }
 
     /// Whether [`Output::inflate`] has something to do.

@@ -7,7 +7,7 @@ use kv::prefixes::Deed;
 use kv::watch::Attempt;
 use kv::{
     Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, NodeContext, Place, Store,
-    StoreKind, Value,
+    StoreKind, Unavailable, Value,
 };
 use wire::meta::{SetMode, Verb};
 use wire::text::{self, Command, Error, Get, ShutdownMode, StoreVerb};
@@ -126,7 +126,8 @@ pub(super) fn fail(peer: &mut Peer, command: &Command<'_>, error: KvError, out: 
     peer.close |= matches!(command, Command::Get(get) if !get.last);
 }
 
-/// Executes a command.
+/// Executes a command. An error is about its document as such: nothing was changed, and what was written of the answer
+/// is to be taken back.
 #[inline]
 pub fn execute(
     peer: &mut Peer,
@@ -135,24 +136,25 @@ pub fn execute(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     if peer.must_log_in() {
-        return log_in(peer, command, &body, cx, out);
+        log_in(peer, command, &body, cx, out);
+        return Ok(());
     }
     let Some(bucket) = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) else {
         reply(out, command.is_noreply(), b"SERVER_ERROR bucket is gone\r\n");
         peer.close = true;
-        return;
+        return Ok(());
     };
     let limit = peer.value_limit;
     match *command {
-        Command::Get(get) => retrieve(bucket, get, at, cx, out),
-        Command::Store(store) => self::store(bucket, &store, at, body, limit, cx, out),
-        Command::Meta(command) => meta::execute(bucket, &command, at, body, limit, cx, out),
+        Command::Get(get) => return retrieve(bucket, get, at, cx, out),
+        Command::Store(store) => return self::store(bucket, &store, at, body, limit, cx, out),
+        Command::Meta(command) => return meta::execute(bucket, &command, at, body, limit, cx, out),
         Command::Delete { key, noreply } => {
             let (key, at) = placed(bucket, key, at);
             bucket.prefixes.note(key.bytes, Deed::Delete);
-            let result = bucket.remove(cx, key, at, 0);
+            let result = KvError::set_apart(bucket.remove(cx, key, at, 0))?;
             reply(
                 out,
                 noreply,
@@ -161,7 +163,7 @@ pub fn execute(
         }
         Command::Arithmetic { key, delta, decrement, noreply } => {
             let (key, at) = placed(bucket, key, at);
-            match count(bucket, key, at, Count { delta, decrement, cas: 0, new_cas: 0 }, cx) {
+            match count(bucket, key, at, Count { delta, decrement, cas: 0, new_cas: 0 }, cx)? {
                 Ok(_) if noreply => {}
                 Ok(number) => {
                     out.decimal(number);
@@ -174,7 +176,7 @@ pub fn execute(
         }
         Command::Touch { key, exptime, noreply } => {
             let (key, at) = placed(bucket, key, at);
-            let result = touch(bucket, key, at, exptime, cx);
+            let result = touch(bucket, key, at, exptime, cx)?;
             reply(
                 out,
                 noreply,
@@ -219,6 +221,7 @@ pub fn execute(
         },
         Command::Login => error(peer, &Error::Unauthenticated, cx, out),
     }
+    Ok(())
 }
 
 /// Answers a malformed line.
@@ -369,7 +372,13 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
 
 /// `get` and its kin, one key at a time.
 #[inline]
-fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut NodeContext, out: &mut Output) {
+fn retrieve(
+    bucket: &Bucket,
+    get: Get<'_>,
+    at: At,
+    cx: &mut NodeContext,
+    out: &mut Output,
+) -> Result<(), KvError> {
     let bytes = get.single_key();
     if !bytes.is_empty() {
         let (key, at) = placed(bucket, bytes, at);
@@ -380,23 +389,16 @@ fn retrieve(bucket: &Bucket, get: Get<'_>, at: At, cx: &mut NodeContext, out: &m
                         write_value(out, bytes, document, get.with_cas);
                     }
                     document.is_some()
-                });
-                note_get(bucket, bytes, hit, cx);
+                })?;
+                bucket.prefixes.note(bytes, Deed::Get { hit });
             }
-            Some(exptime) => retrieve_and_touch(bucket, key, at, exptime, get.with_cas, cx, out),
+            Some(exptime) => retrieve_and_touch(bucket, key, at, exptime, get.with_cas, cx, out)?,
         }
     }
     if get.last {
         out.bytes(b"END\r\n");
     }
-}
-
-/// A retrieval, for `stats detail`; one that has to wait for its value is noted when it has it.
-#[inline]
-pub(super) fn note_get(bucket: &Bucket, key: &[u8], hit: bool, cx: &NodeContext) {
-    if cx.obstacle.is_none() {
-        bucket.prefixes.note(key, Deed::Get { hit });
-    }
+    Ok(())
 }
 
 #[inline]
@@ -429,7 +431,7 @@ fn retrieve_and_touch(
     with_cas: bool,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
     let hit = out.with_entry(false, (bucket, key, at), cx, |entry, out| {
         let Some(document) = entry.document() else { return Ok(false) };
@@ -440,14 +442,10 @@ fn retrieve_and_touch(
         }
         entry.record_access();
         Ok(true)
-    });
-    match hit {
-        Ok(hit) => {
-            count_touch(bucket, hit, cx);
-            note_get(bucket, key.bytes, hit, cx);
-        }
-        Err(error) => cx.obstacle = Some(error),
-    }
+    })??;
+    count_touch(bucket, hit, cx);
+    bucket.prefixes.note(key.bytes, Deed::Get { hit });
+    Ok(())
 }
 
 fn touch(
@@ -456,7 +454,7 @@ fn touch(
     at: Place,
     exptime: i64,
     cx: &mut NodeContext,
-) -> Result<(), KvError> {
+) -> Result<Result<(), KvError>, Unavailable> {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
     let result = bucket.with_entry(cx, key, at, |entry| {
         if entry.document().ok_or(KvError::NotFound)?.is_locked() {
@@ -465,9 +463,9 @@ fn touch(
         entry.set_expiry(expiry)?;
         entry.record_access();
         Ok(())
-    });
+    })?;
     count_touch(bucket, result != Err(KvError::NotFound), cx);
-    result
+    Ok(result)
 }
 
 pub(super) fn count_touch(bucket: &Bucket, hit: bool, cx: &NodeContext) {
@@ -476,13 +474,21 @@ pub(super) fn count_touch(bucket: &Bucket, hit: bool, cx: &NodeContext) {
 }
 
 /// Counts, and counts that.
-fn count(bucket: &Bucket, key: Key<'_>, at: Place, how: Count, cx: &mut NodeContext) -> Result<u64, KvError> {
-    bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX)?;
-    let result = bucket.with_entry(cx, key, at, |entry| counter::count(entry, how));
+fn count(
+    bucket: &Bucket,
+    key: Key<'_>,
+    at: Place,
+    how: Count,
+    cx: &mut NodeContext,
+) -> Result<Result<u64, KvError>, Unavailable> {
+    if let Err(error) = bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX) {
+        return Ok(Err(error));
+    }
+    let result = bucket.with_entry(cx, key, at, |entry| counter::count(entry, how))?;
     if !matches!(result, Err(KvError::DeltaBadValue)) {
         count_arithmetic(bucket, how.decrement, result != Err(KvError::NotFound), cx);
     }
-    result.map(|(number, _)| number)
+    Ok(result.map(|(number, _)| number))
 }
 
 pub(super) fn count_arithmetic(bucket: &Bucket, decrement: bool, hit: bool, cx: &NodeContext) {
@@ -504,7 +510,7 @@ fn store(
     limit: usize,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let (key, at) = placed(bucket, store.key, at);
     bucket.prefixes.note(key.bytes, Deed::Set);
     let value = body.into_value();
@@ -516,16 +522,18 @@ fn store(
         StoreVerb::Cas => (StoreKind::Set, if store.cas == 0 { NO_CAS } else { store.cas }),
         StoreVerb::Append | StoreVerb::Prepend => {
             let front = store.verb == StoreVerb::Prepend;
-            let result = extend(bucket, key, at, value, (front, expiry), limit, cx);
-            return store_reply(out, store, result);
+            let result = extend(bucket, key, at, value, (front, expiry), limit, cx)?;
+            store_reply(out, store, result);
+            return Ok(());
         }
     };
     let new = Store { flags: store.flags, expiry, datatype: 0, value, new_cas: 0 };
-    let result = bucket.mutate(cx, key, at, Mutation { kind, cas, store: new });
+    let result = KvError::set_apart(bucket.mutate(cx, key, at, Mutation { kind, cas, store: new }))?;
     if result == Err(KvError::NoMemory) && store.verb == StoreVerb::Set {
         bucket.drop_replaced(cx, key, at);
     }
     store_reply(out, store, result);
+    Ok(())
 }
 
 #[inline]
@@ -549,7 +557,7 @@ fn extend(
     (front, expiry): (bool, Expiry),
     limit: usize,
     cx: &mut NodeContext,
-) -> Result<Mutated, KvError> {
+) -> Result<Result<Mutated, KvError>, Unavailable> {
     let command = if front { "prepend" } else { "append" };
     let mut attempt = Attempt::new(bucket, command, key, value.len(), expiry);
     let result = match bucket.admit(cx, key.bytes.len() + value.len()) {
@@ -559,14 +567,14 @@ fn extend(
                 attempt.note(entry);
             }
             Ok(mutated)
-        }),
+        })?,
         Err(error) => Err(error),
     };
     count_store(bucket, result.map(drop), cx);
     if let Some(attempt) = attempt {
         attempt.tell(bucket, cx, key, result.map(drop));
     }
-    result
+    Ok(result)
 }
 
 /// Adds to the present value unless that makes it larger than the port takes.

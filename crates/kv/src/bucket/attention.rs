@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
 use super::Bucket;
 use crate::index::Kind;
-use crate::{Key, KvError, Place, ThreadContext, VbId};
+use crate::{Key, Place, ThreadContext, Unavailable, VbId};
 
 /// A flush_all is to come.
 pub(crate) const FLUSH: u8 = 1;
@@ -16,10 +16,10 @@ pub const EJECTED: u8 = 4;
 pub(crate) const WATCHED: u8 = 8;
 
 impl Bucket {
-    /// What an operation has to look after before it begins: a flush_all that is due; and why the vBucket is not
-    /// served, if it is not.
+    /// What an operation has to look after before it begins: a flush_all that is due, and whether the vBucket is
+    /// served.
     #[cold]
-    pub(super) fn attend(&self, cx: &ThreadContext, vb: VbId) -> Option<KvError> {
+    pub(super) fn attend(&self, cx: &ThreadContext, vb: VbId) -> Result<(), Unavailable> {
         if self.flush_at_s.load(SeqCst) == 0 {
             self.lower(FLUSH);
             if self.flush_at_s.load(SeqCst) != 0 {
@@ -27,12 +27,12 @@ impl Bucket {
             }
         }
         self.flush_when_due(cx);
-        self.closed(vb)
+        self.closed(vb).map_or(Ok(()), Err)
     }
 
-    /// Whether anything may stand in the way of a request: then ask [`Bucket::obstacle`]. Or whether somebody watches.
+    /// Whether any document may be unavailable: then ask [`Bucket::check_available`]. Or whether somebody watches.
     #[inline]
-    pub fn has_obstacles(&self) -> bool {
+    pub fn may_be_unavailable(&self) -> bool {
         self.attention.load(Relaxed) & (GATES | EJECTED | WATCHED) != 0
     }
 
@@ -42,34 +42,32 @@ impl Bucket {
         self.attention.load(Relaxed) & WATCHED != 0
     }
 
-    /// What stands in the way of a request for this key: the vBucket is not served, or the value is wanted and not in
-    /// memory. Asked before the request is executed, it costs nothing while there is nothing of the kind. Without it
-    /// the operation itself sets [`ThreadContext::obstacle`], but may have done half of its work.
+    /// Whether a document can be looked at: its vBucket is served, and its value is in memory or not wanted. Asked
+    /// before a request is executed; it costs nothing while there is nothing of the kind. Whoever does not ask is told
+    /// by the operation itself.
     #[inline]
-    pub fn obstacle(
+    pub fn check_available(
         &self,
         cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         wants_value: bool,
-    ) -> Option<KvError> {
+    ) -> Result<(), Unavailable> {
         if self.attention.load(Relaxed) & (GATES | EJECTED) == 0 {
-            return None;
+            return Ok(());
         }
-        self.look_for_obstacle(cx, key, at, wants_value)
+        self.look_closer(cx, key, at, wants_value)
     }
 
     #[cold]
-    fn look_for_obstacle(
+    fn look_closer(
         &self,
         cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
         wants_value: bool,
-    ) -> Option<KvError> {
-        if let Some(why) = self.attend(cx, at.vb) {
-            return Some(why);
-        }
+    ) -> Result<(), Unavailable> {
+        self.attend(cx, at.vb)?;
         let is_all_resident = || self.dirty().is_none_or(|dirty| dirty.ejected().0 == 0);
         // The start leaves it raised.
         if is_all_resident()
@@ -85,20 +83,20 @@ impl Bucket {
             }
         }
         let mut locked = self.lock(cx, at.vb);
-        let present = locked.live(key, at.hash).filter(|_| wants_value)?;
+        let Some(present) = locked.live(key, at.hash).filter(|_| wants_value) else { return Ok(()) };
         if locked.header(present).kind == Kind::Ejected {
-            return Some(KvError::NotResident);
+            return Err(Unavailable::NotResident);
         }
         // Somebody will read it in a moment: it is not the next to be ejected.
         locked.record_access(present);
-        None
+        Ok(())
     }
 
     /// An operation has met a value that is on disk only: from now on requests look before they are executed.
     #[cold]
-    pub fn note_missed(&self, cx: &mut ThreadContext) {
-        cx.obstacle = Some(KvError::NotResident);
+    pub fn note_missed(&self) -> Unavailable {
         self.raise(EJECTED);
+        Unavailable::NotResident
     }
 
     /// For tests: requests no longer look whether their values are in memory, as if the word of it were late.

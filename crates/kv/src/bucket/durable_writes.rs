@@ -151,7 +151,7 @@ impl Bucket {
         let deadline_us = cx.fresh_us() + timeout_us;
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
         let mut told = Told::default();
-        let result = self.with_entry(cx, key, at, |entry| {
+        let result = self.change(cx, key, at, |entry| {
             // Under the lock: whoever deletes the bucket, or takes the vBucket away, tells those that were tracked
             // before.
             if self.is_gone() {

@@ -2,7 +2,7 @@
 
 use super::Bucket;
 use crate::storage::Stored;
-use crate::{Key, KvError, Place, ThreadContext};
+use crate::{Key, KvError, Place, ThreadContext, Unavailable};
 
 /// How far the last change of a key has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +24,9 @@ impl Bucket {
         cx: &mut ThreadContext,
         key: Key<'_>,
         at: Place,
-    ) -> Result<(Observed, u64), KvError> {
+    ) -> Result<(Observed, u64), Unavailable> {
         let mut observed = (Observed::Missing, 0);
         self.with_entry(cx, key, at, |entry| {
-            entry.check_served()?;
             let persisted_seqno = entry.persisted_seqno();
             if let Some(document) = entry.document() {
                 let is_persisted = document.seqno() <= persisted_seqno;
@@ -36,9 +35,8 @@ impl Bucket {
             } else if entry.locked().has_tombstone(key, at.hash) {
                 observed.0 = Observed::DeletionUnpersisted;
             }
-            Ok(())
-        })
-        .map(|()| observed)
+        })?;
+        Ok(observed)
     }
 
     /// The statistics of a document, by the names that Couchbase's tools read; `None` without one. With `validates` it
@@ -52,9 +50,8 @@ impl Bucket {
     ) -> Result<Option<Vec<(&'static str, String)>>, KvError> {
         let vb_state = self.vbucket_setting(cx, at.vb).0.name();
         let found = self.with_entry(cx, key, at, |entry| {
-            entry.check_served()?;
             let is_dirty = entry.document().is_some_and(|it| it.seqno() > entry.persisted_seqno());
-            Ok(entry.document().map(|document| {
+            entry.document().map(|document| {
                 let statistics = vec![
                     ("key_is_dirty", is_dirty.to_string()),
                     ("key_exptime", document.expiry().to_string()),
@@ -64,9 +61,9 @@ impl Bucket {
                 ];
                 let value = (validates && document.is_resident()).then(|| document.value().into_owned());
                 (statistics, document.seqno(), is_dirty, document.flags(), value)
-            }))
-        });
-        let Some((mut statistics, seqno, is_dirty, flags, value)) = found? else { return Ok(None) };
+            })
+        })?;
+        let Some((mut statistics, seqno, is_dirty, flags, value)) = found else { return Ok(None) };
         if validates {
             let valid = match self.persistence() {
                 None => "ram_but_not_disk",

@@ -70,6 +70,18 @@ impl Bucket {
         Some(Mutated { cas, seqno, vb_uuid: self.vb_uuid(at.vb) })
     }
 
+    /// [`Bucket::with_entry`] with one kind of error: that the document is unavailable is one among others.
+    #[inline(always)]
+    pub fn change<R>(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        f: impl FnOnce(&mut Entry<'_>) -> Result<R, KvError>,
+    ) -> Result<R, KvError> {
+        self.with_entry(cx, key, at, f)?
+    }
+
     fn mutate_any(
         &self,
         cx: &mut ThreadContext,
@@ -80,7 +92,7 @@ impl Bucket {
         let added = key.bytes.len() + mutation.store.value.len();
         let mut attempt = Attempt::of(self, key, &mutation);
         let result = match self.admit(cx, added) {
-            Ok(()) => self.with_entry(cx, key, at, |entry| {
+            Ok(()) => self.change(cx, key, at, |entry| {
                 let mutated = mutate_entry(entry, &mutation.kind, mutation.cas, mutation.store)?;
                 if let Some(attempt) = &mut attempt {
                     attempt.note(entry);
@@ -127,7 +139,7 @@ impl Bucket {
         at: Place,
         cas: u64,
     ) -> Result<Mutated, KvError> {
-        let result = self.with_entry(cx, key, at, |entry| {
+        let result = self.change(cx, key, at, |entry| {
             check_version(entry, cas)?;
             entry.remove()
         });
@@ -140,7 +152,8 @@ impl Bucket {
     /// given up for a request that failed. What is locked, or waits for a durable write, stays too.
     pub fn drop_replaced(&self, cx: &mut ThreadContext, key: Key<'_>, at: Place) {
         if self.persistence().is_none() && self.serves(at.vb.0) {
-            self.with_entry(cx, key, at, |entry| entry.remove().is_ok());
+            // Whether it was there, and could go, is nobody's question.
+            let _ = self.change(cx, key, at, |entry| entry.remove());
         }
     }
 
@@ -163,7 +176,7 @@ impl Bucket {
         self.admit(cx, key.bytes.len() + LONGEST_NUMBER)?;
         let mut existed = false;
         let mut attempt = Attempt::to_count(self, key, how.initial.unwrap_or(0), how.expiry);
-        let result = self.with_entry(cx, key, at, |entry| {
+        let result = self.change(cx, key, at, |entry| {
             existed = entry.document().is_some();
             let counted = count_entry(entry, &how)?;
             if let Some(attempt) = &mut attempt {

@@ -11,7 +11,7 @@ use journal::log::{Buffer, Kind as RecordKind, Record, Replayed, Spoils};
 use crate::bucket::attention;
 use crate::index::{CAS_MOST, Header, Kind, Locked, Stored};
 use crate::storage::{Part, Persistence, Trouble, check_value, decode_state, spoil};
-use crate::{Bucket, KvError, Node, NodeContext, VbId};
+use crate::{Bucket, KvError, Node, NodeContext, Unavailable, VbId};
 
 /// Reads the next segment that waits for it, of any bucket; `false` where none waits. Any number of threads may do so
 /// at a time.
@@ -90,7 +90,7 @@ impl Loader<'_> {
         if !locked.run_replayed() {
             return;
         }
-        if self.persistence.closed(VbId(vb)) == Some(KvError::Damaged) {
+        if self.persistence.closed(VbId(vb)) == Some(Unavailable::Damaged) {
             return;
         }
         match locked.end_replay(history, max_cas) {

@@ -26,7 +26,7 @@ pub(crate) use state::{decode as decode_state, encode as encode_state};
 
 use crate::index::VALUE_MAX;
 use crate::settings::PersistenceSettings;
-use crate::{Key, KvError, VbId};
+use crate::{Key, KvError, Unavailable, VbId};
 use meta::Meta;
 
 /// Flusher threads of a node at most: each shard belongs to one of them.
@@ -176,10 +176,10 @@ impl Persistence {
     }
 
     /// Why a vBucket is not served, if it is not.
-    pub(crate) fn closed(&self, vb: VbId) -> Option<KvError> {
+    pub(crate) fn closed(&self, vb: VbId) -> Option<Unavailable> {
         match self.gates.get(usize::from(vb.0))?.load(Relaxed) {
-            gate if gate == Gate::WarmingUp as u8 => Some(KvError::WarmingUp),
-            gate if gate == Gate::Damaged as u8 => Some(KvError::Damaged),
+            gate if gate == Gate::WarmingUp as u8 => Some(Unavailable::WarmingUp),
+            gate if gate == Gate::Damaged as u8 => Some(Unavailable::Damaged),
             _ => None,
         }
     }

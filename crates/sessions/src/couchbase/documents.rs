@@ -2,7 +2,7 @@
 
 use kv::{
     Bucket, Compression, Durability, Entry, Expiry, Key, KvError, Meter, Mutation, NodeContext, Place, Store,
-    StoreKind, Written,
+    StoreKind, Unavailable, Written,
 };
 use wire::binary::{Opcode, Request, Status};
 use wire::couchbase::{Feature, FrameInfos};
@@ -34,7 +34,7 @@ pub(super) enum Executed {
     Waits(Option<u64>),
 }
 
-/// Executes an opcode whose key names a document.
+/// Executes an opcode whose key names a document; see [`super::execute`].
 #[inline]
 pub(super) fn execute(
     target: &Target<'_>,
@@ -44,10 +44,10 @@ pub(super) fn execute(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) -> Executed {
+) -> Result<Executed, KvError> {
     match request.header.opcode {
         Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => {
-            get(target, answer, request, &body, cx, out);
+            get(target, answer, request, &body, cx, out)?;
         }
         Opcode::SET | Opcode::SETQ => {
             return store(target, answer, request, infos, StoreKind::Set, body, cx, out);
@@ -68,12 +68,12 @@ pub(super) fn execute(
         Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => {
             return count(target, answer, request, &body, cx, out);
         }
-        Opcode::TOUCH | Opcode::GAT | Opcode::GATQ => touch(target, answer, request, infos, &body, cx, out),
-        Opcode::GET_LOCKED => lock(target, answer, request, &body, cx, out),
-        Opcode::UNLOCK_KEY => unlock(target, answer, request, &body, cx, out),
+        Opcode::TOUCH | Opcode::GAT | Opcode::GATQ => touch(target, answer, request, infos, &body, cx, out)?,
+        Opcode::GET_LOCKED => lock(target, answer, request, &body, cx, out)?,
+        Opcode::UNLOCK_KEY => unlock(target, answer, request, &body, cx, out)?,
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
     }
-    Executed::Answered
+    Ok(Executed::Answered)
 }
 
 /// Answers a change that is done or refused, unless it waits.
@@ -83,16 +83,16 @@ fn conclude(
     result: Result<Written, KvError>,
     number: Option<u64>,
     out: &mut Output,
-) -> Executed {
-    match result {
+) -> Result<Executed, KvError> {
+    match KvError::set_apart(result)? {
         Ok(Written::Done(mutated)) => match number {
             None => answer.mutated(mutated, &[], out),
             Some(number) => answer.mutated(mutated, &number.to_be_bytes(), out),
         },
-        Ok(Written::Pending) => return Executed::Waits(number),
+        Ok(Written::Pending) => return Ok(Executed::Waits(number)),
         Err(error) => refuse(answer, error, out),
     }
-    Executed::Answered
+    Ok(Executed::Answered)
 }
 
 #[inline]
@@ -115,9 +115,10 @@ fn get(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     if !request.extras.is_empty() || !is_empty(body) {
-        return answer.error(Status::EINVAL, "The request must not have extras or a value", out);
+        answer.error(Status::EINVAL, "The request must not have extras or a value", out);
+        return Ok(());
     }
     let echo = match request.header.opcode {
         Opcode::GETK | Opcode::GETKQ => request.key,
@@ -129,10 +130,11 @@ fn get(
             true
         }
         None => false,
-    });
+    })?;
     if !found {
         miss(answer, request, out);
     }
+    Ok(())
 }
 
 fn miss(answer: &Answer, request: &Request<'_>, out: &mut Output) {
@@ -152,23 +154,23 @@ fn store(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) -> Executed {
+) -> Result<Executed, KvError> {
     let &[f0, f1, f2, f3, e0, e1, e2, e3] = request.extras else {
         answer.error(Status::EINVAL, "The extras must be flags and expiry, 8 bytes", out);
-        return Executed::Answered;
+        return Ok(Executed::Answered);
     };
     let header = &request.header;
     if kind == StoreKind::Add && header.cas != 0 {
         answer.error(Status::EINVAL, "ADD must not have a CAS", out);
-        return Executed::Answered;
+        return Ok(Executed::Answered);
     }
     let keeps = target.bucket.compression() != Compression::Off;
     let compressed = if keeps { Compressed::Kept } else { Compressed::Inflated };
     let mut room = Vec::new();
     let incoming = incoming::value(target, answer, request, body, compressed, &mut room, cx, out);
-    let Some((value, datatype)) = incoming else { return Executed::Answered };
+    let Some((value, datatype)) = incoming else { return Ok(Executed::Answered) };
     let mut expiry = Expiry::from_protocol(i64::from(u32::from_be_bytes([e0, e1, e2, e3])), cx.now.unix_s);
-    if infos.preserve_ttl && (expiry == Expiry::At(0) || exists(target, cx)) {
+    if infos.preserve_ttl && (expiry == Expiry::At(0) || exists(target, cx)?) {
         expiry = Expiry::Keep;
     }
     let flags = u32::from_be_bytes([f0, f1, f2, f3]);
@@ -177,7 +179,7 @@ fn store(
 }
 
 /// Whether the document is there. By the time it is stored it may not be: then it has no expiry.
-fn exists(target: &Target<'_>, cx: &mut NodeContext) -> bool {
+fn exists(target: &Target<'_>, cx: &mut NodeContext) -> Result<bool, Unavailable> {
     target.bucket.with_entry(cx, target.key, target.place, |entry| {
         entry.glance();
         entry.document().is_some()
@@ -192,28 +194,26 @@ fn extend(
     body: Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) -> Executed {
+) -> Result<Executed, KvError> {
     let header = &request.header;
     if !request.extras.is_empty() {
         answer.error(Status::EINVAL, "The request must not have extras", out);
-        return Executed::Answered;
+        return Ok(Executed::Answered);
     }
     let mut room = Vec::new();
     let incoming = incoming::value(target, answer, request, body, Compressed::Inflated, &mut room, cx, out);
-    let Some((value, datatype)) = incoming else { return Executed::Answered };
+    let Some((value, datatype)) = incoming else { return Ok(Executed::Answered) };
     let limit = target.value_limit.saturating_sub(value.len());
     let is_too_long = target.bucket.with_entry(cx, target.key, target.place, |entry| {
         entry.glance();
         entry.document().is_some_and(|document| {
             (header.cas == 0 || header.cas == document.cas()) && document.value_len() > limit
         })
-    });
+    })?;
     if is_too_long {
         answer.error(Status::E2BIG, "The value would become too long", out);
-        return Executed::Answered;
+        return Ok(Executed::Answered);
     }
-    // The value may have left memory in between and be back by now: what counts is what the change itself meets.
-    cx.obstacle = None;
     let store = Store { flags: 0, expiry: Expiry::Keep, datatype, value, new_cas: 0 };
     conclude(answer, mutate(target, Mutation { kind, cas: header.cas, store }, cx), None, out)
 }
@@ -225,10 +225,10 @@ fn delete(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) -> Executed {
+) -> Result<Executed, KvError> {
     if !request.extras.is_empty() || !is_empty(body) {
         answer.error(Status::EINVAL, "The request must not have extras or a value", out);
-        return Executed::Answered;
+        return Ok(Executed::Answered);
     }
     let (bucket, key, place, cas) = (target.bucket, target.key, target.place, request.header.cas);
     let result = match &target.durability {
@@ -245,11 +245,11 @@ fn count(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) -> Executed {
+) -> Result<Executed, KvError> {
     let arithmetic = binary::arithmetic(request, cx.now.unix_s).filter(|_| is_empty(body));
     let Some(arithmetic) = arithmetic else {
         answer.error(Status::EINVAL, "The extras must be delta, initial value and expiry, 20 bytes", out);
-        return Executed::Answered;
+        return Ok(Executed::Answered);
     };
     let (bucket, key, place) = (target.bucket, target.key, target.place);
     let result = match &target.durability {
@@ -272,10 +272,11 @@ fn touch(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let expiry = binary::touch_expiry(request.extras, cx.now.unix_s).filter(|_| is_empty(body));
     let Some(expiry) = expiry else {
-        return answer.error(Status::EINVAL, "The extras must be the expiry, 4 bytes", out);
+        answer.error(Status::EINVAL, "The extras must be the expiry, 4 bytes", out);
+        return Ok(());
     };
     let expiry = if infos.preserve_ttl { Expiry::Keep } else { expiry };
     let Target { bucket, key, place, .. } = *target;
@@ -289,14 +290,14 @@ fn touch(
         Ok(mutated)
     };
     let result = if request.header.opcode == Opcode::TOUCH {
-        bucket.with_entry(cx, key, place, touched).map(|mutated| answer.mutated(mutated, &[], out))
+        bucket.with_entry(cx, key, place, touched)?.map(|mutated| answer.mutated(mutated, &[], out))
     } else {
         out.with_entry(answer.takes_compressed(), (bucket, key, place), cx, |entry, out| {
             let mutated = touched(entry)?;
             let document = entry.document().ok_or(KvError::NotFound)?;
             answer.document(&[], &document, mutated.cas, out);
             Ok(())
-        })
+        })?
     };
     bucket.count(cx, Meter::CmdTouch, 1);
     match result {
@@ -307,6 +308,7 @@ fn touch(
         }
         Err(error) => refuse(answer, error, out),
     }
+    Ok(())
 }
 
 fn lock(
@@ -316,20 +318,18 @@ fn lock(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let asked_s = match *request.extras {
         [] => 0,
         [b0, b1, b2, b3] => u32::from_be_bytes([b0, b1, b2, b3]),
         _ => {
-            return answer.error(
-                Status::EINVAL,
-                "The extras must be the lock's time, 4 bytes, or nothing",
-                out,
-            );
+            answer.error(Status::EINVAL, "The extras must be the lock's time, 4 bytes, or nothing", out);
+            return Ok(());
         }
     };
     if !is_empty(body) {
-        return answer.error(Status::EINVAL, "The request must not have a value", out);
+        answer.error(Status::EINVAL, "The request must not have a value", out);
+        return Ok(());
     }
     let lock_s = if asked_s == 0 || asked_s > LOCK_MAX_S { LOCK_DEFAULT_S } else { asked_s };
     let until_unix_s = cx.now.unix_s.saturating_add(lock_s);
@@ -340,11 +340,12 @@ fn lock(
         let document = entry.document().ok_or(KvError::NotFound)?;
         answer.document(&[], &document, mutated.cas, out);
         Ok(())
-    });
+    })?;
     match result {
         Ok(()) => bucket.count(cx, Meter::Locks, 1),
         Err(error) => refuse(answer, error, out),
     }
+    Ok(())
 }
 
 fn unlock(
@@ -354,14 +355,11 @@ fn unlock(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let cas = request.header.cas;
     if cas == 0 || !request.extras.is_empty() || !is_empty(body) {
-        return answer.error(
-            Status::EINVAL,
-            "The request must have the lock's CAS, and no extras or value",
-            out,
-        );
+        answer.error(Status::EINVAL, "The request must have the lock's CAS, and no extras or value", out);
+        return Ok(());
     }
     let result = target.bucket.with_entry(cx, target.key, target.place, |entry| {
         let document = entry.document().ok_or(KvError::NotFound)?;
@@ -372,11 +370,12 @@ fn unlock(
             return Err(KvError::Locked);
         }
         entry.unlock()
-    });
+    })?;
     match result {
         Ok(()) => answer.success(out),
         Err(error) => refuse(answer, error, out),
     }
+    Ok(())
 }
 
 /// The engine's errors in Couchbase's terms. They are answered to quiet requests, too.

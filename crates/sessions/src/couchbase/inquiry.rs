@@ -2,7 +2,7 @@
 
 use kv::bucket::Observed;
 use kv::key::KEY_MAX;
-use kv::{Key, NodeContext, VbId};
+use kv::{Key, KvError, NodeContext, VbId};
 use wire::binary::{Request, Status};
 
 use super::super::{Body, Output, Peer, binary};
@@ -28,11 +28,14 @@ pub(super) fn get_meta(
     body: &Body<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
-) {
+) -> Result<(), KvError> {
     let extras_len = match (request.extras, body) {
         ([] | [1], Body::Inline([])) => 20,
         ([2], Body::Inline([])) => 21,
-        _ => return answer.error(Status::EINVAL, "The extras must be the version, 1 or 2, or nothing", out),
+        _ => {
+            answer.error(Status::EINVAL, "The extras must be the version, 1 or 2, or nothing", out);
+            return Ok(());
+        }
     };
     let found = target.bucket.with_entry(cx, target.key, target.place, |entry| {
         let document = entry.document()?;
@@ -42,12 +45,13 @@ pub(super) fn get_meta(
         extras[12..20].copy_from_slice(&document.rev().to_be_bytes());
         extras[20] = document.datatype();
         Some((extras, document.visible_cas()))
-    });
+    })?;
     match found {
         Some((extras, cas)) => answer.value(cas, extras.get(..extras_len).unwrap_or(&extras), &[], out),
         None if request.header.opcode.is_quiet() => {}
         None => answer.status(Status::KEY_ENOENT, out),
     }
+    Ok(())
 }
 
 /// OBSERVE_SEQNO: the value is the history the client knows; the answer says how far that history is persisted and how
@@ -75,7 +79,7 @@ pub(super) fn observe_seqno(
         return super::handshake::not_my_vbucket(peer, answer, cx, out);
     };
     if let Some(why) = bucket.closed(VbId(vb)) {
-        return super::documents::refuse(answer, why, out);
+        return super::documents::refuse(answer, why.into(), out);
     }
     let uuid = u64::from_be_bytes(uuid);
     let histories = bucket.histories(VbId(vb));
@@ -136,7 +140,7 @@ pub(super) fn observe(
         }
         let (state, cas) = match bucket.observe(cx, key, bucket.locate_in(key, VbId(vb))) {
             Ok(observed) => observed,
-            Err(why) => return super::documents::refuse(answer, why, out),
+            Err(why) => return super::documents::refuse(answer, why.into(), out),
         };
         value.extend(vb.to_be_bytes());
         value.extend((wire_key.len() as u16).to_be_bytes());

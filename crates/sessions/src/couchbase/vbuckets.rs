@@ -27,7 +27,7 @@ fn target(
     let vb = VbId(request.header.vbucket);
     if let Some(why) = bucket.closed(vb) {
         // Its state and chains are in the journal, and not read yet.
-        super::documents::refuse(answer, why, out);
+        super::documents::refuse(answer, why.into(), out);
         return None;
     }
     Some((bucket, vb))

@@ -1,12 +1,12 @@
-//! What stands in the way of a request: a value that is on disk only, a vBucket that is not read in yet, and on
-//! memcached ports one that is not active. (A Couchbase port tells of that with NOT_MY_VBUCKET.)
+//! Documents that are unavailable: the value is on disk only, the vBucket is not read in yet, or, on memcached ports,
+//! not active. (A Couchbase port answers NOT_MY_VBUCKET then.)
 //!
-//! Asked before the request is executed, and only while its bucket says that there is anything of the kind. A value
+//! Checked before a request is executed, and only while its bucket says that there is anything of the kind. A value
 //! that is wanted is fetched while the request is parked ([`super::waits`]); everything else is an answer.
 
 use std::sync::Arc;
 
-use kv::{Bucket, Key, KvError, NodeContext, Outcome, Place, VbId};
+use kv::{Bucket, Key, KvError, NodeContext, Outcome, Place, Unavailable, VbId};
 use wire::{binary as wire_binary, text as wire_text};
 
 use super::behind::own;
@@ -21,18 +21,19 @@ struct Wanted {
 }
 
 impl Session {
-    /// Whether something may be in the way of a request: then ask [`Session::meet_obstacle`].
+    /// Whether a request's document may be unavailable: then ask [`Session::park_or_fail`].
     #[inline]
-    pub(super) fn may_meet_obstacle(&self) -> bool {
+    pub(super) fn may_be_unavailable(&self) -> bool {
         let peer = &self.peer;
         peer.bucket.as_ref().is_some_and(|bucket| {
-            bucket.has_obstacles() || peer.port == super::Port::Memcached && !bucket.serves_all()
+            bucket.may_be_unavailable() || peer.port == super::Port::Memcached && !bucket.serves_all()
         })
     }
 
-    /// Whether something is in the way of the request, which is then parked or answered.
+    /// Parks a request whose value is to be fetched, or answers one whose document is unavailable otherwise. Returns
+    /// whether it did.
     #[cold]
-    pub(super) fn meet_obstacle(
+    pub(super) fn park_or_fail(
         &mut self,
         queued: &mut Queued<'_>,
         cx: &mut NodeContext,
@@ -50,11 +51,11 @@ impl Session {
             self.fail(queued, KvError::NotActive, cx, out);
             return true;
         }
-        match bucket.obstacle(cx, key, wanted.place, wanted.value) {
-            None => false,
-            Some(KvError::NotResident) => self.park(queued, &bucket, key, wanted.place, cx),
-            Some(error) => {
-                self.fail(queued, error, cx, out);
+        match bucket.check_available(cx, key, wanted.place, wanted.value) {
+            Ok(()) => false,
+            Err(Unavailable::NotResident) => self.park(queued, &bucket, key, wanted.place, cx),
+            Err(why) => {
+                self.fail(queued, why.into(), cx, out);
                 true
             }
         }
@@ -246,10 +247,10 @@ mod tests {
         }
     }
 
-    /// Between the look for obstacles and the execution a value may leave memory, and whoever takes the word back that
-    /// requests have to look may be late: no client can tell.
+    /// Between the check and the execution a value may leave memory, and whoever takes the word back that requests have
+    /// to check may be late: no client can tell.
     #[test]
-    fn a_value_that_left_memory_behind_the_look_is_waited_for() {
+    fn a_value_that_left_memory_behind_the_check_is_waited_for() {
         let mut world = World::new();
         // Long enough that it is worth while to eject it, and a number all the same.
         let number = format!("{:<64}", 100);

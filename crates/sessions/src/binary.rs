@@ -107,8 +107,8 @@ impl StoreRequest {
     }
 }
 
-/// Executes one request. An error is about its document as such: nothing was changed, and what was written of the answer
-/// is to be taken back.
+/// Executes one request. An error is about its document as such: nothing was changed, and what was written of the
+/// answer is to be taken back.
 #[inline]
 pub fn execute(
     peer: &mut Peer,

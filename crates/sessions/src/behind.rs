@@ -44,10 +44,10 @@ impl Session {
             return waits.defer(cx.ticket(), touch, request);
         }
         if is_unordered {
-            return self.execute_attentively(queued, cx, out);
+            return self.execute_or_park(queued, cx, out);
         }
         let (ticket, mut held) = waits.tail(cx.ticket());
-        self.execute_attentively(queued, cx, &mut held);
+        self.execute_or_park(queued, cx, &mut held);
         if let Some(waits) = &mut self.peer.waits {
             waits.hold(ticket, held);
         }
@@ -83,13 +83,13 @@ impl Session {
             }
             (Awaited::Request(request), _) => {
                 self.run_owned(request, is_unordered, out, |session, queued, held| {
-                    session.execute_attentively(queued, cx, held);
+                    session.execute_or_park(queued, cx, held);
                 });
             }
         }
         while let Some(request) = self.peer.waits.as_mut().and_then(|waits| waits.next_ready()) {
             self.run_owned(request, is_unordered, out, |session, queued, held| {
-                session.execute_attentively(queued, cx, held);
+                session.execute_or_park(queued, cx, held);
             });
         }
         if let Some(waits) = &mut self.peer.waits {

@@ -177,20 +177,15 @@ impl Session {
         if self.peer.waits.is_some() {
             return self.execute_behind(queued, cx, out);
         }
-        self.execute_attentively(queued, cx, out);
+        self.execute_or_park(queued, cx, out);
     }
 
-    /// Executes a request unless something is in its way.
+    /// Executes a request, unless it is parked or answered because its document is unavailable.
     #[inline]
-    fn execute_attentively(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
+    fn execute_or_park(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         if self.may_be_unavailable() && self.park_or_fail(queued, cx, out) {
             return;
         }
-        self.execute_now(queued, cx, out);
-    }
-
-    #[inline]
-    fn execute_now(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         self.execute_up_to(AGAIN_MAX, queued, cx, out);
     }
 
@@ -207,15 +202,13 @@ impl Session {
                 Ok(())
             }
         };
-        let inflated = match &self.peer.bucket {
-            Some(bucket) if out.has_compressed() => out.inflate(bucket, cx),
-            _ => Ok(()),
-        };
-        if let Err(why) = executed.and(inflated) {
-            self.take_back(queued, why, mark, again, cx, out);
+        if executed.is_err() || out.has_compressed() {
+            self.complete_answer(queued, executed, mark, again, cx, out);
         }
     }
 
+    /// Everything but a request that was parsed whole.
+    #[inline(never)]
     fn execute_other(&mut self, work: &mut Work<'_>, cx: &mut NodeContext, out: &mut Output) {
         let peer = &mut self.peer;
         match work {
@@ -238,19 +231,21 @@ impl Session {
         }
     }
 
-    /// A request's document has become unavailable between the check of that and its execution: its answer is taken
-    /// back. It has changed nothing. Where its value has left memory in between, it waits for that as if it had been so
-    /// before.
+    /// Inflates what has to be inflated outside the lock; and takes back the answer of a request whose document has
+    /// become unavailable between the check of that and its execution. It has changed nothing. Where its value has left
+    /// memory in between, it waits for that as if it had been so before.
     #[cold]
-    fn take_back(
+    fn complete_answer(
         &mut self,
         queued: &mut Queued<'_>,
-        why: KvError,
+        executed: Result<(), KvError>,
         mark: usize,
         again: u32,
         cx: &mut NodeContext,
         out: &mut Output,
     ) {
+        let inflated = self.peer.bucket.as_ref().map_or(Ok(()), |bucket| out.inflate(bucket, cx));
+        let Err(why) = executed.and(inflated) else { return };
         out.truncate(mark);
         if why != KvError::NotResident || again == 0 {
             return self.fail(queued, why, cx, out);

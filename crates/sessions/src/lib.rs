@@ -244,8 +244,8 @@ impl Session {
         cx: &mut NodeContext,
         out: &mut Output,
     ) {
-        let inflated = self.peer.bucket.as_ref().map_or(Ok(()), |bucket| out.inflate(bucket, cx));
-        let Err(why) = executed.and(inflated) else { return };
+        let inflate = |()| self.peer.bucket.as_ref().map_or(Ok(()), |bucket| out.inflate(bucket, cx));
+        let Err(why) = executed.and_then(inflate) else { return };
         out.truncate(mark);
         if why != KvError::NotResident || again == 0 {
             return self.fail(queued, why, cx, out);

@@ -5,7 +5,9 @@ use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use kv::{Bucket, BucketKind, BucketSettings, Compression, Eviction, HeapChoice, PersistenceSettings};
+use kv::{
+    BUCKET_SETTINGS, Bucket, BucketKind, BucketSetting, BucketSettings, Eviction, SettingKind, SettingValue,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -174,44 +176,24 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     let mut name = None;
     let (mut kind, mut policy) = (None, None);
     let mut settings = BucketSettings { memory_bytes: 0, ..BucketSettings::default() };
-    settings.persistence.flush_interval_ms = PersistenceSettings::FLUSH_INTERVAL_MS;
     for (field, value) in fields {
         match field.as_str() {
             "name" => name = Some(value.clone()),
             "bucketType" => kind = Some(bucket_kind(value)?),
             "ramQuota" | "ramQuotaMB" => settings.memory_bytes = quota(value)?,
             "evictionPolicy" => policy = Some(value.as_str()),
-            "flushIntervalMs" => {
-                settings.persistence.flush_interval_ms = value
-                    .parse()
-                    .ok()
-                    .filter(|interval_ms| *interval_ms <= 60_000)
-                    .ok_or_else(|| not_allowed("flushIntervalMs", value, "0 to 60000 milliseconds"))?;
-            }
-            "defragmenter" => settings.defragmenter = on_or_off(value)?,
-            "itemHeap" => {
-                settings.item_heap = HeapChoice::of_name(value)
-                    .ok_or_else(|| not_allowed("itemHeap", value, "auto, slab, block"))?;
-            }
-            "numVBuckets" => {
-                settings.vbuckets = value
-                    .parse()
-                    .ok()
-                    .filter(|count: &u16| count.is_power_of_two() && *count <= 1024)
-                    .ok_or_else(|| not_allowed("numVBuckets", value, "a power of two from 1 to 1024"))?;
-            }
-            "flushEnabled" => settings.flush_enabled = truth("flushEnabled", value)?,
-            "compressionMode" => settings.compression = compression(value)?,
-            _ if one_meaning(field, value)? => {}
-            other => {
-                return Err(invalid(
-                    "_",
-                    format!(
-                        "Unknown field {other:?}. Allowed: name, bucketType, ramQuota, evictionPolicy, numVBuckets, \
-                        itemHeap, flushIntervalMs, flushEnabled, defragmenter, compressionMode."
-                    ),
-                ));
-            }
+            other => match setting_of(other) {
+                Some((field, setting)) => {
+                    let value = setting_value(field, setting, value)?;
+                    let set = setting.set(&mut settings, value);
+                    debug_assert!(set.is_ok(), "{field} was checked");
+                }
+                None if one_meaning(field, value)? => {}
+                None => {
+                    let own = ["name", "bucketType", "ramQuota", "evictionPolicy"];
+                    return Err(unknown_field(other, own.into_iter().chain(setting_fields(|_| true))));
+                }
+            },
         }
     }
     let name = name
@@ -232,22 +214,11 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
 fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<BucketChange, Refusal> {
     let settings = bucket.settings();
     let mut change = BucketChange::default();
+    let changeable = || std::iter::once("ramQuota").chain(setting_fields(|setting| setting.live.is_some()));
     for (field, value) in fields {
         let is_same = match field.as_str() {
-            "defragmenter" => {
-                change.defragmenter = Some(on_or_off(value)?);
-                true
-            }
-            "compressionMode" => {
-                change.compression = Some(compression(value)?);
-                true
-            }
             "ramQuota" | "ramQuotaMB" => {
                 change.memory_bytes = Some(quota(value)?);
-                true
-            }
-            "flushEnabled" => {
-                change.flush_enabled = Some(truth("flushEnabled", value)?);
                 true
             }
             "name" => *value == bucket.name(),
@@ -256,26 +227,68 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
                 let policy = eviction(settings.kind, value)?;
                 settings.kind == BucketKind::Persistent || policy == settings.eviction
             }
+            // What a journal has counts, not what was asked for when it was opened.
             "numVBuckets" => *value == bucket.vbuckets().to_string(),
-            "itemHeap" => *value == settings.item_heap.name(),
-            "flushIntervalMs" => *value == settings.persistence.flush_interval_ms.to_string(),
-            _ if one_meaning(field, value)? => true,
-            other => {
-                let reason = format!(
-                    "Unknown field {other:?}. Allowed: ramQuota, flushEnabled, defragmenter, compressionMode."
-                );
-                return Err(invalid("_", reason));
-            }
+            other => match setting_of(other) {
+                Some((field, setting)) => {
+                    let value = setting_value(field, setting, value)?;
+                    if setting.live.is_some() {
+                        change.settings.push((setting, value));
+                    }
+                    setting.live.is_some() || value == setting.get(settings)
+                }
+                None if one_meaning(field, value)? => true,
+                None => return Err(unknown_field(other, changeable())),
+            },
         };
         if !is_same {
-            let reason = format!(
-                "{field:?} is fixed since the bucket was made. Allowed: ramQuota, flushEnabled, defragmenter, \
-                compressionMode."
-            );
+            let allowed = changeable().collect::<Vec<_>>().join(", ");
+            let reason = format!("{field:?} is fixed since the bucket was made. Allowed: {allowed}.");
             return Err(invalid("_", reason));
         }
     }
     Ok(change)
+}
+
+/// The setting that a field of a form is.
+fn setting_of(field: &str) -> Option<(&'static str, &'static BucketSetting)> {
+    BUCKET_SETTINGS.iter().find_map(|setting| Some((setting.field.filter(|name| *name == field)?, setting)))
+}
+
+fn setting_fields(is_meant: fn(&BucketSetting) -> bool) -> impl Iterator<Item = &'static str> {
+    BUCKET_SETTINGS.iter().filter(move |setting| is_meant(setting)).filter_map(|setting| setting.field)
+}
+
+fn unknown_field<'a>(field: &str, allowed: impl Iterator<Item = &'a str>) -> Refusal {
+    let allowed = allowed.collect::<Vec<_>>().join(", ");
+    invalid("_", format!("Unknown field {field:?}. Allowed: {allowed}."))
+}
+
+/// The value of a field as its setting takes it.
+fn setting_value(
+    field: &'static str,
+    setting: &'static BucketSetting,
+    text: &str,
+) -> Result<SettingValue<'static>, Refusal> {
+    let (value, allowed) = match setting.kind {
+        SettingKind::Count { min, max, unit, .. } => (number(text), format!("{min} to {max} {unit}")),
+        SettingKind::Bytes { min, max, .. } => (number(text), format!("{min} to {max} bytes")),
+        SettingKind::PowerOfTwo { max, .. } => (number(text), format!("a power of two from 1 to {max}")),
+        SettingKind::Flag { .. } => (one_of(text, &["0", "false"], &["1", "true"]), "0 or 1".to_owned()),
+        SettingKind::Switch { .. } => (one_of(text, &["off"], &["on"]), "on or off".to_owned()),
+        SettingKind::Word { words, .. } => (Some(SettingValue::Word(text)), words.join(", ")),
+    };
+    let value = value.and_then(|value| setting.check(value).ok());
+    value.ok_or_else(|| not_allowed(field, text, &allowed))
+}
+
+fn number(text: &str) -> Option<SettingValue<'static>> {
+    text.parse().ok().map(SettingValue::Number)
+}
+
+fn one_of(text: &str, no: &[&str], yes: &[&str]) -> Option<SettingValue<'static>> {
+    let (is_no, is_yes) = (no.contains(&text), yes.contains(&text));
+    (is_no || is_yes).then_some(SettingValue::Flag(is_yes))
 }
 
 /// Whether the field is one that clients send and that has one possible meaning on a single node; an error for any
@@ -309,14 +322,6 @@ fn quota(value: &str) -> Result<u64, Refusal> {
         .ok_or_else(|| not_allowed("ramQuota", value, "a positive number of MiB"))
 }
 
-fn truth(field: &'static str, value: &str) -> Result<bool, Refusal> {
-    match value {
-        "1" | "true" => Ok(true),
-        "0" | "false" => Ok(false),
-        _ => Err(not_allowed(field, value, "0 or 1")),
-    }
-}
-
 fn bucket_kind(word: &str) -> Result<BucketKind, Refusal> {
     match word {
         "ephemeral" | "memcached" => Ok(BucketKind::Ephemeral),
@@ -342,19 +347,6 @@ fn eviction(kind: BucketKind, policy: &str) -> Result<Eviction, Refusal> {
     }
 }
 
-fn compression(value: &str) -> Result<Compression, Refusal> {
-    Compression::of_name(value)
-        .ok_or_else(|| not_allowed("compressionMode", value, &Compression::NAMES.join(", ")))
-}
-
-fn on_or_off(value: &str) -> Result<bool, Refusal> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(not_allowed("defragmenter", value, "on or off")),
-    }
-}
-
 fn only(value: &str, allowed: &[&str], field: &'static str, said: &str) -> Result<(), Refusal> {
     if allowed.contains(&value) { Ok(()) } else { Err(not_allowed(field, value, said)) }
 }
@@ -362,6 +354,7 @@ fn only(value: &str, allowed: &[&str], field: &'static str, said: &str) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kv::{Compression, HeapChoice};
 
     fn read(form: &str) -> Result<BucketRequest, Refusal> {
         let pairs = form.split('&').filter_map(|pair| pair.split_once('='));
@@ -386,6 +379,23 @@ mod tests {
         assert_eq!(request.settings.compression, Compression::Passive);
         let off = read("name=a&bucketType=ephemeral&ramQuota=9&compressionMode=off").expect("valid");
         assert_eq!(off.settings.compression, Compression::Off);
+    }
+
+    #[test]
+    fn the_page_names_every_field() {
+        let page = include_str!("../../../docs/http.md");
+        let row = |start: &str| page.lines().find(|line| line.starts_with(start)).expect("a row").to_owned();
+        let (making, changing) =
+            (row("| `POST /pools/default/buckets` |"), row("| `POST /pools/default/buckets/B` |"));
+        for setting in BUCKET_SETTINGS {
+            let Some(field) = setting.field else { continue };
+            assert!(making.contains(&format!("`{field}`")), "{field}: {making}");
+            assert_eq!(
+                changing.contains(&format!("`{field}`")),
+                setting.live.is_some(),
+                "{field}: {changing}"
+            );
+        }
     }
 
     #[test]

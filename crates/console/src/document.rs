@@ -2,7 +2,7 @@
 //! the vBucket map and the ports come from the same cluster configuration that the KV port serves.
 
 use crate::Console;
-use kv::{Bucket, BucketKind, Eviction};
+use kv::{BUCKET_SETTINGS, Bucket, BucketKind, Eviction, SettingKind, SettingValue};
 use serde_json::{Map, Value, json};
 
 /// What SDKs read as the server's version: it decides which features they try.
@@ -45,14 +45,10 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
             (_, Eviction::AutoDelete) => "nruEviction",
             (_, Eviction::FailNewData) => "noEviction",
         },
-        "defragmenter": if bucket.defragmenter().is_on { "on" } else { "off" },
         "replicaNumber": 0,
-        "numVBuckets": bucket.vbuckets(),
-        "itemHeap": settings.item_heap.name(),
         // COMPAT: the C++ core of the SDKs ends the process when this member is missing.
         "controllers": controllers(bucket),
         "maxTTL": 0,
-        "compressionMode": bucket.compression().name(),
         "conflictResolutionType": "seqno",
         "durabilityMinLevel": "none",
         "storageBackend": "undefined",
@@ -66,7 +62,25 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
         "nodes": [node(console, host, warms_up(bucket))],
     });
     merge(&mut document, about);
+    merge(&mut document, settings_in_force(bucket));
     document
+}
+
+/// The settings that forms have fields for.
+fn settings_in_force(bucket: &Bucket) -> Value {
+    let settings = bucket.settings_in_force();
+    let shown = BUCKET_SETTINGS.iter().filter_map(|setting| {
+        let value = match (setting.get(&settings), &setting.kind) {
+            (SettingValue::Number(number), _) => json!(number),
+            (SettingValue::Flag(is_on), SettingKind::Switch { .. }) => {
+                json!(if is_on { "on" } else { "off" })
+            }
+            (SettingValue::Flag(flag), _) => json!(flag),
+            (SettingValue::Word(word), _) => json!(word),
+        };
+        Some((setting.field?.to_owned(), value))
+    });
+    Value::Object(shown.collect())
 }
 
 /// `flush` is there when the bucket may be flushed: that is how clients know.

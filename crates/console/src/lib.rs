@@ -50,7 +50,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use kv::users::Caller;
-use kv::{BucketSettings, Compression, Node, NodeContext};
+use kv::{BucketSetting, BucketSettings, Node, NodeContext, SettingValue};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -74,16 +74,12 @@ pub struct BucketRequest {
 }
 
 /// What of a bucket's settings shall change while it is in use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct BucketChange {
-    /// Whether items are moved to give pages back.
-    pub defragmenter: Option<bool>,
-    /// Whether values are compressed.
-    pub compression: Option<Compression>,
     /// Its budget.
     pub memory_bytes: Option<u64>,
-    /// Whether it may be emptied over HTTP.
-    pub flush_enabled: Option<bool>,
+    /// Settings that can be changed so, each with its new value, which has been checked.
+    pub settings: Vec<(&'static BucketSetting, SettingValue<'static>)>,
 }
 
 /// Why a change was refused.

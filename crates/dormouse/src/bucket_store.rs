@@ -15,7 +15,7 @@ use crate::data_dir::write_whole;
 use crate::text_file;
 use journal::log::Buffer;
 use journal::{AnyDisk, Disk as _, RealDisk};
-use kv::{BucketKind, BucketSettings, Compression, HeapChoice, Persistence};
+use kv::{BUCKET_SETTINGS, BucketKind, BucketSettings, Persistence, SettingValue};
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
@@ -103,7 +103,7 @@ impl BucketStore {
         for entry in entries {
             let path = entry.map_err(|error| refused(&root, error))?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if !path.is_dir() || !crate::config::key::is_bucket_name(&name) {
+            if !path.is_dir() || !kv::is_bucket_name(&name) {
                 continue;
             }
             kv::persistence::remove_deleted(&self.disk, &path).map_err(|error| refused(&path, error))?;
@@ -120,8 +120,8 @@ impl BucketStore {
     /// A bucket's settings as they were asked for last; what is missing has its default.
     fn section(&self, name: &str) -> Result<BucketSection, Problem> {
         let path = self.directory(name).join(SETTINGS);
-        let mut section =
-            BucketSection { name: name.to_owned(), kind: BucketKind::Persistent, ..keys::BUCKET.defaults() };
+        let mut section = BucketSection { name: name.to_owned(), ..keys::BUCKET.defaults() };
+        section.settings.kind = BucketKind::Persistent;
         let text = match text_file::read_regular(&path, SETTINGS_BYTES_MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(section),
@@ -134,29 +134,11 @@ impl BucketStore {
             Problem::new(format!("{}: not JSON: {error}; {advice}", path.display()))
         })?;
         section.memory_bytes = value.get("memory_bytes").and_then(Value::as_u64);
-        let item_heap = value.get("item_heap").and_then(Value::as_str).and_then(HeapChoice::of_name);
-        section.item_heap = item_heap.unwrap_or_default();
-        let compression = value.get("compression").and_then(Value::as_str).and_then(Compression::of_name);
-        section.compression = compression.unwrap_or_default();
-        if let Some(is_on) = value.get("defragmenter").and_then(Value::as_bool) {
-            section.defragmenter = is_on;
-        }
-        if let Some(is_enabled) = value.get("flush_enabled").and_then(Value::as_bool) {
-            section.flush_enabled = is_enabled;
-        }
-        let persistence = &mut section.persistence;
-        if let Some(interval_ms) = value.get("flush_interval_ms").and_then(Value::as_u64) {
-            persistence.flush_interval_ms = interval_ms;
-        }
-        if let Some(bytes) = value.get("segment_bytes").and_then(Value::as_u64) {
-            persistence.segment_bytes = bytes;
-        }
-        let age_s = value.get("tombstone_age_s").and_then(Value::as_u64);
-        if let Some(age_s) = age_s.and_then(|age_s| u32::try_from(age_s).ok()) {
-            persistence.tombstone_age_s = age_s;
-        }
-        if let Some(sync) = value.get("sync").and_then(Value::as_bool) {
-            persistence.sync = sync;
+        for setting in BUCKET_SETTINGS {
+            // What an older or a newer version has written and this one does not allow has its default.
+            if let Some(kept) = setting.kept_as.and_then(|name| value.get(name)).and_then(setting_value) {
+                let _ = setting.set(&mut section.settings, kept);
+            }
         }
         Ok(section)
     }
@@ -200,7 +182,7 @@ pub fn names(data: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries
         .filter(|entry| entry.path().join(IDENTITY).is_file())
         .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| crate::config::key::is_bucket_name(name))
+        .filter(|name| kv::is_bucket_name(name))
         .collect();
     names.sort();
     names
@@ -212,21 +194,30 @@ pub fn write_settings(
     memory_bytes: Option<u64>,
     settings: &BucketSettings,
 ) -> io::Result<()> {
-    let persistence = &settings.persistence;
-    let document = json!({
-        "memory_bytes": memory_bytes,
-        "item_heap": settings.item_heap.name(),
-        "compression": settings.compression.name(),
-        "defragmenter": settings.defragmenter,
-        "flush_enabled": settings.flush_enabled,
-        "flush_interval_ms": persistence.flush_interval_ms,
-        "segment_bytes": persistence.segment_bytes,
-        "sync": persistence.sync,
-        "tombstone_age_s": persistence.tombstone_age_s,
-    });
+    let mut document = serde_json::Map::from_iter([("memory_bytes".to_owned(), json!(memory_bytes))]);
+    for setting in BUCKET_SETTINGS {
+        if let Some(name) = setting.kept_as {
+            let value = match setting.get(settings) {
+                SettingValue::Number(number) => json!(number),
+                SettingValue::Flag(flag) => json!(flag),
+                SettingValue::Word(word) => json!(word),
+            };
+            document.insert(name.to_owned(), value);
+        }
+    }
+    let document = Value::Object(document);
     let (path, text) = (directory.join(SETTINGS), format!("{document:#}\n"));
     if text_file::read_regular(&path, SETTINGS_BYTES_MAX).is_ok_and(|kept| kept == text) {
         return Ok(());
     }
     write_whole(&path, text.as_bytes())
+}
+
+fn setting_value(value: &Value) -> Option<SettingValue<'_>> {
+    match value {
+        Value::Number(number) => number.as_u64().map(SettingValue::Number),
+        Value::Bool(flag) => Some(SettingValue::Flag(*flag)),
+        Value::String(word) => Some(SettingValue::Word(word)),
+        _ => None,
+    }
 }

@@ -3,7 +3,6 @@
 use crate::allocator;
 use crate::bucket_store::{BucketStore, IDENTITY};
 use crate::budgets::{Budgets, DoesNotFit};
-use crate::config::key::is_bucket_name;
 use crate::config::keys::BUCKET_MEMORY_MIN;
 use crate::config::{BucketSection, OvsdbSection, size};
 use crate::databases::Watcher;
@@ -11,7 +10,7 @@ use crate::password::Login;
 use console::{BucketChange, BucketRequest, Refusal};
 use kv::node::BucketError;
 use kv::users::{Caller, Reach};
-use kv::{BucketKind, BucketSettings, Node};
+use kv::{BUCKET_NAME, BucketKind, BucketSettings, Node, is_bucket_name};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +76,8 @@ impl Control {
         }
         for (section, is_configured) in sections {
             let name = section.name.as_str();
-            if section.kind == BucketKind::Ephemeral && found.iter().any(|found| found.name == name) {
+            if section.settings.kind == BucketKind::Ephemeral && found.iter().any(|found| found.name == name)
+            {
                 let reason = "kind = \"ephemeral\", but the data directory holds a persistent bucket of this name; \
                               allowed: kind = \"persistent\", or to leave the bucket out: it is opened as it was set \
                               last";
@@ -85,15 +85,9 @@ impl Control {
                 return Err(of_bucket(name, refusal));
             }
             let settings = BucketSettings {
-                kind: section.kind,
                 memory_bytes: budgets.budget(name).unwrap_or_default(),
-                vbuckets: section.vbuckets,
                 eviction: section.eviction.of_ephemeral(),
-                defragmenter: section.defragmenter,
-                persistence: section.persistence.clone(),
-                item_heap: section.item_heap,
-                compression: section.compression,
-                flush_enabled: section.flush_enabled,
+                ..section.settings.clone()
             };
             let wanted = settings.clone();
             self.make(name, settings, section.memory_bytes).map_err(|refusal| of_bucket(name, refusal))?;
@@ -259,9 +253,8 @@ impl console::Control for Control {
 
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal> {
         if !is_bucket_name(&request.name) {
-            let reason = "Bucket name: allowed are 1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with \
-                a dot.";
-            return Err(Refusal::Invalid { field: "name", reason: reason.into() });
+            let reason = format!("Bucket name: allowed are {BUCKET_NAME}.");
+            return Err(Refusal::Invalid { field: "name", reason });
         }
         check_size(request.settings.memory_bytes)?;
         self.create_sized(&request.name, request.settings)
@@ -274,8 +267,8 @@ impl console::Control for Control {
             return Err(Refusal::Invalid { field: "_", reason: reason.into() });
         };
         if !is_bucket_name(label) {
-            let reason = "Label: allowed are 1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot.";
-            return Err(Refusal::Invalid { field: "label", reason: reason.into() });
+            let reason = format!("Label: allowed are {BUCKET_NAME}.");
+            return Err(Refusal::Invalid { field: "label", reason });
         }
         let directory =
             self.store()?.backup(name, label, persistence).map_err(|error| match error.kind() {
@@ -329,12 +322,12 @@ impl console::Control for Control {
             check_size(bytes)?;
             budgets.claim(name, Some(bytes)).map_err(does_not_fit)?;
         }
-        let settings = BucketSettings {
-            defragmenter: change.defragmenter.unwrap_or(bucket.has_defragmenter()),
-            compression: change.compression.unwrap_or(bucket.compression()),
-            flush_enabled: change.flush_enabled.unwrap_or(bucket.flush_enabled()),
-            ..bucket.settings().clone()
-        };
+        let mut settings = bucket.settings_in_force();
+        for (setting, value) in &change.settings {
+            // Whoever asked has checked it.
+            let set = setting.set(&mut settings, *value);
+            debug_assert!(set.is_ok(), "{}", setting.key);
+        }
         if bucket.persistence().is_some() {
             let kept = self.store().and_then(|store| {
                 let kept = store.keep(name, budgets.size(name), &settings);
@@ -351,13 +344,9 @@ impl console::Control for Control {
             self.apply_shares(&budgets);
             tracing::info!(bucket = name, memory = size::show(bytes), "budget changed");
         }
-        if change.defragmenter.is_some() {
-            bucket.set_defragmenter(settings.defragmenter);
+        for live in change.settings.iter().filter_map(|(setting, _)| setting.live.as_ref()) {
+            (live.apply)(&bucket, &settings);
         }
-        if change.compression.is_some() {
-            bucket.set_compression(settings.compression);
-        }
-        bucket.set_flush_enabled(settings.flush_enabled);
         Ok(())
     }
 

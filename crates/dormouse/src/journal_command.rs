@@ -168,7 +168,7 @@ fn bytes_below(directory: &Path) -> u64 {
 fn name_of(directory: &Path) -> anyhow::Result<String> {
     let (path, value) = (directory.join(IDENTITY), identity(directory)?);
     let name = value.get("name").and_then(serde_json::Value::as_str).unwrap_or_default();
-    if !crate::config::key::is_bucket_name(name) {
+    if !kv::is_bucket_name(name) {
         bail!("{}: {name:?} is no name of a bucket", path.display());
     }
     Ok(name.to_owned())

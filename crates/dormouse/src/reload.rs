@@ -8,7 +8,7 @@ use crate::logging::Logging;
 use crate::password::{self, Login};
 use crate::serve::problem_of;
 use console::{BucketChange, Control as _, Refusal};
-use kv::{Compression, Limits, Node};
+use kv::{BUCKET_SETTINGS, Limits, Node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use transport::ServerTls;
@@ -89,18 +89,15 @@ impl Reload<'_> {
 
     /// Changes a bucket as HTTP does: kept, too, if it is persistent.
     fn change_bucket(&self, before: Option<&BucketSection>, section: &BucketSection) -> Result<(), Problem> {
-        let was_on = before.is_none_or(|before| before.defragmenter);
-        let compressed = before.map_or_else(Compression::default, |before| before.compression);
-        let flushed = before.is_some_and(|before| before.flush_enabled);
-        let change = BucketChange {
-            defragmenter: (was_on != section.defragmenter).then_some(section.defragmenter),
-            compression: (compressed != section.compression).then_some(section.compression),
-            flush_enabled: (flushed != section.flush_enabled).then_some(section.flush_enabled),
-            memory_bytes: None,
-        };
-        if change == BucketChange::default() {
+        let before = before.map(|section| section.settings.clone()).unwrap_or_default();
+        let live = BUCKET_SETTINGS.iter().filter(|setting| setting.live.is_some());
+        let values = live.map(|setting| (setting, setting.get(&before), setting.get(&section.settings)));
+        let changed = values.filter(|(_, before, now)| before != now);
+        let settings: Vec<_> = changed.map(|(setting, _, now)| (setting, now)).collect();
+        if settings.is_empty() {
             return Ok(());
         }
+        let change = BucketChange { memory_bytes: None, settings };
         match self.control.change_bucket(&section.name, change) {
             // A new section makes no bucket before the next start.
             Ok(()) | Err(Refusal::Missing) => Ok(()),

@@ -79,6 +79,7 @@ const ENGINE_ORDER: &[&str] = &[
     "entry",
     "storage",
     "bucket",
+    "bucket_schema",
     "fetch_queue",
     "node",
     "node_context",

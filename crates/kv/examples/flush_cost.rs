@@ -13,8 +13,8 @@ use std::time::Instant;
 use journal::{AnyDisk, RealDisk};
 use kv::persistence::Flusher;
 use kv::{
-    Bucket, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now, Store,
-    StoreKind, Value,
+    Bucket, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
+    PersistenceSettings, Store, StoreKind, Value,
 };
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -122,8 +122,14 @@ fn main() {
                     seed: round,
                 };
                 let node = Node::new(settings, Limits::default());
-                let settings =
-                    BucketSettings { memory_bytes: 16 << 30, vbuckets: 1, ..BucketSettings::default() };
+                let persistence =
+                    PersistenceSettings { flush_interval_ms: 0, ..PersistenceSettings::default() };
+                let settings = BucketSettings {
+                    memory_bytes: 16 << 30,
+                    vbuckets: 1,
+                    persistence,
+                    ..BucketSettings::default()
+                };
                 let disk = AnyDisk::Real(RealDisk::default());
                 let bucket = node.open_bucket("b", settings, disk, &directory.join("b")).expect("a bucket");
                 let mut cx = NodeContext::new(Arc::clone(&node), 0);

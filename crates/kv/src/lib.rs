@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod bucket;
+mod bucket_schema;
 pub mod client_memory;
 pub mod clients;
 pub mod cluster_config;
@@ -38,6 +39,7 @@ pub mod topology;
 pub mod users;
 
 pub use bucket::{Ahead, Audited, Auditing, Bucket, DefragmenterFigures, compressor, defragmenter, watch};
+pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind, SettingValue};
 pub use doorbell::Doorbell;
 pub use entry::Entry;
 pub use error::{KvError, Unavailable};
@@ -50,7 +52,8 @@ pub use node::Node;
 pub use node_context::NodeContext;
 pub use now::Now;
 pub use settings::{
-    BucketKind, BucketSettings, Compression, Eviction, HeapChoice, Limits, NodeSettings, PersistenceSettings,
+    BUCKET_NAME, BucketKind, BucketSettings, Compression, Eviction, HeapChoice, Limits, NodeSettings,
+    PersistenceSettings, is_bucket_name,
 };
 pub use storage::Persistence;
 pub use sync_writes::{Durability, TimeoutMode, Written};

@@ -17,7 +17,7 @@ use crate::doorbell::Doorbell;
 use crate::fetch_queue::FetchQueue;
 use crate::hub::Hub;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
-use crate::settings::{BucketKind, BucketSettings, Limits, NodeSettings};
+use crate::settings::{BUCKET_NAME, BucketKind, BucketSettings, Limits, NodeSettings, is_bucket_name};
 use crate::storage::{self, FETCHERS, FLUSHERS};
 use crate::sync_writes::TimeoutMode;
 use crate::users::Users;
@@ -137,7 +137,6 @@ impl Drop for Reserved<'_> {
     }
 }
 
-const NAME_MAX: usize = 100;
 const VBUCKETS_MAX: u16 = 1024;
 
 /// A node. One per process; shared by all sessions, the console and the background threads.
@@ -205,7 +204,7 @@ impl Node {
         self.changed.ring();
     }
 
-    /// Makes an ephemeral bucket: name 1 to 100 characters of `A-Za-z0-9_.%-`.
+    /// Makes an ephemeral bucket: the name as [`is_bucket_name`] allows it.
     pub fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<Arc<Bucket>, BucketError> {
         if settings.kind != BucketKind::Ephemeral {
             return Err(BucketError::Invalid(format!("bucket {name:?} is persistent: it needs a directory")));
@@ -233,12 +232,8 @@ impl Node {
         settings: BucketSettings,
         place: Option<(AnyDisk, &Path)>,
     ) -> Result<Arc<Bucket>, BucketError> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "_.%-".contains(c);
-        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(allowed) {
-            let message = format!(
-                "bucket name {name:?}: 1 to {NAME_MAX} characters of A-Z a-z 0-9 _ . % - are allowed"
-            );
-            return Err(BucketError::Invalid(message));
+        if !is_bucket_name(name) {
+            return Err(BucketError::Invalid(format!("bucket name {name:?}: allowed are {BUCKET_NAME}")));
         }
         if !settings.vbuckets.is_power_of_two() || settings.vbuckets > VBUCKETS_MAX {
             let message =

@@ -22,20 +22,15 @@ pub struct PersistenceSettings {
     pub segment_bytes: u64,
     /// Whether a flush is synced. If not, what is reported as persisted survives the process, not the machine.
     pub sync: bool,
-    /// So long deletions are remembered on disk, s.
+    /// How long tombstones stay in the journal, s.
     pub tombstone_age_s: u32,
-}
-
-impl PersistenceSettings {
-    /// [`Self::flush_interval_ms`] where an operator does not say otherwise.
-    pub const FLUSH_INTERVAL_MS: u64 = 50;
 }
 
 impl Default for PersistenceSettings {
     fn default() -> Self {
         Self {
             shards: 1,
-            flush_interval_ms: 0,
+            flush_interval_ms: 50,
             segment_bytes: 64 << 20,
             sync: true,
             tombstone_age_s: 3 * 24 * 3600,
@@ -85,7 +80,19 @@ impl Compression {
     }
 }
 
-/// Settings of one bucket.
+const BUCKET_NAME_MAX: usize = 100;
+
+/// What [`is_bucket_name`] allows, in words.
+pub const BUCKET_NAME: &str = "1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot";
+
+/// Whether a bucket may have this name.
+pub fn is_bucket_name(name: &str) -> bool {
+    (1..=BUCKET_NAME_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.%".contains(&byte))
+}
+
+/// Settings of one bucket. Those that stand alone are rows of [`crate::BUCKET_SETTINGS`], which says what they may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketSettings {
     /// Whether it has a journal.

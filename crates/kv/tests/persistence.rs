@@ -35,8 +35,12 @@ impl Home {
         let settings =
             NodeSettings { threads: THREADS, shutdown_command: false, version: "test".into(), seed };
         let node = Node::new(settings, Limits::default());
-        let persistence =
-            PersistenceSettings { segment_bytes: 1 << 20, shards, ..PersistenceSettings::default() };
+        let persistence = PersistenceSettings {
+            segment_bytes: 1 << 20,
+            shards,
+            flush_interval_ms: 0,
+            ..PersistenceSettings::default()
+        };
         let settings =
             BucketSettings { vbuckets, memory_bytes: 1 << 30, persistence, ..BucketSettings::default() };
         let disk = AnyDisk::Simulated(disk.clone());

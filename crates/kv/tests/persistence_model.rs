@@ -117,6 +117,7 @@ fn open(disk: &SimulatedDisk, seed: u64, shape: Shape, now: Now) -> (NodeContext
         shards,
         segment_bytes: 10_000,
         tombstone_age_s: 60,
+        flush_interval_ms: 0,
         ..PersistenceSettings::default()
     };
     let settings = BucketSettings {

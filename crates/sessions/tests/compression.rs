@@ -10,7 +10,7 @@ use std::sync::Arc;
 use client::{Answer, Client, Frame, frame, persistent, store_extras};
 use journal::SimulatedDisk;
 use kv::defragmenter::Demand;
-use kv::{BucketSettings, Compression};
+use kv::{BucketSettings, Compression, PersistenceSettings};
 use numbers::numbers;
 use proptest::prelude::*;
 use sessions::Port;
@@ -75,7 +75,12 @@ struct Doors {
 
 impl Doors {
     fn with(compression: Compression) -> Self {
-        let settings = BucketSettings { memory_bytes: 256 << 20, compression, ..Default::default() };
+        let settings = BucketSettings {
+            memory_bytes: 256 << 20,
+            compression,
+            persistence: PersistenceSettings { flush_interval_ms: 0, ..Default::default() },
+            ..Default::default()
+        };
         Self::of(Client::before(Port::Couchbase, settings))
     }
 

@@ -71,7 +71,7 @@ pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
 
 /// A persistent bucket needs a directory, and each kind has its own ways out of a full budget.
 fn persistence(config: &Config, bucket: &BucketSection) -> Result<(), Problem> {
-    let is_persistent = bucket.kind == BucketKind::Persistent;
+    let is_persistent = bucket.settings.kind == BucketKind::Persistent;
     if is_persistent && config.node.data.is_none() {
         return Err(Problem::new(format!(
             "bucket.kind = \"persistent\" of bucket {:?} needs node.data (or --data DIR), which is \"\"; allowed: a \

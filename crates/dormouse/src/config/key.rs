@@ -5,6 +5,7 @@
 
 use super::address::{self, Address};
 use super::size;
+use kv::{BUCKET_NAME, BucketSetting, BucketSettings, NotAllowed, SettingKind, SettingValue, is_bucket_name};
 use std::path::PathBuf;
 
 /// A value before it is understood: as TOML or the command line had it.
@@ -39,10 +40,10 @@ pub enum Kind<T> {
     Count { min: u64, max: u64, unit: &'static str, set: fn(&mut T, u64) },
     /// A number of milliseconds, or -1 for never.
     MillisecondsOrNever { max: u64, set: fn(&mut T, Option<u64>) },
-    /// A power of two from 1.
-    PowerOfTwo { max: u64, set: fn(&mut T, u64) },
     /// `true` or `false`.
     Flag { set: fn(&mut T, bool) },
+    /// One of the settings that every bucket has.
+    Setting { setting: &'static BucketSetting, settings: fn(&mut T) -> &mut BucketSettings },
     /// One of some words.
     Choice { allowed: &'static [&'static str], set: fn(&mut T, &str) },
     /// The name of a bucket.
@@ -59,9 +60,6 @@ pub enum Kind<T> {
     Address { set: fn(&mut T, Option<Address>) },
 }
 
-/// Longest bucket name, as Couchbase has it.
-pub const BUCKET_NAME_MAX: usize = 100;
-
 impl<T> Kind<T> {
     /// What is allowed, in words.
     pub fn allowed(&self) -> String {
@@ -76,16 +74,19 @@ impl<T> Kind<T> {
                 format!("{min} to {max}{}{unit}", if unit.is_empty() { "" } else { " " })
             }
             Self::MillisecondsOrNever { max, .. } => format!("0 to {max} milliseconds, or -1 for never"),
-            Self::PowerOfTwo { max, .. } => format!("a power of two from 1 to {max}"),
             Self::Flag { .. } => "true or false".into(),
-            Self::Choice { allowed, .. } => {
-                allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or ")
-            }
-            Self::BucketName { .. } => {
-                format!(
-                    "1 to {BUCKET_NAME_MAX} of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot"
-                )
-            }
+            Self::Choice { allowed, .. } => choice(allowed),
+            Self::Setting { setting, .. } => match setting.kind {
+                SettingKind::Bytes { min, max, .. } => {
+                    format!("{} to {}, {}", size::show(min), size::show(max), size::FORMS)
+                }
+                SettingKind::Count { min, max, unit, .. } => format!("{min} to {max} {unit}"),
+                SettingKind::PowerOfTwo { max, .. } => format!("a power of two from 1 to {max}"),
+                SettingKind::Flag { .. } => "true or false".into(),
+                SettingKind::Switch { .. } => choice(&["on", "off"]),
+                SettingKind::Word { words, .. } => choice(words),
+            },
+            Self::BucketName { .. } => BUCKET_NAME.into(),
             Self::UserName { .. } => {
                 "1 to 128 characters without control characters and ( ) < > @ , ; : \\ \" / [ ] ? = { }"
                     .into()
@@ -116,18 +117,15 @@ impl<T> Kind<T> {
                 Raw::Integer(-1) | Raw::Text("-1") => set(target, None),
                 _ => set(target, Some(count(raw, 0, *max)?)),
             },
-            Self::PowerOfTwo { max, set } => {
-                let value = count(raw, 1, *max)?;
-                if !value.is_power_of_two() {
-                    return Err(());
-                }
-                set(target, value);
-            }
             Self::Flag { set } => set(target, flag(raw)?),
             Self::Choice { allowed, set } => match raw {
                 Raw::Text(word) if allowed.contains(&word) => set(target, word),
                 _ => return Err(()),
             },
+            Self::Setting { setting, settings } => {
+                let value = setting_value(setting, raw)?;
+                setting.set(settings(target), value).map_err(|NotAllowed| ())?;
+            }
             Self::BucketName { set } => match raw {
                 Raw::Text(name) if is_bucket_name(name) => set(target, name.to_owned()),
                 _ => return Err(()),
@@ -216,6 +214,30 @@ impl<T: Default> Section<T> {
     }
 }
 
+fn choice(words: &[&str]) -> String {
+    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or ")
+}
+
+/// A value as its setting takes it.
+fn setting_value<'a>(setting: &BucketSetting, raw: Raw<'a>) -> Result<SettingValue<'a>, ()> {
+    Ok(match setting.kind {
+        SettingKind::Bytes { .. } => SettingValue::Number(bytes(raw, 0, u64::MAX)?),
+        SettingKind::Count { .. } | SettingKind::PowerOfTwo { .. } => {
+            SettingValue::Number(count(raw, 0, u64::MAX)?)
+        }
+        SettingKind::Flag { .. } => SettingValue::Flag(flag(raw)?),
+        SettingKind::Switch { .. } => match raw {
+            Raw::Text("on") => SettingValue::Flag(true),
+            Raw::Text("off") => SettingValue::Flag(false),
+            _ => return Err(()),
+        },
+        SettingKind::Word { .. } => match raw {
+            Raw::Text(word) => SettingValue::Word(word),
+            _ => return Err(()),
+        },
+    })
+}
+
 fn bytes(raw: Raw<'_>, min: u64, max: u64) -> Result<u64, ()> {
     let value = match raw {
         Raw::Integer(number) => u64::try_from(number).map_err(drop)?,
@@ -241,13 +263,6 @@ fn flag(raw: Raw<'_>) -> Result<bool, ()> {
         Raw::Text("false") => Ok(false),
         _ => Err(()),
     }
-}
-
-/// Whether a bucket may have this name.
-pub fn is_bucket_name(name: &str) -> bool {
-    (1..=BUCKET_NAME_MAX).contains(&name.len())
-        && !name.starts_with('.')
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.%".contains(&b))
 }
 
 /// Whether this is a remote that can be served.

@@ -8,10 +8,13 @@ use super::{
     AllocatorSection, AuthSection, BucketSection, EvictionChoice, HttpSection, KvSection, LimitsSection,
     LogSection, MemcachedSection, NodeSection, OvsdbSection, TlsSection,
 };
-use super::{Format, Level};
-use kv::{BucketKind, Compression, HeapChoice, PersistenceSettings, TimeoutMode};
+use super::{Format, Level, size};
+use kv::{
+    BUCKET_SETTINGS, BucketKind, BucketSetting, BucketSettings, SettingKind, SettingValue, TimeoutMode,
+};
 use memory::backend::settings::{Setting, Thp};
 use sessions::Spoken;
+use std::sync::LazyLock;
 use transport::{ClientCertificates, OldestVersion};
 
 const KIB: u64 = 1 << 10;
@@ -220,12 +223,37 @@ pub static HTTP: Section<HttpSection> = Section {
     ],
 };
 
-pub static BUCKET: Section<BucketSection> = Section {
+pub static BUCKET: LazyLock<Section<BucketSection>> = LazyLock::new(|| Section {
     name: "bucket",
     repeated: true,
     about: "A bucket that exists from the start. Buckets that the data directory holds exist without an entry. With \
         no entry at all, a bucket \"default\" exists: the one that the data directory holds, or else an ephemeral one.",
-    keys: &[
+    keys: own_bucket_keys()
+        .into_iter()
+        .chain(BUCKET_SETTINGS.iter().map(bucket_key))
+        .collect::<Vec<_>>()
+        .leak(),
+});
+
+/// A bucket's setting as a key of its section.
+fn bucket_key(setting: &'static BucketSetting) -> Key<BucketSection> {
+    let default = setting.get(&BucketSettings::default());
+    let default = match (default, &setting.kind) {
+        (SettingValue::Number(bytes), SettingKind::Bytes { .. }) => Raw::Text(size::show(bytes).leak()),
+        (SettingValue::Number(number), _) => Raw::Integer(number.cast_signed()),
+        (SettingValue::Flag(is_on), SettingKind::Switch { .. }) => {
+            Raw::Text(if is_on { "on" } else { "off" })
+        }
+        (SettingValue::Flag(flag), _) => Raw::Flag(flag),
+        (SettingValue::Word(word), _) => Raw::Text(word),
+    };
+    let kind = Kind::Setting { setting, settings: |section: &mut BucketSection| &mut section.settings };
+    Key { name: setting.key, kind, default, about: setting.about, reload: setting.live.is_some() }
+}
+
+/// What depends on other keys, or on the node.
+fn own_bucket_keys() -> [Key<BucketSection>; 4] {
+    [
         Key {
             name: "name",
             kind: Kind::BucketName { set: |s, v| s.name = v },
@@ -238,7 +266,8 @@ pub static BUCKET: Section<BucketSection> = Section {
             kind: Kind::Choice {
                 allowed: &["ephemeral", "persistent"],
                 set: |s, word| {
-                    s.kind = if word == "ephemeral" { BucketKind::Ephemeral } else { BucketKind::Persistent };
+                    s.settings.kind =
+                        if word == "ephemeral" { BucketKind::Ephemeral } else { BucketKind::Persistent };
                 },
             },
             default: Raw::Text("ephemeral"),
@@ -252,16 +281,6 @@ pub static BUCKET: Section<BucketSection> = Section {
             default: Raw::Text("auto"),
             about: "Its budget of resident memory. \"auto\": an equal share of what the sized buckets leave of \
                 node.memory, adjusted as buckets come and go.",
-            reload: false,
-        },
-        Key {
-            name: "vbuckets",
-            kind: Kind::PowerOfTwo {
-                max: 1024,
-                set: |s, v| s.vbuckets = u16::try_from(v).unwrap_or(u16::MAX),
-            },
-            default: Raw::Integer(1024),
-            about: "Number of vBuckets. Of a persistent bucket it is fixed when the bucket is made.",
             reload: false,
         },
         Key {
@@ -284,107 +303,8 @@ pub static BUCKET: Section<BucketSection> = Section {
                 value_ejection for a persistent bucket.",
             reload: false,
         },
-        Key {
-            name: "item_heap",
-            kind: Kind::Choice {
-                allowed: HeapChoice::NAMES,
-                set: |s, word| s.item_heap = HeapChoice::of_name(word).unwrap_or_default(),
-            },
-            default: Raw::Text("auto"),
-            about: "Where items lie. \"slab\": in slots of slabs, which cost the least memory and stay dense when \
-                sizes change. \"block\": each is a block of the allocator. \"auto\": blocks while the bucket is \
-                smaller than 4 MiB, slabs for what comes later.",
-            reload: false,
-        },
-        Key {
-            name: "defragmenter",
-            kind: Kind::Choice { allowed: &["on", "off"], set: |s, word| s.defragmenter = word == "on" },
-            default: Raw::Text("on"),
-            about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It \
-                works when more than 2 % of the used memory, and no less than 4 MiB, is waste (once no client is \
-                served: 1 % and 2 MiB), and rests otherwise; where slabs have more than an eighth free, whoever takes \
-                a new one empties thin ones first. Slots of slabs move with any allocator, blocks only with jemalloc.",
-            reload: true,
-        },
-        Key {
-            name: "compression",
-            kind: Kind::Choice {
-                allowed: Compression::NAMES,
-                set: |s, word| s.compression = Compression::of_name(word).unwrap_or_default(),
-            },
-            default: Raw::Text("passive"),
-            about: "Whether values are kept compressed, with Snappy. \"off\": what SDKs send compressed is kept \
-                inflated. \"passive\": it is kept as it came. \"active\": and while more than three quarters of the \
-                budget are used, what came otherwise is compressed, too, where that saves an eighth. Who does not \
-                take Snappy gets values inflated, always.",
-            reload: true,
-        },
-        Key {
-            name: "flush_enabled",
-            kind: Kind::Flag { set: |s, v| s.flush_enabled = v },
-            default: Raw::Flag(false),
-            about: "Whether POST /pools/default/buckets/NAME/controller/doFlush empties it. memcached's flush_all \
-                does not depend on this.",
-            reload: true,
-        },
-        Key {
-            name: "flush_interval_ms",
-            kind: Kind::Count {
-                min: 0,
-                max: 60_000,
-                unit: "milliseconds",
-                set: |s, v| s.persistence.flush_interval_ms = v,
-            },
-            default: Raw::Integer(PersistenceSettings::FLUSH_INTERVAL_MS.cast_signed()),
-            about: "Persistent: time between two flushes of plain writes; what is younger may be lost with the \
-                machine's power. 0: as soon as a flusher is free. The default bounds the disk's load at 20 commits \
-                per second and shard, whatever clients do. Writes with a durability level do not wait for it.",
-            reload: false,
-        },
-        Key {
-            name: "segment_size",
-            kind: Kind::Size { min: MIB, max: 4 * 1024 * MIB, set: |s, v| s.persistence.segment_bytes = v },
-            default: Raw::Text("64MiB"),
-            about: "Persistent: length of the journal's files. Compaction rewrites whole files.",
-            reload: false,
-        },
-        Key {
-            name: "shards",
-            kind: Kind::Count {
-                min: 1,
-                max: 64,
-                unit: "journals",
-                set: |s, v| s.persistence.shards = u16::try_from(v).unwrap_or(u16::MAX),
-            },
-            default: Raw::Integer(1),
-            about: "Persistent: journals among which the vBuckets are shared out, at most as many as vBuckets; fixed \
-                when the bucket is made. At most two are written at a time, so more than 2 help only on a slow disk \
-                that takes many syncs at once.",
-            reload: false,
-        },
-        Key {
-            name: "tombstone_age_s",
-            kind: Kind::Count {
-                min: 0,
-                max: 60 * 86_400,
-                unit: "seconds",
-                set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
-            },
-            default: Raw::Integer(3 * 86_400),
-            about: "Persistent: how long tombstones stay in the journal, for whoever copies the bucket; compaction \
-                drops older ones.",
-            reload: false,
-        },
-        Key {
-            name: "sync",
-            kind: Kind::Flag { set: |s, v| s.persistence.sync = v },
-            default: Raw::Flag(true),
-            about: "Persistent: whether each commit is synced to the disk. false: what is reported as durable \
-                survives the process, NOT the machine; log, banner and statistics say so.",
-            reload: false,
-        },
-    ],
-};
+    ]
+}
 
 pub static OVSDB: Section<OvsdbSection> = Section {
     name: "ovsdb",

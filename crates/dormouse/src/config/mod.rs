@@ -15,7 +15,7 @@ pub mod size;
 pub use address::Address;
 pub use problem::Problem;
 
-use kv::{BucketKind, Compression, Eviction, HeapChoice, PersistenceSettings, TimeoutMode};
+use kv::{BucketSettings, Eviction, TimeoutMode};
 use memory::backend::settings::Setting;
 use sessions::Rules;
 use std::collections::BTreeMap;
@@ -111,28 +111,16 @@ pub struct HttpSection {
 }
 
 /// One `[[bucket]]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct BucketSection {
     /// Its name.
     pub name: String,
-    /// Its kind.
-    pub kind: BucketKind,
     /// Its budget, `None` for an equal share.
     pub memory_bytes: Option<u64>,
-    /// Its number of vBuckets.
-    pub vbuckets: u16,
     /// What happens at the budget.
     pub eviction: EvictionChoice,
-    /// Where its items lie.
-    pub item_heap: HeapChoice,
-    /// Whether its items are moved to give pages back.
-    pub defragmenter: bool,
-    /// Whether its values are kept compressed.
-    pub compression: Compression,
-    /// Whether it may be emptied over HTTP.
-    pub flush_enabled: bool,
-    /// How it is written, if it is persistent.
-    pub persistence: PersistenceSettings,
+    /// Everything else. Budget and eviction in it say nothing.
+    pub settings: BucketSettings,
 }
 
 /// What shall happen at a bucket's budget.
@@ -155,23 +143,6 @@ impl EvictionChoice {
         match self {
             Self::FailNewData => Eviction::FailNewData,
             _ => Eviction::AutoDelete,
-        }
-    }
-}
-
-impl Default for BucketSection {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            kind: BucketKind::Ephemeral,
-            memory_bytes: None,
-            vbuckets: 0,
-            eviction: EvictionChoice::Auto,
-            item_heap: HeapChoice::Auto,
-            defragmenter: true,
-            compression: Compression::default(),
-            flush_enabled: false,
-            persistence: PersistenceSettings::default(),
         }
     }
 }

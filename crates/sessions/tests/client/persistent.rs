@@ -23,7 +23,7 @@ pub fn node(disk: &SimulatedDisk, vbuckets: u16) -> Arc<Node> {
     let settings = BucketSettings {
         memory_bytes: MEMORY_BYTES,
         vbuckets,
-        persistence: PersistenceSettings::default(),
+        persistence: PersistenceSettings { flush_interval_ms: 0, ..PersistenceSettings::default() },
         ..BucketSettings::default()
     };
     node.open_bucket("default", settings, AnyDisk::Simulated(disk.clone()), Path::new("/b")).unwrap();

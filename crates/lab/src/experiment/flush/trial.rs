@@ -17,7 +17,7 @@ use journal::{AnyDisk, RealDisk};
 use kv::persistence::Flusher;
 use kv::{
     Bucket, BucketKind, BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
-    Store, StoreKind, Value, VbId,
+    PersistenceSettings, Store, StoreKind, Value, VbId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -115,6 +115,7 @@ impl World {
         let settings = BucketSettings {
             kind: BucketKind::Persistent,
             memory_bytes: MEMORY_BYTES,
+            persistence: PersistenceSettings { flush_interval_ms: 0, ..PersistenceSettings::default() },
             ..BucketSettings::default()
         };
         let disk = AnyDisk::Real(RealDisk::new(None));

@@ -1,0 +1,355 @@
+//! The settings of a bucket, one row each. From a row come its key in the configuration, its field over HTTP, what is
+//! kept of it beside the bucket, its documentation, and how a change reaches a bucket that is served.
+//!
+//! Name, kind, budget and eviction are not among them: what they may be depends on one another and on the node.
+
+use crate::{Bucket, BucketSettings, Compression, HeapChoice};
+
+/// A setting of a bucket.
+#[derive(Debug)]
+pub struct BucketSetting {
+    /// Its key in the configuration.
+    pub key: &'static str,
+    /// Its field in forms and documents over HTTP, if it can be given there.
+    pub field: Option<&'static str>,
+    /// Its name in the file that is kept beside a persistent bucket. `None`: the journal itself has it.
+    pub kept_as: Option<&'static str>,
+    /// What it may be, and where it is in the settings.
+    pub kind: SettingKind,
+    /// How it is changed while the bucket is served. `None`: with a restart, or never.
+    pub live: Option<Live>,
+    /// What it does, in one or two sentences.
+    pub about: &'static str,
+}
+
+/// What a setting may be, and where it is in [`BucketSettings`]. Bounds are inclusive.
+#[derive(Debug)]
+pub enum SettingKind {
+    /// A whole number; the unit follows it in messages.
+    Count {
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+        /// "milliseconds", say.
+        unit: &'static str,
+        /// Reads it.
+        get: fn(&BucketSettings) -> u64,
+        /// Sets it.
+        set: fn(&mut BucketSettings, u64),
+    },
+    /// A power of two from 1.
+    PowerOfTwo {
+        /// The most.
+        max: u64,
+        /// Reads it.
+        get: fn(&BucketSettings) -> u64,
+        /// Sets it.
+        set: fn(&mut BucketSettings, u64),
+    },
+    /// A number of bytes.
+    Bytes {
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+        /// Reads it.
+        get: fn(&BucketSettings) -> u64,
+        /// Sets it.
+        set: fn(&mut BucketSettings, u64),
+    },
+    /// Yes or no.
+    Flag {
+        /// Reads it.
+        get: fn(&BucketSettings) -> bool,
+        /// Sets it.
+        set: fn(&mut BucketSettings, bool),
+    },
+    /// On or off.
+    Switch {
+        /// Reads it.
+        get: fn(&BucketSettings) -> bool,
+        /// Sets it.
+        set: fn(&mut BucketSettings, bool),
+    },
+    /// One of some words.
+    Word {
+        /// All of them.
+        words: &'static [&'static str],
+        /// Reads it.
+        get: fn(&BucketSettings) -> &'static str,
+        /// Sets it to one of the words.
+        set: fn(&mut BucketSettings, &str),
+    },
+}
+
+/// How a setting is changed while its bucket is served.
+#[derive(Debug)]
+pub struct Live {
+    /// Reads what is in force into settings.
+    pub read: fn(&Bucket, &mut BucketSettings),
+    /// Puts in force what settings say.
+    pub apply: fn(&Bucket, &BucketSettings),
+}
+
+/// The value of a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettingValue<'a> {
+    /// A number.
+    Number(u64),
+    /// Yes or no.
+    Flag(bool),
+    /// A word.
+    Word(&'a str),
+}
+
+/// A setting's value is not allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotAllowed;
+
+impl BucketSetting {
+    /// Its value.
+    pub fn get(&self, settings: &BucketSettings) -> SettingValue<'static> {
+        match self.kind {
+            SettingKind::Count { get, .. }
+            | SettingKind::PowerOfTwo { get, .. }
+            | SettingKind::Bytes { get, .. } => SettingValue::Number(get(settings)),
+            SettingKind::Flag { get, .. } | SettingKind::Switch { get, .. } => {
+                SettingValue::Flag(get(settings))
+            }
+            SettingKind::Word { get, .. } => SettingValue::Word(get(settings)),
+        }
+    }
+
+    /// A value as its own, if it is allowed.
+    pub fn check(&self, value: SettingValue<'_>) -> Result<SettingValue<'static>, NotAllowed> {
+        let mut scratch = BucketSettings::default();
+        self.set(&mut scratch, value).map(|()| self.get(&scratch))
+    }
+
+    /// Sets its value, if it is allowed.
+    pub fn set(&self, settings: &mut BucketSettings, value: SettingValue<'_>) -> Result<(), NotAllowed> {
+        match (&self.kind, value) {
+            (
+                SettingKind::Count { min, max, set, .. } | SettingKind::Bytes { min, max, set, .. },
+                SettingValue::Number(number),
+            ) if (*min..=*max).contains(&number) => set(settings, number),
+            (SettingKind::PowerOfTwo { max, set, .. }, SettingValue::Number(number))
+                if number.is_power_of_two() && number <= *max =>
+            {
+                set(settings, number);
+            }
+            (SettingKind::Flag { set, .. } | SettingKind::Switch { set, .. }, SettingValue::Flag(flag)) => {
+                set(settings, flag);
+            }
+            (SettingKind::Word { words, set, .. }, SettingValue::Word(word)) if words.contains(&word) => {
+                set(settings, word);
+            }
+            _ => return Err(NotAllowed),
+        }
+        Ok(())
+    }
+}
+
+/// All settings, in the order they are documented.
+pub static BUCKET_SETTINGS: &[BucketSetting] = &[
+    BucketSetting {
+        key: "vbuckets",
+        field: Some("numVBuckets"),
+        kept_as: None,
+        kind: SettingKind::PowerOfTwo {
+            max: 1024,
+            get: |s| u64::from(s.vbuckets),
+            set: |s, v| s.vbuckets = u16::try_from(v).unwrap_or(u16::MAX),
+        },
+        live: None,
+        about: "Number of vBuckets. Of a persistent bucket it is fixed when the bucket is made.",
+    },
+    BucketSetting {
+        key: "item_heap",
+        field: Some("itemHeap"),
+        kept_as: Some("item_heap"),
+        kind: SettingKind::Word {
+            words: HeapChoice::NAMES,
+            get: |s| s.item_heap.name(),
+            set: |s, word| s.item_heap = HeapChoice::of_name(word).unwrap_or_default(),
+        },
+        live: None,
+        about: "Where items lie. \"slab\": in slots of slabs, which cost the least memory and stay dense when sizes \
+            change. \"block\": each is a block of the allocator. \"auto\": blocks while the bucket is smaller than \
+            4 MiB, slabs for what comes later.",
+    },
+    BucketSetting {
+        key: "defragmenter",
+        field: Some("defragmenter"),
+        kept_as: Some("defragmenter"),
+        kind: SettingKind::Switch { get: |s| s.defragmenter, set: |s, v| s.defragmenter = v },
+        live: Some(Live {
+            read: |bucket, s| s.defragmenter = bucket.has_defragmenter(),
+            apply: |bucket, s| bucket.set_defragmenter(s.defragmenter),
+        }),
+        about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It works \
+            when more than 2 % of the used memory, and no less than 4 MiB, is waste (once no client is served: 1 % \
+            and 2 MiB), and rests otherwise; where slabs have more than an eighth free, whoever takes a new one \
+            empties thin ones first. Slots of slabs move with any allocator, blocks only with jemalloc.",
+    },
+    BucketSetting {
+        key: "compression",
+        field: Some("compressionMode"),
+        kept_as: Some("compression"),
+        kind: SettingKind::Word {
+            words: Compression::NAMES,
+            get: |s| s.compression.name(),
+            set: |s, word| s.compression = Compression::of_name(word).unwrap_or_default(),
+        },
+        live: Some(Live {
+            read: |bucket, s| s.compression = bucket.compression(),
+            apply: |bucket, s| bucket.set_compression(s.compression),
+        }),
+        about: "Whether values are kept compressed, with Snappy. \"off\": what SDKs send compressed is kept inflated. \
+            \"passive\": it is kept as it came. \"active\": and while more than three quarters of the budget are \
+            used, what came otherwise is compressed, too, where that saves an eighth. Who does not take Snappy gets \
+            values inflated, always.",
+    },
+    BucketSetting {
+        key: "flush_enabled",
+        field: Some("flushEnabled"),
+        kept_as: Some("flush_enabled"),
+        kind: SettingKind::Flag { get: |s| s.flush_enabled, set: |s, v| s.flush_enabled = v },
+        live: Some(Live {
+            read: |bucket, s| s.flush_enabled = bucket.flush_enabled(),
+            apply: |bucket, s| bucket.set_flush_enabled(s.flush_enabled),
+        }),
+        about: "Whether POST /pools/default/buckets/NAME/controller/doFlush empties it. memcached's flush_all does \
+            not depend on this.",
+    },
+    BucketSetting {
+        key: "flush_interval_ms",
+        field: Some("flushIntervalMs"),
+        kept_as: Some("flush_interval_ms"),
+        kind: SettingKind::Count {
+            min: 0,
+            max: 60_000,
+            unit: "milliseconds",
+            get: |s| s.persistence.flush_interval_ms,
+            set: |s, v| s.persistence.flush_interval_ms = v,
+        },
+        live: None,
+        about: "Persistent: time between two flushes of plain writes; what is younger may be lost with the machine's \
+            power. 0: as soon as a flusher is free. The default bounds the disk's load at 20 commits per second and \
+            shard, whatever clients do. Writes with a durability level do not wait for it.",
+    },
+    BucketSetting {
+        key: "segment_size",
+        field: None,
+        kept_as: Some("segment_bytes"),
+        kind: SettingKind::Bytes {
+            min: 1 << 20,
+            max: 4 << 30,
+            get: |s| s.persistence.segment_bytes,
+            set: |s, v| s.persistence.segment_bytes = v,
+        },
+        live: None,
+        about: "Persistent: length of the journal's files. Compaction rewrites whole files.",
+    },
+    BucketSetting {
+        key: "shards",
+        field: None,
+        kept_as: None,
+        kind: SettingKind::Count {
+            min: 1,
+            max: 64,
+            unit: "journals",
+            get: |s| u64::from(s.persistence.shards),
+            set: |s, v| s.persistence.shards = u16::try_from(v).unwrap_or(u16::MAX),
+        },
+        live: None,
+        about: "Persistent: journals among which the vBuckets are shared out, at most as many as vBuckets; fixed when \
+            the bucket is made. At most two are written at a time, so more than 2 help only on a slow disk that takes \
+            many syncs at once.",
+    },
+    BucketSetting {
+        key: "tombstone_age_s",
+        field: None,
+        kept_as: Some("tombstone_age_s"),
+        kind: SettingKind::Count {
+            min: 0,
+            max: 60 * 86_400,
+            unit: "seconds",
+            get: |s| u64::from(s.persistence.tombstone_age_s),
+            set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
+        },
+        live: None,
+        about: "Persistent: how long tombstones stay in the journal, for whoever copies the bucket; compaction drops \
+            older ones.",
+    },
+    BucketSetting {
+        key: "sync",
+        field: None,
+        kept_as: Some("sync"),
+        kind: SettingKind::Flag { get: |s| s.persistence.sync, set: |s, v| s.persistence.sync = v },
+        live: None,
+        about: "Persistent: whether each commit is synced to the disk. false: what is reported as durable survives \
+            the process, NOT the machine; log, banner and statistics say so.",
+    },
+];
+
+impl Bucket {
+    /// Its settings, as they have been changed since it was made. (The budget in force is
+    /// [`crate::bucket::MemoryFigures::budget`].)
+    pub fn settings_in_force(&self) -> BucketSettings {
+        let mut settings = self.settings().clone();
+        for live in BUCKET_SETTINGS.iter().filter_map(|setting| setting.live.as_ref()) {
+            (live.read)(self, &mut settings);
+        }
+        settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_reads_what_it_sets_and_takes_its_default() {
+        for setting in BUCKET_SETTINGS {
+            let mut settings = BucketSettings::default();
+            let default = setting.get(&settings);
+            assert_eq!(setting.set(&mut settings, default), Ok(()), "{}", setting.key);
+            assert_eq!(settings, BucketSettings::default(), "{}", setting.key);
+            let another = match setting.kind {
+                SettingKind::Count { max, .. } | SettingKind::Bytes { max, .. } => SettingValue::Number(max),
+                SettingKind::PowerOfTwo { .. } => SettingValue::Number(2),
+                SettingKind::Flag { get, .. } | SettingKind::Switch { get, .. } => {
+                    SettingValue::Flag(!get(&settings))
+                }
+                SettingKind::Word { words, get, .. } => {
+                    let other = words.iter().find(|word| **word != get(&settings));
+                    SettingValue::Word(other.expect("a choice"))
+                }
+            };
+            assert_eq!(setting.set(&mut settings, another), Ok(()), "{}", setting.key);
+            assert_eq!(setting.get(&settings), another, "{}", setting.key);
+            // Nothing else has changed.
+            assert_eq!(setting.set(&mut settings, default), Ok(()));
+            assert_eq!(settings, BucketSettings::default(), "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_not_allowed() {
+        let mut settings = BucketSettings::default();
+        for setting in BUCKET_SETTINGS {
+            let wrong = match setting.kind {
+                SettingKind::Count { max, .. } | SettingKind::Bytes { max, .. } => {
+                    SettingValue::Number(max + 1)
+                }
+                SettingKind::PowerOfTwo { .. } => SettingValue::Number(3),
+                SettingKind::Flag { .. } | SettingKind::Switch { .. } => SettingValue::Word("maybe"),
+                SettingKind::Word { .. } => SettingValue::Word("neither"),
+            };
+            assert_eq!(setting.set(&mut settings, wrong), Err(NotAllowed), "{}", setting.key);
+            assert_eq!(settings, BucketSettings::default());
+        }
+    }
+}

@@ -63,6 +63,7 @@ const ENGINE_ORDER: &[&str] = &[
     "sizes",
     "meters",
     "settings",
+    "memory_policy",
     "prefixes",
     "clients",
     "users",

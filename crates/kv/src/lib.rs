@@ -21,6 +21,7 @@ mod hub;
 mod index;
 pub mod key;
 pub mod mailbox;
+mod memory_policy;
 pub mod meters;
 pub mod mutation;
 pub mod node;

@@ -7,30 +7,14 @@ use memory::Gauge;
 
 use super::Bucket;
 use crate::index::{Ground, VALUE_MAX};
+use crate::memory_policy::{self, Admission, Figures, POLICY, Watermarks};
 use crate::settings::Eviction;
 use crate::{Key, KvError, Meter, ThreadContext};
 
-/// Per-mille of the budget.
-const HIGH: u64 = 970;
-const LOW: u64 = 960;
-const REFUSE: u64 = 979;
-/// So much lower is each for a persistent bucket: its journal and flusher have memory beside the bucket's.
-const PERSISTENT_LOWER: u64 = 4;
 /// Who stores something empties slabs for as long as it takes to move so many bytes, and evicts then.
 const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
 /// This part of the budget may be reserved for values that were announced and have not arrived.
 const AHEAD_FRACTION: u64 = 64;
-
-/// What `used` is held against, in bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Watermarks {
-    /// From here on items are evicted.
-    pub(crate) high: u64,
-    /// Down to here.
-    pub(crate) low: u64,
-    /// Above this new data has to wait for room, or is refused.
-    pub(crate) refuse: u64,
-}
 
 /// Buffers of connections are charged to their bucket up to this part of its budget.
 const BUFFERS_FRACTION: u64 = 16;
@@ -50,10 +34,7 @@ impl Drop for Ahead {
 impl Ground {
     #[inline]
     pub(crate) fn watermarks(&self) -> Watermarks {
-        let lower = if self.dirty.is_some() { PERSISTENT_LOWER } else { 0 };
-        let budget = self.share.left_of(self.tenant.budget());
-        let mark = |per_mille: u64| budget / 1000 * (per_mille - lower);
-        Watermarks { high: mark(HIGH), low: mark(LOW), refuse: mark(REFUSE) }
+        POLICY.watermarks(self.share.left_of(self.tenant.budget()), self.dirty.is_some())
     }
 }
 
@@ -94,18 +75,32 @@ impl Bucket {
         if self.may_evict() || self.ground.tenant.wants_measure() {
             self.doorbell.ring();
         }
-        let limit = self.watermarks().refuse;
-        if self.ground.tenant.used() + bytes <= limit {
-            return Ok(());
-        }
-        if self.may_evict() && bytes < limit {
-            self.count(cx, Meter::DirectReclaims, 1);
-            self.make_room(cx, limit - bytes, MOVED_BY_WORKER_MAX);
-            if self.ground.tenant.used() + bytes <= limit {
-                return Ok(());
+        match memory_policy::admit(&self.memory_figures(), bytes) {
+            Admission::Granted => return Ok(()),
+            Admission::Refused => return Err(KvError::NoMemory),
+            Admission::MakeRoom { target } => {
+                self.count(cx, Meter::DirectReclaims, 1);
+                self.make_room(cx, target, MOVED_BY_WORKER_MAX);
             }
         }
-        Err(KvError::NoMemory)
+        match memory_policy::admit(&self.memory_figures(), bytes) {
+            Admission::Granted => Ok(()),
+            _ => Err(KvError::NoMemory),
+        }
+    }
+
+    /// What decisions about memory are made from.
+    pub(super) fn memory_figures(&self) -> Figures {
+        let tenant = &self.ground.tenant;
+        Figures {
+            budget: tenant.budget(),
+            watermarks: self.watermarks(),
+            used: tenant.used(),
+            waste: tenant.waste(),
+            freed_slabs: tenant.freed_slabs(),
+            wants_measure: tenant.wants_measure(),
+            may_evict: self.may_evict(),
+        }
     }
 
     /// Whether there could be room for a value of `value_len` bytes when it has arrived.

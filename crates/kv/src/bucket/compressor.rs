@@ -26,12 +26,10 @@ use wire::snappy;
 use super::defragmenter::{Demand, rest_us};
 use crate::LARGE_VALUE;
 use crate::index::{Block, Candidates, Passage};
+use crate::memory_policy::POLICY;
 use crate::settings::Compression;
 use crate::{Bucket, LargeItem, Meter, ThreadContext, VbId};
 
-/// Per-mille of the budget above which a pass begins, and below which it ends.
-const ARM_WATERMARK: u64 = 750;
-const REST_WATERMARK: u64 = 700;
 /// Work of a turn: for so long.
 const WORK_US: u64 = 250;
 /// A compressed value is kept if it has at most so many eighths of its length.
@@ -121,12 +119,12 @@ impl Bucket {
         let (used, per_mille) = (self.tenant().used(), self.tenant().budget() / 1000);
         let mut work = self.compressor.work.lock();
         if work.pass.is_none() {
-            let is_short = measured && used > per_mille * ARM_WATERMARK;
+            let is_short = measured && used > per_mille * POLICY.compress_from;
             if is_short && self.stores_since(work.stores) >= work.turnover {
                 work.seen.resize(usize::from(self.vbuckets()), 0);
                 work.pass = Some(Pass::default());
             }
-        } else if used < per_mille * REST_WATERMARK {
+        } else if used < per_mille * POLICY.compress_to {
             work.end_pass(self);
         }
         work.pass.is_some()

@@ -22,37 +22,9 @@ use memory::{Location, SlabFigures, Survey, Victim};
 use parking_lot::Mutex;
 
 use crate::index::{Census, Moved, Stand};
+use crate::memory_policy::{Gain, POLICY};
 use crate::{Bucket, Meter, ThreadContext, VbId};
 
-/// What is to be gained that is worth the work.
-#[derive(Debug, PartialEq, Eq)]
-struct Thresholds {
-    /// Armed above this part of what is used, per mille, and so many bytes.
-    waste_per_mille: u64,
-    waste_least: u64,
-    /// What a pass could gain must be worth it, and what is left below that is clean.
-    worth_per_mille: u64,
-    worth_least: u64,
-    /// Slabs are emptied of classes of which so much is free, per mille.
-    slab_free_per_mille: u32,
-}
-
-/// While clients are served.
-const SERVING: &Thresholds = &Thresholds {
-    waste_per_mille: 20,
-    waste_least: 4 << 20,
-    worth_per_mille: 16,
-    worth_least: 2 << 20,
-    slab_free_per_mille: 10,
-};
-/// Once threads have come to rest: what is gained then stays for longer, and nobody waits for it.
-const AT_REST: &Thresholds = &Thresholds {
-    waste_per_mille: 10,
-    waste_least: 2 << 20,
-    worth_per_mille: 5,
-    worth_least: 1 << 20,
-    slab_free_per_mille: 4,
-};
 /// A pass that leaves more than this part, in eighths, of what it could have gained, is the last.
 const FRUITLESS_EIGHTHS: u64 = 7;
 /// But not if meanwhile as many items were stored or removed as this part of all there are: what it leaves is new.
@@ -105,11 +77,11 @@ struct Work {
     recoverable_bytes: u64,
     /// Of these it knows that it does not get them, by a pass with these thresholds.
     stuck_bytes: u64,
-    stuck_at: Option<&'static Thresholds>,
+    stuck_at: Option<&'static Gain>,
 }
 
 struct Pass {
-    thresholds: &'static Thresholds,
+    thresholds: &'static Gain,
     /// Until there are no more slabs to be emptied.
     emptier: Option<Emptier>,
     /// If the allocator tells how full its slabs are.
@@ -291,12 +263,11 @@ impl Bucket {
 
     /// Whether what was measured last is reason enough to look for thin slabs.
     pub(crate) fn is_wasteful(&self) -> bool {
-        self.wastes(SERVING)
+        self.wastes(&POLICY.serving)
     }
 
-    fn wastes(&self, thresholds: &Thresholds) -> bool {
-        let most = self.tenant().used() / 1000 * thresholds.waste_per_mille;
-        self.wasted_bytes() > most.max(thresholds.waste_least)
+    fn wastes(&self, thresholds: &Gain) -> bool {
+        thresholds.is_wasteful(self.tenant().used(), self.wasted_bytes())
     }
 
     /// Whether there is work; looks at what was measured meanwhile.
@@ -306,15 +277,15 @@ impl Bucket {
             return false;
         }
         let thresholds = match measured && self.defragmenter.rested.swap(false, Relaxed) {
-            true => AT_REST,
-            false => SERVING,
+            true => &POLICY.at_rest,
+            false => &POLICY.serving,
         };
         let mut work = self.defragmenter.work.lock();
         if measured && self.wastes(thresholds) {
             match &mut work.pass {
                 None => work.consider(self.prospect(), thresholds, self.worth_bytes(thresholds)),
                 Some(pass) => {
-                    if thresholds == AT_REST {
+                    if thresholds == &POLICY.at_rest {
                         pass.be_thorough(self.meter(Meter::TotalItems));
                     }
                     // What has come free in it so far does not always fit what is wanted now.
@@ -337,8 +308,8 @@ impl Bucket {
     }
 
     /// So much must be there to be gained.
-    fn worth_bytes(&self, thresholds: &Thresholds) -> u64 {
-        (self.tenant().used() / 1000 * thresholds.worth_per_mille).max(thresholds.worth_least)
+    fn worth_bytes(&self, thresholds: &Gain) -> u64 {
+        thresholds.worth_bytes(self.tenant().used())
     }
 
     /// Whether the pass it is at has no slabs of ours to empty any more.
@@ -404,7 +375,7 @@ impl Bucket {
         let paying =
             paying.or_else(|| self.tenant().has_large_slab_debt().then(|| self.defragmenter.paying.lock()));
         let Some(mut paying) = paying else { return };
-        let emptier = paying.get_or_insert_with(|| Emptier::new(SERVING.slab_free_per_mille));
+        let emptier = paying.get_or_insert_with(|| Emptier::new(POLICY.serving.slab_free_per_mille));
         let mut moved = Moved::default();
         for _ in 0..PAID_ITEMS {
             if !emptier.slice(self, cx, &mut moved) {
@@ -457,10 +428,10 @@ impl Bucket {
 
 impl Work {
     /// Begins a pass if there is enough to be gained, and not only what the last one has left behind.
-    fn consider(&mut self, prospect: Prospect, thresholds: &'static Thresholds, worth_bytes: u64) {
+    fn consider(&mut self, prospect: Prospect, thresholds: &'static Gain, worth_bytes: u64) {
         self.recoverable_bytes = prospect.recoverable_bytes();
         // One that was less thorough has not tried all.
-        let has_tried = self.stuck_at.is_none_or(|tried| tried == AT_REST || tried == thresholds);
+        let has_tried = self.stuck_at.is_none_or(|tried| tried == &POLICY.at_rest || tried == thresholds);
         let again = if has_tried { self.stuck_bytes / 8 * AGAIN_EIGHTHS } else { 0 };
         if self.recoverable_bytes > worth_bytes.max(again) {
             self.pass = Some(Pass::new(prospect, thresholds));
@@ -468,7 +439,7 @@ impl Work {
     }
 
     /// After a pass: the next one, or none.
-    fn go_on(&mut self, pass: &Pass, prospect: Prospect, thresholds: &'static Thresholds, worth_bytes: u64) {
+    fn go_on(&mut self, pass: &Pass, prospect: Prospect, thresholds: &'static Gain, worth_bytes: u64) {
         self.recoverable_bytes = prospect.recoverable_bytes();
         self.stuck_bytes = 0;
         if self.recoverable_bytes <= worth_bytes {
@@ -486,7 +457,7 @@ impl Work {
 }
 
 impl Pass {
-    fn new(prospect: Prospect, thresholds: &'static Thresholds) -> Self {
+    fn new(prospect: Prospect, thresholds: &'static Gain) -> Self {
         Self {
             thresholds,
             moved: Moved::default(),
@@ -503,16 +474,16 @@ impl Pass {
 
     /// From here on, as one that begins at rest.
     fn be_thorough(&mut self, stores: u64) {
-        (self.thresholds, self.quiet_stores) = (AT_REST, stores);
+        (self.thresholds, self.quiet_stores) = (&POLICY.at_rest, stores);
         if let Some(emptier) = &mut self.emptier {
-            emptier.free_per_mille = AT_REST.slab_free_per_mille;
+            emptier.free_per_mille = POLICY.at_rest.slab_free_per_mille;
         }
     }
 
     /// For the pass after this one: it was no rest if much has been stored since.
-    fn thresholds_after(&self, prospect: &Prospect) -> &'static Thresholds {
+    fn thresholds_after(&self, prospect: &Prospect) -> &'static Gain {
         let stored = prospect.stores.saturating_sub(self.quiet_stores);
-        if stored > prospect.items / CHANGED_PART { SERVING } else { self.thresholds }
+        if stored > prospect.items / CHANGED_PART { &POLICY.serving } else { self.thresholds }
     }
 
     /// What is thin now may not have been when the walk began.
@@ -543,7 +514,7 @@ impl Pass {
 impl Prospect {
     fn recoverable_bytes(&self) -> u64 {
         let blocks = self.survey.as_ref().map_or(0, Survey::recoverable_bytes);
-        blocks + self.slabs.recoverable_bytes(AT_REST.slab_free_per_mille)
+        blocks + self.slabs.recoverable_bytes(POLICY.at_rest.slab_free_per_mille)
     }
 
     fn slab_bytes(&self) -> u64 {
@@ -636,7 +607,7 @@ impl Mover {
 mod tests {
     use super::*;
 
-    const WORTH: u64 = SERVING.worth_least;
+    const WORTH: u64 = 2 << 20;
 
     #[test]
     fn a_pass_without_gain_is_the_last_unless_much_has_changed_meanwhile() {
@@ -646,21 +617,21 @@ mod tests {
         };
         let wasteful = |stores| wasteful_with(stores, 1600);
         let mut work = Work::default();
-        work.consider(wasteful(7), SERVING, WORTH);
+        work.consider(wasteful(7), &POLICY.serving, WORTH);
         let pass = work.pass.take().unwrap();
-        work.go_on(&pass, wasteful(7 + 100), SERVING, WORTH);
+        work.go_on(&pass, wasteful(7 + 100), &POLICY.serving, WORTH);
         assert!(work.pass.is_none(), "it would go on for ever");
-        work.consider(wasteful(7 + 100), SERVING, WORTH);
+        work.consider(wasteful(7 + 100), &POLICY.serving, WORTH);
         assert!(work.pass.is_none(), "that is what it has left behind");
-        work.consider(wasteful(7 + 100), AT_REST, WORTH);
+        work.consider(wasteful(7 + 100), &POLICY.at_rest, WORTH);
         let mut thorough = work.pass.take().expect("at rest it tries harder");
-        assert_eq!(thorough.thresholds_after(&wasteful(107 + 100)), AT_REST);
-        assert_eq!(thorough.thresholds_after(&wasteful(107 + 101)), SERVING, "that was no rest");
+        assert_eq!(thorough.thresholds_after(&wasteful(107 + 100)), &POLICY.at_rest);
+        assert_eq!(thorough.thresholds_after(&wasteful(107 + 101)), &POLICY.serving, "that was no rest");
         thorough.be_thorough(107 + 101);
-        assert_eq!(thorough.thresholds_after(&wasteful(107 + 101)), AT_REST);
-        work.go_on(&pass, wasteful(7 + 101), SERVING, WORTH);
+        assert_eq!(thorough.thresholds_after(&wasteful(107 + 101)), &POLICY.at_rest);
+        work.go_on(&pass, wasteful(7 + 101), &POLICY.serving, WORTH);
         assert!(work.pass.take().is_some(), "what is left now is not what there was");
-        work.go_on(&pass, wasteful_with(7, 1500), SERVING, WORTH);
+        work.go_on(&pass, wasteful_with(7, 1500), &POLICY.serving, WORTH);
         assert!(work.pass.is_some(), "nor what came free by deletes");
     }
 }

@@ -10,20 +10,11 @@
 
 use super::attention;
 use crate::index::{Census, Hand, Swept};
+use crate::memory_policy::{self, Action, Done, POLICY};
 use crate::{Bucket, Meter, ThreadContext, VbId};
 
 /// Rounds of the hand over all items after which evicting ends, whatever is left.
 const ROUNDS_MAX: usize = 32;
-/// Per-mille of the budget wasted above which free pages are given back before anything is evicted.
-const PURGE_WASTE: u64 = 10;
-/// The same of freed slabs where memory is short, or so much of the budget is used: their pages are resident until they
-/// are given back or used again, and before a measurement knows of them.
-const PURGE_FREED: u64 = 8;
-const NEARLY_FULL: u64 = 900;
-/// In a large bucket no more bytes of them than this: whoever gives them back waits for that.
-const PURGE_FREED_MOST: u64 = 32 << 20;
-/// Per-mille of the budget that thin slabs of the allocator's hold, above which evicting is no help.
-const THIN_WASTE: u64 = 30;
 /// Free pages are given back so long after they became many.
 const PURGE_DELAY_S: u32 = 4;
 /// Where a search has found nothing to eject, it is not repeated for so long: all that is left waits for the flusher.
@@ -90,14 +81,10 @@ impl Bucket {
 
     /// Gives back the pages of freed slabs, if they are many.
     pub(crate) fn give_freed_slabs_back(&self) {
-        if self.has_freed_slabs() {
+        if POLICY.has_many_freed_slabs(self.tenant().budget(), self.tenant().freed_slabs()) {
             self.tenant().purge();
             self.tenant().measure();
         }
-    }
-
-    fn has_freed_slabs(&self) -> bool {
-        self.tenant().freed_slabs() > (self.tenant().budget() / 1000 * PURGE_FREED).min(PURGE_FREED_MOST)
     }
 
     /// Evicts about `most` bytes by the hand. Returns whether `least` could go.
@@ -166,41 +153,48 @@ impl Bucket {
         round
     }
 
-    /// The pager's part: measures, gives free pages back, then evicts, until resident memory is within the watermarks.
+    /// The pager's part: what [`memory_policy::decide`] says, until resident memory is within the watermarks.
     pub(crate) fn keep_within_budget(&self, cx: &mut ThreadContext) {
-        let mark = |per_mille: u64| self.tenant().budget() / 1000 * per_mille;
         for _ in 0..TURNS_MAX {
-            if self.tenant().used() <= self.watermarks().high && !self.tenant().wants_measure() {
+            if !self.turn_pager(cx) {
                 break;
             }
-            self.measure();
-            let has_freed = self.has_freed_slabs() && self.tenant().used() > mark(NEARLY_FULL);
-            if self.tenant().used() <= self.watermarks().high && !has_freed {
-                break;
-            }
-            if self.tenant().waste() > mark(PURGE_WASTE) || has_freed {
-                self.tenant().purge();
-                self.tenant().measure();
-            }
-            if self.tenant().used() <= self.watermarks().high {
-                break;
-            }
-            let moved_max = self.tenant().budget() / MOVED_FRACTION;
-            if !self.may_evict() {
-                self.give_slack_back(cx, self.watermarks().low, moved_max);
-                break;
-            }
-            if cx.now.mono_ms() < self.sweeper.lock().thin_until_ms {
-                break;
-            }
-            let used = self.tenant().used();
-            self.make_room(cx, self.watermarks().low, moved_max);
-            self.tenant().measure();
-            // What is evicted leaves thin slabs: more of it would empty the bucket. The defragmenter has to come first.
-            let was_fruitless = self.tenant().used() > u64::midpoint(used, self.watermarks().low);
-            if was_fruitless && self.tenant().waste() > mark(THIN_WASTE) {
-                self.sweeper.lock().thin_until_ms = cx.now.mono_ms() + FRUITLESS_MS;
-                break;
+        }
+    }
+
+    /// Decides and acts, until something was evicted. Returns whether more of it may help.
+    fn turn_pager(&self, cx: &mut ThreadContext) -> bool {
+        let mut done = Done::default();
+        loop {
+            let figures = self.memory_figures();
+            let moved_max = figures.budget / MOVED_FRACTION;
+            match memory_policy::decide(&figures, done) {
+                Action::Rest => return false,
+                Action::Measure => {
+                    self.measure();
+                    done.measured = true;
+                }
+                Action::Purge => {
+                    self.tenant().purge();
+                    self.tenant().measure();
+                    done.purged = true;
+                }
+                Action::EmptySlabs { target } => {
+                    self.give_slack_back(cx, target, moved_max);
+                    return false;
+                }
+                Action::Evict { target } => {
+                    if cx.now.mono_ms() < self.sweeper.lock().thin_until_ms {
+                        return false;
+                    }
+                    self.make_room(cx, target, moved_max);
+                    self.tenant().measure();
+                    if memory_policy::left_thin_slabs(figures.used, &self.memory_figures()) {
+                        self.sweeper.lock().thin_until_ms = cx.now.mono_ms() + FRUITLESS_MS;
+                        return false;
+                    }
+                    return true;
+                }
             }
         }
     }

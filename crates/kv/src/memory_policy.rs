@@ -1,0 +1,216 @@
+//! When a bucket's memory is measured, given back, or made room in: every threshold, and the decisions as pure functions
+//! of figures. What then happens is in [`crate::bucket`]: eviction, defragmenter, compressor.
+//!
+//! ```text
+//!   budget ─────────────────────────────────────────────────────────────────────
+//!     refuse   above it new data waits for room, which its writer makes, or is refused
+//!     high     above it the pager makes room ...
+//!     low      ... down to here
+//! ```
+//! When the tenant's figures are out of date ([`memory::Tenant::wants_measure`]) is the accounts' own business: that
+//! depends on how they are kept.
+
+/// Every threshold of the engine's memory work. Per-mille are of the budget; for the watermarks, of what clients'
+/// buffers leave of it.
+pub(crate) struct Policy {
+    /// From here on the pager makes room, per-mille.
+    high: u64,
+    /// Down to here, per-mille.
+    low: u64,
+    /// Above this new data has to wait for room, or is refused, per-mille.
+    refuse: u64,
+    /// How much lower each is for a persistent bucket, whose journal and flusher have memory beside the bucket's.
+    persistent_lower: u64,
+    /// Per-mille wasted above which free pages are given back before anything is evicted.
+    purge_waste: u64,
+    /// The same of freed slabs: their pages are resident until they are given back or used again, and before a
+    /// measurement knows of them.
+    purge_freed: u64,
+    /// In a large bucket no more bytes of them than this: whoever gives them back waits for that.
+    purge_freed_most: u64,
+    /// They are looked at only where so much of the budget is used, per-mille.
+    nearly_full: u64,
+    /// Per-mille that thin slabs hold, above which evicting is no help.
+    thin_waste: u64,
+    /// The compressor begins above this part of the budget, per-mille,
+    pub(crate) compress_from: u64,
+    /// and ends below this.
+    pub(crate) compress_to: u64,
+    /// When the defragmenter has work: while clients are served,
+    pub(crate) serving: Gain,
+    /// and once threads have come to rest: what is gained then stays for longer, and nobody waits for it.
+    pub(crate) at_rest: Gain,
+}
+
+/// What the defragmenter can gain that is worth the work.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Gain {
+    /// Armed above this part of what is used, per mille,
+    waste_per_mille: u64,
+    /// and so many bytes.
+    waste_least: u64,
+    /// What a pass could gain must be worth it, and what is left below that is clean: per mille of what is used,
+    worth_per_mille: u64,
+    /// and so many bytes.
+    worth_least: u64,
+    /// Slabs are emptied of classes of which so much is free, per mille.
+    pub(crate) slab_free_per_mille: u32,
+}
+
+pub(crate) static POLICY: Policy = Policy {
+    high: 970,
+    low: 960,
+    refuse: 979,
+    persistent_lower: 4,
+    purge_waste: 10,
+    purge_freed: 8,
+    purge_freed_most: 32 << 20,
+    nearly_full: 900,
+    thin_waste: 30,
+    compress_from: 750,
+    compress_to: 700,
+    serving: Gain {
+        waste_per_mille: 20,
+        waste_least: 4 << 20,
+        worth_per_mille: 16,
+        worth_least: 2 << 20,
+        slab_free_per_mille: 10,
+    },
+    at_rest: Gain {
+        waste_per_mille: 10,
+        waste_least: 2 << 20,
+        worth_per_mille: 5,
+        worth_least: 1 << 20,
+        slab_free_per_mille: 4,
+    },
+};
+
+/// What `used` is held against, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Watermarks {
+    /// See [`Policy`].
+    pub(crate) high: u64,
+    /// See [`Policy`].
+    pub(crate) low: u64,
+    /// See [`Policy`].
+    pub(crate) refuse: u64,
+}
+
+impl Policy {
+    /// The watermarks of a budget, as far as clients' buffers leave it.
+    #[inline]
+    pub(crate) fn watermarks(&self, budget: u64, is_persistent: bool) -> Watermarks {
+        let lower = if is_persistent { self.persistent_lower } else { 0 };
+        let mark = |per_mille: u64| budget / 1000 * (per_mille - lower);
+        Watermarks { high: mark(self.high), low: mark(self.low), refuse: mark(self.refuse) }
+    }
+
+    /// Whether slabs have been freed whose pages are worth giving back.
+    pub(crate) fn has_many_freed_slabs(&self, budget: u64, freed_slabs: u64) -> bool {
+        freed_slabs > (budget / 1000 * self.purge_freed).min(self.purge_freed_most)
+    }
+}
+
+impl Gain {
+    /// Whether so much waste is reason enough to look for thin slabs.
+    pub(crate) fn is_wasteful(&self, used: u64, wasted: u64) -> bool {
+        wasted > (used / 1000 * self.waste_per_mille).max(self.waste_least)
+    }
+
+    /// So much must be there to be gained.
+    pub(crate) fn worth_bytes(&self, used: u64) -> u64 {
+        (used / 1000 * self.worth_per_mille).max(self.worth_least)
+    }
+}
+
+/// What is known of a bucket's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// The whole budget.
+    pub(crate) budget: u64,
+    pub(crate) watermarks: Watermarks,
+    /// What is held against them.
+    pub(crate) used: u64,
+    /// Of it, pages that hold nothing, as measured last.
+    pub(crate) waste: u64,
+    /// Slabs freed since pages were given back.
+    pub(crate) freed_slabs: u64,
+    /// So much has changed since the last measurement that the waste may be another.
+    pub(crate) wants_measure: bool,
+    /// Documents, or values, may go.
+    pub(crate) may_evict: bool,
+}
+
+/// What the pager has done since it began to look at a bucket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) measured: bool,
+    pub(crate) purged: bool,
+}
+
+/// What the pager does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Nothing: resident memory is within the watermarks.
+    Rest,
+    /// Find out what is wasted.
+    Measure,
+    /// Give free pages back.
+    Purge,
+    /// Empty slabs down to `target`; nothing may be evicted.
+    EmptySlabs { target: u64 },
+    /// Evict down to `target`.
+    Evict { target: u64 },
+}
+
+/// The pager's next step for a bucket.
+pub(crate) fn decide(figures: &Figures, done: Done) -> Action {
+    let Figures { budget, watermarks: Watermarks { high, low, .. }, used, waste, freed_slabs, .. } = *figures;
+    let mark = |per_mille: u64| budget / 1000 * per_mille;
+    if !done.measured {
+        return if used <= high && !figures.wants_measure { Action::Rest } else { Action::Measure };
+    }
+    let has_freed = POLICY.has_many_freed_slabs(budget, freed_slabs) && used > mark(POLICY.nearly_full);
+    let is_wasteful = used > high && waste > mark(POLICY.purge_waste);
+    if !done.purged && (has_freed || is_wasteful) {
+        return Action::Purge;
+    }
+    match figures.may_evict {
+        _ if used <= high => Action::Rest,
+        false => Action::EmptySlabs { target: low },
+        true => Action::Evict { target: low },
+    }
+}
+
+/// Whether what was evicted has left thin slabs, so that more of it would empty the bucket: the defragmenter has to come
+/// first.
+pub(crate) fn left_thin_slabs(used_before: u64, after: &Figures) -> bool {
+    let was_fruitless = after.used > u64::midpoint(used_before, after.watermarks.low);
+    was_fruitless && after.waste > after.budget / 1000 * POLICY.thin_waste
+}
+
+/// What becomes of new data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// There is room.
+    Granted,
+    /// Its writer makes room, down to `target`; then this is asked again.
+    MakeRoom { target: u64 },
+    /// There is none.
+    Refused,
+}
+
+/// Whether `bytes` more may be taken.
+pub(crate) fn admit(figures: &Figures, bytes: u64) -> Admission {
+    let refuse = figures.watermarks.refuse;
+    if figures.used + bytes <= refuse {
+        Admission::Granted
+    } else if figures.may_evict && bytes < refuse {
+        Admission::MakeRoom { target: refuse - bytes }
+    } else {
+        Admission::Refused
+    }
+}
+
+#[cfg(test)]
+mod tests;

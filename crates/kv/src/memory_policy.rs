@@ -1,5 +1,5 @@
-//! When a bucket's memory is measured, given back, or made room in: every threshold, and the decisions as pure functions
-//! of figures. What then happens is in [`crate::bucket`]: eviction, defragmenter, compressor.
+//! When a bucket's memory is measured, given back, or made room in: every threshold, and the decisions as pure
+//! functions of figures. What then happens is in [`crate::bucket`]: eviction, defragmenter, compressor.
 //!
 //! ```text
 //!   budget ─────────────────────────────────────────────────────────────────────
@@ -182,8 +182,8 @@ pub(crate) fn decide(figures: &Figures, done: Done) -> Action {
     }
 }
 
-/// Whether what was evicted has left thin slabs, so that more of it would empty the bucket: the defragmenter has to come
-/// first.
+/// Whether what was evicted has left thin slabs, so that more of it would empty the bucket: the defragmenter has to
+/// come first.
 pub(crate) fn left_thin_slabs(used_before: u64, after: &Figures) -> bool {
     let was_fruitless = after.used > u64::midpoint(used_before, after.watermarks.low);
     was_fruitless && after.waste > after.budget / 1000 * POLICY.thin_waste

@@ -80,7 +80,8 @@ fn evicting_that_leaves_thin_slabs_is_not_repeated() {
     }
 }
 
-/// A bucket as far as decisions see it: evicting frees bytes, a part of which stays as waste until pages are given back.
+/// A bucket as far as decisions see it: evicting frees bytes, a part of which stays as waste until pages are given
+/// back.
 struct Simulated {
     figures: Figures,
     /// Waste that the next measurement will find.

@@ -4,6 +4,8 @@ import socket
 import threading
 import time
 
+import dataclasses
+
 from . import __main__ as soak
 from . import batches, values
 from .shadow import CUT_WRITE_LANDS_WITHIN_S, LATE_S, Shadow
@@ -70,6 +72,10 @@ def test_memory_over_the_budget_is_noticed():
     assert "never full" in soak.judge_memory(samples((0.9, 0.8), evicted=0), BUDGET)[0]
     assert soak.judge_memory(samples((0.9, 0.6), evicted=0) + samples((0.9, 0.8)), BUDGET) == []
     assert "live bytes under" in soak.judge_memory(samples((0.9, 0.8), (0.9, 0.69)), BUDGET)[0]
+    # What is in transit is no room for documents; and it is no excuse for fewer than fit beside it.
+    for live, problems in ((0.64, 0), (0.62, 1)):
+        transit = dataclasses.replace(samples((0.95, live))[0], in_flight=BUDGET // 10)
+        assert len(soak.judge_memory([*samples((0.9, 0.8)), transit], BUDGET)) == problems
 
 
 def test_a_postponed_retrieval_is_asked_again_over_a_new_connection():

@@ -1,10 +1,9 @@
 """The soak's own checks notice what they are there for."""
 
+import dataclasses
 import socket
 import threading
 import time
-
-import dataclasses
 
 from . import __main__ as soak
 from . import batches, values

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, Tenant};
-use parking_lot::Mutex;
 use rapidhash::v3::RapidSecrets;
 use wire::snappy;
 
 use crate::client_memory::Share;
 use crate::doorbell::Doorbell;
 use crate::index::{self, Dead, DirtySet, Ground, Hand, Locked, Memory, VBucket};
+use crate::lock_order::{Ranked, rank};
 use crate::prefixes::Prefixes;
 use crate::settings::{BucketSettings, Compression};
 use crate::storage::{self, Persistence};
@@ -120,7 +120,7 @@ pub struct Bucket {
     /// Buffers of connections that it is charged for.
     buffer_bytes: AtomicI64,
     meters: Shards,
-    pub(crate) sweeper: Mutex<Sweeper>,
+    pub(crate) sweeper: Ranked<Sweeper, { rank::SWEEPER }>,
     pub(crate) defragmenter: Defragmenter,
     pub(crate) compressor: Compressor,
     /// A [`Compression`].
@@ -214,7 +214,7 @@ impl Bucket {
             configured_budget: AtomicU64::new(settings.memory_bytes),
             buffer_bytes: AtomicI64::new(0),
             meters: Shards::new(threads, Meter::COUNT),
-            sweeper: Mutex::new(Sweeper::default()),
+            sweeper: Ranked::new(Sweeper::default()),
             defragmenter: Defragmenter::new(settings.defragmenter),
             compressor: Compressor::default(),
             compression: AtomicU8::new(settings.compression as u8),

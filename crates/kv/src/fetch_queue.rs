@@ -3,9 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::doorbell::Doorbell;
+use crate::lock_order::{Ranked, rank};
 use crate::{Bucket, KvError, VbId};
 
 /// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
@@ -33,7 +32,7 @@ impl Fetch {
 /// What a fetcher has to do.
 #[derive(Default)]
 pub(crate) struct FetchQueue {
-    pub(crate) asked: Mutex<Asked>,
+    pub(crate) asked: Ranked<Asked, { rank::FETCHES }>,
     pub(crate) bell: Arc<Doorbell>,
 }
 

@@ -20,6 +20,8 @@ mod hub;
 #[allow(unsafe_code)]
 mod index;
 pub mod key;
+#[allow(unsafe_code)]
+mod lock_order;
 pub mod mailbox;
 mod memory_policy;
 pub mod meters;

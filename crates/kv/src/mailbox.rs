@@ -10,8 +10,7 @@
 
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
-
+use crate::lock_order::{Ranked, rank};
 use crate::{KvError, Mutated};
 
 /// Whose answer waits.
@@ -44,7 +43,7 @@ pub type Letter = (Cookie, Outcome);
 /// The letters for one thread.
 #[derive(Default)]
 pub struct Mailbox {
-    letters: Mutex<Vec<Letter>>,
+    letters: Ranked<Vec<Letter>, { rank::MAILBOX }>,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 

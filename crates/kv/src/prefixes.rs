@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use crate::lock_order::{Ranked, rank};
 
 /// Ends a prefix.
 pub const DELIMITER: u8 = b':';
@@ -29,7 +29,7 @@ pub enum Deed {
 #[derive(Default)]
 pub struct Prefixes {
     is_on: AtomicBool,
-    counts: Mutex<BTreeMap<Box<[u8]>, Counts>>,
+    counts: Ranked<BTreeMap<Box<[u8]>, Counts>, { rank::PREFIXES }>,
 }
 
 /// What was done to the keys of a prefix.

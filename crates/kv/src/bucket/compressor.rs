@@ -20,12 +20,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use parking_lot::Mutex;
 use wire::snappy;
 
 use super::defragmenter::{Demand, rest_us};
 use crate::LARGE_VALUE;
 use crate::index::{Block, Candidates, Passage};
+use crate::lock_order::{Ranked, rank};
 use crate::memory_policy::POLICY;
 use crate::settings::Compression;
 use crate::{Bucket, LargeItem, Meter, ThreadContext, VbId};
@@ -46,7 +46,7 @@ const ROOM_KEPT: usize = 1 << 20;
 pub(crate) struct Compressor {
     /// There has been a measurement that it has not seen.
     measured: AtomicBool,
-    work: Mutex<Work>,
+    work: Ranked<Work, { rank::COMPRESSOR }>,
 }
 
 #[derive(Default)]

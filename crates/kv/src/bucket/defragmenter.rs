@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use memory::{Location, SlabFigures, Survey, Victim};
-use parking_lot::Mutex;
 
 use crate::index::{Census, Moved, Stand};
+use crate::lock_order::{Ranked, rank};
 use crate::memory_policy::{Gain, POLICY};
 use crate::{Bucket, Meter, ThreadContext, VbId};
 
@@ -57,16 +57,16 @@ pub(crate) struct Defragmenter {
     measured: AtomicBool,
     /// And threads have come to rest before it.
     rested: AtomicBool,
-    work: Mutex<Work>,
+    work: Ranked<Work, { rank::DEFRAGMENTER }>,
     /// What empties slabs for those who take others, see [`Bucket::pay_for_slabs`].
-    paying: Mutex<Option<Emptier>>,
+    paying: Ranked<Option<Emptier>, { rank::PAYING }>,
 }
 
 impl Defragmenter {
     pub(crate) fn new(is_on: bool) -> Self {
         let is_off = AtomicBool::new(!is_on);
         let (measured, rested) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { is_off, measured, rested, work: Mutex::default(), paying: Mutex::default() }
+        Self { is_off, measured, rested, work: Ranked::default(), paying: Ranked::default() }
     }
 }
 

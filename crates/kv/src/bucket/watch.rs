@@ -14,12 +14,12 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
-use parking_lot::Mutex;
 use wire::text::Watched;
 
 use super::attention;
 use crate::clients::Client;
 use crate::index::{Dead, Evicted, Locked};
+use crate::lock_order::{Ranked, rank};
 use crate::sizes::class_of;
 use crate::{Bucket, Cookie, Document, Entry, Expiry, Key, KvError, Mutation, Outcome, ThreadContext};
 
@@ -35,7 +35,7 @@ const ITEM_OVERHEAD: usize = 48;
 pub(crate) struct Watchers {
     /// What any of them wants.
     wanted: AtomicU8,
-    inner: Mutex<Inner>,
+    inner: Ranked<Inner, { rank::WATCHERS }>,
 }
 
 #[derive(Default)]

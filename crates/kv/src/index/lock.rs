@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::lock_api;
 use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN};
 
+use crate::lock_order::{self, rank};
+
 /// How long a waiter that was overlooked sleeps at most.
 const PATIENCE: Duration = Duration::from_micros(500);
 
@@ -30,6 +32,11 @@ pub(crate) type Lock<T> = lock_api::Mutex<RawLock, T>;
 pub(crate) type LockGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 
 impl RawLock {
+    #[inline]
+    fn try_take(&self) -> bool {
+        self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     #[cold]
     fn wait(&self) {
         loop {
@@ -42,7 +49,7 @@ impl RawLock {
                 let until = Some(Instant::now() + PATIENCE);
                 parking_lot_core::park(key, still_held, || {}, |_, _| {}, DEFAULT_PARK_TOKEN, until);
             }
-            if lock_api::RawMutex::try_lock(self) {
+            if self.try_take() {
                 return;
             }
         }
@@ -67,22 +74,29 @@ impl RawLock {
 // alone (store, release): what was done under the lock is seen by the next holder.
 unsafe impl lock_api::RawMutex for RawLock {
     const INIT: Self = Self { locked: AtomicBool::new(false), parked: AtomicBool::new(false) };
-    type GuardMarker = lock_api::GuardSend;
+    type GuardMarker = lock_api::GuardNoSend;
 
     #[inline]
     fn lock(&self) {
-        if !self.try_lock() {
+        lock_order::will_wait(rank::VBUCKET);
+        if !self.try_take() {
             self.wait();
         }
+        lock_order::taken(rank::VBUCKET);
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let is_taken = self.try_take();
+        if is_taken {
+            lock_order::taken(rank::VBUCKET);
+        }
+        is_taken
     }
 
     #[inline]
     unsafe fn unlock(&self) {
+        lock_order::released(rank::VBUCKET);
         self.locked.store(false, Ordering::Release);
         if self.parked.load(Ordering::Relaxed) {
             self.wake_one();

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Re
 
 use journal::log::{Buffer, Reader, Shard as Journal, WriteError};
 use journal::{AnyDisk, Disk, Metered, SyncMeter};
-use parking_lot::Mutex;
 use wire::binary::datatype::SNAPPY;
 use wire::snappy;
 
@@ -25,6 +24,7 @@ pub(crate) use opening::{Opened, Part, open, spoil};
 pub(crate) use state::{decode as decode_state, encode as encode_state};
 
 use crate::index::VALUE_MAX;
+use crate::lock_order::{Ranked, rank};
 use crate::settings::PersistenceSettings;
 use crate::{Key, KvError, Unavailable, VbId};
 use meta::Meta;
@@ -56,10 +56,10 @@ pub struct Persistence {
     pub(crate) disk: AnyDisk,
     pub(crate) directory: PathBuf,
     pub(crate) settings: PersistenceSettings,
-    meta: Mutex<Meta>,
+    meta: Ranked<Meta, { rank::META }>,
     pub(crate) shards: Box<[Shard]>,
     pub(crate) gates: Box<[AtomicU8]>,
-    pub(crate) loading: Mutex<Loading>,
+    pub(crate) loading: Ranked<Loading, { rank::LOADING }>,
     pub(crate) warm_up: opening::Progress,
     pub(crate) warm_told: AtomicBool,
     pub(crate) counters: Counters,
@@ -75,7 +75,7 @@ pub(crate) struct Stored {
 /// One of a bucket's journals.
 pub(crate) struct Shard {
     /// None once the bucket is closed or deleted.
-    pub(crate) journal: Mutex<Option<Journal<JournalDisk>>>,
+    pub(crate) journal: Ranked<Option<Journal<JournalDisk>>, { rank::JOURNAL }>,
     pub(crate) reader: Reader<JournalDisk>,
     /// Highest CAS of the journal when it was opened.
     pub(crate) max_cas: u64,

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Re
 
 use journal::log::{Damage, Identity, OpenError, Options, Segment, Shard as Journal, Spoils, WriteError};
 use journal::{AnyDisk, Metered, SyncMeter};
-use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::meta::{self, Meta};
 use super::{Counters, Gate, Persistence, Shard};
+use crate::lock_order::Ranked;
 use crate::settings::PersistenceSettings;
 use crate::{KvError, VbId};
 
@@ -214,7 +214,7 @@ pub(crate) fn open(
         }
         shards.push(Shard {
             reader: opened.shard.reader(),
-            journal: Mutex::new(Some(opened.shard)),
+            journal: Ranked::new(Some(opened.shard)),
             max_cas: opened.max_cas,
             rest_until_ms: AtomicU64::new(0),
             hurry: AtomicBool::new(false),
@@ -234,10 +234,10 @@ pub(crate) fn open(
         disk,
         directory: directory.to_owned(),
         settings: settings.clone(),
-        meta: Mutex::new(meta),
+        meta: Ranked::new(meta),
         shards: shards.into(),
         gates,
-        loading: Mutex::new(loading),
+        loading: Ranked::new(loading),
         warm_up: progress,
         warm_told: AtomicBool::new(false),
         counters: Counters::default(),

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use crate::lock_order::{Ranked, rank};
 
 /// Failures of an entry before the first delay.
 pub const FREE_FAILURES: u32 = 10;
@@ -72,7 +72,7 @@ type Listener = Box<dyn Fn(Notice<'_>) + Send + Sync>;
 /// The table of failed logins.
 #[derive(Default)]
 pub(super) struct Attempts {
-    table: Mutex<Table>,
+    table: Ranked<Table, { rank::ATTEMPTS }>,
     failed: AtomicU64,
     refused: AtomicU64,
     listener: OnceLock<Listener>,

@@ -138,12 +138,12 @@ pub trait Control: Send + Sync + 'static {
     fn login_required(&self) -> bool;
     /// Makes a bucket within the node's memory.
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal>;
-    /// Copies a persistent bucket while it is served; gives the new directory. May take long, and is called on a thread
-    /// of its own.
+    /// Copies a persistent bucket while it is served; returns the new directory. May take long, and is called on a
+    /// thread of its own.
     fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal>;
     /// Changes settings of the allocator, by their names.
     fn set_allocator(&self, fields: &[(String, String)]) -> Result<(), Refusal>;
-    /// Writes a heap profile; gives its file. May take long, and is called on a thread of its own.
+    /// Writes a heap profile; returns its file. May take long, and is called on a thread of its own.
     fn heap_profile(&self) -> Result<PathBuf, Refusal>;
     /// Removes a bucket.
     fn delete_bucket(&self, name: &str) -> Result<(), Refusal>;

@@ -132,7 +132,7 @@ pub fn set(fields: &[(String, String)]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Writes a heap profile into a directory; gives its file.
+/// Writes a heap profile into a directory; returns its file.
 pub fn write_profile(directory: &Path) -> Result<PathBuf, Refusal> {
     let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
     let file = directory.join(format!("heap-{time_ms}.prof"));

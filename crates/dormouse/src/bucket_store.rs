@@ -59,7 +59,7 @@ impl BucketStore {
         self.data.join(BUCKETS).join(name)
     }
 
-    /// Copies a bucket while it is served; gives the copy's directory. It shares sealed segments with the bucket, by
+    /// Copies a bucket while it is served; returns the copy's directory. It shares sealed segments with the bucket, by
     /// hard links.
     pub fn backup(&self, name: &str, label: &str, persistence: &Persistence) -> io::Result<PathBuf> {
         // Of two at a time with one label, the second would take the first one's directory for its own, and remove it.

@@ -721,7 +721,7 @@ impl Bucket {
     }
 
     /// Calls `f` with key and document of each living document of the default collection in one group of a vBucket's
-    /// index; gives where to go on.
+    /// index; returns where to go on.
     pub fn list(
         &self,
         cx: &mut ThreadContext,

@@ -216,7 +216,7 @@ impl Clients {
         }
     }
 
-    /// Lists some of the sockets and connections of the ports that serve this bucket, from a number on. Gives the
+    /// Lists some of the sockets and connections of the ports that serve this bucket, from a number on. Returns the
     /// number to go on with, `None` at the end.
     pub fn list(
         &self,

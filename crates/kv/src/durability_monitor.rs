@@ -182,7 +182,7 @@ impl<T> DurabilityMonitor<T> {
         self.prepares.front().map(|first| first.seqno)
     }
 
-    /// The first prepare has been ended. Gives what was tracked with it, and whether it was overdue.
+    /// The first prepare has been ended. Returns what was tracked with it, and whether it was overdue.
     pub fn end_first(&mut self) -> Option<(T, bool)> {
         let Prepare { is_overdue, entry, .. } = self.prepares.pop_front()?;
         if self.prepares.is_empty() {

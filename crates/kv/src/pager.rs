@@ -6,7 +6,7 @@
 use crate::defragmenter::{Demand, Turn};
 use crate::{NodeContext, compressor, defragmenter};
 
-/// Does everything that is due. Gives the wall-clock second at which something is due next.
+/// Does everything that is due. Returns the wall-clock second at which something is due next.
 pub fn turn(cx: &mut NodeContext) -> Option<u32> {
     cx.node.doorbell().answer();
     cx.tend();

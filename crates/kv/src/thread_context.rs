@@ -106,7 +106,7 @@ impl Caches {
         self.find(slot).map(|at| self.at(at))
     }
 
-    /// Adds the access of a slot that has none; gives where it is.
+    /// Adds the access of a slot that has none; returns where it is.
     pub(crate) fn insert(&mut self, held: Held) -> usize {
         self.held += 1;
         if self.held * 2 > self.cells.len() {

@@ -123,7 +123,7 @@ fn audit(bucket: &Bucket, cx: &mut NodeContext) -> Audited {
     walk.end().unwrap()
 }
 
-/// Lets everybody work in bursts; gives how many audits there were at rest.
+/// Lets everybody work in bursts; returns how many audits there were at rest.
 fn audit_between_bursts(compression: Compression) -> (Arc<Bucket>, usize) {
     let (node, bucket) = world(compression);
     let begin = Arc::new(Barrier::new(THREADS));

@@ -60,7 +60,7 @@ impl World {
         self.cx.end_batch();
     }
 
-    /// What the pager's thread does when its doorbell rings; gives whether the defragmenter wants another turn.
+    /// What the pager's thread does when its doorbell rings; returns whether the defragmenter wants another turn.
     fn page(&mut self) -> bool {
         self.cx.rest();
         self.cx.rest();
@@ -69,7 +69,7 @@ impl World {
         kv::pager::defragment(&mut self.cx, &mut Demand::default()).rest_us.is_some()
     }
 
-    /// Until nothing is due any more. Gives the number of turns.
+    /// Until nothing is due any more. Returns the number of turns.
     fn page_until_quiet(&mut self) -> usize {
         for turns in 0..100_000 {
             // Free pages go back some seconds after much was freed.

@@ -47,7 +47,7 @@ fn fill(bucket: &Bucket, cx: &mut NodeContext) {
     }
 }
 
-/// Makes, fills and drops a bucket; gives how much it took.
+/// Makes, fills and drops a bucket; returns how much it took.
 fn one_bucket(node: &Arc<Node>, cx: &mut NodeContext, item_heap: HeapChoice) -> usize {
     let before = resident_bytes();
     let settings =

@@ -48,7 +48,7 @@ fn grow(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
     }
 }
 
-/// Gives bytes of slots in use, and of those free above what may be.
+/// Returns bytes of slots in use, and of those free above what may be.
 fn run(switching: bool) -> (u64, u64) {
     let (node, bucket) = beside::node(WRITERS + 1, HeapChoice::Slab);
     let done = Arc::new(AtomicBool::new(false));

@@ -102,7 +102,7 @@ impl LookAside {
         Ok(())
     }
 
-    /// Takes the answers of the batch in flight; gives the items that were missing, each once.
+    /// Takes the answers of the batch in flight; returns the items that were missing, each once.
     fn receive(&mut self, turn: usize) -> Result<Vec<u32>> {
         let Some(connection) = self.connections.get_mut(turn) else { bail!("no connection {turn}") };
         let Waiting { writes, reads } = std::mem::take(&mut connection.waiting);

@@ -113,7 +113,7 @@ pub fn drop_page_cache(files: &[PathBuf]) -> Result<&'static str> {
     Ok("the files' pages dropped (posix_fadvise); the kernel's caches could not be")
 }
 
-/// Reads files one after the other; gives their bytes and how long it took.
+/// Reads files one after the other; returns their bytes and how long it took.
 pub fn read_through(files: &[PathBuf]) -> Result<(u64, Duration)> {
     let mut buffer = vec![0; READ_BYTES];
     let (start, mut bytes) = (Instant::now(), 0);

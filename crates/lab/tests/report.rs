@@ -9,7 +9,7 @@ fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_dormouse-lab")).args(arguments).output().unwrap()
 }
 
-/// Runs an experiment; gives its words and its JSON. It needs a core for the server and one for the client: where
+/// Runs an experiment; returns its words and its JSON. It needs a core for the server and one for the client: where
 /// there is one only it must say so, and there is nothing to give.
 fn report(arguments: &[&str]) -> Option<(String, Value)> {
     let test = std::thread::current();

@@ -180,7 +180,7 @@ pub unsafe fn release(tenant: &Tenant, item: NonNull<u8>, size: usize) {
     }
 }
 
-/// Gives up a reference; gives whether it was the last.
+/// Gives up a reference; returns whether it was the last.
 ///
 /// # Safety
 /// The caller owns one of the large item at `item`, and does not use it any more.

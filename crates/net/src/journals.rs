@@ -128,7 +128,7 @@ enum Worker {
 }
 
 impl Worker {
-    /// Does what there is to do; gives when there is more though no bell rings, ms of the monotonic clock.
+    /// Does what there is to do; returns when there is more though no bell rings, ms of the monotonic clock.
     fn turn(&mut self, cx: &mut NodeContext, clock: Clock) -> Option<u64> {
         match self {
             Self::Flusher(flusher) => {

@@ -28,7 +28,7 @@ pub(super) struct Count {
     pub new_cas: u64,
 }
 
-/// Counts the present document; gives the new number and the new CAS.
+/// Counts the present document; returns the new number and the new CAS.
 ///
 /// COMPAT: the value is a number as `strtoull` reads it, a shorter result is padded with spaces to the old length, and
 /// unless the value grows the marks of the meta protocol and the fetched bit stay: memcached writes over it in place.
@@ -78,7 +78,7 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
     Ok((number, mutated.cas))
 }
 
-/// Writes `number` at the start of `into` and gives the number of digits.
+/// Writes `number` at the start of `into` and returns the number of digits.
 pub(super) fn write_decimal(into: &mut [u8], number: u64) -> usize {
     let (digits, at) = decimal_digits(number);
     let text = digits.get(at..).unwrap_or_default();

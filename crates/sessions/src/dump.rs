@@ -71,7 +71,7 @@ impl Dump {
         Ok(true)
     }
 
-    /// Lists one group of the index; gives the next.
+    /// Lists one group of the index; returns the next.
     fn group(
         &mut self,
         bucket: &Bucket,

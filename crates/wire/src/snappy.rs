@@ -41,7 +41,7 @@ pub fn inflated_len(block: &[u8]) -> Option<usize> {
     prefix(block).map(|(length, _)| length)
 }
 
-/// Whether a block inflates to no more than `most` bytes; gives how many.
+/// Whether a block inflates to no more than `most` bytes; returns how many.
 pub fn check(block: &[u8], most: usize) -> Result<usize, SnappyError> {
     let (length, head) = prefix(block).ok_or(SnappyError::Malformed)?;
     if length > most {

@@ -159,7 +159,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and gives its result.
+    /// Sends a request and returns its result.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.send(&json!({ "id": 1, "method": method, "params": params }));
         self.receive()["result"].take()

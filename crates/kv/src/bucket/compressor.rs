@@ -84,7 +84,7 @@ impl Compressor {
     }
 }
 
-/// Does some work, if there is any; gives after how many microseconds it wants the next turn.
+/// Does some work, if there is any; returns after how many microseconds it wants the next turn.
 pub(crate) fn turn(buckets: &[Arc<Bucket>], cx: &mut ThreadContext, demand: &mut Demand) -> Option<u64> {
     let bucket = buckets.iter().find(|bucket| bucket.wants_compressing())?;
     let began_us = cx.fresh_us();

@@ -317,7 +317,7 @@ impl Bucket {
         self.defragmenter.work.lock().pass.as_ref().is_some_and(|pass| pass.emptier.is_none())
     }
 
-    /// Works for a while on the pass it is at. Gives the pass if it has ended.
+    /// Works for a while on the pass it is at. Returns the pass if it has ended.
     fn defragment(&self, cx: &mut ThreadContext, began_us: u64) -> Option<Passed> {
         let mut work = self.defragmenter.work.lock();
         let pass = work.pass.as_mut()?;

@@ -199,7 +199,7 @@ impl Bucket {
         }
     }
 
-    /// Gives free pages back some seconds after much was freed: what is freed now may be needed in a moment. Gives
+    /// Gives free pages back some seconds after much was freed: what is freed now may be needed in a moment. Returns
     /// when.
     pub(crate) fn purge_when_due(&self, cx: &ThreadContext) -> Option<u32> {
         if !self.tenant().wants_purge() {

@@ -165,7 +165,7 @@ impl Bucket {
         }
     }
 
-    /// INCR/DECR; gives the new number.
+    /// INCR/DECR; returns the new number.
     pub fn arithmetic(
         &self,
         cx: &mut ThreadContext,

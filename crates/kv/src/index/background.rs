@@ -29,7 +29,7 @@ pub(crate) struct Swept {
 }
 
 impl Locked<'_> {
-    /// Frees what has expired, up to a slice; gives how many items went, how many of them nobody had read, and
+    /// Frees what has expired, up to a slice; returns how many items went, how many of them nobody had read, and
     /// whether more is due.
     pub(crate) fn reclaim_expired(&mut self, taken: &mut Vec<HashPart>) -> (usize, usize, bool) {
         taken.clear();
@@ -73,7 +73,7 @@ impl Locked<'_> {
         (freed, unfetched, more)
     }
 
-    /// Frees the flushed items of one group of the table; gives how many went, and the next hand.
+    /// Frees the flushed items of one group of the table; returns how many went, and the next hand.
     ///
     /// Groups split and merge meanwhile, so that a walk may miss some: walk again until one finds none.
     pub(crate) fn reclaim_flushed(&mut self, hand: Hand) -> (usize, Option<Hand>) {
@@ -200,7 +200,7 @@ impl Locked<'_> {
         unsafe { item.header() }.marks & mark::FETCHED == 0
     }
 
-    /// Removes the item at a location of the table; gives the bytes it took.
+    /// Removes the item at a location of the table; returns the bytes it took.
     fn remove_at(&mut self, location: Location) -> u64 {
         let present = self.present_at(location);
         let bytes = location.footprint(self.header(present).item_size()) as u64;
@@ -232,7 +232,7 @@ impl Locked<'_> {
         })
     }
 
-    /// Calls `f` with size and idle seconds of each item in one group of the table; gives the next hand.
+    /// Calls `f` with size and idle seconds of each item in one group of the table; returns the next hand.
     pub(crate) fn measure(&self, hand: Hand, f: &mut dyn FnMut(usize, u32)) -> Option<Hand> {
         self.root.walk(hand, |found, _| {
             let present = Present { found, item: self.item(found.location) };

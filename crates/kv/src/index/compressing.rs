@@ -75,8 +75,8 @@ fn footprint(at: Location, header: &Header) -> usize {
 }
 
 impl Locked<'_> {
-    /// Copies what may be compressed of a slice of the table, if its seqno is above `above`. Gives where the walk goes
-    /// on.
+    /// Copies what may be compressed of a slice of the table, if its seqno is above `above`. Returns where the walk
+    /// goes on.
     pub(crate) fn take_compressible(
         &mut self,
         from: Passage,

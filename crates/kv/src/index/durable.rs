@@ -198,7 +198,7 @@ impl Locked<'_> {
 
     // ---- tombstones -----------------------------------------------------------------------------------------------
 
-    /// Puts a tombstone in the place of an item; gives its seqno.
+    /// Puts a tombstone in the place of an item; returns its seqno.
     pub(super) fn leave_tombstone(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
         let old = self.header(present);
         let seqno = self.state.high_seqno + 1;
@@ -410,7 +410,7 @@ impl Locked<'_> {
         taken.unwrap_or_else(|| unreachable!("an item is handed out"))
     }
 
-    /// Everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all. Gives
+    /// Everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all. Returns
     /// whether there is more to flush already.
     pub(crate) fn complete(&mut self, seqno: u64, state_version: u64, flushed_seqno: u64) -> bool {
         let durable = self.durable();
@@ -476,7 +476,7 @@ impl Locked<'_> {
                 >= at.footprint(header.item_size() - header.value_len) + EJECT_GAIN_LEAST
     }
 
-    /// Frees a document's value; gives the bytes that came of it.
+    /// Frees a document's value; returns the bytes that came of it.
     pub(super) fn eject(&mut self, present: Present) -> u64 {
         let old = self.header(present);
         let marks = old.marks & !mark::LARGE;

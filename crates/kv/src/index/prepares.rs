@@ -105,7 +105,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Prepares a value (`None`: the deletion of the key) as `header` describes it; gives its seqno.
+    /// Prepares a value (`None`: the deletion of the key) as `header` describes it; returns its seqno.
     /// As [`Locked::write`], the header's seqno, kind, lengths and word marks are filled in here.
     pub(crate) fn prepare(
         &mut self,

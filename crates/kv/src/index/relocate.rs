@@ -61,7 +61,7 @@ enum Holder {
 }
 
 impl Locked<'_> {
-    /// Moves what lies in thin slabs, a slice of it; gives what was moved, and where the walk goes on.
+    /// Moves what lies in thin slabs, a slice of it; returns what was moved, and where the walk goes on.
     pub(crate) fn move_out_of_thin_slabs(&mut self, stand: Stand, survey: &Survey) -> (Moved, Option<Stand>) {
         match stand {
             Stand::Prepares { after } => self.move_prepares(after, survey),

@@ -621,8 +621,8 @@ impl Root {
         Some(())
     }
 
-    /// Walks the table: calls `visit` for each item of the next group and gives the hand's next position, `None` at the
-    /// end. Items that are inserted or moved between calls may be visited twice or not at all.
+    /// Walks the table: calls `visit` for each item of the next group and returns the hand's next position, `None` at
+    /// the end. Items that are inserted or moved between calls may be visited twice or not at all.
     pub(crate) fn walk(&self, hand: Hand, mut visit: impl FnMut(Found, u8)) -> Option<Hand> {
         let directory = self.directory()?;
         if let Some(group) = (hand.group < directory.groups()).then(|| directory.group(hand.group)).flatten()

@@ -429,7 +429,7 @@ impl<'v> Locked<'v> {
         unsafe { present.item.set_cas(cas) }
     }
 
-    /// The commonest write: another value of the same size class over a small item, neither with an expiry. Gives CAS
+    /// The commonest write: another value of the same size class over a small item, neither with an expiry. Returns CAS
     /// and seqno, or `None` with nothing changed: then it takes [`Locked::write`].
     #[inline]
     pub(crate) fn overwrite(
@@ -583,7 +583,7 @@ impl<'v> Locked<'v> {
         LargeBlock::new(&self.memory.ground.tenant, self.memory.cache, size).ok_or(KvError::NoMemory)
     }
 
-    /// Writes the header of a large item anew; its value stays as it is. Gives the new seqno.
+    /// Writes the header of a large item anew; its value stays as it is. Returns the new seqno.
     pub(crate) fn rewrite_large(
         &mut self,
         present: Present,
@@ -786,7 +786,7 @@ impl<'v> Locked<'v> {
         self.armed_s
     }
 
-    /// Makes sure that an item with an expiry is in the wheel; gives the header with the mark for it.
+    /// Makes sure that an item with an expiry is in the wheel; returns the header with the mark for it.
     #[inline]
     pub(super) fn queue_expiry(
         &mut self,

@@ -37,7 +37,7 @@ pub(crate) struct ExpiryWheel {
 }
 
 impl ExpiryWheel {
-    /// Enters an item and gives when its list is due; `None` when there is no memory.
+    /// Enters an item and returns when its list is due; `None` when there is no memory.
     pub(crate) fn enter(
         &mut self,
         part: HashPart,

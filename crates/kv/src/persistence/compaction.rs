@@ -47,7 +47,7 @@ pub(super) fn add_debt(
     shard.worked_bytes.store(0, Relaxed);
 }
 
-/// Does a part of the work in a shard if there is any. Gives after how many milliseconds there is more.
+/// Does a part of the work in a shard if there is any. Returns after how many milliseconds there is more.
 pub(super) fn compact(
     bucket: &Bucket,
     cx: &mut ThreadContext,

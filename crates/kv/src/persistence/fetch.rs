@@ -32,7 +32,7 @@ impl Fetcher {
         Self { index, buffer: Vec::new(), refused_since_ms: None }
     }
 
-    /// Fetches all that is asked for. Gives when to call again though the bell does not ring, ms of the monotonic
+    /// Fetches all that is asked for. Returns when to call again though the bell does not ring, ms of the monotonic
     /// clock.
     pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         let node = Arc::clone(&cx.node);

@@ -114,7 +114,7 @@ fn note_failure(persistence: &Persistence, at: usize, now_ms: u64) {
     shard.compact_from_bytes.store(0, Relaxed);
 }
 
-/// Walks vBuckets until all are done or the batch is long, and commits. Gives the bytes of the batch.
+/// Walks vBuckets until all are done or the batch is long, and commits. Returns the bytes of the batch.
 fn write_batch(
     bucket: &Bucket,
     cx: &mut ThreadContext,

@@ -41,7 +41,7 @@ impl Flusher {
         self.buffer.get_or_insert_with(|| Buffer::new(bytes))
     }
 
-    /// Does what there is to do. Gives when to call again though the bell does not ring, ms of the monotonic clock.
+    /// Does what there is to do. Returns when to call again though the bell does not ring, ms of the monotonic clock.
     pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         cx.now = clock();
         cx.node.flusher_bell(self.index).answer();
@@ -83,7 +83,7 @@ impl Flusher {
         next
     }
 
-    /// Flushes and compacts a shard if it is time; gives when to look again.
+    /// Flushes and compacts a shard if it is time; returns when to look again.
     fn tend_shard(
         &mut self,
         bucket: &Bucket,

@@ -30,7 +30,7 @@ pub fn key(writer: usize, number: usize) -> String {
     format!("{writer}:{number}")
 }
 
-/// Peeks at the writers' keys until it is done; gives how often.
+/// Peeks at the writers' keys until it is done; returns how often.
 pub fn peek(
     node: &Arc<Node>,
     bucket: &Arc<Bucket>,

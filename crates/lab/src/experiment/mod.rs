@@ -410,7 +410,7 @@ fn window_length(given_ms: Option<u64>, quick: bool, quick_ms: u64, full_ms: u64
     Duration::from_millis(given_ms.unwrap_or(if quick { quick_ms } else { full_ms }))
 }
 
-/// Waits until a persistent bucket has nothing to write any more; gives its figures then.
+/// Waits until a persistent bucket has nothing to write any more; returns its figures then.
 pub fn wait_until_flushed(server: &Server) -> Result<BTreeMap<String, String>> {
     let address = server.memcached.context("a server without a memcached port")?;
     let start = Instant::now();

@@ -63,8 +63,8 @@ impl Lists {
         reserved
     }
 
-    /// Puts the slab at an address where it belongs; if nothing of it is used, takes it out. Gives what is to be freed
-    /// then.
+    /// Puts the slab at an address where it belongs; if nothing of it is used, takes it out. Returns what is to be
+    /// freed then.
     ///
     /// It may be another slab than the one that was meant, or none: what is done is right for any.
     pub(super) fn settle(&mut self, map: &PageMap, address: usize) -> Option<Remains> {

@@ -154,7 +154,8 @@ impl PageMap {
         true
     }
 
-    /// Calls `f` with every page that is part of a slab. Gives what leaves and tables are counted with. Under the lock.
+    /// Calls `f` with every page that is part of a slab. Returns what leaves and tables are counted with. Under the
+    /// lock.
     pub(super) fn for_each_page(&self, mut f: impl FnMut(usize, SlabPtr)) -> u64 {
         let mut bytes = 0;
         let mut next = NonNull::new(self.table.load(Relaxed));

@@ -125,7 +125,7 @@ impl Reserved {
         unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(address)) }
     }
 
-    /// Gives up what is left; gives an address in the slab if its place among the others may be another now.
+    /// Gives up what is left; returns an address in the slab if its place among the others may be another now.
     pub(super) fn give_up(&mut self) -> Option<usize> {
         let Self { slab, first, mask, .. } = std::mem::replace(self, Self::NONE);
         let slab = slab?;

@@ -224,7 +224,7 @@ impl Worker {
         turn
     }
 
-    /// Executes the batch and sends each connection's answers; gives the turn that goes on in the next batch, whose
+    /// Executes the batch and sends each connection's answers; returns the turn that goes on in the next batch, whose
     /// answers wait in the output.
     fn execute<'a>(
         &mut self,

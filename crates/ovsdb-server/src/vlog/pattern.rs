@@ -53,7 +53,7 @@ impl Line<'_> {
         out
     }
 
-    /// One field; gives what is behind it.
+    /// One field; returns what is behind it.
     fn field<'p>(&self, mut rest: &'p str, out: &mut String) -> &'p str {
         let left = rest.strip_prefix('-').inspect(|after| rest = after).is_some();
         let zeros = rest.strip_prefix('0').inspect(|after| rest = after).is_some();

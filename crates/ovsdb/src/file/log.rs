@@ -117,7 +117,7 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Makes a commit's record; gives its checksum, or `None` if there is nothing to log.
+    /// Makes a commit's record; returns its checksum, or `None` if there is nothing to log.
     fn encode(&mut self, database: &Database, commit: CommitId, now_ms: u64) -> Option<Checksum> {
         self.text.clear();
         record::write_commit(database, commit, now_ms, &mut self.scratch, &mut self.text).then(|| {

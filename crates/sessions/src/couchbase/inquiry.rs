@@ -157,7 +157,7 @@ pub(super) fn observe(
 }
 
 /// STAT of one document: `key NAME VBUCKET`, or `vkey`, which also compares the document with the journal, and for that
-/// reads from it. Gives false if it is about something else.
+/// reads from it. Returns false if it is about something else.
 fn document_statistics(
     peer: &mut Peer,
     answer: &Answer,

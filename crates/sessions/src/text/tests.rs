@@ -70,7 +70,7 @@ impl Client {
         };
     }
 
-    /// Sends bytes in chunks and gives the answers; `<closed>` behind the last one.
+    /// Sends bytes in chunks and returns the answers; `<closed>` behind the last one.
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut answers = Vec::new();
         // Long values need not be cut into more than a few thousand pieces.

@@ -258,7 +258,7 @@ impl Client {
         now.mono_us += u64::from(seconds) * 1_000_000;
     }
 
-    /// Lets time pass and gives what is answered then.
+    /// Lets time pass and returns what is answered then.
     pub fn pass_ms(&mut self, ms: u64) -> Vec<Answer> {
         let now = &mut self.cx.now;
         now.mono_us += ms * 1000;
@@ -268,7 +268,7 @@ impl Client {
         self.letters()
     }
 
-    /// Reads the letters that have come, and gives what is answered to them.
+    /// Reads the letters that have come, and returns what is answered to them.
     pub fn letters(&mut self) -> Vec<Answer> {
         decoded(&self.letters_raw())
     }
@@ -294,7 +294,7 @@ impl Client {
         self.session.peer.close
     }
 
-    /// Sends one request and gives its one answer.
+    /// Sends one request and returns its one answer.
     pub fn ask(&mut self, frame: Frame) -> Answer {
         let mut answers = self.send(&frame.bytes());
         assert_eq!(answers.len(), 1, "answers to opcode {:#x}", frame.opcode);
@@ -306,7 +306,7 @@ impl Client {
         self.send(&frames.iter().flat_map(Frame::bytes).collect::<Vec<_>>())
     }
 
-    /// Sends bytes and gives what is answered.
+    /// Sends bytes and returns what is answered.
     pub fn send(&mut self, bytes: &[u8]) -> Vec<Answer> {
         decoded(&self.send_raw(bytes))
     }

@@ -50,7 +50,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// Decodes into `buffer` and gives the length.
+/// Decodes into `buffer` and returns the length.
 ///
 /// COMPAT: as memcached does it: bytes outside of the alphabet are passed over, what follows a padded group is
 /// ignored, and what is left must be whole groups of four.

@@ -213,7 +213,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Takes the client's first message and gives the challenge. `keys_of` finds the user's keys (or makes up
+    /// Takes the client's first message and returns the challenge. `keys_of` finds the user's keys (or makes up
     /// [`ScramKeys::impossible`]); `server_nonce` is fresh randomness, printable and without a comma.
     pub fn start(
         client_first: &[u8],

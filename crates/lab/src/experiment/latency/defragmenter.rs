@@ -255,7 +255,7 @@ impl Run {
     }
 }
 
-/// Switches it, and waits until it has moved something; gives whether it does as wished.
+/// Switches it, and waits until it has moved something; returns whether it does as wished.
 fn switch(console: SocketAddr, memcached: SocketAddr, is_on: bool) -> Result<bool> {
     // Whoever asks for the memory makes the server measure it, by which the defragmenter goes.
     statistics(memcached, "memory")?;
@@ -280,7 +280,7 @@ impl Felt {
         Ok(Self { times: Times::new()?, windows: Vec::new(), moved: 0, work_us: 0, seconds: 0.0 })
     }
 
-    /// Does something while the defragmenter works or does not; gives whether it did so until the end.
+    /// Does something while the defragmenter works or does not; returns whether it did so until the end.
     fn part(
         &mut self,
         memcached: SocketAddr,

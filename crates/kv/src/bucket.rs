@@ -22,7 +22,7 @@ use wire::snappy;
 
 use crate::client_memory::Share;
 use crate::doorbell::Doorbell;
-use crate::index::{self, Dead, DirtySet, Ground, Hand, Locked, Memory, VBucket};
+use crate::index::{self, Dead, DirtySet, Hand, Locked, Memory, Resources, VBucket};
 use crate::lock_order::{Ranked, rank};
 use crate::prefixes::Prefixes;
 use crate::settings::{BucketSettings, Compression};
@@ -114,7 +114,7 @@ pub struct Bucket {
     uuid_seed: u64,
     vbucket_mask: u16,
     vbuckets: Box<[VBucket]>,
-    ground: Ground,
+    resources: Resources,
     /// The budget as configured; `cache_memlimit` may lower the one in force.
     configured_budget: AtomicU64,
     /// Buffers of connections that it is charged for.
@@ -202,7 +202,7 @@ impl Bucket {
             uuid_seed,
             vbucket_mask: settings.vbuckets - 1,
             vbuckets,
-            ground: Ground {
+            resources: Resources {
                 heap: Heap::new(Arc::clone(&tenant), settings.item_heap),
                 tenant,
                 quiescence,
@@ -236,7 +236,7 @@ impl Bucket {
     }
 
     pub(crate) fn dirty(&self) -> Option<&DirtySet> {
-        self.ground.dirty.as_ref()
+        self.resources.dirty.as_ref()
     }
 
     /// From this its vBuckets' history ids come.
@@ -283,10 +283,10 @@ impl Bucket {
         self.flush_enabled.store(is_enabled, Relaxed);
     }
     pub(crate) fn slot(&self) -> usize {
-        self.ground.slot
+        self.resources.slot
     }
     pub(crate) fn tenant(&self) -> &Arc<Tenant> {
-        &self.ground.tenant
+        &self.resources.tenant
     }
     /// Number of vBuckets, a power of two.
     pub fn vbuckets(&self) -> u16 {
@@ -304,7 +304,7 @@ impl Bucket {
     #[inline]
     pub fn locate_in(&self, key: Key<'_>, vb: VbId) -> Place {
         debug_assert!(vb.0 <= self.vbucket_mask);
-        Place { vb: VbId(vb.0 & self.vbucket_mask), hash: index::hash(key, &self.ground.secrets) }
+        Place { vb: VbId(vb.0 & self.vbucket_mask), hash: index::hash(key, &self.resources.secrets) }
     }
 
     /// Starts loading the vBucket of a place.
@@ -328,7 +328,7 @@ impl Bucket {
     /// Starts loading the item of a place, `bytes` of it. As [`Bucket::prefetch_line`].
     #[inline]
     pub fn prefetch_item(&self, at: Place, bytes: usize) {
-        self.vbucket(at.vb).prefetch_item(&self.ground.heap, at.hash, bytes);
+        self.vbucket(at.vb).prefetch_item(&self.resources.heap, at.hash, bytes);
     }
 
     #[inline]
@@ -411,13 +411,13 @@ impl Bucket {
         let held = cx.caches.at(at);
         held.used = true;
         let (cache, retired) = (&mut held.cache, &mut cx.retired);
-        self.vbucket(vb).lock(Memory { ground: &self.ground, cache, retired, owner: vb.0 }, &cx.now)
+        self.vbucket(vb).lock(Memory { resources: &self.resources, cache, retired, owner: vb.0 }, &cx.now)
     }
 
     /// From now on, or until now, the calling thread allocates and frees past what it keeps for later.
     pub(crate) fn go_direct(&self, cx: &mut ThreadContext, direct: bool) {
         let at = self.cache_in(cx);
-        self.ground.tenant.go_direct(&mut cx.caches.at(at).cache, direct);
+        self.resources.tenant.go_direct(&mut cx.caches.at(at).cache, direct);
     }
 
     pub(crate) fn ring_pager(&self) {
@@ -432,7 +432,7 @@ impl Bucket {
 
     #[cold]
     fn open_cache(&self, cx: &mut ThreadContext) -> usize {
-        let tenant = Arc::clone(&self.ground.tenant);
+        let tenant = Arc::clone(&self.resources.tenant);
         let cache = tenant.cache(cx.thread);
         cx.caches.insert(Held { slot: self.slot(), tenant, cache, used: true, rested: false })
     }
@@ -599,7 +599,7 @@ impl Bucket {
         let at = self.cache_in(cx);
         let held = cx.caches.at(at);
         held.used = true;
-        let block = LargeBlock::new(&self.ground.tenant, &mut held.cache, value_offset + value_len)
+        let block = LargeBlock::new(&self.resources.tenant, &mut held.cache, value_offset + value_len)
             .ok_or(KvError::NoMemory)?;
         // Reserved means visible to everybody who asks for memory next.
         held.tenant.publish(&mut held.cache);
@@ -674,7 +674,7 @@ impl Bucket {
 
     /// The bucket's memory figures; measures resident memory now.
     pub fn memory(&self) -> MemoryFigures {
-        let measured = self.ground.tenant.measure();
+        let measured = self.resources.tenant.measure();
         self.note_measured();
         if self.is_wasteful() {
             self.ring_pager();
@@ -686,7 +686,7 @@ impl Bucket {
     /// Where the bucket's memory is as the allocator sees it: names and bytes. What it is charged for, where the
     /// allocator does not tell tenants apart.
     pub fn arena_figures(&self) -> Vec<(&'static str, u64)> {
-        let tenant = &self.ground.tenant;
+        let tenant = &self.resources.tenant;
         let charged = ("charged_bytes", tenant.used());
         let Some(figures) = tenant.measure() else { return vec![charged] };
         vec![
@@ -700,8 +700,8 @@ impl Bucket {
 
     /// The bucket's accounts without a measurement: `resident` is what the budget is held against.
     pub fn accounts(&self) -> MemoryFigures {
-        let gauge = |gauge| self.ground.tenant.gauge(gauge);
-        let slabs = self.ground.tenant.slab_figures();
+        let gauge = |gauge| self.resources.tenant.gauge(gauge);
+        let slabs = self.resources.tenant.slab_figures();
         let index = gauge(Gauge::Index) + gauge(Gauge::Retired);
         MemoryFigures {
             payload: gauge(Gauge::Payload),
@@ -711,8 +711,8 @@ impl Bucket {
             slabs: slabs.slab_bytes,
             slots: slabs.slot_bytes,
             in_flight: gauge(Gauge::InFlight),
-            resident: self.ground.tenant.used(),
-            budget: self.ground.tenant.budget(),
+            resident: self.resources.tenant.used(),
+            budget: self.resources.tenant.budget(),
             items: gauge(Gauge::Count),
             compressed: gauge(Gauge::CompressedCount),
             compressed_bytes: gauge(Gauge::Compressed),
@@ -761,10 +761,10 @@ impl Drop for Bucket {
         if memory::backend::ARENA_GOES_AS_A_WHOLE {
             return;
         }
-        let tenant = &self.ground.tenant;
+        let tenant = &self.resources.tenant;
         let mut cache = tenant.cache(self.threads);
         for vbucket in &mut self.vbuckets {
-            vbucket.end(&self.ground, &mut cache);
+            vbucket.end(&self.resources, &mut cache);
         }
         tenant.rest(&mut cache);
     }

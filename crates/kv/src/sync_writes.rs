@@ -83,27 +83,27 @@ impl SyncWrites {
         Some(next_us)
     }
 
-    pub(crate) fn expire(&mut self, now_us: u64, told: &mut Told) {
+    pub(crate) fn expire(&mut self, now_us: u64, notices: &mut Notices) {
         if self.armed_us <= now_us {
             self.armed_us = NEVER;
         }
         self.monitor.expire(now_us, |_, deadline_us, waiter| {
-            told.lateness_us.push(now_us.saturating_sub(deadline_us));
-            told.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
+            notices.lateness_us.push(now_us.saturating_sub(deadline_us));
+            notices.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
         });
     }
 
     /// Nobody here can tell any more how the pending writes end.
-    pub(crate) fn abandon(&mut self, told: &mut Told) {
+    pub(crate) fn abandon(&mut self, notices: &mut Notices) {
         self.monitor.abandon(|waiter| {
-            told.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
+            notices.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
         });
     }
 }
 
 /// What is to be told when the lock is free again.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Notices {
     pub(crate) letters: Vec<Letter>,
     pub(crate) lateness_us: Vec<u64>,
     pub(crate) committed: u64,

@@ -234,7 +234,7 @@ mod tests {
     fn a_slot_that_no_index_slot_names_is_noticed() {
         let (mut cx, bucket) = world(HeapChoice::Slab);
         let mut cache = bucket.tenant().cache(1);
-        bucket.ground.heap.allocate(&mut cache, 100, 3).unwrap();
+        bucket.resources.heap.allocate(&mut cache, 100, 3).unwrap();
         let bytes = -104;
         bucket.tenant().count(&mut cache, Gauge::Items, bytes);
         bucket.tenant().count(&mut cache, Gauge::Slots, bytes);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use memory::Gauge;
 
 use super::Bucket;
-use crate::index::{Ground, VALUE_MAX};
+use crate::index::{Resources, VALUE_MAX};
 use crate::memory_policy::{self, Admission, Figures, POLICY, Watermarks};
 use crate::settings::Eviction;
 use crate::{Key, KvError, Meter, ThreadContext};
@@ -31,7 +31,7 @@ impl Drop for Ahead {
     }
 }
 
-impl Ground {
+impl Resources {
     #[inline]
     pub(crate) fn watermarks(&self) -> Watermarks {
         POLICY.watermarks(self.share.left_of(self.tenant.budget()), self.dirty.is_some())
@@ -41,14 +41,14 @@ impl Ground {
 impl Bucket {
     #[inline]
     pub(crate) fn watermarks(&self) -> Watermarks {
-        self.ground.watermarks()
+        self.resources.watermarks()
     }
 
     /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. While slabs are owed,
     /// pays for some.
     #[inline]
     pub fn admit(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
-        if self.ground.tenant.has_slab_debt() && !self.is_gone() {
+        if self.resources.tenant.has_slab_debt() && !self.is_gone() {
             self.pay_for_slabs(cx);
         }
         self.admit_in_place(cx, bytes)
@@ -63,8 +63,8 @@ impl Bucket {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
-        let used = self.ground.tenant.used() + bytes as u64;
-        if used <= self.watermarks().high && !self.ground.tenant.wants_measure() {
+        let used = self.resources.tenant.used() + bytes as u64;
+        if used <= self.watermarks().high && !self.resources.tenant.wants_measure() {
             return Ok(());
         }
         self.admit_under_pressure(cx, bytes as u64)
@@ -72,7 +72,7 @@ impl Bucket {
 
     #[cold]
     fn admit_under_pressure(&self, cx: &mut ThreadContext, bytes: u64) -> Result<(), KvError> {
-        if self.may_evict() || self.ground.tenant.wants_measure() {
+        if self.may_evict() || self.resources.tenant.wants_measure() {
             self.doorbell.ring();
         }
         match memory_policy::admit(&self.memory_figures(), bytes) {
@@ -91,7 +91,7 @@ impl Bucket {
 
     /// What decisions about memory are made from.
     pub(super) fn memory_figures(&self) -> Figures {
-        let tenant = &self.ground.tenant;
+        let tenant = &self.resources.tenant;
         Figures {
             budget: tenant.budget(),
             watermarks: self.watermarks(),
@@ -111,7 +111,7 @@ impl Bucket {
         if value_len > VALUE_MAX {
             return Err(KvError::TooBig);
         }
-        let stays = if self.may_evict() { 0 } else { self.ground.tenant.used() };
+        let stays = if self.may_evict() { 0 } else { self.resources.tenant.used() };
         let bytes = (key.bytes.len() + value_len) as u64;
         if stays + bytes > self.watermarks().refuse { Err(KvError::NoMemory) } else { Ok(()) }
     }
@@ -120,10 +120,10 @@ impl Bucket {
     /// nothing has to go for it.
     pub fn reserve_ahead(self: &Arc<Self>, value_len: usize) -> Option<Ahead> {
         let bytes = value_len as u64;
-        if self.ground.tenant.used() + bytes > self.watermarks().high {
+        if self.resources.tenant.used() + bytes > self.watermarks().high {
             return None;
         }
-        let most = self.ground.tenant.budget() / AHEAD_FRACTION;
+        let most = self.resources.tenant.budget() / AHEAD_FRACTION;
         let more = |ahead: u64| ahead.checked_add(bytes).filter(|sum| *sum <= most);
         self.ahead_bytes.fetch_update(Relaxed, Relaxed, more).ok()?;
         Some(Ahead { bucket: Arc::clone(self), bytes })
@@ -137,20 +137,20 @@ impl Bucket {
     /// Charges (or with a negative number, releases) a connection's buffers to the bucket.
     pub fn charge_buffers(&self, bytes: i64) {
         self.buffer_bytes.fetch_add(bytes, Relaxed);
-        self.ground.tenant.count_shared(Gauge::InFlight, bytes);
+        self.resources.tenant.count_shared(Gauge::InFlight, bytes);
     }
 
     /// Whether it is charged for the buffers of those who use it. Beyond a part of its budget the node is: all buckets
     /// lose a little then, and none of them its items.
     pub fn pays_for_buffers(&self) -> bool {
         let charged = u64::try_from(self.buffer_bytes.load(Relaxed)).unwrap_or(0);
-        charged < self.ground.tenant.budget() / BUFFERS_FRACTION
+        charged < self.resources.tenant.budget() / BUFFERS_FRACTION
     }
 
     /// Configures the budget.
     pub fn set_budget(&self, bytes: u64) {
         self.configured_budget.store(bytes, SeqCst);
-        self.ground.tenant.set_budget(bytes);
+        self.resources.tenant.set_budget(bytes);
         self.doorbell.ring();
     }
 
@@ -161,11 +161,11 @@ impl Bucket {
         if bytes > configured {
             return Err(configured);
         }
-        self.ground.tenant.set_budget(bytes);
+        self.resources.tenant.set_budget(bytes);
         // ORDERING: a configured budget that was set meanwhile wins.
         let configured = self.configured_budget.load(SeqCst);
         if bytes > configured {
-            self.ground.tenant.set_budget(configured);
+            self.resources.tenant.set_budget(configured);
         }
         self.doorbell.ring();
         Ok(())

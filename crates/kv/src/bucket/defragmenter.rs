@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use memory::{Location, SlabFigures, Survey, Victim};
 
-use crate::index::{Census, Moved, Stand};
+use crate::index::{Census, Moved, WalkPosition};
 use crate::lock_order::{Ranked, rank};
 use crate::memory_policy::{Gain, POLICY};
 use crate::{Bucket, Meter, ThreadContext, VbId};
@@ -121,7 +121,7 @@ struct Emptier {
 pub struct Mover {
     survey: Survey,
     vb: u16,
-    stand: Stand,
+    position: WalkPosition,
     moved: Moved,
 }
 
@@ -579,7 +579,7 @@ pub fn empty_slabs(bucket: &Bucket, cx: &mut ThreadContext, slabs: usize) -> u64
 impl Mover {
     /// Moves what lies in slabs that the survey calls thin.
     fn new(survey: Survey) -> Self {
-        Self { survey, vb: 0, stand: Stand::default(), moved: Moved::default() }
+        Self { survey, vb: 0, position: WalkPosition::default(), moved: Moved::default() }
     }
 
     /// Moves everything that may move, wherever it lies: for tests, which have few items.
@@ -589,11 +589,12 @@ impl Mover {
 
     /// Moves a slice under one hold of a lock. Returns whether there is more.
     pub fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
-        let (moved, stand) = bucket.lock(cx, VbId(self.vb)).move_out_of_thin_slabs(self.stand, &self.survey);
+        let (moved, position) =
+            bucket.lock(cx, VbId(self.vb)).move_out_of_thin_slabs(self.position, &self.survey);
         self.moved.items += moved.items;
         self.moved.bytes += moved.bytes;
-        self.stand = stand.unwrap_or_default();
-        self.vb += u16::from(stand.is_none());
+        self.position = position.unwrap_or_default();
+        self.vb += u16::from(position.is_none());
         self.vb < bucket.vbuckets()
     }
 

@@ -17,7 +17,7 @@ use super::{Arithmetic, Bucket, LONGEST_NUMBER, check_version, count_entry, muta
 use crate::durability_monitor::Verdict;
 use crate::index::Locked;
 use crate::mailbox::{Cookie, Outcome};
-use crate::sync_writes::{Durability, TimeoutMode, Told, Written};
+use crate::sync_writes::{Durability, Notices, TimeoutMode, Written};
 use crate::topology::{Topology, VbState};
 use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext, VbId};
 
@@ -26,7 +26,7 @@ const TIMEOUT_DEFAULT_MS: u16 = 30_000;
 
 impl Locked<'_> {
     /// Ends the prepares that can be ended, in their order.
-    pub(crate) fn end_sync_writes(&mut self, vb_uuid: u64, told: &mut Told) {
+    pub(crate) fn end_sync_writes(&mut self, vb_uuid: u64, notices: &mut Notices) {
         while let Some(sync) = self.sync_writes().filter(|sync| sync.state == VbState::Active)
             && let Some((verdict, seqno)) = sync.monitor.verdict()
         {
@@ -41,14 +41,14 @@ impl Locked<'_> {
             let waiter = self.sync_writes_mut().monitor.end_first().and_then(|(waiter, _)| waiter);
             match (verdict, ended) {
                 (Verdict::Commit, Ok(ended)) => {
-                    told.committed += 1;
+                    notices.committed += 1;
                     let mutated = Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid };
-                    told.letters.extend(waiter.map(|cookie| (cookie, Outcome::Durable(mutated))));
+                    notices.letters.extend(waiter.map(|cookie| (cookie, Outcome::Durable(mutated))));
                 }
-                (Verdict::Abort, Ok(_)) => told.aborted += 1,
+                (Verdict::Abort, Ok(_)) => notices.aborted += 1,
                 (_, Err(error)) => {
                     debug_assert!(false, "a tracked prepare is not there: {error}");
-                    told.letters.extend(waiter.map(|cookie| (cookie, Outcome::Ambiguous)));
+                    notices.letters.extend(waiter.map(|cookie| (cookie, Outcome::Ambiguous)));
                 }
             }
         }
@@ -150,7 +150,7 @@ impl Bucket {
         let timeout_us = u64::from(timeout_ms.unwrap_or(TIMEOUT_DEFAULT_MS)) * 1000;
         let deadline_us = cx.fresh_us() + timeout_us;
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
-        let mut told = Told::default();
+        let mut notices = Notices::default();
         let result = self.change(cx, key, at, |entry| {
             // Under the lock: whoever deletes the bucket, or takes the vBucket away, tells those that were tracked
             // before.
@@ -166,9 +166,9 @@ impl Bucket {
             let sync = locked.sync_writes_mut();
             sync.monitor.track(mutated.seqno, level, Some(deadline_us), Some(cookie));
             if is_event_driven {
-                told.arm_us = sync.arm();
+                notices.arm_us = sync.arm();
             }
-            locked.end_sync_writes(mutated.vb_uuid, &mut told);
+            locked.end_sync_writes(mutated.vb_uuid, &mut notices);
             Ok((Written::Pending, result))
         });
         if matches!(result, Ok((Written::Pending, _))) {
@@ -176,26 +176,26 @@ impl Bucket {
                 self.hurry(at.vb);
             }
             self.count(cx, Meter::SyncWritesPrepared, 1);
-            self.tell(cx, at.vb, told);
+            self.tell(cx, at.vb, notices);
         }
         result
     }
 
     /// Does `f` to the SyncWrites of a vBucket, ends what can be ended by it, and tells those who wait.
-    fn tend(&self, cx: &mut ThreadContext, vb: VbId, f: impl FnOnce(&mut Locked<'_>, &mut Told)) {
+    fn tend(&self, cx: &mut ThreadContext, vb: VbId, f: impl FnOnce(&mut Locked<'_>, &mut Notices)) {
         let vb_uuid = self.vb_uuid(vb);
-        let mut told = Told::default();
+        let mut notices = Notices::default();
         let mut locked = self.lock(cx, vb);
-        f(&mut locked, &mut told);
-        locked.end_sync_writes(vb_uuid, &mut told);
+        f(&mut locked, &mut notices);
+        locked.end_sync_writes(vb_uuid, &mut notices);
         let armed_s = locked.armed_s();
         drop(locked);
         self.expiry_entered(armed_s);
-        self.tell(cx, vb, told);
+        self.tell(cx, vb, notices);
     }
 
-    fn tell(&self, cx: &mut ThreadContext, vb: VbId, told: Told) {
-        let Told { letters, lateness_us, committed, aborted, arm_us } = told;
+    fn tell(&self, cx: &mut ThreadContext, vb: VbId, notices: Notices) {
+        let Notices { letters, lateness_us, committed, aborted, arm_us } = notices;
         if let Some(arm_us) = arm_us {
             cx.arm(arm_us, self.slot(), vb);
         }
@@ -286,7 +286,7 @@ impl Bucket {
     /// Sets the state of a vBucket, and its chains if they are given. Durable writes that another node will end are
     /// answered "ambiguous".
     pub fn set_vbucket(&self, cx: &mut ThreadContext, vb: VbId, state: VbState, topology: Option<Topology>) {
-        self.tend(cx, vb, |locked, told| {
+        self.tend(cx, vb, |locked, notices| {
             locked.note_state();
             let sync = locked.sync_writes_mut();
             if let Some(topology) = topology {
@@ -296,7 +296,7 @@ impl Bucket {
             let was_active = std::mem::replace(&mut sync.state, state) == VbState::Active;
             self.count_inactive(was_active, state == VbState::Active);
             if state != VbState::Active {
-                sync.abandon(told);
+                sync.abandon(notices);
             }
         });
     }
@@ -307,16 +307,16 @@ impl Bucket {
     pub fn delete_vbucket(&self, cx: &mut ThreadContext, vb: VbId) -> Result<(), KvError> {
         self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
         let mut ended = Ok(());
-        self.tend(cx, vb, |locked, told| {
-            // Who came in between is told, too.
-            locked.sync_writes_mut().abandon(told);
+        self.tend(cx, vb, |locked, notices| {
+            // Who came in between is notices, too.
+            locked.sync_writes_mut().abandon(notices);
             let mut first_left = u64::MAX;
             for prepared in locked.all_prepared() {
                 if let Err(error) = locked.abort(prepared.seqno) {
                     (ended, first_left) = (Err(error), prepared.seqno);
                     break;
                 }
-                told.aborted += 1;
+                notices.aborted += 1;
             }
             // A prepare that is left stays tracked: otherwise nobody would ever end it.
             let monitor = &mut locked.sync_writes_mut().monitor;
@@ -339,24 +339,24 @@ impl Bucket {
     pub(crate) fn expire_sync_writes(&self, cx: &mut ThreadContext, vb: VbId) {
         let now_us = cx.fresh_us();
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven && cx.keeps_alarms;
-        self.tend(cx, vb, |locked, told| {
+        self.tend(cx, vb, |locked, notices| {
             if locked.sync_writes().is_none() {
                 return;
             }
             let sync = locked.sync_writes_mut();
-            sync.expire(now_us, told);
+            sync.expire(now_us, notices);
             if is_event_driven {
-                told.arm_us = sync.arm();
+                notices.arm_us = sync.arm();
             }
         });
     }
 
-    /// The bucket goes: whoever waits is told.
+    /// The bucket goes: whoever waits is notices.
     pub(crate) fn abandon_sync_writes(&self, post: &mut dyn FnMut(Cookie, Outcome)) {
         for vb in 0..self.vbuckets() {
-            let mut told = Told::default();
-            self.with_sync_writes(VbId(vb), |sync| sync.abandon(&mut told));
-            told.letters.into_iter().for_each(|(cookie, outcome)| post(cookie, outcome));
+            let mut notices = Notices::default();
+            self.with_sync_writes(VbId(vb), |sync| sync.abandon(&mut notices));
+            notices.letters.into_iter().for_each(|(cookie, outcome)| post(cookie, outcome));
         }
     }
 

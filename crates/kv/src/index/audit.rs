@@ -186,7 +186,7 @@ impl Locked<'_> {
 
     /// The header of an item that is named, whose slot must say so too.
     fn header_of(&self, location: Location) -> Result<Header, String> {
-        let owner = self.memory.ground.tenant.owner_of_slot(location);
+        let owner = self.memory.resources.tenant.owner_of_slot(location);
         if location.is_slab() && owner != Some(self.memory.owner) {
             return Err(format!("the slot at {location:?} is in use by {owner:?}"));
         }

@@ -38,7 +38,7 @@ impl Locked<'_> {
             return (0, 0, false);
         }
         let Some(rare) = &mut self.state.rare else { return (0, 0, false) };
-        rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.ground.tenant, self.memory.cache, taken);
+        rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.resources.tenant, self.memory.cache, taken);
         let (mut freed, mut unfetched) = (0, 0);
         for part in taken.iter() {
             let mut candidates = arrayvec::ArrayVec::<Found, 16>::new();
@@ -66,7 +66,8 @@ impl Locked<'_> {
                 // Where it could not go (a prepare waits for the key) it is looked at again.
                 let expiry = if dead.is_some() { now_s } else { expiry };
                 let Some(rare) = &mut self.state.rare else { break };
-                let _ = rare.wheel.enter(*part, expiry, now_s, &self.memory.ground.tenant, self.memory.cache);
+                let _ =
+                    rare.wheel.enter(*part, expiry, now_s, &self.memory.resources.tenant, self.memory.cache);
             }
         }
         let more = self.state.expiry_due_s().is_some_and(|due_s| due_s <= now_s);
@@ -257,8 +258,8 @@ impl Locked<'_> {
         if self.state.table.items == 0
             && let Some(rare) = &mut self.state.rare
         {
-            rare.wheel.clear(&self.memory.ground.tenant, self.memory.cache);
-            rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
+            rare.wheel.clear(&self.memory.resources.tenant, self.memory.cache);
+            rare.locks.clear(&self.memory.resources.tenant, self.memory.cache);
             if rare.prepares.is_none() && rare.durable.is_none() && rare.sync_writes.is_none() {
                 self.state.rare = None;
             }
@@ -269,7 +270,7 @@ impl Locked<'_> {
     fn unlisted(&mut self) -> Vec<Location> {
         let mut unlisted: Vec<Location> =
             self.all_prepared().iter().map(|prepared| prepared.location).collect();
-        let heap = &self.memory.ground.heap;
+        let heap = &self.memory.resources.heap;
         if let Some(order) = &self.state.order {
             order.iterate(|_, location| {
                 // SAFETY: a live slot names an item of this vBucket, and the lock is held.
@@ -303,11 +304,11 @@ impl Locked<'_> {
         self.root.clear(&mut self.state.table, &mut self.memory);
         self.state.table.items = 0;
         if let Some(mut rare) = self.state.rare.take() {
-            rare.wheel.clear(&self.memory.ground.tenant, self.memory.cache);
-            rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
+            rare.wheel.clear(&self.memory.resources.tenant, self.memory.cache);
+            rare.locks.clear(&self.memory.resources.tenant, self.memory.cache);
         }
         if let Some(mut order) = self.state.order.take() {
-            order.clear(&self.memory.ground.tenant, self.memory.cache);
+            order.clear(&self.memory.resources.tenant, self.memory.cache);
         }
     }
 }

@@ -138,7 +138,7 @@ impl Locked<'_> {
     /// Puts a compressed value in the place of the one it was made of, if that is still there and it takes an eighth
     /// less. Returns how much less.
     pub(crate) fn put_compressed(&mut self, hash: u64, seqno: u64, block: Block<'_>) -> Option<u64> {
-        let heap = &self.memory.ground.heap;
+        let heap = &self.memory.resources.heap;
         // SAFETY: the locations come from the table and the lock is held.
         let found = self.root.find(hash, |at| unsafe { ItemPtr(heap.address(at)).seqno() } == seqno)?;
         let present = Present { found, item: self.item(found.location) };

@@ -149,7 +149,7 @@ impl Locked<'_> {
     #[inline]
     pub(crate) fn locked_until(&self, seqno: u64) -> Option<u32> {
         let rare = self.state.rare.as_ref().filter(|rare| !rare.locks.is_empty())?;
-        let until_s = rare.locks.until_s(seqno, &self.memory.ground.secrets)?;
+        let until_s = rare.locks.until_s(seqno, &self.memory.resources.secrets)?;
         (until_s > self.now.unix_s).then_some(until_s)
     }
 
@@ -161,19 +161,19 @@ impl Locked<'_> {
         {
             return Err(KvError::NoMemory);
         }
-        let secrets = &self.memory.ground.secrets;
+        let secrets = &self.memory.resources.secrets;
         self.state.rare.get_or_insert_default().locks.put(DocumentLock { seqno, until_s }, secrets);
         Ok(())
     }
 
     pub(crate) fn unlock_seqno(&mut self, seqno: u64) {
         let Some(rare) = self.state.rare.as_mut().filter(|rare| !rare.locks.is_empty()) else { return };
-        if !rare.locks.take(seqno, &self.memory.ground.secrets) {
+        if !rare.locks.take(seqno, &self.memory.resources.secrets) {
             return;
         }
         let (used, count) = (rare.locks.used as usize, rare.locks.cells.as_slice().len());
         if used == 0 {
-            rare.locks.clear(&self.memory.ground.tenant, self.memory.cache);
+            rare.locks.clear(&self.memory.resources.tenant, self.memory.cache);
         } else if count > CELLS_KEPT && used < count / 8 {
             // Without memory for it, it stays as large as it is.
             self.rebuild_locks(count / 4);
@@ -181,9 +181,9 @@ impl Locked<'_> {
     }
 
     fn rebuild_locks(&mut self, count: usize) -> bool {
-        let (ground, now_s) = (self.memory.ground, self.now.unix_s);
+        let (resources, now_s) = (self.memory.resources, self.now.unix_s);
         let locks = &mut self.state.rare.get_or_insert_default().locks;
-        locks.rebuild(count, now_s, &ground.secrets, &ground.tenant, self.memory.cache)
+        locks.rebuild(count, now_s, &resources.secrets, &resources.tenant, self.memory.cache)
     }
 }
 

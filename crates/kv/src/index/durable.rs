@@ -106,13 +106,13 @@ impl Durable {
 impl Locked<'_> {
     #[inline]
     pub(crate) fn is_persistent(&self) -> bool {
-        self.memory.ground.dirty.is_some()
+        self.memory.resources.dirty.is_some()
     }
 
     /// Whether the disk is full.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.memory.ground.dirty.as_ref().is_some_and(DirtySet::is_full)
+        self.memory.resources.dirty.as_ref().is_some_and(DirtySet::is_full)
     }
 
     /// [`KvError::NoSpace`] while the disk is full: nothing new is taken. What ends a prepare is taken all the same.
@@ -166,7 +166,7 @@ impl Locked<'_> {
 
     /// There is something to flush.
     pub(crate) fn mark_dirty(&self) {
-        if let Some(dirty) = &self.memory.ground.dirty {
+        if let Some(dirty) = &self.memory.resources.dirty {
             dirty.mark(self.memory.owner);
         }
     }
@@ -189,8 +189,8 @@ impl Locked<'_> {
     /// How many items are not on disk.
     pub(crate) fn unflushed(&mut self) -> u32 {
         match &mut self.state.order {
-            Some(order) if self.memory.ground.dirty.is_some() => {
-                order.live(&self.memory.ground.tenant, self.memory.cache)
+            Some(order) if self.memory.resources.dirty.is_some() => {
+                order.live(&self.memory.resources.tenant, self.memory.cache)
             }
             _ => 0,
         }
@@ -246,7 +246,7 @@ impl Locked<'_> {
     /// A new block with this header, which has no value, and the key of `from`.
     fn copy_without_value(&mut self, from: ItemPtr, header: &Header) -> Result<Location, KvError> {
         debug_assert_eq!(header.resident_len(), 0);
-        let (heap, owner) = (&self.memory.ground.heap, self.memory.owner);
+        let (heap, owner) = (&self.memory.resources.heap, self.memory.owner);
         let location =
             heap.allocate(self.memory.cache, header.item_size(), owner).ok_or(KvError::NoMemory)?;
         let item = ItemPtr(heap.address(location));
@@ -312,7 +312,7 @@ impl Locked<'_> {
     }
 
     pub(super) fn count_ejected(&self, items: i64, header: &Header) {
-        if let Some(dirty) = &self.memory.ground.dirty {
+        if let Some(dirty) = &self.memory.resources.dirty {
             dirty.count_ejected(items, items * header.value_len.cast_signed() as i64);
         }
     }
@@ -329,11 +329,11 @@ impl Locked<'_> {
     ) -> Walked {
         for _ in 0..slices {
             let Some(order) = &mut self.state.order else { return Walked::ToTheEnd };
-            let slots = order.next(*after, &self.memory.ground.tenant, self.memory.cache);
+            let slots = order.next(*after, &self.memory.resources.tenant, self.memory.cache);
             if slots.is_empty() {
                 return Walked::ToTheEnd;
             }
-            let heap = &self.memory.ground.heap;
+            let heap = &self.memory.resources.heap;
             let ahead = |at: usize| {
                 if let Some((_, location)) = slots.get(at) {
                     let item = heap.address(*location).as_ptr();
@@ -374,7 +374,7 @@ impl Locked<'_> {
     /// The next unflushed item above `after`, to be used without the lock.
     pub(crate) fn next_dirty(&mut self, after: u64) -> Option<Taken> {
         let order = self.state.order.as_mut()?;
-        let slots = order.next(after, &self.memory.ground.tenant, self.memory.cache);
+        let slots = order.next(after, &self.memory.resources.tenant, self.memory.cache);
         let (_, location) = slots.first()?;
         Some(self.taken(*location))
     }
@@ -383,7 +383,7 @@ impl Locked<'_> {
     pub(crate) fn all_dirty(&mut self, mut after: u64) -> Vec<Taken> {
         let mut taken = Vec::new();
         while let Some(order) = &mut self.state.order {
-            let slots = order.next(after, &self.memory.ground.tenant, self.memory.cache);
+            let slots = order.next(after, &self.memory.resources.tenant, self.memory.cache);
             let Some((last, _)) = slots.last() else { break };
             after = *last;
             taken.extend(slots.iter().map(|(_, location)| self.taken(*location)));
@@ -396,7 +396,7 @@ impl Locked<'_> {
         let mut taken = None;
         self.hand_out(location, &mut |dirty| {
             let value = if dirty.header.marks & mark::LARGE != 0 && !dirty.value.is_empty() {
-                let (tenant, size) = (&self.memory.ground.tenant, dirty.header.item_size());
+                let (tenant, size) = (&self.memory.resources.tenant, dirty.header.item_size());
                 // SAFETY: the item is large, linked, and the lock is held.
                 let pin = unsafe { Pin::new(tenant, item.0, size, ItemPtr::value_offset(dirty.header)) };
                 TakenValue::Pinned(pin)
@@ -420,7 +420,7 @@ impl Locked<'_> {
         if durable.tombstones > 0 || durable.aborts > 0 {
             self.free_flushed_ends(seqno);
         }
-        let (tenant, cache) = (&self.memory.ground.tenant, &mut *self.memory.cache);
+        let (tenant, cache) = (&self.memory.resources.tenant, &mut *self.memory.cache);
         if let Some(order) = &mut self.state.order
             && order.trim(seqno, tenant, cache)
         {
@@ -436,7 +436,7 @@ impl Locked<'_> {
     fn free_flushed_ends(&mut self, seqno: u64) {
         let mut after = 0;
         while let Some(order) = &mut self.state.order {
-            let slots = order.next(after, &self.memory.ground.tenant, self.memory.cache);
+            let slots = order.next(after, &self.memory.resources.tenant, self.memory.cache);
             let Some((last, _)) = slots.last() else { return };
             after = *last;
             for (at, location) in slots {
@@ -455,7 +455,7 @@ impl Locked<'_> {
                         self.durable().aborts -= 1;
                         self.free_block(location, &header);
                         if let Some(order) = &mut self.state.order {
-                            order.retire(at, &self.memory.ground.tenant, self.memory.cache);
+                            order.retire(at, &self.memory.resources.tenant, self.memory.cache);
                         }
                     }
                     _ => {}
@@ -514,7 +514,7 @@ impl Locked<'_> {
 
     /// Seqno of what the table has of a key: a document, dead or alive, or a tombstone.
     pub(crate) fn current_seqno(&self, stored_key: &[u8]) -> Option<u64> {
-        let hash = super::hashing::hash_stored(stored_key, &self.memory.ground.secrets);
+        let hash = super::hashing::hash_stored(stored_key, &self.memory.resources.secrets);
         self.find_stored(stored_key, hash).map(|present| self.header(present).seqno)
     }
 
@@ -561,7 +561,7 @@ impl Locked<'_> {
         header.key_len = stored_key.len();
         header.marks &= !mark::LARGE;
         let header = header.with_words();
-        let (heap, owner) = (&self.memory.ground.heap, self.memory.owner);
+        let (heap, owner) = (&self.memory.resources.heap, self.memory.owner);
         let location =
             heap.allocate(self.memory.cache, header.item_size(), owner).ok_or(KvError::NoMemory)?;
         let item = ItemPtr(heap.address(location));
@@ -616,7 +616,7 @@ impl Locked<'_> {
             return Ok(self.place_large(stored_key, header, block));
         }
         let header = header.with_words();
-        let heap = &self.memory.ground.heap;
+        let heap = &self.memory.resources.heap;
         let location = heap
             .allocate(self.memory.cache, header.item_size(), self.memory.owner)
             .ok_or(KvError::NoMemory)?;

@@ -215,7 +215,7 @@ impl Locked<'_> {
         if self.is_persistent()
             && let Some(order) = &mut self.state.order
         {
-            order.retire(prepare_seqno, &self.memory.ground.tenant, self.memory.cache);
+            order.retire(prepare_seqno, &self.memory.resources.tenant, self.memory.cache);
         }
         self.take_prepared(prepare_seqno);
         Ok(ended)
@@ -249,7 +249,7 @@ impl Locked<'_> {
     }
 
     pub(super) fn find_stored(&self, stored: &[u8], hash: u64) -> Option<Present> {
-        let heap = &self.memory.ground.heap;
+        let heap = &self.memory.resources.heap;
         let is = |location| {
             // SAFETY: the locations come from the table and the lock is held.
             unsafe { ItemPtr(heap.address(location)).stored_key() == stored }

@@ -39,14 +39,14 @@ pub(crate) struct Moved {
 
 /// A place in a walk over all that can be moved of a vBucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stand {
+pub(crate) enum WalkPosition {
     /// At the first prepare above this seqno.
     Prepares { after: u64 },
     /// At a group of the table, so many items of which have been looked at.
     Table { hand: Hand, done: usize },
 }
 
-impl Default for Stand {
+impl Default for WalkPosition {
     fn default() -> Self {
         Self::Prepares { after: 0 }
     }
@@ -62,17 +62,21 @@ enum Holder {
 
 impl Locked<'_> {
     /// Moves what lies in thin slabs, a slice of it; returns what was moved, and where the walk goes on.
-    pub(crate) fn move_out_of_thin_slabs(&mut self, stand: Stand, survey: &Survey) -> (Moved, Option<Stand>) {
-        match stand {
-            Stand::Prepares { after } => self.move_prepares(after, survey),
-            Stand::Table { hand, done } => self.move_group(hand, done, survey),
+    pub(crate) fn move_out_of_thin_slabs(
+        &mut self,
+        position: WalkPosition,
+        survey: &Survey,
+    ) -> (Moved, Option<WalkPosition>) {
+        match position {
+            WalkPosition::Prepares { after } => self.move_prepares(after, survey),
+            WalkPosition::Table { hand, done } => self.move_group(hand, done, survey),
         }
     }
 
-    fn move_prepares(&mut self, after: u64, survey: &Survey) -> (Moved, Option<Stand>) {
+    fn move_prepares(&mut self, after: u64, survey: &Survey) -> (Moved, Option<WalkPosition>) {
         let slice = self.prepared_above::<SLICE_ITEMS>(after);
         let Some(last) = slice.last() else {
-            return (Moved::default(), Some(Stand::Table { hand: Hand::default(), done: 0 }));
+            return (Moved::default(), Some(WalkPosition::Table { hand: Hand::default(), done: 0 }));
         };
         let mut after = last.seqno;
         let locations: ArrayVec<Location, SLICE_ITEMS> = slice.iter().map(|it| it.location).collect();
@@ -84,10 +88,10 @@ impl Locked<'_> {
             }
             self.transplant(locations[at], Holder::Prepare, survey, &mut moved);
         }
-        (moved, Some(Stand::Prepares { after }))
+        (moved, Some(WalkPosition::Prepares { after }))
     }
 
-    fn move_group(&mut self, hand: Hand, done: usize, survey: &Survey) -> (Moved, Option<Stand>) {
+    fn move_group(&mut self, hand: Hand, done: usize, survey: &Survey) -> (Moved, Option<WalkPosition>) {
         let mut slice = ArrayVec::<Found, SLICE_ITEMS>::new();
         let (mut items, root) = (0, self.root);
         let next = root.walk(hand, |found, _| {
@@ -107,30 +111,30 @@ impl Locked<'_> {
             self.transplant(locations[at], Holder::Slot(slice[at]), survey, &mut moved);
         }
         if looked_at < items {
-            return (moved, Some(Stand::Table { hand, done: looked_at }));
+            return (moved, Some(WalkPosition::Table { hand, done: looked_at }));
         }
-        let tenant = &self.memory.ground.tenant;
+        let tenant = &self.memory.resources.tenant;
         let is_thin = |block: NonNull<u8>, size| survey.moves_lines(tenant, block, size);
         let index_bytes = root.move_blocks(&mut self.state.table, &mut self.memory, hand, is_thin);
         moved.bytes += index_bytes as u64;
-        (moved, next.map(|hand| Stand::Table { hand, done: 0 }))
+        (moved, next.map(|hand| WalkPosition::Table { hand, done: 0 }))
     }
 
     /// Which of these lie in thin slabs; their first lines are on their way when it returns.
     fn thin_among(&self, locations: &[Location], survey: &Survey) -> ArrayVec<usize, SLICE_ITEMS> {
-        let ground = self.memory.ground;
+        let resources = self.memory.resources;
         let is_block = |at: &usize| !locations[*at].is_slab() || survey.moves_everything();
         let mut thin: ArrayVec<usize, SLICE_ITEMS> = (0..locations.len()).filter(is_block).collect();
         if !survey.moves_everything() {
             let blocks: ArrayVec<NonNull<u8>, SLICE_ITEMS> =
-                thin.iter().map(|at| ground.heap.address(locations[*at])).collect();
+                thin.iter().map(|at| resources.heap.address(locations[*at])).collect();
             let mut slabs = [Occupancy::default(); SLICE_ITEMS];
-            ground.tenant.occupancy(&blocks, &mut slabs[..blocks.len()]);
+            resources.tenant.occupancy(&blocks, &mut slabs[..blocks.len()]);
             let mut slabs = slabs.iter();
             thin.retain(|_| slabs.next().is_some_and(|slab| survey.is_thin(*slab)));
         }
         for at in &thin {
-            let block = ground.heap.address(locations[*at]).as_ptr();
+            let block = resources.heap.address(locations[*at]).as_ptr();
             for line in 0..AHEAD_LINES {
                 prefetch(block.wrapping_add(line * LINE_BYTES));
             }
@@ -177,7 +181,7 @@ impl Locked<'_> {
         let item = self.item(from);
         // SAFETY: the holder names the item, and the lock is held.
         let header = unsafe { item.header() };
-        if header.marks & mark::LARGE != 0 || !survey.may_leave(&self.memory.ground.tenant, item.0) {
+        if header.marks & mark::LARGE != 0 || !survey.may_leave(&self.memory.resources.tenant, item.0) {
             return;
         }
         if self.relocate(from, &header, holder) {
@@ -190,7 +194,7 @@ impl Locked<'_> {
     /// memory.
     fn relocate(&mut self, from: Location, header: &Header, holder: Holder) -> bool {
         debug_assert!(header.marks & mark::LARGE == 0);
-        let (heap, size) = (&self.memory.ground.heap, header.item_size());
+        let (heap, size) = (&self.memory.resources.heap, header.item_size());
         let Some(to) = heap.allocate_for_move(self.memory.cache, from, size, self.memory.owner) else {
             return false;
         };
@@ -208,7 +212,7 @@ impl Locked<'_> {
             order.relocate(header.seqno, to);
         }
         // SAFETY: nothing names it any more.
-        unsafe { self.memory.ground.heap.free_moved(self.memory.cache, from, size) }
+        unsafe { self.memory.resources.heap.free_moved(self.memory.cache, from, size) }
         true
     }
 }

@@ -91,7 +91,7 @@ impl Locked<'_> {
         {
             replay.ends.remove(stored_key);
         }
-        let hash = super::hashing::hash_stored(stored_key, &self.memory.ground.secrets);
+        let hash = super::hashing::hash_stored(stored_key, &self.memory.resources.secrets);
         let old = self.find_stored(stored_key, hash);
         if old.is_some_and(|old| self.header(old).seqno >= header.seqno) {
             return Ok(());
@@ -197,7 +197,7 @@ impl Locked<'_> {
         let mut ends: Vec<_> = replay.ends.into_iter().collect();
         ends.sort_unstable_by_key(|(_, end)| end.seqno);
         for (stored_key, end) in ends {
-            let hash = super::hashing::hash_stored(&stored_key, &self.memory.ground.secrets);
+            let hash = super::hashing::hash_stored(&stored_key, &self.memory.resources.secrets);
             let newer = self.find_stored(&stored_key, hash);
             let is_newer = newer.is_some_and(|newer| self.header(newer).seqno > end.seqno);
             let is_over = end.seqno <= flushed_seqno && !replay.prepares.contains(&end.seqno);

@@ -80,7 +80,7 @@ impl Retired {
 }
 
 /// What all vBuckets of a bucket stand on.
-pub(crate) struct Ground {
+pub(crate) struct Resources {
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) heap: Heap,
     pub(crate) quiescence: Arc<Quiescence>,
@@ -96,7 +96,7 @@ pub(crate) struct Ground {
 
 /// What a vBucket needs to allocate, free and retire. Handed on by every operation: kept small.
 pub(crate) struct Memory<'a> {
-    pub(crate) ground: &'a Ground,
+    pub(crate) resources: &'a Resources,
     pub(crate) cache: &'a mut TenantCache,
     pub(crate) retired: &'a mut Vec<Retired>,
     /// The vBucket's number.
@@ -107,7 +107,7 @@ impl Memory<'_> {
     /// `words` zeroed atomics.
     fn allocate(&mut self, words: usize) -> Option<NonNull<AtomicU64>> {
         let block =
-            self.ground.tenant.allocate_lines(self.cache, words * 8, Gauge::Index)?.cast::<AtomicU64>();
+            self.resources.tenant.allocate_lines(self.cache, words * 8, Gauge::Index)?.cast::<AtomicU64>();
         for index in 0..words {
             // SAFETY: the block holds `words` words and is aligned to 16.
             unsafe { block.add(index).write(AtomicU64::new(0)) };
@@ -117,9 +117,9 @@ impl Memory<'_> {
 
     /// Frees a block that was reachable until now, when nobody peeks at it any more.
     fn retire(&mut self, block: NonNull<AtomicU64>, words: usize) {
-        let (stamp, size) = (self.ground.quiescence.stamp(), words * 8);
-        self.ground.tenant.retire_lines(self.cache, size);
-        self.retired.push(Retired { stamp, slot: self.ground.slot, block: block.cast(), size });
+        let (stamp, size) = (self.resources.quiescence.stamp(), words * 8);
+        self.resources.tenant.retire_lines(self.cache, size);
+        self.retired.push(Retired { stamp, slot: self.resources.slot, block: block.cast(), size });
     }
 }
 
@@ -572,7 +572,7 @@ impl Root {
         };
         for index in 0..group.lines * LINE_SLOTS {
             if let Some(location) = Slot(group.slot(index).load(Relaxed)).location() {
-                prefetch(memory.ground.heap.address(location).as_ptr());
+                prefetch(memory.resources.heap.address(location).as_ptr());
             }
         }
         let (mut staying, mut leaving) = (GroupSlots::new(), GroupSlots::new());

@@ -26,7 +26,7 @@ use super::lock::{Lock, LockGuard};
 use super::order::SeqnoOrder;
 use super::prepares::Prepares;
 use super::rank;
-use super::table::{Found, Ground, Hand, HashPart, Memory, Root, TableState};
+use super::table::{Found, Hand, HashPart, Memory, Resources, Root, TableState};
 use super::wheel::ExpiryWheel;
 use crate::sync_writes::SyncWrites;
 use crate::{Key, KvError, Now};
@@ -237,12 +237,12 @@ impl VBucket {
     }
 
     /// Frees everything it has: its bucket ends, and the arena leaves that to us.
-    pub(crate) fn end(&mut self, ground: &Ground, cache: &mut TenantCache) {
+    pub(crate) fn end(&mut self, resources: &Resources, cache: &mut TenantCache) {
         let (mut retired, now) = (Vec::new(), Now::default());
-        self.lock(Memory { ground, cache, retired: &mut retired, owner: 0 }, &now).free_all();
+        self.lock(Memory { resources, cache, retired: &mut retired, owner: 0 }, &now).free_all();
         for block in retired {
             // SAFETY: of this tenant; access is exclusive, so nobody peeks.
-            unsafe { block.free(&ground.tenant, cache) }
+            unsafe { block.free(&resources.tenant, cache) }
         }
     }
 
@@ -265,13 +265,13 @@ pub(crate) struct Locked<'v> {
 impl<'v> Locked<'v> {
     #[inline]
     pub(super) fn item(&self, location: Location) -> ItemPtr {
-        ItemPtr(self.memory.ground.heap.address(location))
+        ItemPtr(self.memory.resources.heap.address(location))
     }
 
     pub(super) fn hash_of(&self, location: Location) -> u64 {
         // SAFETY: the location is in the table and the lock is held.
         let stored = unsafe { self.item(location).stored_key() };
-        hash_stored(stored, &self.memory.ground.secrets)
+        hash_stored(stored, &self.memory.resources.secrets)
     }
 
     /// Finds a key's item if it is alive; a dead one stays as it is.
@@ -310,7 +310,7 @@ impl<'v> Locked<'v> {
 
     #[inline(always)]
     pub(super) fn find(&self, key: Key<'_>, hash: u64) -> Option<Present> {
-        let heap = &self.memory.ground.heap;
+        let heap = &self.memory.resources.heap;
         // SAFETY: the locations come from the table and the lock is held.
         let found = self.root.find(hash, |location| unsafe { ItemPtr(heap.address(location)).is(key) })?;
         Some(Present { found, item: self.item(found.location) })
@@ -367,7 +367,7 @@ impl<'v> Locked<'v> {
         // SAFETY: the item is large, in the table, and the lock is held.
         Some(unsafe {
             Pin::new(
-                &self.memory.ground.tenant,
+                &self.memory.resources.tenant,
                 present.item.0,
                 header.item_size(),
                 ItemPtr::value_offset(header),
@@ -446,7 +446,7 @@ impl<'v> Locked<'v> {
         match &mut self.state.order {
             Some(order) => {
                 order.prefetch_slots();
-                if !order.reserve(seqno, &self.memory.ground.tenant, self.memory.cache) {
+                if !order.reserve(seqno, &self.memory.resources.tenant, self.memory.cache) {
                     return None;
                 }
             }
@@ -517,7 +517,7 @@ impl<'v> Locked<'v> {
             }
             (Some((present, old_header)), value) => {
                 let mut moved = *present;
-                self.memory.ground.heap.prefetch_free(present.found.location);
+                self.memory.resources.heap.prefetch_free(present.found.location);
                 let location = self.place(key, &header, value)?;
                 self.root.relocate(&mut moved.found, location);
                 moved.item = self.item(location);
@@ -554,7 +554,7 @@ impl<'v> Locked<'v> {
 
     /// Makes sure that [`Locked::insert`] finds room in the table.
     pub(super) fn reserve_slot(&mut self, hash: u64) -> Result<(), KvError> {
-        let (heap, seed) = (&self.memory.ground.heap, &self.memory.ground.secrets);
+        let (heap, seed) = (&self.memory.resources.heap, &self.memory.resources.secrets);
         let hash_of = |location| {
             // SAFETY: the locations come from the table and the lock is held.
             hash_stored(unsafe { ItemPtr(heap.address(location)).stored_key() }, seed)
@@ -573,14 +573,14 @@ impl<'v> Locked<'v> {
 
     /// Whether the budget allows so many bytes more. Nothing is evicted for them.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        let tenant = &self.memory.ground.tenant;
-        tenant.used() + bytes as u64 <= self.memory.ground.watermarks().refuse
+        let tenant = &self.memory.resources.tenant;
+        tenant.used() + bytes as u64 <= self.memory.resources.watermarks().refuse
     }
 
     /// Room for a large item of the same vBucket's tenant.
     pub(crate) fn new_large(&mut self, key_len: usize, value_len: usize) -> Result<LargeBlock, KvError> {
         let size = super::large_value_offset(key_len) + value_len;
-        LargeBlock::new(&self.memory.ground.tenant, self.memory.cache, size).ok_or(KvError::NoMemory)
+        LargeBlock::new(&self.memory.resources.tenant, self.memory.cache, size).ok_or(KvError::NoMemory)
     }
 
     /// Writes the header of a large item anew; its value stays as it is. Returns the new seqno.
@@ -612,7 +612,7 @@ impl<'v> Locked<'v> {
             self.arm();
         }
         if let Some(order) = &mut self.state.order
-            && !order.reserve(seqno, &self.memory.ground.tenant, self.memory.cache)
+            && !order.reserve(seqno, &self.memory.resources.tenant, self.memory.cache)
         {
             return Err(KvError::NoMemory);
         }
@@ -624,9 +624,9 @@ impl<'v> Locked<'v> {
     pub(super) fn renumber(&mut self, old: Option<u64>, new: u64, location: Location) {
         self.state.high_seqno = new;
         if let Some(order) = &mut self.state.order {
-            order.push(new, location, &self.memory.ground.tenant, self.memory.cache);
+            order.push(new, location, &self.memory.resources.tenant, self.memory.cache);
             if let Some(old) = old {
-                order.retire(old, &self.memory.ground.tenant, self.memory.cache);
+                order.retire(old, &self.memory.resources.tenant, self.memory.cache);
             }
         }
     }
@@ -639,7 +639,7 @@ impl<'v> Locked<'v> {
         }
         if !keep {
             if let Some(mut order) = self.state.order.take() {
-                order.clear(&self.memory.ground.tenant, self.memory.cache);
+                order.clear(&self.memory.resources.tenant, self.memory.cache);
             }
             return Ok(());
         }
@@ -657,11 +657,11 @@ impl<'v> Locked<'v> {
         items.sort_unstable_by_key(|(seqno, _)| *seqno);
         let mut order = Box::<SeqnoOrder>::default();
         for (seqno, location) in items {
-            if !order.reserve(seqno, &self.memory.ground.tenant, self.memory.cache) {
-                order.clear(&self.memory.ground.tenant, self.memory.cache);
+            if !order.reserve(seqno, &self.memory.resources.tenant, self.memory.cache) {
+                order.clear(&self.memory.resources.tenant, self.memory.cache);
                 return Err(KvError::NoMemory);
             }
-            order.push(seqno, location, &self.memory.ground.tenant, self.memory.cache);
+            order.push(seqno, location, &self.memory.resources.tenant, self.memory.cache);
         }
         self.state.order = Some(order);
         Ok(())
@@ -669,7 +669,7 @@ impl<'v> Locked<'v> {
 
     /// Calls `f` with seqno and header of every item, in the order of the seqnos; `false` if the order is not kept.
     pub(crate) fn in_order(&mut self, f: &mut dyn FnMut(u64, &Header)) -> bool {
-        let heap = &self.memory.ground.heap;
+        let heap = &self.memory.resources.heap;
         let Some(order) = &self.state.order else { return false };
         order.iterate(|seqno, location| {
             // SAFETY: a live slot names an item in the table, and the lock is held.
@@ -754,9 +754,9 @@ impl<'v> Locked<'v> {
         self.root.remove(&mut self.state.table, &mut self.memory, &present.found);
         let is_last = self.state.table.items == 0 && !self.is_persistent();
         if let Some(order) = &mut self.state.order {
-            order.retire(header.seqno, &self.memory.ground.tenant, self.memory.cache);
+            order.retire(header.seqno, &self.memory.resources.tenant, self.memory.cache);
             if is_last {
-                order.clear(&self.memory.ground.tenant, self.memory.cache);
+                order.clear(&self.memory.resources.tenant, self.memory.cache);
             }
         }
         self.free(present.found.location, present.item, &header);
@@ -803,7 +803,7 @@ impl<'v> Locked<'v> {
         });
         if !queued_already {
             let wheel = &mut self.state.rare.get_or_insert_default().wheel;
-            let (tenant, cache) = (&self.memory.ground.tenant, &mut *self.memory.cache);
+            let (tenant, cache) = (&self.memory.resources.tenant, &mut *self.memory.cache);
             let due_s = wheel.enter(HashPart::of(hash), header.expiry, self.now.unix_s, tenant, cache);
             self.armed_s = self.armed_s.min(due_s.ok_or(KvError::NoMemory)?);
         }
@@ -821,7 +821,7 @@ impl<'v> Locked<'v> {
     ) -> Result<Location, KvError> {
         match value {
             NewValue::Parts(first, second) => {
-                let location = self.memory.ground.heap.allocate(
+                let location = self.memory.resources.heap.allocate(
                     self.memory.cache,
                     header.item_size(),
                     self.memory.owner,
@@ -832,7 +832,7 @@ impl<'v> Locked<'v> {
             }
             NewValue::Large(block) => {
                 // The bucket it was meant for may have been deleted, and made anew, while it arrived.
-                if !block.is_of(&self.memory.ground.tenant) {
+                if !block.is_of(&self.memory.resources.tenant) {
                     return Err(KvError::BucketGone);
                 }
                 let location = block.into_location(self.memory.cache);
@@ -867,15 +867,15 @@ impl<'v> Locked<'v> {
         // SAFETY: no slot names the item any more; its size and kind are what its header says.
         unsafe {
             if header.marks & mark::LARGE != 0 {
-                large::release(&self.memory.ground.tenant, item.0, size);
+                large::release(&self.memory.resources.tenant, item.0, size);
             } else {
-                self.memory.ground.heap.free(self.memory.cache, location, size);
+                self.memory.resources.heap.free(self.memory.cache, location, size);
             }
         }
     }
 
     pub(super) fn count(&mut self, gauge: Gauge, amount: i64) {
-        self.memory.ground.tenant.count(self.memory.cache, gauge, amount);
+        self.memory.resources.tenant.count(self.memory.cache, gauge, amount);
     }
 
     pub(super) fn recount(&mut self, header: &Header) {

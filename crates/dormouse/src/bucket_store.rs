@@ -15,7 +15,7 @@ use crate::data_dir::write_whole;
 use crate::text_file;
 use journal::log::Buffer;
 use journal::{AnyDisk, Disk as _, RealDisk};
-use kv::{BUCKET_SETTINGS, BucketKind, BucketSettings, Persistence, SettingValue};
+use kv::{BUCKET_SETTINGS, BucketKind, BucketSettings, NotAllowed, Persistence, SettingValue};
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
@@ -135,9 +135,11 @@ impl BucketStore {
         })?;
         section.memory_bytes = value.get("memory_bytes").and_then(Value::as_u64);
         for setting in BUCKET_SETTINGS {
-            // What an older or a newer version has written and this one does not allow has its default.
-            if let Some(kept) = setting.kept_as.and_then(|name| value.get(name)).and_then(setting_value) {
-                let _ = setting.set(&mut section.settings, kept);
+            let Some(kept) = setting.kept_as.and_then(|name| value.get(name)) else { continue };
+            let set = setting_value(kept).ok_or(NotAllowed);
+            if set.and_then(|kept| setting.set(&mut section.settings, kept)).is_err() {
+                let (key, path) = (setting.key, path.display());
+                tracing::warn!(bucket = name, "{path}: {key} = {kept} is not allowed; it has its default");
             }
         }
         Ok(section)

@@ -93,6 +93,20 @@ fn decisions_that_are_named_exist() {
 }
 
 #[test]
+fn every_text_command_is_on_its_page() {
+    let parser = fs::read_to_string(root().join("crates/wire/src/text.rs")).expect("text");
+    let (_, commands) = parser.split_once("match name {").expect("the table of commands");
+    let (commands, _) = commands.split_once("is_http").expect("its end");
+    let words: Vec<&str> = commands.split("b\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(words.len() > 20 && words.contains(&"flush_all"), "{words:?}");
+    let page = fs::read_to_string(root().join("docs/memcached-protocol.md")).expect("text");
+    for word in words {
+        let is_there = [' ', '`'].iter().any(|end| page.contains(&format!("`{word}{end}")));
+        assert!(is_there, "`{word}` is not in docs/memcached-protocol.md");
+    }
+}
+
+#[test]
 fn every_flag_is_a_key_or_a_section_of_the_configuration() {
     let said = |arguments: &[&str]| {
         String::from_utf8(dormouse(arguments).output().expect("runs").stdout).expect("UTF-8")

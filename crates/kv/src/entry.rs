@@ -32,7 +32,7 @@ impl<'v> Entry<'v> {
         entry
     }
 
-    /// This was a look before the request itself, of which watchers are told.
+    /// Watchers are not told of this: it is a look before the request itself.
     #[inline]
     pub fn glance(&mut self) {
         self.is_glance = true;
@@ -252,8 +252,8 @@ impl<'v> Entry<'v> {
         }
     }
 
-    /// Changes the expiry alone; the CAS stays (memcached touch), though in a persistent bucket there is a new seqno.
-    /// [`KvError::NotFound`] if missing.
+    /// Changes the expiry alone; the CAS stays (memcached touch), though in a persistent bucket there is a new seqno,
+    /// for which its value has to be in memory. [`KvError::NotFound`] if missing.
     pub fn set_expiry(&mut self, expiry: Expiry) -> Result<(), KvError> {
         self.check_changeable()?;
         let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };

@@ -98,7 +98,7 @@ impl Output {
         mut f: impl FnMut(&mut Entry<'_>, &mut Self) -> Result<R, KvError>,
     ) -> Result<Result<R, KvError>, Unavailable> {
         let result = loop {
-            let done = bucket.with_entry(cx, key, at, |entry| {
+            let looked = bucket.with_entry(cx, key, at, |entry| {
                 let wanted = match entry.document() {
                     Some(document) if !document.is_resident() => {
                         entry.glance();
@@ -113,26 +113,28 @@ impl Output {
                     entry.glance();
                     Err(wanted)
                 }
-            })?;
-            match done {
-                Ok(result) => break result,
-                Err(wanted) => {
+            });
+            match looked {
+                Ok(Ok(result)) => break Ok(result),
+                Err(why) => break Err(why),
+                Ok(Err(wanted)) => {
                     // What was reserved for another length first goes back.
                     self.room = None;
                     match bucket.reserve_inflated(cx, wanted) {
                         Ok(room) => self.room = Some(room),
-                        Err(error) => return Ok(Err(error)),
+                        Err(error) => break Ok(Err(error)),
                     }
                 }
             }
         };
+        // What was reserved and is not needed must not be taken for another value.
         if !self.has_compressed() {
             self.room = None;
         }
-        if matches!(result, Err(KvError::NotResident)) {
+        if matches!(result, Ok(Err(KvError::NotResident))) {
             return Err(bucket.note_missed());
         }
-        Ok(result)
+        result
     }
 
     /// Whether [`Output::inflate`] has something to do.

@@ -160,7 +160,15 @@ impl Command<'_> {
             | Self::FlushAll { noreply, .. }
             | Self::Verbosity { noreply }
             | Self::CacheMemlimit { noreply, .. } => noreply,
-            _ => false,
+            Self::Get(_)
+            | Self::Stats { .. }
+            | Self::Dump(_)
+            | Self::Watch(_)
+            | Self::Version
+            | Self::Quit
+            | Self::Shutdown(_)
+            | Self::Login
+            | Self::Meta(_) => false,
         }
     }
 }

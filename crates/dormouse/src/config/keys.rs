@@ -1,7 +1,8 @@
 //! The table of configuration keys: every key, its kind, default, meaning, and whether SIGHUP applies it.
 //!
-//! Nothing else lists keys. The file reader, the flags, `config default`, `config reference` and
-//! `docs/configuration.md` are all made from here.
+//! Nothing else lists keys, but for the settings of buckets, whose rows come from [`kv::BUCKET_SETTINGS`]. The file
+//! reader, `config default`, `config reference` and `docs/configuration.md` are all made from here; a test compares the
+//! names of flags.
 
 use super::key::{Key, Kind, Raw, Section};
 use super::{

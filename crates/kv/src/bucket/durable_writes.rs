@@ -308,7 +308,7 @@ impl Bucket {
         self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
         let mut ended = Ok(());
         self.tend(cx, vb, |locked, notices| {
-            // Who came in between is notices, too.
+            // Who came in between is told, too.
             locked.sync_writes_mut().abandon(notices);
             let mut first_left = u64::MAX;
             for prepared in locked.all_prepared() {
@@ -351,7 +351,7 @@ impl Bucket {
         });
     }
 
-    /// The bucket goes: whoever waits is notices.
+    /// The bucket goes: whoever waits is told.
     pub(crate) fn abandon_sync_writes(&self, post: &mut dyn FnMut(Cookie, Outcome)) {
         for vb in 0..self.vbuckets() {
             let mut notices = Notices::default();

@@ -227,8 +227,6 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
                 let policy = eviction(settings.kind, value)?;
                 settings.kind == BucketKind::Persistent || policy == settings.eviction
             }
-            // What a journal has counts, not what was asked for when it was opened.
-            "numVBuckets" => *value == bucket.vbuckets().to_string(),
             other => match setting_of(other) {
                 Some((field, setting)) => {
                     let value = setting_value(field, setting, value)?;

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use kv::{Bucket, Key, KvError, NodeContext, Outcome, Place, Unavailable, VbId};
-use wire::{binary as wire_binary, text as wire_text};
+use kv::{Bucket, Key, KvError, NodeContext, Outcome, Place, Unavailable};
+use wire::text::KEY_MAX;
 
 use super::behind::own;
-use super::{Head, Queued, Session, Work, binary, opcodes, text};
+use super::request::Request;
+use super::{Port, Queued, Session, Work};
 use crate::Output;
 
 /// The document a request is about: its key, its place, whether its value is wanted.
@@ -26,7 +27,7 @@ impl Session {
     pub(super) fn may_be_unavailable(&self) -> bool {
         let peer = &self.peer;
         peer.bucket.as_ref().is_some_and(|bucket| {
-            bucket.may_be_unavailable() || peer.port == super::Port::Memcached && !bucket.serves_all()
+            bucket.may_be_unavailable() || peer.port == Port::Memcached && !bucket.serves_all()
         })
     }
 
@@ -88,53 +89,36 @@ impl Session {
         cx: &mut NodeContext,
         out: &mut Output,
     ) {
+        let peer = &mut self.peer;
         match &mut queued.work {
-            Work::Binary(request, _) => binary::fail(&self.peer, request, error, cx, out),
-            Work::Text(command, ..) => text::fail(&mut self.peer, command, error, out),
+            Work::Request(request, ..) => request.fail(peer, error, cx, out),
             Work::Filled(filling) => {
                 let Some(filling) = filling.take() else { return };
-                match self.parse_filled(&filling.head) {
-                    Some(Head::Binary(request)) => binary::fail(&self.peer, &request, error, cx, out),
-                    Some(Head::Text(command)) => text::fail(&mut self.peer, &command, error, out),
-                    None => {}
+                if let Some((request, _)) = self.parse_again(&filling.head) {
+                    request.fail(&mut self.peer, error, cx, out);
                 }
             }
-            Work::BinaryRefused(..) | Work::BinaryError(_) | Work::TextRefused(..) | Work::TextError(_) => {}
-            Work::Dump(_) | Work::Watch => {}
+            Work::Refused(..) | Work::Malformed(_) | Work::Dump(_) | Work::Watch => {}
         }
     }
 
     fn wanted(&self, work: &Work<'_>, bucket: &Bucket) -> Option<Wanted> {
-        let of_binary = |request: &wire_binary::Request<'_>| {
-            let key = binary::key(&self.peer, request)?;
-            let vb = VbId(request.header.vbucket);
-            let place = match self.peer.port {
-                super::Port::Couchbase if !bucket.serves(vb.0) => return None,
-                super::Port::Couchbase => bucket.locate_in(key, vb),
-                super::Port::Memcached => bucket.locate(key),
-            };
-            Some(Wanted { key: key.bytes.into(), place, value: opcodes::needs_value(request.header.opcode) })
-        };
-        let of_text = |command: &wire_text::Command<'_>| {
-            let mut buffer = [0; wire_text::KEY_MAX];
-            let key = text::document(command, &mut buffer)?;
-            Some(Wanted {
-                key: key.bytes.into(),
-                place: bucket.locate(key),
-                value: text::traits(command).needs_value,
-            })
+        let peer = &self.peer;
+        let of = |request: &Request<'_>| {
+            let mut buffer = [0; KEY_MAX];
+            let key = request.document_key(peer, &mut buffer)?;
+            let place = request.place(peer, bucket, key)?;
+            // A Couchbase port answers NOT_MY_VBUCKET then.
+            let is_here = peer.port == Port::Memcached || bucket.serves(place.vb.0);
+            is_here.then(|| Wanted { key: key.bytes.into(), place, value: request.needs_value() })
         };
         match work {
-            Work::Binary(request, _) => of_binary(request),
-            Work::Text(command, ..) => of_text(command),
+            Work::Request(request, ..) => of(request),
             Work::Filled(Some(filling)) if filling.is_refused() => None,
-            Work::Filled(Some(filling)) => match self.parse_filled(&filling.head)? {
-                Head::Binary(request) => of_binary(&request),
-                Head::Text(command) => of_text(&command),
-            },
+            Work::Filled(Some(filling)) => of(&self.parse_again(&filling.head)?.0),
             // What is refused removes the old value at most, and that without looking at it.
-            Work::Filled(None) | Work::BinaryRefused(..) | Work::TextRefused(..) => None,
-            Work::Dump(_) | Work::Watch | Work::BinaryError(_) | Work::TextError(_) => None,
+            Work::Filled(None) | Work::Refused(..) => None,
+            Work::Dump(_) | Work::Watch | Work::Malformed(_) => None,
         }
     }
 }
@@ -146,7 +130,7 @@ mod tests {
     use journal::log::Buffer;
     use journal::{AnyDisk, SimulatedDisk};
 
-    use super::super::{Batch, Peer, Port};
+    use super::super::{Batch, Peer};
     use super::*;
     use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, load_next};
     use kv::{BucketSettings, Limits, Node, NodeSettings, Now};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use kv::{Bucket, Key, Place, VbId};
-use wire::{binary as wire_binary, text as wire_text};
+use kv::{Bucket, Key, Place};
 
-use super::{Dump, Filling, Peer, Port, Refusal};
+use super::request::{Malformed, Request};
+use super::{Dump, Filling, Peer, Refusal};
 
 /// Requests executed as one batch, over all connections that are ready.
 pub const BATCH_REQUESTS: usize = 64;
@@ -44,14 +44,12 @@ pub(super) struct Placed {
 /// A wide tag: what is moved then consists of whole words.
 #[repr(u64)]
 pub(super) enum Work<'a> {
-    /// Command, data block, and the bytes of both; of a key of a retrieval there are none.
-    Text(wire_text::Command<'a>, &'a [u8], &'a [u8]),
-    /// The same without the data block.
-    TextRefused(wire_text::Command<'a>, Refusal, &'a [u8]),
-    TextError(wire_text::Error),
-    Binary(wire_binary::Request<'a>, &'a [u8]),
-    BinaryRefused(wire_binary::Request<'a>, Refusal),
-    BinaryError(wire_binary::Error),
+    /// A request that was parsed whole: with its value, and the bytes of both. (A key of a retrieval has none.)
+    Request(Request<'a>, &'a [u8], &'a [u8]),
+    /// A request whose body is not taken, and the bytes of its head.
+    Refused(Request<'a>, Refusal, &'a [u8]),
+    Malformed(Malformed),
+    /// A request with a large value.
     Filled(Option<Box<Filling>>),
     /// The next slice of a list of keys.
     Dump(Option<Box<Dump>>),
@@ -162,19 +160,11 @@ pub(super) fn prefetch_bytes(key_len: usize, body_len: usize) -> u32 {
     bytes.min(PREFETCH_MOST) as u32
 }
 
-/// Places a key and starts loading its vBucket.
-#[inline]
-pub(super) fn place(peer: &Peer, key: Key<'_>, vb: Option<VbId>) -> Option<Placed> {
+/// Places a request by its key and starts loading its vBucket.
+#[inline(always)]
+pub(super) fn place(peer: &Peer, request: &Request<'_>, key: Key<'_>) -> Option<Placed> {
     let bucket = peer.bucket.as_ref()?;
-    let place = match vb {
-        Some(vb) if peer.port == Port::Couchbase => {
-            if vb.0 >= bucket.vbuckets() {
-                return None;
-            }
-            bucket.locate_in(key, vb)
-        }
-        _ => bucket.locate(key),
-    };
+    let place = request.place(peer, bucket, key)?;
     bucket.prefetch_vbucket(place);
     Some(Placed { place, bucket: Arc::as_ptr(bucket), collections: peer.collections() })
 }

@@ -2,12 +2,10 @@
 //!
 //! See [`super::waits`] for the rules. Nothing here is reached by a session without waiting answers, except to ask.
 
-use kv::{NodeContext, Outcome, VbId};
-use wire::couchbase::FrameInfos;
-use wire::{Parsed, binary as wire_binary, text as wire_text};
+use kv::{NodeContext, Outcome};
 
-use super::waits::{Awaited, Owned, OwnedKey, Touch};
-use super::{Head, Output, Placed, Port, Queued, Session, Work, binary, couchbase, opcodes, text};
+use super::waits::{Awaited, Owned, Touch};
+use super::{Output, Queued, Session, Work};
 
 impl Session {
     /// Whether answers wait.
@@ -137,119 +135,45 @@ impl Session {
 
     /// What a request is about.
     pub(super) fn touch(&self, queued: &Queued<'_>) -> Touch {
+        let peer = &self.peer;
         match &queued.work {
-            Work::Binary(request, _) | Work::BinaryRefused(request, _) => {
-                self.touch_of(request, queued.placed.as_ref())
+            Work::Request(request, ..) | Work::Refused(request, ..) => {
+                request.touch(peer, queued.placed.as_ref())
             }
-            Work::Filled(Some(filling)) => match self.parse_filled(&filling.head) {
-                Some(Head::Binary(command)) => self.touch_of(&command, None),
-                Some(Head::Text(command)) => self.touch_of_text(&command),
+            Work::Filled(Some(filling)) => match self.parse_again(&filling.head) {
+                Some((request, _)) => request.touch(peer, None),
                 None => Touch::Nothing,
             },
-            Work::Text(command, ..) | Work::TextRefused(command, ..) => self.touch_of_text(command),
-            Work::Filled(None) | Work::Dump(_) | Work::Watch | Work::BinaryError(_) | Work::TextError(_) => {
-                Touch::Nothing
+            Work::Filled(None) | Work::Dump(_) | Work::Watch | Work::Malformed(_) => Touch::Nothing,
+        }
+    }
+
+    /// Calls `f` with a kept request as it was when it came.
+    fn with_owned(&mut self, owned: Owned, f: impl FnOnce(&mut Self, &mut Queued<'_>)) {
+        let bytes;
+        let work = match owned {
+            Owned::Filled(filling) => Work::Filled(Some(filling)),
+            Owned::Request(request) => {
+                bytes = request;
+                let Some((request, value)) = self.parse_owned(&bytes) else { return };
+                Work::Request(request, value, bytes.bytes())
             }
-        }
-    }
-
-    fn touch_of(&self, request: &wire_binary::Request<'_>, placed: Option<&Placed>) -> Touch {
-        let peer = &self.peer;
-        let has_barrier = peer.port == Port::Couchbase
-            && FrameInfos::parse(request.framing).is_ok_and(|infos| infos.barrier);
-        if has_barrier || opcodes::is_fence(request.header.opcode) {
-            return Touch::Everything;
-        }
-        if peer.is_unordered()
-            && let Some(touch) = couchbase::touch_unordered(peer, request.header.opcode)
-        {
-            return touch;
-        }
-        if let Some(placed) = placed.filter(|placed| peer.places_as(placed.bucket, placed.collections)) {
-            return Touch::Key(placed.place.hash);
-        }
-        match (binary::key(peer, request), &peer.bucket) {
-            (Some(key), Some(bucket)) => Touch::Key(bucket.locate_in(key, VbId(0)).hash),
-            _ => Touch::Nothing,
-        }
-    }
-
-    fn touch_of_text(&self, command: &wire_text::Command<'_>) -> Touch {
-        if text::traits(command).is_fence {
-            return Touch::Everything;
-        }
-        let mut buffer = [0; wire_text::KEY_MAX];
-        match (text::document(command, &mut buffer), &self.peer.bucket) {
-            (Some(key), Some(bucket)) => Touch::Key(bucket.locate(key).hash),
-            _ => Touch::Nothing,
-        }
-    }
-
-    /// Calls `f` with a copied request as it was when it came.
-    fn with_owned(&mut self, request: Owned, f: impl FnOnce(&mut Self, &mut Queued<'_>)) {
-        let binary = wire_binary::Limits { frame_bytes: self.frame_bytes };
-        let lines = wire_text::Limits { line_bytes: self.line_bytes };
-        let run = |work: Work<'_>| {
-            f(self, &mut Queued { connection: self.peer.connection, prefetch_bytes: 0, placed: None, work });
+            Owned::Refused(request, refusal) => {
+                bytes = request;
+                let Some((request, _)) = self.parse_owned(&bytes) else { return };
+                Work::Refused(request, refusal, bytes.bytes())
+            }
         };
-        match &request {
-            Owned::Filled(_) => {}
-            Owned::Frame(frame) => {
-                if let Parsed::Request { head, command, .. } = wire_binary::parse(frame, &binary) {
-                    return run(Work::Binary(command, frame.get(head..).unwrap_or_default()));
-                }
-            }
-            Owned::Refused(frame, refusal) => {
-                if let Parsed::Request { command, .. } = wire_binary::parse(frame, &binary) {
-                    return run(Work::BinaryRefused(command, *refusal));
-                }
-            }
-            Owned::Line(line) => {
-                if let Parsed::Request { head, body, command, .. } = wire_text::parse(line, &lines) {
-                    let value = line.get(head..head + body).unwrap_or_default();
-                    return run(Work::Text(command, value, line));
-                }
-            }
-            Owned::LineRefused(line, refusal) => {
-                if let Parsed::Request { command, .. } = wire_text::parse(line, &lines) {
-                    return run(Work::TextRefused(command, *refusal, line));
-                }
-            }
-            Owned::Key(OwnedKey { line, with_cas, exptime, last }) => {
-                let get = wire_text::Get::continued(*with_cas, *exptime);
-                if let Parsed::Request { command: wire_text::Command::Get(mut rest), .. } =
-                    wire_text::parse_get_rest(line, &get, &lines)
-                    && let Some(one) = rest.take_first()
-                {
-                    let one = wire_text::Get { last: *last, ..one };
-                    return run(Work::Text(wire_text::Command::Get(one), &[], &[]));
-                }
-            }
-        }
-        if let Owned::Filled(filling) = request {
-            run(Work::Filled(Some(filling)));
-        }
+        f(self, &mut Queued { connection: self.peer.connection, prefetch_bytes: 0, placed: None, work });
     }
 }
 
-/// A copy of a request; `None` for what only answers.
+/// Keeps a request; `None` for what only answers.
 pub(super) fn own(work: &mut Work<'_>) -> Option<Owned> {
-    let frame = |request: &wire_binary::Request<'_>, value: &[u8]| {
-        let header = request.header.encode();
-        [&header[..], request.framing, request.extras, request.key, value].concat().into_boxed_slice()
-    };
     match work {
-        Work::Binary(request, value) => Some(Owned::Frame(frame(request, value))),
-        Work::BinaryRefused(request, refusal) => Some(Owned::Refused(frame(request, &[]), *refusal)),
+        Work::Request(request, _, bytes) => Some(Owned::Request(request.to_owned(bytes))),
+        Work::Refused(request, refusal, bytes) => Some(Owned::Refused(request.to_owned(bytes), *refusal)),
         Work::Filled(filling) => filling.take().map(Owned::Filled),
-        Work::Text(wire_text::Command::Get(get), ..) => Some(Owned::Key(OwnedKey {
-            line: [get.single_key(), wire_text::TRAILER].concat().into(),
-            with_cas: get.with_cas,
-            exptime: get.exptime,
-            last: get.last,
-        })),
-        Work::Text(_, _, line) => Some(Owned::Line((*line).into())),
-        Work::TextRefused(_, refusal, line) => Some(Owned::LineRefused((*line).into(), *refusal)),
-        Work::Dump(_) | Work::Watch | Work::BinaryError(_) | Work::TextError(_) => None,
+        Work::Dump(_) | Work::Watch | Work::Malformed(_) => None,
     }
 }

@@ -21,7 +21,6 @@ use kv::prefixes::Deed;
 use kv::watch::Attempt;
 use kv::{
     Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutation, NodeContext, Place, Store, StoreKind,
-    Value,
 };
 use wire::binary::response::{done, hit};
 use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Status};
@@ -134,8 +133,20 @@ pub fn execute(
     let Some(bucket) = peer.bucket.as_deref() else {
         return answered_error(&request.header, Status::NO_BUCKET, out);
     };
+    if !opcodes::has_memcached_key(request.header.opcode) {
+        execute_other(peer, request, &body, cx, out);
+        return Ok(());
+    }
+    let key = Key::plain(request.key);
+    let place = at.unwrap_or_else(|| bucket.locate(key));
+    let operation = Operation { bucket, request, key, place, has_value: !is_empty(&body) };
     match request.header.opcode {
-        Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => get(bucket, request, at, &body, cx, out),
+        Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => operation.get(cx, out),
+        Opcode::DELETE | Opcode::DELETEQ => operation.delete(cx, out),
+        Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => {
+            operation.count(cx, out)
+        }
+        Opcode::TOUCH | Opcode::GAT | Opcode::GATQ | Opcode::GATK | Opcode::GATKQ => operation.touch(cx, out),
         Opcode::SET
         | Opcode::SETQ
         | Opcode::ADD
@@ -145,18 +156,8 @@ pub fn execute(
         | Opcode::APPEND
         | Opcode::APPENDQ
         | Opcode::PREPEND
-        | Opcode::PREPENDQ => store(bucket, peer.value_limit, request, at, body, cx, out),
-        Opcode::DELETE | Opcode::DELETEQ => delete(bucket, request, at, &body, cx, out),
-        Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => {
-            count(bucket, request, at, &body, cx, out)
-        }
-        Opcode::TOUCH | Opcode::GAT | Opcode::GATQ | Opcode::GATK | Opcode::GATKQ => {
-            touch(bucket, request, at, &body, cx, out)
-        }
-        _ => {
-            execute_other(peer, request, &body, cx, out);
-            Ok(())
-        }
+        | Opcode::PREPENDQ => operation.store(peer.value_limit, body, cx, out),
+        _ => answered_error(&request.header, Status::UNKNOWN_COMMAND, out),
     }
 }
 
@@ -206,11 +207,6 @@ fn is_empty(body: &Body<'_>) -> bool {
     matches!(body, Body::Inline([]))
 }
 
-#[inline]
-fn placed(bucket: &Bucket, key: Key<'_>, at: At) -> Place {
-    at.unwrap_or_else(|| bucket.locate(key))
-}
-
 /// A document as the answer to a retrieval.
 #[inline]
 fn answer_hit(header: &Header, key: &[u8], document: &Document<'_>, out: &mut Output) {
@@ -231,33 +227,185 @@ fn echoed<'a>(request: &Request<'a>) -> &'a [u8] {
     }
 }
 
-#[inline]
-fn get(
-    bucket: &Bucket,
-    request: &Request<'_>,
-    at: At,
-    body: &Body<'_>,
-    cx: &mut NodeContext,
-    out: &mut Output,
-) -> Result<(), KvError> {
-    let header = &request.header;
-    if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
-        return answered_error(header, Status::EINVAL, out);
-    }
-    let key = Key::plain(request.key);
-    let echo = echoed(request);
-    let found = bucket.read(cx, key, placed(bucket, key, at), |document| match document {
-        Some(document) => {
-            answer_hit(header, echo, &document, out);
-            true
+/// A request whose key names a document.
+struct Operation<'a> {
+    bucket: &'a Bucket,
+    request: &'a Request<'a>,
+    key: Key<'a>,
+    place: Place,
+    /// Whether a value came with it.
+    has_value: bool,
+}
+
+impl Operation<'_> {
+    #[inline]
+    fn get(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
+        let Self { bucket, request, key, place, .. } = *self;
+        let header = &request.header;
+        if request.key.is_empty() || !request.extras.is_empty() || self.has_value {
+            return answered_error(header, Status::EINVAL, out);
         }
-        None => false,
-    })?;
-    bucket.prefixes.note(key.bytes, Deed::Get { hit: found });
-    if !found {
-        answer_miss(header, echo, out);
+        let echo = echoed(request);
+        let found = bucket.read(cx, key, place, |document| match document {
+            Some(document) => {
+                answer_hit(header, echo, &document, out);
+                true
+            }
+            None => false,
+        })?;
+        bucket.prefixes.note(key.bytes, Deed::Get { hit: found });
+        if !found {
+            answer_miss(header, echo, out);
+        }
+        Ok(())
     }
-    Ok(())
+
+    #[inline]
+    fn store(
+        &self,
+        value_limit: usize,
+        body: Body<'_>,
+        cx: &mut NodeContext,
+        out: &mut Output,
+    ) -> Result<(), KvError> {
+        let Self { bucket, request, key, place, .. } = *self;
+        let header = &request.header;
+        let Some(StoreRequest { kind, flags, exptime }) = StoreRequest::of(request) else {
+            return answered_error(header, Status::EINVAL, out);
+        };
+        let value = body.into_value();
+        let is_extension = matches!(kind, StoreKind::Append | StoreKind::Prepend);
+        if is_extension {
+            let limit = value_limit.saturating_sub(ITEM_OVERHEAD + key.bytes.len() + value.len());
+            let is_too_long = bucket.with_entry(cx, key, place, |entry| {
+                entry.glance();
+                entry.document().is_some_and(|document| {
+                    let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
+                    (header.cas == 0 || header.cas == document.cas())
+                        && flags_len + document.value_len() > limit
+                })
+            })?;
+            if is_too_long {
+                return answered_error(header, Status::NOT_STORED, out);
+            }
+        }
+        // A CAS makes ADD and REPLACE plain compare-and-set, as in memcached.
+        let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
+        let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
+        let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
+        bucket.prefixes.note(key.bytes, Deed::Set);
+        match KvError::set_apart(bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }))? {
+            Ok(mutated) => {
+                if !header.opcode.is_quiet() {
+                    out.bytes(&done(header, mutated.cas));
+                }
+            }
+            Err(error) => {
+                let is_unconditional = kind == StoreKind::Set && header.cas == 0;
+                if matches!(error, KvError::NoMemory | KvError::TooBig) && is_unconditional {
+                    bucket.drop_replaced(cx, key, place);
+                }
+                answer_error(header, status_of(error), out);
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
+        let Self { bucket, request, key, place, .. } = *self;
+        let header = &request.header;
+        if request.key.is_empty() || !request.extras.is_empty() || self.has_value {
+            return answered_error(header, Status::EINVAL, out);
+        }
+        bucket.prefixes.note(key.bytes, Deed::Delete);
+        match KvError::set_apart(bucket.remove(cx, key, place, header.cas))? {
+            Ok(_) if header.opcode.is_quiet() => {}
+            Ok(_) => out.bytes(&done(header, 0)),
+            Err(error) => answer_error(header, status_of(error), out),
+        }
+        Ok(())
+    }
+
+    fn count(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
+        let Self { bucket, request, key, place, .. } = *self;
+        let header = &request.header;
+        let how = arithmetic(request, cx.now.unix_s).filter(|_| !request.key.is_empty() && !self.has_value);
+        let Some(how) = how else { return answered_error(header, Status::EINVAL, out) };
+        let mut existed = false;
+        let mut attempt = Attempt::to_count(bucket, key, how.initial.unwrap_or(0), how.expiry);
+        let counted = match bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX) {
+            Err(error) => Err(error),
+            Ok(()) => bucket.with_entry(cx, key, place, |entry| {
+                let document = entry.document();
+                existed = document.is_some();
+                // COMPAT: memcached looks at the CAS last where it holds the item in chunks.
+                if document.is_some_and(|document| document.value_len() > CHUNKED_VALUE) {
+                    return Err(KvError::DeltaBadValue);
+                }
+                let Some(initial) = how.initial.filter(|_| !existed) else {
+                    let Arithmetic { delta, decrement, cas, .. } = how;
+                    return counter::count(entry, Count { delta, decrement, cas, new_cas: 0 });
+                };
+                let created = counter::create(entry, initial, how.expiry, 0)?;
+                if let Some(attempt) = &mut attempt {
+                    attempt.note(entry);
+                }
+                Ok(created)
+            })?,
+        };
+        if let Some(attempt) = attempt.filter(|_| counted.is_ok() && !existed) {
+            attempt.tell(bucket, cx, key, Ok(()));
+        }
+        if counted == Err(KvError::NotFound) || counted.is_ok() && existed {
+            bucket.count_arithmetic(cx, how.decrement, existed);
+        }
+        match counted {
+            Ok(_) if header.opcode.is_quiet() => {}
+            Ok((number, cas)) => {
+                let reply = Reply { cas, ..Reply::to(header, Status::SUCCESS) };
+                out.bytes(reply.head(&[], 0, size_of::<u64>()).as_bytes());
+                out.bytes(&number.to_be_bytes());
+            }
+            Err(error) => answer_error(header, status_of(error), out),
+        }
+        Ok(())
+    }
+
+    fn touch(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
+        let Self { bucket, request, key, place, .. } = *self;
+        let header = &request.header;
+        let expiry = touch_expiry(request.extras, cx.now.unix_s)
+            .filter(|_| !request.key.is_empty() && !self.has_value);
+        let Some(expiry) = expiry else { return answered_error(header, Status::EINVAL, out) };
+        let echo = echoed(request);
+        let touched = |entry: &mut Entry<'_>| -> Result<(), KvError> {
+            entry.set_expiry(expiry)?;
+            entry.record_access();
+            Ok(())
+        };
+        let result = if header.opcode == Opcode::TOUCH {
+            bucket.with_entry(cx, key, place, |entry| {
+                touched(entry)?;
+                let document = entry.document().ok_or(KvError::NotFound)?;
+                out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), 0, 0));
+                Ok(())
+            })?
+        } else {
+            out.with_entry(false, (bucket, key, place), cx, |entry, out| {
+                touched(entry)?;
+                let document = entry.document().ok_or(KvError::NotFound)?;
+                answer_hit(header, echo, &document, out);
+                Ok(())
+            })?
+        };
+        bucket.count_touch(cx, result);
+        match result {
+            Ok(()) => {}
+            Err(KvError::NotFound) => answer_miss(header, echo, out),
+            Err(error) => answer_error(header, status_of(error), out),
+        }
+        Ok(())
+    }
 }
 
 /// A miss: with the key where it is echoed, else with a text; quiet opcodes say nothing.
@@ -270,81 +418,6 @@ fn answer_miss(header: &Header, echo: &[u8], out: &mut Output) {
     }
     out.bytes(Reply::to(header, Status::KEY_ENOENT).head(&[], echo.len(), 0).as_bytes());
     out.bytes(echo);
-}
-
-#[inline]
-fn store(
-    bucket: &Bucket,
-    value_limit: usize,
-    request: &Request<'_>,
-    at: At,
-    body: Body<'_>,
-    cx: &mut NodeContext,
-    out: &mut Output,
-) -> Result<(), KvError> {
-    let header = &request.header;
-    let Some(StoreRequest { kind, flags, exptime }) = StoreRequest::of(request) else {
-        return answered_error(header, Status::EINVAL, out);
-    };
-    let key = Key::plain(request.key);
-    let place = placed(bucket, key, at);
-    let value = body.into_value();
-    let is_extension = matches!(kind, StoreKind::Append | StoreKind::Prepend);
-    if is_extension {
-        let limit = value_limit.saturating_sub(ITEM_OVERHEAD + key.bytes.len() + value.len());
-        let is_too_long = bucket.with_entry(cx, key, place, |entry| {
-            entry.glance();
-            entry.document().is_some_and(|document| {
-                let flags_len = if document.flags() == 0 { 0 } else { FLAGS_LEN };
-                (header.cas == 0 || header.cas == document.cas()) && flags_len + document.value_len() > limit
-            })
-        })?;
-        if is_too_long {
-            return answered_error(header, Status::NOT_STORED, out);
-        }
-    }
-    // A CAS makes ADD and REPLACE plain compare-and-set, as in memcached.
-    let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
-    let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
-    let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
-    bucket.prefixes.note(key.bytes, Deed::Set);
-    match KvError::set_apart(bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }))? {
-        Ok(mutated) => {
-            if !header.opcode.is_quiet() {
-                out.bytes(&done(header, mutated.cas));
-            }
-        }
-        Err(error) => {
-            let is_unconditional = kind == StoreKind::Set && header.cas == 0;
-            if matches!(error, KvError::NoMemory | KvError::TooBig) && is_unconditional {
-                bucket.drop_replaced(cx, key, place);
-            }
-            answer_error(header, status_of(error), out);
-        }
-    }
-    Ok(())
-}
-
-fn delete(
-    bucket: &Bucket,
-    request: &Request<'_>,
-    at: At,
-    body: &Body<'_>,
-    cx: &mut NodeContext,
-    out: &mut Output,
-) -> Result<(), KvError> {
-    let header = &request.header;
-    if request.key.is_empty() || !request.extras.is_empty() || !is_empty(body) {
-        return answered_error(header, Status::EINVAL, out);
-    }
-    let key = Key::plain(request.key);
-    bucket.prefixes.note(key.bytes, Deed::Delete);
-    match KvError::set_apart(bucket.remove(cx, key, placed(bucket, key, at), header.cas))? {
-        Ok(_) if header.opcode.is_quiet() => {}
-        Ok(_) => out.bytes(&done(header, 0)),
-        Err(error) => answer_error(header, status_of(error), out),
-    }
-    Ok(())
 }
 
 /// The arguments of a counter operation.
@@ -371,120 +444,10 @@ pub(super) fn arithmetic(request: &Request<'_>, now_unix_s: u32) -> Option<Arith
     })
 }
 
-fn count(
-    bucket: &Bucket,
-    request: &Request<'_>,
-    at: At,
-    body: &Body<'_>,
-    cx: &mut NodeContext,
-    out: &mut Output,
-) -> Result<(), KvError> {
-    let header = &request.header;
-    let how = arithmetic(request, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
-    let Some(how) = how else { return answered_error(header, Status::EINVAL, out) };
-    let key = Key::plain(request.key);
-    let mut existed = false;
-    let mut attempt = Attempt::to_count(bucket, key, how.initial.unwrap_or(0), how.expiry);
-    let counted = match bucket.admit(cx, key.bytes.len() + counter::NUMBER_MAX) {
-        Err(error) => Err(error),
-        Ok(()) => bucket.with_entry(cx, key, placed(bucket, key, at), |entry| {
-            let document = entry.document();
-            existed = document.is_some();
-            // COMPAT: memcached looks at the CAS last where it holds the item in chunks.
-            if document.is_some_and(|document| document.value_len() > CHUNKED_VALUE) {
-                return Err(KvError::DeltaBadValue);
-            }
-            let Some(initial) = how.initial.filter(|_| !existed) else {
-                let Arithmetic { delta, decrement, cas, .. } = how;
-                return counter::count(entry, Count { delta, decrement, cas, new_cas: 0 });
-            };
-            let mut digits = [0; counter::NUMBER_MAX];
-            let len = counter::write_decimal(&mut digits, initial);
-            let value = Value::Bytes(digits.get(..len).unwrap_or(&digits));
-            let store = Store { flags: 0, expiry: how.expiry, datatype: 0, value, new_cas: 0 };
-            let mutated = entry.store(store)?;
-            if let Some(attempt) = &mut attempt {
-                attempt.note(entry);
-            }
-            Ok((initial, mutated.cas))
-        })?,
-    };
-    if let Some(attempt) = attempt.filter(|_| counted.is_ok() && !existed) {
-        attempt.tell(bucket, cx, key, Ok(()));
-    }
-    let (hits, misses) = if how.decrement {
-        (Meter::DecrHits, Meter::DecrMisses)
-    } else {
-        (Meter::IncrHits, Meter::IncrMisses)
-    };
-    match counted {
-        Ok(_) if existed => bucket.count(cx, hits, 1),
-        Err(KvError::NotFound) => bucket.count(cx, misses, 1),
-        _ => {}
-    }
-    match counted {
-        Ok(_) if header.opcode.is_quiet() => {}
-        Ok((number, cas)) => {
-            let reply = Reply { cas, ..Reply::to(header, Status::SUCCESS) };
-            out.bytes(reply.head(&[], 0, size_of::<u64>()).as_bytes());
-            out.bytes(&number.to_be_bytes());
-        }
-        Err(error) => answer_error(header, status_of(error), out),
-    }
-    Ok(())
-}
-
 /// The expiry of TOUCH and GAT.
 pub(super) fn touch_expiry(extras: &[u8], now_unix_s: u32) -> Option<Expiry> {
     let exptime: [u8; GAT_EXTRAS] = extras.try_into().ok()?;
     Some(Expiry::from_protocol(i64::from(u32::from_be_bytes(exptime)), now_unix_s))
-}
-
-fn touch(
-    bucket: &Bucket,
-    request: &Request<'_>,
-    at: At,
-    body: &Body<'_>,
-    cx: &mut NodeContext,
-    out: &mut Output,
-) -> Result<(), KvError> {
-    let header = &request.header;
-    let expiry =
-        touch_expiry(request.extras, cx.now.unix_s).filter(|_| !request.key.is_empty() && is_empty(body));
-    let Some(expiry) = expiry else { return answered_error(header, Status::EINVAL, out) };
-    let key = Key::plain(request.key);
-    let echo = echoed(request);
-    let place = placed(bucket, key, at);
-    let touched = |entry: &mut Entry<'_>| -> Result<(), KvError> {
-        entry.set_expiry(expiry)?;
-        entry.record_access();
-        Ok(())
-    };
-    let result = if header.opcode == Opcode::TOUCH {
-        bucket.with_entry(cx, key, place, |entry| {
-            touched(entry)?;
-            let document = entry.document().ok_or(KvError::NotFound)?;
-            out.bytes(&hit(header, 0, document.flags(), document.visible_cas(), 0, 0));
-            Ok(())
-        })?
-    } else {
-        out.with_entry(false, (bucket, key, place), cx, |entry, out| {
-            touched(entry)?;
-            let document = entry.document().ok_or(KvError::NotFound)?;
-            answer_hit(header, echo, &document, out);
-            Ok(())
-        })?
-    };
-    bucket.count(cx, Meter::CmdTouch, 1);
-    match result {
-        Ok(()) => bucket.count(cx, Meter::TouchHits, 1),
-        Err(KvError::NotFound) => {
-            bucket.count(cx, Meter::TouchMisses, 1);
-            answer_miss(header, echo, out);
-        }
-        Err(error) => answer_error(header, status_of(error), out),
-    }
-    Ok(())
 }
 
 fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut NodeContext, out: &mut Output) {

@@ -23,7 +23,7 @@ mod vbuckets;
 
 use answer::Answer;
 pub use answer::Pending;
-use documents::Executed;
+use documents::{Executed, Operation};
 use kv::key::KEY_MAX;
 use kv::{BucketKind, Durability, Key, KvError, NodeContext, Place, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
@@ -182,11 +182,21 @@ fn execute_on_document(
         timeout_ms: asked.timeout_ms,
         cookie: peer.cookie(cx),
     });
-    let target = documents::Target { bucket, key, place, value_limit: peer.value_limit, durability };
+    let operation = Operation {
+        bucket,
+        key,
+        place,
+        value_limit: peer.value_limit,
+        durability,
+        answer: &answer,
+        request,
+        infos: &infos,
+        has_value: !matches!(body, Body::Inline([])),
+    };
     match request.header.opcode {
-        Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&target, &answer, request, &body, cx, out)?,
+        Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,
         Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
-        _ => match documents::execute(&target, &answer, request, &infos, body, cx, out)? {
+        _ => match operation.execute(body, cx, out)? {
             Executed::Answered => {}
             Executed::Waits(number) => wait(peer, answer, &infos, durability, place, number, cx),
         },

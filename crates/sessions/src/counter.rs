@@ -78,6 +78,20 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
     Ok((number, mutated.cas))
 }
 
+/// Creates the document of a counter; returns its number and its CAS.
+pub(super) fn create(
+    entry: &mut Entry<'_>,
+    number: u64,
+    expiry: Expiry,
+    new_cas: u64,
+) -> Result<(u64, u64), KvError> {
+    let mut digits = [0; NUMBER_MAX];
+    let length = write_decimal(&mut digits, number);
+    let value = Value::Bytes(digits.get(..length).unwrap_or_default());
+    let mutated = entry.store(Store { flags: 0, expiry, datatype: 0, value, new_cas })?;
+    Ok((number, mutated.cas))
+}
+
 /// Writes `number` at the start of `into` and returns the number of digits.
 pub(super) fn write_decimal(into: &mut [u8], number: u64) -> usize {
     let (digits, at) = decimal_digits(number);

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use kv::clients::State;
 use kv::{Ahead, Bucket, Key, KvError, LargeItem, NodeContext};
-use wire::{Parsed, binary as wire_binary, text as wire_text};
+use wire::{binary as wire_binary, text as wire_text};
 
-use super::{Body, LARGE_VALUE, Output, Protocol, Receive, Refusal, Session, binary, text};
+use super::{Body, LARGE_VALUE, Output, Protocol, Receive, Refusal, Session};
 
 /// Most bytes of a large value that are received at once.
 const SINK_BYTES: usize = 256 << 10;
@@ -43,12 +43,6 @@ pub(super) struct Filling {
     filled: usize,
     trailer: usize,
     trailer_is_good: bool,
-}
-
-/// A request with a large value, without the value.
-pub(super) enum Head<'a> {
-    Binary(wire_binary::Request<'a>),
-    Text(wire_text::Command<'a>),
 }
 
 impl Session {
@@ -146,41 +140,18 @@ impl Session {
     #[cold]
     pub(super) fn execute_filled(&mut self, filling: Filling, cx: &mut NodeContext, out: &mut Output) {
         let Filling { head, item, trailer_is_good, .. } = filling;
-        match (self.parse_filled(&head), item) {
-            (Some(Head::Binary(command)), Ok(item)) => {
-                if let Err(why) = binary::execute(&mut self.peer, &command, None, Body::Large(item), cx, out)
-                {
-                    binary::fail(&self.peer, &command, why, cx, out);
+        let Some((request, _)) = self.parse_again(&head) else { return };
+        let refusal = match item {
+            Ok(item) if trailer_is_good => {
+                if let Err(why) = request.execute(&mut self.peer, None, Body::Large(item), cx, out) {
+                    request.fail(&mut self.peer, why, cx, out);
                 }
+                return;
             }
-            (Some(Head::Text(command)), Ok(item)) if trailer_is_good => {
-                if let Err(why) = text::execute(&mut self.peer, &command, None, Body::Large(item), cx, out) {
-                    text::fail(&mut self.peer, &command, why, out);
-                }
-            }
-            (Some(Head::Text(command)), Ok(_)) => {
-                text::refuse(&mut self.peer, &command, Refusal::BadTrailer, cx, out);
-            }
-            (Some(Head::Binary(command)), Err(refusal)) => {
-                binary::refuse(&mut self.peer, &command, refusal, cx, out);
-            }
-            (Some(Head::Text(command)), Err(refusal)) => {
-                text::refuse(&mut self.peer, &command, refusal, cx, out);
-            }
-            (None, _) => {}
-        }
-    }
-
-    /// Parses the head of a request with a large value again.
-    pub(super) fn parse_filled<'a>(&self, head: &'a [u8]) -> Option<Head<'a>> {
-        if self.protocol == Protocol::Binary {
-            let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
-            let Parsed::Request { command, .. } = wire_binary::parse(head, &limits) else { return None };
-            return Some(Head::Binary(command));
-        }
-        let limits = wire_text::Limits { line_bytes: self.line_bytes };
-        let Parsed::Request { command, .. } = wire_text::parse(head, &limits) else { return None };
-        Some(Head::Text(command))
+            Ok(_) => Refusal::BadTrailer,
+            Err(refusal) => refusal,
+        };
+        request.refuse(&mut self.peer, refusal, cx, out);
     }
 }
 

@@ -1,13 +1,13 @@
 //! Input, split into requests.
 
-use kv::{NodeContext, VbId};
+use kv::NodeContext;
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
 use super::filling::FIRST_PART;
+use super::request::{Malformed, Request};
 use super::{
     Admission, BEFORE_LOGIN_MOST, Batch, Dump, LARGE_VALUE, Protocol, Receive, Refusal, Session, Watch,
-    binary, opcodes, text,
 };
 
 /// How far [`Session::parse`] came.
@@ -18,6 +18,13 @@ pub struct Progress {
     /// More input is needed: so many bytes in all from the first unconsumed one, 0 if unknown. `None`: the batch is
     /// full or must be executed first; parse again.
     pub need: Option<usize>,
+}
+
+/// Of the parts of a request.
+struct Lengths {
+    head: usize,
+    body: usize,
+    trailer: usize,
 }
 
 enum Step {
@@ -114,116 +121,35 @@ impl Session {
         cx: &mut NodeContext,
         batch: &mut Batch<'a>,
     ) -> Step {
-        match self.protocol {
-            Protocol::Binary => self.parse_binary(input, connection, cx, batch),
-            Protocol::Text => self.parse_text(input, connection, cx, batch),
-            Protocol::Unknown => {
-                let is_binary = matches!(input.first(), Some(0x80 | 0x08));
-                self.protocol = if is_binary { Protocol::Binary } else { Protocol::Text };
-                self.parse_head(input, connection, cx, batch)
-            }
+        if self.protocol == Protocol::Unknown {
+            let is_binary = matches!(input.first(), Some(0x80 | 0x08));
+            self.protocol = if is_binary { Protocol::Binary } else { Protocol::Text };
         }
-    }
-
-    #[inline]
-    fn parse_binary<'a>(
-        &mut self,
-        input: &'a [u8],
-        connection: u32,
-        cx: &mut NodeContext,
-        batch: &mut Batch<'a>,
-    ) -> Step {
-        let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
-        match wire_binary::parse(input, &limits) {
+        if self.protocol == Protocol::Binary {
+            let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
+            return match wire_binary::parse(input, &limits) {
+                Parsed::Incomplete { need } => Step::Need(need),
+                Parsed::Malformed { skip, error } => {
+                    self.queue_malformed(Malformed::Binary(error), skip, input, connection, batch)
+                }
+                Parsed::Fatal { error } => {
+                    self.queue_malformed(Malformed::Binary(error), usize::MAX, input, connection, batch)
+                }
+                Parsed::Request { head, body, trailer, command } => {
+                    let lengths = Lengths { head, body, trailer };
+                    self.queue(Request::Binary(command), lengths, input, connection, cx, batch)
+                }
+            };
+        }
+        match self.parse_line(input) {
             Parsed::Incomplete { need } => Step::Need(need),
             Parsed::Malformed { skip, error } => {
-                batch.push(connection, None, 0, Work::BinaryError(error));
-                self.skip(skip, input.len())
+                self.queue_malformed(Malformed::Text(error), skip, input, connection, batch)
             }
             Parsed::Fatal { error } => {
-                batch.push(connection, None, 0, Work::BinaryError(error));
-                self.skip(usize::MAX, input.len())
-            }
-            Parsed::Request { head, body, trailer: _, command } => {
-                let large = if body == 0 {
-                    None
-                } else {
-                    match binary::admit(&self.peer, &command, body) {
-                        Admission::Refuse(refusal) => {
-                            batch.push(connection, None, 0, Work::BinaryRefused(command, refusal));
-                            return self.skip(head + body, input.len());
-                        }
-                        Admission::Inline
-                            if body > LARGE_VALUE
-                                || self.peer.must_log_in() && head + body > BEFORE_LOGIN_MOST =>
-                        {
-                            batch.push(connection, None, 0, Work::BinaryRefused(command, Refusal::TooBig));
-                            return self.skip(head + body, input.len());
-                        }
-                        Admission::Store(key) if body > LARGE_VALUE => Some(key),
-                        Admission::Store(_) | Admission::Inline => None,
-                    }
-                };
-                if let Some(key) = large {
-                    let available = body.min(input.len() - head);
-                    return match self.start_filling(&input[..head], key, body, 0, available, cx) {
-                        Ok(true) => Step::Done(head),
-                        Ok(false) => Step::Need(head + FIRST_PART),
-                        Err(refusal) => {
-                            batch.push(connection, None, 0, Work::BinaryRefused(command, refusal));
-                            self.skip(head + body, input.len())
-                        }
-                    };
-                }
-                let Some(value) = input.get(head..head + body) else { return Step::Need(head + body) };
-                let key = binary::key(&self.peer, &command);
-                let placed = key.and_then(|key| place(&self.peer, key, Some(VbId(command.header.vbucket))));
-                let prefetch_bytes = prefetch_bytes(command.key.len(), body);
-                batch.push(connection, placed, prefetch_bytes, Work::Binary(command, value));
-                if opcodes::changes_session(command.header.opcode) {
-                    Step::Barrier(head + body)
-                } else {
-                    Step::Done(head + body)
-                }
-            }
-        }
-    }
-
-    fn parse_text<'a>(
-        &mut self,
-        input: &'a [u8],
-        connection: u32,
-        cx: &mut NodeContext,
-        batch: &mut Batch<'a>,
-    ) -> Step {
-        let line_bytes = match self.peer.must_log_in() {
-            true => self.line_bytes.min(BEFORE_LOGIN_MOST - wire_text::LOGIN_MAX),
-            false => self.line_bytes,
-        };
-        let limits = wire_text::Limits { line_bytes };
-        let parsed = match &self.receive {
-            Receive::Keys { with_cas, exptime } => {
-                let get = wire_text::Get::continued(*with_cas, *exptime);
-                wire_text::parse_get_rest(input, &get, &limits)
-            }
-            _ if self.peer.must_log_in() => wire_text::parse_login(input, &limits),
-            _ => wire_text::parse(input, &limits),
-        };
-        let was_in_keys = matches!(self.receive, Receive::Keys { .. });
-        match parsed {
-            Parsed::Incomplete { need } => Step::Need(need),
-            Parsed::Malformed { skip, error } => {
-                batch.push(connection, None, 0, Work::TextError(error));
-                self.skip(skip, input.len())
-            }
-            Parsed::Fatal { error } => {
-                batch.push(connection, None, 0, Work::TextError(error));
-                self.skip(usize::MAX, input.len())
+                self.queue_malformed(Malformed::Text(error), usize::MAX, input, connection, batch)
             }
             Parsed::Request { head, command: wire_text::Command::Get(get), .. } => {
-                if was_in_keys {
-                    self.receive = Receive::Ready;
-                }
                 self.queue_keys(input, head, get, connection, batch)
             }
             Parsed::Request { head, command: wire_text::Command::Dump(dump), .. } => {
@@ -235,59 +161,92 @@ impl Session {
                 Step::Done(head)
             }
             Parsed::Request { head, body, trailer, command } => {
-                let key = text::key(&command);
-                if trailer > 0 {
-                    match text::admit(&self.peer, &command, body) {
-                        Admission::Refuse(refusal) => {
-                            batch.push(
-                                connection,
-                                None,
-                                0,
-                                Work::TextRefused(command, refusal, &input[..head]),
-                            );
-                            return self.skip(head + body + trailer, input.len());
-                        }
-                        Admission::Store(key) if body > LARGE_VALUE => {
-                            let available = body.min(input.len() - head);
-                            let head_bytes = &input[..head];
-                            return match self.start_filling(head_bytes, key, body, trailer, available, cx) {
-                                Ok(true) => Step::Done(head),
-                                Ok(false) => Step::Need(head + FIRST_PART),
-                                Err(refusal) => {
-                                    batch.push(
-                                        connection,
-                                        None,
-                                        0,
-                                        Work::TextRefused(command, refusal, &input[..head]),
-                                    );
-                                    self.skip(head + body + trailer, input.len())
-                                }
-                            };
-                        }
-                        Admission::Store(_) | Admission::Inline => {}
-                    }
-                }
-                let end = head + body + trailer;
-                let (Some(value), Some(tail)) = (input.get(head..head + body), input.get(head + body..end))
-                else {
-                    return Step::Need(end);
-                };
-                let placed = key.and_then(|key| place(&self.peer, key, None));
-                let prefetch_bytes = prefetch_bytes(key.map_or(0, |key| key.bytes.len()), body);
-                let is_login = matches!(command, wire_text::Command::Login);
-                if trailer > 0 && tail != wire_text::TRAILER {
-                    batch.push(
-                        connection,
-                        None,
-                        0,
-                        Work::TextRefused(command, Refusal::BadTrailer, &input[..head]),
-                    );
-                } else {
-                    batch.push(connection, placed, prefetch_bytes, Work::Text(command, value, &input[..end]));
-                }
-                if is_login { Step::Barrier(end) } else { Step::Done(end) }
+                let lengths = Lengths { head, body, trailer };
+                self.queue(Request::Text(command), lengths, input, connection, cx, batch)
             }
         }
+    }
+
+    /// A line of text, or the rest of one that asks for many keys.
+    #[inline]
+    fn parse_line<'a>(&self, input: &'a [u8]) -> Parsed<wire_text::Command<'a>, wire_text::Error> {
+        let must_log_in = self.peer.must_log_in();
+        let line_bytes = match must_log_in {
+            true => self.line_bytes.min(BEFORE_LOGIN_MOST - wire_text::LOGIN_MAX),
+            false => self.line_bytes,
+        };
+        let limits = wire_text::Limits { line_bytes };
+        match self.receive {
+            Receive::Keys { with_cas, exptime } => {
+                let get = wire_text::Get::continued(with_cas, exptime);
+                wire_text::parse_get_rest(input, &get, &limits)
+            }
+            _ if must_log_in => wire_text::parse_login(input, &limits),
+            _ => wire_text::parse(input, &limits),
+        }
+    }
+
+    #[cold]
+    fn queue_malformed<'a>(
+        &mut self,
+        error: Malformed,
+        skip: usize,
+        input: &'a [u8],
+        connection: u32,
+        batch: &mut Batch<'a>,
+    ) -> Step {
+        batch.push(connection, None, 0, Work::Malformed(error));
+        self.skip(skip, input.len())
+    }
+
+    /// Queues a request once its value is there; one that is long is received where it is to lie.
+    #[inline(always)]
+    fn queue<'a>(
+        &mut self,
+        request: Request<'a>,
+        lengths: Lengths,
+        input: &'a [u8],
+        connection: u32,
+        cx: &mut NodeContext,
+        batch: &mut Batch<'a>,
+    ) -> Step {
+        let Lengths { head, body, trailer } = lengths;
+        let end = head + body + trailer;
+        if body + trailer > 0 {
+            let refusal = match request.admit(&self.peer, body) {
+                Admission::Refuse(refusal) => Some(refusal),
+                Admission::Inline
+                    if body > LARGE_VALUE || self.peer.must_log_in() && head + body > BEFORE_LOGIN_MOST =>
+                {
+                    Some(Refusal::TooBig)
+                }
+                Admission::Store(key) if body > LARGE_VALUE => {
+                    let available = body.min(input.len() - head);
+                    match self.start_filling(&input[..head], key, body, trailer, available, cx) {
+                        Ok(true) => return Step::Done(head),
+                        Ok(false) => return Step::Need(head + FIRST_PART),
+                        Err(refusal) => Some(refusal),
+                    }
+                }
+                Admission::Store(_) | Admission::Inline => None,
+            };
+            if let Some(refusal) = refusal {
+                batch.push(connection, None, 0, Work::Refused(request, refusal, &input[..head]));
+                return self.skip(end, input.len());
+            }
+        }
+        let Some(bytes) = input.get(..end) else { return Step::Need(end) };
+        let (value, tail) = bytes[head..].split_at(body);
+        let is_barrier = request.changes_session();
+        if trailer > 0 && tail != wire_text::TRAILER {
+            batch.push(connection, None, 0, Work::Refused(request, Refusal::BadTrailer, &input[..head]));
+        } else {
+            let key = request.key(&self.peer);
+            let placed = key.and_then(|key| place(&self.peer, &request, key));
+            let prefetch_bytes = prefetch_bytes(key.map_or(0, |key| key.bytes.len()), body);
+            batch.push(connection, placed, prefetch_bytes, Work::Request(request, value, bytes));
+        }
+        if is_barrier { Step::Barrier(end) } else { Step::Done(end) }
     }
 
     /// Queues the keys of a retrieval one by one, so that each is placed and prefetched and the output stays bounded.
@@ -300,12 +259,13 @@ impl Session {
         batch: &mut Batch<'a>,
     ) -> Step {
         let (with_cas, exptime, ends) = (get.with_cas, get.exptime, get.last);
+        self.receive = Receive::Ready;
         while !batch.is_full() {
             let Some(one) = get.take_first() else { break };
             let is_last = one.last;
-            let command = wire_text::Command::Get(one);
-            let placed = text::key(&command).and_then(|key| place(&self.peer, key, None));
-            batch.push(connection, placed, PREFETCH_READ as u32, Work::Text(command, &[], &[]));
+            let request = Request::Text(wire_text::Command::Get(one));
+            let placed = request.key(&self.peer).and_then(|key| place(&self.peer, &request, key));
+            batch.push(connection, placed, PREFETCH_READ as u32, Work::Request(request, &[], &[]));
             if is_last {
                 return Step::Done(head);
             }

@@ -11,8 +11,8 @@
 //!            └─ Watching   lines about what happens are written as they come
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
-//! ([`waits`]); then requests behind them go another way ([`behind`]). What a request means is its protocol's
-//! executor's business ([`text`], [`meta`], [`binary`], [`couchbase`]).
+//! ([`waits`]); then requests behind them go another way ([`behind`]). All of these know a [`request`] whatever its
+//! protocol is; what it means is its protocol's executor's business ([`text`], [`meta`], [`binary`], [`couchbase`]).
 //!
 //! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows
 //! from is reused; after a request that may change how the next is read (a login, HELLO, SELECT_BUCKET) parsing stops
@@ -29,6 +29,7 @@ mod input;
 mod opcodes;
 mod output;
 mod peer;
+mod request;
 mod stats;
 mod waits;
 mod watching;
@@ -40,10 +41,10 @@ pub mod text;
 
 use kv::{Key, KvError, LARGE_VALUE, LargeItem, NodeContext, Place};
 
+use batch::Work;
 pub use batch::{BATCH_REQUESTS, Batch, Queued};
-use batch::{Placed, Work};
 use dump::Dump;
-use filling::{Filling, Head};
+use filling::Filling;
 pub use input::Progress;
 pub use output::Output;
 pub use peer::{Peer, Port, Rules, Spoken};
@@ -195,8 +196,7 @@ impl Session {
         let at = queued.placed.filter(|placed| self.peer.places_as(placed.bucket, placed.collections));
         let (at, peer, mark) = (at.map(|placed| placed.place), &mut self.peer, out.mark());
         let executed = match &mut queued.work {
-            Work::Binary(request, value) => binary::execute(peer, request, at, Body::Inline(value), cx, out),
-            Work::Text(command, value, _) => text::execute(peer, command, at, Body::Inline(value), cx, out),
+            Work::Request(request, value, _) => request.execute(peer, at, Body::Inline(value), cx, out),
             other => {
                 self.execute_other(other, cx, out);
                 Ok(())
@@ -212,7 +212,7 @@ impl Session {
     fn execute_other(&mut self, work: &mut Work<'_>, cx: &mut NodeContext, out: &mut Output) {
         let peer = &mut self.peer;
         match work {
-            Work::Binary(..) | Work::Text(..) => {}
+            Work::Request(..) => {}
             Work::Filled(filling) => {
                 if let Some(filling) = filling.take() {
                     self.execute_filled(*filling, cx, out);
@@ -224,10 +224,8 @@ impl Session {
                 }
             }
             Work::Watch => self.execute_watch(cx, out),
-            Work::TextRefused(command, refusal, _) => text::refuse(peer, command, *refusal, cx, out),
-            Work::TextError(error) => text::error(peer, error, cx, out),
-            Work::BinaryRefused(request, refusal) => binary::refuse(peer, request, *refusal, cx, out),
-            Work::BinaryError(error) => binary::error(peer, error, cx, out),
+            Work::Refused(request, refusal, _) => request.refuse(peer, *refusal, cx, out),
+            Work::Malformed(error) => error.answer(peer, cx, out),
         }
     }
 

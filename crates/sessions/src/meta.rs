@@ -169,7 +169,7 @@ impl Request<'_> {
             }
         };
         if self.flags().has(b'T') {
-            text::count_touch(self.bucket, hit, cx);
+            self.bucket.count_touch(cx, if hit { Ok(()) } else { Err(KvError::NotFound) });
         } else {
             self.bucket.count(cx, Meter::CmdGet, 1);
             self.bucket.count(cx, if hit { Meter::GetHits } else { Meter::GetMisses }, 1);
@@ -322,21 +322,10 @@ impl Request<'_> {
             })?,
             Err(error) => Err(error),
         };
-        text::count_store(self.bucket, result.map(drop), cx);
+        let with_cas = self.flags().has(b'C') && matches!(mode, SetMode::Set | SetMode::Replace);
+        self.bucket.count_store(cx, with_cas, result.map(drop));
         if let Some(attempt) = attempt {
             attempt.tell(self.bucket, cx, self.key, result.map(drop));
-        }
-        let with_cas = self.flags().has(b'C') && matches!(mode, SetMode::Set | SetMode::Replace);
-        if with_cas {
-            let meter = match result {
-                Ok(_) => Some(Meter::CasHits),
-                Err(KvError::Exists) => Some(Meter::CasBadval),
-                Err(KvError::NotFound) => Some(Meter::CasMisses),
-                Err(_) => None,
-            };
-            if let Some(meter) = meter {
-                self.bucket.count(cx, meter, 1);
-            }
         }
         let (status, cas, size): (&[u8], u64, u64) = match result {
             Ok(_) if self.flags().has(b'q') => return Ok(()),
@@ -503,7 +492,7 @@ impl Request<'_> {
             attempt.tell(self.bucket, cx, self.key, Ok(()));
         }
         if !matches!(result, Err(KvError::DeltaBadValue)) {
-            text::count_arithmetic(self.bucket, decrement, matches!(result, Ok(false)), cx);
+            self.bucket.count_arithmetic(cx, decrement, result == Ok(false));
         }
         match result {
             Ok(_) => {}
@@ -535,13 +524,8 @@ impl Request<'_> {
             }
             Err(KvError::NotFound) => {
                 let Some(expiry) = self.expiry(b'N', now) else { return Err(KvError::NotFound) };
-                let initial = self.initial();
-                let mut digits = [0; NUMBER_MAX];
-                let length = write_decimal(&mut digits, initial);
-                let value = Value::Bytes(digits.get(..length).unwrap_or_default());
-                let store = Store { flags: 0, expiry, datatype: 0, value, new_cas: how.new_cas };
-                let mutated = entry.store(store)?;
-                (initial, mutated.cas, 0, true)
+                let (number, cas) = counter::create(entry, self.initial(), expiry, how.new_cas)?;
+                (number, cas, 0, true)
             }
             Err(error) => return Err(error),
         };

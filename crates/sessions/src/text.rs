@@ -90,6 +90,8 @@ pub(super) struct Traits {
     pub is_fence: bool,
     /// It needs the value that is there, or at least rewrites the item.
     pub needs_value: bool,
+    /// Lines behind it can only be parsed once it has been executed.
+    pub changes_session: bool,
 }
 
 /// The traits of a command: every verb has its row.
@@ -116,7 +118,7 @@ pub(super) const fn traits(command: &Command<'_>) -> Traits {
         | Command::Watch(_)
         | Command::Version => (false, false),
     };
-    Traits { is_fence, needs_value }
+    Traits { is_fence, needs_value, changes_session: matches!(command, Command::Login) }
 }
 
 /// Answers a command that could not be executed. A retrieval of many keys cannot go on behind an error: the connection
@@ -443,7 +445,7 @@ fn retrieve_and_touch(
         entry.record_access();
         Ok(true)
     })??;
-    count_touch(bucket, hit, cx);
+    bucket.count_touch(cx, if hit { Ok(()) } else { Err(KvError::NotFound) });
     bucket.prefixes.note(key.bytes, Deed::Get { hit });
     Ok(())
 }
@@ -464,13 +466,8 @@ fn touch(
         entry.record_access();
         Ok(())
     })?;
-    count_touch(bucket, result != Err(KvError::NotFound), cx);
+    bucket.count_touch(cx, result);
     Ok(result)
-}
-
-pub(super) fn count_touch(bucket: &Bucket, hit: bool, cx: &NodeContext) {
-    bucket.count(cx, Meter::CmdTouch, 1);
-    bucket.count(cx, if hit { Meter::TouchHits } else { Meter::TouchMisses }, 1);
 }
 
 /// Counts, and counts that.
@@ -486,19 +483,9 @@ fn count(
     }
     let result = bucket.with_entry(cx, key, at, |entry| counter::count(entry, how))?;
     if !matches!(result, Err(KvError::DeltaBadValue)) {
-        count_arithmetic(bucket, how.decrement, result != Err(KvError::NotFound), cx);
+        bucket.count_arithmetic(cx, how.decrement, result != Err(KvError::NotFound));
     }
     Ok(result.map(|(number, _)| number))
-}
-
-pub(super) fn count_arithmetic(bucket: &Bucket, decrement: bool, hit: bool, cx: &NodeContext) {
-    let meter = match (decrement, hit) {
-        (false, true) => Meter::IncrHits,
-        (false, false) => Meter::IncrMisses,
-        (true, true) => Meter::DecrHits,
-        (true, false) => Meter::DecrMisses,
-    };
-    bucket.count(cx, meter, 1);
 }
 
 #[inline]
@@ -570,7 +557,7 @@ fn extend(
         })?,
         Err(error) => Err(error),
     };
-    count_store(bucket, result.map(drop), cx);
+    bucket.count_store(cx, false, result.map(drop));
     if let Some(attempt) = attempt {
         attempt.tell(bucket, cx, key, result.map(drop));
     }
@@ -596,17 +583,6 @@ pub(super) fn extend_entry(
     entry.set_marks(false, false);
     entry.clear_fetched();
     Ok(mutated)
-}
-
-/// Counts a store made under the lock.
-pub(super) fn count_store(bucket: &Bucket, result: Result<(), KvError>, cx: &NodeContext) {
-    bucket.count(cx, Meter::CmdSet, 1);
-    match result {
-        Ok(()) => bucket.count(cx, Meter::TotalItems, 1),
-        Err(KvError::NoMemory) => bucket.count(cx, Meter::StoreNoMemory, 1),
-        Err(KvError::TooBig) => bucket.count(cx, Meter::StoreTooLarge, 1),
-        Err(_) => {}
-    }
 }
 
 /// `cache_memlimit`: needs no login, so it moves the budget within the configured memory only.

@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use super::request::OwnedRequest;
 use super::{Filling, Output, Refusal, couchbase};
 
 /// What a slot counts beside the bytes it holds.
@@ -34,38 +35,20 @@ pub(super) enum Touch {
     Everything,
 }
 
-/// A copy of a request.
+/// A request that is kept.
 pub(super) enum Owned {
-    /// A binary frame.
-    Frame(Box<[u8]>),
-    /// A binary frame without its body, which is refused.
-    Refused(Box<[u8]>, Refusal),
-    /// A request with a large value.
+    Request(OwnedRequest),
+    /// One whose body is not taken.
+    Refused(OwnedRequest, Refusal),
+    /// One with a large value.
     Filled(Box<Filling>),
-    /// A text command with its data block.
-    Line(Box<[u8]>),
-    /// A text command without its data block, which is refused.
-    LineRefused(Box<[u8]>, Refusal),
-    /// One key of a retrieval.
-    Key(OwnedKey),
-}
-
-/// One key of a text retrieval, and how it is asked for.
-pub(super) struct OwnedKey {
-    /// The key with a line end.
-    pub(super) line: Box<[u8]>,
-    pub(super) with_cas: bool,
-    pub(super) exptime: Option<i64>,
-    pub(super) last: bool,
 }
 
 impl Owned {
     /// Bytes it holds; a large value is charged already.
     fn bytes(&self) -> usize {
         match self {
-            Self::Frame(bytes) | Self::Refused(bytes, _) => bytes.len(),
-            Self::Line(bytes) | Self::LineRefused(bytes, _) => bytes.len(),
-            Self::Key(key) => key.line.len(),
+            Self::Request(request) | Self::Refused(request, _) => request.bytes().len(),
             Self::Filled(filling) => filling.head.len(),
         }
     }

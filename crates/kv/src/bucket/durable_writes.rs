@@ -130,7 +130,9 @@ impl Bucket {
             existed = entry.document().is_some();
             count_entry(entry, &how).map(|(number, mutated)| (mutated, number))
         });
-        self.count_arithmetic(cx, how.decrement, existed, result.is_ok());
+        if !existed || result.is_ok() {
+            self.count_arithmetic(cx, how.decrement, existed);
+        }
         if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
             attempt.tell(self, cx, key, Ok(()));
         }

@@ -108,7 +108,8 @@ impl Bucket {
         result
     }
 
-    pub(crate) fn count_store(&self, cx: &ThreadContext, with_cas: bool, result: Result<(), KvError>) {
+    /// Counts a store that was tried.
+    pub fn count_store(&self, cx: &ThreadContext, with_cas: bool, result: Result<(), KvError>) {
         self.count(cx, Meter::CmdSet, 1);
         match result {
             Ok(()) => {
@@ -184,29 +185,33 @@ impl Bucket {
             }
             Ok(counted)
         });
-        self.count_arithmetic(cx, how.decrement, existed, result.is_ok());
+        if !existed || result.is_ok() {
+            self.count_arithmetic(cx, how.decrement, existed);
+        }
         if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
             attempt.tell(self, cx, key, Ok(()));
         }
         result
     }
 
-    pub(crate) fn count_arithmetic(
-        &self,
-        cx: &ThreadContext,
-        decrement: bool,
-        existed: bool,
-        succeeded: bool,
-    ) {
-        let (hits, misses) = if decrement {
-            (Meter::DecrHits, Meter::DecrMisses)
-        } else {
-            (Meter::IncrHits, Meter::IncrMisses)
+    /// Counts a counter operation: whether the document was there.
+    pub fn count_arithmetic(&self, cx: &ThreadContext, decrement: bool, hit: bool) {
+        let meter = match (decrement, hit) {
+            (false, true) => Meter::IncrHits,
+            (false, false) => Meter::IncrMisses,
+            (true, true) => Meter::DecrHits,
+            (true, false) => Meter::DecrMisses,
         };
-        if !existed {
-            self.count(cx, misses, 1);
-        } else if succeeded {
-            self.count(cx, hits, 1);
+        self.count(cx, meter, 1);
+    }
+
+    /// Counts a change of an expiry that was tried.
+    pub fn count_touch(&self, cx: &ThreadContext, result: Result<(), KvError>) {
+        self.count(cx, Meter::CmdTouch, 1);
+        match result {
+            Ok(()) => self.count(cx, Meter::TouchHits, 1),
+            Err(KvError::NotFound) => self.count(cx, Meter::TouchMisses, 1),
+            Err(_) => {}
         }
     }
 }

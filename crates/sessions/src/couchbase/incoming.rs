@@ -1,13 +1,12 @@
 //! Values as clients send them: compressed only where that was negotiated, and then nothing but Snappy.
 
 use kv::{NodeContext, Value};
-use wire::binary::{Request, Status, datatype};
+use wire::binary::{Status, datatype};
 use wire::snappy::{self, SnappyError};
 
 use super::super::{Body, LARGE_VALUE, Output};
-use super::answer::Answer;
 use super::datatype_is_valid;
-use super::documents::{self, Target};
+use super::documents::{self, Operation};
 
 /// What is to be done with a value that came compressed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,32 +19,30 @@ pub(super) enum Compressed {
 
 /// The value of a request, and its datatype; `None`: the error is answered. An inflated one lies in `room` if it is
 /// short.
-#[expect(clippy::too_many_arguments, reason = "a leaf on the hot path: everything it takes is at hand")]
 #[inline]
 pub(super) fn value<'a>(
-    target: &Target<'_>,
-    answer: &Answer,
-    request: &Request<'_>,
+    operation: &Operation<'_>,
     body: Body<'a>,
     compressed: Compressed,
     room: &'a mut Vec<u8>,
     cx: &mut NodeContext,
     out: &mut Output,
 ) -> Option<(Value<'a>, u8)> {
-    let bits = request.header.datatype;
+    let answer = operation.answer;
+    let bits = operation.request.header.datatype;
     if !datatype_is_valid(answer.features(), bits) {
         answer.error(Status::EINVAL, "The datatype was not negotiated", out);
         return None;
     }
     let value = body.into_value();
-    if value.len() > target.value_limit {
+    if value.len() > operation.value_limit {
         answer.error(Status::E2BIG, "The value is too long", out);
         return None;
     }
     if bits & datatype::SNAPPY == 0 {
         return Some((value, bits));
     }
-    let inflated_len = match snappy::check(value.bytes(), target.value_limit) {
+    let inflated_len = match snappy::check(value.bytes(), operation.value_limit) {
         Ok(inflated_len) => inflated_len,
         Err(SnappyError::Malformed) => {
             answer.error(Status::EINVAL, "The value is not what its datatype says: Snappy", out);
@@ -65,7 +62,7 @@ pub(super) fn value<'a>(
         snappy::inflate(value.bytes(), room);
         return Some((Value::Bytes(room), bits));
     }
-    match target.bucket.prepare_large(cx, target.key, inflated_len) {
+    match operation.bucket.prepare_large(cx, operation.key, inflated_len) {
         Ok(mut item) => {
             snappy::inflate(value.bytes(), item.window(0, inflated_len));
             Some((Value::Large(Box::new(item)), bits))

@@ -5,9 +5,9 @@ use kv::key::KEY_MAX;
 use kv::{Key, KvError, NodeContext, VbId};
 use wire::binary::{Request, Status};
 
-use super::super::{Body, Output, Peer, binary};
+use super::super::{Output, Peer, binary};
 use super::answer::Answer;
-use super::documents::Target;
+use super::documents::Operation;
 
 /// Version of the collections manifest: that of a new bucket, which it stays until named collections exist.
 pub(super) const MANIFEST_UID: u64 = 0;
@@ -22,22 +22,20 @@ const OBSERVE_FORMAT_FAILOVER: u8 = 1;
 /// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. There are no tombstones:
 /// a deleted document is KEY_ENOENT.
 pub(super) fn get_meta(
-    target: &Target<'_>,
-    answer: &Answer,
-    request: &Request<'_>,
-    body: &Body<'_>,
+    operation: &Operation<'_>,
     cx: &mut NodeContext,
     out: &mut Output,
 ) -> Result<(), KvError> {
-    let extras_len = match (request.extras, body) {
-        ([] | [1], Body::Inline([])) => 20,
-        ([2], Body::Inline([])) => 21,
+    let Operation { bucket, key, place, answer, request, has_value, .. } = *operation;
+    let extras_len = match (request.extras, has_value) {
+        ([] | [1], false) => 20,
+        ([2], false) => 21,
         _ => {
             answer.error(Status::EINVAL, "The extras must be the version, 1 or 2, or nothing", out);
             return Ok(());
         }
     };
-    let found = target.bucket.with_entry(cx, target.key, target.place, |entry| {
+    let found = bucket.with_entry(cx, key, place, |entry| {
         let document = entry.document()?;
         let mut extras = [0; 21];
         extras[4..8].copy_from_slice(&document.flags().to_be_bytes());

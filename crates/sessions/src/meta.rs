@@ -31,7 +31,7 @@ pub fn execute(
     }
     let mut buffer = [0; KEY_MAX];
     let (key, at) = text::placed(bucket, command.key.decode(&mut buffer), at);
-    let request = Request { bucket, command, key, at };
+    let request = Operation { bucket, command, key, at };
     bucket.count(cx, Meter::CmdMeta, 1);
     match command.verb {
         Verb::Get => request.get(cx, out),
@@ -61,7 +61,7 @@ pub(super) fn store_name(command: &Command<'_>) -> &'static str {
 }
 
 /// A command with its key decoded and placed.
-struct Request<'a> {
+struct Operation<'a> {
     bucket: &'a Bucket,
     command: &'a Command<'a>,
     key: Key<'a>,
@@ -80,7 +80,7 @@ struct Seen {
     created: bool,
 }
 
-impl Request<'_> {
+impl Operation<'_> {
     fn flags(&self) -> &Flags<'_> {
         &self.command.flags
     }

@@ -1,75 +1,68 @@
-//! `/metrics`: the table of meters and the memory figures of every bucket, as Prometheus text, or as OpenMetrics text
-//! for those who ask for that.
+//! `/metrics`: the table of [`statistics`] as Prometheus text, or as OpenMetrics text if the scraper accepts that.
 //!
-//! Names follow Prometheus's conventions: base units (seconds, bytes) at their end, `_total` behind those of counters.
-//!
-//! Nothing is kept here: each scrape reads the node.
+//! Names follow Prometheus's conventions: they end in base units (seconds, bytes), and those of counters in `_total`.
+//! Nothing is kept here: each scrape reads the node. `docs/statistics.md` lists everything.
 
 use crate::buckets::refused;
 use crate::{Console, DatabaseFigures, vbuckets};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use kv::bucket::MemoryFigures;
-use kv::persistence::{FIGURES, PersistenceFigures};
-use kv::{Bucket, Meter, Persistence};
+use kv::Bucket;
+use kv::statistics::{self, Kind, Statistic};
 use memory::backend::{self, report, report::Figure};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A memory figure's name, help and value.
-type MemoryGauge = (&'static str, &'static str, fn(&MemoryFigures) -> u64);
+/// Of the process. (A figure that is not known is left out.)
+const PROCESS: &[Statistic<ProcessFigures>] = &[
+    gauge("memory_limit_bytes", "Resident memory all buckets may use together", |p| p.memory_limit_bytes),
+    gauge("uptime_seconds", "Time since the start", |p| p.uptime_s),
+];
+const RESIDENT: Statistic<u64> = gauge(
+    "process_resident_bytes",
+    "Physical memory of the process, connection buffers and code included",
+    |bytes| *bytes,
+);
+const CERTIFICATE_EXPIRY: Statistic<u64> = gauge(
+    "tls_certificate_expiry_timestamp_seconds",
+    "When the certificate of the ports with TLS expires, or one of its chain; seconds since 1970",
+    |unix_s| *unix_s,
+);
 
-/// Memory figures per bucket.
-const MEMORY: &[MemoryGauge] = &[
-    ("payload_bytes", "Key and value bytes of all items", |m| m.payload),
-    ("metadata_bytes", "Item headers and optional words", |m| m.metadata),
-    ("index_bytes", "Index, seqno slots, expiry entries and side tables", |m| m.index),
-    ("allocated_bytes", "Blocks, slots and index, rounded to their classes", |m| m.allocated),
-    ("slab_bytes", "Slabs, whatever of them is in use", |m| m.slabs),
-    ("slot_bytes", "Slots in use of slabs, a part of the allocated bytes", |m| m.slots),
-    ("in_flight_bytes", "Values being received or sent, and connection buffers", |m| m.in_flight),
-    ("resident_bytes", "Physical memory of the bucket's arena", |m| m.resident),
-    ("budget_bytes", "Budget of resident memory", |m| m.budget),
-    ("items", "Items stored", |m| m.items),
-    ("compressed_values", "Values in memory that are compressed", |m| m.compressed),
-    ("compressed_bytes", "Bytes of these, a part of the payload", |m| m.compressed_bytes),
-    ("inflated_bytes", "Bytes these would be inflated", |m| m.inflated_bytes),
+/// Of an OVSDB database.
+const DATABASE: &[Statistic<DatabaseFigures>] = &[
+    gauge("rows", "Rows of all tables", |d| d.rows),
+    gauge("record_bytes", "Bytes of the rows, rounded to the allocator's classes", |d| d.record_bytes),
+    gauge("index_bytes", "Bytes of row arrays and indexes", |d| d.index_bytes),
+    gauge("history_bytes", "Bytes of what the last commits replaced", |d| d.history_bytes),
+    gauge("resident_bytes", "Physical memory of the database's arena", |d| d.resident_bytes),
+    gauge("budget_bytes", "Budget of resident memory", |d| d.budget_bytes),
+    gauge("log_bytes", "Bytes of the log file", |d| d.log_bytes),
+    Statistic {
+        kind: Kind::Counter,
+        ..gauge("commits", "Commits, including those read from the log", |d| d.commits)
+    },
 ];
 
-/// A figure about reading a journal: name, help and value.
-type WarmUpGauge = (&'static str, &'static str, fn(&Persistence) -> u64);
+struct ProcessFigures {
+    memory_limit_bytes: u64,
+    uptime_s: u64,
+}
 
-/// How far journals are read, and what of them cannot be served.
-const WARM_UP: &[WarmUpGauge] = &[
-    ("warmup_segments", "Segments of the journal at the start", |p| p.warm_up().segments),
-    ("warmup_segments_done", "Those of them that are read", |p| p.warm_up().segments_done),
-    ("damaged_vbuckets", "vBuckets that are not served because of a damaged journal", |p| {
-        p.damaged().count() as u64
-    }),
-];
-
-/// An OVSDB database's figure: name, help and value.
-type DatabaseGauge = (&'static str, &'static str, fn(&DatabaseFigures) -> u64);
-
-/// Figures per OVSDB database.
-const DATABASES: &[DatabaseGauge] = &[
-    ("rows", "Rows of all tables", |d| d.rows),
-    ("record_bytes", "Bytes of the rows, rounded to the allocator's classes", |d| d.record_bytes),
-    ("index_bytes", "Bytes of row arrays and indexes", |d| d.index_bytes),
-    ("history_bytes", "Bytes of what the last commits replaced", |d| d.history_bytes),
-    ("resident_bytes", "Physical memory of the database's arena", |d| d.resident_bytes),
-    ("budget_bytes", "Budget of resident memory", |d| d.budget_bytes),
-    ("log_bytes", "Bytes of the log file", |d| d.log_bytes),
-];
+/// A figure that `stats` does not show.
+const fn gauge<S>(metric: &'static str, help: &'static str, value: fn(&S) -> u64) -> Statistic<S> {
+    Statistic { metric: Some(metric), shown: &[], kind: Kind::Gauge, help, value }
+}
 
 /// `GET /metrics`.
 pub async fn scrape(State(console): State<Console>, headers: HeaderMap) -> Response {
@@ -157,17 +150,6 @@ fn prometheus_text(open_metrics: &str) -> String {
     text
 }
 
-/// The name of a figure in base units, and whether its value is a number of microseconds that becomes seconds.
-fn in_base_units(name: &str) -> (String, bool) {
-    if let Some(stem) = name.strip_suffix("_us").or_else(|| name.strip_suffix("_microseconds")) {
-        return (format!("{stem}_seconds"), true);
-    }
-    match name {
-        "defragmentation_freed" => (format!("{name}_bytes"), false),
-        _ => (name.to_owned(), false),
-    }
-}
-
 fn seconds(microseconds: u64) -> f64 {
     Duration::from_micros(microseconds).as_secs_f64()
 }
@@ -184,125 +166,36 @@ impl fmt::Debug for NodeCollector {
 
 impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let connections = self.console.node.connections();
-        gauge(&mut encoder, "dormouse_connections", "Open client connections", connections.current)?;
-        counter(
-            &mut encoder,
-            "dormouse_connections_accepted",
-            "Client connections accepted since the start",
-            connections.total,
-        )?;
-        counter(
-            &mut encoder,
-            "dormouse_connections_refused",
-            "Client connections refused at the limit or for want of file descriptors",
-            connections.rejected,
-        )?;
-        let memory = self.console.node.client_memory();
-        for (name, help, value) in [
-            (
-                "idle_closed",
-                "Client connections closed for having asked for nothing in time",
-                connections.idle_kicks,
-            ),
-            (
-                "unfinished_closed",
-                "Client connections closed for a request that was not finished in time",
-                connections.unfinished,
-            ),
-            (
-                "stuck_closed",
-                "Client connections closed for having taken nothing of their answers in time",
-                connections.stuck,
-            ),
-            (
-                "cut_off",
-                "Client connections closed for what they held while memory was short",
-                memory.cut_off(),
-            ),
-        ] {
-            counter(&mut encoder, &format!("dormouse_connections_{name}"), help, value)?;
+        let (node, control) = (&self.console.node, &self.console.control);
+        encode_table(&mut encoder, "", statistics::NODE, &[([], Arc::clone(node))])?;
+        if let Some(expiry_s) = control.certificate_expiry_s() {
+            encode_table(&mut encoder, "", &[CERTIFICATE_EXPIRY], &[([], expiry_s)])?;
         }
-        gauge(
-            &mut encoder,
-            "dormouse_client_buffer_bytes",
-            "Unfinished requests and unsent answers of clients of the data ports",
-            memory.buffer_bytes(),
-        )?;
-        gauge(
-            &mut encoder,
-            "dormouse_client_uncharged_bytes",
-            "What clients hold and no bucket is charged for: connections, buffers before a login, OVSDB, HTTP",
-            memory.outside_bytes(),
-        )?;
-        let logins = self.console.node.users().login_figures();
-        counter(
-            &mut encoder,
-            "dormouse_logins_failed",
-            "Logins that failed, on all ports, refused ones included",
-            logins.failed,
-        )?;
-        counter(
-            &mut encoder,
-            "dormouse_logins_refused",
-            "Logins refused without a look at the password, because of failures before",
-            logins.refused,
-        )?;
-        gauge(
-            &mut encoder,
-            "dormouse_memory_limit_bytes",
-            "Resident memory all buckets may use together",
-            self.console.control.memory_bytes(),
-        )?;
-        if let Some(expiry_s) = self.console.control.certificate_expiry_s() {
-            gauge(
-                &mut encoder,
-                "dormouse_tls_certificate_expiry_timestamp_seconds",
-                "When the certificate of the ports with TLS expires, or one of its chain; seconds since 1970",
-                expiry_s,
-            )?;
-        }
-        let uptime_s = self.console.started.elapsed().as_secs();
-        gauge(&mut encoder, "dormouse_uptime_seconds", "Time since the start", uptime_s)?;
+        let process = ProcessFigures {
+            memory_limit_bytes: control.memory_bytes(),
+            uptime_s: self.console.started.elapsed().as_secs(),
+        };
+        encode_table(&mut encoder, "", PROCESS, &[([], process)])?;
         if let Some(resident) = process_resident_bytes() {
-            let help = "Physical memory of the process, connection buffers and code included";
-            gauge(&mut encoder, "dormouse_process_resident_bytes", help, resident)?;
+            encode_table(&mut encoder, "", &[RESIDENT], &[([], resident)])?;
         }
-        let mut metric = encoder.encode_descriptor(
-            "dormouse_allocator",
-            "The allocator that serves, as a label",
-            None,
-            MetricType::Gauge,
-        )?;
-        constant(1).encode(metric.encode_family(&[("version", backend::version())])?)?;
-        for Figure { name, help, value } in report::figures() {
-            match name {
-                // Told above.
-                "process_resident_bytes" => {}
-                "process_huge_bytes" => gauge(&mut encoder, "dormouse_process_huge_bytes", help, value)?,
-                _ => gauge(&mut encoder, &format!("dormouse_allocator_{name}"), help, value)?,
-            }
+        encode_allocator(&mut encoder)?;
+        let buckets = node.buckets();
+        for (meter, statistic) in statistics::meters() {
+            let values: Vec<_> = buckets.iter().map(|b| ([("bucket", b.name())], b.meter(meter))).collect();
+            encode_table(&mut encoder, "bucket_", &[statistic], &values)?;
         }
-        let buckets = self.console.node.buckets();
-        for meter in Meter::ALL {
-            let (name, is_time) = in_base_units(meter.name());
-            let name = format!("dormouse_bucket_{name}");
-            let mut metric = encoder.encode_descriptor(&name, meter.help(), None, MetricType::Counter)?;
-            for bucket in &buckets {
-                let label = [("bucket", bucket.name())];
-                count(bucket.meter(*meter), is_time, metric.encode_family(&label)?)?;
-            }
-        }
-        let figures: Vec<_> = buckets.iter().map(|bucket| (bucket.name(), bucket.memory())).collect();
-        for (suffix, help, value) in MEMORY {
-            let name = format!("dormouse_bucket_{suffix}");
-            let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for (bucket, figures) in &figures {
-                constant(value(figures)).encode(metric.encode_family(&[("bucket", *bucket)])?)?;
-            }
-        }
+        let memory: Vec<_> = buckets.iter().map(|b| ([("bucket", b.name())], b.memory())).collect();
+        encode_table(&mut encoder, "bucket_", statistics::MEMORY, &memory)?;
         self.encode_persistence(&mut encoder, &buckets)?;
-        self.encode_databases(&mut encoder)
+        let databases = control.databases();
+        let databases: Vec<_> =
+            databases.iter().map(|database| ([("database", database.name.as_str())], database)).collect();
+        if databases.is_empty() {
+            Ok(())
+        } else {
+            encode_table(&mut encoder, "database_", DATABASE, &databases)
+        }
     }
 }
 
@@ -313,64 +206,63 @@ impl NodeCollector {
         encoder: &mut DescriptorEncoder<'_>,
         buckets: &[Arc<Bucket>],
     ) -> Result<(), fmt::Error> {
-        let figures: Vec<(&str, PersistenceFigures)> = vbuckets::execute(&self.console, |cx| {
+        let figures: Vec<_> = vbuckets::execute(&self.console, |cx| {
             buckets
                 .iter()
-                .filter_map(|bucket| Some((bucket.name(), bucket.persistence_figures(cx)?)))
+                .filter_map(|b| Some(([("bucket", b.name())], b.persistence_figures(cx)?)))
                 .collect()
         });
-        if !figures.is_empty() {
-            let help = "Buffers of the flushers: what writing needs beside the items themselves";
-            gauge(encoder, "dormouse_flush_buffer_bytes", help, self.console.node.flush_buffer_bytes())?;
-        }
-        for figure in FIGURES.iter().filter(|_| !figures.is_empty()) {
-            let (name, is_time) = in_base_units(figure.name);
-            let name = format!("dormouse_bucket_{name}");
-            let kind = if figure.is_counter { MetricType::Counter } else { MetricType::Gauge };
-            let mut metric = encoder.encode_descriptor(&name, figure.help, None, kind)?;
-            for (bucket, figures) in &figures {
-                let (value, label) = ((figure.value)(figures), [("bucket", *bucket)]);
-                let family = metric.encode_family(&label)?;
-                if figure.is_counter {
-                    count(value, is_time, family)?;
-                } else {
-                    constant(value).encode(family)?;
-                }
-            }
-        }
-        let persistent = || buckets.iter().filter_map(|bucket| Some((bucket.name(), bucket.persistence()?)));
-        for (suffix, help, value) in WARM_UP.iter().filter(|_| !figures.is_empty()) {
-            let name = format!("dormouse_bucket_{suffix}");
-            let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for (bucket, persistence) in persistent() {
-                constant(value(persistence)).encode(metric.encode_family(&[("bucket", bucket)])?)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_databases(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let databases = self.console.control.databases();
-        if databases.is_empty() {
+        if figures.is_empty() {
             return Ok(());
         }
-        for (suffix, help, value) in DATABASES {
-            let name = format!("dormouse_database_{suffix}");
-            let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for database in &databases {
-                let label = [("database", database.name.as_str())];
-                constant(value(database)).encode(metric.encode_family(&label)?)?;
+        encode_table(encoder, "", statistics::FLUSHERS, &[([], Arc::clone(&self.console.node))])?;
+        encode_table(encoder, "bucket_", statistics::PERSISTENCE, &figures)?;
+        let persistent = buckets.iter().filter_map(|b| Some(([("bucket", b.name())], b.persistence()?)));
+        encode_table(encoder, "bucket_", statistics::WARM_UP, &persistent.collect::<Vec<_>>())
+    }
+}
+
+/// The allocator's figures. `/metrics` names them as `stats allocator` does.
+fn encode_allocator(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let help = "The allocator in use, as a label";
+    let mut metric = encoder.encode_descriptor("dormouse_allocator", help, None, MetricType::Gauge)?;
+    constant(1).encode(metric.encode_family(&[("version", backend::version())])?)?;
+    for Figure { name, help, value } in report::figures() {
+        let scope = match name {
+            // Shown with the process.
+            "process_resident_bytes" => continue,
+            "process_huge_bytes" => "",
+            _ => "allocator_",
+        };
+        let name = format!("dormouse_{scope}{name}");
+        constant(value).encode(encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?)?;
+    }
+    Ok(())
+}
+
+/// Encodes those rows of a table that have a name in `/metrics`, each with one sample per source.
+fn encode_table<S, T: Borrow<S>, const LABELS: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    scope: &str,
+    table: &[Statistic<S>],
+    sources: &[([(&str, &str); LABELS], T)],
+) -> Result<(), fmt::Error> {
+    for statistic in table {
+        let Some(metric) = statistic.metric else { continue };
+        let kind = if statistic.kind == Kind::Gauge { MetricType::Gauge } else { MetricType::Counter };
+        let name = format!("dormouse_{scope}{metric}");
+        let mut metric = encoder.encode_descriptor(&name, statistic.help, None, kind)?;
+        for (labels, source) in sources {
+            let value = (statistic.value)(source.borrow());
+            let sample = metric.encode_family(labels)?;
+            match statistic.kind {
+                Kind::Gauge => constant(value).encode(sample)?,
+                Kind::Counter => ConstCounter::new(value).encode(sample)?,
+                Kind::Microseconds => ConstCounter::new(seconds(value)).encode(sample)?,
             }
         }
-        let name = "dormouse_database_commits";
-        let help = "Commits, with those that were read from the log";
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for database in &databases {
-            let label = [("database", database.name.as_str())];
-            ConstCounter::new(database.commits).encode(metric.encode_family(&label)?)?;
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 /// `VmRSS` of this process; `None` where the kernel does not tell.
@@ -380,38 +272,15 @@ fn process_resident_bytes() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Encodes a counter's value.
-fn count(value: u64, is_time: bool, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-    if is_time {
-        ConstCounter::new(seconds(value)).encode(encoder)
-    } else {
-        ConstCounter::new(value).encode(encoder)
-    }
-}
-
 fn constant(value: u64) -> ConstGauge<i64> {
     ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
-}
-
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
-    let metric: MetricEncoder<'_> = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    constant(value).encode(metric)
-}
-
-fn counter(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: u64,
-) -> Result<(), fmt::Error> {
-    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    ConstCounter::new(value).encode(metric)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use axum::http::HeaderValue;
+    use std::collections::HashSet;
 
     fn asked(accept: &str) -> Format {
         let mut headers = HeaderMap::new();
@@ -456,30 +325,103 @@ mod tests {
         assert_eq!(prometheus_text(open_metrics), text);
     }
 
+    /// Every row of every table: the prefix of its metric, the row without its source.
+    fn rows() -> Vec<(&'static str, Statistic<()>)> {
+        fn all<S>(
+            scope: &'static str,
+            table: &[Statistic<S>],
+            into: &mut Vec<(&'static str, Statistic<()>)>,
+        ) {
+            into.extend(table.iter().map(|row| {
+                let Statistic { metric, shown, kind, help, .. } = *row;
+                (scope, Statistic { metric, shown, kind, help, value: |()| 0 })
+            }));
+        }
+        let mut rows = Vec::new();
+        all("", statistics::NODE, &mut rows);
+        all("", PROCESS, &mut rows);
+        all("", &[RESIDENT, CERTIFICATE_EXPIRY], &mut rows);
+        all("", statistics::FLUSHERS, &mut rows);
+        let meters: Vec<_> = statistics::meters().map(|(_, row)| row).collect();
+        all("bucket_", &meters, &mut rows);
+        all("bucket_", statistics::MEMORY, &mut rows);
+        all("bucket_", statistics::PERSISTENCE, &mut rows);
+        all("bucket_", statistics::WARM_UP, &mut rows);
+        all("database_", DATABASE, &mut rows);
+        rows
+    }
+
     #[test]
-    fn every_figure_is_in_base_units() {
-        let meters = Meter::ALL.iter().map(|meter| meter.name());
-        for name in meters.chain(FIGURES.iter().map(|figure| figure.name)) {
-            let (name, _) = in_base_units(name);
-            for part in name.split('_') {
-                let unit = [
-                    "us",
-                    "ms",
-                    "ns",
-                    "s",
-                    "microseconds",
-                    "milliseconds",
-                    "kb",
-                    "mb",
-                    "kib",
-                    "mib",
-                    "minutes",
-                    "percent",
-                ];
-                assert!(!unit.contains(&part), "{name}");
+    fn every_metric_is_in_base_units_and_has_one_row() {
+        const OTHER_UNITS: &[&str] = &[
+            "us",
+            "ms",
+            "ns",
+            "s",
+            "microseconds",
+            "milliseconds",
+            "kb",
+            "mb",
+            "kib",
+            "mib",
+            "minutes",
+            "percent",
+        ];
+        let mut metrics = HashSet::new();
+        for (scope, row) in rows() {
+            let Some(metric) = row.metric else { continue };
+            assert!(metrics.insert(format!("{scope}{metric}")), "{scope}{metric} has two rows");
+            assert!(metric.split('_').all(|part| !OTHER_UNITS.contains(&part)), "{metric}");
+            assert_eq!(
+                row.kind == Kind::Microseconds,
+                metric.ends_with("_seconds") && row.kind != Kind::Gauge
+            );
+        }
+        assert!((seconds(1_500_000) - 1.5).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn no_list_of_stats_has_a_name_twice() {
+        let mut names = HashSet::new();
+        for (_, row) in rows() {
+            for (group, name) in row.shown {
+                assert!(names.insert((group.command(), *name)), "{} has {name} twice", group.command());
             }
         }
-        assert_eq!(in_base_units("compressor_us"), ("compressor_seconds".to_owned(), true));
-        assert!((seconds(1_500_000) - 1.5).abs() < f64::EPSILON);
+    }
+
+    /// `REWRITE=1` writes the page's tables.
+    #[test]
+    fn the_page_lists_every_statistic() {
+        const SCOPES: [(&str, &str); 3] =
+            [("", "Node"), ("bucket_", "Buckets"), ("database_", "OVSDB databases")];
+        let mut tables = String::new();
+        for (scope, title) in SCOPES {
+            tables += &format!("\n## {title}\n\n| `/metrics` | kind | `stats` | |\n|---|---|---|---|\n");
+            for (_, row) in rows().iter().filter(|(of, _)| *of == scope) {
+                let (kind, suffix) = match row.kind {
+                    Kind::Gauge => ("gauge", ""),
+                    Kind::Counter => ("counter", "_total"),
+                    Kind::Microseconds => ("counter", "_total"),
+                };
+                let metric =
+                    row.metric.map_or(String::new(), |name| format!("`dormouse_{scope}{name}{suffix}`"));
+                let shown: Vec<_> = row
+                    .shown
+                    .iter()
+                    .map(|(group, name)| format!("`{}`: `{name}`", group.command()))
+                    .collect();
+                tables += &format!("| {metric} | {kind} | {} | {} |\n", shown.join(", "), row.help);
+            }
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/statistics.md");
+        let page = std::fs::read_to_string(path).expect("the page");
+        let (intro, _) = page.split_once("\n## ").expect("an introduction");
+        let expected = format!("{intro}{tables}");
+        if std::env::var_os("REWRITE").is_some() {
+            std::fs::write(path, expected).expect("a page");
+        } else {
+            assert_eq!(page, expected, "docs/statistics.md is not what REWRITE=1 writes");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The house's own rules, read from its files: who may use whom, where `unsafe` may be, which crates know no clock,
-//! and that every dependency has its line in docs/dependencies.md.
+//! The project's own rules, checked against its files: which crate may use which, where `unsafe` is allowed, which
+//! crates use no clock, and that every dependency has its line in docs/dependencies.md.
 #![allow(clippy::expect_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,8 @@ const ORDER: &[&str] = &[
     "dormouse",
     "lab",
 ];
-/// The lab is a program of its own that measures from outside, but for what a flush allocates: of the house it may use
-/// the codecs, the streams and the engine.
+/// The lab is a separate program that measures from outside, except for what a flush allocates. It may use the codecs,
+/// the streams and the engine.
 const LAB_MAY_USE: &[&str] = &["memory", "journal", "wire", "transport", "kv"];
 /// Crates in which `unsafe` is forbidden altogether.
 const FORBID_UNSAFE: &[&str] =
@@ -38,9 +38,9 @@ const UNSAFE_MODULES: &[(&str, &[&str])] = &[
     ("console", &["socket"]),
     ("lab", &["allocations", "os"]),
 ];
-/// Crates that know no sockets, threads or clocks: time and randomness are arguments.
+/// Crates that use no sockets, threads or clocks: time and randomness are arguments.
 const PURE: &[&str] = &["wire", "kv", "sessions", "ovsdb"];
-/// What such a crate must not name.
+/// Names that must not occur in such a crate.
 const IMPURE: &[&str] = &[
     "std::net::Tcp",
     "std::net::Udp",
@@ -52,7 +52,7 @@ const IMPURE: &[&str] = &[
     "tokio::",
 ];
 
-/// Where one is named all the same: a waiter of the vBucket's lock parks for a bounded time.
+/// The exception: a thread waiting for a vBucket's lock parks for a bounded time.
 const IMPURE_ALLOWED: &[(&str, &str)] = &[("kv/src/index/lock.rs", "Instant::now")];
 
 /// The modules of the engine: each may use only those before it. The files of a module may use each other.
@@ -89,6 +89,7 @@ const ENGINE_ORDER: &[&str] = &[
     "persistence",
     "pager",
     "polling",
+    "statistics",
 ];
 
 fn root() -> PathBuf {
@@ -198,7 +199,7 @@ fn unsafe_code_is_only_where_it_may_be() {
                     path.display()
                 );
                 if line.contains("allow(unsafe_code)") || line.contains("expect(unsafe_code") {
-                    // On a module's declaration it means that module, elsewhere the module of this file.
+                    // On a module declaration it refers to that module, elsewhere to the module of this file.
                     let next = lines
                         .iter()
                         .skip(index + 1)
@@ -269,7 +270,7 @@ fn every_dependency_is_explained_and_every_explanation_is_needed() {
     }
 }
 
-/// The first identifiers behind each `crate::` of a file, groups in braces included.
+/// The first identifier after each `crate::` in a file, groups in braces included.
 fn names_from_root(code: &str) -> BTreeSet<String> {
     let identifier = |text: &str| -> String {
         text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
@@ -301,7 +302,7 @@ fn names_from_root(code: &str) -> BTreeSet<String> {
     names
 }
 
-/// The modules of a crate whose own order is fixed, by the names that its root has for what is in them.
+/// The modules of a crate with a fixed order, by the names that its root exports from them.
 struct Modules {
     owners: BTreeMap<String, String>,
     found: BTreeSet<String>,

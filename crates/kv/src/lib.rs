@@ -35,6 +35,7 @@ pub mod polling;
 pub mod prefixes;
 pub mod settings;
 pub mod sizes;
+pub mod statistics;
 mod storage;
 mod sync_writes;
 pub mod thread_context;

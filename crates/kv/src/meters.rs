@@ -1,7 +1,38 @@
-//! The one table of meters: `stats`, `/metrics` and the console read it.
+//! The one table of a bucket's event counters. [`crate::statistics`] has the other figures.
+
+/// A list that `stats` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// `stats`.
+    General,
+    /// `stats memory`.
+    Memory,
+    /// `stats defragmenter`.
+    Defragmenter,
+    /// `stats compression`.
+    Compression,
+    /// `stats persistence`.
+    Persistence,
+    /// `stats warmup`.
+    WarmUp,
+}
+
+impl Group {
+    /// The command that prints it.
+    pub const fn command(self) -> &'static str {
+        match self {
+            Self::General => "stats",
+            Self::Memory => "stats memory",
+            Self::Defragmenter => "stats defragmenter",
+            Self::Compression => "stats compression",
+            Self::Persistence => "stats persistence",
+            Self::WarmUp => "stats warmup",
+        }
+    }
+}
 
 macro_rules! meters {
-    ($($variant:ident $name:literal $help:literal;)*) => {
+    ($($variant:ident $name:literal $(as $metric:literal)? $([$($group:ident $also:literal),*])? $help:literal;)*) => {
         /// A per-bucket event counter.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(usize)]
@@ -12,13 +43,24 @@ macro_rules! meters {
             pub const ALL: &'static [Meter] = &[$(Meter::$variant,)*];
             /// Number of meters.
             pub const COUNT: usize = Self::ALL.len();
-            /// Name, as `stats` prints it; `_us` at its end is the unit, microseconds. `/metrics` adds
-            /// `dormouse_bucket_` and `_total`, and tells times in seconds.
+            /// Name, as `stats` prints it; `_us` at its end is the unit, microseconds.
             pub const fn name(self) -> &'static str { match self { $(Meter::$variant => $name,)* } }
+            /// Name in base units, as `/metrics` shows it between `dormouse_bucket_` and `_total`.
+            pub const fn metric(self) -> &'static str {
+                match self { $(Meter::$variant => meters!(@metric $name $($metric)?),)* }
+            }
+            /// The lists of `stats` that show it, with its name there.
+            pub const fn shown(self) -> &'static [(Group, &'static str)] {
+                match self {
+                    $(Meter::$variant => &[(Group::General, $name), $($((Group::$group, $also)),*)?],)*
+                }
+            }
             /// One line of help.
             pub const fn help(self) -> &'static str { match self { $(Meter::$variant => $help,)* } }
         }
     };
+    (@metric $name:literal) => { $name };
+    (@metric $name:literal $metric:literal) => { $metric };
 }
 
 meters! {
@@ -47,21 +89,25 @@ meters! {
     TotalItems "total_items" "Items stored since the start";
     Evictions "evictions" "Items evicted to stay within the budget";
     EvictedUnfetched "evicted_unfetched" "Items evicted that nobody had read";
-    ExpiredUnfetched "expired_unfetched" "Expired items whose memory came back and that nobody had read";
-    DirectReclaims "direct_reclaims" "Times a client's own store had to make room";
+    ExpiredUnfetched "expired_unfetched" "Expired items reclaimed that nobody had read";
+    DirectReclaims "direct_reclaims" "Stores that had to free memory themselves";
     AuthCmds "auth_cmds" "Logins on memcached ports, failed ones included";
     AuthErrors "auth_errors" "Logins on memcached ports that failed";
     BytesRead "bytes_read" "Bytes read from clients of the bucket";
     BytesWritten "bytes_written" "Bytes sent to clients of the bucket";
-    ConnYields "conn_yields" "Times a connection with more requests had to let others go first";
-    DefragmentedItems "defragmented_items" "Items moved by the defragmenter";
-    DefragmentedBytes "defragmented_bytes" "Bytes of the items moved by the defragmenter";
-    DefragmentationFreed "defragmentation_freed" "Bytes of slabs less at the ends of the defragmenter's passes";
-    DefragmentingUs "defragmenting_us" "Time the defragmenter has worked";
-    CompressorValues "compressor_values" "Values compressed while memory was short";
-    CompressorSaved "compressor_saved_bytes" "Bytes of memory these took less";
-    CompressorUs "compressor_us" "Time the compressor has worked";
-    ExpiredReclaimed "expired_reclaimed" "Expired items whose memory came back";
+    ConnYields "conn_yields" "Times a connection with more requests had to yield to others";
+    DefragmentedItems "defragmented_items" [Defragmenter "defragmented_items"] "Items moved by the defragmenter";
+    DefragmentedBytes "defragmented_bytes" [Defragmenter "defragmented_bytes"] "Bytes of the items moved by the defragmenter";
+    DefragmentationFreed "defragmentation_freed" as "defragmentation_freed_bytes"
+        [Defragmenter "defragmentation_freed"] "Bytes of slabs freed by the defragmenter's passes";
+    DefragmentingUs "defragmenting_us" as "defragmenting_seconds" [Defragmenter "defragmenting_us"]
+        "Time spent defragmenting";
+    CompressorValues "compressor_values" [Compression "compressor_values"] "Values compressed while memory was short";
+    CompressorSaved "compressor_saved_bytes" [Compression "compressor_saved_bytes"]
+        "Bytes of memory that compressing them freed";
+    CompressorUs "compressor_us" as "compressor_seconds" [Compression "compressor_us"]
+        "Time spent compressing";
+    ExpiredReclaimed "expired_reclaimed" [General "reclaimed"] "Expired items whose memory was reclaimed";
     Locks "get_locked" "Documents locked";
     SyncWritesPrepared "sync_writes_prepared" "Durable writes that had to wait";
     SyncWritesCommitted "sync_writes_committed" "Waiting durable writes that were committed";

@@ -1,7 +1,7 @@
 //! memcached-style statistics: lists of names and values, for the text command `stats` and the binary opcode STAT.
 //!
-//! [`gather`] makes the lists and knows nothing of a protocol. Counters come from the table in [`kv::meters`]; what
-//! belongs to the process and the operating system comes from the node.
+//! [`gather`] makes the lists and knows nothing of a protocol. Figures come from the table in [`kv::statistics`]; what
+//! is no number of the engine is written here.
 
 mod persistence;
 
@@ -11,7 +11,8 @@ use kv::clients::Address;
 use kv::node::Service;
 use kv::prefixes;
 use kv::sizes::{CLASSES, class_of, limit_of};
-use kv::{Bucket, Eviction, Meter, NodeContext};
+use kv::statistics::{self, Group, Statistic};
+use kv::{Bucket, Eviction, NodeContext};
 use memory::backend::{self, report};
 
 use crate::{Output, Peer, Port, Spoken};
@@ -116,7 +117,7 @@ pub fn gather(
         b"items" => items(&Classes::of(bucket, cx), emit),
         b"slabs" => slabs(bucket, &Classes::of(bucket, cx), emit),
         b"sizes" => sizes(bucket, cx, emit),
-        b"memory" => memory(bucket, emit),
+        b"memory" => show(Group::Memory, statistics::MEMORY, &bucket.memory(), emit),
         b"defragmenter" => defragmenter(bucket, emit),
         b"compression" => compression(bucket, emit),
         // Nothing is kept there, which memcached without such a store answers with an empty list.
@@ -139,8 +140,6 @@ pub fn gather(
 }
 
 fn general(bucket: &Bucket, cx: &mut NodeContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
-    let connections = cx.node.connections();
-    let accounts = bucket.accounts();
     let settings = cx.node.settings();
     emit("pid", format_args!("{}", std::process::id()));
     emit("uptime", format_args!("{}", cx.now.mono_ms() / 1000));
@@ -153,39 +152,38 @@ fn general(bucket: &Bucket, cx: &mut NodeContext, emit: &mut dyn FnMut(&str, Arg
         }
     }
     emit("max_connections", format_args!("{}", cx.node.limits().connections));
-    emit("curr_connections", format_args!("{}", connections.current));
-    emit("total_connections", format_args!("{}", connections.total));
-    emit("rejected_connections", format_args!("{}", connections.rejected));
-    // Each connection has one, and it goes with it.
-    emit("connection_structures", format_args!("{}", connections.current));
-    let (read_buffers, read_buffer_bytes) = cx.node.read_buffers();
-    emit("read_buf_count", format_args!("{read_buffers}"));
-    emit("read_buf_bytes", format_args!("{read_buffer_bytes}"));
-    emit("client_buffer_bytes", format_args!("{}", cx.node.client_memory().buffer_bytes()));
-    emit("idle_kicks", format_args!("{}", connections.idle_kicks));
-    emit("unfinished_kicks", format_args!("{}", connections.unfinished));
-    emit("stuck_kicks", format_args!("{}", connections.stuck));
-    emit("memory_kicks", format_args!("{}", cx.node.client_memory().cut_off()));
     emit("threads", format_args!("{}", settings.threads));
-    for meter in Meter::ALL {
-        emit(meter.name(), format_args!("{}", bucket.meter(*meter)));
-    }
-    emit("limit_maxbytes", format_args!("{}", accounts.budget));
-    emit("accepting_conns", format_args!("{}", u8::from(connections.is_accepting)));
-    emit("listen_disabled_num", format_args!("{}", connections.stops));
-    emit("time_in_listen_disabled_us", format_args!("{}", connections.stopped_us));
-    emit("reclaimed", format_args!("{}", bucket.meter(Meter::ExpiredReclaimed)));
-    let told = bucket.watch_figures();
+    show(Group::General, statistics::NODE, &cx.node, emit);
+    show_meters(Group::General, bucket, emit);
+    show(Group::General, statistics::MEMORY, &bucket.accounts(), emit);
+    let watching = bucket.watch_figures();
     // Lines go to the watchers at once: there is no queue before them that could be full.
     emit("log_worker_dropped", format_args!("0"));
-    emit("log_worker_written", format_args!("{}", told.events));
-    emit("log_watcher_skipped", format_args!("{}", told.skipped));
-    emit("log_watcher_sent", format_args!("{}", told.sent));
-    emit("log_watchers", format_args!("{}", told.watchers));
-    emit("hash_bytes", format_args!("{}", accounts.index));
-    emit("bytes", format_args!("{}", accounts.payload + accounts.metadata));
-    emit("curr_items", format_args!("{}", accounts.items));
-    persistence::known(bucket, cx, emit);
+    emit("log_worker_written", format_args!("{}", watching.events));
+    emit("log_watcher_skipped", format_args!("{}", watching.skipped));
+    emit("log_watcher_sent", format_args!("{}", watching.sent));
+    emit("log_watchers", format_args!("{}", watching.watchers));
+    if let Some(figures) = bucket.persistence_figures(cx) {
+        show(Group::General, statistics::PERSISTENCE, &figures, emit);
+    }
+}
+
+/// The figures of one list.
+fn show<S>(group: Group, table: &[Statistic<S>], source: &S, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    for statistic in table {
+        for name in statistic.names(group) {
+            emit(name, format_args!("{}", (statistic.value)(source)));
+        }
+    }
+}
+
+/// The event counters of one list.
+fn show_meters(group: Group, bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    for (meter, statistic) in statistics::meters() {
+        for name in statistic.names(group) {
+            emit(name, format_args!("{}", bucket.meter(meter)));
+        }
+    }
 }
 
 fn settings(bucket: &Bucket, peer: &Peer, cx: &NodeContext, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
@@ -340,32 +338,6 @@ fn sizes(bucket: &Bucket, cx: &mut NodeContext, emit: &mut dyn FnMut(&str, Argum
     }
 }
 
-/// Where the bucket's bytes are, by Dormouse's names and by those Couchbase's tools read.
-fn memory(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
-    let figures = bucket.memory();
-    for (name, bytes) in [
-        ("payload", figures.payload),
-        ("metadata", figures.metadata),
-        ("index", figures.index),
-        ("allocated", figures.allocated),
-        ("slabs", figures.slabs),
-        ("slots", figures.slots),
-        ("in_flight", figures.in_flight),
-        ("resident", figures.resident),
-        ("budget", figures.budget),
-        ("items", figures.items),
-        ("mem_used", figures.resident),
-        ("ep_kv_size", figures.payload),
-        ("ep_overhead", figures.metadata + figures.index),
-        ("total_allocated_bytes", figures.allocated),
-        ("total_resident_bytes", figures.resident),
-        ("total_heap_bytes", figures.resident),
-        ("total_fragmentation_bytes", figures.resident.saturating_sub(figures.allocated + figures.in_flight)),
-    ] {
-        emit(name, format_args!("{bytes}"));
-    }
-}
-
 /// What the defragmenter is at, and what there is for it to gain.
 fn defragmenter(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let memory = bucket.memory();
@@ -385,27 +357,15 @@ fn defragmenter(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     emit("resident", format_args!("{}", memory.resident));
     emit("used", format_args!("{used}"));
     emit("recoverable", format_args!("{}", figures.recoverable_bytes));
-    for meter in [
-        Meter::DefragmentedItems,
-        Meter::DefragmentedBytes,
-        Meter::DefragmentationFreed,
-        Meter::DefragmentingUs,
-    ] {
-        emit(meter.name(), format_args!("{}", bucket.meter(meter)));
-    }
+    show_meters(Group::Defragmenter, bucket, emit);
 }
 
 /// How many values are compressed, and what that saves.
 fn compression(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
-    let accounts = bucket.accounts();
     emit("mode", format_args!("{}", bucket.compression().name()));
-    emit("compressed_values", format_args!("{}", accounts.compressed));
-    emit("compressed_bytes", format_args!("{}", accounts.compressed_bytes));
-    emit("inflated_bytes", format_args!("{}", accounts.inflated_bytes));
+    show(Group::Compression, statistics::MEMORY, &bucket.accounts(), emit);
     emit("compressor", format_args!("{}", if bucket.is_compressing() { "armed" } else { "disarmed" }));
-    for meter in [Meter::CompressorValues, Meter::CompressorSaved, Meter::CompressorUs] {
-        emit(meter.name(), format_args!("{}", bucket.meter(meter)));
-    }
+    show_meters(Group::Compression, bucket, emit);
 }
 
 /// Who allocates, its settings in force, and where the memory of the process and of the bucket's arena is. Walks all

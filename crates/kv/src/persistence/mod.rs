@@ -22,8 +22,7 @@ pub use flusher::Flusher;
 pub use load::{load_next, waits_for_load};
 
 pub use crate::storage::{
-    FETCHERS, FIGURES, FLUSHERS, OpenBucketError, PersistenceFigure, PersistenceFigures, Trouble, WarmUp,
-    remove_deleted,
+    FETCHERS, FLUSHERS, OpenBucketError, PersistenceFigures, Trouble, WarmUp, remove_deleted,
 };
 use crate::{Bucket, ThreadContext};
 

@@ -17,7 +17,7 @@ use journal::{AnyDisk, Disk, Metered, SyncMeter};
 use wire::binary::datatype::SNAPPY;
 use wire::snappy;
 
-pub use figures::{FIGURES, PersistenceFigure, PersistenceFigures};
+pub use figures::PersistenceFigures;
 use opening::Loading;
 pub use opening::{OpenBucketError, Trouble, WarmUp};
 pub(crate) use opening::{Opened, Part, open, spoil};

@@ -97,7 +97,8 @@ meters! {
     BytesWritten "bytes_written" "Bytes sent to clients of the bucket";
     ConnYields "conn_yields" "Times a connection with more requests had to yield to others";
     DefragmentedItems "defragmented_items" [Defragmenter "defragmented_items"] "Items moved by the defragmenter";
-    DefragmentedBytes "defragmented_bytes" [Defragmenter "defragmented_bytes"] "Bytes of the items moved by the defragmenter";
+    DefragmentedBytes "defragmented_bytes" [Defragmenter "defragmented_bytes"]
+        "Bytes of the items moved by the defragmenter";
     DefragmentationFreed "defragmentation_freed" as "defragmentation_freed_bytes"
         [Defragmenter "defragmentation_freed"] "Bytes of slabs freed by the defragmenter's passes";
     DefragmentingUs "defragmenting_us" as "defragmenting_seconds" [Defragmenter "defragmenting_us"]

@@ -102,6 +102,13 @@ macro_rules! rows {
             };)*
             table
         };
+        /// Which opcodes have a row.
+        #[cfg(test)]
+        const LISTED: [bool; 256] = {
+            let mut listed = [false; 256];
+            $(listed[Opcode::$name.0 as usize] = true;)*
+            listed
+        };
     };
 }
 
@@ -242,6 +249,52 @@ mod tests {
                     assert!(same == other, "{name}");
                 }
             }
+        }
+    }
+
+    /// `REWRITE=1` writes the page's table.
+    #[test]
+    fn the_page_has_the_table() {
+        const HEADING: &str = "\n| code | opcode |";
+        let mut table = format!(
+            "{HEADING} document key | body | old value | durability | preserve TTL | order | before login |\n\
+             |---|---|---|---|---|---|---|---|---|\n"
+        );
+        let yes = |holds: bool| if holds { "yes" } else { "" };
+        for opcode in (0..=255).map(Opcode) {
+            let Some(name) = opcode.name().filter(|_| LISTED[usize::from(opcode.0)]) else { continue };
+            let row = row(opcode);
+            let key = match row.key {
+                Key::None => "",
+                Key::Memcached => "memcached",
+                Key::Couchbase => "Couchbase",
+                Key::Both => "both",
+            };
+            let body = if row.body == Body::Stored { "stored" } else { "" };
+            let value = if row.key != Key::None && row.value == Value::Needed { "needed" } else { "" };
+            let order = match row.scope {
+                Scope::One => "",
+                Scope::All => "fence",
+                Scope::Session => "fence, changes the session",
+            };
+            let (durable, preserves) =
+                (row.durability == Durability::Allowed, row.preserve_ttl == PreserveTtl::Allowed);
+            table += &format!(
+                "| 0x{:02x} | {name} | {key} | {body} | {value} | {} | {} | {order} | {} |\n",
+                opcode.0,
+                yes(durable),
+                yes(preserves),
+                yes(row.login == Login::Before),
+            );
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/opcodes.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (intro, _) = page.split_once(HEADING).unwrap();
+        let expected = format!("{intro}{table}");
+        if std::env::var_os("REWRITE").is_some() {
+            std::fs::write(path, expected).unwrap();
+        } else {
+            assert_eq!(page, expected, "docs/opcodes.md is not what REWRITE=1 writes");
         }
     }
 }

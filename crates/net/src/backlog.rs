@@ -1,48 +1,88 @@
-//! Output a peer has not taken yet.
+//! Output that a peer has not taken yet.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 
 use kv::PinnedValue;
 use sessions::Output;
+use wire::WriteQueue;
 
-/// Bytes sent to one peer before the others get their turn.
+use crate::write::{Written, write_slices};
+
+/// Bytes sent to one peer before others get their turn.
 const TURN_BYTES: usize = 256 << 10;
-/// Slices handed to one write.
-const SLICES_MAX: usize = 64;
-/// Short answers are put together in segments of about so many bytes.
+/// Short answers are gathered into buffers of about this many bytes.
 const SEGMENT_BYTES: usize = 16 << 10;
 
-enum Segment {
-    Bytes(Vec<u8>),
-    Pinned(PinnedValue),
+/// Unsent output in order; large values are sent from item memory without a copy.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    queue: WriteQueue<PinnedValue, SEGMENT_BYTES>,
+    /// When the peer last took bytes, or the backlog began; ms of the monotonic clock.
+    pub(crate) progress_ms: u64,
 }
 
-impl Segment {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Pinned(value) => value,
+impl Backlog {
+    /// Starts an empty backlog at this time.
+    pub(crate) fn begun(now_ms: u64) -> Box<Self> {
+        Box::new(Self { progress_ms: now_ms, ..Self::default() })
+    }
+
+    /// Unsent bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Bytes held in buffers of our own (pinned values are charged already).
+    pub(crate) fn buffered(&self) -> usize {
+        self.queue.owned_bytes()
+    }
+
+    /// Unsent bytes that are large values.
+    pub(crate) fn pinned(&self) -> usize {
+        self.queue.shared_bytes()
+    }
+
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.queue.append(bytes);
+        self.queue.publish();
+    }
+
+    /// Takes over an output with large values, from position `from` on; no large value lies before it.
+    pub(crate) fn push_output(&mut self, out: &mut Output, mut from: usize) {
+        let (bytes, pinned) = out.take();
+        for (at, value) in pinned {
+            self.queue.append(&bytes[from..at]);
+            from = at;
+            self.queue.push_shared(value);
+        }
+        self.queue.append(&bytes[from..]);
+        self.queue.publish();
+    }
+
+    /// Sends as much as the peer takes.
+    pub(crate) fn send(&mut self, socket: &mut impl Write, now_ms: u64) -> io::Result<Sent> {
+        let mut left = TURN_BYTES;
+        loop {
+            if self.queue.is_empty() {
+                return Ok(Sent::All);
+            }
+            if left == 0 {
+                return Ok(Sent::TurnOver);
+            }
+            let Written { taken, offered } = write_slices(socket, self.queue.slices(), left)?;
+            self.queue.sent(taken);
+            left -= taken;
+            if taken > 0 {
+                self.progress_ms = now_ms;
+            }
+            if taken < offered {
+                return Ok(Sent::Blocked);
+            }
         }
     }
 }
 
-/// Unsent output in order; large values are sent from where they lie.
-#[derive(Default)]
-pub(crate) struct Backlog {
-    segments: VecDeque<Segment>,
-    /// Bytes of the first segment already sent.
-    sent: usize,
-    len: usize,
-    /// Bytes of the buffers, sent ones included.
-    buffered: usize,
-    /// Bytes of pinned values, sent ones included.
-    pinned: usize,
-    /// When the peer last took something, or the backlog began; ms of the monotonic clock.
-    pub(crate) progress_ms: u64,
-}
-
-/// What came of an attempt to send.
+/// The result of an attempt to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
     All,
@@ -50,116 +90,6 @@ pub(crate) enum Sent {
     Blocked,
     /// The peer may take more, but it has had its turn.
     TurnOver,
-}
-
-impl Backlog {
-    /// Begun now, and still empty.
-    pub(crate) fn begun(now_ms: u64) -> Box<Self> {
-        Box::new(Self { progress_ms: now_ms, ..Self::default() })
-    }
-
-    /// Unsent bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Bytes held in buffers of our own (pinned values are charged already).
-    pub(crate) fn buffered(&self) -> usize {
-        self.buffered
-    }
-
-    /// Bytes of the large values among them.
-    pub(crate) fn pinned(&self) -> usize {
-        self.pinned
-    }
-
-    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        self.len += bytes.len();
-        match self.segments.back_mut() {
-            Some(Segment::Bytes(last)) if last.len() + bytes.len() <= SEGMENT_BYTES => {
-                self.buffered -= last.capacity();
-                last.extend_from_slice(bytes);
-                self.buffered += last.capacity();
-            }
-            _ => {
-                let bytes = bytes.to_vec();
-                self.buffered += bytes.capacity();
-                self.segments.push_back(Segment::Bytes(bytes));
-            }
-        }
-    }
-
-    /// Takes over an output with large values in it, from position `from` on; none of them lies before.
-    pub(crate) fn push_output(&mut self, out: &mut Output, mut from: usize) {
-        let (bytes, pinned) = out.take();
-        for (at, value) in pinned {
-            self.push_bytes(&bytes[from..at]);
-            from = at;
-            self.len += value.len();
-            self.pinned += value.len();
-            self.segments.push_back(Segment::Pinned(value));
-        }
-        self.push_bytes(&bytes[from..]);
-    }
-
-    /// Sends as much as the peer takes.
-    pub(crate) fn send(&mut self, socket: &mut impl Write, now_ms: u64) -> io::Result<Sent> {
-        let mut turn = TURN_BYTES;
-        while self.len > 0 {
-            if turn == 0 {
-                return Ok(Sent::TurnOver);
-            }
-            let mut slices = arrayvec::ArrayVec::<IoSlice<'_>, SLICES_MAX>::new();
-            let mut offered = 0;
-            for (index, segment) in self.segments.iter().take(SLICES_MAX).enumerate() {
-                let bytes = &segment.bytes()[if index == 0 { self.sent } else { 0 }..];
-                let bytes = &bytes[..bytes.len().min(turn - offered)];
-                offered += bytes.len();
-                slices.push(IoSlice::new(bytes));
-                if offered == turn {
-                    break;
-                }
-            }
-            let written = socket.write_vectored(&slices);
-            drop(slices);
-            match written {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    self.progress_ms = now_ms;
-                    self.advance(written);
-                    turn -= written;
-                    if written < offered {
-                        return Ok(Sent::Blocked);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(Sent::All)
-    }
-
-    fn advance(&mut self, mut written: usize) {
-        self.len -= written;
-        while let Some(first) = self.segments.front() {
-            let left = first.bytes().len() - self.sent;
-            if written < left {
-                self.sent += written;
-                return;
-            }
-            written -= left;
-            self.sent = 0;
-            match self.segments.pop_front() {
-                Some(Segment::Bytes(bytes)) => self.buffered -= bytes.capacity(),
-                Some(Segment::Pinned(value)) => self.pinned -= value.len(),
-                None => {}
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -205,10 +135,10 @@ mod tests {
             backlog.push_bytes(b"STORED\r\n");
         }
         assert_eq!(backlog.len(), 800_000);
-        assert!(backlog.segments.len() < 100 && backlog.buffered() < 2 * backlog.len());
+        assert!(backlog.queue.slices().count() < 100 && backlog.buffered() < 2 * backlog.len());
         let mut sent = Vec::new();
         while backlog.send(&mut sent, 7).unwrap() != Sent::All {}
         assert!(sent == b"STORED\r\n".repeat(100_000));
-        assert_eq!((backlog.buffered(), backlog.segments.len()), (0, 0));
+        assert_eq!(backlog.buffered(), 0);
     }
 }

@@ -5,8 +5,8 @@
 //!                          │  wake-up: read ready connections, parse, prefetch, execute as one batch, write once each
 //!   pager    <──doorbell───┘  sleeps until something is due
 //! ```
-//! No thread has a periodic tick: a worker sleeps in `epoll_wait` without a timeout unless a peer is stuck or blocks
-//! are kept for later; the pager sleeps until its next deadline.
+//! No thread has a periodic tick. A worker sleeps in `epoll_wait` without a timeout unless a peer is stuck or it holds
+//! cached blocks; the pager sleeps until its next deadline.
 #![forbid(unsafe_code)]
 
 mod acceptor;
@@ -21,6 +21,7 @@ mod refusals;
 mod server;
 mod socket;
 mod worker;
+mod write;
 
 pub use clock::Clock;
 pub use journals::Unwritten;

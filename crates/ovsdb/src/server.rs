@@ -1,15 +1,15 @@
-//! The server: databases, sessions, locks and monitors. It knows no sockets and no clock: messages, times and random
+//! The server: databases, sessions, locks and monitors. It has no sockets and no clock: messages, times and random
 //! numbers go in, bytes to send come out.
 //!
 //! ```text
 //!   receive ─ transact ─> execute ─> Log::append ─> notifications and reply, held ─┐
 //!           ─ transact ─> ...                                                      ├─ flush: one Log::write, then all
-//!           ─ anything else: flush first, then answer                              ┘  that was held becomes visible
+//!           ─ anything else: flush first, then answer                              ┘  held output becomes visible
 //! ```
 //!
-//! Invariants: what a client can see is written to the log. A client is told of a change before it gets the reply to
-//! its own transaction that made it. Transactions collected between two writes are of one database, so that a failed
-//! write takes back nothing else. Nothing that costs per session is done for sessions that have nothing to hear.
+//! Invariants: what a client can see is written to the log. A client is notified of a change before it gets the reply
+//! to its own transaction that made it. Transactions collected between two writes are of one database, so that a failed
+//! write undoes nothing else. There is no per-session work for sessions that have nothing to receive.
 
 mod conversion;
 mod databases;
@@ -48,20 +48,20 @@ use wire::jsonrpc::Message;
 pub struct Now {
     /// Since 1970.
     pub wall_ms: u64,
-    /// Never goes back.
+    /// Never decreases.
     pub monotonic_ms: u64,
 }
 
-/// Bounds of what clients may make a server keep.
+/// Limits on what clients may make a server hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Sessions at once.
+    /// Concurrent sessions.
     pub sessions: usize,
     /// Unsent output at which a session's monitors are left behind.
     pub backlog_bytes: usize,
-    /// Monitors of a session.
+    /// Monitors per session.
     pub monitors_per_session: usize,
-    /// Transactions of a session that wait.
+    /// Waiting transactions per session.
     pub waits_per_session: usize,
     /// Locks that a session owns or waits for.
     pub locks_per_session: usize,
@@ -82,22 +82,22 @@ impl Default for Limits {
     }
 }
 
-/// What a server is busy with.
+/// The load of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Sessions.
     pub sessions: usize,
     /// Monitors of all sessions.
     pub monitors: usize,
-    /// Transactions that wait.
+    /// Waiting transactions.
     pub triggers: usize,
-    /// Locks that somebody owns.
+    /// Locks that have an owner.
     pub locks: usize,
     /// Bytes not sent yet.
     pub backlog_bytes: usize,
 }
 
-/// Where the server takes unpredictable UUIDs from.
+/// A source of unpredictable UUIDs.
 pub type Random = Box<dyn FnMut() -> Uuid + Send>;
 
 /// A server of OVSDB databases, each with a log of its own or none.
@@ -112,16 +112,16 @@ pub struct Server<L> {
     waits: Waits,
     group: Group,
     closed: Vec<(SessionId, String)>,
-    /// The request at hand has converted this database; what follows from that comes after its reply.
+    /// The database that the current request has converted; what follows from that comes after its reply.
     converted: Option<DatabaseId>,
-    /// Clients are to fall back to `monitor`, as with servers before `monitor_cond`.
+    /// Clients must fall back to `monitor`, as with servers older than `monitor_cond`.
     without_monitor_cond: bool,
     /// Lines about changes of tables that are logged.
     table_log: Vec<String>,
     scratch: Scratch,
 }
 
-/// Buffers that are used again and again.
+/// Buffers that are reused.
 #[derive(Debug, Default)]
 struct Scratch {
     reply: Vec<u8>,
@@ -129,7 +129,7 @@ struct Scratch {
     groups: Vec<GroupId>,
 }
 
-/// A scratch buffer that has become larger than this is given back.
+/// A scratch buffer that has grown beyond this is freed.
 const SCRATCH_BYTES_MAX: usize = 64 * 1024;
 
 impl<L> std::fmt::Debug for Server<L> {
@@ -139,7 +139,7 @@ impl<L> std::fmt::Debug for Server<L> {
 }
 
 impl<L> Server<L> {
-    /// What it is busy with. Looks at every session.
+    /// The current load. Visits every session.
     pub fn figures(&self) -> Figures {
         Figures {
             sessions: self.sessions.len(),
@@ -150,18 +150,18 @@ impl<L> Server<L> {
         }
     }
 
-    /// The locks that a session has asked for.
+    /// The locks that a session has requested.
     pub fn claims(&self, session: SessionId) -> Claims {
         let names = self.sessions.get(session).into_iter().flat_map(|session| &session.locks);
         self.locks.claims(names.map(|name| &**name), session)
     }
 
-    /// Grows whenever [`Self::claims`] of somebody may have changed.
+    /// Increases whenever the [`Self::claims`] of a session may have changed.
     pub fn lock_changes(&self) -> u64 {
         self.locks.changes()
     }
 
-    /// What `get_server_id` answers.
+    /// The answer to `get_server_id`.
     pub fn server_id(&self) -> Uuid {
         self.id
     }
@@ -171,13 +171,15 @@ impl<L> Server<L> {
         self.sessions.get_mut(session).map(|session| &mut session.output)
     }
 
-    /// What a session makes the server keep: its output, of what it shares with others its part; its transactions that
-    /// wait; the names of its locks and monitors, and the monitors' conditions.
+    /// What a session makes the server hold: its output, with its share of shared buffers; its waiting transactions;
+    /// the names of its locks and monitors, and the monitors' conditions.
     pub fn session_bytes(&self, session: SessionId) -> usize {
-        self.sessions.get(session).map_or(0, |session| session.output.kept_bytes() + session.kept_bytes)
+        self.sessions
+            .get(session)
+            .map_or(0, |session| output::kept_bytes(&session.output) + session.kept_bytes)
     }
 
-    /// Appends the sessions that have output that became visible since the last call.
+    /// Appends the sessions whose output became visible since the last call.
     pub fn take_ready(&mut self, into: &mut Vec<SessionId>) {
         let mut ready = std::mem::take(&mut self.sessions.ready);
         for id in ready.drain(..) {
@@ -189,15 +191,14 @@ impl<L> Server<L> {
         self.sessions.ready = ready;
     }
 
-    /// Appends the sessions that the server has ended, and why in the words of the stock server's log. Their
-    /// connections are to be closed, and [`Self::disconnect`] is to be called, when what is visible of their output has
-    /// been sent.
+    /// Appends the sessions that the server has ended, and the reasons in the words of the stock server's log. When
+    /// their visible output has been sent, the caller must close their connections and call [`Self::disconnect`].
     pub fn take_closed(&mut self, into: &mut Vec<(SessionId, String)>) {
         into.append(&mut self.closed);
     }
 
-    /// `monitor_cond` and `monitor_cond_since` are unknown methods from now on. Their monitors go on until their
-    /// sessions end.
+    /// Makes `monitor_cond` and `monitor_cond_since` unknown methods from now on. Existing monitors continue until
+    /// their sessions end.
     pub fn disable_monitor_cond(&mut self) {
         self.without_monitor_cond = true;
     }
@@ -232,13 +233,13 @@ impl<L: Log> Server<L> {
         Ok(this)
     }
 
-    /// A client has come. None: there are too many.
+    /// Adds a client. `None`: there are too many.
     pub fn connect(&mut self, options: SessionOptions) -> Option<SessionId> {
         (self.sessions.len() < self.limits.sessions)
             .then(|| self.sessions.insert(Session { options, ..Session::default() }))
     }
 
-    /// A client has gone. What was its goes with it.
+    /// Removes a client and everything that belongs to it.
     pub fn disconnect(&mut self, session: SessionId) {
         if self.sessions.get(session).is_some() {
             self.flush_group();
@@ -248,7 +249,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Takes from a session what it has of the server; what others hear of it is held.
+    /// Releases what a session has in the server. What others are sent because of that is held.
     fn release(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.ended = true;
@@ -267,8 +268,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Ends a session because the server wants it, for a reason that is logged. What it was told before can still be
-    /// sent.
+    /// Ends a session on the server's initiative, for a reason that is logged. What it was sent before can still be
+    /// delivered.
     fn close_session(&mut self, id: SessionId, reason: &str) {
         if self.sessions.get(id).is_some_and(|session| !session.ended) {
             self.release(id);
@@ -276,7 +277,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Takes one message, which a [`wire::jsonrpc::Framer`] has accepted.
+    /// Receives one message, which a [`wire::jsonrpc::Framer`] has accepted.
     pub fn receive(&mut self, session: SessionId, message: &[u8], now: Now) -> Result<(), Disconnect> {
         if self.sessions.get(session).is_none_or(|session| session.ended) {
             return Err(Disconnect::Closed);
@@ -292,7 +293,7 @@ impl<L: Log> Server<L> {
                 }
                 Ok(())
             }
-            // The answer to the `echo` by which we look whether anybody is there.
+            // The answer to the `echo` by which we probe the peer.
             Ok(Message::Reply { id, .. }) if id.as_string().is_some_and(|id| id == "echo") => Ok(()),
             Ok(Message::Reply { .. }) => Err(Disconnect::UnexpectedReply),
             Ok(Message::Error { .. }) => Err(Disconnect::UnexpectedError),
@@ -300,8 +301,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// The end of a wake-up: transactions that wait are tried again where something changed, what was committed is
-    /// written, and what was held becomes visible.
+    /// The end of a wake-up: retries waiting transactions where something changed, writes what was committed, and makes
+    /// held output visible.
     pub fn flush(&mut self, now: Now) {
         self.run_waits(now);
         self.flush_group();
@@ -311,12 +312,12 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// The time of [`Self::next_deadline_ms`] has come.
+    /// To be called at the time of [`Self::next_deadline_ms`].
     pub fn on_deadline(&mut self, now: Now) {
         self.flush(now);
     }
 
-    /// Asks a session whether it is there; the answer is swallowed.
+    /// Probes a session; the answer is discarded.
     pub fn probe(&mut self, session: SessionId) {
         if let Some(output) = self.sessions.output(session) {
             output.append(b"{\"id\":\"echo\",\"method\":\"echo\",\"params\":[]}");
@@ -324,8 +325,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// The loop has sent bytes of a session's output. Where that lets monitors catch up, what was committed before is
-    /// written first.
+    /// The loop has sent bytes of a session's output. If that lets monitors catch up, earlier commits are written
+    /// first.
     pub fn sent(&mut self, session: SessionId, bytes: usize) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.output.sent(bytes);

@@ -1,7 +1,7 @@
 //! Sans-I/O codecs of every protocol Dormouse speaks: bytes in, typed requests out, typed answers to bytes.
 //!
-//! Nothing here knows a socket, a clock or the engine. A parser looks at the start of a byte slice and says
-//! what it found ([`Parsed`]); it borrows from the input and allocates nothing.
+//! No code here uses a socket, a clock or the engine. A parser examines the start of a byte slice and reports what it
+//! found ([`Parsed`]). It borrows from the input and allocates nothing.
 #![forbid(unsafe_code)]
 
 /// What a parser found at the start of its input.
@@ -24,14 +24,14 @@ pub enum Parsed<C, E> {
         /// The request itself, borrowing from the head.
         command: C,
     },
-    /// A malformed request whose boundary is known: skip it, answer `error`, go on.
+    /// A malformed request whose boundary is known: skip it, answer with `error`, continue.
     Malformed {
         /// Bytes to skip from the start of the input; may exceed it.
         skip: usize,
         /// What to answer.
         error: E,
     },
-    /// A malformed request whose boundary cannot be known: answer `error`, then close.
+    /// A malformed request whose boundary cannot be known: answer with `error`, then close.
     Fatal {
         /// What to answer.
         error: E,
@@ -45,9 +45,12 @@ pub mod json;
 pub mod jsonrpc;
 pub mod sasl;
 pub mod snappy;
+mod write_queue;
 
 pub mod meta;
 pub mod text;
 
 #[cfg(test)]
 mod testdata;
+
+pub use write_queue::WriteQueue;

@@ -1,8 +1,7 @@
-//! Connections: how they come, are read, written, probed and closed.
+//! Connections: how they are accepted, read, written, probed and closed.
 
-use std::io::{self, IoSlice, Write as _};
+use std::io;
 
-use arrayvec::ArrayVec;
 use mio::{Interest, Token};
 use ovsdb::error::system_text;
 use ovsdb::server::SessionOptions;
@@ -14,23 +13,22 @@ use super::logger::Level;
 use super::logger::text_of;
 use super::probes::probe_interval;
 use super::remotes::Options;
+use crate::write::{Written, write_bytes, write_slices};
 use transport::{Certificate, Stream, TlsError};
 
-/// Pieces of output that one write takes.
-const SLICES: usize = 64;
-/// Output of one connection that is sent before others have their turn.
+/// Output of one connection that is sent before others get their turn.
 const SEND_TURN_BYTES: usize = 4 << 20;
-/// A peer that does not take its last output is closed after so long.
+/// A connection whose peer does not read its last output is closed after this time.
 const CLOSING_MS: u64 = 60_000;
-/// Control connections at once.
+/// Most concurrent control connections.
 const CONTROL_CONNECTIONS_MAX: usize = 256;
-/// The system's numbers of "input/output error", "protocol error" and "cannot allocate memory".
+/// The system's error numbers for "input/output error", "protocol error" and "cannot allocate memory".
 const EIO: i32 = 5;
 const EPROTO: i32 = 71;
 const ENOMEM: i32 = 12;
 
 impl EventLoop {
-    /// Takes all connections that wait at a listener.
+    /// Accepts all connections that wait at a listener.
     pub(super) fn accept(&mut self, slot: usize) {
         loop {
             let Some(Slot::Listener(listener, remote)) = self.slots.get(slot) else { return };
@@ -77,7 +75,7 @@ impl EventLoop {
         }
     }
 
-    /// A connection has closed: there may be file descriptors again.
+    /// Resumes accepting: a connection has closed, so there may be file descriptors again.
     fn accept_again(&mut self) {
         if std::mem::take(&mut self.starved) {
             for slot in 0..self.slots.len() {
@@ -118,7 +116,7 @@ impl EventLoop {
         slot
     }
 
-    /// The sessions of a remote have become more or fewer.
+    /// Adjusts the number of sessions of a remote.
     fn count_session(&mut self, remote: &str, by: isize) {
         if let Some(state) = self.remotes.in_force.get_mut(remote) {
             state.sessions = state.sessions.saturating_add_signed(by);
@@ -166,7 +164,7 @@ impl EventLoop {
             self.probes.insert((now_ms + probe_ms, slot, serial));
         }
         if connection.stream.has_more() {
-            // It came with the end of the handshake, and is no news of the socket.
+            // It arrived with the end of the handshake, so no socket event announces it.
             connection.queued = true;
             self.ready.push_back(slot);
         }
@@ -184,7 +182,7 @@ impl EventLoop {
         }
     }
 
-    /// One turn of a connection: one read, and what it completes.
+    /// One turn of a connection: one read, and the messages it completes.
     pub(super) fn receive(&mut self, slot: usize, buffer: &mut [u8]) {
         let Some(mut connection) = self.take_connection(slot) else { return };
         connection.queued = false;
@@ -199,7 +197,7 @@ impl EventLoop {
         match connection.read(buffer) {
             Ok(None) => {
                 self.put(slot, Slot::Connection(connection));
-                // It may have the beginning of a record now.
+                // It may hold the beginning of a record now.
                 self.count_held(slot);
             }
             Ok(Some(0)) => {
@@ -223,10 +221,10 @@ impl EventLoop {
         }
     }
 
-    /// Has bytes that came by a connection executed, and puts the connection back.
+    /// Executes bytes received on a connection, and puts the connection back.
     fn received(&mut self, slot: usize, mut connection: Box<Connection>, bytes: &[u8]) {
         let goes_on = self.take_messages(slot, &mut connection, bytes);
-        // With output to be taken first, sending it puts the connection into the queue.
+        // If output must be sent first, sending it puts the connection into the queue.
         if goes_on && connection.has_input() && !self.must_wait(&connection) {
             connection.queued = true;
             self.ready.push_back(slot);
@@ -239,7 +237,7 @@ impl EventLoop {
         }
     }
 
-    /// Whether the peer must take output before more of what it sends is executed.
+    /// Returns true if the peer must read output before more of its requests are executed.
     fn must_wait(&mut self, connection: &Connection) -> bool {
         let unsent = match &connection.role {
             Role::Session { id, .. } => self.server.output(*id).map_or(0, |output| output.backlog_bytes()),
@@ -248,7 +246,7 @@ impl EventLoop {
         unsent > self.settings.backlog_bytes
     }
 
-    /// Cuts bytes into messages and has them executed. False: the connection is to be closed.
+    /// Splits bytes into messages and executes them. Returns false if the connection must be closed.
     fn take_messages(&mut self, slot: usize, connection: &mut Connection, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             match connection.framer.advance(bytes) {
@@ -319,7 +317,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends what a connection has to send, as far as the socket takes it.
+    /// Sends a connection's output, as far as the socket accepts it.
     pub(super) fn send(&mut self, slot: usize) {
         let Some(mut connection) = self.take_connection(slot) else { return };
         match self.write(&mut connection) {
@@ -329,7 +327,7 @@ impl EventLoop {
                 if watched.is_err() || all && connection.closing {
                     return self.close(slot, connection);
                 }
-                // It may have waited for its output to go.
+                // It may have waited for its output to be sent.
                 if connection.has_input() && !connection.queued {
                     connection.queued = true;
                     self.ready.push_back(slot);
@@ -344,11 +342,11 @@ impl EventLoop {
         }
     }
 
-    /// Writes until there is nothing left (true) or the socket takes no more.
+    /// Writes until nothing is left (true) or the socket accepts no more.
     fn write(&mut self, connection: &mut Connection) -> io::Result<bool> {
         let mut budget = SEND_TURN_BYTES;
         loop {
-            let (taken, offered) = match &mut connection.role {
+            let Written { taken, offered } = match &mut connection.role {
                 Role::Session { id, .. } => {
                     let Some(output) = self.server.output(*id).filter(|output| !output.is_empty()) else {
                         return Ok(true);
@@ -356,25 +354,22 @@ impl EventLoop {
                     if budget == 0 {
                         return Ok(false);
                     }
-                    let slices: ArrayVec<IoSlice<'_>, SLICES> = output.slices().take(SLICES).collect();
-                    let offered: usize = slices.iter().map(|slice| slice.len()).sum();
-                    let taken = write_some(&mut connection.stream, &slices)?;
-                    drop(slices);
-                    self.server.sent(*id, taken);
-                    (taken, offered)
+                    let written = write_slices(&mut connection.stream, output.slices(), usize::MAX)?;
+                    self.server.sent(*id, written.taken);
+                    written
                 }
                 Role::Control(control) => {
-                    if control.output.is_empty() {
+                    let offered = control.output.len();
+                    if offered == 0 {
                         return Ok(true);
                     }
-                    let taken = write_some(&mut connection.stream, &[IoSlice::new(&control.output)])?;
-                    let offered = control.output.len();
+                    let taken = write_bytes(&mut connection.stream, &control.output)?;
                     control.output.drain(..taken);
-                    (taken, offered)
+                    Written { taken, offered }
                 }
             };
             if taken > 0 && connection.blocked {
-                // It is there: it takes what it was sent, and a probe waits behind that.
+                // The peer is alive: it reads its output, and a probe waits behind that.
                 connection.received_ms = self.now.monotonic_ms;
                 connection.probe.asked_ms = connection.probe.asked_ms.map(|_| self.now.monotonic_ms);
             }
@@ -385,7 +380,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends what is to be sent and closes then.
+    /// Closes a connection once its output has been sent.
     pub(super) fn finish(&mut self, slot: usize) {
         if let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) {
             connection.closing = true;
@@ -398,7 +393,7 @@ impl EventLoop {
         }
     }
 
-    /// The server wants a session to end.
+    /// Ends a session because the server asks for it.
     pub(super) fn end_session(&mut self, slot: usize, reason: &str) {
         if let Some(Slot::Connection(connection)) = self.slots.get(slot) {
             let text = format!("{}: disconnecting ({reason})", connection.name);
@@ -407,7 +402,7 @@ impl EventLoop {
         }
     }
 
-    /// Closes a connection that is out of its slot.
+    /// Closes a connection that was taken out of its slot.
     pub(super) fn close(&mut self, slot: usize, mut connection: Box<Connection>) {
         self.forget_held(&mut connection);
         match &connection.role {
@@ -419,13 +414,13 @@ impl EventLoop {
             }
             Role::Control(_) => self.control_connections -= 1,
         }
-        // Its entry among the probes goes when it is due.
+        // Its entry among the probes is dropped when it is due.
         drop(connection);
         self.free_slot(slot);
         self.accept_again();
     }
 
-    /// Closes what is in a slot at once.
+    /// Closes the contents of a slot at once.
     pub(super) fn close_slot(&mut self, slot: usize) {
         match self.take(slot) {
             Slot::Connection(connection) => self.close(slot, connection),
@@ -437,7 +432,7 @@ impl EventLoop {
         }
     }
 
-    /// The peer has closed.
+    /// Logs that the peer of an outgoing connection has closed it.
     fn lost(&self, connection: &Connection) {
         if let Role::Session { remote, .. } = &connection.role
             && self.outgoing.contains_key(remote)
@@ -469,23 +464,10 @@ impl EventLoop {
         }
     }
 
-    /// Ends all sessions, so that clients connect again.
+    /// Ends all sessions, so that clients reconnect.
     pub fn reconnect(&mut self, reason: &str) {
         for slot in self.sessions.values().copied().collect::<Vec<_>>() {
             self.end_session(slot, reason);
-        }
-    }
-}
-
-/// One write; nothing is taken where the socket is full.
-fn write_some(stream: &mut Stream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    loop {
-        match stream.write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => return Ok(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
         }
     }
 }

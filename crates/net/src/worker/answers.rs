@@ -1,6 +1,6 @@
-//! Answers on their way to the peers: those of this wake-up, those that waited, those a peer has not taken yet.
+//! Answers on their way to the peers: those of this wake-up, those that waited, and those that a peer has not taken
+//! yet.
 
-use std::io::{self, Write};
 use std::ops::Range;
 
 use kv::{Cookie, Meter, Outcome};
@@ -8,6 +8,7 @@ use kv::{Cookie, Meter, Outcome};
 use super::{SEND_BYTES, Worker};
 use crate::backlog::{Backlog, Sent};
 use crate::connection::Connection;
+use crate::write::write_bytes;
 
 /// Answers of one connection within the output.
 pub(super) struct Segment {
@@ -16,8 +17,8 @@ pub(super) struct Segment {
 }
 
 impl Worker {
-    /// Notes that the output since the last cut is this connection's. It is sent with that of the others: a peer that
-    /// is woken by its answer then finds more to do than one, and the processor is not switched back and forth.
+    /// Notes that the output since the last cut is this connection's. It is sent together with the others' output: a
+    /// peer that is woken then finds more than one answer, which avoids context switches back and forth.
     pub(super) fn settle(&mut self, id: u32) {
         if self.out.has_pinned() {
             self.send_all();
@@ -39,14 +40,14 @@ impl Worker {
         }
     }
 
-    /// Brings the letters of other threads and of this one to their sessions.
+    /// Delivers the letters of other threads and of this one to their sessions.
     pub(super) fn deliver(&mut self) {
         let mut letters = std::mem::take(&mut self.letters);
         let mut from_others = std::mem::take(&mut self.rung);
         while from_others || self.cx.has_letters() {
             self.cx.take_letters(from_others, &mut letters);
             from_others = false;
-            // Each connection's answers together: they leave in one write.
+            // Groups each connection's answers, so that they leave in one write.
             letters.sort_by_key(|(cookie, _)| cookie.connection);
             for (cookie, outcome) in letters.drain(..) {
                 self.complete(cookie, outcome);
@@ -60,7 +61,7 @@ impl Worker {
         let id = cookie.connection;
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
         if outcome == Outcome::Watched {
-            // It is sent what it takes, when it takes it: lines that find no room are skipped, not kept.
+            // A watcher is sent only what it takes: lines that do not fit are skipped, not kept.
             if connection.session.watches_as(cookie.ticket) {
                 connection.unparsed = true;
                 if self.goes_on(id) {
@@ -81,7 +82,7 @@ impl Worker {
         }
     }
 
-    /// Sends all settled answers, one write for each connection; what a peer does not take now becomes its backlog.
+    /// Sends all settled answers, one write per connection; what a peer does not take now becomes its backlog.
     pub(super) fn send_all(&mut self) {
         let mut segments = std::mem::take(&mut self.segments);
         for Segment { id, bytes } in segments.drain(..) {
@@ -92,7 +93,7 @@ impl Worker {
                 self.send_backlog(id);
                 continue;
             }
-            let written = write(&mut connection.socket, bytes);
+            let written = write_bytes(&mut connection.socket, bytes);
             connection.count(Meter::BytesWritten, *written.as_ref().unwrap_or(&0), &self.cx);
             match written {
                 Ok(sent) if sent == bytes.len() => {}
@@ -143,24 +144,4 @@ impl Worker {
     pub(super) fn backlog_of(&self, id: u32) -> Option<&Backlog> {
         self.connections.get(id as usize)?.as_ref()?.backlog.as_deref()
     }
-}
-
-/// Writes what the socket takes at once.
-fn write(socket: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match socket.write(&bytes[sent..]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                sent += count;
-                if sent < bytes.len() {
-                    return Ok(sent);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(sent)
 }

@@ -1,4 +1,4 @@
-//! Monitors of sessions: made, changed, ended, told.
+//! Monitors of sessions: created, changed, cancelled, notified.
 
 use super::databases::Hosted;
 use super::session::SessionMonitor;
@@ -12,16 +12,16 @@ use crate::monitor::{
     parse_requests,
 };
 use crate::schema::TableSchema;
-use crate::server::output::SHARED_BYTES_MIN;
+use crate::server::output::{SHARED_BYTES_MIN, append_shared};
 use crate::uuid::Uuid;
 use std::sync::Arc;
 use wire::json::{Kind, Value, write};
 
-/// Why a session is closed that takes too little of what it wants to be told.
+/// Why a session is closed that reads too few of its notifications.
 const TOO_SLOW: &str = "it is too far behind the changes it monitors";
 
 impl<L: Log> Server<L> {
-    /// `monitor`, `monitor_cond` and `monitor_cond_since`; answers.
+    /// `monitor`, `monitor_cond` and `monitor_cond_since`; sends the reply.
     pub(super) fn monitor(
         &mut self,
         session: SessionId,
@@ -76,7 +76,7 @@ impl<L: Log> Server<L> {
         Ok(())
     }
 
-    /// Answers with the rows there are, or with what happened since a commit the client knows.
+    /// Answers with the existing rows, or with what happened since a commit that the client knows.
     fn reply_initial(
         &mut self,
         session: SessionId,
@@ -114,7 +114,7 @@ impl<L: Log> Server<L> {
                 out.extend_from_slice(b"\",");
             }
         });
-        output.append_shared(rows);
+        append_shared(output, rows);
         output.append(if version == Version::Three { b"],\"error\":null}" } else { b",\"error\":null}" });
     }
 
@@ -155,7 +155,7 @@ impl<L: Log> Server<L> {
         if let Some(entry) = self.sessions.get_mut(session)
             && let Some(monitor) = entry.monitor(&new_text).and_then(|place| entry.monitors.get_mut(place))
         {
-            // Of tables that this request does not name, the conditions of before stay.
+            // For tables that this request does not name, the earlier conditions remain.
             let more = params.text().len().saturating_sub(monitor.bytes);
             monitor.bytes += more;
             entry.kept_bytes += more;
@@ -163,7 +163,8 @@ impl<L: Log> Server<L> {
         Ok(b"{}".to_vec())
     }
 
-    /// Moves a monitor to where its new filters belong, and tells it what comes into its sight and what leaves it.
+    /// Moves a monitor to the group of its new filters, and sends it the rows that become visible and those that no
+    /// longer are.
     fn refilter(&mut self, session: SessionId, group: GroupId, spec: Spec, old_id: &[u8], new_id: Box<[u8]>) {
         let Some(hosted) = self.databases.get(spec.database) else { return };
         let Some(old) = self.groups.get(group) else { return };
@@ -185,7 +186,7 @@ impl<L: Log> Server<L> {
             output.append(&head);
             output.append(&new_id);
             output.append(b",");
-            output.append_shared(Arc::new(text));
+            append_shared(output, Arc::new(text));
             output.append(b"]}");
         }
     }
@@ -225,7 +226,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Tells the monitors of a database what its commits after `known` have changed.
+    /// Notifies the monitors of a database of its commits after `known`.
     pub(super) fn notify(&mut self, id: DatabaseId, known: CommitId) {
         if self.groups.is_unwatched(id) {
             return;
@@ -282,7 +283,7 @@ impl<L: Log> Server<L> {
                         output.append(&group.head);
                         output.append(&member.id);
                         output.append(b",");
-                        output.append_shared(text.clone());
+                        append_shared(output, text.clone());
                         output.append(b"]}");
                     }
                 }
@@ -300,7 +301,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Tells a session in one piece what its monitors have missed.
+    /// Sends a session what its monitors have missed, in one piece.
     pub(super) fn catch_up(&mut self, session: SessionId) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.behind = 0;
@@ -335,7 +336,7 @@ impl<L: Log> Server<L> {
             output.append(&head);
             output.append(&id);
             output.append(b",");
-            output.append_shared(text);
+            append_shared(output, text);
             output.append(b"]}");
         }
         for (database, behind) in commits {
@@ -346,7 +347,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Closes the sessions that are further behind than the history goes.
+    /// Closes the sessions that are further behind than history reaches.
     pub(super) fn close_too_slow(&mut self) {
         let oldest_kept = |hosted: &Hosted<L>| {
             let oldest = hosted.database.oldest_kept();
@@ -368,7 +369,7 @@ impl<L: Log> Server<L> {
         self.sessions.publish();
     }
 
-    /// A monitor is behind no longer: history may not be needed as far back.
+    /// A monitor has caught up: less history may be needed.
     fn caught_up(&mut self, database: DatabaseId, behind: CommitId) {
         if let Some(hosted) = self.databases.get_mut(database) {
             hosted.laggards.remove(behind);
@@ -377,7 +378,7 @@ impl<L: Log> Server<L> {
     }
 }
 
-/// What comes before the changes in the params of a notification.
+/// Appends what precedes the changes in the params of a notification.
 fn begin_body(spec: &Spec, database: &Database, commit: CommitId, out: &mut Vec<u8>) {
     if spec.version == Version::Three {
         out.push(b'"');
@@ -386,7 +387,7 @@ fn begin_body(spec: &Spec, database: &Database, commit: CommitId, out: &mut Vec<
     }
 }
 
-/// Appends changes. False: none that the monitor asks for.
+/// Appends changes. Returns false if there are none that the monitor asks for.
 fn write_changes<'a>(
     spec: &Spec,
     database: &Database,
@@ -407,7 +408,7 @@ fn parse_transaction_id(json: Value<'_>) -> Result<Uuid, Error> {
     Uuid::parse(&text).ok_or_else(|| Error::syntax_error(json, "last-txn-id must be UUID format."))
 }
 
-/// The commit that a client knows everything of, if all that came after it is still known.
+/// The commit whose state a client knows, if everything that came after it is still known.
 fn known_commit<L>(hosted: &Hosted<L>, spec: &Spec, last: Uuid) -> Option<CommitId> {
     if last.is_zero() {
         return None;
@@ -417,11 +418,11 @@ fn known_commit<L>(hosted: &Hosted<L>, spec: &Spec, last: Uuid) -> Option<Commit
     if let Some(commit) = exactly.filter(|commit| *commit >= hosted.opened) {
         return Some(commit);
     }
-    // `_version`s are others when a database is opened again.
+    // `_version`s change when a database is reopened.
     if shows_rows(spec, database, |plan, _| plan.shows_versions()) {
         return None;
     }
-    // Where the tag says nothing, no difference of ephemeral columns can be told.
+    // Without a tag, no difference of ephemeral columns can be computed.
     let exactly = exactly.filter(|_| transaction_id::is_tagged(last));
     exactly.or_else(|| {
         let is_logged = !transaction_id::logged(last).is_zero();
@@ -430,7 +431,7 @@ fn known_commit<L>(hosted: &Hosted<L>, spec: &Spec, last: Uuid) -> Option<Commit
     })
 }
 
-/// Whether rows are shown of tables of which the monitor asks for such a thing.
+/// Returns true if the monitor shows rows of a table for which `asks` holds.
 fn shows_rows(spec: &Spec, database: &Database, asks: impl Fn(&TablePlan, &TableSchema) -> bool) -> bool {
     spec.tables.iter().any(|plan| {
         plan.select != Select::default()

@@ -50,7 +50,7 @@ impl Log for TestLog {
     }
 }
 
-/// The id that the log gives its nth commit: different in what stands for lasting columns.
+/// The id that the log gives its nth commit: different in the part for lasting columns.
 pub fn transaction_id(commit: u64) -> Uuid {
     let mut id = [0xaa; 16];
     id[4..12].copy_from_slice(&commit.to_be_bytes());
@@ -80,7 +80,7 @@ impl Driver {
 
 impl<L: Log> Driver<L> {
     pub fn hosting(database: Database, log: Option<L>, limits: Limits) -> Self {
-        // A database that is opened again must not see the same UUIDs again.
+        // A reopened database must not see the same UUIDs again.
         let mut next = database.commit_number().0 << 32;
         let random = Box::new(move || {
             next += 1;
@@ -109,7 +109,7 @@ impl<L: Log> Driver<L> {
         id
     }
 
-    /// From now on the session reads nothing, or reads again.
+    /// Makes the session stop reading, or read again.
     pub fn stick(&mut self, name: &str, stuck: bool) {
         let id = self.session(name);
         self.stuck.retain(|other| *other != id);
@@ -118,7 +118,7 @@ impl<L: Log> Driver<L> {
         }
     }
 
-    /// One session sends some messages at once; returns what all sessions receive.
+    /// Sends some messages of one session at once. Returns what all sessions receive.
     pub fn send(&mut self, session: &str, text: &str) -> Vec<String> {
         let mut lines = self.receive(session, text);
         self.server.flush(self.now);
@@ -151,7 +151,7 @@ impl<L: Log> Driver<L> {
         Vec::new()
     }
 
-    /// Time passes.
+    /// Lets time pass.
     pub fn sleep(&mut self, ms: u64) -> Vec<String> {
         self.now.monotonic_ms += ms;
         self.now.wall_ms += ms;
@@ -197,7 +197,7 @@ impl<L: Log> Driver<L> {
         let mut bytes = Vec::new();
         while let Some(output) = self.server.output(id) {
             let before = bytes.len();
-            output.slices().for_each(|slice| bytes.extend_from_slice(&slice));
+            output.slices().for_each(|slice| bytes.extend_from_slice(slice));
             let sent = bytes.len() - before;
             if sent == 0 {
                 break;
@@ -207,7 +207,7 @@ impl<L: Log> Driver<L> {
         bytes
     }
 
-    /// UUIDs by the order in which they are first seen.
+    /// Numbers UUIDs in the order in which they are first seen.
     fn renumber(&mut self, text: &str) -> String {
         let mut result = String::new();
         let mut rest = text;
@@ -239,7 +239,7 @@ pub fn database(schema: &str) -> Database {
     Database::new(schema, Options { budget_bytes: u64::MAX, seed: 1 }).unwrap()
 }
 
-/// Cuts a stream into its messages.
+/// Splits a stream into its messages.
 pub fn messages(bytes: &[u8]) -> Vec<String> {
     let mut framer = Framer::new(wire::jsonrpc::Limits::default());
     let mut rest = bytes;
@@ -253,7 +253,7 @@ pub fn messages(bytes: &[u8]) -> Vec<String> {
     messages
 }
 
-/// The text with all numbers of UUIDs left out.
+/// The text without the numbers of UUIDs.
 pub fn anonymous(text: &str) -> String {
     let mut parts = text.split('<');
     let mut result = parts.next().unwrap_or_default().to_owned();
@@ -264,5 +264,5 @@ pub fn anonymous(text: &str) -> String {
     result
 }
 
-/// Whether to write the scripts anew instead of comparing.
+/// Whether to rewrite the scripts instead of comparing.
 pub static REWRITE: LazyLock<bool> = LazyLock::new(|| std::env::var_os("REWRITE").is_some());

@@ -1,53 +1,54 @@
-//! The load: many connections in one thread, a batch of requests per connection, the next batch when the former is
-//! wholly answered.
+//! The load: many connections in one thread, one batch of requests in flight per connection; the next batch is sent
+//! once the previous one is fully answered.
 //!
 //! ```text
 //! connection   [send batch] -> wait -> [read, check each answer] -> all answered? -> [send batch] ...
 //! ```
 //!
-//! Invariants: every answer is compared with what its request must be answered with, so a miss or an error ends the
-//! run instead of being counted; `run` returns only when nothing is in flight; nothing is allocated per request.
-//! Answers come in the order of requests, and their lengths are known, so a read that ends a batch cannot leave
-//! anything behind: reading again would only return EAGAIN, and is not done.
+//! Invariants: every answer is compared with the expected one, so a miss or an error ends the run instead of being
+//! counted; `run` returns only when nothing is in flight; nothing is allocated per request. Answers arrive in request
+//! order and their lengths are known, so the read that completes a batch leaves nothing in the socket: a further read
+//! would only return EAGAIN, and is skipped.
 
 use crate::client::Target;
 use crate::os;
 use crate::protocol::{Answer, Dialect, describe};
 use crate::random::Random;
+use crate::unsent::Unsent;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use transport::{Handshakes, Stream};
 
-/// Longest silence of the server before a run is given up.
+/// Longest silence of the server before a run is aborted.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Longest time between a batch and its last answer that is told apart.
+/// Longest latency (from a batch to its last answer) that the histogram resolves.
 const LATENCY_MAX_US: u64 = 60_000_000;
-/// Read at once from one connection; stays in the second-level cache.
+/// Bytes read at once from one connection; fits in the L2 cache.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
 /// Which items requests go to.
 #[derive(Clone, Copy, Debug)]
 pub enum Items {
-    /// Any of the first so many, uniformly.
+    /// Any of the first n, uniformly.
     Uniform(u32),
-    /// Any of the first so many, uniformly, but no two connections ever write the same: a durable write refuses another
-    /// one on its key.
+    /// Any of the first n, uniformly, but no two connections ever write the same item: while a durable write is
+    /// pending, other writes to its key are refused.
     Apart(u32),
-    /// Each one from the first to before the second, once. Ends the run by itself.
+    /// Each item from the first number up to but excluding the second, once. Ends the run by itself.
     Sequence(u32, u32),
-    /// Each of the first two to this power, once, in an order that looks random. Ends the run by itself.
+    /// Each of the first 2^n, once, in pseudo-random order. Ends the run by itself.
     Shuffled(u32),
 }
 
-/// Turns a number below two to the power of `bits` into another one, each into one of its own.
+/// A bijection on the numbers below 2^`bits`.
 fn shuffle(mut number: u32, bits: u32) -> u32 {
     for factor in [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d] {
         number ^= number >> (bits / 2);
-        // An odd factor keeps them apart, and what leaves at the top does not matter below.
+        // Multiplication by an odd factor is a bijection modulo 2^bits; overflow only affects the masked bits.
         number = u32::wrapping_mul(number, factor) & ((1 << bits) - 1);
     }
     number ^ (number >> (bits / 2))
@@ -58,7 +59,7 @@ fn shuffle(mut number: u32, bits: u32) -> u32 {
 pub struct Plan {
     /// Items chosen.
     pub items: Items,
-    /// Part of requests that are reads, 0 to 1.
+    /// Fraction of requests that are reads, 0 to 1.
     pub reads: f64,
     /// Requests sent together on a connection.
     pub depth: usize,
@@ -69,16 +70,16 @@ pub struct Plan {
 pub enum Until {
     /// After this time.
     Elapsed(Duration),
-    /// After at least so many requests (rounded up to whole batches).
+    /// After at least this many requests (rounded up to whole batches).
     Requests(u64),
-    /// When a sequence of items is through.
+    /// When a sequence of items is finished.
     End,
 }
 
 /// What a run did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// Requests answered as they must be.
+    /// Requests answered correctly.
     pub requests: u64,
     /// From the first byte sent to the last answer.
     pub wall_ns: u64,
@@ -90,15 +91,15 @@ struct Connection {
     stream: Stream,
     /// Kind of each request of the batch in flight, `true` for a read.
     batch: Vec<bool>,
-    /// Answer expected next.
+    /// Index of the answer expected next.
     next: usize,
     /// Bytes of that answer already seen.
     seen: usize,
-    /// Rest of a batch the socket did not take.
-    unsent: Vec<u8>,
+    /// Rest of a batch that the socket did not accept.
+    unsent: Unsent,
     /// Requests answered since the driver was made.
     answered: u64,
-    /// When the batch left, where that is measured.
+    /// When the batch was sent, if latencies are measured.
     sent_at: Option<Instant>,
 }
 
@@ -111,7 +112,7 @@ pub struct Driver {
     random: Random,
     scratch: Vec<u8>,
     out: Vec<u8>,
-    /// Microseconds from a batch to its last answer, where they are measured.
+    /// Microseconds from a batch to its last answer, if measured.
     latencies: Option<Histogram<u64>>,
 }
 
@@ -122,7 +123,7 @@ struct Run {
     next_item: u32,
     sent: u64,
     answered: u64,
-    /// No batch leaves once so many requests have been sent.
+    /// No batch is sent once this many requests have been sent.
     limit: u64,
     stopping: bool,
 }
@@ -145,7 +146,7 @@ impl Driver {
                     batch: Vec::new(),
                     next: 0,
                     seen: 0,
-                    unsent: Vec::new(),
+                    unsent: Unsent::default(),
                     answered: 0,
                     sent_at: None,
                 })
@@ -164,13 +165,13 @@ impl Driver {
         })
     }
 
-    /// Measures from now on how long each batch takes, which costs two clock readings per batch.
+    /// From now on measures how long each batch takes, at the cost of two clock readings per batch.
     pub fn measure_latencies(&mut self) -> Result<()> {
         self.latencies = Some(Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?);
         Ok(())
     }
 
-    /// What was measured since the last call.
+    /// Returns the latencies measured since the last call.
     pub fn take_latencies(&mut self) -> Option<Histogram<u64>> {
         let taken = self.latencies.clone();
         self.latencies.iter_mut().for_each(Histogram::reset);
@@ -182,10 +183,10 @@ impl Driver {
         self.connections.iter().map(|connection| connection.answered)
     }
 
-    /// Sends a load and waits until all of it is answered. `progress` is called now and then with the requests
-    /// answered so far.
+    /// Sends a load and waits until all of it is answered. `progress` is called periodically with the number of
+    /// requests answered so far.
     pub fn run(&mut self, plan: Plan, until: Until, mut progress: impl FnMut(u64)) -> Result<Outcome> {
-        ensure!(plan.depth > 0, "a batch of no requests");
+        ensure!(plan.depth > 0, "an empty batch");
         let mut run = Run {
             plan,
             read_threshold: (plan.reads.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32,
@@ -236,12 +237,11 @@ impl Driver {
         Ok(Outcome { requests: run.answered, wall_ns, driver_cpu_ns: os::thread_cpu_ns()? - cpu_before })
     }
 
-    /// Handles one event; says whether the connection has come to rest (nothing in flight and nothing new sent).
+    /// Handles one event; returns true if the connection became idle (nothing in flight and nothing new sent).
     fn ready(&mut self, index: usize, readable: bool, run: &mut Run) -> Result<bool> {
         let connection = self.connections.get_mut(index).context("event for an unknown connection")?;
         if !connection.unsent.is_empty() {
-            let rest = std::mem::take(&mut connection.unsent);
-            connection.send(&rest)?;
+            connection.send(&[])?;
         }
         if !readable || connection.batch.is_empty() {
             return Ok(false);
@@ -264,14 +264,14 @@ impl Driver {
                 }
                 return Ok(!self.send_batch(index, run)?);
             }
-            // A buffer not filled means an empty socket: the next byte raises a new event.
+            // A partly filled buffer means that the socket is drained: the next byte raises a new event.
             if count < self.scratch.len() {
                 return Ok(false);
             }
         }
     }
 
-    /// Sends the next batch of a connection; `false` if there is none any more.
+    /// Sends the next batch of a connection; returns `false` if none is left.
     fn send_batch(&mut self, index: usize, run: &mut Run) -> Result<bool> {
         let connections = u32::try_from(self.connections.len())?;
         let connection = self.connections.get_mut(index).context("unknown connection")?;
@@ -320,33 +320,22 @@ fn open(target: &Target, handshakes: Option<&Handshakes>) -> Result<Stream> {
     let stream = Stream::adopt(target.connect()?)?;
     let (Some(tls), Some(handshakes)) = (&target.tls, handshakes) else { return Ok(stream) };
     let (done, shaken) = channel();
-    // Nobody is left to be told if this thread has gone.
+    // The receiver is gone only if this thread is.
     handshakes.begin(stream.into_tls_client(tls, "localhost")?, move |stream| drop(done.send(stream)));
-    shaken.recv()?.context("shaking hands")
+    shaken.recv()?.context("TLS handshake")
 }
 
 impl Connection {
-    /// Writes bytes, keeping what the socket does not take.
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            match self.stream.write(bytes.get(sent..).unwrap_or_default()) {
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(anyhow!(error).context("sending a batch")),
-            }
-        }
-        self.unsent.extend_from_slice(bytes.get(sent..).unwrap_or_default());
-        Ok(())
+        self.unsent.send(&mut self.stream, bytes).context("sending a batch")
     }
 
-    /// Compares arriving bytes with the answers due; returns how many answers they completed.
+    /// Compares received bytes with the expected answers; returns how many answers they completed.
     fn check(&mut self, dialect: &Dialect, mut input: &[u8]) -> Result<u64> {
         let mut completed = 0;
         while !input.is_empty() {
             let Some(&read) = self.batch.get(self.next) else {
-                bail!("{} bytes more than were asked for: {}", input.len(), describe(input));
+                bail!("{} bytes more than expected: {}", input.len(), describe(input));
             };
             let answer: &Answer = if read { &dialect.get.answer } else { &dialect.set.answer };
             if self.seen < answer.prefix.len() {
@@ -374,6 +363,7 @@ impl Connection {
 mod tests {
     use super::*;
     use crate::protocol::{Protocol, Shape};
+    use std::io::Write as _;
     use std::net::{TcpListener, TcpStream as StdStream};
 
     const SHAPE: Shape = Shape { key_bytes: 10, value_bytes: 3 };
@@ -387,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Answers every complete line with `answer`, in pieces of so many bytes.
+    /// Answers every complete line with `answer`, in pieces of `piece` bytes.
     fn serve_gets(mut stream: StdStream, answer: &'static [u8], piece: usize) {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -434,7 +424,7 @@ mod tests {
             sorted.sort_unstable();
             assert_eq!(sorted, (0..1 << bits).collect::<Vec<u32>>());
             if bits == 11 {
-                // Of pairs of neighbours a half lies in the same half.
+                // Half of the adjacent pairs lie in the same half of the range.
                 let same = shuffled.windows(2).filter(|pair| pair[0] >> 10 == pair[1] >> 10).count();
                 assert!((800..1250).contains(&same), "{same}");
             }

@@ -1,17 +1,18 @@
-//! The transport's own cost: a server that parses the 24-byte header of the binary protocol and answers a canned
-//! packet. It reads, checks and remembers nothing else, so no server with these system calls can be faster.
+//! The transport's own cost: a server that parses the 24-byte header of the binary protocol and answers with a canned
+//! packet. It reads, checks and stores nothing else, so no server with these system calls can be faster.
 //!
 //! One thread, one epoll set, one read and one write per wake-up of a connection, both through one shared buffer.
 //!
-//! With a journal it also does what group commit cannot do without: the requests of a wake-up are appended to one file
-//! in one write, synced, and answered after that. So it shows what group commit over this disk allows a server on one
+//! With a journal it also does the minimum that group commit requires: the requests of a wake-up are appended to one
+//! file in one write, synced, and then answered. So it shows what group commit on this disk allows a server on one
 //! core.
 
+use crate::unsent::Unsent;
 use anyhow::{Context, Result, bail};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -21,9 +22,11 @@ const BUFFER_BYTES: usize = 256 * 1024;
 
 struct Peer {
     stream: TcpStream,
-    /// Bytes of an unfinished request.
+    /// Bytes of an incomplete request.
     rest: Vec<u8>,
-    unsent: Vec<u8>,
+    /// Answers that wait for the journal.
+    held: Vec<u8>,
+    unsent: Unsent,
 }
 
 struct Canned {
@@ -41,7 +44,7 @@ impl Canned {
         Self { get, set }
     }
 
-    /// Answers every whole request in `input`; returns the bytes they take.
+    /// Answers every complete request in `input`; returns the number of bytes consumed.
     fn answer(&self, input: &[u8], out: &mut Vec<u8>) -> usize {
         let mut consumed = 0;
         while let Some(&[_, opcode, _, _, _, _, _, _, a, b, c, d, ..]) = input.get(consumed..)
@@ -55,7 +58,7 @@ impl Canned {
     }
 }
 
-/// Serves until killed, and prints nothing.
+/// Serves until killed; prints nothing.
 pub fn serve(address: SocketAddr, value_bytes: usize, journal: Option<&Path>) -> Result<()> {
     let canned = Canned::new(value_bytes);
     let open = |path| OpenOptions::new().create_new(true).append(true).open(path);
@@ -79,7 +82,12 @@ pub fn serve(address: SocketAddr, value_bytes: usize, journal: Option<&Path>) ->
                     stream.set_nodelay(true)?;
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     poll.registry().register(&mut stream, Token(peers.len()), interest)?;
-                    peers.push(Some(Peer { stream, rest: Vec::new(), unsent: Vec::new() }));
+                    peers.push(Some(Peer {
+                        stream,
+                        rest: Vec::new(),
+                        held: Vec::new(),
+                        unsent: Unsent::default(),
+                    }));
                 }
                 continue;
             }
@@ -102,7 +110,7 @@ pub fn serve(address: SocketAddr, value_bytes: usize, journal: Option<&Path>) ->
             for index in waiting.drain(..) {
                 let Some(slot) = peers.get_mut(index) else { continue };
                 let Some(peer) = slot else { continue };
-                let answers = std::mem::take(&mut peer.unsent);
+                let answers = std::mem::take(&mut peer.held);
                 if peer.send(&answers).is_err() {
                     *slot = None;
                 }
@@ -112,7 +120,7 @@ pub fn serve(address: SocketAddr, value_bytes: usize, journal: Option<&Path>) ->
 }
 
 impl Peer {
-    /// Reads and answers; where requests are kept, they go there, and the answers stay here.
+    /// Reads and answers requests. With a journal, the requests are appended to `keep`, and the answers are held back.
     fn turn(
         &mut self,
         readable: bool,
@@ -122,31 +130,20 @@ impl Peer {
         keep: &mut Option<&mut Vec<u8>>,
     ) -> Result<()> {
         out.clear();
-        out.append(&mut self.unsent);
-        // A buffer not filled means an empty socket.
+        // A partly filled buffer means that the socket is drained.
         while readable && self.take(canned, buffer, out, keep)? {}
         if keep.is_some() {
-            self.unsent.append(out);
+            self.held.append(out);
             return Ok(());
         }
         self.send(out)
     }
 
-    /// Writes what the socket takes, and keeps the rest.
     fn send(&mut self, out: &[u8]) -> Result<()> {
-        let mut sent = 0;
-        while sent < out.len() {
-            match self.stream.write(out.get(sent..).unwrap_or_default()) {
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.unsent.extend_from_slice(out.get(sent..).unwrap_or_default());
-        Ok(())
+        Ok(self.unsent.send(&mut self.stream, out)?)
     }
 
-    /// Reads once and answers what is whole; says whether the buffer was filled.
+    /// Reads once and answers the complete requests; returns true if the buffer was filled.
     fn take(
         &mut self,
         canned: &Canned,
@@ -206,7 +203,7 @@ mod tests {
         for journal in [None, Some(scratch.path.join("journal"))] {
             answers_batches(journal.clone());
             if let Some(path) = journal {
-                // A request of every batch is there in full: 1.5 million bytes are less than all of them have.
+                // Every batch's requests are there in full: together they have more than 1.5 million bytes.
                 assert!(std::fs::metadata(path).unwrap().len() > 1_500_000);
             }
         }

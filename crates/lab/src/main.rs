@@ -1,4 +1,4 @@
-//! `dormouse-lab`: the experiments that justify every claim about speed, memory and quiet, on Dormouse and its peers.
+//! `dormouse-lab`: the experiments behind every claim about speed, memory and idle cost, run on Dormouse and its peers.
 //!
 //! ```text
 //! experiment ──starts──> subject (child process on one core, one worker)
@@ -10,7 +10,7 @@
 //!
 //! Servers are reached over their sockets only, so Dormouse and its peers are measured alike. Subjects take turns
 //! within a run, several starts each, because two starts of one configuration differ by several per cent. One
-//! experiment looks at the engine itself, in a process of its own: `flush`, whose subject is what a flush allocates.
+//! experiment, `flush`, measures the engine itself in a separate process, because it counts what a flush allocates.
 
 #![deny(unsafe_code)]
 
@@ -41,6 +41,7 @@ mod storage;
 mod strace;
 mod subject;
 mod trace;
+mod unsent;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -48,7 +49,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-// Of the experiments, `flush` counts what the allocator hands out.
+// The `flush` experiment counts this allocator's allocations.
 #[global_allocator]
 static ALLOCATOR: memory::backend::GlobalAllocator = memory::backend::GLOBAL_ALLOCATOR;
 
@@ -72,27 +73,26 @@ enum Experiment {
     Syscalls(experiment::syscalls::SyscallsArgs),
     /// E6: bytes of memory per item beyond key and value
     Overhead(experiment::overhead::OverheadArgs),
-    /// Hit ratios of caches with equal resident memory, on Zipf's law, beside scans and as it drifts
+    /// Hit ratios of caches with equal resident memory: Zipf's law, with scans, with drifting popularity
     HitRatio(experiment::hit_ratio::HitRatioArgs),
-    /// E2: what memory becomes when values and keys grow, shrink and go away, in both kinds of bucket and both item
-    /// heaps
+    /// E2: memory use after values and keys grow, shrink and are deleted, in both kinds of bucket and both item heaps
     Fragmentation(experiment::fragmentation::FragmentationArgs),
-    /// E3: CPU, wake-ups and memory of a server with nothing to do; fairness over 10,000 connections
+    /// E3: CPU, wake-ups and memory of an idle server; fairness over 10,000 connections
     Idle(experiment::idle::IdleArgs),
     /// E4: memory, CPU and time of one flush of a persistent bucket
     Flush(experiment::flush::FlushArgs),
-    /// Time until the data of a persistent bucket is served after a start, beside a plain read of its files
+    /// Time from start until a persistent bucket's data is served, compared with a plain read of its files
     Warmup(experiment::warmup::WarmupArgs),
     /// Tail latency of small reads, alone and beside a stream of 20 MiB values
     Latency(experiment::latency::LatencyArgs),
-    /// E5: OVSDB workloads beside the stock ovsdb-server and its allocators
+    /// E5: OVSDB workloads, compared with the stock ovsdb-server under several allocators
     Ovsdb(experiment::ovsdb::OvsdbArgs),
     /// The allocator matrix of E1: metadata_thp x background threads x the system's huge pages
     Allocators(experiment::allocators::AllocatorsArgs),
     /// One flush, in a process of its own (started by the experiment)
     #[command(hide = true)]
     FlushTrial(experiment::flush::trial::TrialArgs),
-    /// The same of the OVSDB workloads
+    /// The transport's own cost for the OVSDB workloads, as a server (started by the experiment)
     #[command(hide = true)]
     OvsdbFloor {
         /// Unix socket to serve

@@ -1,11 +1,10 @@
 //! The servers under test: found, started as child processes on one core, told apart from each other, and stopped.
 
-use crate::allocator;
 use crate::certificate::Certificate;
-use crate::child::{self, find_program, version_of};
+use crate::child;
 use crate::client::Target;
 use crate::os::Placement;
-use crate::programs;
+use crate::programs::{self, Program};
 use crate::protocol::Protocol;
 use crate::storage::Scratch;
 use anyhow::{Context, Result, bail};
@@ -80,16 +79,11 @@ impl Kind {
 /// A server that can be started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Subject {
-    /// Its name in tables and options.
-    pub name: String,
+    /// Its program.
+    #[serde(flatten)]
+    pub program: Program,
     /// Which server.
     pub kind: Kind,
-    /// Its program.
-    pub program: PathBuf,
-    /// Library that replaces its allocator.
-    pub preload: Option<PathBuf>,
-    /// What the program says of itself.
-    pub version: String,
     /// Language the load speaks to it.
     pub protocol: Protocol,
     /// Further arguments (Dormouse, Redis and Valkey).
@@ -216,25 +210,22 @@ struct MemcachedEndpoint {
 impl Subject {
     /// Dormouse, from the given program or the one that is found.
     pub fn dormouse(program: Option<&Path>, protocol: Protocol, extra: &[String]) -> Result<Self> {
-        let program = programs::dormouse(program)?;
-        let version = version_of(&mut Command::new(&program), "--version");
-        Ok(Self { extra: extra.to_vec(), ..Self::new(Kind::Dormouse, program, version, protocol) })
+        let program = Program::new(Kind::Dormouse.name(), programs::dormouse(program)?, "--version");
+        Ok(Self { extra: extra.to_vec(), ..Self::new(program, Kind::Dormouse, protocol) })
     }
 
-    fn new(kind: Kind, program: PathBuf, version: String, protocol: Protocol) -> Self {
-        let name = kind.name().to_owned();
-        Self { name, kind, program, preload: None, version, protocol, extra: Vec::new() }
+    fn new(program: Program, kind: Kind, protocol: Protocol) -> Self {
+        Self { program, kind, protocol, extra: Vec::new() }
+    }
+
+    /// The same under another name.
+    pub fn named(self, name: &str) -> Self {
+        Self { program: Program { name: name.to_owned(), ..self.program }, ..self }
     }
 
     /// The same with the library of an allocator preloaded, if that can be.
     pub fn with_allocator(&self, name: &str) -> Result<Option<Self>> {
-        let found = allocator::preloaded(&self.program, name)?;
-        Ok(found.map(|(library, version)| Self {
-            name: format!("{}-{name}", self.name),
-            preload: Some(library),
-            version,
-            ..self.clone()
-        }))
+        Ok(self.program.with_allocator(name)?.map(|program| Self { program, ..self.clone() }))
     }
 
     /// A peer by `name` or `name=program`; `None` if it is not installed.
@@ -248,35 +239,24 @@ impl Subject {
             "dormouse-slab" | "dormouse-block" => {
                 let kind = if name == "dormouse-slab" { Kind::DormouseSlab } else { Kind::DormouseBlock };
                 let own = Self::dormouse(given.map(Path::new), Protocol::MemcachedBinary, &[])?;
-                return Ok(Some(Self { name: name.to_owned(), kind, ..own }));
+                return Ok(Some(Self { kind, ..own }.named(name)));
             }
             "floor" => {
-                let program = programs::this()?;
-                let version = "header parse and canned answer".to_owned();
-                let protocol = Protocol::MemcachedBinary;
-                return Ok(Some(Self::new(Kind::Floor, program, version, protocol)));
+                let program = Program::floor("header parse and canned answer")?;
+                return Ok(Some(Self::new(program, Kind::Floor, Protocol::MemcachedBinary)));
             }
             _ => bail!(
                 "unknown peer `{name}`: memcached, memcached-text, redis, valkey, floor, dormouse-slab, \
                 dormouse-block or none"
             ),
         };
-        let program = match given {
-            Some(path) if Path::new(path).is_file() => PathBuf::from(path),
-            Some(path) => bail!("peer {name}: there is no program {path}"),
-            None => match find_program(default) {
-                Some(program) => program,
-                None => return Ok(None),
-            },
-        };
-        let version = version_of(&mut Command::new(&program), flag);
-        Ok(Some(Self::new(kind, program, version, protocol)))
+        let program = Program::peer(kind.name(), given, default, flag)?;
+        Ok(program.map(|program| Self::new(program, kind, protocol)))
     }
 
     /// Starts the server and waits until it answers connections.
     pub fn start(&self, start: &Start) -> Result<Server> {
-        self.start_alone(start)
-            .with_context(|| format!("starting {} ({})", self.name, self.program.display()))
+        self.start_alone(start).with_context(|| self.program.starting())
     }
 
     fn start_alone(&self, start: &Start) -> Result<Server> {
@@ -305,7 +285,7 @@ impl Subject {
         let mut place = Place { target: plain, tls, couchbase: None, memcached: None, console: None };
         let timeout = START_TIMEOUT + START_TIMEOUT_PER_BUCKET * start.further_buckets as u32;
         child.wait_until(timeout, START_LOOK, || place.is_ready(self, data))?;
-        allocator::ensure_loaded(self.preload.as_ref(), child.pid())?;
+        self.program.ensure_loaded(child.pid())?;
         let Place { target, tls, couchbase, memcached, console } = place;
         Ok(Server { pid: child.pid(), child, target, tls, couchbase, memcached, console })
     }
@@ -348,7 +328,7 @@ impl Subject {
     }
 
     fn command(&self, start: &Start, directory: &Path, data: &Path, address: SocketAddr) -> Command {
-        let mut command = allocator::command(&self.program, self.preload.as_ref());
+        let mut command = self.program.command();
         let port = address.port().to_string();
         let connections = (start.connections + 64).to_string();
         match self.kind {
@@ -444,6 +424,7 @@ fn free_address() -> Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::child::find_program;
 
     #[test]
     fn peers_by_name() {
@@ -455,7 +436,7 @@ mod tests {
     #[test]
     fn a_program_that_ends_at_once_is_reported_with_its_words() {
         let program = find_program("false").unwrap();
-        let subject = Subject::new(Kind::Redis, program, String::new(), Protocol::Resp);
+        let subject = Subject::new(Program::new("redis", program, "--version"), Kind::Redis, Protocol::Resp);
         let core = crate::os::allowed_cores().unwrap()[0];
         let start =
             Start::new(Placement { core, further_core: None, without_huge_pages: false, nice: 0 }, 64 << 20);

@@ -5,8 +5,8 @@
 //! effect   pairs of starts of one round that differ in one setting only      (see `effect`)
 //! ```
 //!
-//! Two starts of one setting differ by more than the reference's settings did. So a setting is judged by pairs, and by
-//! an interval.
+//! Two starts of one setting differ by more than the reference's settings did. So a setting is judged by pairs of
+//! starts and a confidence interval.
 
 mod effect;
 
@@ -37,22 +37,21 @@ const CONNECTIONS: usize = 50;
 const DEPTH: usize = 1000;
 const READS: f64 = 0.2;
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Of the intervals of cells; that of effects is chosen so that all of them hold together.
+/// Confidence of the cells' intervals; that of the effects is chosen so that all of them hold together.
 const CONFIDENCE: f64 = 0.95;
 
-/// No huge pages, whether it is the system that has none or the process that gets none.
+/// No huge pages, either in the whole system or for the process.
 const NEVER: &str = "never";
-/// Huge pages for those who ask, as the item memory of a large bucket does; the only mode in which jemalloc asks for
-/// its bookkeeping.
+/// Huge pages for memory that requests them, as the item memory of a large bucket does; the only mode in which jemalloc
+/// requests them for its bookkeeping.
 const ON_ADVICE: &str = "madvise";
 
 /// Options of `lab allocators`.
 #[derive(Args, Debug)]
 #[command(after_help = "Example, as root, so that the system's huge page mode can be set:\n  \
     dormouse lab allocators --quick --json allocators.json\n\n\
-    The former mode returns at the end, and when the run is interrupted. Without the privilege the server is started \
-    with and \
-    without PR_SET_THP_DISABLE instead, and the report says so.")]
+    The previous mode is restored at the end, and when the run is interrupted. Without the privilege the server is \
+    started with and without PR_SET_THP_DISABLE instead, and the report says so.")]
 pub struct AllocatorsArgs {
     /// Fewer items and starts; metadata_thp disabled and always, huge pages never and on madvise: about six minutes
     #[arg(long)]
@@ -75,10 +74,10 @@ pub struct AllocatorsArgs {
     /// Length of a window in milliseconds [default: 1000 quick, 1500 full]
     #[arg(long)]
     window_ms: Option<u64>,
-    /// A persistent bucket instead of an ephemeral one; a window then ends when all it wrote is on disk
+    /// Use a persistent bucket instead of an ephemeral one; a window then ends when everything it wrote is on disk
     #[arg(long)]
     persistent: bool,
-    /// Where --persistent keeps its files; should be on the disk in question [default: the system's temporary
+    /// Where --persistent keeps its files; should be on the disk to be measured [default: the system's temporary
     /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -94,7 +93,7 @@ struct Cell {
     huge_pages: &'static str,
 }
 
-/// What one start of one cell reached.
+/// Result of one start of one cell.
 #[derive(Clone, Debug, Serialize)]
 struct Sample {
     #[serde(flatten)]
@@ -104,18 +103,18 @@ struct Sample {
     per_cpu_second: f64,
     /// At rest after the windows.
     memory: process::Memory,
-    /// Huge pages jemalloc asked for its bookkeeping.
+    /// Huge pages that jemalloc requested for its bookkeeping.
     metadata_huge_pages: u64,
     server_share: f64,
     driver_share: f64,
     foreign_cores: f64,
 }
 
-/// How huge pages are allowed and forbidden.
+/// How huge pages are enabled and disabled.
 enum Means {
     /// For the whole system.
     System(HugePageMode),
-    /// For the server's process, where the system's mode may not be set.
+    /// For the server's process, if the system's mode cannot be set.
     Process,
 }
 
@@ -125,14 +124,14 @@ impl Means {
             Self::System(_) if quick => vec![NEVER, ON_ADVICE],
             Self::System(_) => vec![NEVER, ON_ADVICE, "always"],
             Self::Process => {
-                let mode = machine::huge_page_mode().context("the system tells no huge page mode")?;
-                ensure!(mode != NEVER, "the system has huge pages off, and they may not be switched on here");
+                let mode = machine::huge_page_mode().context("the system reports no huge page mode")?;
+                ensure!(mode != NEVER, "huge pages are off in the system and cannot be enabled here");
                 vec![NEVER, mode]
             }
         })
     }
 
-    /// What the level belongs to, in a report.
+    /// Whose setting it is, for reports.
     fn name(&self) -> &'static str {
         match self {
             Self::System(_) => "system's huge pages",
@@ -211,9 +210,13 @@ impl Run<'_> {
         let mut report =
             Report { experiment: "allocators", settings: self.site.settings(), ..Report::default() };
         let settings = &mut report.settings;
-        settings.push(format!("dormouse: {} ({})", self.subject.version, self.subject.program.display()));
+        settings.push(format!(
+            "dormouse: {} ({})",
+            self.subject.program.version,
+            self.subject.program.path.display()
+        ));
         settings.push(match self.means {
-            Means::System(_) => "huge pages: the system's mode is set for each start and put back".to_owned(),
+            Means::System(_) => "huge pages: the system's mode is set for each start and restored".to_owned(),
             Means::Process => format!(
                 "HUGE PAGES BY PROCESS: the system's mode may not be set here; `{NEVER}` is PR_SET_THP_DISABLE, the \
                 other one is the system's"
@@ -304,7 +307,7 @@ impl Run<'_> {
         })
     }
 
-    /// A cell that is not what it says would be worse than none.
+    /// Fails if the server does not have the cell's settings: a mislabelled cell would be worse than none.
     fn ensure_in_force(&self, cell: Cell, address: std::net::SocketAddr) -> Result<()> {
         let figures = statistics(address, "allocator")?;
         let system = matches!(self.means, Means::System(_)).then_some(("system_thp", cell.huge_pages));

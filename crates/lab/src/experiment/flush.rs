@@ -1,8 +1,8 @@
-//! E4: what one flush of a persistent bucket needs: memory beyond what is there anyway, CPU, time.
+//! E4: the cost of one flush of a persistent bucket: additional memory, CPU, time.
 //!
-//! Each flush is a process of its own (`trial`), on one core. Its peak is counted at each call of the allocator; its
-//! CPU is measured in further processes that count nothing, and so is what an item costs by being dirty. The reference
-//! figures stand beside it; machines differ, so shapes compare, not absolute times.
+//! Each flush runs in a process of its own (`trial`), on one core. Its peak, and the memory that an item costs while it
+//! is dirty, are counted at each allocator call; CPU is measured in further processes that do not count. The reference
+//! figures are shown beside ours; machines differ, so compare shapes, not absolute times.
 
 pub mod trial;
 
@@ -23,8 +23,8 @@ const COUNTS: [u32; 4] = [1, 100, 10_000, 1_000_000];
 const QUICK_COUNTS: [u32; 4] = [1, 100, 10_000, 100_000];
 const VALUES_BYTES: [usize; 2] = [1, 256];
 
-/// Reference (E4): items; per item peak bytes before and after the original work; items per CPU second; wall ms after.
-/// Pairs are insert and replace, of one-byte values on 24 cores of 2.4 GHz.
+/// Reference (E4): items; peak bytes per item before and after the original work; items per CPU second; wall ms after.
+/// Pairs are insert and replace, with one-byte values on 24 cores at 2.4 GHz.
 const REFERENCE: [Reference; 4] = [
     Reference {
         items: 1,
@@ -56,16 +56,16 @@ const REFERENCE: [Reference; 4] = [
     },
 ];
 
-/// Peak of a flush of one item beyond the buffer.
+/// Highest allowed peak of a flush of one item, beyond the buffer.
 const ONE_ITEM_BYTES_MAX: f64 = 16e3;
-/// Peak per item of 10,000 beyond the buffer, and of 1,000,000 in all.
+/// Highest allowed peak per item: for 10,000 items beyond the buffer, and for 1,000,000 in all.
 const BEYOND_BUFFER_MAX: f64 = 32.0;
 const IN_ALL_MAX: f64 = 16.0;
-/// Most bytes by which a dirty item is dearer than a clean one.
+/// Most bytes that a dirty item may cost above a clean one.
 const DIRTY_BYTES_MAX: f64 = 16.0;
 /// Fewest items per CPU second.
 const RATE_MIN: f64 = 1.5e6;
-/// From so many items on, rates and shares per item are judged: one block of a table is shared by enough of them.
+/// Rates and per-item figures are judged from this many items on: then enough of them share a block of a table.
 const JUDGED_FROM: u32 = 10_000;
 
 struct Reference {
@@ -79,13 +79,13 @@ struct Reference {
 /// Options of `lab flush`.
 #[derive(Args, Debug)]
 pub struct FlushArgs {
-    /// At most 100,000 items, fewer repetitions
+    /// At most 100,000 items and fewer repetitions
     #[arg(long)]
     quick: bool,
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Another build of this program, whose engine is measured instead
+    /// Another build of this program, to measure its engine instead
     #[arg(long, value_name = "PROGRAM")]
     lab: Option<PathBuf>,
     /// Items per flush [default: 1,100,10k and 1M, quick 100k]
@@ -94,7 +94,7 @@ pub struct FlushArgs {
     /// Flushes measured for each line [default: 3 quick, 7 full]
     #[arg(long)]
     repetitions: Option<u32>,
-    /// Where the bucket's directory is made; should be on the disk in question [default: the system's temporary
+    /// Where the bucket's directory is created; should be on the disk to be measured [default: the system's temporary
     /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -127,8 +127,8 @@ impl Line {
     }
 
     fn dirty_per_item(&self) -> f64 {
-        // What lies in the journal's tables after the flush makes a clean item dearer: the bucket's own accounts leave
-        // it out.
+        // The entries in the journal's tables after the flush add to the cost of a clean item; the bucket's own
+        // accounts do not include them.
         self.per_item(self.memory.dirty_bytes.max(self.memory.dirty_accounted_bytes) as f64)
     }
 }
@@ -283,7 +283,7 @@ fn fill(report: &mut Report, lines: &[Line]) -> Result<()> {
     report.data("lines", &lines)
 }
 
-/// The reference's own table with ours in it: insert / replace, one-byte values, the buffer included.
+/// The reference's table with our figures added: insert / replace, one-byte values, including the buffer.
 fn beside_reference(lines: &[Line]) -> Table {
     let mut table = Table::new(
         "Beside the reference, insert / replace, values of one byte (24 cores of 2.4 GHz there; before -> after its \

@@ -1,13 +1,13 @@
-//! E2: how much resident memory the same data takes after its sizes have changed, in both kinds of bucket, with both
-//! item heaps, under several allocators, beside memcached, Redis and Valkey.
+//! E2: how much resident memory data takes after its sizes have changed, in both kinds of bucket, with both item heaps,
+//! under several allocators, compared with memcached, Redis and Valkey.
 //!
 //! ```text
 //! for each case, for as many servers at once as memory allows:
 //!     for each step:   every server in turn:  load ── all answered? on disk? ── sample read back ─┐
 //!                                                                rest of its own ── memory <──────┘
 //! ```
-//! Figures are bytes, so servers may rest while others of the same core are loaded; who defragments has less of the
-//! core then.
+//! Figures are bytes, so servers may rest while others on the same core are loaded; a server that defragments then gets
+//! less of the core.
 
 mod case;
 mod findings;
@@ -30,11 +30,11 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
-/// Part of the memory available that servers may take at once.
+/// Servers may take the available memory divided by this at once.
 const MEMORY_SHARE: u64 = 2;
-/// What a server may take of it, as a multiple of what the load has at its peak.
+/// What a server may take of it, as a multiple of the load's peak.
 const SERVER_FACTOR: u64 = 2;
-/// Redis would not look at less than 100 MB of waste by itself.
+/// By default Redis ignores less than 100 MB of waste.
 const DEFRAGMENTING: [&str; 4] = ["--activedefrag", "yes", "--active-defrag-ignore-bytes", "4mb"];
 
 /// Options of `lab fragmentation`.
@@ -63,8 +63,8 @@ pub struct FragmentationArgs {
         default_value = "ephemeral,persistent"
     )]
     buckets: Vec<BucketKind>,
-    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM: memcached, redis, valkey, the last two also with
-    /// -defrag behind (activedefrag on); those not installed are left out
+    /// Peers to run beside Dormouse, each NAME or NAME=PROGRAM: memcached, redis, valkey, the last two also with the
+    /// suffix -defrag (activedefrag on); those not installed are left out
     #[arg(
         long,
         value_name = "LIST",
@@ -84,11 +84,11 @@ pub struct FragmentationArgs {
 /// Where a Dormouse keeps its items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Heap {
-    /// Blocks while they are few, then slabs
+    /// Blocks while there are few items, then slabs
     Auto,
     /// Slabs
     Slab,
-    /// Each item a block of the allocator
+    /// Each item in an allocator block of its own
     Block,
 }
 
@@ -99,7 +99,7 @@ impl Heap {
             Self::Slab => (Kind::DormouseSlab, "slab"),
             Self::Block => (Kind::DormouseBlock, "block"),
         };
-        Subject { kind, name: format!("{}-{name}", subject.name), ..subject.clone() }
+        Subject { kind, ..subject.clone() }.named(&format!("{}-{name}", subject.program.name))
     }
 }
 
@@ -116,7 +116,7 @@ struct Contender {
     subject: Subject,
     /// Dormouse only.
     bucket: Option<BucketKind>,
-    /// Whether the goals are for it.
+    /// Whether the goals apply to it.
     is_judged: bool,
 }
 
@@ -143,7 +143,7 @@ pub fn run(arguments: &FragmentationArgs) -> Result<()> {
     report.finish(arguments.json.as_deref())
 }
 
-/// Who takes part, and why somebody does not.
+/// The contenders, and why any were left out.
 fn contenders(arguments: &FragmentationArgs, site: &Site) -> Result<(Vec<Contender>, Vec<String>)> {
     let (mut contenders, mut notes) = (Vec::new(), Vec::new());
     let builds =
@@ -158,16 +158,20 @@ fn contenders(arguments: &FragmentationArgs, site: &Site) -> Result<(Vec<Contend
     }
     for peer in arguments.peers.iter().filter(|peer| *peer != "none") {
         let Some(subject) = peer_of(peer)? else { continue };
-        // Some are built without what they need to defragment, and end with the reason.
+        // Some builds lack what they need to defragment, and exit with the reason.
         match subject.extra.is_empty() || subject.start(&Start::new(site.placement, 64 << 20)).is_ok() {
             true => contenders.push(Contender { subject, bucket: None, is_judged: false }),
-            false => notes.push(format!("{} refuses to defragment, as this program was built", subject.name)),
+            false => notes
+                .push(format!("{} refuses to defragment, as this program was built", subject.program.name)),
         }
     }
     for (index, Contender { subject, bucket, .. }) in contenders.iter().enumerate() {
         let before = contenders.get(..index).unwrap_or_default();
-        if before.iter().any(|other| other.subject.name == subject.name && other.bucket == *bucket) {
-            bail!("two servers are named {}: tell them apart by NAME=PROGRAM", subject.name);
+        if before
+            .iter()
+            .any(|other| other.subject.program.name == subject.program.name && other.bucket == *bucket)
+        {
+            bail!("two servers are named {}: tell them apart by NAME=PROGRAM", subject.program.name);
         }
     }
     ensure!(!contenders.is_empty(), "nothing to measure: no peer of {:?} is installed", arguments.peers);
@@ -180,7 +184,7 @@ fn build(given: Option<&str>, serve_args: &[String]) -> Result<Subject> {
     let Some(given) = given else { return own(None) };
     let (name, program) = given.split_once('=').unwrap_or((Kind::Dormouse.name(), given));
     ensure!(Path::new(program).is_file(), "there is no program {program}");
-    Ok(Subject { name: name.to_owned(), ..own(Some(Path::new(program)))? })
+    Ok(own(Some(Path::new(program)))?.named(name))
 }
 
 fn peer_of(text: &str) -> Result<Option<Subject>> {
@@ -192,7 +196,7 @@ fn peer_of(text: &str) -> Result<Option<Subject>> {
     );
     let given = program.map_or_else(|| plain.to_owned(), |path| format!("{plain}={path}"));
     let extra = if plain == name { Vec::new() } else { DEFRAGMENTING.map(str::to_owned).to_vec() };
-    Ok(Subject::peer(&given)?.map(|subject| Subject { name: name.to_owned(), extra, ..subject }))
+    Ok(Subject::peer(&given)?.map(|subject| Subject { extra, ..subject }.named(name)))
 }
 
 fn report(
@@ -204,14 +208,14 @@ fn report(
     let mut report = Report { experiment: "fragmentation", settings: site.settings(), ..Report::default() };
     let mut programs = Vec::new();
     for Contender { subject, .. } in contenders {
-        let preload = subject.preload.as_ref().map(|library| format!(" under {}", library.display()));
+        let preload = subject.program.preload.as_ref().map(|library| format!(" under {}", library.display()));
         let extra =
             if subject.extra.is_empty() { String::new() } else { format!(" {}", subject.extra.join(" ")) };
-        let program = subject.program.display();
+        let program = subject.program.path.display();
         programs.push(format!(
             "{}: {} ({program}{}{extra})",
-            subject.name,
-            subject.version,
+            subject.program.name,
+            subject.program.version,
             preload.unwrap_or_default()
         ));
     }
@@ -225,7 +229,7 @@ fn report(
     Ok(report)
 }
 
-/// One case, with servers that stand beside each other.
+/// One case, with servers that run side by side.
 struct Round<'a> {
     case: Case,
     site: &'a Site,
@@ -253,7 +257,7 @@ impl Round<'_> {
         for step in self.case.steps() {
             let mut resting: Vec<JoinHandle<Result<Reading>>> = Vec::new();
             for one in &mut running {
-                let name = &one.contender.subject.name;
+                let name = &one.contender.subject.program.name;
                 self.bar.set_message(format!("{}, {}: {name}", self.case.name(), step.name));
                 resting.push(
                     self.perform(*step, one)
@@ -272,7 +276,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Does a step; memory is read later, after its rest.
+    /// Performs a step; memory is read later, after its rest.
     fn perform(&self, step: Step, running: &mut Running<'_>) -> Result<JoinHandle<Result<Reading>>> {
         let Running { contender, server, load } = running;
         step.run(load, self.sizes)?;
@@ -303,7 +307,10 @@ mod tests {
         assert!(peer_of("redis-defrag=/nonexistent/redis-server").is_err());
         let this = std::env::current_exe().unwrap();
         let peer = peer_of(&format!("redis-defrag={}", this.display())).unwrap().unwrap();
-        assert_eq!((peer.name.as_str(), peer.kind, peer.extra.len()), ("redis-defrag", Kind::Redis, 4));
+        assert_eq!(
+            (peer.program.name.as_str(), peer.kind, peer.extra.len()),
+            ("redis-defrag", Kind::Redis, 4)
+        );
     }
 
     #[test]
@@ -311,6 +318,6 @@ mod tests {
         let this = std::env::current_exe().unwrap();
         let subject = Subject::dormouse(Some(&this), Protocol::MemcachedBinary, &[]).unwrap();
         let slab = Heap::Slab.of(&subject);
-        assert_eq!((slab.name.as_str(), slab.kind), ("dormouse-slab", Kind::DormouseSlab));
+        assert_eq!((slab.program.name.as_str(), slab.kind), ("dormouse-slab", Kind::DormouseSlab));
     }
 }

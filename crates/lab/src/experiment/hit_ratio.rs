@@ -1,12 +1,12 @@
 //! Hit ratios of caches with equal resident memory: whose memory is spent on the right items?
 //!
 //! ```text
-//!   start with a limit ── fill with items nobody will ask for ── resident = target? ──no──> correct the limit, again
+//!   start with a limit ── fill with the least popular items ── resident = target? ──no──> correct the limit, again
 //!        ── warm up ── measure, resident size sampled meanwhile ── resident = target? ──no──> correct the limit, again
 //! ```
-//! Limits mean something else to each server, resident memory is what they all cost. So the limit of each is searched
-//! for with which its resident size is the target while the trace runs. The traces are the same for all, request by
-//! request.
+//! A limit means something different to each server; resident memory is comparable. So the experiment searches for the
+//! limit with which each server's resident size is the target while the trace runs. The traces are the same for all,
+//! request by request.
 
 use super::{Bench, Common, progress_bar};
 use crate::client::{figure, statistics};
@@ -22,21 +22,21 @@ use serde::Serialize;
 use std::collections::HashMap;
 
 const KEY_BYTES: usize = 24;
-/// Keys and values of all items, as a multiple of the memory.
+/// Total size of all keys and values, as a multiple of the memory.
 const UNIVERSE: f64 = 4.0;
-/// Requests before the measured ones and measured, as multiples of the number of items.
+/// Requests before the measured ones, and measured requests, as multiples of the number of items.
 const WARM_UP: f64 = 1.5;
 const MEASURED: f64 = 1.0;
-/// Resident sizes are read so often while a trace is measured.
+/// Number of times the resident size is read while a trace is measured.
 const SLICES: u64 = 20;
-/// Most by which a resident size may miss the target, after the fill and while it is measured.
+/// Largest relative deviation of the resident size from the target, after the fill and during the measurement.
 const FILL_TOLERANCE: f64 = 0.01;
 const TOLERANCE: f64 = 0.02;
 /// Starts within which a limit must be found.
 const ATTEMPTS_MAX: usize = 8;
 const FIRST_SEED: u64 = 1;
 
-/// A trace, and the values asked for.
+/// A trace, and the values requested.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -44,7 +44,8 @@ struct Case {
     pattern: Pattern,
     value_sizes: &'static [usize],
     in_quick: bool,
-    /// A persistent bucket takes part. It keeps all keys in memory, which is little beside large values only.
+    /// Whether a persistent bucket takes part. It keeps all keys in memory, which is negligible only beside large
+    /// values.
     persistent: bool,
 }
 
@@ -76,7 +77,7 @@ impl Case {
         (KEY_BYTES + values / self.value_sizes.len()) as u64
     }
 
-    /// Items asked for.
+    /// Number of distinct items requested.
     fn universe(&self, target_bytes: u64) -> u32 {
         (target_bytes as f64 * UNIVERSE / self.payload_bytes() as f64) as u32
     }
@@ -95,7 +96,7 @@ pub struct HitRatioArgs {
     /// Resident memory of each server, MiB [default: 128 quick, 512 full]
     #[arg(long, value_name = "MIB")]
     resident: Option<u64>,
-    /// Runs with different random numbers [default: 1 quick, 3 full]
+    /// Number of runs, each with a different random seed [default: 1 quick, 3 full]
     #[arg(long)]
     seeds: Option<u64>,
 }
@@ -139,21 +140,21 @@ fn contestants(subjects: &[Subject]) -> Vec<Contestant<'_>> {
     all
 }
 
-/// One server on one trace.
+/// Result of one server on one trace.
 #[derive(Clone, Debug, Serialize)]
 struct Point {
     case: &'static str,
     server: String,
     seed: u64,
-    /// Reads answered from memory per read.
+    /// Fraction of the reads answered from memory.
     hit_ratio: f64,
     resident_bytes: f64,
     limit_bytes: u64,
     reads: u64,
     hits: u64,
-    /// Hits that were read from disk first.
+    /// Hits that had to be read from disk.
     fetched: u64,
-    /// Writes that were not taken.
+    /// Writes that were refused.
     refused: u64,
     starts: usize,
 }
@@ -215,7 +216,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Runs until the resident size is right, and keeps the limit with which it was.
+    /// Runs until the resident size is on target, and stores the limit that achieved it.
     fn run(&self, limit: &mut u64) -> Result<Point> {
         for starts in 1.. {
             let mut server = self.start(*limit)?;
@@ -250,14 +251,14 @@ impl Trial<'_> {
         (resident_bytes / self.target_bytes as f64 - 1.0).abs() <= tolerance
     }
 
-    /// What is above the empty server goes with the limit.
+    /// A corrected limit: what exceeds the empty server's size is proportional to the limit.
     fn corrected(&self, limit: u64, empty: f64, reached: f64) -> Result<u64> {
-        ensure!(empty < self.target_bytes as f64, "empty it takes {} already", bytes(empty as u64));
+        ensure!(empty < self.target_bytes as f64, "it already takes {} when empty", bytes(empty as u64));
         ensure!(reached > empty, "it has not grown");
         Ok((limit as f64 * (self.target_bytes as f64 - empty) / (reached - empty)) as u64)
     }
 
-    /// Writes what is asked for least, until the memory is surely full.
+    /// Writes the least popular items until the memory is certainly full.
     fn fill(&self, client: &mut LookAside) -> Result<()> {
         let universe = self.case.universe(self.target_bytes);
         let items = (self.target_bytes / self.case.payload_bytes()) as u32;

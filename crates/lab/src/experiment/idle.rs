@@ -1,4 +1,4 @@
-//! E3: a server with nothing to do, and one with very many connections.
+//! E3: an idle server, and one with very many connections.
 //!
 //! Three parts: `ephemeral` with the peers, `persistent`, and `sync-writes`, whose durable writes are never
 //! acknowledged.
@@ -6,10 +6,11 @@
 //! ```text
 //! empty     30 buckets, at rest; then further ones            resident size, per bucket
 //! idle      30 buckets, no client; then 1000 connections       CPU, wake-ups and system calls per thread, RSS each
-//! crowd     10,000 connections, each asking as fast as it is answered     answers per connection
+//! crowd     10,000 connections, each sending as fast as it is answered     answers per connection
 //! ```
 //!
-//! Idle connections have been used (single requests and batches) before they fall silent: what they keep is counted.
+//! Idle connections have been used (single requests and batches) before they fall silent, so the memory they retain is
+//! counted.
 
 mod persistent;
 mod sync_writes;
@@ -38,7 +39,7 @@ const SHAPE: Shape = Shape { key_bytes: 24, value_bytes: 256 };
 const ITEMS: u32 = 100;
 const MEMORY_BYTES: u64 = 4 << 30;
 const BUCKET_BYTES: u64 = 16 << 20;
-/// Files of the lab and of a server besides their connections.
+/// Open files of the lab and of a server, other than connections.
 const SPARE_FILES: u64 = 200;
 
 const EMPTY_BYTES_MAX: f64 = 40e6;
@@ -54,7 +55,7 @@ pub struct IdleArgs {
     /// Buckets of Dormouse
     #[arg(long, default_value_t = 30)]
     buckets: usize,
-    /// Buckets added to tell what a further one costs
+    /// Buckets added to measure the cost of a further one
     #[arg(long, default_value_t = 70)]
     further_buckets: usize,
     /// Connections that stay idle
@@ -75,7 +76,8 @@ pub struct IdleArgs {
         default_value = "ephemeral,persistent,sync-writes"
     )]
     parts: Vec<Part>,
-    /// Where persistent buckets are kept; should be on the disk in question [default: the system's temporary directory]
+    /// Where persistent buckets are kept; should be on the disk to be measured [default: the system's temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -87,7 +89,7 @@ enum Part {
     SyncWrites,
 }
 
-/// A stretch of silence.
+/// A period of silence.
 #[derive(Clone, Debug, Serialize)]
 struct Silence {
     connections: usize,
@@ -96,11 +98,11 @@ struct Silence {
     user_ns: u64,
     system_ns: u64,
     voluntary_switches: u64,
-    /// Those in the second half: what comes only once, as an allocator giving memory back, is over by then.
+    /// Those in the second half: one-time work, such as an allocator returning memory, is over by then.
     voluntary_switches_later: u64,
     involuntary_switches: u64,
     threads: Vec<ThreadUse>,
-    /// System calls during a further stretch under strace, and its length; none where strace is missing.
+    /// Length of a further period under strace, and the system calls in it; `None` if strace is missing.
     traced: Option<(f64, Vec<ThreadCalls>)>,
     foreign_cores: f64,
 }
@@ -187,7 +189,7 @@ fn start(bench: &Bench, subject: &Subject, buckets: usize, connections: usize) -
     subject.start(&start)
 }
 
-/// A server under examination, with what it holds open.
+/// A server under examination, with its open connections.
 struct Examined<'a> {
     subject: &'a Subject,
     server: Server,
@@ -198,7 +200,7 @@ struct Examined<'a> {
     findings: Findings,
 }
 
-/// All servers are silent at the same time: nobody's rest disturbs anybody else's. The crowds take turns.
+/// All servers are silent at the same time: idle servers do not disturb each other. The crowds take turns.
 fn examine(
     bench: &Bench,
     arguments: &IdleArgs,
@@ -251,7 +253,7 @@ fn examine(
     Ok(findings)
 }
 
-/// Starts all servers, and one more Dormouse with further buckets that ends when its size is read.
+/// Starts all servers, and one more Dormouse with further buckets that is stopped once its size is read.
 fn start_all<'a>(
     bench: &'a Bench,
     arguments: &IdleArgs,
@@ -328,7 +330,7 @@ impl Reading {
     }
 }
 
-/// Watches servers that nobody asks anything, first undisturbed and then under strace.
+/// Watches servers that get no requests, first undisturbed and then under strace.
 fn listen(examined: &mut [Examined], connections: usize, length: Duration) -> Result<()> {
     let busy = BusyReading::take();
     let start = Instant::now();
@@ -369,7 +371,7 @@ fn listen(examined: &mut [Examined], connections: usize, length: Duration) -> Re
     Ok(())
 }
 
-/// Opens very many connections and lets each ask as fast as it is answered.
+/// Opens very many connections, each of which sends as fast as it is answered.
 fn serve_crowd(server: &Server, dialect: &Dialect, connections: usize, length: Duration) -> Result<Crowd> {
     let start = Instant::now();
     let mut driver = Driver::new(&server.target, dialect.clone(), connections, 3)?;
@@ -377,7 +379,7 @@ fn serve_crowd(server: &Server, dialect: &Dialect, connections: usize, length: D
     let plan = Plan { items: Items::Uniform(ITEMS), reads: 0.8, depth: 1 };
     let outcome = driver.run(plan, Until::Elapsed(length.max(Duration::from_secs(3))), |_| {})?;
     let answers: Vec<f64> = driver.answered_per_connection().map(|answers| answers as f64).collect();
-    let mut answers = Spread::of(&answers).context("a crowd of nobody")?;
+    let mut answers = Spread::of(&answers).context("a crowd without connections")?;
     answers.samples.clear();
     Ok(Crowd {
         connections,

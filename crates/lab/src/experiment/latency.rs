@@ -1,13 +1,13 @@
-//! Tail latency of small reads (and, beside the defragmenter, of writes), alone and beside one connection that writes
-//! and reads 20 MiB values without pause.
+//! Tail latency of small reads (and, with the defragmenter, of writes), alone and beside one connection that
+//! continuously writes and reads 20 MiB values.
 //!
 //! ```text
 //! load core    prober (real-time): a GET every 200 us, timed             server core
 //!              stream (lower priority): SET 20 MiB, GET 20 MiB, ...
 //! ```
 //!
-//! The prober asks on a schedule (see `prober`). Both share the load's core; the stream works in small pieces at a
-//! lower priority, so the prober waits at most for one of them.
+//! The prober sends on a schedule (see `prober`). Both share the load's core; the stream works in small pieces at a
+//! lower priority, so the prober waits for at most one of them.
 
 mod defragmenter;
 
@@ -32,15 +32,15 @@ use std::time::{Duration, Instant};
 const SHAPE: Shape = Shape { key_bytes: 24, value_bytes: 256 };
 const LARGE: Shape = Shape { key_bytes: 24, value_bytes: 20 << 20 };
 const ITEMS: u32 = 100_000;
-/// Large values overwritten in turn, numbered beyond the small ones.
+/// First of the large items, which are overwritten in turn; numbered above the small ones.
 const LARGE_FIRST: u32 = 90_000_000;
 const LARGE_ITEMS: u32 = 4;
 const MEMORY_BYTES: u64 = 4 << 30;
 const PROBE_CONNECTIONS: usize = 50;
 const PROBE_INTERVAL: Duration = Duration::from_micros(200);
-/// What the stream hands the kernel at once: the longest the prober may have to wait for its core.
+/// Bytes that the stream passes to the kernel at once, which bounds how long the prober waits for its core.
 const STREAM_PIECE_BYTES: usize = 16 * 1024;
-/// Below the load's priority, so that it yields to the prober where real-time priority is refused.
+/// Below the load's priority, so that the stream yields to the prober if real-time priority is refused.
 const STREAM_NICE: i32 = 0;
 const RATIO_MAX: f64 = 3.0;
 
@@ -49,7 +49,7 @@ const RATIO_MAX: f64 = 3.0;
 pub struct LatencyArgs {
     #[command(flatten)]
     common: Common,
-    /// Measure beside the defragmenter at work instead, on both item heaps and both kinds of bucket
+    /// Measure while the defragmenter works instead, on both item heaps and in both kinds of bucket
     #[arg(long)]
     defragmenter: bool,
     /// Where --defragmenter keeps files of persistent buckets; should be on a disk [default: the system's temporary
@@ -197,7 +197,7 @@ fn prober_priority() -> &'static str {
     }
 }
 
-/// A probe at real-time priority where that is allowed.
+/// Probes at real-time priority if that is allowed.
 fn probe(prober: &mut Prober, length: Duration) -> Result<Times> {
     let _without_the_privilege_it_is_noisier = os::set_realtime();
     let result = prober.probe(PROBE_INTERVAL, length);
@@ -205,7 +205,7 @@ fn probe(prober: &mut Prober, length: Duration) -> Result<Times> {
     result
 }
 
-/// Writes and reads large values until told to stop; returns the bytes of values and the values moved.
+/// Writes and reads large values until `stop` is set; returns the bytes and the number of values transferred.
 fn stream(target: &Target, dialect: &Dialect, stop: &AtomicBool) -> Result<(u64, u64)> {
     os::set_nice(STREAM_NICE)?;
     let mut connection = target.connect()?;

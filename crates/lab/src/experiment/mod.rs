@@ -1,4 +1,4 @@
-//! What all experiments share: their options, the choice of subjects and cores, loading and measuring.
+//! Shared by all experiments: options, the choice of subjects and cores, loading and measuring.
 
 pub mod allocators;
 pub mod flush;
@@ -29,21 +29,21 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Priority of servers and load alike, so that a busy machine disturbs both less.
+/// Nice value of servers and load alike, so that a busy machine disturbs both less.
 const NICE: i32 = -10;
 /// Connections and batch of a load phase: enough to keep any server busy.
 const LOAD_CONNECTIONS: usize = 8;
 const LOAD_DEPTH: usize = 64;
 /// Items read back in full after a load.
 const VERIFIED_ITEMS: u64 = 2_000;
-/// Two decay periods of the allocator: memory figures are read after this rest.
+/// Two decay periods of the allocator: memory figures are read after this pause.
 pub const SETTLE: Duration = Duration::from_secs(10);
-/// Longest wait for a bucket to be written.
+/// Longest wait for a bucket to be flushed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time between two looks at what is not written yet.
+/// Interval at which the number of unflushed items is polled.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
 
-/// Language the load speaks to Dormouse.
+/// Protocol the load speaks to Dormouse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProtocolChoice {
     /// memcached's binary protocol
@@ -76,17 +76,18 @@ pub struct Common {
     /// Further argument for `dormouse serve` (repeatable)
     #[arg(long = "serve-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub serve_args: Vec<String>,
-    /// Language the load speaks to Dormouse
+    /// Protocol the load speaks to Dormouse
     #[arg(long, value_enum, default_value = "memcached")]
     pub protocol: ProtocolChoice,
     #[command(flatten)]
     pub site: SiteArgs,
 }
 
-/// Where it runs.
+/// Where an experiment runs.
 #[derive(Args, Debug)]
 pub struct SiteArgs {
-    /// Set the system's huge page mode for this run, and put it back at its end, however it ends (needs a privilege)
+    /// Set the system's huge page mode for this run, and restore it at the end, however the run ends (needs a
+    /// privilege)
     #[arg(long, value_name = "MODE", value_parser = ["always", "madvise", "never"])]
     pub huge_pages: Option<String>,
     #[command(flatten)]
@@ -94,7 +95,7 @@ pub struct SiteArgs {
 }
 
 impl SiteArgs {
-    /// Sets it up.
+    /// Sets up the site.
     pub fn set_up(&self) -> Result<Site> {
         Site::set_up(&self.cores, self.huge_pages.as_deref())
     }
@@ -130,13 +131,13 @@ pub struct BuildArgs {
 }
 
 impl BuildArgs {
-    /// `scale`, if it may be that.
+    /// Returns `scale` if it is in range.
     pub fn scale(&self) -> Result<f64> {
         ensure!(self.scale > 0.0 && self.scale <= 10.0, "--scale is above 0 and at most 10");
         Ok(self.scale)
     }
 
-    /// The builds: this one if no other is named, each of those named, and those with another allocator preloaded.
+    /// The builds: this one if no other is named, else those named, and each with other allocators preloaded.
     pub fn subjects<S: Clone>(
         &self,
         subject: impl Fn(Option<&str>) -> Result<S>,
@@ -167,13 +168,13 @@ impl BuildArgs {
         Ok(builds)
     }
 
-    /// Whether this program is among those measured.
+    /// Returns true if this program is among those measured.
     pub fn measures_this(&self) -> bool {
         self.dormouse.is_empty() && !self.without_dormouse
     }
 }
 
-/// A bench with subjects on it.
+/// A site and the subjects to measure there.
 pub struct Bench {
     /// What is compared; Dormouse first.
     pub subjects: Vec<Subject>,
@@ -182,7 +183,7 @@ pub struct Bench {
     site: Site,
 }
 
-/// Where servers and load run, and what the machine is like.
+/// Where servers and load run, and the machine's settings.
 pub struct Site {
     /// Core and priority of servers.
     pub placement: Placement,
@@ -211,12 +212,12 @@ impl Site {
         Ok(Self { placement, cores, priority_refused, machine, _huge_pages: huge_pages })
     }
 
-    /// Where a server runs that may use the load's core too.
+    /// Placement of a server that may use the load's core too.
     pub fn both_cores(&self) -> Placement {
         Placement { further_core: Some(self.cores.driver), ..self.placement }
     }
 
-    /// What a report must state of it.
+    /// What a report must state about the site.
     pub fn settings(&self) -> Vec<String> {
         let mut settings = self.machine_settings();
         settings.push(format!(
@@ -228,7 +229,7 @@ impl Site {
         settings
     }
 
-    /// The priority of what is measured, in words.
+    /// The priority of what is measured, as text.
     pub fn priority(&self) -> &'static str {
         match (self.priority_refused, self.machine.autogroup) {
             (true, _) => "ordinary (raising it was refused)",
@@ -237,7 +238,7 @@ impl Site {
         }
     }
 
-    /// What a report must state of the machine.
+    /// What a report must state about the machine.
     pub fn machine_settings(&self) -> Vec<String> {
         let machine = &self.machine;
         vec![
@@ -265,7 +266,7 @@ impl Site {
 }
 
 impl Bench {
-    /// Pins the load, and finds the subjects. `floor` tells whether the transport's own cost has a meaning here.
+    /// Pins the load, and finds the subjects. `floor`: whether the transport's own cost is meaningful here.
     pub fn set_up(common: &Common, floor: bool) -> Result<Self> {
         let mut subjects = Vec::new();
         if !common.without_dormouse {
@@ -298,7 +299,7 @@ impl Bench {
         Ok(Self { subjects, placement: site.placement, site })
     }
 
-    /// Where a server runs that may use both cores.
+    /// Placement of a server that may use both cores.
     pub fn both_cores(&self) -> Placement {
         self.site.both_cores()
     }
@@ -310,8 +311,8 @@ impl Bench {
             settings.push(format!(
                 "{}: {} ({})",
                 subject.kind.name(),
-                subject.version,
-                subject.program.display()
+                subject.program.version,
+                subject.program.path.display()
             ));
         }
         let mut report = Report { experiment, settings, ..Report::default() };
@@ -322,7 +323,7 @@ impl Bench {
     }
 }
 
-/// A progress bar over so many steps, drawn only where somebody watches.
+/// A progress bar of `steps` steps, drawn only on a terminal.
 pub fn progress_bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {pos}/{len} {wide_msg}") {
@@ -331,7 +332,7 @@ pub fn progress_bar(steps: u64) -> ProgressBar {
     bar
 }
 
-/// Budget that holds so many items in any server without eviction.
+/// A budget that holds this many items in any server without eviction.
 pub fn memory_for(items: u32, shape: Shape) -> u64 {
     let items_bytes = u64::from(items) * (shape.payload_bytes() + 200);
     items_bytes + items_bytes / 2 + (512 << 20)
@@ -367,20 +368,20 @@ pub struct Window {
     pub per_cpu_second: f64,
     /// Requests per second.
     pub per_second: f64,
-    /// Part of its core the server used.
+    /// Fraction of its core that the server used.
     pub server_share: f64,
-    /// Part of its core the load used.
+    /// Fraction of its core that the load used.
     pub driver_share: f64,
-    /// Cores that others used meanwhile.
+    /// Cores that other processes used meanwhile.
     pub foreign_cores: f64,
 }
 
-/// Runs a load for a while and relates it to the CPU the server took for it.
+/// Runs a load for a while and relates it to the CPU time the server used for it.
 pub fn measure(driver: &mut Driver, server: &mut Server, plan: Plan, length: Duration) -> Result<Window> {
     measure_until(driver, server, plan, length, |_| Ok(()))
 }
 
-/// The same, with the CPU that the server takes until `finish` has returned.
+/// As [`measure`], including the CPU time that the server uses until `finish` has returned.
 pub fn measure_until(
     driver: &mut Driver,
     server: &mut Server,
@@ -405,12 +406,12 @@ pub fn measure_until(
     })
 }
 
-/// Length of the windows in which one figure is taken several times.
+/// Length of the windows, several of which are measured for one figure.
 fn window_length(given_ms: Option<u64>, quick: bool, quick_ms: u64, full_ms: u64) -> Duration {
     Duration::from_millis(given_ms.unwrap_or(if quick { quick_ms } else { full_ms }))
 }
 
-/// Waits until a persistent bucket has nothing to write any more; returns its figures then.
+/// Waits until a persistent bucket has nothing left to write; returns its figures then.
 pub fn wait_until_flushed(server: &Server) -> Result<BTreeMap<String, String>> {
     let address = server.memcached.context("a server without a memcached port")?;
     let start = Instant::now();
@@ -425,13 +426,13 @@ pub fn wait_until_flushed(server: &Server) -> Result<BTreeMap<String, String>> {
     }
 }
 
-/// Rests while the bar keeps its message.
+/// Pauses and shows that in the bar.
 pub fn settle(bar: &ProgressBar, length: Duration) {
     bar.set_message(format!("settling {} s", length.as_secs()));
     thread::sleep(length);
 }
 
-/// A start for items of one shape.
+/// Start options for items of one shape.
 pub fn start_for(bench: &Bench, items: u32, shape: Shape) -> Start {
     let mut start = Start::new(bench.placement, memory_for(items, shape));
     start.value_bytes = shape.value_bytes;

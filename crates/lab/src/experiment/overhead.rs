@@ -1,10 +1,10 @@
 //! E6: bytes of memory an item costs beyond its key and value.
 //!
 //! (resident size at rest after the load - resident size of the empty server) / items - key - value. Servers of several
-//! shapes stand beside each other while they rest, as far as memory allows: resident sizes do not disturb each other.
-//! The sweep grows one server in twelve steps from 1M to 2M items and rests at each: tables that double show their
-//! worst. A Dormouse is there twice, with an ephemeral bucket and with a persistent one, which is clean when it is
-//! measured: all is on disk.
+//! shapes rest side by side, as far as memory allows: their resident sizes do not affect each other. The sweep grows
+//! one server in twelve steps from 1M to 2M items and rests at each: this shows the worst case of tables that double.
+//! Each Dormouse takes part twice, with an ephemeral bucket and with a persistent one, which is clean when measured:
+//! everything is on disk.
 
 use super::{
     Bench, Common, SETTLE, load, memory_for, progress_bar, settle, start_for, verify, wait_until_flushed,
@@ -29,7 +29,7 @@ const SHAPES: [Shape; 6] = [
     Shape { key_bytes: 24, value_bytes: 256 },
     Shape { key_bytes: 10, value_bytes: 32 },
 ];
-/// Most bytes per item beyond key and value, in an ephemeral bucket and in a persistent one.
+/// Highest allowed bytes per item beyond key and value, in an ephemeral bucket and in a persistent one.
 const BOUNDS: [(Shape, f64, f64); 5] = [
     (Shape { key_bytes: 20, value_bytes: 100 }, 58.0, 50.0),
     (Shape { key_bytes: 20, value_bytes: 256 }, 58.0, 50.0),
@@ -46,7 +46,7 @@ const BELOW_MEMCACHED: [Shape; 3] = [
 const SWEEP_FROM: u32 = 1_000_000;
 const SWEEP_TO: u32 = 2_000_000;
 const SWEEP_COUNTS: u32 = 12;
-/// Part of the memory available that servers may take at once.
+/// Servers may take the available memory divided by this at once.
 const MEMORY_SHARE: u64 = 2;
 const START_REST: Duration = Duration::from_secs(1);
 
@@ -55,7 +55,7 @@ const START_REST: Duration = Duration::from_secs(1);
 pub struct OverheadArgs {
     #[command(flatten)]
     common: Common,
-    /// Item counts [default: 1M, full runs 5M too]
+    /// Item counts [default: 1M; full runs also 5M]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     items: Vec<u32>,
     /// Shapes, each KEY+VALUE bytes [default: 20+1,20+100,20+256,20+1024,24+256,10+32]
@@ -67,7 +67,7 @@ pub struct OverheadArgs {
     /// Only the sweep
     #[arg(long)]
     sweep_only: bool,
-    /// Directory for what persistent buckets write [default: that of temporary files]
+    /// Directory for the files of persistent buckets [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -83,7 +83,7 @@ fn name(shape: Shape) -> String {
     format!("{}+{}", shape.key_bytes, shape.value_bytes)
 }
 
-/// A server, and the kind of bucket it is filled into.
+/// A server, and the kind of bucket that is filled.
 #[derive(Clone, Copy)]
 struct Case<'a> {
     subject: &'a Subject,
@@ -201,7 +201,7 @@ fn sweep_counts() -> Vec<u32> {
     (0..=steps).map(|step| SWEEP_FROM + (span * step / steps) as u32).collect()
 }
 
-/// Shapes whose servers, so many of each, may stand beside each other.
+/// Groups of shapes whose servers, `servers` of each, may run side by side.
 fn groups(shapes: &[Shape], items: u32, servers: usize) -> Vec<&[Shape]> {
     let limit = machine::available_bytes() / MEMORY_SHARE;
     let mut groups = Vec::new();

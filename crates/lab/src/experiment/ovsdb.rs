@@ -1,12 +1,12 @@
-//! E5: what the stock `ovsdb-server` does under three allocators, and Dormouse in its place.
+//! E5: the stock `ovsdb-server` under three allocators, compared with Dormouse.
 //!
 //! ```text
 //! for each case, for each start:   every subject in turn (the turn rotates), each on a new database
 //!     start ── fill ── [measured: load, and until every replica has heard of all of it] ── rest ── memory ── check ── end
 //! ```
 //!
-//! Servers of one round stand beside each other while they rest, as far as memory allows; in full runs those whose
-//! memory is a goal after a rest of exactly ten seconds do not.
+//! Servers of one round rest side by side, as far as memory allows. In full runs, those whose memory after a rest of
+//! exactly ten seconds is a goal rest alone.
 
 mod case;
 mod findings;
@@ -26,9 +26,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-/// Memory that must be left for another server beside those that rest.
+/// Memory that must remain for another server beside those that rest.
 const SPARE_MEMORY_BYTES: u64 = 4 << 30;
-/// Rest where resident sizes are only printed.
+/// Rest if resident sizes are only printed.
 const SHORT_REST: Duration = Duration::from_secs(1);
 
 /// Options of `lab ovsdb`.
@@ -48,7 +48,7 @@ pub struct OvsdbArgs {
         default_value = "stock,stock-jemalloc,stock-tcmalloc,floor"
     )]
     peers: Vec<String>,
-    /// Cases, each a name or the beginning of names and a star, as update1* [default: all; quick without size-*-mon]
+    /// Cases, each a name or a prefix and a star, such as update1* [default: all; quick without size-*-mon]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     #[command(flatten)]
@@ -88,8 +88,8 @@ fn subjects(arguments: &OvsdbArgs) -> Result<Vec<Subject>> {
     }
     for (index, subject) in subjects.iter().enumerate() {
         let before = subjects.get(..index).unwrap_or_default();
-        if before.iter().any(|other| other.name == subject.name) {
-            bail!("two servers are named {}: tell them apart by NAME=PROGRAM", subject.name);
+        if before.iter().any(|other| other.program.name == subject.program.name) {
+            bail!("two servers are named {}: tell them apart by NAME=PROGRAM", subject.program.name);
         }
     }
     ensure!(!subjects.is_empty(), "nothing to measure: no peer of {:?} is installed", arguments.peers);
@@ -100,15 +100,16 @@ fn report(arguments: &OvsdbArgs, site: &Site, subjects: &[Subject], sizes: &Size
     let mut report = Report { experiment: "ovsdb", settings: site.settings(), ..Report::default() };
     for subject in subjects {
         let preload = subject
+            .program
             .preload
             .as_ref()
             .map(|library| format!(" under {}", library.display()))
             .unwrap_or_default();
         report.settings.push(format!(
             "{}: {} ({}{preload})",
-            subject.name,
-            subject.version,
-            subject.program.display()
+            subject.program.name,
+            subject.program.version,
+            subject.program.path.display()
         ));
     }
     report.settings.push(sizes.to_string());
@@ -123,7 +124,7 @@ fn report(arguments: &OvsdbArgs, site: &Site, subjects: &[Subject], sizes: &Size
     Ok(report)
 }
 
-/// One case, once with every subject.
+/// One case, run once with every subject.
 struct Round<'a> {
     case: Case,
     start: usize,
@@ -149,10 +150,10 @@ impl Round<'_> {
                 self.bar.inc(1);
                 continue;
             }
-            self.bar.set_message(format!("{}: {}", self.case.name(), subject.name));
+            self.bar.set_message(format!("{}: {}", self.case.name(), subject.program.name));
             let mut server = subject.start(self.site.placement)?;
             let performed = perform::perform(self.case, subject, &mut server, self.sizes)
-                .with_context(|| format!("{} on {}", self.case.name(), subject.name))?;
+                .with_context(|| format!("{} on {}", self.case.name(), subject.program.name))?;
             resting.push(Resting { subject, server, performed });
             let rests_alone = self.case == Case::DeleteAll && !self.quick;
             if rests_alone || machine::available_bytes() < SPARE_MEMORY_BYTES {
@@ -171,7 +172,7 @@ impl Round<'_> {
         if self.case == Case::Startup {
             settle(self.bar, SETTLE);
             for Resting { subject, server, performed } in resting.iter_mut() {
-                self.bar.set_message(format!("restarting {}", subject.name));
+                self.bar.set_message(format!("restarting {}", subject.program.name));
                 let row = performed.restart.as_ref().context("no row to read after a restart")?;
                 perform::restart(&mut performed.sample, subject, server, self.site, row)?;
             }

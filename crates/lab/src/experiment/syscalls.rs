@@ -1,7 +1,7 @@
 //! System calls per request, counted by strace over a known number of requests.
 //!
-//! Connections are opened, greeted and used before strace attaches, so only the steady state is counted. The goals are
-//! for the threads that serve (those that read or write); what helpers do meanwhile stands in the table of threads.
+//! Connections are opened, set up and used before strace attaches, so only the steady state is counted. The goals apply
+//! to the threads that serve (those that read or write); the calls of other threads are in the table of threads.
 
 use super::{Bench, Common, load, progress_bar, start_for};
 use crate::driver::{Driver, Items, Plan, Until};
@@ -23,7 +23,7 @@ const READS: [&str; 5] = ["read", "recvfrom", "recvmsg", "readv", "recvmmsg"];
 const WRITES: [&str; 5] = ["write", "sendto", "sendmsg", "writev", "sendmmsg"];
 const WAITS: [&str; 5] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "select"];
 const CLOCKS: [&str; 3] = ["clock_gettime", "gettimeofday", "time"];
-/// A batch may arrive in two pieces now and then, which is the kernel's doing.
+/// Tolerance: occasionally the kernel delivers a batch in two pieces.
 const EXACT: f64 = 0.000_5;
 const WAITS_PER_REQUEST_MAX: f64 = 0.2;
 

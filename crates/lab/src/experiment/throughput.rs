@@ -1,8 +1,8 @@
-//! E1: how many operations a server does with one second of CPU.
+//! E1: operations per second of server CPU.
 //!
 //! Reads and writes of 256-byte values under uniformly random keys, a batch of `depth` requests on each of 50
-//! connections. Each start of a server is loaded afresh and measured at every mix and depth; the figure of a start is
-//! the median of its windows, the figure of a server the median of its starts.
+//! connections. Each start of a server is loaded anew and measured at every mix and depth; a start's figure is the
+//! median of its windows, a server's figure is the median of its starts.
 
 mod durable;
 mod persistent;
@@ -24,15 +24,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SHAPE: Shape = Shape { key_bytes: 24, value_bytes: 256 };
-/// Longest record of TLS.
+/// Longest TLS record.
 const TLS_RECORD_BYTES: usize = 16 << 10;
 const WARM_UP: Duration = Duration::from_millis(150);
-/// Wanted multiples of the best of memcached and Redis at 1M items: reads in per cent, depth, multiple.
+/// Goals at 1M items as multiples of the better of memcached and Redis: reads in per cent, depth, multiple.
 const GOALS: [(u32, usize, f64); 6] =
     [(20, 1, 1.25), (20, 16, 4.0), (20, 64, 6.0), (80, 1, 1.2), (80, 16, 3.3), (80, 64, 5.0)];
 const GOAL_ITEMS: u32 = 1_000_000;
 const LARGE_ITEMS: u32 = 10_000_000;
-/// Part of its own figure at 1M items that Dormouse must keep at 10M.
+/// Fraction of its own figure at 1M items that Dormouse must reach at 10M.
 const LARGE_SHARE: f64 = 0.8;
 
 /// Options of `lab throughput`.
@@ -40,13 +40,13 @@ const LARGE_SHARE: f64 = 0.8;
 pub struct ThroughputArgs {
     #[command(flatten)]
     common: Common,
-    /// Item counts [default: 1M, full runs 10M too]
+    /// Item counts [default: 1M; full runs also 10M]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     items: Vec<u32>,
     /// Requests per batch
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16,64")]
     depths: Vec<usize>,
-    /// Part of reads in per cent
+    /// Share of reads in per cent
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "20,80")]
     reads: Vec<u32>,
     /// Connections of the load
@@ -62,30 +62,30 @@ pub struct ThroughputArgs {
     /// 5000]
     #[arg(long)]
     window_ms: Option<u64>,
-    /// Measure durable writes of this level instead, beside Redis with `appendfsync always` and the disk's own rate of
-    /// syncs
+    /// Measure durable writes of this level instead, compared with Redis with `appendfsync always` and the disk's own
+    /// sync rate
     ///
     /// 1, 16 and 256 clients write, each one item at a time. The disk's own rate is that of appending as many bytes as
-    /// the clients' items have together and syncing them, in the same directory, before each slice of a window; times
-    /// the clients, since no more can be in one group, it is a bound that no server reaches: a client's next write
-    /// leaves only after its former answer. What group commit over this disk allows is therefore taken from `floor`,
-    /// which does nothing else: it appends what a wake-up brought in one write, syncs it, and answers. Both stand in
+    /// the clients' items have together and syncing them, in the same directory, before each slice of a window. Times
+    /// the clients, since no more can be in one group, it is a bound that no server reaches: a client's next write is
+    /// sent only after its previous answer. What group commit on this disk allows is therefore measured with `floor`,
+    /// which does nothing else: it appends the requests of a wake-up in one write, syncs it, and answers. Both are in
     /// the table; the goal is 0.9 of the latter.
     #[arg(long, value_enum, value_name = "LEVEL", conflicts_with = "persistent")]
     durability: Option<Level>,
     /// Clients of --durability
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16,256")]
     clients: Vec<usize>,
-    /// Measure plain writes to a persistent bucket instead, beside an ephemeral one
+    /// Measure plain writes to a persistent bucket instead, compared with an ephemeral one
     #[arg(long)]
     persistent: bool,
-    /// Measure everything over TLS too (Dormouse and memcached), with what it costs of the plain figure
+    /// Measure everything over TLS too (Dormouse and memcached), and its cost relative to the plain figure
     ///
-    /// Both servers choose TLS 1.3 with AES-256-GCM for this load. Sessions are made before a window begins.
+    /// Both servers choose TLS 1.3 with AES-256-GCM for this load. Sessions are established before a window begins.
     #[arg(long, conflicts_with_all = ["durability", "persistent"])]
     tls: bool,
-    /// Where --durability and --persistent keep their files; should be on the disk in question [default: the system's
-    /// temporary directory]
+    /// Where --durability and --persistent keep their files; should be on the disk to be measured [default: the
+    /// system's temporary directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -99,7 +99,7 @@ struct Setting {
     tls: bool,
 }
 
-/// What one subject reached at one setting.
+/// Result of one subject at one setting.
 #[derive(Clone, Debug, Serialize)]
 struct Point {
     subject: Kind,
@@ -113,7 +113,7 @@ struct Point {
     server_share: f64,
     driver_share: f64,
     foreign_cores: f64,
-    /// Whose core was the limit.
+    /// Whose core was the bottleneck.
     limit: &'static str,
     resident_bytes: u64,
     huge_page_bytes: u64,
@@ -248,8 +248,8 @@ fn turn_of(
     Ok(samples)
 }
 
-/// memcached (1.6.18) waits for its socket while OpenSSL has the rest of a batch: one that may be longer than a record
-/// is not answered.
+/// False for memcached with batches that may be longer than a TLS record: memcached (1.6.18) waits for its socket while
+/// OpenSSL holds the rest of the batch, and never answers.
 fn is_answered_over_tls(kind: Kind, depth: usize) -> bool {
     kind != Kind::Memcached || depth * (SHAPE.key_bytes + SHAPE.value_bytes) < TLS_RECORD_BYTES
 }

@@ -1,5 +1,4 @@
-//! How long the data of a persistent bucket is not served after a start, beside reading the same files and nothing
-//! else.
+//! Time from a start until the data of a persistent bucket is served, compared with merely reading the same files.
 //!
 //! ```text
 //!   load ── all on disk? ── stop ── [ forget cached files ── read them ── forget ── start ── all served? ── stop ] x repetitions
@@ -26,9 +25,9 @@ const SHAPE: Shape = Shape { key_bytes: 24, value_bytes: 256 };
 const QUICK_ITEMS: u32 = 500_000;
 const ITEMS: u32 = 5_000_000;
 const WORKERS: usize = 2;
-/// Most time as a multiple of reading the files.
+/// Highest allowed time, as a multiple of reading the files.
 const RATIO_MAX: f64 = 3.0;
-/// Time between two looks whether all is served.
+/// Interval at which the warm-up is polled.
 const POLL: Duration = Duration::from_millis(5);
 const WARM_UP_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -43,7 +42,8 @@ pub struct WarmupArgs {
     /// Starts measured [default: 2 quick, 3 full]
     #[arg(long)]
     repetitions: Option<u32>,
-    /// Where the bucket's files are kept; should be on the disk in question [default: the system's temporary directory]
+    /// Where the bucket's files are kept; should be on the disk to be measured [default: the system's temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -125,11 +125,11 @@ fn measure(
     let address = server.memcached.context("a server without a memcached port")?;
     let warm = loop {
         let figures = statistics(address, "warmup")?;
-        let state = figures.get("ep_warmup_state").context("the server tells no state of its warm-up")?;
+        let state = figures.get("ep_warmup_state").context("the server does not report its warm-up state")?;
         if state == "done" {
             break figures;
         }
-        ensure!(began.elapsed() < WARM_UP_TIMEOUT, "the warm-up does not end: {figures:?}");
+        ensure!(began.elapsed() < WARM_UP_TIMEOUT, "the warm-up did not finish: {figures:?}");
         thread::sleep(POLL);
     };
     let (warm_seconds, cpu_ns) = (began.elapsed().as_secs_f64(), os::process_cpu_ns(server.pid)?);

@@ -1,4 +1,4 @@
-//! A blocking session for what is not measured: filling tables, counting rows, and the server's control socket.
+//! A blocking session for unmeasured work: filling tables, counting rows, and the server's control socket.
 
 use super::script::{NEW_ROW, new_rows};
 use super::splitter::Splitter;
@@ -17,7 +17,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Rows inserted in one transaction when a table is filled.
 const FILL_ROWS: usize = 1000;
 
-/// One session that asks and waits.
+/// A session that sends a request and waits for the reply.
 pub struct Control {
     stream: UnixStream,
     splitter: Splitter,
@@ -50,7 +50,7 @@ impl Control {
         reply.context("no reply")
     }
 
-    /// Calls a method; its result.
+    /// Calls a method and returns its result.
     fn result(&mut self, method: &str, params: &Value) -> Result<Value> {
         let request = json!({ "id": FIRST_ID, "method": method, "params": params });
         let mut reply: Value = serde_json::from_slice(&self.call(request.to_string().as_bytes())?)?;
@@ -61,7 +61,7 @@ impl Control {
         }
     }
 
-    /// Fills the table of rows; returns their UUIDs.
+    /// Fills the table of rows; returns the UUIDs of the rows.
     pub fn fill(&mut self, rows: usize, seed: u64) -> Result<Vec<UuidText>> {
         let mut uuids = Vec::with_capacity(rows);
         let mut random = Random::new(seed);
@@ -86,11 +86,11 @@ impl Control {
         let before = uuids.len();
         uuids.extend(new_rows(&reply));
         let shown = reply.get(..300).unwrap_or(&reply);
-        ensure!(uuids.len() == before + rows, "it was answered by {}", String::from_utf8_lossy(shown));
+        ensure!(uuids.len() == before + rows, "insert answered by {}", String::from_utf8_lossy(shown));
         Ok(())
     }
 
-    /// Rows of a table.
+    /// Number of rows of a table.
     pub fn count(&mut self, table: &str) -> Result<usize> {
         let request = format!(
             r#"{{"id":{FIRST_ID},"method":"transact","params":["{DATABASE}",{{"op":"select","table":"{table}","where":[],"columns":["_uuid"]}}]}}"#
@@ -108,14 +108,14 @@ impl Control {
         row.with_context(|| format!("no row {uuid} in {table}: {result}"))
     }
 
-    /// Deletes every row of a table in one transaction; says how many there were.
+    /// Deletes every row of a table in one transaction; returns how many there were.
     pub fn delete_all(&mut self, table: &str) -> Result<u64> {
         let operation = json!({ "op": "delete", "table": table, "where": [] });
         let result = self.result("transact", &json!([DATABASE, operation]))?;
         result.pointer("/0/count").and_then(Value::as_u64).with_context(|| format!("deleting: {result}"))
     }
 
-    /// Whether the server serves the database.
+    /// Returns true if the server serves the database.
     pub fn serves(&mut self) -> Result<bool> {
         Ok(self
             .result("list_dbs", &json!([]))?
@@ -124,13 +124,13 @@ impl Control {
     }
 }
 
-/// Runs a command on a server's control socket; its text.
+/// Runs a command on a server's control socket; returns its output.
 pub fn command(socket: &Path, command: &str) -> Result<String> {
     let result = Control::new(socket)?.result(command, &json!([]))?;
     Ok(result.as_str().unwrap_or_default().to_owned())
 }
 
-/// The number behind a name in lines of `name: number`.
+/// The number after a name in lines of the form `name: number`.
 pub fn figure(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
 }

@@ -1,42 +1,43 @@
 //! The load: many sessions in one thread, one read and one write per wake-up of a session.
 //!
-//! What is sent and what an answer must look like is a `Script`'s business; it appends the next requests to the same
-//! session while it reads the messages of a read, and they leave together.
+//! A `Script` decides what is sent and what an answer must look like. While it handles the messages of one read, it
+//! appends the next requests of the same session, which are sent together.
 //!
-//! Invariants: a run ends when its script says so, or with an error when the server is silent for too long or closes a
-//! session; nothing is allocated per message that arrives in one piece.
+//! Invariants: a run ends when its script is done, or with an error if the server is silent for too long or closes a
+//! session; a message that arrives in one piece needs no allocation.
 
 use super::splitter::{Message, Splitter};
 use crate::os;
+use crate::unsent::Unsent;
 use anyhow::{Context, Result, anyhow, bail};
 use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Token};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest silence of the server before a run is given up: the stock server is busy for half a minute with a
-/// transaction of half a million rows.
+/// Longest silence of the server before a run is aborted: the stock server is busy for half a minute with a transaction
+/// of half a million rows.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// Read at once from one session; stays in the second-level cache.
+/// Bytes read at once from one session; fits in the L2 cache.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
-/// What sessions say, and what they must hear.
+/// What sessions send, and what they must receive.
 pub trait Script {
     /// The first requests of a session.
     fn begin(&mut self, peer: usize, out: &mut Vec<u8>) -> Result<()>;
-    /// A message of the server; further requests of the same session may be appended.
+    /// Handles a message from the server; may append further requests of the same session.
     fn message(&mut self, peer: usize, message: &Message<'_>, out: &mut Vec<u8>) -> Result<()>;
-    /// Bytes as they arrive, before they are cut into messages.
+    /// Sees bytes as they arrive, before they are split into messages.
     fn bytes(&mut self, _peer: usize, _bytes: &[u8]) {}
-    /// Whether everything that was waited for has come.
+    /// Returns true once everything expected has arrived.
     fn is_done(&self) -> bool;
 }
 
-/// What a run took.
+/// Cost of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// From the first byte sent to the last byte waited for.
+    /// From the first byte sent to the last byte expected.
     pub wall_ns: u64,
     /// CPU time of the load itself.
     pub driver_cpu_ns: u64,
@@ -55,9 +56,7 @@ impl std::ops::AddAssign for Outcome {
 struct Peer {
     stream: UnixStream,
     splitter: Splitter,
-    /// What the socket did not take, and how much of it has left since.
-    unsent: Vec<u8>,
-    unsent_at: usize,
+    unsent: Unsent,
 }
 
 /// The sessions of a load.
@@ -70,7 +69,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Opens so many sessions, each keeping so many bytes of a message in pieces.
+    /// Opens `peers` sessions, each of which keeps up to `keep_bytes` of a message that arrives in pieces.
     pub fn new(socket: &Path, peers: usize, keep_bytes: usize) -> Result<Self> {
         let poll = Poll::new()?;
         let peers = (0..peers)
@@ -79,7 +78,7 @@ impl Driver {
                 let interest = Interest::READABLE | Interest::WRITABLE;
                 poll.registry().register(&mut stream, Token(index), interest)?;
                 let splitter = Splitter::new(keep_bytes);
-                Ok(Peer { stream, splitter, unsent: Vec::new(), unsent_at: 0 })
+                Ok(Peer { stream, splitter, unsent: Unsent::default() })
             })
             .collect::<Result<Vec<_>>>()
             .context("opening the sessions of the load")?;
@@ -87,7 +86,7 @@ impl Driver {
         Ok(Self { poll, events, peers, scratch: vec![0; SCRATCH_BYTES], out: Vec::new() })
     }
 
-    /// Lets a script begin on every session and serves it until it is done.
+    /// Starts a script on every session and runs it until it is done.
     pub fn run(&mut self, script: &mut impl Script) -> Result<Outcome> {
         let cpu_before = os::thread_cpu_ns()?;
         let start = Instant::now();
@@ -103,7 +102,7 @@ impl Driver {
                 _ => {}
             }
             if self.events.is_empty() {
-                bail!("the server says nothing for {} s", SILENCE_MAX.as_secs());
+                bail!("the server has been silent for {} s", SILENCE_MAX.as_secs());
             }
             for event in &self.events {
                 let index = event.token().0;
@@ -123,7 +122,7 @@ impl Driver {
     }
 }
 
-/// A server's backlog of connections may be shorter than the number of sessions: connecting is tried again.
+/// Connects, with retries: a server's listen backlog may be shorter than the number of sessions.
 fn connect(socket: &Path) -> Result<UnixStream> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -138,7 +137,7 @@ fn connect(socket: &Path) -> Result<UnixStream> {
 }
 
 impl Peer {
-    /// Reads what is there, hands it to the script, and sends what the script says to it.
+    /// Reads what has arrived, passes it to the script, and sends the script's requests.
     fn receive(
         &mut self,
         index: usize,
@@ -161,42 +160,14 @@ impl Peer {
             out.clear();
             self.splitter.feed(input, |message| script.message(index, message, out))?;
             self.send(out)?;
-            // A buffer not filled means an empty socket: the next byte raises a new event.
+            // A partly filled buffer means that the socket is drained: the next byte raises a new event.
             if count < scratch.len() {
                 return Ok(received);
             }
         }
     }
 
-    /// Writes bytes behind those kept from before, and keeps what the socket does not take.
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.unsent.is_empty() {
-            let sent = write_some(&mut self.stream, bytes)?;
-            self.unsent.extend_from_slice(bytes.get(sent..).unwrap_or_default());
-            self.unsent_at = 0;
-            return Ok(());
-        }
-        self.unsent.extend_from_slice(bytes);
-        let kept = self.unsent.get(self.unsent_at..).unwrap_or_default();
-        self.unsent_at += write_some(&mut self.stream, kept)?;
-        if self.unsent_at == self.unsent.len() {
-            self.unsent = Vec::new();
-            self.unsent_at = 0;
-        }
-        Ok(())
+        self.unsent.send(&mut self.stream, bytes).context("sending requests")
     }
-}
-
-/// Writes until the socket takes no more; says how much it took.
-fn write_some(stream: &mut UnixStream, bytes: &[u8]) -> Result<usize> {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match stream.write(bytes.get(sent..).unwrap_or_default()) {
-            Ok(count) => sent += count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(anyhow!(error).context("sending requests")),
-        }
-    }
-    Ok(sent)
 }

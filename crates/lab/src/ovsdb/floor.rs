@@ -1,16 +1,17 @@
-//! The transport's own cost: a server that finds the ends of requests and answers canned replies. It keeps no rows, so
-//! no server with these system calls can be faster.
+//! The transport's own cost: a server that finds the ends of requests and answers with canned replies. It keeps no
+//! rows, so no server with these system calls can be faster.
 //!
 //! One thread, one epoll set; per wake-up one read and one write of the session that asked, and one write to each
 //! session that asked for a replica.
 
 use super::script::MARKER;
 use super::splitter::Splitter;
+use crate::unsent::Unsent;
 use anyhow::{Context, Result, bail};
 use memchr::memmem;
 use mio::net::{UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Token};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 const LISTENER: Token = Token(usize::MAX);
@@ -22,7 +23,8 @@ const UUID: &str = "831191a0-7526-4139-8017-6b48dd6d6822";
 struct Peer {
     stream: UnixStream,
     splitter: Splitter,
-    unsent: Vec<u8>,
+    out: Vec<u8>,
+    unsent: Unsent,
     has_replica: bool,
 }
 
@@ -48,7 +50,13 @@ pub fn serve(socket: &Path) -> Result<()> {
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     poll.registry().register(&mut stream, Token(peers.len()), interest)?;
                     let splitter = Splitter::new(REQUEST_BYTES_MAX);
-                    peers.push(Some(Peer { stream, splitter, unsent: Vec::new(), has_replica: false }));
+                    peers.push(Some(Peer {
+                        stream,
+                        splitter,
+                        out: Vec::new(),
+                        unsent: Unsent::default(),
+                        has_replica: false,
+                    }));
                 }
                 continue;
             }
@@ -61,15 +69,15 @@ pub fn serve(socket: &Path) -> Result<()> {
                 listening.push(event.token().0);
             }
         }
-        // As a server must: first the notifications, then the reply, in one write.
+        // As a server must, it sends the notifications before the reply, in one write.
         for &index in &listening {
             if let Some(peer) = peers.get_mut(index).and_then(Option::as_mut) {
-                peer.unsent.splice(..0, noted.iter().copied());
+                peer.out.splice(..0, noted.iter().copied());
             }
         }
         for slot in &mut peers {
             if let Some(peer) = slot
-                && !peer.unsent.is_empty()
+                && !(peer.out.is_empty() && peer.unsent.is_empty())
                 && peer.send().is_err()
             {
                 *slot = None;
@@ -79,7 +87,7 @@ pub fn serve(socket: &Path) -> Result<()> {
 }
 
 impl Peer {
-    /// Reads once, and lays out replies; `noted` collects what every replica is to hear.
+    /// Reads once and queues replies; `noted` collects the notifications for all replicas.
     fn turn(&mut self, readable: bool, buffer: &mut [u8], noted: &mut Vec<u8>) -> Result<()> {
         if !readable {
             return Ok(());
@@ -92,12 +100,12 @@ impl Peer {
                 Err(error) => return Err(error.into()),
             };
             let input = buffer.get(..count).unwrap_or_default();
-            let (unsent, has_replica) = (&mut self.unsent, &mut self.has_replica);
+            let (out, has_replica) = (&mut self.out, &mut self.has_replica);
             self.splitter.feed(input, |message| {
-                answer(message.head, message.id().unwrap_or(0), unsent, has_replica, noted);
+                answer(message.head, message.id().unwrap_or(0), out, has_replica, noted);
                 Ok(())
             })?;
-            // A buffer not filled means an empty socket.
+            // A partly filled buffer means that the socket is drained.
             if count < buffer.len() {
                 return Ok(());
             }
@@ -105,15 +113,8 @@ impl Peer {
     }
 
     fn send(&mut self) -> Result<()> {
-        let mut sent = 0;
-        while sent < self.unsent.len() {
-            match self.stream.write(self.unsent.get(sent..).unwrap_or_default()) {
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.unsent.drain(..sent);
+        self.unsent.send(&mut self.stream, &self.out)?;
+        self.out.clear();
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! The queue: workers ask, one producer answers, and everybody keeps a replica of everything.
+//! The queue: workers send requests, one producer answers them, and all sessions keep a full replica.
 //!
 //! ```text
-//! worker    inserts a request row ──> every replica hears of it
-//! producer  changes all rows of counters and answers the row, in one transaction ──> every replica hears of it
+//! worker    inserts a request row ──> every replica is notified
+//! producer  updates all counter rows and answers the row, in one transaction ──> every replica is notified
 //! worker    sees its row answered ──> inserts the next
 //! ```
 
@@ -15,25 +15,25 @@ use memchr::memmem::{self, Finder};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-/// Where the answer of a request stands behind its row's UUID in a notification.
+/// The answer to a request is within this many bytes after its row's UUID in a notification.
 const ANSWER_WITHIN_BYTES: usize = 200;
 const ANSWERED: &[u8] = b"\"responseTimestamp\":";
-/// What follows the UUID of a new row in a notification. The counters' rows are changed only, never inserted.
+/// Text after the UUID of a new row in a notification. Counter rows are only modified, never inserted.
 const INSERTED: &[u8] = b"\":{\"insert\":";
 
 struct Worker {
     sent: u64,
-    /// Row of the request in flight, once its reply has named it.
+    /// Row of the request in flight, known once its reply has arrived.
     row: Option<UuidText>,
 }
 
-/// The load of the experiment's queue: the sessions are the workers, and last the producer.
+/// The load of the queue case: the sessions are the workers, then the producer.
 pub struct Queue {
     workers: Vec<Worker>,
     each: u64,
     unanswered: u64,
     request: Template,
-    /// The producer's transaction with two sets of counters in turn, so that every counter changes every time.
+    /// The producer's transaction with two alternating sets of counters, so that every counter changes every time.
     answers: [Template; 2],
     asked: VecDeque<UuidText>,
     produced: u64,
@@ -43,7 +43,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue over rows of counters that exist, with so many requests of each worker.
+    /// A queue over existing counter rows, with `each` requests per worker.
     pub fn new(rows: &[UuidText], workers: usize, each: u64) -> Self {
         let request = transact(
             r#"{"op":"insert","table":"TestCountersRequests","row":{"requestTimestamp":^^^^^^^^^}}"#,
@@ -62,7 +62,7 @@ impl Queue {
         }
     }
 
-    /// Generation of the counters that the last answer left behind.
+    /// Generation of the counters after the last answer.
     pub fn last_generation(&self) -> u64 {
         (self.produced + 1) % 2 + 1
     }
@@ -122,7 +122,7 @@ impl Queue {
     }
 }
 
-/// The producer's transaction: all rows of counters, and the row of a request.
+/// The producer's transaction: it updates all counter rows and the row of a request.
 fn answer(rows: &[UuidText], generation: u64) -> Template {
     let map = counters(generation);
     let mut operations = String::with_capacity(rows.len() * (map.len() + 150));
@@ -160,7 +160,7 @@ impl Script for Queue {
     }
 }
 
-/// A transaction that inserts so many rows of counters.
+/// A transaction that inserts `rows` counter rows.
 pub fn insert_counters(rows: usize) -> Vec<u8> {
     let map = counters(0);
     let insert = format!(r#"{{"op":"insert","table":"TestCounters","row":{{"countersField":{map}}}}}"#);

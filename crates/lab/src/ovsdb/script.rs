@@ -1,4 +1,4 @@
-//! What sessions of the load do: transactions in a closed loop or several in flight, replicas, and the end of a run.
+//! The load's scripts: transactions in a closed loop or with several in flight, replicas, and the end of a run.
 
 use super::driver::Script;
 use super::splitter::Message;
@@ -7,25 +7,25 @@ use crate::random::Random;
 use anyhow::{Context, Result, ensure};
 use memchr::memmem::{self, Finder};
 
-/// What the reply to an update of one row holds.
+/// Contained in the reply to an update of one row.
 const UPDATED: &[u8] = br#"{"count":1}"#;
-/// What stands before the UUID of a new row in a reply.
+/// Text before the UUID of a new row in a reply.
 pub const NEW_ROW: &[u8] = br#"["uuid",""#;
 
 /// Workers that each change or insert one row per transaction.
 pub struct Transactions<'a> {
     template: &'a Template,
-    /// Rows to choose from; none where the template inserts.
+    /// Rows to choose from; empty if the template inserts.
     rows: &'a [UuidText],
     expected: Finder<'static>,
     random: Random,
-    /// Transactions of one worker that are in flight together.
+    /// Transactions that one worker has in flight.
     window: u64,
     /// Transactions of one worker.
     each: u64,
     workers: Vec<Worker>,
     unanswered: u64,
-    /// Notifications of all sessions.
+    /// Notifications received by all sessions.
     pub notifications: u64,
 }
 
@@ -36,7 +36,7 @@ struct Worker {
 }
 
 impl<'a> Transactions<'a> {
-    /// So many transactions on each of the first `workers` sessions; the other sessions only listen.
+    /// `each` transactions on each of the first `workers` sessions; the other sessions only listen.
     pub fn new(template: &'a Template, rows: &'a [UuidText], workers: usize, each: u64, window: u64) -> Self {
         Self {
             template,
@@ -75,7 +75,7 @@ impl Script for Transactions<'_> {
             self.notifications += 1;
             return Ok(());
         }
-        let worker = self.workers.get_mut(peer).context("a reply nobody asked for")?;
+        let worker = self.workers.get_mut(peer).context("an unexpected reply")?;
         message.check_reply(FIRST_ID + worker.answered)?;
         let succeeded = self.expected.find(message.head).is_some();
         ensure!(succeeded, "a transaction was answered by {}", message.describe());
@@ -90,7 +90,7 @@ impl Script for Transactions<'_> {
     }
 }
 
-/// Sessions that ask for a replica of the database, all at once.
+/// Sessions that request a replica of the database, all at once.
 pub struct Subscribe {
     sessions: std::ops::Range<usize>,
     /// Length of each reply.
@@ -98,7 +98,7 @@ pub struct Subscribe {
 }
 
 impl Subscribe {
-    /// The sessions that are to have a replica.
+    /// `sessions` are those that get a replica.
     pub fn new(sessions: std::ops::Range<usize>) -> Self {
         Self { sessions, lengths: Vec::new() }
     }
@@ -128,7 +128,7 @@ impl Script for Subscribe {
 /// One request on the first session.
 pub struct Single {
     request: Vec<u8>,
-    /// Length of its reply, when it has come.
+    /// Length of its reply, once received.
     pub reply_bytes: Option<usize>,
 }
 
@@ -160,15 +160,15 @@ impl Script for Single {
     }
 }
 
-/// Text of a row that ends a run.
+/// Text of the row that ends a run.
 pub const MARKER: &str = "value-the-last-of-all";
 
-/// The end of a run with replicas: inserts a marked row, and waits until every replica has heard of it, and so of
-/// everything before it.
+/// The end of a run with replicas: inserts a marked row, and waits until every replica has been notified of it, and so
+/// of everything before it.
 pub struct Drain {
     sessions: std::ops::Range<usize>,
     finder: Finder<'static>,
-    /// Last bytes of each session: the mark may lie across two reads.
+    /// Last bytes of each session: the marker may be split across two reads.
     carried: Vec<Vec<u8>>,
     unmarked: usize,
     seen: Vec<bool>,
@@ -176,7 +176,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// The sessions that have a replica.
+    /// `sessions` are those that have a replica.
     pub fn new(sessions: std::ops::Range<usize>) -> Self {
         Self {
             carried: vec![Vec::new(); sessions.end],
@@ -233,7 +233,7 @@ impl Script for Drain {
     }
 }
 
-/// UUIDs of the new rows that a reply names, in order.
+/// UUIDs of the new rows in a reply, in order.
 pub fn new_rows(reply: &[u8]) -> impl Iterator<Item = UuidText> + '_ {
     memmem::find_iter(reply, NEW_ROW)
         .filter_map(|at| reply.get(at + NEW_ROW.len()..at + NEW_ROW.len() + 36)?.try_into().ok())

@@ -1,18 +1,18 @@
-//! Where the messages of a JSON-RPC stream end. Only quotes and brackets are looked at: a server whose text is not JSON
-//! is found out by what the messages must contain.
+//! Splits a JSON-RPC stream into messages. It only examines quotes and brackets: a server that does not send JSON fails
+//! the checks of what messages must contain.
 //!
-//! A message that arrives in one piece is handed on from the read buffer; of one that does not, the first bytes are
-//! kept up to a bound and the last few always, so that hundred replies of many megabytes cost the load no memory.
+//! A message that arrives in one piece is passed on from the read buffer. Of any other, the first bytes up to a bound
+//! and the last few are kept, so that a hundred replies of many megabytes cost the load no memory.
 
 use anyhow::{Result, ensure};
 use memchr::{memchr2, memmem};
 
-/// Bytes kept of a message's end.
+/// Bytes kept from the end of a message.
 const TAIL_BYTES: usize = 64;
-/// Bytes within which the members before a message's payload lie.
+/// The members before a message's payload are within this many bytes.
 const FRONT_BYTES: usize = 64;
 
-/// Finds ends of JSON objects and arrays in bytes that come in any pieces.
+/// Finds the ends of JSON objects and arrays in bytes that arrive in arbitrary pieces.
 #[derive(Debug, Default)]
 struct Scanner {
     depth: u32,
@@ -21,7 +21,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    /// Takes bytes up to the end of the current value; says where it ends, if it does.
+    /// Consumes bytes up to the end of the current value; returns where it ends, if it does.
     fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         if self.escaped && !bytes.is_empty() {
@@ -69,11 +69,11 @@ impl Scanner {
 /// One message, or what was kept of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Its beginning; all of it where the bound allowed.
+    /// Its beginning; all of it if within the bound.
     pub head: &'a [u8],
     /// Its last bytes.
     tail: &'a [u8],
-    /// Its whole length.
+    /// Its full length.
     pub length: usize,
 }
 
@@ -86,18 +86,18 @@ impl<'a> Message<'a> {
         self.head.get(..FRONT_BYTES).unwrap_or(self.head)
     }
 
-    /// Whether it is a notification (or a request of the server's own) and no reply.
+    /// Returns true if it is a notification (or a request by the server) rather than a reply.
     pub fn is_notification(&self) -> bool {
         memmem::find(self.front(), b"\"method\":").is_some()
     }
 
-    /// The id of the request it answers.
+    /// The id of the request that it answers.
     pub fn id(&self) -> Option<u64> {
         number_after(self.front(), b"\"id\":").or_else(|| number_after(self.tail, b"\"id\":"))
     }
 
-    /// Fails unless it is the successful reply to request `id`. An operation's own error is within the result and is
-    /// for the caller to exclude.
+    /// Fails unless it is the successful reply to request `id`. An operation's error is inside the result; the caller
+    /// has to check for it.
     pub fn check_reply(&self, id: u64) -> Result<()> {
         ensure!(self.id() == Some(id), "request {id} was answered by {}", self.describe());
         const NO_ERROR: &[u8] = b"\"error\":null";
@@ -107,7 +107,7 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// Its beginning, for an error's text.
+    /// Its beginning, for error messages.
     pub fn describe(&self) -> String {
         let shown = self.head.get(..300).unwrap_or(self.head);
         format!("{} ({} bytes)", String::from_utf8_lossy(shown), self.length)
@@ -127,7 +127,7 @@ fn number_after(text: &[u8], name: &[u8]) -> Option<u64> {
     (count > 0).then_some(number)
 }
 
-/// Cuts a stream into messages.
+/// Splits a stream into messages.
 #[derive(Debug)]
 pub struct Splitter {
     scanner: Scanner,
@@ -138,12 +138,12 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// A splitter that keeps so many bytes of a message that arrives in pieces.
+    /// A splitter that keeps up to `keep_bytes` of a message that arrives in pieces.
     pub fn new(keep_bytes: usize) -> Self {
         Self { scanner: Scanner::default(), head: Vec::new(), tail: Vec::new(), length: 0, keep_bytes }
     }
 
-    /// Takes bytes and hands on each message they complete.
+    /// Consumes bytes and passes each message they complete to `each`.
     pub fn feed(&mut self, mut input: &[u8], mut each: impl FnMut(&Message<'_>) -> Result<()>) -> Result<()> {
         while let Some(end) = self.scanner.advance(input) {
             let (piece, rest) = input.split_at(end);

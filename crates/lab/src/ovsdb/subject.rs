@@ -3,10 +3,10 @@
 use super::control::Control;
 use super::template;
 use crate::allocator;
-use crate::child::{self, find_program, version_of};
+use crate::child;
 use crate::os::Placement;
 use crate::process;
-use crate::programs;
+use crate::programs::{self, Program};
 use crate::storage::Scratch;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
@@ -33,16 +33,11 @@ pub enum Kind {
 /// A server that can be started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Subject {
-    /// Its name in tables and options.
-    pub name: String,
+    /// Its program.
+    #[serde(flatten)]
+    pub program: Program,
     /// Which kind.
     pub kind: Kind,
-    /// Its program.
-    pub program: PathBuf,
-    /// Library that replaces the allocator.
-    pub preload: Option<PathBuf>,
-    /// What the program says of itself.
-    pub version: String,
 }
 
 /// A running server; killed when dropped.
@@ -67,19 +62,12 @@ impl Subject {
             },
         };
         ensure!(program.is_file(), "there is no program {}", program.display());
-        let version = version_of(&mut Command::new(&program), "--version");
-        Ok(Self { name: name.to_owned(), kind: Kind::Dormouse, program, preload: None, version })
+        Ok(Self { program: Program::new(name, program, "--version"), kind: Kind::Dormouse })
     }
 
     /// Dormouse with the library of an allocator preloaded, if that can be.
     pub fn with_allocator(&self, name: &str) -> Result<Option<Self>> {
-        let found = allocator::preloaded(&self.program, name)?;
-        Ok(found.map(|(library, version)| Self {
-            name: format!("{}-{name}", self.name),
-            preload: Some(library),
-            version,
-            ..self.clone()
-        }))
+        Ok(self.program.with_allocator(name)?.map(|program| Self { program, ..self.clone() }))
     }
 
     /// A peer by `NAME` or `NAME=PROGRAM`; `None` where it or its allocator is not installed.
@@ -87,10 +75,8 @@ impl Subject {
         let (name, given) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
         let preload = match name {
             "floor" => {
-                let program = programs::this()?;
-                let version = "ends of requests and canned replies".to_owned();
-                let name = name.to_owned();
-                return Ok(Some(Self { name, kind: Kind::Floor, program, preload: None, version }));
+                let program = Program::floor("ends of requests and canned replies")?;
+                return Ok(Some(Self { program, kind: Kind::Floor }));
             }
             "stock" => None,
             "stock-jemalloc" | "stock-tcmalloc" => {
@@ -98,26 +84,17 @@ impl Subject {
             }
             _ => bail!("unknown peer `{name}`: stock, stock-jemalloc, stock-tcmalloc, floor or none"),
         };
-        let program = match given {
-            Some(path) if Path::new(path).is_file() => PathBuf::from(path),
-            Some(path) => bail!("peer {name}: there is no program {path}"),
-            None => match find_program("ovsdb-server") {
-                Some(program) => program,
-                None => return Ok(None),
-            },
-        };
+        let program = Program::peer(name, given, "ovsdb-server", "--version")?;
         if preload == Some(None) {
             return Ok(None);
         }
-        let version = version_of(&mut Command::new(&program), "--version");
         let preload = preload.flatten();
-        Ok(Some(Self { name: name.to_owned(), kind: Kind::Stock, program, preload, version }))
+        Ok(program.map(|program| Self { program: Program { preload, ..program }, kind: Kind::Stock }))
     }
 
     /// Starts the server on a new database and waits until it serves it.
     pub fn start(&self, placement: Placement) -> Result<Server> {
-        self.start_alone(placement)
-            .with_context(|| format!("starting {} ({})", self.name, self.program.display()))
+        self.start_alone(placement).with_context(|| self.program.starting())
     }
 
     fn start_alone(&self, placement: Placement) -> Result<Server> {
@@ -128,12 +105,12 @@ impl Subject {
         let child = child::Server::start(self.command(&directory), scratch, placement)?;
         let mut server = Server { pid: child.pid(), child, socket, control };
         server.wait_until_it_serves()?;
-        allocator::ensure_loaded(self.preload.as_ref(), server.pid)?;
+        self.program.ensure_loaded(server.pid)?;
         Ok(server)
     }
 
     fn command(&self, directory: &Path) -> Command {
-        let mut command = allocator::command(&self.program, self.preload.as_ref());
+        let mut command = self.program.command();
         match self.kind {
             Kind::Floor => {
                 command.arg("ovsdb-floor").arg(directory.join("db.sock"));
@@ -168,7 +145,7 @@ impl Server {
         let start = Instant::now();
         self.child.start_again(subject.command(self.child.directory()), placement)?;
         self.pid = self.child.pid();
-        self.wait_until_it_serves().with_context(|| format!("starting {} again", subject.name))?;
+        self.wait_until_it_serves().with_context(|| format!("starting {} again", subject.program.name))?;
         Ok(start.elapsed())
     }
 
@@ -205,6 +182,6 @@ mod tests {
         assert_eq!(Subject::peer("floor").unwrap().unwrap().kind, Kind::Floor);
         let this = std::env::current_exe().unwrap();
         let named = Subject::dormouse(Some(&format!("system={}", this.display()))).unwrap();
-        assert_eq!(named.name, "system");
+        assert_eq!(named.program.name, "system");
     }
 }

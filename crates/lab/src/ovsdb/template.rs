@@ -1,12 +1,12 @@
-//! The database of the experiment, and request texts with holes of fixed width.
+//! The database of the experiment, and request texts with fixed-width placeholders.
 //!
 //! ```text
 //! {"id":@@@@@@@@@@,"method":"transact","params":["lab",{...["uuid","~~~...~~~"]...}]}
 //!       id, 10 digits                                              36 bytes
 //! ```
 //!
-//! A text is copied and its holes are overwritten: no number is formatted with a width of its own, so no text is ever
-//! rebuilt. Numbers never begin with a zero, which JSON would not allow.
+//! A text is copied and its placeholders are overwritten: all values have a fixed width, so no text is ever rebuilt.
+//! Numbers never begin with a zero, which JSON does not allow.
 
 use crate::random::Random;
 use std::fmt::Write as _;
@@ -14,11 +14,11 @@ use std::path::Path;
 
 /// Name of the database.
 pub const DATABASE: &str = "lab";
-/// First id of a run of requests: all ids have ten digits.
+/// First request id of a run: all ids have ten digits.
 pub const FIRST_ID: u64 = 1_000_000_000;
-/// Keys of a map of counters.
+/// Number of keys in a map of counters.
 pub const COUNTERS: usize = 256;
-/// A new database file: the one record that holds the schema, as `ovsdb-tool create` writes it.
+/// A new database file: a single record with the schema, as `ovsdb-tool create` writes it.
 const NEW_FILE: &str = concat!(
     "OVSDB JSON 479 81162d56a7b1f06ce150755e6b7211f921a815f5\n",
     r#"{"name":"lab","version":"1.0.0","tables":{"TestCounters":{"columns":{"countersField":{"type":{"max":"unlimited","min":0,"key":"string","value":"integer"}}}},"#,
@@ -29,7 +29,7 @@ const NEW_FILE: &str = concat!(
 );
 
 const ENUM_WORDS: [&[u8; 5]; 3] = [b"alpha", b"bravo", b"delta"];
-/// The shorter word is padded with white space behind it.
+/// The shorter word is padded with trailing white space.
 const BOOLEANS: [&[u8; 5]; 2] = [b"false", b"true "];
 
 /// A row's UUID as text.
@@ -57,7 +57,7 @@ const MARKS: [(u8, Field, usize); 6] = [
     (b'$', Field::Boolean, 5),
 ];
 
-/// A request with holes.
+/// A request with placeholders.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: Vec<u8>,
@@ -65,7 +65,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// A request from a text in which runs of `@ ~ ! ^ % $` stand for what changes.
+    /// Builds a request from a text in which runs of `@ ~ ! ^ % $` are placeholders.
     pub fn new(text: &str) -> Self {
         let text = text.as_bytes().to_vec();
         let mut holes = Vec::new();
@@ -84,7 +84,7 @@ impl Template {
         Self { text, holes }
     }
 
-    /// Changes all four columns of one row, which its UUID names.
+    /// Updates all four columns of one row, selected by UUID.
     pub fn update() -> Self {
         let uuid = "~".repeat(36);
         Self::new(&transact(&format!(
@@ -97,14 +97,14 @@ impl Template {
         Self::inserts(1)
     }
 
-    /// Inserts so many rows in one transaction; all with the same values.
+    /// Inserts `rows` rows in one transaction, all with the same values.
     pub fn inserts(rows: usize) -> Self {
         Self::new(&transact(
             &vec![format!(r#"{{"op":"insert","table":"Test","row":{ROW}}}"#); rows].join(","),
         ))
     }
 
-    /// Appends the request. `draw` decides the values of the columns.
+    /// Appends the request. `draw` determines the values of the columns.
     pub fn write(&self, id: u64, uuid: &UuidText, draw: u64, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&self.text);
@@ -122,7 +122,7 @@ impl Template {
         }
     }
 
-    /// Appends a transaction of so many inserts, each with values of its own.
+    /// Appends a transaction of several inserts, each with values of its own.
     pub fn write_rows(&self, id: u64, random: &mut Random, out: &mut Vec<u8>) {
         let start = out.len();
         self.write(id, &[0; 36], 0, out);
@@ -150,7 +150,7 @@ fn choose<'a>(words: &[&'a [u8; 5]], draw: u64) -> &'a [u8; 5] {
     words.get((draw % words.len().max(1) as u64) as usize).copied().unwrap_or(b"alpha")
 }
 
-/// Fills all of `hole` with the last digits of a number.
+/// Fills `hole` with the last digits of a number.
 pub fn digits(mut number: u64, hole: &mut [u8]) {
     for digit in hole.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;
@@ -158,12 +158,12 @@ pub fn digits(mut number: u64, hole: &mut [u8]) {
     }
 }
 
-/// A transaction on the experiment's database, with a hole for its id.
+/// A transaction on the experiment's database, with a placeholder for its id.
 pub fn transact(operations: &str) -> String {
     format!(r#"{{"id":@@@@@@@@@@,"method":"transact","params":["{DATABASE}",{operations}]}}"#)
 }
 
-/// The request by which a client keeps a replica of all tables, as today's clients send it.
+/// The request with which a client subscribes to a replica of all tables, as current clients send it.
 pub fn monitor(id: u64) -> String {
     let none = "00000000-0000-0000-0000-000000000000";
     format!(
@@ -174,7 +174,7 @@ pub fn monitor(id: u64) -> String {
     )
 }
 
-/// A text of counters, all changed by a different `generation`.
+/// The counters as text; another `generation` changes all of them.
 pub fn counters(generation: u64) -> String {
     let mut text = String::from(r#"["map",["#);
     for key in 0..COUNTERS as u64 {

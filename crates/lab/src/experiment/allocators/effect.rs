@@ -1,12 +1,12 @@
-//! What a setting does, told from pairs of starts.
+//! The effect of a setting, estimated from pairs of starts.
 //!
-//! A pair is two starts of one round whose cells differ in the one setting: what the round had in common cancels. Each
-//! pair gives the logarithm of a ratio. The mean of these is the effect, and Student's distribution over them gives its
-//! interval; no start is in two pairs of one effect, so the pairs do not depend on each other. With so many intervals
-//! one would miss by chance, so each is made so wide that all of them hold together in 95 of 100 runs (Bonferroni).
+//! A pair is two starts of one round whose cells differ in that setting only: effects common to the round cancel. Each
+//! pair gives the logarithm of a ratio. The mean of these is the effect, and Student's t-distribution gives its
+//! interval; no start is in two pairs of one effect, so the pairs are independent. With this many intervals one would
+//! miss by chance, so each is made wide enough that all of them hold together in 95 of 100 runs (Bonferroni).
 //!
-//! jemalloc asks for huge pages for its bookkeeping only where the system gives them on advice. In the other modes
-//! metadata_thp can do nothing. It is judged there as well, as a placebo: if that shows an effect, the run was
+//! jemalloc requests huge pages for its bookkeeping only if the system's mode is `madvise`. In the other modes
+//! metadata_thp has no effect. It is judged there as well, as a placebo: if that shows an effect, the run was
 //! disturbed.
 
 use super::{CONFIDENCE, Cell, ON_ADVICE, Sample};
@@ -14,18 +14,18 @@ use crate::report::Table;
 use crate::statistics::Interval;
 use serde::Serialize;
 
-/// Figures that are judged for each effect: throughput and resident size.
+/// Number of figures judged for each effect: throughput and resident size.
 const FIGURES: usize = 2;
-/// Size that noise between two starts of one setting keeps in 95 of 100 cases, in standard deviations of one start.
+/// Bound on the noise between two starts of one setting in 95 of 100 cases, in standard deviations of one start.
 const TWO_STARTS: f64 = 1.96 * std::f64::consts::SQRT_2;
 /// Largest difference between two settings in the reference, of one run each (E1).
 const REFERENCE_PERCENT: f64 = 1.2;
 
-/// What one setting does over another one.
+/// The effect of one setting compared with another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Effect {
     name: String,
-    /// It cannot do anything.
+    /// It cannot have an effect.
     placebo: bool,
     pairs: usize,
     /// Change of operations per second of server CPU, in per cent.
@@ -37,7 +37,7 @@ pub(super) struct Effect {
 struct Contrast {
     name: String,
     placebo: bool,
-    /// The changed cell, for a cell that takes part.
+    /// The changed cell, if this cell takes part.
     changed: Box<dyn Fn(Cell) -> Option<Cell>>,
 }
 
@@ -136,11 +136,11 @@ fn verdict(effect: &Effect) -> &'static str {
     }
 }
 
-/// Effects as people read them.
+/// The effects as a table.
 pub(super) fn table(effects: &[Effect]) -> Table {
     let mut table = Table::new(
         "Effects: mean over pairs of starts that differ in nothing else, [95 % for all intervals together]",
-        &["setting", "pairs", "operations per CPU second", "RSS", "can be told from zero"],
+        &["setting", "pairs", "operations per CPU second", "RSS", "differs from zero"],
     );
     for effect in effects {
         let placebo = if effect.placebo { " (placebo)" } else { "" };
@@ -155,7 +155,7 @@ pub(super) fn table(effects: &[Effect]) -> Table {
     table
 }
 
-/// The answer in one sentence, and a second one where the first is not to be trusted.
+/// The answer in one sentence, and a second sentence if the first is not reliable.
 pub(super) fn answer(effects: &[Effect], two_starts_percent: f64) -> String {
     let (placebos, real): (Vec<&Effect>, Vec<&Effect>) = effects.iter().partition(|effect| effect.placebo);
     let (told, noise): (Vec<&Effect>, Vec<&Effect>) =
@@ -187,7 +187,7 @@ pub(super) fn answer(effects: &[Effect], two_starts_percent: f64) -> String {
             noise.iter().flat_map(|effect| [effect.throughput.low.abs(), effect.throughput.high.abs()]);
         let names: Vec<&str> = noise.iter().map(|effect| &*effect.name).collect();
         parts.push(format!(
-            "not to be told from zero: {} (operations per CPU second within {:.1} % at most)",
+            "indistinguishable from zero: {} (operations per CPU second within {:.1} % at most)",
             names.join(", "),
             ends.fold(0.0, f64::max)
         ));
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::process::Memory;
 
-    /// Three rounds of eight cells; a round's own speed, and noise of half a per cent, multiply what a cell does.
+    /// Three rounds of eight cells; the round's speed and half a per cent of noise are factors on a cell's figures.
     fn samples(rate: impl Fn(Cell) -> f64, resident: impl Fn(Cell) -> f64) -> Vec<Sample> {
         let cells = super::super::cells(&["disabled", "always"], &["never", "madvise"]);
         let mut noise = crate::random::Random::new(3);
@@ -256,7 +256,7 @@ mod tests {
             assert_eq!((effect.pairs, verdict(effect)), (6, "noise"));
         }
         let answer = answer(&effects, 2.0);
-        let (worth, noise) = answer.split_once("; not to be told from zero: ").unwrap();
+        let (worth, noise) = answer.split_once("; indistinguishable from zero: ").unwrap();
         assert!(
             worth.starts_with("Answer: worth switching on: ")
                 && worth.contains("huge pages madvise over never")

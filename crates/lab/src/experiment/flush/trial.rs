@@ -1,12 +1,12 @@
-//! One flush, in a process of its own: nothing else allocates there, and nothing is left over from another one.
+//! One flush, in a process of its own: nothing else allocates there, and nothing is left over from an earlier flush.
 //!
 //! ```text
 //!   [write N items, flush]  replace only
 //!   write N items ── note ── one turn of the flusher ── all persisted? ── figures as a line of JSON
 //!                    └ allocated bytes    └ peak, CPU of this thread, wall
 //! ```
-//! The process has one thread, so its CPU clock and its allocations are the flush's own. Fsync's time in the kernel
-//! counts.
+//! The process has one thread, so its CPU clock and its allocations are the flush's own. Kernel time of fsync is
+//! included.
 
 use crate::allocations;
 use crate::os;
@@ -26,18 +26,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Budget of the bucket: nothing may be ejected.
+/// Budget of the bucket: large enough that nothing is ejected.
 const MEMORY_BYTES: u64 = 64 << 30;
-/// Writes between two ends of a batch, as a worker has them.
+/// Writes per batch, as in a worker.
 const BATCH: u32 = 64;
 
-/// Whether the items were there before.
+/// Whether the items existed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Into an empty vBucket.
+    /// New items, in an empty vBucket.
     Insert,
-    /// Over items that are on disk already.
+    /// Overwrites of items that are already on disk.
     Replace,
 }
 
@@ -60,18 +60,18 @@ pub struct TrialArgs {
     /// Bytes of each value
     #[arg(long)]
     value_bytes: usize,
-    /// Whether the items were there before
+    /// Whether the items existed before
     #[arg(long, value_enum)]
     mode: Mode,
-    /// Directory of the bucket; must not hold one
+    /// Directory of the bucket; must not hold a bucket yet
     #[arg(long)]
     directory: PathBuf,
-    /// Count allocations, which costs speed
+    /// Count allocations, which slows the flush down
     #[arg(long)]
     count_allocations: bool,
 }
 
-/// What one flush took.
+/// Cost of one flush.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Flushed {
     /// CPU time of the flush, fsync included.
@@ -80,20 +80,20 @@ pub struct Flushed {
     pub wall_ns: u64,
     /// Bytes written to the journal.
     pub written_bytes: u64,
-    /// Where allocations were counted.
+    /// If allocations were counted.
     pub memory: Option<FlushMemory>,
 }
 
 /// Memory of one flush.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FlushMemory {
-    /// Most allocated bytes above those at the note, the flusher's buffer included.
+    /// Peak of allocated bytes above those before the flush, including the flusher's buffer.
     pub peak_bytes: i64,
     /// The flusher's buffer.
     pub buffer_bytes: i64,
-    /// Allocated at the note, less allocated after the flush and without a flusher: what it costs to be dirty.
+    /// Allocated before the flush, less allocated after it without a flusher: the cost of being dirty.
     pub dirty_bytes: i64,
-    /// The same by the bucket's own accounts (items and index only).
+    /// The same according to the bucket's own accounts (items and index only).
     pub dirty_accounted_bytes: i64,
 }
 

@@ -11,26 +11,26 @@ use std::time::Duration;
 
 /// Two decay periods of an allocator.
 const REST: Duration = super::SETTLE;
-/// After a mass deletion.
+/// Rest after a mass deletion.
 const LONG_REST: Duration = Duration::from_secs(30);
 
-/// Iterations of the append test, and the parts of the documents that their phases work on.
+/// Iterations of the append test, and the fractions (1/n) of the documents that the phases of each work on.
 const ITERATIONS: u32 = 5;
 const PHASES: [u32; 3] = [1, 2, 4];
-/// Sizes of the ladder, and the largest.
+/// Number of sizes on the ladder, the smallest and the largest.
 const RUNGS: u32 = 50;
 const RUNG_LEAST: f64 = 8.0;
 const RUNG_MOST: f64 = 8192.0;
-/// Lengths of growing keys, and the bytes between two.
+/// Number of lengths of growing keys, and the bytes from one to the next.
 const KEY_LENGTHS: u8 = 55;
 const KEY_STEP: u8 = 4;
 /// Value of an item whose key grows.
 const KEYED_VALUE: u16 = 100;
-/// Part of the items that goes on to the end, of ladder and keys: of 20 rounds 7.73 % freeze in each.
+/// Fraction of the items that keep growing to the end, for ladder and keys: with 20 rounds, 7.73 % freeze in each.
 const UNFROZEN: f64 = 0.2;
-/// A switch of sizes allocates so many times what lives.
+/// A switch of sizes writes this multiple of the live data.
 const TURNOVER: u64 = 5;
-/// Budget of a server, as a multiple of what the load has at its peak, and in any case.
+/// Budget of a server: a multiple of the load's peak, plus a constant.
 const BUDGET_FACTOR: u64 = 4;
 const BUDGET_LEAST: u64 = 512 << 20;
 
@@ -44,18 +44,18 @@ pub enum Case {
     Ladder,
     /// Keys that grow.
     Keys,
-    /// All items of one distribution of sizes, then of another.
+    /// All items in one distribution of sizes, then in another.
     Switch,
-    /// Documents grow, half of them go, small ones come.
+    /// Documents grow, half of them are deleted, small ones are added.
     Halves,
 }
 
-/// A part of a case, at whose end memory is read after a rest.
+/// A part of a case; afterwards memory is read after a rest.
 #[derive(Clone, Copy)]
 pub struct Step {
     /// Its name in tables.
     pub name: &'static str,
-    /// Before memory is read.
+    /// Time before memory is read.
     pub rest: Duration,
     run: fn(&mut Load, &Sizes) -> Result<()>,
 }
@@ -65,27 +65,27 @@ impl Step {
         Self { name, rest, run }
     }
 
-    /// Does it.
+    /// Performs the step.
     pub fn run(&self, load: &mut Load, sizes: &Sizes) -> Result<()> {
         (self.run)(load, sizes)?;
         load.finish_step()
     }
 }
 
-/// How much of everything.
+/// Sizes of all cases.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sizes {
     documents: u32,
     ladder_items: u32,
     ladder_rounds: u32,
     keyed_items: u32,
-    /// Key and value bytes that live while sizes switch.
+    /// Live key and value bytes while sizes switch.
     switch_bytes: u64,
     halves_items: u32,
 }
 
 impl Sizes {
-    /// Those of a quick or a full run, multiplied.
+    /// The sizes of a quick or a full run, scaled.
     pub fn new(quick: bool, scale: f64) -> Self {
         let scaled = |items: f64| ((items * scale) as u32).max(2_000);
         if quick {
@@ -98,7 +98,7 @@ impl Sizes {
                 halves_items: scaled(150e3),
             };
         }
-        // The append test takes as many as its definition says, or as memory is there for twice.
+        // The append test uses as many documents as its definition says, or as many as fit in memory twice.
         let fitting = machine::available_bytes() / 2 / 3_000;
         Self {
             documents: scaled(5e6).min(u32::try_from(fitting).unwrap_or(u32::MAX)),
@@ -141,7 +141,7 @@ impl Case {
         }
     }
 
-    /// Those of these names; all if there are none.
+    /// The cases with these names; all if none are given.
     pub fn choose(names: &[String]) -> Result<Vec<Self>> {
         let known = Self::ALL.map(Self::name).join(", ");
         for name in names {
@@ -158,7 +158,7 @@ impl Case {
         if self == Self::Append { Content::Objects } else { Content::Noise }
     }
 
-    /// What it does.
+    /// Its steps.
     pub fn steps(self) -> &'static [Step] {
         const APPEND: [Step; 2] =
             [Step::new("loaded", REST, load_documents), Step::new("rewritten", REST, rewrite_documents)];
@@ -184,7 +184,7 @@ impl Case {
         }
     }
 
-    /// About the most bytes of keys and values that there are at once.
+    /// Approximate peak of key and value bytes.
     pub fn peak_bytes(self, sizes: &Sizes) -> u64 {
         match self {
             Self::Append => u64::from(sizes.documents) * 1_600,
@@ -195,7 +195,7 @@ impl Case {
         }
     }
 
-    /// Budget that holds it in any server without eviction.
+    /// A budget that holds the case in any server without eviction.
     pub fn budget_bytes(self, sizes: &Sizes) -> u64 {
         self.peak_bytes(sizes) * BUDGET_FACTOR + BUDGET_LEAST
     }
@@ -217,14 +217,14 @@ fn rewrite_documents(load: &mut Load, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// Size of a rung: each the same factor above the one before.
+/// Size of a rung: each is the same factor above the previous one.
 fn rung(step: u32) -> u16 {
     let part = f64::from(step) / f64::from(RUNGS - 1);
     (RUNG_LEAST * (RUNG_MOST / RUNG_LEAST).powf(part)).round() as u16
 }
 
-/// Each round everything that has not frozen climbs the whole ladder; what freezes in this round stops at a random
-/// rung.
+/// In each round every item that has not frozen climbs the whole ladder; those that freeze in this round stop at a
+/// random rung.
 fn climb(load: &mut Load, sizes: &Sizes) -> Result<()> {
     let freezing = 1.0 - UNFROZEN.powf(1.0 / f64::from(sizes.ladder_rounds));
     let mut living: Vec<u32> = (0..sizes.ladder_items).collect();
@@ -272,7 +272,7 @@ fn turn_over_large(load: &mut Load, sizes: &Sizes) -> Result<()> {
     turn_over(load, sizes, 1_000, 2_000)
 }
 
-/// Writes new items of several times what may live, deleting random ones as soon as there are too many.
+/// Writes several times the live size in new items, deleting random ones whenever there are too many.
 fn turn_over(load: &mut Load, sizes: &Sizes, least: u32, most: u32) -> Result<()> {
     let mut living = living(load);
     let mut written = 0;
@@ -312,7 +312,7 @@ fn load_sizes(load: &mut Load, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// Each value becomes one and a half to two times as long.
+/// Makes each value 1.5 to 2 times as long.
 fn grow_values(load: &mut Load, _: &Sizes) -> Result<()> {
     for number in living(load) {
         if let Some((key_bytes, value_bytes)) = load.bytes_of(number) {
@@ -323,7 +323,7 @@ fn grow_values(load: &mut Load, _: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// As many bytes as there are once more, in small items.
+/// Doubles the number of bytes, with small items.
 fn refill(load: &mut Load, _: &Sizes) -> Result<()> {
     let most = load.payload_bytes * 2;
     let mut number = load.numbers();

@@ -1,4 +1,4 @@
-//! What was found: the tables, and the goals.
+//! Results: the tables, and the goals.
 
 use super::case::Case;
 use super::probe::Found;
@@ -15,10 +15,10 @@ const APPEND_BLOCK: f64 = 12.0;
 const APPEND_RATIO: f64 = 1.10;
 /// Most fragmentation in per cent at the end of the other cases.
 const SIBLING: f64 = 10.0;
-/// Most resident bytes per byte that lives, half a minute after a random half went.
+/// Most resident bytes per live byte, half a minute after a random half was deleted.
 const DELETED_RATIO: f64 = 1.15;
 
-/// What the original reference reports for its server with jemalloc 5.1, persistent and ephemeral.
+/// The original reference's results for its server with jemalloc 5.1, persistent and ephemeral.
 const REFERENCE: &str = "reference (another engine and machine, 5M documents): 21.2 % persistent, 39 % ephemeral by \
 resident \
                          size; 21.8 % and 39 % by what the allocator has mapped";
@@ -28,22 +28,22 @@ resident \
 pub struct Reading {
     /// The workload.
     pub case: Case,
-    /// What was done last.
+    /// The step done last.
     pub step: &'static str,
     /// The server.
     pub contender: Contender,
-    /// Items there are.
+    /// Number of items.
     pub items: u32,
-    /// Their keys and values.
+    /// Bytes of their keys and values.
     pub payload_bytes: u64,
-    /// 99th percentile of the resident size while the load was going on, from the beginning of the case.
+    /// 99th percentile of the resident size during the load, since the beginning of the case.
     pub running_bytes: u64,
     /// Memory after the rest.
     pub found: Found,
 }
 
 impl Reading {
-    /// Part of so much memory that is not used, in per cent.
+    /// Unused part of `of_bytes` of memory, in per cent.
     fn unused_percent(&self, of_bytes: u64) -> f64 {
         100.0 - 100.0 * self.found.used_bytes as f64 / of_bytes.max(1) as f64
     }
@@ -52,8 +52,8 @@ impl Reading {
         self.found.memory.resident_bytes
     }
 
-    /// What the definition of the experiment calls fragmentation. Elsewhere the peak of the data lies long before its
-    /// end.
+    /// Fragmentation: for the append test by the experiment's definition, from the memory during the load; in other
+    /// cases from the memory at the end, since the data's peak is long before it.
     fn fragmentation_percent(&self) -> f64 {
         let of_bytes = if self.case == Case::Append { self.running_bytes } else { self.resident_bytes() };
         self.unused_percent(of_bytes)
@@ -110,7 +110,7 @@ pub fn fill(report: &mut Report, readings: &[Reading]) -> Result<()> {
             let found = &reading.found;
             let mapped = found.mapped_bytes.map(|mapped| format!("{:.1}", reading.unused_percent(mapped)));
             table.row(vec![
-                reading.contender.subject.name.clone(),
+                reading.contender.subject.program.name.clone(),
                 reading.bucket().to_owned(),
                 reading.step.to_owned(),
                 rest.unwrap_or_default().as_secs().to_string(),
@@ -147,7 +147,7 @@ pub fn fill(report: &mut Report, readings: &[Reading]) -> Result<()> {
 }
 
 fn judge(report: &mut Report, reading: &Reading) {
-    let of = format!("{}, {}", reading.contender.subject.name, reading.bucket());
+    let of = format!("{}, {}", reading.contender.subject.program.name, reading.bucket());
     let is_block = reading.contender.subject.kind == Kind::DormouseBlock;
     let mut at_most = |name: String, reached: f64, bound: f64, unit: &str| {
         report.goals.push(Goal::at_most(name, reached, bound, unit));

@@ -1,5 +1,4 @@
-//! The items of a load as they are meant to be: what is written follows from it, and what is read back is compared with
-//! it.
+//! A model of a load's items: writes are derived from it, and values read back are compared with it.
 
 use crate::documents::Documents;
 use crate::process;
@@ -8,24 +7,23 @@ use crate::subject::Server;
 use anyhow::{Context, Result, ensure};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the resident size.
+/// Interval at which the resident size is sampled.
 const LOOK: Duration = Duration::from_millis(20);
 /// Items read back at the end of a step.
 const VERIFIED: u32 = 2_000;
-/// Documents that are read at once, to be written again.
+/// Documents that are read in one batch, to be rewritten.
 const READ_DOCUMENTS: usize = 64;
-/// A document is an array of so many bytes' objects, each with its comma or the closing bracket, behind the opening
-/// one.
+/// Bytes of each object of a document, which is an array: `[`, then each object with its comma or the closing bracket.
 const OBJECT_BYTES: usize = 61;
 /// Random bytes that values are cut from.
 const NOISE_BYTES: usize = 1 << 20;
 
-/// The shortest key there is.
+/// Length of the shortest keys.
 pub const KEY_LEAST: u8 = 12;
-/// Key of a document: `AB_`, 12 digits, `_0`.
+/// Length of a document's key: `AB_`, 12 digits, `_0`.
 pub const DOCUMENT_KEY: u8 = 17;
 
-/// Bytes of a document of so many objects.
+/// Length of a document of this many objects.
 pub fn document_bytes(objects: u32) -> u16 {
     u16::try_from(1 + objects as usize * OBJECT_BYTES).unwrap_or(u16::MAX)
 }
@@ -35,11 +33,11 @@ pub fn document_bytes(objects: u32) -> u16 {
 pub enum Content {
     /// JSON arrays of equal objects.
     Objects,
-    /// Random bytes, others for each item.
+    /// Random bytes, different for each item.
     Noise,
 }
 
-/// One item as it should be. It is there if it has a key.
+/// One item as it should be. It exists if `key_bytes` is not 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Item {
     key_bytes: u8,
@@ -56,14 +54,14 @@ pub struct Load {
     pub random: Random,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Key and value bytes of what is there.
+    /// Key and value bytes of the existing items.
     pub payload_bytes: u64,
-    /// How many items are there.
+    /// Number of existing items.
     pub count: u32,
     watch: Watch,
 }
 
-/// Resident sizes of the server, one per [`LOOK`] while it works.
+/// Samples of the server's resident size, one per [`LOOK`] during the load.
 struct Watch {
     pid: u32,
     looked: Instant,
@@ -81,7 +79,7 @@ impl Watch {
 }
 
 impl Load {
-    /// Nothing yet.
+    /// An empty load.
     pub fn new(server: &Server, content: Content) -> Result<Self> {
         let mut noise = vec![0; NOISE_BYTES];
         Random::new(3).fill(&mut noise);
@@ -99,23 +97,23 @@ impl Load {
         })
     }
 
-    /// A number from `from` to `to`, both of them possible.
+    /// A random number from `from` to `to`, both inclusive.
     pub fn between(&mut self, from: u32, to: u32) -> u32 {
         from + Random::below(self.random.next(), to - from + 1)
     }
 
-    /// Numbers of items that were ever there are below this.
+    /// One above the highest item number used so far.
     pub fn numbers(&self) -> u32 {
         self.items.len() as u32
     }
 
-    /// Bytes of an item's key and value; `None` where it is not there.
+    /// Lengths of an item's key and value; `None` if it does not exist.
     pub fn bytes_of(&self, number: u32) -> Option<(u8, u16)> {
         let item = self.items.get(number as usize).filter(|item| item.key_bytes > 0)?;
         Some((item.key_bytes, item.value_bytes))
     }
 
-    /// Writes an item. If it is there already, its key stays.
+    /// Writes an item. If it already exists, it keeps its key.
     pub fn put(&mut self, number: u32, key_bytes: u8, value_bytes: u16) -> Result<()> {
         let lane = self.documents.lane_of(number);
         write_key(number, key_bytes, &mut self.key);
@@ -140,7 +138,7 @@ impl Load {
         if is_sent { self.watch.look() } else { Ok(()) }
     }
 
-    /// Writes an item under a longer key, and deletes it under its own.
+    /// Writes an item under a longer key, and deletes it under its old one.
     pub fn rename(&mut self, number: u32, key_bytes: u8) -> Result<()> {
         let (former, value_bytes) = self.bytes_of(number).context("an item is renamed that is not there")?;
         self.put(number, key_bytes, value_bytes)?;
@@ -159,7 +157,7 @@ impl Load {
         self.count -= u32::from(former.key_bytes > 0);
     }
 
-    /// So many times picks one of the first `among` documents, reads it, appends an object and writes it.
+    /// `picks` times: picks one of the first `among` documents, reads it, appends an object and writes it.
     pub fn append(&mut self, picks: u32, among: u32) -> Result<()> {
         self.documents.finish()?;
         let lanes = self.documents.lanes();
@@ -179,7 +177,7 @@ impl Load {
         self.documents.finish()
     }
 
-    /// Asks for documents of a lane, each another one.
+    /// Requests distinct documents of a lane.
     fn pick(&mut self, lane: usize, among: u32, left: &mut u32, numbers: &mut Vec<u32>) -> Result<()> {
         ensure!(among > 0, "too few documents");
         for _ in 0..READ_DOCUMENTS.min(*left as usize) {
@@ -195,7 +193,7 @@ impl Load {
         self.documents.push(lane)
     }
 
-    /// Takes the documents of a lane, and writes each with an object more.
+    /// Receives the documents of a lane, and writes each with one more object.
     fn grow(&mut self, lane: usize, numbers: &[u32]) -> Result<()> {
         let source = Source { content: self.content, noise: &self.noise };
         let (items, value, mut read) = (&self.items, &mut self.value, numbers.iter());
@@ -212,7 +210,7 @@ impl Load {
         self.documents.push(lane)
     }
 
-    /// Waits until all is answered, and reads some items back.
+    /// Waits for all answers, and reads some items back.
     pub fn finish_step(&mut self) -> Result<()> {
         self.documents.finish()?;
         let mut random = Random::new(5);
@@ -234,7 +232,7 @@ impl Load {
         Ok(())
     }
 
-    /// 99th percentile of the resident size so far, while the load was going on.
+    /// 99th percentile of the resident size during the load so far.
     pub fn resident_p99(&self) -> u64 {
         let mut sorted = self.watch.samples.clone();
         sorted.sort_unstable();
@@ -257,7 +255,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The value of an item at this length.
+    /// Writes the value of an item of this length.
     fn write(self, number: u32, bytes: usize, value: &mut Vec<u8>) {
         value.clear();
         match self.content {

@@ -1,4 +1,4 @@
-//! What a server says of its memory, and what the kernel says.
+//! A server's memory, as reported by the server and by the kernel.
 
 use crate::client::{figure, redis_information, statistics};
 use crate::process::{self, Memory};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// Where a server is asked.
+/// Where a server reports its memory.
 #[derive(Clone, Copy)]
 pub struct Probe {
     kind: Kind,
@@ -19,23 +19,23 @@ pub struct Probe {
 /// Memory of a server at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Found {
-    /// What the kernel counts.
+    /// As counted by the kernel.
     pub memory: Memory,
-    /// What the server has asked its allocator for on behalf of the data: keys, values, metadata, index. Redis and
-    /// Valkey count what the allocator rounded it to.
+    /// What the server has requested from its allocator for the data: keys, values, metadata, index. Redis and Valkey
+    /// count the sizes after the allocator's rounding.
     pub used_bytes: u64,
-    /// What the allocator has mapped, where it tells.
+    /// What the allocator has mapped, if it reports that.
     pub mapped_bytes: Option<u64>,
 }
 
 impl Probe {
-    /// Of a server.
+    /// A probe of a server.
     pub fn new(kind: Kind, server: &Server) -> Self {
         let address = server.memcached.unwrap_or(server.target.address);
         Self { kind, pid: server.pid, address }
     }
 
-    /// Asks now.
+    /// Reads the figures now.
     pub fn ask(&self) -> Result<Found> {
         let memory = process::memory(self.pid)?;
         let sum = |figures: &BTreeMap<String, String>, names: &[&str]| {

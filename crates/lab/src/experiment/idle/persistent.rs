@@ -1,9 +1,9 @@
-//! Persistent buckets with nothing to do: 30 and 1000 of them, in both timeout modes, per thread as `top -H` shows it.
+//! Idle persistent buckets: 30 and 1000 of them, in both timeout modes, per thread as `top -H` shows it.
 //!
 //! ```text
 //!   start ── rest ── resident size ── write a few items, wait until they are on disk ── rest ── silence
 //! ```
-//! The flusher has worked before the silence, so that a flusher which goes on waking up is seen.
+//! The flusher has worked before the silence, so a flusher that keeps waking up is detected.
 
 use super::{Examined, Findings, ITEMS, IdleArgs, SHAPE, Silence, listen};
 use crate::client::Client;
@@ -20,19 +20,19 @@ use std::time::Duration;
 
 const BUCKETS: [usize; 2] = [30, 1000];
 const BUCKET_BYTES: u64 = 8 << 20;
-/// Beside the buckets' budgets.
+/// Memory beyond the buckets' budgets.
 const SPARE_BYTES: u64 = 1 << 30;
 
-/// A flusher's buffer goes back some seconds after its last use; then the allocator's decay begins.
+/// A flusher's buffer is freed some seconds after its last use; then the allocator's decay begins.
 const BUFFER_KEPT: Duration = Duration::from_secs(4);
 
 /// Reference (E3), 30 buckets: mode, CPU of the process in % of a core, its busiest thread, resident bytes.
 const REFERENCE: [(bool, f64, &str, u64); 2] =
     [(true, 89.3, "NonIO 11 (7 of them)", 730_000_000), (false, 10.3, "3.7", 730_000_000)];
 
-/// Most CPU in % of a core of an event-driven server, by its buckets.
+/// Highest allowed CPU in % of a core of an event-driven server, by number of buckets.
 const CPU_PERCENT_MAX: [(usize, f64); 2] = [(30, 0.05), (1000, 0.1)];
-/// Most resident bytes of 30 empty buckets.
+/// Highest allowed resident bytes of 30 empty buckets.
 const RESIDENT_MAX: f64 = 50e6;
 
 /// A server in silence.
@@ -48,7 +48,7 @@ fn mode(polls: bool) -> &'static str {
     if polls { "polling" } else { "event-driven" }
 }
 
-/// Watches both numbers of buckets at a time, one mode after the other: polling servers disturb each other.
+/// Watches both numbers of buckets at once, but one mode after the other: polling servers disturb each other.
 pub(super) fn examine(
     bench: &Bench,
     subject: &Subject,
@@ -79,7 +79,7 @@ pub(super) fn examine(
         for one in examined {
             one.server.stop()?;
             let Findings { buckets, empty_bytes, silences, .. } = one.findings;
-            let silence = silences.into_iter().next().context("nothing was heard")?;
+            let silence = silences.into_iter().next().context("no silence was measured")?;
             found.push(Quiet { buckets, polls, empty_bytes, silence });
         }
         bar.inc(1);
@@ -114,7 +114,7 @@ fn start<'a>(
 /// Tables and goals.
 pub(super) fn fill(report: &mut Report, found: &[Quiet]) {
     let mut quiets = Table::new(
-        "Persistent buckets of 1024 vBuckets, nobody asks: beside the reference (a machine of its own)",
+        "Persistent buckets of 1024 vBuckets, idle: beside the reference (a machine of its own)",
         &[
             "",
             "buckets",
@@ -180,7 +180,7 @@ fn traced_calls(threads: &[crate::strace::ThreadCalls]) -> u64 {
     total(threads).values().map(|count| count.calls).sum()
 }
 
-/// Polling has no goals: it shows what it costs.
+/// Judges the event-driven mode; polling has no goals, it is measured to show its cost.
 fn judge(goals: &mut Vec<Goal>, one: &Quiet) {
     if one.polls {
         return;

@@ -1,5 +1,5 @@
-//! Durable writes that nobody will ever acknowledge: each is answered once, as ambiguous, at its own time and not
-//! before it.
+//! Durable writes that no replica ever acknowledges: each is answered once, as ambiguous, at its timeout and not
+//! before.
 //!
 //! ```text
 //!   SET_VBUCKET x 1024    chain [this node, one that is absent]
@@ -7,7 +7,7 @@
 //!   server's clock        stats durability-monitor: how late each deadline was noticed
 //!   client's clock        answer - request - timeout: that and the way there and back
 //! ```
-//! The client's clock starts before the server's does, so an answer that is early by it was early.
+//! The client's clock starts before the server's, so an answer that is early by the client's clock is early.
 
 use super::IdleArgs;
 use crate::client::{exchange, figure, statistics};
@@ -29,13 +29,13 @@ const MEMORY_BYTES: u64 = 1 << 30;
 const VBUCKETS: u16 = 1024;
 const CONNECTIONS: u32 = 10;
 const WRITES: u32 = 10_000;
-/// Least timeout: all requests have left long before the first answer is due.
+/// Shortest timeout: all requests are sent long before the first answer is due.
 const TIMEOUT_MIN_MS: u64 = 2_000;
 const TIMEOUT_MAX_MS: u64 = 30_000;
 const TIMEOUT_MAX_QUICK_MS: u64 = 6_000;
-/// How long a connection is listened to after its last answer, for answers that come twice.
+/// How long to listen on a connection after its last answer, for duplicate answers.
 const AFTERWARDS: Duration = Duration::from_millis(500);
-/// Most lateness by the server's clock, which 99 of 100 answers must keep.
+/// Highest lateness by the server's clock that 99 of 100 answers must keep.
 const LATE_US_MAX: u64 = 2_000;
 const LATE_SHARE: f64 = 0.99;
 
@@ -51,7 +51,7 @@ const TOPOLOGY: &[u8] = br#"{"topology":[["lab-active","lab-absent"]]}"#;
 /// Framing extra of durability with a timeout: id 1, three bytes.
 const DURABILITY_FRAME: u8 = 0x13;
 
-/// How a server kept the deadlines of one run.
+/// How well a server kept the deadlines of one run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Deadlines {
     polls: bool,
@@ -66,7 +66,7 @@ pub(super) struct Deadlines {
     late_p50_us: u64,
     late_p99_us: u64,
     late_max_us: u64,
-    /// By the server's clock: answers by the bound they kept, microseconds; the last has none.
+    /// By the server's clock: (bound in microseconds, answers within it); the last has no bound.
     server_late: Vec<(Option<u64>, u64)>,
     server_late_max_us: u64,
     aborted: u64,
@@ -77,14 +77,14 @@ impl Deadlines {
         self.server_late.iter().map(|(_, count)| count).sum()
     }
 
-    /// Part of the answers within so many microseconds.
+    /// Fraction of the answers within this many microseconds.
     fn server_share(&self, within_us: u64) -> f64 {
         let kept = |(bound, _): &&(Option<u64>, u64)| bound.is_some_and(|bound| bound <= within_us);
         let within: u64 = self.server_late.iter().filter(kept).map(|(_, count)| count).sum();
         within as f64 / self.server_total().max(1) as f64
     }
 
-    /// Bound that such a part of the answers kept, in words.
+    /// The bound that this fraction of the answers kept, as text.
     fn server_quantile(&self, share: f64) -> String {
         let mut seen = 0;
         for (bound, count) in &self.server_late {
@@ -117,7 +117,7 @@ pub(super) fn examine(bench: &Bench, subject: &Subject, arguments: &IdleArgs) ->
     Ok(found)
 }
 
-/// A write's request time and timeout, by its opaque.
+/// Request time and timeout of each write, by its opaque.
 type Asked = BTreeMap<u32, (Instant, Duration)>;
 
 fn keep_waiting(server: &Server, polls: bool, timeout_max_ms: u64) -> Result<Deadlines> {
@@ -180,7 +180,7 @@ fn lateness(figures: &BTreeMap<String, String>) -> Result<Vec<(Option<u64>, u64)
     Ok(found)
 }
 
-/// What a connection heard.
+/// What a connection received.
 #[derive(Clone, Debug, Default)]
 struct Heard {
     once: u32,
@@ -206,7 +206,7 @@ impl Heard {
     }
 }
 
-/// Sends this connection's part of the writes, then listens until all are answered, and a little longer.
+/// Sends this connection's share of the writes, then listens until all are answered, and a little longer.
 fn converse(mut stream: TcpStream, number: u32, timeout_max_ms: u64) -> Result<Heard> {
     let mut random = Random::new(u64::from(number));
     let (mut asked, start) = (Asked::new(), Instant::now());
@@ -215,7 +215,7 @@ fn converse(mut stream: TcpStream, number: u32, timeout_max_ms: u64) -> Result<H
         let timeout_ms = TIMEOUT_MIN_MS + u64::from(Random::below(random.next(), span));
         let [high, low] = u16::try_from(timeout_ms)?.to_be_bytes();
         let level = (write % 3 + 1) as u8;
-        // The first byte is the collection's id.
+        // The first byte is the collection id.
         let key = format!("\0pending-{write}");
         let vbucket = (write % u32::from(VBUCKETS)) as u16;
         let framing = [DURABILITY_FRAME, level, high, low];
@@ -243,7 +243,7 @@ fn converse(mut stream: TcpStream, number: u32, timeout_max_ms: u64) -> Result<H
     Ok(heard)
 }
 
-/// The next answer's opaque and status; `None` where none comes in time.
+/// The next answer's opaque and status; `None` if none arrives in time.
 fn answer(stream: &mut TcpStream) -> Result<Option<(u32, u16)>> {
     let mut header = [0; HEADER];
     if let Err(error) = stream.read_exact(&mut header) {
@@ -281,7 +281,7 @@ fn frame(
 /// Tables and goals.
 pub(super) fn fill(report: &mut Report, found: &[Deadlines]) {
     let mut table = Table::new(
-        "Durable writes over all vBuckets whose replica is absent: how late their ambiguous answers came",
+        "Durable writes over all vBuckets whose replica is absent: lateness of their ambiguous answers",
         &[
             "mode",
             "writes",

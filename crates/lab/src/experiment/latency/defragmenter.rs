@@ -1,17 +1,16 @@
-//! What clients feel of the defragmenter: p99.9 of small reads and writes, and operations per second of server CPU,
-//! while it moves items, beside the same without it.
+//! What the defragmenter costs clients: p99.9 of small reads and writes, and operations per second of server CPU, while
+//! it moves items and without it.
 //!
 //! ```text
 //! start    off: fill in random order, delete a half     off | on | off | on ...    read a sample back
 //!                                                           each: probe on a schedule, then as much load as fits
 //! ```
 //!
-//! It is switched over HTTP within a start, since two starts of one server differ by more than what is looked for; a
-//! part without it leaves the thin slabs as they are for the next part with it. Parts are short and many, because of
-//! persistent buckets: flusher and compaction take a sixth to a half of the core's time, as it falls out, and two
-//! windows differ by up to a half for that. A part counts only if items were moved in it until its end, or none at all:
-//! where the work is done before, the part and its counterpart are thrown away, and a start that has nothing else
-//! fails.
+//! It is switched on and off over HTTP within a start, since two starts of one server differ by more than the effect; a
+//! part without it leaves the sparse slabs for the next part with it. Parts are short and many because of persistent
+//! buckets: flusher and compaction take from a sixth to a half of the core's time, so two windows differ by up to a
+//! half. A part with the defragmenter counts only if it moved items until the end, one without only if it moved none.
+//! If its work ends early, the part and its counterpart are discarded; a start with no other parts fails.
 
 use super::{LatencyArgs, PROBE_CONNECTIONS, PROBE_INTERVAL, SHAPE, probe, prober_priority};
 use crate::client::{change_bucket, figure, statistics};
@@ -34,16 +33,16 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Two to this power are written, one half of them is deleted.
+/// 2^n items are written, and half of them deleted.
 const QUICK_ITEMS_BITS: u32 = 21;
 const ITEMS_BITS: u32 = 22;
 const CONNECTIONS: usize = 50;
 const DEPTH: usize = 16;
 const READS: f64 = 0.2;
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Longer than the pager waits before it gives back what was freed.
+/// Longer than the pager waits before it returns freed memory.
 const REST: Duration = Duration::from_secs(6);
-/// Longest time from switching it on to its first move.
+/// Longest time from switching the defragmenter on to its first move.
 const ARMED_TIMEOUT: Duration = Duration::from_secs(5);
 const ARMED_LOOK: Duration = Duration::from_millis(5);
 const LATENCY_RATIO_MAX: f64 = 1.5;
@@ -63,17 +62,17 @@ const CASES: [Case; 4] = [
     Case { heap: Kind::DormouseBlock, persistent: true },
 ];
 
-/// One state of the defragmenter within one start.
+/// Measurements of one start in one state of the defragmenter.
 struct Felt {
     times: Times,
     windows: Vec<Window>,
     moved: u64,
-    /// How long the defragmenter says it has worked.
+    /// Time worked, as reported by the defragmenter.
     work_us: u64,
     seconds: f64,
 }
 
-/// The same in figures.
+/// [`Felt`] as figures.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct State {
     get_p999_us: f64,
@@ -173,7 +172,7 @@ impl Case {
 }
 
 impl Run {
-    /// Without and with the defragmenter; `on_first` begins with the latter.
+    /// Measures without and with the defragmenter; with `on_first`, it begins with the latter.
     fn examine(
         &self,
         subject: &Subject,
@@ -222,7 +221,7 @@ impl Run {
     }
 }
 
-/// What is driven in each part.
+/// The server and the load of each part.
 struct Load<'a> {
     console: SocketAddr,
     memcached: SocketAddr,
@@ -233,7 +232,7 @@ struct Load<'a> {
 }
 
 impl Run {
-    /// Once without and once with it; `None` if it had not enough to do.
+    /// One part without the defragmenter and one with it; `None` if it did not have enough to do.
     fn turn(&self, load: &mut Load<'_>, on_first: bool) -> Result<Option<(Felt, Felt)>> {
         let (mut off, mut on) = (Felt::nothing()?, Felt::nothing()?);
         for is_on in [on_first, !on_first] {
@@ -255,9 +254,9 @@ impl Run {
     }
 }
 
-/// Switches it, and waits until it has moved something; returns whether it does as wished.
+/// Switches the defragmenter, and waits until it has moved something; returns false if it does not.
 fn switch(console: SocketAddr, memcached: SocketAddr, is_on: bool) -> Result<bool> {
-    // Whoever asks for the memory makes the server measure it, by which the defragmenter goes.
+    // A request for `stats memory` makes the server measure memory, which the defragmenter goes by.
     statistics(memcached, "memory")?;
     change_bucket(console, BUCKET, if is_on { "defragmenter=on" } else { "defragmenter=off" })?;
     let (since, before) = (Instant::now(), moved(memcached)?);
@@ -280,7 +279,7 @@ impl Felt {
         Ok(Self { times: Times::new()?, windows: Vec::new(), moved: 0, work_us: 0, seconds: 0.0 })
     }
 
-    /// Does something while the defragmenter works or does not; returns whether it did so until the end.
+    /// Runs `work` while the defragmenter is on or off; returns false if it finished before the end.
     fn part(
         &mut self,
         memcached: SocketAddr,
@@ -295,7 +294,7 @@ impl Felt {
         let moved = grown("defragmented_items")?;
         self.moved += moved;
         self.work_us += grown("defragmenting_us")?;
-        let state = figures.get("state").context("the defragmenter tells no state")?;
+        let state = figures.get("state").context("the defragmenter does not report its state")?;
         if is_on && state == "disarmed" {
             return Ok(false);
         }

@@ -27,7 +27,7 @@ pub enum Case {
     InsertMon,
     /// The same, several transactions in flight.
     InsertPipe,
-    /// A producer answers ten workers; everybody has a replica.
+    /// A producer answers ten workers; all have a replica.
     Queue,
     /// Tables of growing size, each inserted in one transaction.
     SizeOne,
@@ -37,9 +37,9 @@ pub enum Case {
     SizeEach,
     /// The same with ten replicas.
     SizeEachMon,
-    /// A hundred clients ask for a large table at once.
+    /// A hundred clients request a large table at once.
     Dump100,
-    /// A hundred replicas hear of one client's updates.
+    /// A hundred replicas are notified of one client's updates.
     Monitors100,
     /// Updates while the file is compacted.
     Compaction,
@@ -98,7 +98,7 @@ impl Case {
         }
     }
 
-    /// The cases that names ask for, in the order of `ALL`.
+    /// The cases that match the names, in the order of `ALL`.
     pub fn choose(names: &[String], quick: bool) -> Result<Vec<Self>> {
         let mut chosen = Vec::new();
         for name in names {
@@ -124,12 +124,12 @@ impl Case {
             .collect())
     }
 
-    /// Whether it means anything for such a server: the floor keeps no rows.
+    /// Returns true if it makes sense for such a server: the floor keeps no rows.
     pub fn is_for(self, kind: Kind) -> bool {
         kind != Kind::Floor || self.transactions().is_some() || self == Self::Monitors100
     }
 
-    /// Template, sessions with replicas, and transactions in flight, where workers change or insert one row each.
+    /// The workload, for cases in which each transaction updates or inserts one row.
     pub fn transactions(self) -> Option<Transactions> {
         let (table, replicas, pipelined) = match self {
             Self::Update1 => (Table::Small, false, false),
@@ -146,13 +146,13 @@ impl Case {
         Some(Transactions { table, replicas, pipelined })
     }
 
-    /// Whether its resident size at the end is a goal.
+    /// Returns true if its resident size at the end is a goal.
     pub fn judges_memory_at_rest(self) -> bool {
         matches!(self, Self::Update2 | Self::Insert | Self::Startup | Self::DeleteAll)
     }
 }
 
-/// Which rows transactions go to.
+/// The rows that transactions use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// 1,000 rows that are updated.
@@ -166,7 +166,7 @@ pub enum Table {
 /// A case of one-row transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Transactions {
-    /// Rows they go to.
+    /// Rows that they use.
     pub table: Table,
     /// Whether each worker keeps a replica.
     pub replicas: bool,
@@ -174,24 +174,24 @@ pub struct Transactions {
     pub pipelined: bool,
 }
 
-/// How many of everything.
+/// Sizes of all cases.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sizes {
-    /// Sessions that change something.
+    /// Sessions that write.
     pub workers: usize,
-    /// Transactions of each.
+    /// Transactions per worker.
     pub transactions_each: u64,
-    /// Transactions of a worker in flight in the pipelined cases.
+    /// Transactions that a worker has in flight in the pipelined cases.
     pub in_flight: u64,
     /// Rows of `update1`.
     pub small_rows: usize,
     /// Rows of `update2`.
     pub large_rows: usize,
-    /// Rows of counters.
+    /// Counter rows of `queue`.
     pub counters_rows: usize,
-    /// Requests of each worker of the queue.
+    /// Requests per worker in `queue`.
     pub requests_each: u64,
-    /// Tables of `size`.
+    /// Table sizes of `size`, in rows.
     pub tables: Vec<usize>,
     /// Sessions of `dump100` and `monitors100`.
     pub crowd: usize,
@@ -201,12 +201,12 @@ pub struct Sizes {
     pub crowd_updates: u64,
     /// Rows of `compaction`, `startup` and `delete-all`.
     pub huge_rows: usize,
-    /// Length of the stretch before a compaction, in milliseconds.
+    /// Length of the period before a compaction, in milliseconds.
     pub quiet_ms: u64,
 }
 
 impl Sizes {
-    /// The sizes of E5, or fewer of the same shapes.
+    /// The sizes of E5, or smaller ones of the same shapes.
     pub fn new(quick: bool, scale: f64) -> Self {
         let scaled = |full: usize, quick_count: usize| {
             let count = if quick { quick_count } else { full };

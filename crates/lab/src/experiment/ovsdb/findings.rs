@@ -1,6 +1,6 @@
 //! Tables and goals of the experiment.
 //!
-//! Every ratio compares with the best stock allocator of the case and figure at hand, never with one and the same.
+//! Every ratio compares with the stock allocator that is best for that case and figure, not with a fixed one.
 
 use super::case::Case;
 use super::perform::Sample;
@@ -11,7 +11,7 @@ use anyhow::Result;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Most CPU per transaction, as a part of the best stock allocator's.
+/// Highest allowed CPU per transaction, as a fraction of the best stock allocator's.
 const CPU_GOALS: [(Case, f64); 12] = [
     (Case::Update1, 0.40),
     (Case::Update2, 0.40),
@@ -26,23 +26,23 @@ const CPU_GOALS: [(Case, f64); 12] = [
     (Case::SizeOne, 0.16),
     (Case::Monitors100, 0.75),
 ];
-/// Most resident memory at the end, likewise.
+/// Highest allowed resident memory at the end, likewise.
 const END_GOALS: [(Case, f64); 2] = [(Case::Update2, 0.25), (Case::Insert, 0.25)];
-/// Highest resident memory, likewise.
+/// Highest allowed peak of resident memory, likewise.
 const PEAK_GOALS: [(Case, f64); 3] = [(Case::SizeOne, 0.25), (Case::SizeEach, 0.25), (Case::Dump100, 0.125)];
 /// Longest time a start on a large file may take, likewise.
 const STARTUP_GOAL: f64 = 1.0 / 6.0;
 /// Longest time a compaction may hold a transaction.
 const HOLD_MS_MAX: f64 = 5.0;
-/// Memory that may be kept of a table that was deleted.
+/// Memory that may be retained after a table was deleted.
 const KEPT_BYTES_MAX: f64 = 20e6;
 /// Cases in which builds with different allocators are compared, and how much they may differ.
 const SPREAD_CASES: [Case; 5] = [Case::Update1, Case::Update2, Case::Insert, Case::Queue, Case::SizeOne];
 const CPU_SPREAD_PERCENT_MAX: f64 = 5.0;
 const RESIDENT_SPREAD_PERCENT_MAX: f64 = 10.0;
-/// From this part of a core on, the core counts as used up.
+/// A core counts as saturated from this fraction of its time on.
 const EXHAUSTED: f64 = 0.9;
-/// From this many cores used by others on, figures are in doubt.
+/// Figures are unreliable if other processes used this many cores or more.
 const FOREIGN_CORES_MAX: f64 = 0.1;
 
 /// All samples of a case on a subject, summarised.
@@ -56,7 +56,7 @@ struct Point {
     units_per_s: f64,
     server_share: f64,
     driver_share: f64,
-    /// Whose core was used up.
+    /// Whose core was saturated.
     limit: &'static str,
     foreign_cores: f64,
     start_bytes: f64,
@@ -70,7 +70,7 @@ impl Point {
     fn of(case: Case, subject: &Subject, samples: &[Sample]) -> Option<Self> {
         let own: Vec<Sample> = samples
             .iter()
-            .filter(|sample| sample.case == case && sample.subject == subject.name)
+            .filter(|sample| sample.case == case && sample.subject == subject.program.name)
             .cloned()
             .collect();
         let spread =
@@ -81,7 +81,7 @@ impl Point {
         let driver_share = median(&|sample| sample.driver_cpu_ns as f64 / wall_ns(sample))?;
         Some(Self {
             case,
-            subject: subject.name.clone(),
+            subject: subject.program.name.clone(),
             kind: subject.kind,
             cpu_ns_per_unit: spread(&Sample::cpu_ns_per_unit)?,
             wall_s: median(&|sample| sample.wall_ns as f64 / 1e9)?,
@@ -122,7 +122,7 @@ fn limit(server_share: f64, driver_share: f64) -> &'static str {
     }
 }
 
-/// Least of a figure among the stock servers of a case.
+/// Lowest value of a figure among the stock servers of a case.
 fn best_stock(points: &[Point], case: Case, figure: impl Fn(&Point) -> f64) -> Option<f64> {
     points
         .iter()
@@ -371,7 +371,7 @@ fn judge(report: &mut Report, points: &[Point]) {
     judge_allocators(report, points);
 }
 
-/// How much builds of Dormouse with different allocators differ.
+/// Judges how much builds of Dormouse with different allocators differ.
 fn judge_allocators(report: &mut Report, points: &[Point]) {
     for case in SPREAD_CASES {
         let figures = |figure: fn(&Point) -> f64| -> Vec<f64> {
@@ -393,7 +393,7 @@ fn judge_allocators(report: &mut Report, points: &[Point]) {
     }
 }
 
-/// How far the most lies above the least, where there are two at least.
+/// How far the maximum is above the minimum, in per cent; `None` for fewer than two figures.
 fn spread_percent(figures: &[f64]) -> Option<f64> {
     let spread = Spread::of(figures).filter(|_| figures.len() > 1)?;
     Some((spread.high / spread.low.max(1e-9) - 1.0) * 100.0)
@@ -403,17 +403,13 @@ fn spread_percent(figures: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::process::Memory;
+    use crate::programs::Program;
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     fn subject(name: &str, kind: Kind) -> Subject {
-        Subject {
-            name: name.to_owned(),
-            kind,
-            program: PathBuf::new(),
-            preload: None,
-            version: String::new(),
-        }
+        let (name, path, version) = (name.to_owned(), PathBuf::new(), String::new());
+        Subject { program: Program { name, path, preload: None, version }, kind }
     }
 
     fn sample(case: Case, subject: &str, cpu_ns: u64, resident_mb: u64) -> Sample {

@@ -19,34 +19,34 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes kept of a message in pieces, where nobody looks into it.
+/// Bytes kept of a message that arrives in pieces, if its content is not examined.
 const KEEP_BYTES: usize = 16 * 1024;
 /// Sessions with replicas in the `-mon` cases of one worker.
 const REPLICAS: usize = 10;
-/// A server that used no CPU for so long is idle; and how long that is waited for.
+/// A server that used no CPU for this long is idle; and the longest wait for that.
 const IDLE: Duration = Duration::from_millis(20);
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// Least bytes of a row in a replica's first message.
+/// Minimum bytes per row in a replica's first message.
 const ROW_BYTES_MIN: usize = 100;
 
-/// What one case on one start of a server showed.
+/// Results of one case on one start of a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
     /// The workload.
     pub case: Case,
     /// Name of the server.
     pub subject: String,
-    /// Transactions, requests or rows: what CPU is divided by.
+    /// Number of transactions, requests or rows, by which CPU is divided.
     pub units: u64,
     /// Length of the measured part.
     pub wall_ns: u64,
-    /// CPU of the server in it.
+    /// CPU time of the server in it.
     pub cpu_ns: u64,
-    /// CPU of the load in it.
+    /// CPU time of the load in it.
     pub driver_cpu_ns: u64,
     /// Bytes the load received in it.
     pub received_bytes: u64,
-    /// Cores that others used meanwhile.
+    /// Cores that other processes used meanwhile.
     pub foreign_cores: f64,
     /// Memory of the empty server.
     pub start: Memory,
@@ -58,19 +58,19 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
 }
 
-/// A sample whose server still runs.
+/// A sample whose server is still running.
 pub struct Performed {
     /// What was measured so far.
     pub sample: Sample,
     /// What the server must hold.
     pub expected: Expected,
-    /// Row to be read after a restart that is still due.
+    /// If a restart is still to be measured, the row to read after it.
     pub restart: Option<UuidText>,
 }
 
 /// What a server must hold at the end.
 pub struct Expected {
-    /// Rows of the table, where the server keeps any.
+    /// Rows of the table, if the server keeps any.
     pub rows: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ impl Sample {
     fn new(case: Case, subject: &Subject, server: &Server) -> Result<Self> {
         Ok(Self {
             case,
-            subject: subject.name.clone(),
+            subject: subject.program.name.clone(),
             units: 0,
             wall_ns: 0,
             cpu_ns: 0,
@@ -103,7 +103,7 @@ impl Sample {
         })
     }
 
-    /// Adds a measured part; `units` of work were done in it.
+    /// Runs `work` and adds its measurements; it consists of `units` units.
     fn measure(
         &mut self,
         server: &mut Server,
@@ -124,7 +124,7 @@ impl Sample {
         Ok(outcome)
     }
 
-    /// CPU of the server per unit.
+    /// CPU time of the server per unit.
     pub fn cpu_ns_per_unit(&self) -> f64 {
         self.cpu_ns as f64 / self.units.max(1) as f64
     }
@@ -135,7 +135,7 @@ impl Sample {
     }
 }
 
-/// CPU of a process once it has done what it puts off until after its answers.
+/// CPU time of a process once it has finished work deferred until after its answers.
 fn cpu_ns_when_idle(pid: u32) -> Result<u64> {
     let deadline = Instant::now() + IDLE_MAX;
     let mut cpu_ns = os::process_cpu_ns(pid)?;
@@ -181,7 +181,7 @@ pub fn perform(case: Case, subject: &Subject, server: &mut Server, sizes: &Sizes
     Ok(Performed { sample, expected: Expected { rows }, restart })
 }
 
-/// Fills the table; the floor keeps nothing, so its rows are invented.
+/// Fills the table; the floor keeps nothing, so its rows are made up.
 fn fill(subject: &Subject, server: &Server, rows: usize) -> Result<Vec<UuidText>> {
     if subject.kind == Kind::Floor {
         return Ok(vec![*b"831191a0-7526-4139-8017-6b48dd6d6822"; rows]);
@@ -319,7 +319,7 @@ fn dump(sample: &mut Sample, server: &mut Server, sizes: &Sizes) -> Result<usize
 
 fn crowd(sample: &mut Sample, subject: &Subject, server: &mut Server, sizes: &Sizes) -> Result<usize> {
     let rows = fill(subject, server, sizes.small_rows)?;
-    // The first session changes rows, all others listen.
+    // The first session updates rows, all others listen.
     let sessions = sizes.crowd + 1;
     let mut driver = Driver::new(&server.socket, sessions, KEEP_BYTES)?;
     driver.run(&mut Subscribe::new(1..sessions))?;
@@ -334,7 +334,7 @@ fn crowd(sample: &mut Sample, subject: &Subject, server: &mut Server, sizes: &Si
     Ok(rows.len() + 1)
 }
 
-/// Starts a server that has come to rest again on its file, and reads one row of it.
+/// Restarts a resting server on its file, and reads one row.
 pub fn restart(
     sample: &mut Sample,
     subject: &Subject,
@@ -344,7 +344,7 @@ pub fn restart(
 ) -> Result<()> {
     sample.figure("resident before", server.memory()?.resident_bytes as f64);
     let taken = server.restart(subject, site.placement)?;
-    // The new process has used nothing before.
+    // The new process starts at zero.
     sample.cpu_ns = os::process_cpu_ns(server.pid)?;
     sample.wall_ns = u64::try_from(taken.as_nanos())?;
     sample.units = 1;

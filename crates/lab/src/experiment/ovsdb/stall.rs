@@ -1,8 +1,8 @@
 //! How long a client waits while the database file is compacted.
 //!
-//! One client updates a random row every millisecond and waits for the answer; a latency counts from the moment the
-//! update was due, so that a stall is charged to every update it delays. First a stretch at rest, then one in which
-//! the server is told to compact.
+//! One client updates a random row every millisecond and waits for the answer; a latency counts from the time the
+//! update was due, so a stall is charged to every update it delays. The first period is at rest; in the second the
+//! server is told to compact.
 
 use super::perform::Sample;
 use crate::machine::BusyReading;
@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_millis(1);
-/// Part of the stretch at rest that lies before the order to compact, and again behind its end.
+/// The second period runs for the first one's length divided by this before the compaction, and as long after it.
 const LEAD_PART: u32 = 4;
 
 struct Prober<'a> {
@@ -30,7 +30,7 @@ struct Prober<'a> {
 }
 
 impl Prober<'_> {
-    /// Updates rows until `is_over` says so; latencies in microseconds.
+    /// Updates rows until `is_over` returns true; returns latencies in microseconds.
     fn probe(&mut self, mut is_over: impl FnMut(Duration) -> bool) -> Result<Histogram<u64>> {
         let mut latencies = Histogram::new_with_bounds(1, 600_000_000, 3)?;
         let start = Instant::now();
@@ -54,7 +54,7 @@ impl Prober<'_> {
     }
 }
 
-/// Measures a client's latencies at rest and beside a compaction.
+/// Measures a client's latencies at rest and during a compaction.
 pub fn compaction(
     sample: &mut Sample,
     subject: &Subject,
@@ -71,7 +71,7 @@ pub fn compaction(
         request: Vec::new(),
         sent: 0,
     };
-    // Where it is refused the load keeps its ordinary priority, and both stretches suffer alike.
+    // If it is refused, the load keeps its ordinary priority, which affects both periods alike.
     let raised = os::set_realtime().is_ok();
     let measured = probe_both(sample, server, &mut prober, quiet);
     if raised {
@@ -79,7 +79,7 @@ pub fn compaction(
     }
     measured?;
     if subject.kind == Kind::Dormouse {
-        // A server that does not tell misses the goal; the client's figures stand.
+        // A server that does not report this misses the goal; the client's figures remain valid.
         let text = control::command(&server.control, "dormouse/figures").unwrap_or_default();
         if let Some(hold) = control::figure(&text, "compaction_longest_hold_us") {
             sample.figure("own longest hold us", hold);

@@ -1,12 +1,12 @@
-//! Durable writes: how near group commit comes to what the disk allows.
+//! Durable writes: how close group commit comes to what the disk allows.
 //!
 //! ```text
 //!   disk x clients   syncs per second of appends as long as a whole group, times the clients: all of them in each group
 //!   floor            a server that does nothing but group commit, driven alike: what is allowed
 //!   dormouse, redis  the subjects, each on files of its own in the same directory
 //! ```
-//! All servers run at the same time and are driven by turns, in short slices, each behind a slice of the disk alone:
-//! disks change from one second to the next.
+//! All servers run at the same time and are driven in turn, in short slices, each preceded by a slice of the disk
+//! alone: a disk's speed changes from one second to the next.
 
 use super::{SHAPE, ThroughputArgs, WARM_UP};
 use crate::client::{figure, statistics};
@@ -22,16 +22,16 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// Items written over and over.
+/// Items that are overwritten repeatedly.
 const ITEMS: u32 = 100_000;
-/// What a log needs of an item beyond key and value, about: the disk's own rate is measured with appends of that
-/// length.
+/// Approximate bytes that a log needs per item beyond key and value: the disk's own rate is measured with appends of
+/// that length.
 const RECORD_OVERHEAD_BYTES: usize = 40;
-/// Pieces of a window: subjects and the disk alone take turns that often.
+/// Slices of a window: subjects and the disk alone take turns this often.
 const SLICES: u32 = 10;
-/// Part of a slice for which the disk's own rate is measured before it.
+/// The disk's own rate is measured before each slice, for the slice's length divided by this.
 const PROBE_SHARE: u32 = 3;
-/// Part of what group commit over the disk allows that must be reached.
+/// Fraction of what group commit on the disk allows that must be reached.
 const SHARE_MIN: f64 = 0.9;
 
 /// One window of one subject.
@@ -45,11 +45,11 @@ struct Sample {
     latency_p99_us: u64,
     /// The disk's own rate around this window.
     syncs_per_second: f64,
-    /// Writes per commit, where the subject tells.
+    /// Writes per commit, if the subject reports it.
     group: Option<f64>,
 }
 
-/// What a subject reached with so many clients.
+/// Result of a subject with this number of clients.
 #[derive(Clone, Debug, Serialize)]
 struct Point {
     subject: Kind,
@@ -59,7 +59,7 @@ struct Point {
     latency_p50_us: f64,
     latency_p99_us: f64,
     syncs_per_second: f64,
-    /// Of the disk's own rate times the clients.
+    /// Fraction of the disk's own rate times the clients.
     of_disk: f64,
     group: Option<f64>,
     foreign_cores: f64,
@@ -127,7 +127,7 @@ struct Turn {
     subject: Kind,
     server: Server,
     dialect: Dialect,
-    /// Its files; the disk's own rate is measured beside them.
+    /// Directory of its files; the disk's own rate is measured in the same directory.
     data: Scratch,
 }
 
@@ -152,8 +152,8 @@ impl Turn {
     }
 }
 
-/// All subjects in short slices by turns, each behind a slice of the disk alone: a disk that others use too is not the
-/// same from one second to the next. Gives one sample for each subject.
+/// Runs all subjects in turn in short slices, each preceded by a slice of the disk alone: the speed of a shared disk
+/// changes from one second to the next. Returns one sample per subject.
 fn take_turns(turns: &mut [Turn], clients: usize, window: Duration) -> Result<Vec<Sample>> {
     let group_bytes = clients * (SHAPE.key_bytes + SHAPE.value_bytes + RECORD_OVERHEAD_BYTES);
     let plan = Plan { items: Items::Apart(ITEMS), reads: 0.0, depth: 1 };
@@ -194,7 +194,7 @@ fn take_turns(turns: &mut [Turn], clients: usize, window: Duration) -> Result<Ve
     Ok(samples)
 }
 
-/// Slices of equal length as one window.
+/// Combines slices of equal length into one window.
 fn mean_of(slices: &[Window]) -> Window {
     let mean =
         |figure: &dyn Fn(&Window) -> f64| slices.iter().map(figure).sum::<f64>() / slices.len().max(1) as f64;
@@ -210,7 +210,7 @@ fn mean_of(slices: &[Window]) -> Window {
     }
 }
 
-/// Commits of Dormouse's journal.
+/// Number of commits of Dormouse's journals.
 fn commits(server: &Server) -> Result<Option<u64>> {
     let Some(address) = server.memcached else { return Ok(None) };
     Ok(Some(figure(&statistics(address, "persistence")?, "journal_commits")?))

@@ -1,7 +1,8 @@
-//! Plain writes to a persistent bucket, beside an ephemeral one: what persistence costs when nobody waits for it.
+//! Plain writes to a persistent bucket, compared with an ephemeral one: the cost of persistence when no client waits
+//! for it.
 //!
-//! A window ends when all it wrote is on disk, so neither CPU nor time is left out that the flusher spends after the
-//! last request. Requests over that time is the rate that the disk sustains.
+//! A window ends when everything it wrote is on disk, so it includes the CPU and the time that the flusher spends after
+//! the last request. Requests divided by that time is the rate that the disk sustains.
 
 use super::{SHAPE, ThroughputArgs, WARM_UP};
 use crate::client::figure;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 const QUICK_ITEMS: u32 = 200_000;
 const ITEMS: u32 = 1_000_000;
-/// Depth, and the part of the ephemeral bucket's figure that must be kept.
+/// Depth, and the fraction of the ephemeral bucket's figure that must be reached.
 const GOALS: [(usize, f64); 2] = [(1, 0.85), (16, 0.60)];
 
 /// One window.
@@ -30,15 +31,15 @@ struct Sample {
     reads_percent: u32,
     depth: usize,
     per_cpu_second: f64,
-    /// While requests came.
+    /// During the requests.
     per_second: f64,
-    /// Until all was on disk.
+    /// Until everything was on disk.
     sustained_per_second: f64,
     drain_ms: f64,
-    /// Of the journal, until all was on disk.
+    /// Written to the journal until everything was on disk.
     written_mb_per_second: f64,
     commits_per_second: f64,
-    /// Items written to the journal per write of a client; below 1 where keys were written twice between flushes.
+    /// Items written to the journal per client write; below 1 if keys were written twice between flushes.
     written_share: f64,
     foreign_cores: f64,
 }

@@ -12,7 +12,7 @@ def binary_named():
 
 @pytest.fixture(scope="module")
 def node():
-    """One node for the tests of a file; it must still be alive, and end with 0, when they are done."""
+    """One node for the tests of a file; it must still be alive, and exit with 0, when they are done."""
     server = servers.Dormouse()
     try:
         yield server

@@ -2,7 +2,7 @@
 
     python -m tests.corpus            writes fuzz/corpus/TARGET/NAME for the targets that take a protocol's bytes
 
-Commands come from the generators of the differential test, so what is interesting to compare is interesting to fuzz.
+Commands come from the generators of the differential test: what is interesting to compare is interesting to fuzz.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ CORPUS = pathlib.Path(__file__).resolve().parent.parent / "fuzz" / "corpus"
 SEEDS = 6
 BYTES_MAX = 2048
 
-# Which kinds of script a target's input is made of.
+# The kinds of script that a target's input is made of.
 TARGETS = {"text": ("text", "meta"), "meta": ("meta",), "binary": ("binary",)}
 
 SASL = (
@@ -25,7 +25,7 @@ SASL = (
 )
 
 
-# The fuzzer takes the size of its pieces from the first byte.
+# The first byte is the size of the pieces.
 JSON = (
     b'{"method":"transact","params":["T",{"op":"insert","table":"A","row":{"s":"\\u00e9\\n","n":-1.5e3}}],"id":0}',
     b'{"id":0,"result":[{"uuid":["uuid","00112233-4455-6677-8899-aabbccddeeff"]},{},null],"error":null}',
@@ -63,7 +63,8 @@ def schemas():
 
 
 def segments():
-    """Two segments of a log, piece by piece, as the target reads them: a batch of a run of a record, and what may follow."""
+    """Two segments of a log, piece by piece, as the target reads them: a batch with one run of one record, and what may
+    follow."""
     def batch(number, start, first):
         run = start
         record = bytes([1, 1, 3, 5, first])
@@ -107,7 +108,7 @@ def main():
     print(f"json: {write('json', [bytes([n]) + one for one in JSON for n in (1, 3, 255)])} inputs")
     print(f"schema: {write('schema', schemas())} inputs")
     print(f"journal_segment: {write('journal_segment', segments())} inputs")
-    # Two messages and the hash: the fuzzer's decoder takes the lengths from the end of the input.
+    # Two messages and the hash: the fuzzer's decoder reads the lengths from the end of the input.
     print(f"sasl: {write('sasl', [first + last + bytes([n]) for n, (first, last) in enumerate(SASL)])} inputs")
 
 

@@ -1,4 +1,4 @@
-"""Frames of memcached's binary protocol and of Couchbase's KV protocol, made and read by the tests themselves."""
+"""Frames of memcached's binary protocol and of Couchbase's KV protocol, encoded and decoded by the tests themselves."""
 
 import dataclasses
 import socket
@@ -34,7 +34,7 @@ def durability(level, timeout_ms=None):
 
 
 def request(opcode, key=b"", value=b"", extras=b"", *, vbucket=0, opaque=0, cas=0, datatype=0, framing=None, magic=None, key_len=None, extras_len=None, body_len=None):
-    """One request; with `framing` a flexible one. Lengths that are given replace the true ones."""
+    """One request; with `framing`, one with flexible framing extras. Explicit lengths replace the true ones."""
     true_body = len(framing or b"") + len(extras) + len(key) + len(value)
     body_len = true_body if body_len is None else body_len
     key_len = len(key) if key_len is None else key_len
@@ -82,7 +82,7 @@ class BinaryConnection:
         self.socket.sendall(data)
 
     def response(self):
-        """The next response, or None where the stream ends before it does."""
+        """The next response, or None if the stream ends first."""
         head = self.reader.read(24)
         if len(head) < 24:
             return None
@@ -106,7 +106,7 @@ class BinaryConnection:
         return self.ask(opcode, key, value, struct.pack(">II", flags, expiry), **named)
 
     def lives(self):
-        """Whether a NOOP is answered: the server still knows where frames begin."""
+        """Returns true if a NOOP is answered: the server still knows the frame boundaries."""
         self.send(request(NOOP, opaque=0x0DD_F00D))
         try:
             return self.response() == Response(NOOP, SUCCESS, 0, 0x0DD_F00D, 0, b"", b"", b"", b"")

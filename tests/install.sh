@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need: Debian packages, a Python environment in .venv, the Node.js SDK, cargo-fuzz.
-# May be run any number of times; what is there already is left alone. Needs root (or sudo) for Debian packages.
+# Idempotent: whatever is already installed is left alone. Needs root (or sudo) for Debian packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ as_root() {
 missing=()
 for package in "${packages[@]}"; do
     dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' && continue
-    # Node.js may have come from elsewhere.
+    # Node.js may have been installed from elsewhere.
     case "$package" in
         nodejs) command -v node >/dev/null && continue ;;
         npm) command -v npm >/dev/null && continue ;;
@@ -23,7 +23,7 @@ for package in "${packages[@]}"; do
 done
 if [ "${#missing[@]}" -gt 0 ]; then
     echo "installing ${missing[*]}"
-    # The servers are started by the tests; the system must not start its own at installation.
+    # The tests start the servers; the system must not start its own at installation.
     printf '#!/bin/sh\nexit 101\n' | as_root tee /usr/sbin/policy-rc.d >/dev/null
     as_root chmod +x /usr/sbin/policy-rc.d
     trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT

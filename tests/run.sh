@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the stages of the tests, all or those named, and prints the seconds of each.
+# Runs all test stages, or those named, and prints the seconds of each.
 #
 #   install       what the tests need (tests/install.sh)
 #   build         the binary the tests start: target/quick/dormouse
@@ -12,13 +12,13 @@
 #   persistence   persistent buckets: restarts, kills at random moments, full disks, damaged files, backups, linearizability,
 #                 the SDK's durability (mounts a tmpfs: needs root)
 #   differential  random scripts against Debian's memcached
-#   ovsdb         the OVSDB server against Debian's, under Open vSwitch and its clients, killed and maltreated
+#   ovsdb         the OVSDB server against Debian's, under Open vSwitch and its clients, killed and sent malformed input
 #   soak          everything at once for SOAK_SECONDS (60), the memory soak for SOAK_MEMORY_SECONDS (120), hostile clients for
 #                 SOAK_HOSTILE_SECONDS (30)
 #   fuzz          every fuzz target for FUZZ_SECONDS (12)
 #
-# A stage that fails does not stop the others, but without a build only lints and unit run. What each printed is in
-# target/stages/, and the end of what a failed one printed is told again after the table.
+# A failing stage does not stop the others, but without a build only lints and unit run. The output of each is in
+# target/stages/; the end of a failed stage's output is repeated after the table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -68,8 +68,8 @@ stage_allocators() {
     done
 }
 
-# Builds the binary with other features and prints where it is; the one with the default features is in its place afterwards, for
-# the other stages. Nothing is built twice: dependencies are the same, and the default build is not stale.
+# Builds the binary with other features and prints its path; afterwards the one with the default features is back in
+# place for the other stages. Nothing is built twice: dependencies are the same, and the default build is not stale.
 build_variant() {
     local kept=$target/allocators/$1
     mkdir -p "$target/allocators"
@@ -87,14 +87,14 @@ stage_packaging() { "$python" -m pytest -q tests/packaging; }
 stage_clients() { "$python" -m pytest -q tests/wire tests/tls tests/clients; }
 
 stage_differential() {
-    # First that the comparison notices wrong servers, then Dormouse against memcached.
+    # First check that the comparison detects faulty servers, then compare Dormouse with memcached.
     "$python" -m pytest -q tests/differential
-    # A fixed seed, so that a run tells of the change and not of the dice; `make differential` throws them.
+    # A fixed seed, so that a failure is due to the change and not to chance; `make differential` uses random seeds.
     "$python" -m tests.differential --seed "${DIFFERENTIAL_SEED:-20261120}" --seconds "${DIFFERENTIAL_SECONDS:-60}"
 }
 
 stage_ovsdb() {
-    # Also that the comparison notices wrong servers; the long differential run has the rest of the time.
+    # This also checks that the comparison detects faulty servers; then comes the long differential run.
     "$python" -m pytest -q tests/ovsdb
     "$python" -m tests.ovsdb --seed "${OVSDB_SEED:-20261121}" --transactions "${OVSDB_TRANSACTIONS_LONG:-10000}"
 }
@@ -103,7 +103,8 @@ stage_ovsdb() {
 stage_ovsdb-differential() { "$python" -m tests.ovsdb --seconds "${OVSDB_SECONDS:-600}"; }
 stage_ovsdb-crash() { "$python" -m tests.ovsdb.crash --rounds "${OVSDB_CRASH_ROUNDS:-200}"; }
 
-# 30 rounds of kills and 12 epochs of histories among them, with a seed that a failure tells; KV_SEED=N for the same load again.
+# 30 rounds of kills and 12 epochs of histories among them, with a seed that a failure reports; KV_SEED=N repeats the
+# same load.
 stage_persistence() { "$python" -m pytest -q tests/persistence; }
 
 # For `make kv-crash` and `make kv-linear`.
@@ -121,7 +122,7 @@ stage_soak() {
 stage_soak-hostile() { "$python" -m tests.soak.hostile --seconds "${SOAK_SECONDS:-300}" --bound 3; }
 stage_soak-memory() { "$python" -m tests.soak.memory --seconds "${SOAK_SECONDS:-1800}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 
-# With malloc, which Miri knows; addresses come back out of locations and the page map, which is what exposed provenance is for.
+# With malloc, which Miri supports; pointers are recovered from locations and the page map, hence exposed provenance.
 stage_miri() {
     MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" \
         cargo +nightly miri test --locked --target-dir "$target/miri" -p memory --no-default-features --features alloc-system --lib -- --skip backend::
@@ -156,7 +157,7 @@ for stage in "${stages[@]}"; do
         *" build "*)
             case "$stage" in allocators* | packaging | clients | differential | ovsdb* | persistence | kv-* | soak*) verdict="failed (no build)" ;; esac ;;
     esac
-    # A subshell of its own, so that `set -e` holds inside the stage although its result is looked at.
+    # A subshell, so that `set -e` applies inside the stage although its result is checked.
     if [ "$verdict" = passed ]; then
         set +e
         (set -e; "stage_$stage") 2>&1 | tee "$logs/$stage.log"

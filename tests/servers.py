@@ -1,10 +1,10 @@
 """The servers under test and the peer they are compared with, as child processes.
 
-`Dormouse` starts the binary named by the environment variable DORMOUSE (default: target/quick/dormouse)
-with every port chosen by the kernel, and learns the ports from DATA/endpoints.json.
-`Memcached` starts Debian's memcached on a free port.
+`Dormouse` starts the binary named by the environment variable DORMOUSE (default: target/quick/dormouse) with every port
+chosen by the kernel, and reads the ports from DATA/endpoints.json. `Memcached` starts Debian's memcached on a free
+port.
 
-Both are context managers. A child is only ever ended by the process id this file started.
+Both are context managers. A child is only ever terminated by the process id that this file started.
 """
 
 import ctypes
@@ -28,15 +28,15 @@ _libc = ctypes.CDLL(None)
 
 
 def end_with_the_tests():
-    """Runs in the child: when the test process dies, however that is, the server goes too."""
+    """Runs in the child: the server dies with the test process, however that ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A run in the background ignores these, and its children would inherit that.
+    # A background run ignores these signals, and its children would inherit that.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 class StartFailed(Exception):
-    """The server ended, or did not serve in time; carries its log."""
+    """The server exited, or did not serve in time; carries its log."""
 
 
 def dormouse_binary():
@@ -105,9 +105,9 @@ class Dormouse:
     def __init__(
         self, *arguments, buckets=("default,ephemeral,256MiB",), memory=None, workers=2, config=None, home=None, ports=None, wrap=(), await_ready=True
     ):
-        """`home`: a directory that is kept, for a node that is started again in it. `ports` ({"kv": 12345}) are not left to the kernel,
-        those that are "none" are not there, and of those that are None nothing is said.
-        `wrap`: a command before the command. Without `await_ready` the node is spawned, and that is all."""
+        """`home`: a directory that is kept, so that a node can be restarted in it. `ports` ({"kv": 12345}): a number is
+        used instead of a kernel-chosen port, "none" disables the port, None passes no argument for it. `wrap`: a
+        command prefix. Without `await_ready` the node is only spawned."""
         self.keeps_data = home is not None
         self.data = pathlib.Path(home or tempfile.mkdtemp(prefix="dormouse-test-"))
         self.log_path = self.data / "server.log"
@@ -150,7 +150,7 @@ class Dormouse:
                 raise StartFailed(f"{' '.join(self.command)}\nexit code {self.process.returncode}\n{self.log()}")
             try:
                 endpoints = json.loads(path.read_text())
-                # A node that was killed has left its own.
+                # A killed node leaves its file behind.
                 if endpoints["pid"] == self.process.pid:
                     return endpoints
             except (FileNotFoundError, ValueError):
@@ -171,14 +171,14 @@ class Dormouse:
         raise KeyError(bucket)
 
     def log(self, bytes_most=8000):
-        """What this node has logged, not those before it in the same home."""
+        """The log of this node, without that of earlier nodes in the same home."""
         return self.log_path.read_bytes()[self.log_start :][-bytes_most:].decode(errors="replace")
 
     def alive(self):
         return self.process.poll() is None
 
     def stop(self):
-        """Ends the node with SIGTERM, kills it when it does not end, and returns its exit code."""
+        """Stops the node with SIGTERM, kills it if it does not exit, and returns its exit code."""
         if self.alive():
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -192,7 +192,7 @@ class Dormouse:
         return code
 
     def kill(self):
-        """SIGKILL: nothing of the node's own making happens any more."""
+        """Sends SIGKILL: the node gets no chance to clean up."""
         self.process.kill()
         self.process.wait()
 

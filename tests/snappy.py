@@ -1,4 +1,4 @@
-"""Snappy's raw blocks, by the format's description: enough to make some and to read any."""
+"""Snappy's raw format, from its description: enough to write some blocks and to read any."""
 
 
 def _varint(number):
@@ -10,7 +10,7 @@ def _varint(number):
 
 
 def compress(data):
-    """Literals, and a copy wherever a byte repeats: small for long runs, valid for anything."""
+    """Emits literals, and a copy wherever a byte repeats: small for long runs, valid for any data."""
     out, at, start = bytearray(_varint(len(data))), 0, 0
 
     def literal(part):

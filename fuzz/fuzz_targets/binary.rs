@@ -1,5 +1,5 @@
-//! The binary request parser and what Couchbase KV reads out of a request: no input panics, a frame's parts tile it,
-//! and every prefix of the input is either incomplete or decided as the whole is.
+//! The binary request parser and Couchbase KV's decoding of a request: no input panics, a frame's parts tile it, and
+//! every prefix of the input is either incomplete or gives the same result as the whole.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,9 +1,9 @@
-//! The recovery of a log's segments: no file panics it or makes it loop, and a shard that was opened can be written to,
-//! closed, and opened again to the same records.
+//! The recovery of a log's segments: no file makes it panic or loop, and a shard that was opened can be written to,
+//! closed, and reopened with the same records.
 //!
-//! An input describes two segments, piece by piece, and the checksums are made here: a fuzzer does not find them. Each
-//! piece is a byte that says what it is, and the fields that are interesting to get wrong. A 0xff begins the second
-//! segment.
+//! An input describes two segments, piece by piece; the checksums are computed here, because a fuzzer does not find
+//! them. Each piece is a byte for its kind, followed by the fields that are interesting to get wrong. A 0xff begins the
+//! second segment.
 #![no_main]
 
 use journal::SimulatedDisk;
@@ -19,7 +19,7 @@ fn seed(segment: u64, offset: u64) -> u32 {
     ((segment << 40 ^ offset).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
-/// Puts the checksum of the last bytes, from `start` on, behind them.
+/// Appends the checksum of the bytes from `start` on.
 fn sign(file: &mut Vec<u8>, segment: u64, start: usize) {
     let sum = crc32c::crc32c_append(seed(segment, start as u64), &file[start..]);
     file.extend_from_slice(&sum.to_le_bytes());
@@ -45,7 +45,7 @@ impl Input<'_> {
         Some(*first)
     }
 
-    /// Small, or very large; not the last number there is, after which nothing can be written.
+    /// A small or a very large number; not the largest one, after which nothing can be written.
     fn number(&mut self) -> Option<u64> {
         let byte = self.byte()?;
         Some(if byte >= 0xf0 { u64::MAX / 3 >> (4 * (byte & 15)) } else { u64::from(byte) })
@@ -56,12 +56,12 @@ fn put48(file: &mut Vec<u8>, number: u64) {
     file.extend_from_slice(&number.to_le_bytes()[..6]);
 }
 
-/// Appends one piece; none at the end of the input.
+/// Appends one piece; returns `None` at the end of the input.
 fn piece(input: &mut Input<'_>, kind: u8, file: &mut Vec<u8>, segment: u64) -> Option<()> {
     let start = file.len();
     match kind % 6 {
         0 => {
-            // A run's header, whose length counts from here.
+            // The header of a run; its length counts from here.
             let (vbucket, batch, first, last) =
                 (input.byte()?, input.number()?, input.byte()?, input.byte()?);
             let (length, records) = (input.number()?, input.byte()?);
@@ -89,7 +89,7 @@ fn piece(input: &mut Input<'_>, kind: u8, file: &mut Vec<u8>, segment: u64) -> O
             file[start..start + 4].copy_from_slice(&sum.to_le_bytes());
         }
         2 => {
-            // A commit record, and its list.
+            // A commit record and its list of runs.
             let (runs, batch, begins) = (input.byte()? % 4, input.number()?, input.number()?);
             let (synced, flags) = (input.number()?, input.byte()? % 2);
             let mut list = Vec::new();
@@ -103,7 +103,7 @@ fn piece(input: &mut Input<'_>, kind: u8, file: &mut Vec<u8>, segment: u64) -> O
             }
             file.extend_from_slice(b"CMT\x01");
             file.extend_from_slice(&[runs, 0, 0, 0]);
-            // No copies: whoever says that records were copied is believed.
+            // No copies: a claim that records were copied cannot be checked.
             for number in [batch, begins, 5, synced, 0] {
                 file.extend_from_slice(&number.to_le_bytes());
             }
@@ -114,7 +114,7 @@ fn piece(input: &mut Input<'_>, kind: u8, file: &mut Vec<u8>, segment: u64) -> O
             file.extend_from_slice(&list);
         }
         3 => {
-            // A trailer; what is before it is its summary and table, which need luck.
+            // A trailer; the pieces before it serve as its summary and table, which are valid only by luck.
             let (back, entries, lines) = (input.number()?, input.number()?, input.byte()? % 4);
             file.extend_from_slice(b"DORMSEAL");
             file.extend_from_slice(&(start as u64).wrapping_sub(back).to_le_bytes());
@@ -149,7 +149,7 @@ fn files(input: &[u8]) -> Option<[Vec<u8>; 2]> {
     Some([first, second.unwrap_or_default()])
 }
 
-/// vBucket, seqno, key and value. Without aborts: one that has nothing to hide goes in a compaction.
+/// vBucket, seqno, key and value. Aborts are left out: compaction drops an abort that supersedes nothing.
 type Records = BTreeSet<(u16, u64, Vec<u8>, Vec<u8>)>;
 
 fn open(disk: &SimulatedDisk) -> (Shard<SimulatedDisk>, Records) {
@@ -183,7 +183,7 @@ fuzz_target!(|input: &[u8]| {
         let _ = shard.reader().read(*vbucket, *seqno, &mut bytes);
     }
     if shard.begin().is_err() {
-        // Nobody knows what of it is whole: it is read, and stays as it is.
+        // It is unknown which part is intact: the shard is read-only.
         return;
     }
     for seqno in 1000..1003 {
@@ -222,12 +222,12 @@ fuzz_target!(|input: &[u8]| {
     drop(shard);
     let (_, again) = open(&disk);
     assert!(again.is_superset(&records), "{records:?} became {again:?}");
-    // Two headers that no writer would have put side by side may change, with what is compacted, which tail is torn.
+    // With two headers that no writer would have put side by side, a compaction may change which tail is torn.
     assert!(!files[1].is_empty() || again == records, "{records:?} became {again:?}");
     other_manifest(&disk, input);
 });
 
-/// Changes the manifest as the input says, with checksums that fit, and opens the shard once more.
+/// Modifies the manifest according to the input, with valid checksums, and opens the shard once more.
 fn other_manifest(disk: &SimulatedDisk, input: &[u8]) {
     let path = Path::new(DIRECTORY).join("MANIFEST");
     let Some(file) = disk.read(&path) else { return };

@@ -1,5 +1,5 @@
-//! JSON and the framing of messages: no input panics, pieces give the answer of the whole, and what was accepted reads
-//! and prints the same again. The first byte chooses the size of the pieces.
+//! JSON and the framing of messages: no input panics, input in pieces gives the same result as the whole, and accepted
+//! input reads and prints the same again. The first byte chooses the size of the pieces.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -19,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
         rest = after;
     }
 
-    // Of other text every answer is some answer.
+    // For text that is not JSON, any answer is allowed, but no panic.
     let value = Value::of_checked(input);
     let _ = (value.kind(), value.as_string(), value.as_integer(), value.as_boolean());
     assert!(value.elements().count() <= input.len());
@@ -49,8 +49,8 @@ fn accepted(message: &[u8]) {
     write::sorted(&mut once, value);
     write::sorted(&mut twice, skipped);
     assert_eq!(once, twice);
-    // A surrogate without its other half prints as bytes that are not UTF-8, and a real with 15 digits may be an
-    // integer when it is read again; what was printed twice is stable.
+    // An unpaired surrogate prints as bytes that are not UTF-8, and a real with 15 digits may be an integer when read
+    // again; after printing twice the text is stable.
     twice.clear();
     write::sorted(&mut twice, validate(&once).expect("what was printed is a value"));
     let mut thrice = Vec::new();

@@ -1,6 +1,6 @@
-//! The reader of OVSDB files: no file panics it or makes it loop, and what it has read can be written, compacted and
-//! read again to the same rows. Inputs are bodies of records, separated by 0 bytes; headers are made here, so that the
-//! fuzzer need not find SHA-1 sums. An input that starts with `OVSDB` is the file itself.
+//! The reader of OVSDB files: no file makes it panic or loop, and what it has read can be written, compacted and read
+//! again with the same rows. Inputs are bodies of records, separated by 0 bytes; headers are generated here, so that
+//! the fuzzer need not find SHA-1 sums. An input that starts with `OVSDB` is the file itself.
 #![no_main]
 
 use journal::SimulatedDisk;

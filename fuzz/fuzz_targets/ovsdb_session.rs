@@ -1,5 +1,5 @@
-//! The OVSDB server behind its sessions: whatever they send, nothing panics, and what they are sent are whole JSON-RPC
-//! messages. A line of the input is what one session sends: its first byte chooses the session and whether the wake-up
+//! The OVSDB server behind its sessions: whatever they send, nothing panics, and they receive complete JSON-RPC
+//! messages. Each line of the input is sent by one session: its first byte chooses the session and whether the wake-up
 //! ends after it.
 #![no_main]
 
@@ -15,7 +15,7 @@ use wire::jsonrpc::{self, Framer, Message};
 const SCHEMA: &str = include_str!("../../crates/ovsdb/testdata/sessions/T.ovsschema");
 const SESSIONS: usize = 4;
 
-/// Fails whenever the last message said so.
+/// A log that fails if the last message said so.
 struct Unreliable {
     commits: u64,
 }
@@ -97,7 +97,7 @@ fuzz_target!(|input: &[u8]| {
     );
 });
 
-/// False: the session has to go.
+/// Returns false if the session has to be closed.
 fn send(server: &mut Server<Unreliable>, session: SessionId, text: &[u8], now: Now) -> bool {
     let mut framer = Framer::new(jsonrpc::Limits::default());
     let mut rest = text;

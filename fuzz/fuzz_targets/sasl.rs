@@ -1,4 +1,4 @@
-//! Logins with messages from anywhere: no input panics, and none but the right proof gets in.
+//! SASL logins with arbitrary messages: no input panics, and only the right proof is accepted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

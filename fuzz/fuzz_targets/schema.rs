@@ -1,6 +1,6 @@
-//! Schemas of OVSDB databases, and values of their columns: no input panics; what a schema prints is the same schema; a
-//! cell that was accepted prints as JSON that gives the same cell. The input is a JSON array: a schema, then values for
-//! all of its columns.
+//! Schemas of OVSDB databases, and values of their columns: no input panics; a schema prints as the same schema; an
+//! accepted cell prints as JSON that parses to the same cell. The input is a JSON array: a schema, then values for all
+//! of its columns.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -53,7 +53,7 @@ fn check_value(column: &ColumnSchema, value: Value<'_>) {
     let mut text = b"[".to_vec();
     cell::write_json(kind, &packed, &mut text);
     text.push(b']');
-    // Reals print with 15 digits: two of a set may become one.
+    // Reals print with 15 digits: two elements of a set may become equal.
     let value = validate(&text).expect("JSON").elements().next().expect("a value");
     let mut printed = Vec::new();
     if cell::parse(kind, value, &mut cell::no_names, Checks::Nothing, &mut printed).is_ok() {
@@ -63,7 +63,7 @@ fn check_value(column: &ColumnSchema, value: Value<'_>) {
         assert_eq!(text, text_again);
     }
 
-    // From one value to another and back.
+    // A diff from the default to the value, applied to the default, gives the value.
     let (mut difference, mut applied) = (Vec::new(), Vec::new());
     cell::diff(kind, &column.default, &packed, &mut difference);
     cell::apply_diff(kind, &column.default, &difference, &mut applied).expect("a size that is allowed");

@@ -1,4 +1,5 @@
-//! Compressed values as clients send them: what passes the check inflates, and what the decoder takes passes it.
+//! Compressed values as clients send them: what passes the check can be decompressed, and what the decoder accepts
+//! passes the check.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

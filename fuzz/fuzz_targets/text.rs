@@ -1,5 +1,6 @@
-//! The parser of the text and meta protocols: no input panics, what a line claims lies within it, and every prefix of
-//! the input is either incomplete or decided as the whole is. The first two bytes choose the longest line.
+//! The parser of the text and meta protocols: no input panics, the parts of a line lie within it, and every prefix of
+//! the input is either incomplete or gives the same result as the whole. The first two bytes choose the maximum line
+//! length.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-"""A node and what it says of its allocator."""
+"""A node, and what it reports about its allocator."""
 
 import base64
 import contextlib
@@ -18,14 +18,14 @@ PATIENCE_S = 20
 
 
 def version():
-    """Name and version of the allocator the binary has, as `jemalloc 5.3.1`."""
+    """Name and version of the binary's allocator, as `jemalloc 5.3.1`."""
     done = subprocess.run([servers.dormouse_binary(), "--version"], capture_output=True, text=True, check=True)
     return done.stdout.partition("(")[2].partition(")")[0]
 
 
 @contextlib.contextmanager
 def environment(**variables):
-    """Of this process, for the children it starts meanwhile."""
+    """Sets environment variables of this process, for the children it starts meanwhile."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -49,7 +49,7 @@ def stats(node):
 
 
 def stats_of_couchbase(node):
-    """The same over the Couchbase port."""
+    """`stats allocator` over the Couchbase port."""
     with BinaryConnection(node.kv) as one:
         one.open_bucket()
         one.send(request(STAT, b"allocator"))
@@ -60,7 +60,7 @@ def stats_of_couchbase(node):
 
 
 def http(node, method, path, fields=None, login="Administrator:password"):
-    """Status and document; a document that is not JSON is given as text."""
+    """Status and document; a document that is not JSON is returned as text."""
     body = None if fields is None else "&".join(f"{name}={value}" for name, value in fields.items()).encode()
     wish = urllib.request.Request(f"http://{node.http[0]}:{node.http[1]}{path}", method=method, data=body)
     if login:
@@ -98,7 +98,7 @@ def resident_bytes(node):
 
 
 def claims_of_huge_pages(node):
-    """Bytes of mappings that claim huge pages, and of those that refuse them."""
+    """Bytes of mappings that request huge pages, and of those that decline them."""
     claimed = refused = size = 0
     for line in open(f"/proc/{node.pid}/smaps"):
         if line.startswith("Size:"):
@@ -111,7 +111,7 @@ def claims_of_huge_pages(node):
 
 
 def load(node, count, value):
-    """`count` documents of one value, by `set ... noreply`."""
+    """Stores `count` documents with the same value, with `set ... noreply`."""
     connection = TextConnection(node.memcached, timeout_s=60)
     for start in range(0, count, 1000):
         keys = range(start, min(start + 1000, count))

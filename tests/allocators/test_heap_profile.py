@@ -25,17 +25,17 @@ def test_a_profile_is_written_into_the_data_directory():
         path = pathlib.Path(document["file"])
         assert path.parent == node.data / "node"
         text = path.read_text()
-        # "heap_v2/524288" and "t*: objects: bytes [...]": as sampled, so the sum is to be scaled by jeprof.
+        # "heap_v2/524288" and "t*: objects: bytes [...]": values as sampled, so jeprof has to scale the sum.
         assert text.startswith("heap_v2/524288\n") and "MAPPED_LIBRARIES:" in text
         objects, sampled = map(int, re.search(r"t\*: (\d+): (\d+) \[", text).groups())
-        # Of 60 MB one block in each 512 KiB or so is sampled.
+        # Of 60 MB, about one block in each 512 KiB is sampled.
         assert objects >= 30 and sampled >= objects * 100
         assert http(node, "POST", "/allocator/profile")[1]["file"] != document["file"]
 
 
 @pytest.mark.parametrize("trouble, said", [("no directory", "No such file or directory"), ("no room", "the allocator could not write it")])
 def test_a_profile_that_cannot_be_written_is_named_and_leaves_nothing(trouble, said):
-    # The largest file the node may write: less than a profile, more than its log and its endpoints.
+    # Limits the size of files the node may write: too small for a profile, large enough for its log and its endpoints.
     wrap = ("sh", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$0" "$@"') if trouble == "no room" else ()
     with servers.Dormouse(config="[allocator]\nprofile = true\n", wrap=wrap) as node:
         load(node, 60_000, b"x" * 1000)

@@ -1,4 +1,5 @@
-"""Memory goes back to the system within ten seconds of a mass delete, whatever the kind of tenant and the binary's allocator."""
+"""Memory is returned to the system within ten seconds of a mass delete, for every kind of tenant and allocator of the
+binary."""
 
 import json
 
@@ -11,7 +12,7 @@ from tests.ovsdb.connection import Connection
 from tests.ovsdb.log_file import text_of_record
 
 WITHIN_S = 10
-# What stays has to be moved together first.
+# The remaining documents have to be moved together first.
 MOVED_WITHIN_S = 30
 DOCUMENTS = 100_000
 ROWS = 50_000
@@ -39,7 +40,7 @@ SCHEMA = {"name": "D", "tables": {"T": {"isRoot": True, "columns": {"key": {"typ
 
 
 def falls_to(node, empty, full, part=0.2, within_s=WITHIN_S):
-    """Waits until what was taken beside an empty node is no more than this part of what it was."""
+    """Waits until the memory above an empty node's is at most this fraction of what it was."""
     wait_until(lambda: resident_bytes(node) < empty + (full - empty) * part, within_s)
 
 
@@ -82,7 +83,7 @@ def count_rows(peer):
 
 
 def test_a_database_gives_memory_back(tmp_path):
-    """Of a half and of all the rest: what was deleted is not kept as history either."""
+    """First half of the rows are deleted, then the rest: deleted rows are not kept as history either."""
     (tmp_path / "d.db").write_bytes(text_of_record(json.dumps(SCHEMA).encode()))
     with servers.Dormouse(buckets=(), config=DATABASE.format(directory=tmp_path)) as node, Connection(tmp_path / "sock") as peer:
         empty = resident_bytes(node)
@@ -99,7 +100,7 @@ def test_a_database_gives_memory_back(tmp_path):
 
 
 def test_what_stays_is_not_lost_with_what_goes():
-    """Nine of ten documents go, in order, so that most pages become free; the others are read back."""
+    """Nine of ten documents are deleted, in order, so that most pages become free; the others are read back."""
     with servers.Dormouse(buckets=("default,ephemeral,512MiB",)) as node:
         load(node, 20_000, VALUE)
         delete(node, range(2_000, 20_000))

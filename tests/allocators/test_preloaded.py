@@ -1,4 +1,4 @@
-"""The build alone with the system's malloc: a library that is preloaded in its place is recognised, named and spoken to. Needs a
+"""Only for the build with the system's malloc: a library preloaded in its place is recognised, named and used. Needs a
 build with alloc-system, and the libraries jemalloc, tcmalloc and mimalloc."""
 
 import ctypes.util
@@ -26,7 +26,8 @@ def preload(name):
 
 @pytest.mark.parametrize("name, figure", [("jemalloc", "metadata_bytes"), ("tcmalloc", "dirty_bytes"), ("mimalloc", "committed_bytes")])
 def test_a_preloaded_library_is_named_and_gives_memory_back(name, figure):
-    # A preloaded mimalloc 2 keeps what one thread allocated and another freed (docs/decisions/0007): there is one worker then.
+    # A preloaded mimalloc 2 retains memory that one thread allocated and another freed (docs/decisions/0007), so use
+    # one worker.
     workers = 1 if name == "mimalloc" else 2
     with preload(name), servers.Dormouse(buckets=("default,ephemeral,512MiB",), workers=workers) as node:
         found = stats(node)

@@ -1,4 +1,5 @@
-"""[allocator] of the linked jemalloc: boot options by a second start, the others while the node runs. Needs a build with jemalloc."""
+"""[allocator] with the linked jemalloc: boot options take effect by a re-exec, the others while the node runs. Needs a
+build with jemalloc."""
 
 import pathlib
 import subprocess
@@ -18,7 +19,7 @@ def jemalloc():
 
 
 def process(node):
-    """Environment and arguments the process was started with last."""
+    """Environment and arguments of the process's last exec."""
     read = lambda name: pathlib.Path(f"/proc/{node.pid}/{name}").read_bytes().decode().split("\0")[:-1]
     return dict(pair.split("=", 1) for pair in read("environ") if "=" in pair), read("cmdline")
 
@@ -44,7 +45,7 @@ def test_without_settings_nothing_is_started_again():
     [("metadata_thp", '"auto"', "auto"), ("metadata_thp", '"always"', "always"), ("narenas", "7", "7"), ("cache_oblivious", "true", "true")],
 )
 def test_a_boot_option_is_in_force_after_a_second_start(key, value, shown):
-    # The data directory names the process that was started here: `Dormouse` waits for its own process id.
+    # The data directory names the process that was started here: `Dormouse` waits for that process id.
     with servers.Dormouse(config=f"[allocator]\n{key} = {value}\n") as node:
         assert stats(node)[key] == shown
         assert restarts(node) == 1
@@ -82,14 +83,15 @@ def test_an_operators_own_options_go_first():
 
 
 def test_a_note_of_another_process_is_not_believed():
-    """It would keep this one from being started again."""
+    """Believing it would prevent the re-exec of this process."""
     with environment(**{NOTE: "1:narenas:11"}), servers.Dormouse(config="[allocator]\nnarenas = 4\n") as node:
         assert stats(node)["narenas"] == "4"
         assert restarts(node) == 1
 
 
 def test_what_cannot_be_had_is_said_once_and_the_node_serves():
-    """A second start that changes nothing: the note says that this process has had it. `env` keeps the process id of the shell."""
+    """A re-exec that changes nothing: the note says that this process has already been through it. `env` keeps the
+    shell's process id."""
     node = servers.Dormouse(
         config="[allocator]\nnarenas = 4\n", wrap=("sh", "-c", f'export {NOTE}=$$; exec "$0" "$@"')
     )
@@ -133,7 +135,7 @@ def test_live_settings_change_over_http_with_a_login():
 
 
 def test_huge_pages_are_what_was_set():
-    """The kernel's flags of the mappings: "hg" claims, "nh" refuses."""
+    """The kernel's flags of the mappings: "hg" requests huge pages, "nh" declines them."""
     mib = 1 << 20
     with servers.Dormouse(config='[allocator]\nthp = "never"\n') as node:
         load(node, 40_000, b"x" * 1000)
@@ -141,11 +143,12 @@ def test_huge_pages_are_what_was_set():
         assert claimed_never == 0 and stats(node)["process_huge_bytes"] == "0"
         reload(node, '[allocator]\nthp = "always"\n')
         claimed, refused = claims_of_huge_pages(node)
-        # What is left is not ours: stacks of threads refuse huge pages; and the last 2 MiB of the full first chunk, whose end was given back.
+        # The rest is not ours: thread stacks decline huge pages; and the last 2 MiB of the full first chunk, whose end
+        # was returned.
         assert claimed == 70 * mib and refused_never - refused == claimed
         reload(node, "")
         assert claims_of_huge_pages(node) == (claimed - 6 * mib, refused + 6 * mib)
-    # The first chunk of each tenant is 8 MiB; the flag is not in force where the system has no huge pages at all.
+    # The first chunk of each tenant is 8 MiB; the flag has no effect if the system has no huge pages at all.
     with servers.Dormouse(config='[allocator]\nthp = "always"\n') as node:
         load(node, 1000, b"x" * 1000)
         assert claims_of_huge_pages(node)[0] >= 8 * mib
@@ -160,7 +163,7 @@ def test_figures_agree_wherever_they_are_shown():
         read = []
 
         def is_calm():
-            """Threads that come to rest give memory back, and the figures change."""
+            """Threads that become idle return memory, which changes the figures."""
             read[:] = [stats(node), http(node, "GET", "/allocator")[1], stats(node)]
             return all(int(read[0][name]) == pytest.approx(int(read[2][name]), rel=0.05) for name in names)
 
@@ -170,7 +173,7 @@ def test_figures_agree_wherever_they_are_shown():
         couchbase = stats_of_couchbase(node)
         assert document["allocator"] == found["allocator"] == couchbase["allocator"] == version()
         assert list(couchbase) == list(found)
-        # The names of the page are those that are told.
+        # The documentation page lists every reported figure.
         page = (servers.ROOT / "docs" / "allocator.md").read_text()
         settings = {"metadata_thp", "narenas", "cache_oblivious", "profile", "background_thread", "dirty_decay_ms", "muzzy_decay_ms", "thp"}
         assert [name for name in found if f"`{name}`" not in page and name not in settings] == []

@@ -1,5 +1,5 @@
-"""What every Couchbase SDK must be able to do: the programs in tests/node, tests/go and tests/java do exactly these
-checks and print one line each, `ok NAME` or `not ok NAME: reason`. The Python SDK has a pytest function for each.
+"""What every Couchbase SDK must be able to do: the programs in tests/node, tests/go and tests/java perform exactly
+these checks and print one line each, `ok NAME` or `not ok NAME: reason`. The Python SDK has a pytest function for each.
 """
 
 import subprocess
@@ -42,7 +42,7 @@ CHECKS = (
 
 
 def run_program(command, directory, node, timeout_s=180):
-    """Runs one SDK program against the node; returns {check: None or the reason it failed}, and its whole output."""
+    """Runs one SDK program against the node; returns {check: None or the reason it failed}, and its full output."""
     authority = [] if node.kv else [str(node.authority)]
     done = subprocess.run(
         [*command, connection_string(node), "Administrator", "password", "default", *authority],

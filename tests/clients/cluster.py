@@ -12,7 +12,7 @@ KV_TIMEOUT = timedelta(seconds=8)
 
 
 def connection_string(node):
-    """Where the SDKs find the node: over TLS, if it has no other port for them."""
+    """The SDKs' connection string for the node: over TLS, if it has no other port for them."""
     host, port = node.kv or split_address(node.endpoints["tls"]["kv"][0])
     return f"couchbase{'' if node.kv else 's'}://{host}:{port}"
 

@@ -1,4 +1,4 @@
-"""Buckets made, listed and dropped through the official SDK's own management calls."""
+"""Buckets created, listed and dropped through the official SDK's management calls."""
 
 from datetime import timedelta
 

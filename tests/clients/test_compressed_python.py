@@ -1,4 +1,4 @@
-"""The Python SDK compresses what is long enough once Snappy is granted: its documents are the same for everybody else."""
+"""The Python SDK compresses long enough values once Snappy is granted; other clients see the same documents."""
 
 import json
 import zlib

@@ -1,4 +1,4 @@
-"""The official Couchbase SDK for Go (gocb) does every check of checks.py, with TLS and without."""
+"""The official Couchbase SDK for Go (gocb) passes every check of checks.py, with and without TLS."""
 
 import pathlib
 import shutil

@@ -1,4 +1,4 @@
-"""The official Couchbase SDK for Python: every operation on whole documents, and the errors they end in; with TLS and without."""
+"""The official Couchbase SDK for Python: every operation on whole documents, and their errors; with and without TLS."""
 
 import time
 from datetime import timedelta
@@ -212,7 +212,7 @@ def test_get_and_lock(collection, key):
         lambda: collection.touch(key, timedelta(seconds=9), timeout=quick),
         lambda: collection.get_and_lock(key, timedelta(seconds=5), timeout=quick),
     ):
-        # The SDK tries again until its timeout, and then names the lock as the reason.
+        # The SDK retries until its timeout, and then names the lock as the reason.
         with pytest.raises(CouchbaseException) as raised:
             attempt()
         assert isinstance(raised.value, DocumentLockedException) or "lock" in repr(raised.value).lower(), repr(raised.value)
@@ -282,7 +282,7 @@ def test_append_missing(collection, key):
     for change in (collection.binary().append, collection.binary().prepend):
         with pytest.raises(CouchbaseException) as raised:
             change(key, b"x")
-        # NOT_STORED; which exception the SDK makes of it is the SDK's business, that it is one is ours.
+        # NOT_STORED: the SDK chooses the exception; we only require that there is one.
         assert not isinstance(raised.value, TimeoutError)
     assert not collection.exists(key).exists
 

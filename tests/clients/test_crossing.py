@@ -1,4 +1,5 @@
-"""One set of documents, two doors: memcached text and the Couchbase SDK see the same values, flags, expiries and CAS."""
+"""One set of documents over two protocols: memcached text and the Couchbase SDK see the same values, flags, expiries
+and CAS."""
 
 import json
 import time
@@ -11,7 +12,7 @@ from couchbase.transcoder import LegacyTranscoder, RawBinaryTranscoder, RawStrin
 
 from .text_connection import TextConnection
 
-# The upper byte of the flags the SDKs write: the format of the value. What stands below it is each SDK's own.
+# The upper byte of the flags that SDKs write is the format of the value. The lower bytes are specific to each SDK.
 JSON_FLAGS = 0x0200_0006
 JSON, BINARY, STRING = 2, 3, 4
 RAW = RawBinaryTranscoder()

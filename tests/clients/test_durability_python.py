@@ -1,4 +1,4 @@
-"""Durable writes of the official Python SDK where they cannot be done at once: an absent replica, and its coming back."""
+"""Durable writes of the official Python SDK that cannot complete at once: an absent replica, and its return."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ from couchbase.options import InsertOptions, RemoveOptions, UpsertOptions
 from tests.frames import SET_VBUCKET, SUCCESS, BinaryConnection
 
 MAJORITY = ServerDurability(DurabilityLevel.MAJORITY)
-# The SDK gives the server nine tenths of it, so that the server's answer comes first.
+# The SDK passes nine tenths of it to the server, so that the server's answer arrives first.
 SHORT = timedelta(seconds=2)
 
 
@@ -95,7 +95,7 @@ def test_a_second_write_waits_for_the_first(collection, chains, key):
     writer = threading.Thread(target=first)
     writer.start()
     time.sleep(0.3)
-    # The SDK tries again and again while the first is in progress.
+    # The SDK keeps retrying while the first is in progress.
     with pytest.raises((UnAmbiguousTimeoutException, AmbiguousTimeoutException, TimeoutException)):
         collection.upsert(key, "second", UpsertOptions(timeout=timedelta(milliseconds=700)))
     with pytest.raises(DocumentNotFoundException):

@@ -1,4 +1,4 @@
-"""memccapable of Debian's libmemcached-tools: every one of its 54 checks passes, with TLS and without."""
+"""memccapable of Debian's libmemcached-tools: every one of its 54 checks passes, with and without TLS."""
 
 import re
 import select
@@ -24,7 +24,7 @@ def memccapable():
 
 
 class Tunnel:
-    """Carries plain connections to a port that speaks TLS: memccapable does not."""
+    """Forwards plain connections to a TLS port, because memccapable does not speak TLS."""
 
     def __init__(self, address, context):
         self.address, self.context = address, context

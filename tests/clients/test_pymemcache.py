@@ -1,4 +1,4 @@
-"""pymemcache: every operation its client has, over the memcached port."""
+"""pymemcache: every operation of its client, over the memcached port."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Clients that come over a socket in the file system, as with memcached's -s: pymemcache and curl."""
+"""Clients that connect over a Unix socket, as with memcached's -s: pymemcache and curl."""
 
 import json
 import stat

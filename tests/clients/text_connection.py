@@ -39,6 +39,6 @@ class TextConnection:
         return self.gets(key).get(key)
 
     def ttl(self, key):
-        """Seconds left, -1 without an end, None when there is no such item."""
+        """Seconds left, -1 without expiry, None if there is no such item."""
         answer = self.line(b"mg %s t" % key)
         return None if answer == b"EN" else int(answer.removeprefix(b"HD t"))

@@ -1,4 +1,4 @@
-"""Differential test: the same random scripts to memcached and to Dormouse, answers compared.
+"""Differential test: sends the same random scripts to memcached and to Dormouse, and compares the answers.
 
     python -m tests.differential                        some 35,000 commands with a fresh seed
     python -m tests.differential --seed 7 --scripts 50   the same again
@@ -20,9 +20,10 @@ from tests import servers
 from . import mutants, pair, scripts, shrink
 from .script import show_script
 
-# Its background threads hold items for moments, which shows in the length of decremented numbers.
+# Its background threads briefly hold items, which affects the length of decremented numbers.
 MEMCACHED_ARGUMENTS = ("-m", "1024", "-c", "512", "-o", "no_lru_crawler,no_lru_maintainer")
-# memcached itself is not quite deterministic. A difference that does not come back is shown, and forgiven this often.
+# memcached itself is not quite deterministic. A difference that does not recur in this many reruns is shown, and
+# forgiven this often.
 RERUNS = 3
 SEEN_ONCE_MAX = 3
 DORMOUSE_BUCKET = "default,ephemeral,1GiB"
@@ -32,12 +33,12 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="tests.differential", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--scripts", type=int, default=150, help="scripts of each kind")
-    parser.add_argument("--seconds", type=float, help="go on with random scripts for so long, instead of --scripts")
+    parser.add_argument("--seconds", type=float, help="run random scripts for this long, instead of --scripts")
     parser.add_argument("--kind", choices=scripts.KINDS, action="append")
     parser.add_argument("--only", help="SEED:KIND, fixed:NAME or timed:NAME: one script")
     parser.add_argument("--subject", choices=("dormouse", "memcached"), default="dormouse")
     parser.add_argument("--address", help="an already running subject, HOST:PORT")
-    parser.add_argument("--mutant", choices=mutants.MUTANTS, help="self-test: change what the subject is asked")
+    parser.add_argument("--mutant", choices=mutants.MUTANTS, help="self-test: modify the requests to the subject")
     parser.add_argument("--no-timed", action="store_true", help="leave out the scripts that wait for the clock")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--max-failures", type=int, default=5)
@@ -69,7 +70,7 @@ def plan(options):
 
 
 def signature(problem):
-    """Failures of one kind are shown once: the difference without numbers."""
+    """Failures with the same signature are shown once: the difference without numbers."""
     return "".join(c for c in problem.partition(":")[2] if not c.isdigit())[:160]
 
 

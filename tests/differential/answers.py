@@ -1,12 +1,12 @@
-"""What comes back: the byte stream cut into answers, and the comparison of two such lists.
+"""What comes back: the byte stream split into answers, and the comparison of two such lists.
 
     bytes ── split_text / split_binary ── [Answer(fields)] ── compare(oracle, subject, CasBook)
 
 A field is plain bytes (must be equal), or one of
-    CasField   renumbered: on one key, the oracle's n-th distinct CAS must always meet the same value of the
-               subject, and a higher one of the oracle a higher one of the subject
+    CasField   renumbered: on one key, the oracle's n-th distinct CAS must always correspond to one value of the
+               subject, and a higher one of the oracle to a higher one of the subject
     NearField  seconds that may differ by `NEAR_S`, because the two servers' clocks tick at different moments
-    AnyField   not compared; each use has its row in differences.md
+    AnyField   not compared; each use has a row in differences.md
 """
 
 import base64
@@ -34,7 +34,7 @@ class NearField:
     value: int
 
     def seconds(self):
-        """Rows `me-exp` and `negative-ttl` of differences.md: the oracle counts `exp` downwards, and wraps below 0."""
+        """Rows `me-exp` and `negative-ttl` of differences.md: the oracle counts `exp` down, and wraps below 0."""
         if self.name == b"exp":
             return abs(self.value)
         return 0 if self.value >= 1 << 31 else self.value
@@ -65,7 +65,7 @@ class Answer:
 
 
 def split_text(stream):
-    """Cuts a text stream into answers. What cannot be understood is returned as it is: it is compared as bytes."""
+    """Splits a text stream into answers. Anything unparsable is returned as is, and compared as bytes."""
     answers = []
     at = 0
     while at < len(stream):
@@ -131,7 +131,7 @@ def _meta_fields(words):
 
 
 def _plain_key(key, encoded):
-    """The key itself: who answers in base64, and when, is row `key-encoding` of differences.md."""
+    """The decoded key: which server answers in base64, and when, is row `key-encoding` of differences.md."""
     if encoded:
         try:
             return base64.b64decode(key, validate=True)
@@ -156,9 +156,9 @@ def _me_fields(words):
 
 
 def split_binary(stream, keys):
-    """Cuts a binary stream into answers: opcode, status, lengths, opaque, CAS, extras, key and value.
+    """Splits a binary stream into answers: opcode, status, lengths, opaque, CAS, extras, key and value.
 
-    `keys` says of which key the request with an opaque was.
+    `keys` maps the opaque of a request to its key.
     """
     answers = []
     at = 0
@@ -188,14 +188,14 @@ def split_binary(stream, keys):
 
 
 class CasBook:
-    """Which CAS of the oracle stands beside which CAS of the subject, key by key, in order of first appearance."""
+    """Maps each CAS of the oracle to one of the subject, per key, in order of first appearance."""
 
     def __init__(self):
         self.oracle = {}
         self.subject = {}
 
     def meet(self, oracle, subject):
-        """Notes one pair; returns why it cannot be, or None."""
+        """Records one pair; returns the contradiction, or None."""
         if oracle.value == 0:
             return None if subject.value == 0 else f"CAS 0 in the oracle, {subject.value} in the subject"
         left = self.oracle.setdefault(oracle.key, [])

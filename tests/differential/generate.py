@@ -1,25 +1,27 @@
-"""The vocabulary all generators share: few keys, so that commands meet, and values at the edges."""
+"""The vocabulary all generators share: few keys, so that commands interact, and boundary values."""
 
 import random
 
 PLAIN_KEYS = (b"a", b"b", b"c", b"d", b"number", b"counter", b"key:with:colons", b"K" * 250, b"k" * 249, b"\xc3\xa9t\xc3\xa9", b"a/b?c=d%20")
 RARE_KEYS = tuple(b"rare-%d" % n for n in range(40))
-# `\r\n` in a key would cut the oracle's answers in pieces that cannot be told from others. Only the binary protocol and meta commands with `b` can speak of these.
+# No `\r\n` here: in a key it would split the oracle's answers into ambiguous pieces. Only the binary protocol and meta
+# commands with `b` can use these keys.
 BINARY_KEYS = (b"\x00\x01\x02", b"\xff\xfe", b"b" * 186, b"with space", b"line\nbreak", b" ", b"tab\tkey")
-# memcached gives a key back raw when the item came from elsewhere, spaces and all: these cannot be told apart then.
+# memcached returns a key raw, spaces included, if the item was stored otherwise: keys with white space would be
+# ambiguous then.
 BASE64_KEYS = BINARY_KEYS[:3]
 
-# No counter comes near 2^63 here: from there on memcached 1.6.18 looks for a minus sign behind the item's end, and
-# what it finds depends on what lay there before. The fixed script "counter-edges" goes there in fresh memory.
+# No counter comes near 2^63 here: from there on memcached 1.6.18 looks for a minus sign beyond the item's end, and what
+# it finds depends on what was there before. The fixed script "counter-edges" does that in fresh memory.
 NUMBERS = (b"0", b"1", b"2", b"9", b"10", b"99", b"100", b"12345", b"4294967295", b"1000000000000")
 BAD_NUMBERS = (b"abc", b"-1", b"1x", b"1.5", b"", b"18446744073709551616", b"99999999999999999999999", b"+1", b" 1", b"0x10", b"1e3")
 NOT_NUMBERS = (b"1x", b" 1", b"1 ", b"-1", b"+5", b"1.5", b"18446744073709551616", b"abc", b"000000000000000000000001", b"007", b"")
-# Far from every second that can pass while a script runs; the timed scripts test the edges.
+# Far from any time that can be reached while a script runs; the timed scripts test the edges.
 EXPTIMES = (b"0",) * 8 + (b"100",) * 4 + (b"1000",) * 2 + (b"2592000", b"2000000000", b"2147483647", b"-1", b"-100", b"2592001")
 BAD_EXPTIMES = (b"abc", b"1x", b"1.5", b"--1", b"1e3")
 FLAGS = (b"0", b"0", b"0", b"1", b"42", b"65535", b"65536", b"4294967295")
 
-# Behind a padded counter ("9 ") more would make a large value that begins with a number: see differences.md.
+# Appending more to a padded counter ("9 ") would make a large value that begins with a number: see differences.md.
 APPEND_MOST = 3000
 LARGE_FITS = 1_000_000
 LARGE_TOO_BIG = 1_200_000
@@ -42,7 +44,7 @@ class Source:
         return self.random.choice(FLAGS)
 
     def value_for(self, exptime):
-        """A small value when the command line will be refused: the server takes the data for a line then."""
+        """A small value if the command line will be refused: the server then takes the data for a line."""
         return self.small_value() if exptime in BAD_EXPTIMES else self.value()
 
     def exptime(self):
@@ -54,7 +56,7 @@ class Source:
     def small_value(self):
         value = self.random.randbytes(self.random.randint(0, 40))
         if value and not value.strip():
-            # Of a counter of blanks the oracle reads on, into whatever lay in its memory before.
+            # For a counter of blanks the oracle reads on into stale memory.
             return b"#"
         return value.replace(b"\0", b"\1") if value[:1] in b"0123456789 \t\n\v\f\r+" else value
 
@@ -73,6 +75,7 @@ class Source:
         return self._fill(self.random.choice((LARGE_FITS, LARGE_TOO_BIG, 600_000)))
 
     def _fill(self, size):
-        """A big value without line ends: when its head is refused, the server takes it for one line, not for thousands."""
+        """A big value without line ends: if its command is refused, the server takes it for one line, not for
+        thousands."""
         block = bytes(self.random.choice(b"abcdefghijklmnopqrstuvwxyz0123456789 ") for _ in range(64))
         return b"#" + (block * (size // 64 + 1))[: size - 1]

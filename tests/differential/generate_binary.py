@@ -62,7 +62,7 @@ class BinarySource(Source):
         key = self.key()
         cas, value = self.cas(key), self.value()
         if cas != NO_CAS:
-            # Of a value too large for a store with a condition the servers make something else (differences.md).
+            # The servers differ on a value too large for a conditional store (differences.md).
             value = value[:LARGE_FITS]
         return Step(frame(opcode, extras, key, value, cas=cas, opaque=self.opaque()))
 
@@ -108,9 +108,9 @@ class BinarySource(Source):
         return Step(frame(self.random.choice((QUIT, QUITQ)), opaque=self.opaque()), closes=True)
 
     def broken(self):
-        """A frame that says something wrong about itself. The oracle closes the connection after most of them.
+        """A malformed frame. The oracle closes the connection after most of them.
 
-        An unknown opcode has no body here: the oracle loses the frame boundary behind one that has (differences.md).
+        An unknown opcode has no body here: the oracle loses the frame boundary after one that has (differences.md).
         """
         opaque, key, value = self.opaque(), self.key(), self.small_value()
         opcode = self.random.choice((*range(VERBOSITY), TOUCH, GAT, GATQ, GATK, GATKQ))

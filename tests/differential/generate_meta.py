@@ -21,7 +21,7 @@ class MetaSource(Source):
         return maker()
 
     def key_and_flags(self):
-        """A key, how it stands on the line, and the flags it needs."""
+        """A key, its form on the line, and the flags it needs."""
         plain = self.key()
         shape = self.random.random()
         if shape < 0.75 or len(plain) > KEY_MAX_IN_BASE64:
@@ -30,10 +30,10 @@ class MetaSource(Source):
         return raw, base64.b64encode(raw), [b"b"]
 
     def line(self, verb, key, numbers, flags):
-        """The pieces of one command line; flags come in random order, now and then one of them twice."""
+        """The pieces of one command line; flags are in random order, occasionally one of them twice."""
         flags = list(flags)
         if b"c" in flags and b"k" not in flags:
-            # A CAS is compared by its key.
+            # CAS values are compared per key.
             flags.append(b"k")
         self.random.shuffle(flags)
         if flags and self.random.random() < 0.01:
@@ -47,7 +47,7 @@ class MetaSource(Source):
         return pieces
 
     def some(self, *choices):
-        """Each (probability, flag) taken or not."""
+        """Includes each flag with its probability."""
         return [flag for probability, flag in choices if self.random.random() < probability]
 
     def opaque(self):
@@ -69,7 +69,7 @@ class MetaSource(Source):
     def get(self):
         raw, key, flags = self.key_and_flags()
         flags += [f for f in GET_FLAGS if f not in (b"k", b"q") and self.random.random() < 0.35] + self.common()
-        # With a time that is over the oracle counts below 0, and what it makes of `R` then is its own.
+        # With a time in the past the oracle counts below 0, and handles `R` in a way of its own.
         ttl = self.random.choice((b"0", b"100", b"1000", b"2592000", b"2000000000"))
         flags += self.some((0.12, self.ttl(b"N")), (0.25, (b"R" + self.random.choice((b"0", b"30", b"500", b"2000", b"3000000")),)), (0.12, (b"T" + ttl,)))
         return Step((*self.line(b"mg", key, [], flags), b"\r\n"), reads=True)
@@ -82,7 +82,7 @@ class MetaSource(Source):
         flags += self.some((0.35, b"c"), (0.25, self.cas(raw)), (0.3, (b"F" + self.flags(),)), (0.15, b"I"), (0.3, self.ttl(b"T")), (0.35, mode))
         if b"MA" in flags or b"Ma" in flags:
             value = value[:APPEND_MOST]
-        # Of a value too large for a store with a condition the servers make something else (differences.md).
+        # The servers differ on a value too large for a conditional store (differences.md).
         value = value[:LARGE_FITS]
         return Step((*self.line(b"ms", key, [b"%d" % len(value)], flags), b"\r\n", value, b"\r\n"))
 

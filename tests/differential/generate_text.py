@@ -79,7 +79,7 @@ class TextSource(Source):
         return Step((b"quit", self.end()), closes=True)
 
     def broken(self):
-        """A command with something wrong; the frame boundary stays known to the server."""
+        """A malformed command; the server still knows the frame boundary."""
         return self.random.choice((
             self.broken_line, self.broken_store, self.broken_number, self.broken_length, self.broken_key, self.bad_chunk,
         ))()

@@ -1,6 +1,6 @@
-"""Wrong servers: the self-test puts one of these in front of the subject and demands that the test notices.
+"""Faulty servers: the self-test puts one of these in front of the subject and requires that the test detects it.
 
-Each takes the stream that goes to the subject and changes what it asks for, as a server with that bug would do.
+Each modifies the requests on their way to the subject, to imitate a server with that bug.
 """
 
 import re
@@ -14,7 +14,7 @@ def _text(pattern, replacement):
 
 
 def _opcode(wrong, right):
-    """Frames of opcode `right` are executed as `wrong`; the walk stops at a frame that is not whole."""
+    """Frames of opcode `right` are executed as `wrong`; the walk stops at an incomplete frame."""
 
     def mutate(stream, protocol):
         if protocol != BINARY:

@@ -1,9 +1,9 @@
-"""Runs one script against the oracle and the subject and says where they differ.
+"""Runs one script against the oracle and the subject and reports where they differ.
 
-A round ends with a sentinel: text `ms <key> 0 k O<n>`, binary NOOP with opaque n. The stream has been answered when
-the sentinel's own answer is there; a command that leaves the server waiting for data (`Step.short`) gets as many
-sentinels as it takes to fill the gap. A round whose commands may close the connection is ended by closing our
-side, and the answers are all bytes up to the end of the stream.
+A round ends with a sentinel: text `ms <key> 0 k O<n>`, binary NOOP with opaque n. The stream is fully answered when the
+sentinel's own answer arrives; a command that leaves the server waiting for data (`Step.short`) gets as many sentinels
+as it takes to fill the gap. A round whose commands may close the connection ends by closing our side, and the answers
+are all bytes up to the end of the stream.
 """
 
 import functools
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 class NoAnswer(Exception):
-    """The server did not answer the sentinel in time; carries what it did say."""
+    """The server did not answer the sentinel in time; carries what it did answer."""
 
     def __init__(self, got):
         super().__init__("no answer to the sentinel")
@@ -57,7 +57,8 @@ class Peer:
         return self.sockets[connection]
 
     def exchange(self, connection, pieces, until):
-        """Sends the pieces and reads until `until` ends the stream; None: until the end of the stream. -> (bytes, closed)"""
+        """Sends the pieces and reads until the stream ends with `until` (None: to the end of the stream). -> (bytes,
+        closed)"""
         one = self.socket(connection)
         one.setblocking(False)
         got = bytearray()

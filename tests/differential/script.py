@@ -2,13 +2,13 @@
 
     Script ── Round (connection, pieces of the byte stream) ── Step (one command) ── bytes | Cas
 
-A round is sent in one go (whole or cut at random places), ended by a sentinel the server must answer, and its
-answers are read before the next round starts. So order across connections is fixed, and within a round commands
-are pipelined.
+A round is sent in one go (whole or split at random places), ends with a sentinel that the server must answer, and its
+answers are read before the next round starts. So the order across connections is fixed, and within a round commands are
+pipelined.
 
-A command that carries a CAS cannot be the same bytes for both servers. `Cas(key, back)` stands for the newest CAS this
-server has told of the key, or one `back` before it; a CAS nobody told is `UNKNOWN_CAS`. (Never one of another key:
-Dormouse's CAS values are unique within a vBucket only, so the CAS of another key may match by accident.)
+A command with a CAS cannot be the same bytes for both servers. `Cas(key, back)` stands for the newest CAS that this
+server has returned for the key, or the one `back` before it; a CAS never returned is `UNKNOWN_CAS`. (Never that of
+another key: Dormouse's CAS values are unique only within a vBucket, so the CAS of another key may match by accident.)
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ CONNECTIONS = {0: TEXT, 1: TEXT, 2: BINARY, 3: BINARY}
 
 @dataclasses.dataclass(frozen=True)
 class Cas:
-    """A CAS value told by the server that is spoken to, in the protocol's own writing. `known`: {key: [values]}."""
+    """A CAS value returned by the respective server, in the protocol's encoding. `known`: {key: [values]}."""
 
     key: bytes
     back: int = 0
@@ -43,9 +43,9 @@ class Step:
     `short`     bytes that the server may still expect after it
     `closes`    it may end the connection
     `reads`     the answer holds an item until it is sent
-    `counts`    an increment or decrement: it must not stand behind one that reads in the same round, because
-                the oracle keeps the old length of a number (padded with spaces) only while nobody holds the item
-    `first`     it must not stand behind anything: the oracle takes back answers that were not sent yet
+    `counts`    an increment or decrement: it must not follow one that reads in the same round, because
+                the oracle keeps the old length of a number (padded with spaces) only while the item is not held
+    `first`     it must not follow anything: the oracle discards answers that were not sent yet
     """
 
     pieces: tuple
@@ -64,7 +64,8 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """Commands pipelined on one connection; `cut_seed` decides the cuts of the stream, `pause_s` comes before it."""
+    """Commands pipelined on one connection; `cut_seed` determines where the stream is split; `pause_s` is waited before
+    it."""
 
     connection: int
     steps: tuple

@@ -32,7 +32,7 @@ def random_script(seed, kind):
             step = source.command()
             if step.counts and any(earlier.reads for earlier in steps):
                 break
-            # Answers that were not sent yet may be lost when the oracle closes.
+            # Answers not sent yet may be lost when the oracle closes the connection.
             if (step.closes or step.first) and steps:
                 break
             steps.append(step)
@@ -72,7 +72,7 @@ FIXED = {
     ],
 }
 
-# Seconds matter here; every question is asked at least a second and a half away from the moment it is about.
+# Seconds matter here; every check is at least 1.5 seconds away from the time it is about.
 TIMED = {
     "expiry": [
         _text("set short 1 3 1\r\na", "set long 2 60 1\r\nb", "set never 3 0 1\r\nc", "ms meta 1 T3\r\nd", "set past 0 -1 1\r\ne"),

@@ -1,4 +1,4 @@
-"""Makes a failing script small: delta debugging over its commands, then over its rounds' cuts."""
+"""Minimises a failing script: delta debugging over its commands, then over the splits of its rounds."""
 
 import dataclasses
 

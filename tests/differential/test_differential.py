@@ -1,4 +1,4 @@
-"""Dormouse answers as memcached does; and the check itself can fail, which is tested with wrong servers."""
+"""Dormouse answers as memcached does; faulty servers show that the check itself can fail."""
 
 import os
 

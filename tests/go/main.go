@@ -31,7 +31,7 @@ func must(step string, err error) error {
 	return nil
 }
 
-// fails demands one of the given errors.
+// fails requires one of the given errors.
 func fails(step string, err error, kinds ...error) error {
 	if err == nil {
 		return fmt.Errorf("%s: no error, %v expected", step, kinds)
@@ -392,7 +392,7 @@ func say(name string, err error) {
 	fmt.Printf("ok %s\n", name)
 }
 
-// trusted has the certificates of the given file, if there is one.
+// trusted returns a pool with the certificates of the given file, if there is one.
 func trusted(files []string) (*x509.CertPool, error) {
 	if len(files) == 0 {
 		return nil, nil

@@ -21,7 +21,7 @@ async function fails(promise, ...kinds) {
   return error
 }
 
-// The SDK tries a locked document again until its timeout, and then names the lock as the reason.
+// The SDK retries a locked document until its timeout, and then names the lock as the reason.
 async function failsLocked(promise) {
   const error = await fails(promise, couchbase.CouchbaseError)
   const told = `${error.constructor.name} ${error.message} ${JSON.stringify(error.context || {})} ${JSON.stringify(error.cause || {})}`

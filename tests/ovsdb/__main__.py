@@ -1,11 +1,11 @@
-"""Differential test: the same random transactions to Debian's ovsdb-server and to ours, all answers compared.
+"""Differential test: sends the same random transactions to Debian's ovsdb-server and to ours, and compares all answers.
 
     python -m tests.ovsdb                            100 scripts of about 110 transactions
     python -m tests.ovsdb --seconds 60               scripts for a minute
     python -m tests.ovsdb --seed 7                   the same scripts again
     python -m tests.ovsdb --only 7.12                one script of a failure report
     python -m tests.ovsdb --subject stock            self-test: Debian's server against itself
-    python -m tests.ovsdb --mutant NAME              self-test: a wrong server
+    python -m tests.ovsdb --mutant NAME              self-test: a faulty server
 
 Exit code 0: no difference; 1: differences, each shown with the smallest script found.
 """
@@ -25,7 +25,7 @@ from .script import Dump, Open, Restart, Script, Transact, Burst, show
 from .servers import STOCK, SUBJECT
 
 TRANSACTIONS = 110
-# What ends a script without a failure must stay rare, or the test would test nothing.
+# Events that end a script without a failure must stay rare, or the test would test nothing.
 RARE = ("the oracle died", "dangling weak reference", "a version seen before")
 
 
@@ -33,8 +33,8 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="tests.ovsdb", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--scripts", type=int, default=100)
-    parser.add_argument("--seconds", type=float, help="go on for so long, instead of --scripts")
-    parser.add_argument("--transactions", type=int, help="go on until there were so many, instead of --scripts")
+    parser.add_argument("--seconds", type=float, help="run for this long, instead of --scripts")
+    parser.add_argument("--transactions", type=int, help="run until there were this many, instead of --scripts")
     parser.add_argument("--only", help="SEED.NUMBER: one script")
     parser.add_argument("--subject", choices=(SUBJECT, STOCK), default=SUBJECT)
     parser.add_argument("--mutant", choices=mutants.MUTANTS)
@@ -51,7 +51,7 @@ def new_script(rng):
 
 
 def run_script(name, subject, mutate, counters):
-    """Makes and runs one script; returns (script, problem or None)."""
+    """Generates and runs one script; returns (script, problem or None)."""
     rng = random.Random(name)
     script = new_script(rng)
     generator = Generator(rng, {key: Schema(schema) for key, schema in script.schemas.items()})
@@ -76,7 +76,8 @@ def run_script(name, subject, mutate, counters):
 
 
 def learn(generator, step, both):
-    """The generator sees what the oracle answered, in names, so the same seed makes the same script."""
+    """Passes the oracle's answers to the generator, with names for UUIDs, so that the same seed makes the same
+    script."""
     said = both.oracle_said
     if isinstance(step, Dump):
         for database, schema in generator.schemas.items():
@@ -111,7 +112,7 @@ def compare_all(options, say=print):
         script, problem = run_script(name, options.subject, mutant and mutant(), counters)
         transactions += script.transactions()
         if problem is not None and problem.where == f"{STOCK} server died":
-            # Its defects are not ours; that it is rare is checked below.
+            # The oracle's defects are not ours; the code below checks that this is rare.
             counters["the oracle died"] += 1
             continue
         if problem is not None and problem.where == pair.ORACLE_DANGLES:

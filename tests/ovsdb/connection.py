@@ -1,4 +1,4 @@
-"""One JSON-RPC connection, with nothing hidden: messages as they come, numbers as they are written."""
+"""One JSON-RPC connection, with nothing hidden: messages as they arrive, numbers as they are written."""
 
 import json
 import re
@@ -13,7 +13,7 @@ class Closed(Exception):
 
 
 class Real(float):
-    """A real that compares by its text, so that 1e+20 and 100000000000000000000 are not the same answer."""
+    """A real that compares by its text, so that 1e+20 and 100000000000000000000 are different answers."""
 
     def __new__(cls, text):
         value = float.__new__(cls, text)
@@ -30,10 +30,10 @@ class Real(float):
         return self.text
 
 
-# Debian's server takes arrays 1,000 deep.
+# Debian's server accepts arrays nested 1,000 deep.
 sys.setrecursionlimit(20_000)
 DECODER = json.JSONDecoder(parse_float=Real)
-# Texts with escapes or beyond ASCII: their spelling is compared too.
+# Strings with escapes or non-ASCII characters: their spelling is compared too.
 SPELLED = re.compile(r'"(?:[^"\\]|\\.)*(?:\\.|[^\x00-\x7f])(?:[^"\\]|\\.)*"')
 
 
@@ -58,7 +58,7 @@ class Connection:
         try:
             self.socket.sendall(content)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # What the server said before, and that it closed, is still to be read.
+            pass  # What the server sent before, and its close, are still to be read.
 
     def send(self, message):
         self.send_bytes(json.dumps(message, separators=(",", ":")).encode())
@@ -81,18 +81,19 @@ class Connection:
                 raise Closed(self.text[self.at :][:200])
             self.buffer += piece
             if self.buffer.endswith(b"}"):
-                # No character is cut here, as the last byte is one of its own; what is no UTF-8 is kept and compared.
+                # No character is split here, because the last byte is a character of its own; invalid UTF-8 is kept and
+                # compared.
                 self.text = self.text[self.at :] + self.buffer.decode(errors="surrogateescape")
                 self.at = 0
                 self.buffer = b""
 
     def receive_spelled(self):
-        """The next message and the source of its unusual strings."""
+        """The next message and the source text of its unusual strings."""
         message = self.receive()
         return message, sorted(SPELLED.findall(self.text[self.began : self.at]))
 
     def request(self, method, *params, until=None):
-        """Sends a request and returns the reply's message; `until` collects the notifications before it."""
+        """Sends a request and returns the reply; `until` collects the notifications before it."""
         self.next_id += 1
         number = f"request-{self.next_id}"
         self.send({"method": method, "params": list(params), "id": number})
@@ -106,7 +107,7 @@ class Connection:
                 until.append(message)
 
     def transact(self, database, *operations, until=None):
-        """The result array; an error of the whole request is an AssertionError."""
+        """Returns the result array; an error of the whole request is an AssertionError."""
         reply = self.request("transact", database, *operations, until=until)
         assert reply.get("error") is None, reply
         return reply["result"]

@@ -1,11 +1,12 @@
-"""SIGKILL at random moments: what was acknowledged as durable is there, and nothing half of a transaction is.
+"""SIGKILL at random times: whatever was acknowledged as durable survives, and no transaction survives partially.
 
     python -m tests.ovsdb.crash --rounds 200      (the 200 rounds of `make ovsdb-crash`)
 
-In a round some clients write. Each transaction of client C writes its number N to two rows at once (the pair must always agree), counts up
-a third, and inserts a row `N` of its own; every third is durable. After a random time the server is killed. Then Debian's ovsdb-tool reads
-the file, and again the server that was killed, or Debian's, takes the file up. The page cache survives the process, so these rounds show atomicity and
-order; that an fsync covers each durable answer is shown by strace in test_crash.py, and by the simulated disk in crate `journal`.
+In a round some clients write. Each transaction of client C writes its number N to two rows at once (the pair must
+always agree), increments a third, and inserts a row `N` of its own; every third is durable. After a random time the
+server is killed. Then Debian's ovsdb-tool reads the file, and the server that was killed, or Debian's, opens it again.
+The page cache survives the process, so these rounds show atomicity and order; that an fsync covers each durable answer
+is shown by strace in test_crash.py, and by the simulated disk in crate `journal`.
 """
 
 import argparse
@@ -86,7 +87,7 @@ def prepare(path):
 
 
 def check(path, clients, depth_most):
-    """What the file holds against what was acknowledged; returns the numbers that the clients go on from."""
+    """Checks the file against what was acknowledged; returns the numbers from which the clients continue."""
     log_file.records(path)
     pairs = tool_query(path, "Pair", ["client", "side", "number", "many"])
     rows = tool_query(path, "Row", ["client", "number"])
@@ -102,7 +103,7 @@ def check(path, clients, depth_most):
         numbers[client] = number
     for one in clients:
         assert one.problem is None, one.problem
-        # The process died, not the machine: what was answered was written.
+        # The process died, not the machine: whatever was answered has been written.
         assert one.acknowledged <= numbers[one.client] <= one.sent, f"client {one.client}: {one.durable=} {one.acknowledged=} {one.sent=}, found {numbers[one.client]}"
     return numbers
 
@@ -120,7 +121,7 @@ def run(rounds, seed, kind=SUBJECT, say=lambda text: None):
     prepare(path)
     numbers, total = {client: 0 for client in range(CLIENTS)}, 0
     for number in range(rounds):
-        # Now and then Debian's server takes the file up in between.
+        # Occasionally Debian's server opens the file in between.
         who = STOCK if rng.random() < 0.15 else kind
         with OvsdbServer(who, directory / f"run{number}", databases=[path]) as server:
             depth = rng.choice((1, 1, 4))
@@ -137,7 +138,7 @@ def run(rounds, seed, kind=SUBJECT, say=lambda text: None):
                 client.join()
         before = path.read_bytes()
         try:
-            # Debian's tool cuts a torn tail off when it opens the file to write; here it reads a copy.
+            # Debian's tool truncates a torn tail when it opens the file for writing; here it reads a copy.
             copy = directory / "copy.db"
             copy.write_bytes(before)
             cut_tail(copy)
@@ -152,7 +153,7 @@ def run(rounds, seed, kind=SUBJECT, say=lambda text: None):
 
 
 def cut_tail(path):
-    """A last record that is not whole is what a kill may leave: every reader cuts it off."""
+    """Removes an incomplete last record, which a kill may leave and every reader cuts off."""
     try:
         log_file.records(path)
     except log_file.Damaged as error:

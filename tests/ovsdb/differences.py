@@ -1,8 +1,8 @@
-"""The deliberate differences, each by its name. A pair of answers that differs is forgiven only by a rule that stands here.
+"""The deliberate differences, by name. Only the rules in this file forgive a pair of answers that differs.
 
-`ambiguous` texts: where several rows (or several tables) are wrong at once, Debian's server names the one that comes first
-in a hash table of UUIDs or names, which is chance; ours names one of the same kind. Such a text may differ in the part that says which,
-and only for a transaction that changes more than one row.
+`ambiguous` texts: if several rows (or several tables) are wrong at once, Debian's server names the one that comes first
+in a hash table of UUIDs or names, which is random; ours names one of the same kind. Such a text may differ in the part
+that says which, and only for a transaction that changes more than one row.
 """
 
 import re
@@ -43,7 +43,7 @@ DELIBERATE = {
     "order of monitors": "updates of several monitors of one session caused by one transaction come in hash order of their ids; they are compared in order of ids",
 }
 
-# Requests that end Debian's 3.1.0 with a signal: never sent to it; test_bounds.py sends them to ours, which must answer.
+# Requests that crash Debian's 3.1.0: never sent to it; test_bounds.py sends them to ours, which must answer.
 KILLS_STOCK = (
     {"method": "monitor", "params": ["D"], "id": 1},
     {"method": "monitor", "params": ["D", "x"], "id": 1},
@@ -56,14 +56,14 @@ KILLS_STOCK = (
     {"method": "monitor_cond_since", "params": ["_Server", "m", {"Database": [{"columns": ["name"]}]}, "10000000-0000-0000-0000-000000000000"], "id": 2},
 )
 
-# Texts that name one of several: the kind stays, the rest may differ.
+# Texts that name one of several: the kind must be the same, the rest may differ.
 AMBIGUOUS = [re.compile(pattern, re.S) for pattern in (
     r"^cannot delete \S+ row \S+ because of \d+ remaining reference\(s\)$",
     r"^Table \S+ column \S+ row \S+( \([^)]*\))? references nonexistent row .* in table \S+\.$",
     r"^Transaction causes multiple rows in \"\S+\" table to have identical values .*$",
     r"^transaction causes \"\S+\" table to contain \d+ rows, greater than the schema-defined limit of \d+ row\(s\)$",
     r"^Weak reference column .*|^Deletion of \d+ weak reference.*$",
-    # A mutation of several rows stops at the first that must not be, an insert at the first default that must not be.
+    # A mutation of several rows stops at the first row that is not allowed, an insert at the first default that is not.
     r"^\S+ is not in the valid range .*|^.* length \d+ is (less|greater) than (minimum|maximum) .*|^\S+ is (less|greater) than (minimum|maximum) .*|^.* is not one of the allowed values .*$"
     r"|^Division by zero\.$|^Result of \"[^\"]*\" operation (is out of range|contains duplicates)\.$|^Attempted to store \d+ elements .*$|^\d+ values? when type requires between.*$",
 )]
@@ -83,20 +83,20 @@ def ambiguous_kind(text):
 
 
 def changes_several(step):
-    """Whether more than one row can be wrong."""
+    """Returns true if more than one row can be wrong."""
     ops = [op.json for op in step.ops if isinstance(op.json, dict)]
     wide = [op for op in ops if op.get("op") in ("update", "mutate", "delete")]
     return len(ops) > 1 or bool(wide) or sort_key(ops).count('"uuid"') > 1
 
 
 def same_error(mine, other, step):
-    """Whether two error objects are the same but for which of several violations they name."""
+    """Returns true if two error objects differ only in which of several violations they name."""
     if not (isinstance(mine, dict) and isinstance(other, dict)):
         return False
     kinds = [ambiguous_kind(one.get("details", "")) for one in (mine, other)]
     if mine.get("error") != other.get("error") and kinds != [MUTATION, MUTATION]:
         return False
-    # Two rows with one index value are named in hash order even where only one is new.
+    # Two rows with the same index value are named in hash order even if only one is new.
     inserts = any(isinstance(op.json, dict) and op.json.get("op") == "insert" for op in step.ops)
     return kinds[0] is not None and kinds[0] == kinds[1] and (kinds[0] == IDENTICAL or changes_several(step) or kinds[0] in (NONEXISTENT, WEAK, MUTATION) and inserts)
 
@@ -121,7 +121,7 @@ def without_versions_of(rows, value):
 
 
 def order_of_monitors(messages):
-    """Updates between two other messages in order of their monitors' ids."""
+    """Sorts the updates between two other messages by their monitors' ids."""
     result, run = [], []
     for message in [*messages, None]:
         if message is not None and message.get("method") in ("update", "update2", "update3"):

@@ -1,6 +1,7 @@
-"""Database files made by hand: random records, of which many are such as no server writes.
+"""Generated database files: random records, many of which no server would write.
 
-A record may refer to rows that do not exist, delete rows that others need, leave rows that nobody needs, break limits and indexes, or make no sense at all.
+A record may refer to rows that do not exist, delete rows that others need, leave unreferenced rows, violate limits and
+indexes, or make no sense at all.
 """
 
 import json
@@ -11,7 +12,7 @@ from .schemas import random_schema
 from .values import Values
 
 NOWHERE = "ffffffff-0000-4000-8000-00000000000"
-# From this length on our server reads a record row by row.
+# Our server reads records of at least this length row by row.
 LARGE_BYTES = 1 << 20
 
 
@@ -89,7 +90,7 @@ class History:
         return cells
 
     def spoil(self, content):
-        """Makes nonsense of it."""
+        """Turns the record into nonsense."""
         rng = self.rng
         table = rng.choice(self.tables)
         kind = rng.randrange(5)
@@ -106,8 +107,9 @@ class History:
 
 
 def tame(value, has_reals):
-    """Without negative zero (differences.DELIBERATE, "negative zero in an index"), numbers at which a reader of JSON stops, as the history would end there, and
-    reals of more digits than either server prints: what is logged of a map later would name another number."""
+    """Removes negative zero (differences.DELIBERATE, "negative zero in an index"), numbers at which a JSON reader
+    stops, since the history would end there, and reals with more digits than either server prints: a later log record
+    of a map would name another number."""
     if isinstance(value, list):
         return [tame(one, has_reals) for one in value]
     if isinstance(value, float) or has_reals and isinstance(value, int) and not isinstance(value, bool):

@@ -10,7 +10,7 @@ HEADER = re.compile(rb"OVSDB (JSON|CLUSTER) (\d+) ([0-9a-f]{40})\n")
 
 
 class Damaged(Exception):
-    """A record that is not whole, and where it begins."""
+    """An incomplete record, and where it begins."""
 
     def __init__(self, text, offset):
         super().__init__(text)
@@ -42,7 +42,7 @@ def records(path, with_dates=False):
 
 
 def contents(log):
-    """Table -> UUID -> column -> value in full, of parsed records; ephemeral columns have their defaults."""
+    """Table -> UUID -> column -> full value, from parsed records; ephemeral columns have their defaults."""
     tables = {}
     for _, tables in states(log):
         pass
@@ -50,9 +50,10 @@ def contents(log):
 
 
 def effects(log):
-    """For each record that changes something, its comment and the rows it changes as they are afterwards (None: gone).
+    """For each record that changes something, its comment and the changed rows as they are afterwards (None: deleted).
 
-    The same whether a column is logged as a difference or whole, and without records that change nothing.
+    The result does not depend on whether a column is logged as a difference or in full. Records that change nothing are
+    left out.
     """
     before = {}
     for record, tables in states(log):
@@ -68,7 +69,7 @@ def effects(log):
 
 
 def states(log):
-    """Each record after the schema, and the tables as they are after it (the same object each time)."""
+    """Yields each record after the schema, and the tables after it (the same object each time)."""
     schema = Schema(log[0])
     tables = {table: {} for table in schema.tables}
     for record in log[1:]:

@@ -1,6 +1,8 @@
-"""Wrong servers: each changes what the subject said, once it can, as a server with that bug would; the test must notice.
+"""Faulty servers: each modifies the subject's messages, once it can, to imitate a server with that bug; the test must
+detect it.
 
-A mutant is made anew for each script: `mutant(session, messages, step)` returns the messages of one session for one step.
+A mutant is created anew for each script: `mutant(session, messages, step)` returns the messages of one session for one
+step.
 """
 
 import copy
@@ -13,7 +15,7 @@ def is_update(message):
 
 
 def per_message(change, after=20):
-    """Applies `change(message)`, which returns whether it changed its copy, to one message, after some have passed."""
+    """Applies `change(message)`, which returns true if it changed its copy, to one message, after some have passed."""
 
     def make():
         state = {"passed": 0, "done": False}
@@ -34,7 +36,7 @@ def per_message(change, after=20):
 
 
 def per_session(change):
-    """The same for the list of messages: `change(list)` returns another list or None."""
+    """As `per_message`, for the list of messages: `change(list)` returns another list or None."""
 
     def make():
         state = {"done": False}

@@ -1,13 +1,13 @@
 """The same name for the same row on both servers.
 
-Requests carry names, `@name@`, where a UUID belongs; each side puts its own UUID there. A name is bound when the reply to
-its insert arrives. A name that is not bound (the insert failed) stands for a UUID that follows from the name alone.
-Answers are compared, and used by the generator, with the names back in the place of UUIDs:
+Requests contain names, `@name@`, in place of UUIDs; each side substitutes its own UUID. A name is bound when the reply
+to its insert arrives. A name that is not bound (the insert failed) stands for a UUID derived from the name alone.
+Answers are compared, and used by the generator, with names in place of UUIDs:
 
     rows           @name@
     row versions   "version K of @name@", K counting the versions seen of that row
     other UUIDs    "other uuid"
-    sets and maps with UUIDs are sorted by name, rows of a select by content: their order is that of random numbers
+    sets and maps with UUIDs are sorted by name, rows of a select by content: their order is random
 """
 
 import json
@@ -60,14 +60,14 @@ class Names:
         return f"version {seen.index(text)} of {row}"
 
     def canonical(self, value, row=None):
-        """The value with names; `row` is the row (its UUID) that the value lies in."""
+        """The value with names; `row` is the UUID of the row that contains it."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
             if "_uuid" in value and isinstance(value["_uuid"], list):
                 row = self.of(value["_uuid"][1])
             result = {}
-            # A row's old version is seen before its new one, whichever the server writes first.
+            # A row's old version is processed before its new one, whichever the server writes first.
             for key, member in sorted(value.items(), key=lambda one: one[0] == "new"):
                 if key == "_version" and isinstance(member, list) and member[:1] == ["uuid"]:
                     result[key] = ["uuid", self.version(row, member[1])]

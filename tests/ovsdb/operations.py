@@ -1,4 +1,4 @@
-"""Random transactions, monitors and requests over a database whose rows are roughly known."""
+"""Random transactions, monitors and requests on a database whose rows are approximately known."""
 
 from .names import ZERO, sort_key
 from .script import Burst, Compact, Dump, Monitor, Op, Raw, Reopen, Request, Restart, Transact
@@ -6,7 +6,8 @@ from .values import WRONG, Values
 
 FUNCTIONS = ("==", "!=", "<", "<=", ">", ">=", "includes", "excludes")
 MUTATORS = ("+=", "-=", "*=", "/=", "%=", "insert", "delete")
-# Debian's server divides to see whether a product overflows, and dies of it (differences.KILLS_STOCK) or is wrong (differences.DELIBERATE).
+# Debian's server divides to check a product for overflow, which crashes it (differences.KILLS_STOCK) or gives a wrong
+# result (differences.DELIBERATE).
 DIVIDES = {("*=", 0), ("/=", -1), ("%=", -1)}
 LOCKS = ("one", "two", "_reserved", "a.b")
 RAW = (
@@ -27,7 +28,7 @@ RAW = (
 
 
 class Generator:
-    """Makes one step at a time; `learn` tells it what the oracle answered, in names."""
+    """Generates one step at a time; `learn` passes it the oracle's answers, with names for UUIDs."""
 
     def __init__(self, rng, schemas, restarts=True):
         self.rng = rng
@@ -38,7 +39,7 @@ class Generator:
         self.sessions = ["a", "b", "c", "d"]
         self.monitors = {}
         self.since_dump = 0
-        # Whether some transaction waits.
+        # Whether a transaction is waiting.
         self.waiting = False
 
     # What is known
@@ -128,7 +129,7 @@ class Generator:
             ops.append(op)
             by_clock = by_clock or operation.by_clock
         if by_clock:
-            # A wait without an end beside it would keep the reply away.
+            # A wait without a timeout in the same transaction would hold back the reply.
             for op in ops:
                 if isinstance(op.json, dict) and op.json.get("op") == "wait" and type(op.json.get("timeout", 10)) is int:
                     op.json["timeout"] = min(op.json.get("timeout", 9), 9)
@@ -180,7 +181,7 @@ class Generator:
             whole = whole and one_whole
             requests[table] = request if rng.random() < 0.5 else [request]
             if rng.random() < 0.06 and request.get("columns"):
-                # Two requests for one table must not name a column twice; that it is refused is compared as well.
+                # Two requests for one table must not name a column twice; the refusal is compared as well.
                 rest = [name for name in schema.columns(table) if name not in request["columns"]]
                 requests[table] = [request, {"columns": rest or request["columns"]}]
                 whole = False
@@ -193,7 +194,7 @@ class Generator:
         identity = rng.choice((f"m{self.count}", self.count, ["m", self.count], {"m": self.count}, None))
         step = Monitor(session, self.new_id(), method, database, identity, requests, "@none@" if rng.random() < 0.5 else "nix" if rng.random() < 0.05
                        else ZERO, whole)
-        # One that is there already is refused, and stays.
+        # An existing monitor is kept: the request is refused.
         self.monitors.setdefault((session, sort_key(identity)), step)
         return step
 
@@ -216,8 +217,8 @@ class Generator:
             return self.monitor()
         schema = self.schemas[monitor.database]
         changes = {}
-        # Where one table's condition is wrong, Debian's server keeps those that stand before it, and says nothing of it:
-        # of several none is wrong.
+        # If one table's condition is wrong, Debian's server silently keeps those before it: so none of several
+        # conditions is wrong.
         tables = [table for table in sorted(monitor.requests) if table in schema.tables and rng.random() < 0.7]
         for table in tables:
             if table in schema.tables:
@@ -272,7 +273,7 @@ class Generator:
 
 
 class Operation:
-    """Makes one operation on one table."""
+    """Generates one operation on one table."""
 
     def __init__(self, generator, rng, schema, database, table, values, plain):
         self.generator, self.rng, self.schema, self.database, self.table = generator, rng, schema, database, table
@@ -314,7 +315,7 @@ class Operation:
         rng = self.rng
         name = f"@r{self.generator.transaction}.{at}@"
         members = {"op": "insert", "table": self.table, "row": self.row(rng.choice((0, 0.3, 0.8, 1)))}
-        # A row that only its referrers keep shall have one now and then.
+        # With a uuid-name other operations can refer to the row; references are what keeps a row that is not a root.
         if uuid_name is not None:
             members["uuid-name"] = uuid_name
         if rng.random() < 0.15:
@@ -400,7 +401,7 @@ class Operation:
 
 
 def clause(rng, schema, table, values, rows, monitor=False, safe=False):
-    """A condition, mostly about a value that some row has."""
+    """A condition, mostly on a value that some row has."""
     if monitor and rng.random() < 0.04:
         return rng.random() < 0.5
     columns = schema.columns(table)
@@ -410,7 +411,8 @@ def clause(rng, schema, table, values, rows, monitor=False, safe=False):
         return ["_uuid", rng.choice(("==", "!=", "includes", "excludes")), ["uuid", name]]
     name = rng.choice(sorted(columns))
     column = columns[name]
-    # Debian's server compares optional numbers by order too; elsewhere < and > are errors, which shall occur but not often.
+    # Debian's server compares optional numbers by order too; elsewhere < and > are errors, which should occur but
+    # rarely.
     ordered = column.key["type"] in ("integer", "real") and column.value is None and column.max == 1
     function = rng.choice(FUNCTIONS if not safe and (ordered or rng.random() < 0.04) else ("==", "!=", "includes", "excludes", "=="))
     known = [row for row in rows.values() if row and name in row]
@@ -421,13 +423,13 @@ def clause(rng, schema, table, values, rows, monitor=False, safe=False):
     if function in ("<", "<=", ">", ">=") and value == ["set", []] and rng.random() < 0.9:
         value = values.atom(column.key)
     if safe and column.key["type"] == "uuid" and value[0] in ("set", "map"):
-        # Two names may be one row's, where an insert has given its UUID: a duplicate.
+        # Two names may denote the same row if an insert has specified its UUID: a duplicate.
         value = [value[0], value[1][:1]]
     return [name, function, value]
 
 
 def spoil(rng, op, schema, operation, values):
-    """Makes an operation wrong in one way: where two are wrong, which one is named follows from hashes in Debian's server."""
+    """Makes an operation wrong in one way: with two faults, hash order determines which one Debian's server reports."""
     columns = operation.columns
     name = rng.choice(sorted(columns))
     wrong = values.wrong(columns[name])

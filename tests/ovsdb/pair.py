@@ -1,4 +1,4 @@
-"""Runs a script on both servers and compares what they say, step by step; the first difference ends it."""
+"""Runs a script on both servers and compares their answers, step by step; stops at the first difference."""
 
 import collections
 import dataclasses
@@ -14,13 +14,13 @@ from .script import Burst, Dump, Restart, Transact, show_step
 from .servers import STOCK
 from .side import Side
 
-# Debian's server kept a weak reference to a row that is gone: see differences.DELIBERATE.
+# Debian's server kept a weak reference to a deleted row: see differences.DELIBERATE.
 ORACLE_DANGLES = "oracle: dangling weak reference"
 
 
 @dataclasses.dataclass
 class Problem:
-    """The first difference: the step's number, where, and both answers."""
+    """The first difference: the step's number, the location, and both answers."""
 
     at: int
     step: object
@@ -33,7 +33,8 @@ class Problem:
                 f"  oracle:  {cut(self.oracle)}\n  subject: {cut(self.subject)}")
 
     def signature(self):
-        """Failures of one kind are shown once: the first two texts that differ, without names and numbers."""
+        """Failures with the same signature are shown once: the first two texts that differ, without names and
+        numbers."""
         return self.where.split(" ")[0] + " " + first_difference(self.oracle, self.subject)
 
 
@@ -70,7 +71,7 @@ class Pair:
             raise
         self.sides = (self.oracle, self.subject)
         self.oracle_said = {}
-        # The two may differ from here on by a rule of `differences`.
+        # From here on the two may differ by a rule of `differences`.
         self.ended = False
 
     def close(self):
@@ -78,13 +79,13 @@ class Pair:
             side.close()
 
     def perform(self, at, step):
-        """Does one step on both; returns a Problem or None."""
+        """Performs one step on both; returns a Problem or None."""
         try:
             problem = self.perform_on_living(at, step)
         except (OSError, AssertionError, KeyError, RecursionError, StartFailed) as error:
             problem = Problem(at, step, "test", "", f"{type(error).__name__}: {error}")
         if problem is not None:
-            # A process that dies is gone a moment after its sockets.
+            # A crashing process exits shortly after its sockets close.
             time.sleep(0.1)
         for side in self.sides:
             if not side.server.alive():
@@ -142,13 +143,14 @@ class Pair:
         return None
 
     def differ_in_given(self, one, two):
-        """Whether only the versions of rows differ whose UUIDs an insert has given: differences.DELIBERATE, "a version seen before"."""
+        """Returns true if the only differences are versions of rows whose UUIDs an insert specified:
+        differences.DELIBERATE, "a version seen before"."""
         given = {op.json["uuid"] for step in self.script.steps for one in (step.transacts if isinstance(step, Burst) else [step]) if isinstance(one, Transact)
                  for op in one.ops if isinstance(op.json, dict) and isinstance(op.json.get("uuid"), str)}
         return differences.without_versions_of(given, one) == differences.without_versions_of(given, two)
 
     def forgive(self, mine, other, step):
-        """Both lists of messages without what differs by a rule of `differences`."""
+        """Both lists of messages without the differences that `differences` allows."""
         if len(mine) != len(other):
             return mine, other
         one, two = [], []
@@ -171,7 +173,7 @@ class Pair:
         return one, two
 
     def replicas_against_dump(self, at, step, said):
-        """A replica without conditions holds exactly the columns it asked for."""
+        """Compares a replica without conditions with the dump: it must hold exactly the columns it requested."""
         for (session, identity), watch in sorted(self.oracle.watches.items()):
             if watch.replica is None or getattr(watch, "where", None):
                 continue
@@ -202,7 +204,7 @@ class Pair:
             problem = self.swap(at, step)
             if problem:
                 return problem
-        # Transaction ids belong to a file: after an exchange a client starts anew.
+        # Transaction ids belong to a file: after an exchange a client starts over.
         found = [side.resume() for side in self.sides]
         for key in sorted({*found[0], *found[1]}):
             mine, other = found[0].get(key), found[1].get(key)
@@ -230,7 +232,8 @@ class Pair:
             for name, path in side.files.items():
                 path.write_bytes(kept[other][name])
         self.oracle.names, self.subject.names = self.subject.names, self.oracle.names
-        # The ephemeral part of a replica does not tell anything of the other's row versions, and names of versions are per file.
+        # The ephemeral part of a replica says nothing about the other's row versions, and names of versions are per
+        # file.
         return None
 
 
@@ -239,7 +242,7 @@ def without_updates(messages):
 
 
 def only_different(mine, other):
-    """The parts of two structures that differ, so that a report can be read."""
+    """The parts of two structures that differ, for a readable report."""
     if isinstance(mine, dict) and isinstance(other, dict):
         keys = [key for key in sorted({*mine, *other}, key=str) if mine.get(key) != other.get(key)]
         parts = {key: only_different(mine.get(key), other.get(key)) for key in keys}
@@ -257,7 +260,7 @@ def only_different(mine, other):
 
 
 def replay(script, subject_kind, mutate=None):
-    """Runs a finished script; returns the Problem or None."""
+    """Runs a complete script; returns the Problem or None."""
     pair = Pair(script, subject_kind, mutate)
     try:
         for at, step in enumerate(script.steps):

@@ -1,6 +1,6 @@
-"""What a client knows of a schema, and the replica that it keeps of a monitor: the fifty-line model of updates.
+"""What a client knows about a schema, and its replica of a monitor: the fifty-line model of updates.
 
-Values are kept in their normal form: a set or map always as ["set", [...]] or ["map", [...]], also of one element.
+Values are kept in normal form: a set or map always as ["set", [...]] or ["map", [...]], even with one element.
 """
 
 from .names import ZERO, sort_key
@@ -43,7 +43,7 @@ def base(description):
 
 
 def default_atom(kind):
-    """The default is the first of an enumeration, else nothing's value."""
+    """The default is the first value of an enumeration, else the type's zero value."""
     return DEFAULTS[kind["type"]]
 
 
@@ -67,7 +67,7 @@ class Schema:
         return self.tables[table][column].normal(value)
 
     def complete(self, table, row, columns=None):
-        """The row with the defaults that an insert leaves out, for `columns` (all)."""
+        """The row with the defaults that an insert leaves out, for `columns` (default: all)."""
         names = columns if columns is not None else self.tables[table]
         full = {name: self.tables[table][name].default() for name in names if not name.startswith("_")}
         full.update({name: self.normal(table, name, value) for name, value in row.items()})
@@ -75,12 +75,13 @@ class Schema:
 
 
 def elements(value):
-    """The elements of a normal set or map, pairs for a map."""
+    """The elements of a set or map in normal form; pairs for a map."""
     return value[1]
 
 
 def apply_difference(column, old, difference):
-    """RFC-less rule of `modify` and `_is_diff`: toggle for sets; equal pair deletes, other value replaces, for maps."""
+    """The rule of `modify` and `_is_diff`, which no RFC defines: toggle for sets; for maps an equal pair deletes,
+    another value replaces."""
     difference = column.normal(difference)
     if column.max == 1:
         return difference
@@ -105,7 +106,7 @@ def toggle_map(old, difference):
 
 
 def comparable(value):
-    """Order aside: two replicas agree when these do."""
+    """A form without order: two replicas agree if these do."""
     if isinstance(value, list) and value and value[0] in ("set", "map"):
         return [value[0], sorted(value[1], key=sort_key)]
     return value
@@ -122,7 +123,7 @@ class Replica:
         self.tables = {}
 
     def update(self, updates):
-        """`update`: new and old rows whole."""
+        """Applies `update`: full new and old rows."""
         for table, changes in updates.items():
             rows = self.tables.setdefault(table, {})
             for row, change in changes.items():
@@ -133,7 +134,7 @@ class Replica:
                         {column: self.schema.normal(table, column, value) for column, value in change["new"].items()})
 
     def update2(self, updates, columns_of):
-        """`update2` and `update3`: initial and insert without defaults, modify as differences."""
+        """Applies `update2` and `update3`: initial and insert without defaults, modify as differences."""
         for table, changes in updates.items():
             rows = self.tables.setdefault(table, {})
             for row, change in changes.items():

@@ -11,7 +11,7 @@ def random_schema(rng, name="D", tables=None):
     count = tables or rng.randint(2, 4)
     names = [f"T{number}" for number in range(count)]
     described = {table: random_table(rng, names) for table in names}
-    # Something must be there to hold the rows of the tables that need holding.
+    # At least one root table must exist to reference the rows of the others.
     described["T0"]["isRoot"] = True
     described["T0"]["columns"]["hold"] = {"type": {"key": {"type": "uuid", "refTable": names[-1]}, "min": 0, "max": "unlimited"}}
     schema = {"name": name, "version": f"{rng.randint(0, 9)}.{rng.randint(0, 20)}.0", "tables": described}
@@ -30,7 +30,7 @@ def random_table(rng, tables):
     if rng.random() < 0.12:
         table["maxRows"] = rng.randint(1, 6)
     if rng.random() < 0.35:
-        # Debian's server refuses an index over an ephemeral column beside one that is not.
+        # Debian's server refuses an index over both ephemeral and persistent columns.
         candidates = [name for name, column in columns.items() if not column.get("ephemeral")]
         if candidates:
             table["indexes"] = [rng.sample(candidates, rng.randint(1, min(2, len(candidates)))) for _ in range(rng.choice((1, 1, 2)))]
@@ -59,8 +59,8 @@ def random_type(rng, tables):
     result = {"key": key["type"] if list(key) == ["type"] and rng.random() < 0.7 else key}
     if shape == "map":
         value = random_base(rng, tables)
-        # Debian's server dies of two weak references of one column to one row; see differences.KILLS_STOCK.
-        # And it does not uncount the reference in a pair whose weak key goes: see differences.DELIBERATE.
+        # Two weak references of one column to one row crash Debian's server; see differences.KILLS_STOCK. And it does
+        # not decrement the count of the reference in a pair whose weak key goes away: see differences.DELIBERATE.
         value.pop("refType", None)
         if key.get("refType") == "weak":
             value.pop("refTable", None)
@@ -113,13 +113,14 @@ def random_base(rng, tables):
 
 
 def has_sized_sets(schema):
-    """Whether Debian's server reads back something else than it wrote: see differences.py, `sized set read back`."""
+    """Returns true if Debian's server reads back something other than it wrote: see differences.py, `sized set read
+    back`."""
     return any(
         not column.scalar and column.max > 1 and (column.min > 0 or column.max < float("inf")) for columns in Schema(schema).tables.values() for column in columns.values()
     )
 
 
-# Each changes a good schema into one that must be refused, or accepted with a remark; the answer is compared.
+# Each turns a valid schema into one that must be refused, or accepted with a remark; the answers are compared.
 def broken_schemas(rng, tables=3):
     """Yields (what, schema)."""
     def made(change):

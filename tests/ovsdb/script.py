@@ -1,7 +1,8 @@
-"""A script is a schema for each database and a list of steps; a step is plain data, so that a failure can be shown and cut down.
+"""A script is a schema for each database and a list of steps; a step is plain data, so that a failure can be shown and
+minimised.
 
-Operations of a transaction carry the name their insert binds, beside the operation: `Op(json, binds)`. So a script stays meaningful
-when operations and steps are taken out of it.
+An operation of a transaction carries the name that its insert binds: `Op(json, binds)`. So a script remains meaningful
+when operations and steps are removed from it.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ class Transact:
     id: object
     database: object
     ops: list
-    # The reply is due by the clock (a short wait), not by the order of things.
+    # The reply depends on the clock (a short wait), not on the order of steps.
     by_clock: bool = False
     style: int = 0
 
@@ -30,7 +31,7 @@ class Transact:
 
 @dataclasses.dataclass
 class Burst:
-    """Transactions of one session, sent at once: updates may come combined."""
+    """Transactions of one session, sent at once: updates may be combined."""
 
     transacts: list
 
@@ -48,7 +49,7 @@ class Monitor:
     monitor: object
     requests: object
     last_transaction: str | None = None
-    # Whether a client can keep a replica from what it is sent: everything selected, and requests that are right.
+    # Whether a client can maintain a replica from what it receives: everything selected, and valid requests.
     whole: bool = True
 
     def message(self):
@@ -69,7 +70,7 @@ class Request:
 
 @dataclasses.dataclass
 class Raw:
-    """Bytes that are no message; the server may close the session, which is opened again."""
+    """Bytes that are not a message; the server may close the session, which is then reopened."""
 
     session: str
     content: bytes
@@ -87,7 +88,7 @@ class Reopen:
 
 @dataclasses.dataclass
 class Dump:
-    """Everything in all databases, and every replica against it."""
+    """Compares the contents of all databases, and every replica with them."""
 
 
 @dataclasses.dataclass
@@ -97,7 +98,7 @@ class Compact:
 
 @dataclasses.dataclass
 class Restart:
-    """The log files are compared, the servers ended and started, sessions and whole monitors are there again."""
+    """Compares the log files, restarts the servers, and reopens the sessions and whole monitors."""
 
     kill: bool = False
     compact: bool = False
@@ -117,12 +118,12 @@ STYLES = ({"separators": (",", ":")}, {"ensure_ascii": False}, {"indent": 1}, {"
 
 
 def encode(message, names, style=0):
-    # A lone surrogate never occurs here, so all styles can be encoded.
+    # Lone surrogates never occur here, so all styles can be encoded.
     return names.to_wire(json.dumps(message, **STYLES[style])).encode()
 
 
 def show(script, last=None):
-    """The script as text: schemas, then one line per step; the last step whole."""
+    """The script as text: schemas, then one line per step; the last step in full."""
     lines = [f"schema {name}: {json.dumps(schema)}" for name, schema in script.schemas.items()]
     steps = script.steps if last is None else script.steps[: last + 1]
     for number, step in enumerate(steps):

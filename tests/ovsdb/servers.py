@@ -1,7 +1,7 @@
 """The two ovsdb-servers as child processes: Debian's (`Stock`) and ours (`Subject`: `dormouse ovsdb-server`).
 
-Both are given the same command line, run in the foreground, and keep everything in one directory of their own:
-database files, `sock`, `ctl` and `log`. A child is only ever ended by the process id this file started.
+Both get the same command line, run in the foreground, and keep everything in a directory of their own: database files,
+`sock`, `ctl` and `log`. A child is only ever terminated by the process id that this file started.
 """
 
 import json
@@ -17,14 +17,15 @@ import time
 
 from tests.servers import StartFailed, dormouse_binary, end_with_the_tests
 
-# A busy machine may stand still for a while: no test depends on the clock below this.
+# A busy machine may stall for a while: no test depends on shorter times than this.
 PATIENCE_S = int(os.environ.get("OVSDB_PATIENCE_S", "120"))
 STOCK, SUBJECT = "stock", "subject"
 SCHEMAS = pathlib.Path("/usr/share/openvswitch")
 
 
 def import_ovs():
-    """Debian's Python bindings lie outside of the virtual environment; appended, so that nothing else changes."""
+    """Debian's Python bindings are outside the virtual environment; the path is appended, so that nothing else
+    changes."""
     path = "/usr/lib/python3/dist-packages"
     if path not in sys.path:
         sys.path.append(path)
@@ -35,7 +36,7 @@ def server_command(kind):
 
 
 def tool(*arguments, check=True, **named):
-    """Debian's ovsdb-tool; returns its standard output."""
+    """Runs Debian's ovsdb-tool; returns its standard output."""
     done = subprocess.run(["ovsdb-tool", *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, **named)
     if check and done.returncode != 0:
         raise AssertionError(f"ovsdb-tool {' '.join(map(str, arguments))}: {done.returncode}\n{done.stderr}")
@@ -43,7 +44,7 @@ def tool(*arguments, check=True, **named):
 
 
 class OvsdbServer:
-    """One server over the database files `databases` (paths, made before); `sock` is its Unix socket."""
+    """One server for the database files `databases` (paths, created before); `sock` is its Unix socket."""
 
     def __init__(self, kind, directory=None, arguments=(), databases=(), remotes=None, wrap=(), environment=None):
         self.kind = kind
@@ -96,7 +97,7 @@ class OvsdbServer:
         return self.process.pid
 
     def server_pid(self):
-        """The server's own id where `wrap` (strace) stands before it."""
+        """The server's own process id, if it runs under `wrap` (strace)."""
         if not self.wrap:
             return self.process.pid
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -125,7 +126,7 @@ class OvsdbServer:
         return done.returncode, done.stdout, done.stderr
 
     def unixctl(self, command, *arguments):
-        """The same without a process: the answer's (result, error)."""
+        """As `appctl`, without a process: returns the answer's (result, error)."""
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(PATIENCE_S)
             peer.connect(str(self.ctl))
@@ -143,7 +144,7 @@ class OvsdbServer:
                 return answer.get("result"), answer.get("error")
 
     def exit(self):
-        """Asks for an end through unixctl and returns the exit code."""
+        """Requests an exit through unixctl and returns the exit code."""
         if self.alive():
             try:
                 self.unixctl("exit")
@@ -178,7 +179,7 @@ class OvsdbServer:
 
 
 def create_database(path, schema):
-    """A database file from a schema (a JSON object, or the path of an .ovsschema file)."""
+    """Creates a database file from a schema (a JSON object, or the path of an .ovsschema file)."""
     path = pathlib.Path(path)
     if isinstance(schema, dict):
         source = path.with_suffix(".ovsschema")

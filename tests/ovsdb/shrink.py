@@ -1,4 +1,4 @@
-"""Makes a failing script small: fewer steps, then fewer operations, members and requests in what is left."""
+"""Minimises a failing script: fewer steps, then fewer operations, members and requests in what is left."""
 
 import copy
 import time
@@ -9,7 +9,8 @@ BUDGET_S = 40
 
 
 def shrink(script, problem, fails, budget_s=BUDGET_S):
-    """The smallest script found that still fails at its last step, and its problem; `fails(script)` is a Problem or None."""
+    """The smallest script found that still fails at its last step, and its problem; `fails(script)` returns a Problem
+    or None."""
     deadline = time.monotonic() + budget_s
     best, best_problem = Script(script.schemas, script.steps[: problem.at + 1]), problem
 
@@ -44,7 +45,7 @@ def shrink(script, problem, fails, budget_s=BUDGET_S):
 
 
 def smaller(steps):
-    """Scripts with one thing less inside a step."""
+    """Scripts with one thing fewer inside a step."""
     for number, step in enumerate(steps):
         for change in inside(step):
             yield steps[:number] + [change] + steps[number + 1 :]

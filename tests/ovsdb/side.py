@@ -1,7 +1,8 @@
-"""One server of the pair: performs steps, and gives each step's answers per session, in names.
+"""One server of the pair: performs steps, and returns each step's answers per session, with names for UUIDs.
 
-Every step ends with an echo on every session: what a server has to say because of a step it says before it answers that.
-First the acting session is waited for, then the others, so that an update caused by the step cannot come after their echo.
+Every step ends with an echo on every session: a server sends everything that a step causes before it answers the echo.
+The acting session's echo is awaited first, then the others', so that an update caused by the step cannot arrive after
+their echo.
 """
 
 import json
@@ -22,7 +23,7 @@ UPDATES = {"update": 1, "update2": 2, "update3": 3}
 
 
 class Watch:
-    """A monitor that was accepted: its request and, if a client can keep one, the replica."""
+    """An accepted monitor: its request and, if a client can keep one, the replica."""
 
     def __init__(self, step, schema):
         self.step = step
@@ -71,7 +72,7 @@ class Side:
             connection.close()
         self.server.remove()
 
-    # Performing a step, in phases, so that both servers work at the same time
+    # Performs a step in phases, so that both servers work at the same time
 
     def begin(self, step):
         self.messages = {}
@@ -124,14 +125,16 @@ class Side:
     def middle(self, step):
         if self.acting is not None:
             self.gather(self.acting, step.id if isinstance(step, Transact) and step.by_clock else None)
-        # A transaction that waited may be released after the echo that came in one piece with what released it: asked again.
+        # A waiting transaction may be released after an echo that arrived together with what released it: so send
+        # another echo.
         self.again = self.acting is not None and any(isinstance(one, Transact) for one in self.pending.values())
         for session in self.connections:
             if (session != self.acting or self.again) and CLOSED not in self.messages.get(session, ()):
                 self.sync_send(session)
 
     def end(self, step):
-        """Gathers what is left; returns session -> messages in names, with "(...)" entries for what no session said."""
+        """Gathers the rest; returns session -> messages with names, and "(...)" entries for what is not a session's
+        message."""
         for session in list(self.connections):
             if (session != self.acting or self.again) and CLOSED not in self.messages.get(session, ()):
                 self.gather(session)
@@ -183,7 +186,7 @@ class Side:
                 message["(spelled)"] = spelled
             found.append(message)
 
-    # Understanding the answers
+    # Interpreting the answers
 
     def bind(self):
         for session, messages in self.messages.items():
@@ -221,7 +224,7 @@ class Side:
         return canonical
 
     def renamed(self, session, identity):
-        """The monitor that a change not yet answered gives this id: its update comes before the answer."""
+        """The monitor that gets this id by a change not answered yet: its update arrives before the answer."""
         for (owner, _), step in self.pending.items():
             if owner == session and isinstance(step, Request) and step.json["method"] == "monitor_cond_change" and step.json["params"][1:2] == [identity]:
                 return self.watches.get((session, sort_key(step.json["params"][0])))
@@ -282,11 +285,11 @@ class Side:
                         watch.where = dict(getattr(watch, "where", {}), **{table: change["where"]})
 
     def replicas(self):
-        """(session, monitor) -> the replica's rows, and what is wrong with those that see everything."""
+        """(session, monitor) -> the replica's rows, and the errors of replicas that see everything."""
         return {f"{session} {identity}": watch.replica.state() for (session, identity), watch in sorted(self.watches.items()) if watch.replica}
 
     def dangling(self):
-        """Whether some weak reference names a row that is not there."""
+        """Returns true if a weak reference names a row that does not exist."""
         with Connection(self.server.sock) as peer:
             for name, schema in self.schemas.items():
                 tables = sorted(schema.tables)
@@ -303,7 +306,7 @@ class Side:
     # Files
 
     def logs(self):
-        """Database -> its log's records, in names."""
+        """Database -> its log's records, with names."""
         if not self.read_log:
             return {}
         return {name: [self.names.canonical(normal_record(record)) for record in log_file.records(path)] for name, path in self.files.items()}
@@ -317,7 +320,8 @@ class Side:
         return code
 
     def resume(self):
-        """Starts again, opens the sessions there were, and asks again for every whole monitor_cond_since from where it stood."""
+        """Restarts, reopens the sessions, and requests every whole monitor_cond_since again from its last
+        transaction."""
         before = self.watches
         self.watches = {}
         sessions = sorted({session for session, _ in before})
@@ -342,7 +346,8 @@ class Side:
             watch.fold(self.names.canonical(updates), 2)
             self.watches[session, identity] = watch
             found[f"{session} {identity}"] = was_found
-        # Debian's server gives every row another version at a start: counting begins anew, and what replicas hold is forgotten.
+        # Debian's server assigns new row versions at each start: numbering starts over, and the replicas' contents are
+        # discarded.
         self.names.versions.clear()
         for watch in self.watches.values():
             for rows in watch.replica.tables.values():
@@ -353,14 +358,15 @@ class Side:
 
 
 def normal_record(record):
-    """A compacted log's comment carries the last transaction's id on ours: differences.DELIBERATE, "transaction ids"."""
+    """In our compacted logs the comment contains the last transaction's id: differences.DELIBERATE, "transaction
+    ids"."""
     if "_comment" in record:
         record = dict(record, _comment=TRANSACTION.sub("", record["_comment"]))
     return record
 
 
 def keys(value):
-    """The keys of a normal value: of a map without the values."""
+    """The keys of a value in normal form: for a map, without the values."""
     return [pair[0] for pair in value[1]] if value[0] == "map" else value
 
 

@@ -1,6 +1,6 @@
-"""Bad and greedy peers: the server answers or drops them, lives, serves the others, and its memory stays bounded.
+"""Faulty and greedy peers: the server answers or drops them, survives, serves the others, and its memory stays bounded.
 
-These run against ours alone: Debian's server has fewer bounds, and dies of some of the requests.
+These run against ours only: Debian's server has fewer bounds, and some of the requests crash it.
 """
 
 import copy
@@ -41,7 +41,7 @@ def test_what_ends_debians_server_is_answered(kind, tmp_path, number):
 
 
 def test_negative_zero_is_zero_in_an_index(kind, tmp_path):
-    """Debian's server takes a second zero: differences.DELIBERATE, "negative zero in an index"."""
+    """Debian's server accepts a second zero: differences.DELIBERATE, "negative zero in an index"."""
     path = create_database(tmp_path / "D.db", {"name": "D", "version": "1.0.0", "tables": {"T": {"isRoot": True, "indexes": [["r"]], "columns": {"r": {"type": "real"}}}}})
     with OvsdbServer(kind, tmp_path / "run", databases=[path]) as server, Connection(server.sock) as peer:
         zero = {"op": "insert", "table": "T", "row": {"r": 0.0}}
@@ -69,7 +69,7 @@ def test_depth(small):
 
 
 def test_a_message_without_an_end(small):
-    """A string that never ends: the session is dropped at the bound, and the memory comes back."""
+    """A string that never ends: the session is dropped at the bound, and its memory is returned."""
     before = small.status("VmRSS")
     with Connection(small.sock) as peer:
         peer.socket.settimeout(5)
@@ -95,7 +95,7 @@ def test_a_message_without_an_end(small):
 
 
 def test_many_sessions(small):
-    """More than the usual limit of descriptors of a shell; each is answered."""
+    """More sessions than a shell's usual descriptor limit; each is answered."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = min(2000, hard - 200)
@@ -115,7 +115,7 @@ def test_many_sessions(small):
 
 
 def test_no_descriptors_left(kind, tmp_path):
-    """At its limit the server keeps its sessions, does not spin, and accepts again when one has closed."""
+    """At its descriptor limit the server keeps its sessions, does not spin, and accepts again once one has closed."""
     path = create_database(tmp_path / "D.db", SMALL)
     with OvsdbServer(kind, tmp_path / "run", databases=[path], wrap=["prlimit", "--nofile=64:64"]) as server:
         peers = [socket.socket(socket.AF_UNIX) for _ in range(90)]
@@ -142,7 +142,8 @@ def cpu_ticks(pid):
 
 @pytest.mark.parametrize("method", ("monitor", "monitor_cond", "monitor_cond_since"))
 def test_a_slow_monitor_is_left_behind(small, method):
-    """It gets combined updates when it reads again, or is dropped; the server grows by neither much nor for ever."""
+    """It gets combined updates when it reads again, or is dropped; the server's memory grows little, and not
+    indefinitely."""
     big = "x" * 16_000
     with Connection(small.sock) as writer, Connection(small.sock) as slow:
         writer.transact("D", *({"op": "insert", "table": "T", "row": {"key": number, "s": big}} for number in range(20)))
@@ -159,7 +160,7 @@ def test_a_slow_monitor_is_left_behind(small, method):
         before = small.status("VmRSS")
         rounds = 3000
         for number in range(rounds):
-            # 48 MB of updates that nobody reads.
+            # 48 MB of updates that are not read.
             writer.transact("D", {"op": "update", "table": "T", "where": [["key", "==", number % 20]], "row": {"s": big[:-8] + f"{number:08}", "i": number}})
         grown = small.status("VmRSS") - before
         assert grown < 24 * MIB, f"{grown} kB more"
@@ -184,7 +185,7 @@ def test_a_slow_monitor_is_left_behind(small, method):
 
 
 def test_a_client_that_never_reads_its_replies(small):
-    """Requests are not read on while the replies to the ones before lie unsent."""
+    """The server reads no further requests while replies to earlier ones are unsent."""
     with Connection(small.sock) as writer:
         writer.transact("D", *({"op": "insert", "table": "T", "row": {"key": number, "s": "y" * 10_000}} for number in range(100)))
     before = small.status("VmRSS")

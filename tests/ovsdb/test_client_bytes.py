@@ -1,5 +1,5 @@
-"""What all clients together may make a server keep: half messages, waiting transactions, unread replies. The greediest goes first, the
-others are served."""
+"""The memory that all clients together may occupy: partial messages, waiting transactions, unread replies. The
+greediest is dropped first, the others are served."""
 
 import json
 import pathlib
@@ -64,7 +64,7 @@ def test_half_messages_count_and_the_largest_goes_first(server):
     settle(server, honest)
     assert figure(server, "clients_over_bound") == 1
     assert [is_closed(peer) for peer in (large, middle, small)] == [True, False, False]
-    # The others end what they have begun.
+    # The others finish what they have begun.
     small.socket.settimeout(60)
     small.send_bytes(b'"]}')
     assert small.receive()["result"] == ["x" * MIB]
@@ -88,7 +88,7 @@ def test_unread_replies_count(server):
     greedy = [Connection(server.sock) for _ in range(20)]
     text = json.dumps({"method": "echo", "id": 1, "params": ["x" * (900 << 10)]}).encode()
     for peer in greedy:
-        # The kernel takes some of the first.
+        # The kernel's buffers take some of the first.
         peer.send_bytes(text + text)
         settle(server, honest)
     assert figure(server, "clients_over_bound") > 0
@@ -139,7 +139,7 @@ def test_a_client_that_takes_what_it_is_sent_survives_among_greedy_ones(server):
     writer = Connection(server.sock)
     for number in range(4):
         half_message(Connection(server.sock), 7 * MIB)
-        # Shared by all of them: each holds a part.
+        # Shared by all of them: each is charged a part.
         writer.transact("D", {"op": "insert", "table": "T", "row": {"text": str(number) * (512 << 10)}})
         for peer in honest:
             assert peer.receive()["method"] == "update"
@@ -163,7 +163,7 @@ def test_a_node_bounds_them_by_its_memory(tmp_path):
             assert node.poll() is None and time.monotonic() < deadline, (tmp_path / "output").read_text()
             time.sleep(0.02)
         honest = Connection(sock)
-        # Twice the database's budget is 16 MiB: of these at most three stay.
+        # Twice the database's budget is 16 MiB: at most three of these remain.
         greedy = [Connection(sock) for _ in range(20)]
         for peer in greedy:
             half_message(peer, 4 * MIB)

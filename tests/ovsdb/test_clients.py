@@ -1,4 +1,5 @@
-"""Every command of ovsdb-client, and ovs-vsctl, beside Debian's server: same exit code, same text but for UUIDs."""
+"""Every command of ovsdb-client, and ovs-vsctl, compared with Debian's server: same exit code, same text except for
+UUIDs."""
 
 import re
 import subprocess
@@ -38,7 +39,7 @@ def run(server, program, *arguments, stdin=None, timeout=False):
     arguments = [str(one).replace("SERVER", f"unix:{server.sock}") for one in arguments]
     done = subprocess.run([program, *(["--timeout=5"] if timeout else []), *arguments], capture_output=True, input=stdin, timeout=PATIENCE_S)
     clean = lambda text: UUID.sub("UUID", text.decode(errors="replace")).replace(str(server.directory), "DIR").replace(str(server.pid), "PID")
-    # ovsdb-client prints rows in the order of random numbers.
+    # ovsdb-client prints rows in random order.
     return done.returncode, sorted(clean(done.stdout).splitlines()), [re.sub(r"^\S+Z\|\d+\|", "", line) for line in clean(done.stderr).splitlines()]
 
 
@@ -96,7 +97,7 @@ def test_monitors_tell_changes(both, command):
             child.wait()
         log.seek(0)
         text = UUID.sub("UUID", log.read().decode())
-        # Rows come in the order of random numbers.
+        # Rows are printed in random order.
         outputs.append(sorted(re.split(r"[][,\s]+", text)))
         log.close()
     assert outputs[0] == outputs[1]
@@ -152,7 +153,7 @@ def test_backup_and_restore(both):
 
 
 def test_convert(both, tmp_path):
-    """A column more and a newer version, on line; the clients that do not know of it are dropped."""
+    """An additional column and a newer version, online; clients unaware of the conversion are dropped."""
     import copy
     import json
 

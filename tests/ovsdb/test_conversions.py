@@ -1,4 +1,5 @@
-"""`convert`: what the rows break of the new schema is refused in the words of Debian's server, and the database stays as it was."""
+"""`convert`: rows that violate the new schema are refused with the text of Debian's server, and the database stays as
+it was."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""Crashes: kills at random moments (crash.py), and the fsync that covers each durable answer, seen with strace."""
+"""Crashes: kills at random times (crash.py), and the fsync that covers each durable answer, seen with strace."""
 
 import os
 import re
@@ -24,7 +24,7 @@ CALL = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(?:\d+\.\d+ )?(\w+)\((\d+)(.*)$")
 
 
 def calls(text):
-    """(system call, descriptor, rest), calls that were interrupted by another thread put together."""
+    """(system call, descriptor, rest); calls that were interrupted by another thread are joined."""
     found = []
     for line in text.splitlines():
         match = CALL.match(line)
@@ -68,7 +68,7 @@ def test_a_sync_covers_every_durable_answer(kind, tmp_path, depth):
 
 
 def test_a_torn_tail_is_cut_with_a_warning(kind, tmp_path):
-    """Both servers open the file, keep what is whole, warn in the same words, and go on."""
+    """Both servers open the file, keep the complete records, log the same warning, and continue."""
     for what, tail in (("half a record", b"OVSDB JSON 100 " + b"0" * 40 + b"\n{\"_date\""), ("rubbish", b"\0" * 30), ("a header's beginning", b"OVSDB JS"),
                        ("a wrong checksum", b"OVSDB JSON 3 " + b"0" * 40 + b"\n{}\n"), ("no newline", b"x")):
         warnings = []
@@ -90,7 +90,7 @@ def test_a_torn_tail_is_cut_with_a_warning(kind, tmp_path):
 
 
 def test_the_file_is_locked(kind, tmp_path):
-    """ovsdb-tool may not write while the server has the file, also through a symbolic link."""
+    """ovsdb-tool cannot write while the server has the file open, even through a symbolic link."""
     path = create_database(tmp_path / "D.db", SMALL)
     link = tmp_path / "link.db"
     link.symlink_to(path)

@@ -1,4 +1,5 @@
-"""The daemon's surface beside Debian's: command line, exit codes, pid file, detaching, log format, unixctl texts, remotes."""
+"""The daemon's interface compared with Debian's: command line, exit codes, pid file, detaching, log format, unixctl
+texts, remotes."""
 
 import os
 import re
@@ -25,7 +26,7 @@ def environment(directory):
 
 
 def run(kind, directory, *arguments, timeout=PATIENCE_S):
-    """(exit code, standard output, standard error) of a server that is expected to end by itself."""
+    """(exit code, standard output, standard error) of a server that is expected to exit by itself."""
     done = subprocess.run([*server_command(kind), *map(str, arguments)], capture_output=True, text=True, timeout=timeout, cwd=directory, env=environment(directory))
     return done.returncode, clean(done.stdout, directory), clean(done.stderr, directory)
 
@@ -48,7 +49,7 @@ def prepared(tmp_path, name):
     return directory
 
 
-# Command lines that end by themselves. A difference in the words of an option that ours refuses by name is in the table below.
+# Command lines that exit by themselves. Options that ours refuses by name, with other words, are in the table below.
 ENDS = {
     "no such file": ["--remote=punix:sock", "nix.db"],
     "garbage": ["garbage.db"],
@@ -88,7 +89,7 @@ def test_a_command_line_ends_the_same(kind, tmp_path, name):
 
 
 def program_aside(text):
-    """The words without the program's name in front, which is what it was called by."""
+    """The text without the leading program name, which is the name it was called by."""
     return [re.sub(r"^\S*(ovsdb-server|dormouse)( ovsdb-server)?: ", "ovsdb-server: ", line) for line in text.splitlines() if "|INFO|" not in line]
 
 
@@ -110,13 +111,13 @@ def test_detach_answers_when_it_serves(kind, tmp_path):
     assert done.returncode == 0, done.stderr
     pid = int((directory / "pid").read_text())
     try:
-        # No waiting: the parent has ended because the child serves, at the name of a host as well, which takes time to resolve.
+        # No waiting: the parent exits only once the child serves, even on a host name, which takes time to resolve.
         for address in (("127.0.0.1", port), directory / "sock"):
             with Connection(address) as peer:
                 assert sorted(peer.request("list_dbs")["result"]) == ["D", "_Server"]
         assert os.getsid(pid) != os.getsid(0), "the daemon has a session of its own"
         assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
-        # A second one does not take its place.
+        # A second server does not replace it.
         second = subprocess.run([*server_command(kind), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, env=environment(directory))
         assert second.returncode == 1 and f"already running as pid {pid}" in second.stderr, second.stderr
         answer = subprocess.run(["ovs-appctl", "-t", f"{directory}/ctl", "exit"], capture_output=True, text=True, timeout=PATIENCE_S)
@@ -173,7 +174,7 @@ def both(kind, tmp_path):
         server.remove()
 
 
-# Sequences of unixctl commands, answered alike. DIR is the server's directory.
+# Sequences of unixctl commands that both answer alike. DIR is the server's directory.
 UNIXCTL = {
     "databases": [["ovsdb-server/list-dbs"], ["ovsdb-server/add-db", "DIR/more.db"], ["ovsdb-server/list-dbs"], ["ovsdb-server/add-db", "DIR/more.db"],
                   ["ovsdb-server/add-db", "DIR/nix.db"], ["ovsdb-server/add-db", "DIR/garbage.db"], ["ovsdb-server/remove-db", "More"], ["ovsdb-server/remove-db", "More"],
@@ -203,7 +204,7 @@ def test_unixctl_answers_the_same(both, name):
         if command == ["version"]:
             assert answers[1][0].startswith("ovsdb-server (")
         elif command == ["vlog/list"]:
-            # Modules are each program's own; the table's shape is not.
+            # Each program has its own modules; the table has the same shape.
             shape = lambda text: (text.splitlines()[:2], {len(line.split()) for line in text.splitlines()[2:]})
             assert shape(answers[0][0]) == shape(answers[1][0])
         else:
@@ -211,12 +212,12 @@ def test_unixctl_answers_the_same(both, name):
 
 
 def test_list_commands(both):
-    """Every command of Debian's is there: served, or refused by name. Ours has one more, which is not listed."""
+    """Every command of Debian's exists: served, or refused by name. Ours has one more, which is not listed."""
     texts = [clean(server.unixctl("list-commands")[0], "/") for server in both]
     assert texts[0] == texts[1]
 
 
-# What is there for those that look for it, and what of it is refused: by name, in one line.
+# Commands that exist for clients that look for them but are refused: by name, in one line.
 REFUSED = {
     ("ovsdb-server/set-active-ovsdb-server", "tcp:127.0.0.1:1"): "replication is not supported by this server\n",
     ("ovsdb-server/set-active-ovsdb-server-probe-interval", "1"): "replication is not supported by this server\n",
@@ -249,7 +250,7 @@ def test_what_both_count_is_counted_the_same(both):
 
 
 def test_every_option_of_debians_is_known(kind, tmp_path):
-    """Served, accepted or refused, but by its name."""
+    """Each is served, accepted, or refused by name."""
     _, text, _ = run(STOCK, tmp_path, "--help")
     options = sorted(set(re.findall(r"--[a-z][a-z-]+", text)))
     assert len(options) > 20
@@ -272,7 +273,8 @@ def test_memory_show_counts(both):
 
 
 def test_growing_memory_is_told_in_the_log(both):
-    """After ten seconds, and when the most that was resident has grown by half: without a timer of its own ours tells it when something happens after that."""
+    """After ten seconds, and when the peak resident size has grown by half. Ours has no timer for this, so it logs at
+    the next event after that."""
     started = time.monotonic()
 
     def told():
@@ -310,7 +312,7 @@ def test_exit_code_and_socket_modes(both):
 
 
 def test_remotes_over_tcp(kind, tmp_path):
-    """ptcp, and tcp to a listening client; the answers over both are the same."""
+    """ptcp, and tcp to a listening client; both give the same answers."""
     path = create_database(tmp_path / "D.db", SMALL)
     from tests.servers import free_port
 
@@ -325,7 +327,7 @@ def test_remotes_over_tcp(kind, tmp_path):
             connection.settimeout(PATIENCE_S)
             connection.sendall(b'{"method":"list_dbs","params":[],"id":1}')
             assert b'"D"' in connection.recv(4096)
-            # Dropped, it comes again.
+            # After being dropped, it reconnects.
             connection.close()
             again, _ = listener.accept()
             again.close()
@@ -333,7 +335,7 @@ def test_remotes_over_tcp(kind, tmp_path):
 
 
 def test_an_idle_tcp_session_is_probed(kind, tmp_path):
-    """After 5 s an echo; nobody answers it: after 5 s more the session is closed."""
+    """After 5 s it gets an echo; without an answer, the session is closed after another 5 s."""
     path = create_database(tmp_path / "D.db", SMALL)
     from tests.servers import free_port
 

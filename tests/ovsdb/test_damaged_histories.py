@@ -1,4 +1,5 @@
-"""Files with records that no server writes: ours leaves out what Debian's server leaves out, says so in the same words, and goes on from there."""
+"""Files with records that no server writes: ours leaves out what Debian's server leaves out, logs the same text, and
+continues from there."""
 
 import json
 import os
@@ -25,7 +26,8 @@ def everything(server, described):
     """Table -> UUID -> column -> value of each database."""
     contents = {}
     with Connection(server.sock) as peer:
-        # At a record that makes no sense Debian's server stops reading, and goes on the next time that its loop turns.
+        # At a record that makes no sense Debian's server stops reading, and continues in the next iteration of its main
+        # loop.
         for turn in range(2 * RECORDS):
             peer.request("echo", turn)
         for name, one in described.items():
@@ -40,9 +42,9 @@ def everything(server, described):
 
 
 def complaints(server):
-    """Which rules the log says that records break, of several violations of one kind any. Sorted, as Debian's server opens its files in hash order of their
-    paths. What makes no sense is left out: which of several complaints comes first is chance, ours says no more than 60 a minute, and Debian's server says some of
-    them again and again."""
+    """The rules that records violate according to the log; of several violations of one kind, any. Sorted, because
+    Debian's server opens its files in hash order of their paths. Complaints about nonsense are left out: which of
+    several comes first is random, ours logs no more than 60 a minute, and Debian's server repeats some of them."""
     said = []
     for line in server.log_path.read_text().splitlines():
         found = re.match(r"[^|]*\|\d+\|ovsdb_server\|INFO\|([^:]*): (.*)", line)
@@ -52,7 +54,7 @@ def complaints(server):
 
 
 def dangles(described, content):
-    """Whether a weak reference leads nowhere: see differences.DELIBERATE, "dangling weak reference"."""
+    """Returns true if a weak reference dangles: see differences.DELIBERATE, "dangling weak reference"."""
     for table, columns in Schema(described).tables.items():
         for name, column in columns.items():
             for base in filter(None, (column.key, column.value)):
@@ -64,7 +66,8 @@ def dangles(described, content):
 
 
 def uuid_may_be_of(base, column, uuid, content):
-    """Whether the UUID, found in a column's value, is of this half of its type: surely so if the other half is no UUID."""
+    """Returns true if the UUID, found in a column's value, may belong to this half (key or value) of its type:
+    certainly if the other half is not a UUID."""
     return column.value is None or (column.key if base is column.value else column.value)["type"] != "uuid"
 
 
@@ -90,7 +93,7 @@ def to(*numbers):
     return ["set", [["uuid", row(number)] for number in numbers]]
 
 
-# Table -> row -> change, by record; where a record is text it is that.
+# Table -> row -> change, for each record; a record given as text is written as is.
 CASES = {
     "a reference that leads nowhere": [{"T": {1: {"u": 1, "ref": to(9)}}}, {"T": {1: {"i": 2}}}, {"T": {2: {"u": 2}}}],
     "and a difference that does": [{"T": {1: {"u": 1}}}, {"_is_diff": True, "T": {1: {"ref": to(9), "i": 5}}}, {"_is_diff": True, "T": {1: {"ref": to(9), "i": 6}}},
@@ -178,7 +181,7 @@ def test_what_is_left_out(kind, tmp_path, number):
         if kind == STOCK:
             # See differences.DELIBERATE, "written after nonsense".
             return
-        # It goes on, and what it writes says to Debian's server the same as to itself.
+        # It continues, and Debian's server reads what it writes the same way.
         with Connection(ours.sock) as peer:
             for name, one in described.items():
                 for table, columns in Schema(one).tables.items():

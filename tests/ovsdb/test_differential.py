@@ -1,4 +1,5 @@
-"""The comparison notices wrong servers, agrees with itself, and our server answers as Debian's in a short run."""
+"""The comparison detects faulty servers, finds Debian's server equal to itself, and our server equal to Debian's in a
+short run."""
 
 import os
 
@@ -52,7 +53,7 @@ def test_the_same_seed_gives_the_same_start():
 
 
 def test_our_server_answers_as_debians():
-    """A short run with a fixed seed; `make ovsdb-differential` throws the dice."""
+    """A short run with a fixed seed; `make ovsdb-differential` uses random seeds."""
     seed = os.environ.get("OVSDB_SEED", "61")
     transactions, failures, counters, said = compare("--seed", seed, "--transactions", str(TRANSACTIONS), "--max-failures", "3")
     assert not failures, f"seed {seed}\n{said}"

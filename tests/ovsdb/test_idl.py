@@ -37,7 +37,7 @@ def run_until(idls, check):
 
 
 def commit(module, idl, change):
-    """One transaction through the IDL, to its end."""
+    """Runs one transaction through the IDL to completion."""
     transaction = module.Transaction(idl)
     change(transaction)
     deadline = time.monotonic() + PATIENCE_S
@@ -82,7 +82,7 @@ def test_replicas_follow(idl_module, small):
     found = rows(reader)
     assert {row.key for row in found[0].refs} == {1, 2}
     assert found[3].m == {"a": "3", "b": "new"} and found[4].m == {} and 99 in found[5].set and found[6].set == [3, 16]
-    # The index refuses a second row of the same key.
+    # The index refuses a second row with the same key.
     status, transaction = commit(idl_module, writer, lambda t: setattr(t.insert(writer.tables["T"]), "key", 3))
     assert status == idl_module.Transaction.ERROR and "identical values" in transaction.get_error()
 

@@ -1,5 +1,5 @@
-"""What operators do to a server and what the world around it does: full disks, signals, commands of the control socket, sockets that
-are inherited or named twice. Debian's server and ours give the same answers."""
+"""Operator actions and environment failures: full disks, signals, commands of the control socket, sockets that are
+inherited or named twice. Debian's server and ours give the same answers."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from .servers import PATIENCE_S, SCHEMAS, STOCK, SUBJECT, OvsdbServer, create_da
 
 BOTH = pytest.mark.parametrize("which", [STOCK, SUBJECT])
 COLUMNS = {"text": {"type": "string"}, "numbers": {"type": {"key": "integer", "min": 0, "max": "unlimited"}}, "pairs": {"type": {"key": "string", "value": "string", "min": 0, "max": "unlimited"}}}
-# The limit on the size of files ends a process unless it ignores the signal.
+# Exceeding the file size limit kills a process unless it ignores the signal.
 SURVIVES = ("sh", "-c", 'trap "" XFSZ; exec "$@"', "sh")
 
 
@@ -143,7 +143,7 @@ def test_changes_of_a_table_are_logged_where_that_is_asked_for(served):
     assert server.appctl("ovsdb-server/tlog-set", "D:T", "off") == (0, "", "")
     peer.transact("D", insert("not told either"))
     lines = [line.split("|transaction|INFO|")[1] for line in server.log().splitlines() if "|transaction|INFO|" in line]
-    # The order of columns and rows is Debian's hash table's.
+    # Debian's server prints columns and rows in hash order.
     found = []
     for line in lines:
         fixed, rest = re.match(r"(table:T,op:\w+),(.*)", line).groups()
@@ -226,11 +226,11 @@ def test_a_listening_socket_can_be_inherited(tmp_path, family):
         command = [*server_command(SUBJECT), "-vconsole:off", f"--log-file={directory}/log", f"--unixctl={directory}/ctl", f"--remote=pfd:{number}", str(database)]
         process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ, OVS_RUNDIR=str(directory)))
         try:
-            # It waits in the backlog until it is accepted.
+            # The peer waits in the backlog until it is accepted.
             peer = Connection(path if family == socket.AF_UNIX else listener.getsockname())
             assert peer.request("list_dbs")["error"] is None
             ctl = OvsdbServer(SUBJECT, directory)
-            # Only who starts the server knows its open files.
+            # Only the process that starts the server knows its open files.
             assert "can only be given on the command line" in ctl.unixctl("ovsdb-server/add-remote", f"pfd:{number}")[1]
             assert ctl.unixctl("ovsdb-server/list-remotes")[0] == f"pfd:{number}\n"
             rows = [{"op": "insert", "table": "Manager", "uuid-name": "m", "row": {"target": f"pfd:{number}"}}, {"op": "insert", "table": "Open_vSwitch", "row": {"manager_options": ["named-uuid", "m"]}}]
@@ -241,20 +241,20 @@ def test_a_listening_socket_can_be_inherited(tmp_path, family):
         finally:
             process.terminate()
             process.wait(PATIENCE_S)
-        # The name is somebody else's.
+        # The server does not own the socket's name.
         assert family == socket.AF_INET or path.exists()
 
 
 @BOTH
 def test_a_row_with_the_target_of_the_command_line_sets_how_that_is_probed(which, tmp_path):
     database = create_database(tmp_path / "v.db", SCHEMAS / "vswitch.ovsschema")
-    # By the names of the remotes, the one of the command line is looked at last.
+    # Remotes are processed in order of their names, the one of the command line last.
     with OvsdbServer(which, tmp_path / "server", databases=[database], arguments=["--remote=db:Open_vSwitch,Open_vSwitch,manager_options"]) as server:
         peer, before = Connection(server.sock), Connection(server.sock)
         before.request("list_dbs")
         row = {"target": f"punix:{server.sock}", "inactivity_probe": 1000}
         peer.transact("Open_vSwitch", {"op": "insert", "table": "Manager", "uuid-name": "m", "row": row}, {"op": "insert", "table": "Open_vSwitch", "row": {"manager_options": ["named-uuid", "m"]}})
-        # Debian's server closes the sessions that came before, and listens anew.
+        # Debian's server closes the earlier sessions, and listens anew.
         deadline = time.monotonic() + PATIENCE_S
         while which == STOCK and time.monotonic() < deadline:
             try:
@@ -281,7 +281,7 @@ def test_a_sockets_mode_follows_the_umask(which, tmp_path, mask, mode):
 
 
 def test_the_umask_of_the_process_is_left_alone(tmp_path):
-    # It is the process's: what other threads create meanwhile would get another mode.
+    # The umask belongs to the process: files that other threads create meanwhile would get another mode.
     trace = tmp_path / "trace"
     wrap = ("strace", "-f", "-e", "trace=umask", "-o", str(trace))
     with OvsdbServer(SUBJECT, tmp_path / "server", wrap=wrap, arguments=["--no-dbs"]) as server:

@@ -1,4 +1,5 @@
-"""Remotes that a database names: what their rows are told, options of the rows, names of hosts; Debian's server and ours side by side."""
+"""Remotes configured in a database: status reported in their rows, options of the rows, host names; compares Debian's
+server and ours."""
 
 import ctypes
 import json
@@ -34,7 +35,7 @@ class Managed:
 
     def update(self, **row):
         self.peer.transact(VSWITCH, {"op": "update", "table": "Manager", "where": [], "row": row})
-        # Debian's server looks at its remotes before it sleeps the next time.
+        # Debian's server processes its remotes before it next sleeps.
         for _ in range(3):
             self.peer.request("list_dbs")
 
@@ -73,7 +74,7 @@ def port_of(status):
 
 
 def without_times(found):
-    """The numbers of seconds are the clock's; that they are there is not."""
+    """Removes the numbers of seconds, which depend on the clock; that they are reported does not."""
     is_connected, status = found
     return is_connected, {key: "some" if key in TIMES else value for key, value in status.items() if key != "bound_port"}
 
@@ -93,7 +94,7 @@ def test_a_listener_tells_its_port_and_connections(managed):
         fourth = server.wait_for(target, lambda connected, status: "n_connections" not in status)
         other.close()
         last = server.wait_for(target, lambda connected, status: not connected)
-        # Nothing of it is an update of the times alone.
+        # None of it is an update of the times alone.
         told.append([(found[0], {key: value for key, value in found[1].items() if key != "bound_port"}) for found in (first, second, third, fourth, last)])
         assert {port_of(found[1]) for found in (first, second, third, fourth, last)} == {port_of(first[1])}
     assert told[0] == told[1]
@@ -119,7 +120,7 @@ def test_an_outgoing_remote_tells_its_state_and_locks(managed):
         for _, status in found:
             if "locks_held" in status:
                 status["locks_held"] = sorted(status["locks_held"].split())
-            # Who is asked whether it is there is idle, says Debian's.
+            # Debian's server reports IDLE while it probes a connection.
             status["state"] = status["state"].replace("IDLE", "ACTIVE").replace("CONNECTING", "BACKOFF")
         told.append([without_times(one) for one in found])
     assert told[0] == told[1]
@@ -160,7 +161,7 @@ def test_vsctl_shows_the_port(kind, tmp_path):
 
 
 def test_an_idle_server_with_managers_writes_nothing(kind, tmp_path):
-    """Debian's looks every 2.5 s, and writes the seconds of a connection as they pass; ours waits for events."""
+    """Debian's polls every 2.5 s, and writes the elapsed seconds of a connection; ours waits for events."""
     if kind == STOCK:
         pytest.skip("about ours")
     server = Managed(kind, tmp_path / "run")
@@ -181,7 +182,7 @@ def test_an_idle_server_with_managers_writes_nothing(kind, tmp_path):
 
 
 def sleeps(server):
-    """How often the process has gone to sleep by itself."""
+    """Voluntary context switches of the process."""
     with open(f"/proc/{server.server.pid}/status") as lines:
         return [line for line in lines if line.startswith("voluntary_ctxt_switches")]
 
@@ -207,7 +208,7 @@ def test_options_of_a_row_change_in_place(managed):
 
 
 def test_packets_are_marked(managed):
-    """The code point of the server's socket."""
+    """Checks the DSCP of the server's socket."""
     for server in managed:
         found = []
         for config in ({}, {"dscp": "12"}, {"dscp": "64"}):
@@ -226,11 +227,11 @@ def test_packets_are_marked(managed):
 
 
 def tos_of_connection(pid, port):
-    """The type of service of a process' socket that is connected to that port."""
+    """The type of service of a process's socket that is connected to that port."""
     process = os.pidfd_open(pid)
     try:
         for number in os.listdir(f"/proc/{pid}/fd"):
-            # pidfd_getfd: the same open socket, as a descriptor of ours.
+            # pidfd_getfd: a descriptor of ours for the same open socket.
             mine = ctypes.CDLL(None).syscall(438, process, int(number), 0)
             if mine < 0:
                 continue
@@ -249,7 +250,8 @@ def tos_of_connection(pid, port):
 
 
 def test_a_role_without_a_certificate_may_read_only(kind, tmp_path):
-    """Debian's server and ours, with OVN's southbound schema: who has a role and no certificate gets permission errors."""
+    """Debian's server and ours, with OVN's southbound schema: a client with a role but no certificate gets permission
+    errors."""
     answers = []
     for name, one in (("stock", STOCK), ("ours", kind)):
         path = create_database(tmp_path / f"{name}.db", "/usr/share/ovn/ovn-sb.ovsschema")
@@ -285,7 +287,7 @@ def test_a_role_without_a_certificate_may_read_only(kind, tmp_path):
     assert answers[0] == answers[1]
 
 
-# Names of hosts and addresses in brackets; what the log says of them. PORT is a port where nobody listens.
+# Host names and addresses in brackets, and what the log says about them. PORT is a port without a listener.
 NAMES = ("ptcp:0:localhost", "ptcp:0:[::1]", "ptcp:0:[localhost]", "tcp:localhost:PORT", "tcp:[::1]:PORT", "tcp:nonexistent.invalid:1", "ptcp:0:nonexistent.invalid",
          "tcp:::1:5", "tcp:127.0.0.1:99999", "tcp:[localhost]:PORT", "ptcp:localhost")
 
@@ -310,7 +312,7 @@ def test_names_of_hosts(kind, tmp_path):
                     lines = [line.split("|", 2)[2] for line in server.log_path.read_text()[before:].splitlines()]
                     lines = [line for line in lines if not line.startswith("memory|") and not line.endswith("remote deconfigured")]
                 server.unixctl("ovsdb-server/remove-remote", remote)
-                # Which port the system gave is chance, and Debian's says some things twice.
+                # The port that the system chose is random, and Debian's logs some things twice.
                 lines = [" ".join(line.split()[:-1]) if "listening on port" in line else line for line in lines]
                 logs[remote] = list(dict.fromkeys(lines))
             said.append(logs)

@@ -1,4 +1,5 @@
-"""Clients that come back after the server was killed: found: true, and what they held with the delta is what a fresh monitor shows."""
+"""Clients that reconnect after the server was killed: found is true, and their contents plus the delta equal a fresh
+monitor."""
 
 import os
 import random
@@ -28,7 +29,7 @@ COMPANION = ".D.db.ephemeral"
 
 
 class Client:
-    """A monitor, and what it holds as of the last transaction it heard of."""
+    """A monitor, and its contents as of the last transaction it was notified of."""
 
     def __init__(self, columns):
         self.columns, self.replica, self.last, self.found, self.connection = COLUMNS[columns], Replica(SCHEMA), ZERO, None, None
@@ -54,7 +55,7 @@ class Client:
 
 
 def operations(rng, number):
-    """A transaction on random rows: of lasting columns, of ephemeral ones, of both; rows that come and go."""
+    """A transaction on random rows: persistent columns, ephemeral ones, or both; rows are inserted and deleted."""
     numbers = lambda: ["set", rng.sample(range(9), rng.randrange(5))]
     lasting = {"i": number, "set": numbers()}
     ephemeral = {"eph_i": rng.randrange(4), "eph_set": numbers(), "eph_map": ["map", [[f"k{one}", rng.randrange(3)] for one in rng.sample(range(6), rng.randrange(4))]]}
@@ -92,10 +93,11 @@ def test_the_delta_is_exact_however_often_the_server_is_killed(kind, tmp_path):
                 writer.transact("D", *operations(rng, number))
                 if rng.random() < 0.05:
                     server.unixctl("ovsdb-server/compact", "D")
-                    # A restart forgets what was before a compaction, so every client hears of a transaction after it.
+                    # A restart forgets the history before a compaction, so every client must receive a transaction
+                    # after it.
                     number += 1
                     writer.transact("D", {"op": "insert", "table": "T", "row": {"name": f"compacted{number}", "eph_set": number}})
-            # The last transactions nobody waits for.
+            # No client waits for the last transactions.
             for _ in range(rng.randrange(4)):
                 number += 1
                 writer.send({"method": "transact", "params": ["D", *operations(rng, number)], "id": number})
@@ -116,7 +118,8 @@ def test_the_delta_is_exact_however_often_the_server_is_killed(kind, tmp_path):
 
 @pytest.mark.parametrize("what", ("lost", "cut", "stock between", "unwritable"))
 def test_what_is_not_known_is_sent_again(kind, tmp_path, what):
-    """Whatever became of the file beside the database: lasting columns have their delta, and nobody holds anything wrong."""
+    """Whatever happened to the file beside the database: persistent columns have their delta, and no client holds
+    anything wrong."""
     path = create_database(tmp_path / "D.db", DESCRIPTION)
     companion = path.with_name(COMPANION)
     clients = [Client("all"), Client("lasting")]
@@ -145,7 +148,7 @@ def test_what_is_not_known_is_sent_again(kind, tmp_path, what):
         fresh.connect(server)
         for client in clients:
             client.connect(server)
-        # The stock server forgets nothing of the database, and nobody was told of its transactions by their ids.
+        # The stock server does not lose any data, and no client received ids of its transactions.
         assert [client.found for client in clients] == [kind == SUBJECT and what == "stock between", kind == SUBJECT]
         assert clients[0].replica.state() == fresh.replica.state()
         assert all(row["i"] == fresh.replica.tables["T"][uuid]["i"] for uuid, row in clients[1].replica.tables["T"].items())

@@ -1,4 +1,4 @@
-"""Schemas, good and broken in one way each: a server that is given such a file says and does what Debian's does."""
+"""Schemas, valid or broken in one way each: given such a file, the server behaves and reports as Debian's does."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def test_a_broken_schema(kind, tmp_path, what):
 
 @pytest.mark.parametrize("number", range(30))
 def test_a_schema_is_told_as_it_was_given(kind, tmp_path, number):
-    """get_schema, and the schema in `_Server`, whatever the schema; it is sent by Debian's in its own order of members."""
+    """get_schema, and the schema in `_Server`, for any schema; Debian's sends the members in its own order."""
     schema = schemas.random_schema(random.Random(f"schema {number}"))
     told = []
     for which, one in (("stock", STOCK), ("ours", kind)):

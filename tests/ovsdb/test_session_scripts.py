@@ -1,5 +1,6 @@
-"""The scripts of `crates/ovsdb/testdata/sessions`, which the server's core is tested with, hold the stock server's answers: both servers
-are asked here. The order of members and rows means nothing, and UUIDs are numbered in the script."""
+"""The scripts of `crates/ovsdb/testdata/sessions`, which test the server's core, contain the stock server's answers:
+these tests run them on both servers. The order of members and rows is irrelevant, and UUIDs are numbered in the
+script."""
 
 import json
 import pathlib
@@ -15,12 +16,12 @@ NUMBER = re.compile(r"<\d+>")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLOSED = "closed"
 ZEROS = "00000000-0000-0000-0000-000000000000"
-# What a client causes in others has reached them when everybody's echo has come back so often.
+# After this many echoes of every session, everything that one client causes has reached the others.
 ROUNDS = 3
 
 
 def without_transaction_ids(message):
-    """The stock server's transaction ids on a file are all zeros, ours mean something."""
+    """The stock server's transaction ids for a file are all zeros, ours are meaningful."""
     if isinstance(message, dict):
         place = message.get("params") if message.get("method") == "update3" else message.get("result")
         if isinstance(place, list) and len(place) == 3 and isinstance(place[1], str):
@@ -29,7 +30,7 @@ def without_transaction_ids(message):
 
 
 def unify(expected, answer, names):
-    """The names extended so that `expected` means `answer`; None if it cannot."""
+    """The names, extended so that `expected` matches `answer`; None if that is impossible."""
     if isinstance(expected, str) and isinstance(answer, str):
         if not NUMBER.fullmatch(expected):
             return names if expected == answer else None
@@ -88,7 +89,7 @@ class Player:
         return self.sessions[name]
 
     def collect(self, first):
-        """What every session has received, by name."""
+        """The messages that each session has received, by name."""
         received = {}
         for _ in range(ROUNDS):
             self.marks += 1
@@ -118,7 +119,7 @@ class Player:
         answers = self.play(line)
         for name in sorted(answers.keys() | expected.keys()):
             wanted, got = expected.get(name, []), [without_transaction_ids(message) for message in answers.get(name, [])]
-            # Of several monitors of one session none is the first.
+            # The updates of several monitors of one session may come in any order.
             names = unify(wanted, got, self.names) or unify_any_order(wanted, got, self.names)
             if names is None:
                 names = unify(wanted, got, self.names)
@@ -127,7 +128,7 @@ class Player:
 
 
 def steps(path):
-    """The lines of a script with what sessions are to receive after each."""
+    """The lines of a script, each with what sessions must receive after it."""
     line, expected = None, {}
     for text in path.read_text().splitlines():
         if text.startswith("< "):

@@ -1,6 +1,7 @@
-"""TLS of OVSDB remotes: certificates right and wrong, what is not set up, columns of databases, connections to servers, roles.
+"""TLS of OVSDB remotes: valid and invalid certificates, missing configuration, columns of databases, connections to
+servers, roles.
 
-The same cases run against Debian's server, whose answers and log lines ours gives too."""
+The same cases run against Debian's server; ours gives the same answers and log lines."""
 
 import json
 import os
@@ -34,7 +35,7 @@ PASSIVE = ("pssl:0:127.0.0.1",)
 
 
 class Files:
-    """Certificates of two authorities, the second of which nobody trusts."""
+    """Certificates of two authorities, the second of which is not trusted."""
 
     def __init__(self, directory):
         self.authority, self.strangers = Authority(directory), Authority(directory, "strangers")
@@ -79,13 +80,13 @@ def port_of(server):
 
 
 def lines(server):
-    """Module, level and text of the log's lines; addresses and reasons that only one server gives are left out."""
+    """Module, level and text of the log lines; addresses and reasons that only one server gives are left out."""
     texts = [line.split("|", 2)[2] for line in server.log_path.read_text().splitlines()]
     return [re.sub(r"(verify failed) \(.*\)", r"\1", re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)) for text in texts]
 
 
 def said(server, *expected):
-    """Whether these lines follow each other in the log, perhaps with others between them."""
+    """Returns true if these lines follow each other in the log, possibly with others in between."""
     def all_there():
         rest = iter(lines(server))
         return all(line in rest for line in expected)
@@ -127,7 +128,7 @@ def ask(peer):
 
 
 def is_refused(server, made):
-    """In TLS 1.3 a client hears of it with its first read."""
+    """In TLS 1.3 a client learns of a refusal with its first read."""
     with pytest.raises((ssl.SSLError, ConnectionError)):
         with connect(server, made) as peer:
             ask(peer)
@@ -136,7 +137,7 @@ def is_refused(server, made):
 
 
 def told_of_json(which):
-    """The stock server sees it only if it comes in time."""
+    """The stock server sees the JSON only if it arrives in time."""
     return ["stream_ssl|WARN|ssl:ADDRESS: received JSON-RPC data on SSL channel"] if which == SUBJECT else []
 
 
@@ -152,7 +153,7 @@ def test_a_client_with_a_certificate_is_served(served, files):
     assert "uuid" in ovsdb_client(server, files, "transact", transaction)
     dump = ovsdb_client(server, files, "dump", "D", "T", "n")
     assert dump.split()[-1] == "7"
-    # Long messages are many records each way.
+    # Long messages take many records each way.
     with connect(server, context(files, files.client)) as peer:
         peer.sendall(json.dumps({"id": 1, "method": "echo", "params": ["x" * 3_000_000]}).encode())
         text = b""
@@ -217,7 +218,7 @@ def test_what_is_not_set_up_is_said_with_each_connection(served, files, left_out
     for _ in range(2):
         done = ovsdb_client(server, files, check=False)
         assert done.returncode == 1 and "Protocol error" in done.stderr
-    # The name of the listener has its port; the stock server's lines are limited in their rate.
+    # The listener's name includes its port; the stock server limits the rate of its log lines.
     refused = f"ovsdb_jsonrpc_server|WARN|pssl:{port_of(server)}:127.0.0.1: accept failed: Protocol not available"
     said(server, *(f"stream_ssl|ERR|{what} must be configured to use SSL" for what in missing), refused)
     assert server.alive()
@@ -283,13 +284,13 @@ def test_options_of_newer_releases(files, tmp_path):
         with connect(server, context(files, files.client)) as peer:
             assert peer.cipher()[:2] == ("TLS_CHACHA20_POLY1305_SHA256", "TLSv1.3")
         assert is_refused(server, context(files, files.client, maximum_version=ssl.TLSVersion.TLSv1_2))
-        # Connections are for the name that was given.
+        # Connections use the configured name.
         named = []
         with Server(files, named=named) as peer:
             server.unixctl("ovsdb-server/add-remote", peer.remote)
             assert peer.accept() == "server"
         assert named == ["some.name"]
-    # What can be no name is not sent, and keeps nobody from connecting.
+    # An invalid name is not sent, and does not prevent connecting.
     options[-1] = "--ssl-server-name=no name"
     with OvsdbServer(SUBJECT, tmp_path / "run", [*files.options(), *options], [path], remotes=remotes) as server:
         named.clear()
@@ -312,7 +313,7 @@ def test_a_renewed_certificate_is_shown_from_then_on(served, files, tmp_path):
             renewed = target.with_suffix(".new")
             renewed.write_bytes(source.read_bytes())
             renewed.rename(target)
-        # The stock server looks at its files each time it wakes up.
+        # The stock server checks its files each time it wakes up.
         ovsdb_client(server, files, check=False)
         with connect(server, context(files, files.client)) as after:
             assert shown(after) == "other" and ask(after) == ["D", "_Server"]
@@ -358,7 +359,7 @@ def test_columns_that_cannot_name_files_end_the_process(which, tmp_path, files):
 
 
 class Server:
-    """A server of TLS that an ovsdb-server connects to."""
+    """A TLS server that an ovsdb-server connects to."""
 
     def __init__(self, files, identity=None, authority=None, chain=False, named=None):
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -383,7 +384,7 @@ class Server:
         self.listener.close()
 
     def accept(self):
-        """The name in the certificate of the next that connects and is served."""
+        """The name in the certificate of the next client that connects and is served."""
         plain, _ = self.listener.accept()
         plain.settimeout(PATIENCE_S)
         with self.context.wrap_socket(plain, server_side=True) as peer:
@@ -461,7 +462,8 @@ def test_an_authority_is_taken_over_from_the_first_server(served, files, tmp_pat
 
 
 def test_who_was_not_verified_is_not_served_once_an_authority_is_known(tmp_path, files):
-    """Two servers are connected to before there is an authority; the second lets its handshake wait until there is one."""
+    """The server connects to two servers before there is an authority; the second delays its handshake until there is
+    one."""
     known = tmp_path / "authority.pem"
     path = create_database(tmp_path / "D.db", SCHEMA)
     remotes = [f"punix:{tmp_path / 'run' / 'sock'}", *PASSIVE]
@@ -488,7 +490,7 @@ def test_peers_are_shown_the_authority_too(served, files):
     command = ["openssl", "s_client", "-showcerts", "-connect", f"127.0.0.1:{port_of(server)}", "-cert", str(files.client[0]), "-key", str(files.client[1])]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.count("BEGIN CERTIFICATE") == 2
-    # A client that knows nobody takes it over.
+    # A client without an authority adopts it.
     known = server.directory / "taken-over.pem"
     options = [f"--private-key={files.client[1]}", f"--certificate={files.client[0]}", f"--bootstrap-ca-cert={known}"]
     for _ in range(2):
@@ -498,7 +500,7 @@ def test_peers_are_shown_the_authority_too(served, files):
 
 @BOTH
 def test_a_certificate_vouches_for_itself(served, files, tmp_path):
-    """As `ovs-pki self-sign` makes them: the certificate is the authority."""
+    """As created by `ovs-pki self-sign`: the certificate is its own authority."""
     alone = Authority(tmp_path, "alone")
     server = served(*files.options(authority=alone.certificate))
     with connect(server, context(files, (alone.certificate, alone.key))) as peer:
@@ -638,7 +640,7 @@ def free_ports(count):
 
 
 def answers_by_role(which, directory, files):
-    """What clients with and without certificates and roles are answered."""
+    """The answers to clients with and without certificates and roles."""
     path = create_database(directory / "D.db", ROLES)
     mine, unknown, plain = ports = free_ports(3)
     with OvsdbServer(which, directory / "run", files.options(), [path], remotes=[f"punix:{directory / 'run' / 'sock'}", "db:D,Global,connections"]) as server:
@@ -686,7 +688,7 @@ def test_roles_allow_what_they_allow_in_the_stock_server(tmp_path, files):
 
 @BOTH
 def test_a_hypervisor_may_speak_for_itself_alone(which, tmp_path, files):
-    """The southbound database of OVN with the role that OVN makes for hypervisors, and a real ovn-controller."""
+    """OVN's southbound database with the role that OVN creates for hypervisors, and a real ovn-controller."""
     databases = []
     for name in ("nb", "sb"):
         databases.append(create_database(tmp_path / f"ovn{name}.db", OVN_SCHEMAS / f"ovn-{name}.ovsschema"))
@@ -721,7 +723,7 @@ def test_a_hypervisor_may_speak_for_itself_alone(which, tmp_path, files):
             start("ovn-controller", *files.options(files.client), f"unix:{switch.sock}", directory=tmp_path / "controller")
             assert eventually(lambda: "client" in sbctl("--columns=name", "list", "Chassis").split()), central.log()
             started.pop().terminate()
-            # Another's certificate does not let it be that chassis.
+            # With another chassis's certificate it cannot act as that chassis.
             vsctl("set", "Open_vSwitch", ".", "external_ids:system-id=someone")
             start("ovn-controller", *files.options(files.other), f"unix:{switch.sock}", directory=tmp_path / "impostor")
             log = tmp_path / "impostor" / "ovn-controller.log"

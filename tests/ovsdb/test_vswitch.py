@@ -1,4 +1,5 @@
-"""Open vSwitch on our server: Debian's ovs-vswitchd with the dummy datapath, driven by ovs-vsctl that waits for it."""
+"""Open vSwitch on our server: Debian's ovs-vswitchd with the dummy datapath, driven by ovs-vsctl, which waits for
+it."""
 
 import json
 import os
@@ -36,7 +37,7 @@ class Switch:
         return self
 
     def vsctl(self, *arguments, timeout_s=PATIENCE_S):
-        """ovs-vsctl, which waits for the switch; returns its output."""
+        """Runs ovs-vsctl, which waits for the switch; returns its output."""
         done = subprocess.run(["ovs-vsctl", f"--timeout={timeout_s}", f"--db=unix:{self.server.sock}", *arguments],
                               capture_output=True, text=True, env=self.environment, timeout=2 * PATIENCE_S)
         assert done.returncode == 0, f"ovs-vsctl {' '.join(arguments)}: {done.returncode}\n{done.stderr}\n{self.log()}\n{self.server.log()}"
@@ -51,7 +52,7 @@ class Switch:
         return self.log_path.read_text(errors="replace")[-6000:] if self.log_path.exists() else ""
 
     def complaints(self):
-        """Lines of warning and worse about the database."""
+        """Log lines of level warning or above about the database."""
         lines = self.log_path.read_text(errors="replace").splitlines()
         return [line for line in lines if re.search(r"\|(jsonrpc|ovsdb_\w+)\|(WARN|ERR|EMER)\|", line)]
 
@@ -102,7 +103,7 @@ def test_bridges_and_ports_come_and_go(switch):
     switch.vsctl("--", "--id=@m", "create", "mirror", "name=m0", "select_all=true", "--", "set", "bridge", "br0", "mirrors=@m")
     switch.vsctl("clear", "bridge", "br0", "mirrors")
     assert switch.vsctl("list", "mirror") == "", "the mirror that nobody refers to is collected"
-    # A port name that is there already is an error of ovs-vsctl and of the index.
+    # An existing port name is an error of ovs-vsctl and of the index.
     done = subprocess.run(["ovs-vsctl", f"--db=unix:{switch.server.sock}", "add-port", "br0", "p1"], capture_output=True, text=True, env=switch.environment)
     assert done.returncode == 1 and "already exists" in done.stderr
     switch.vsctl("del-br", "br0")
@@ -119,7 +120,7 @@ def test_the_switch_settles_after_a_restart_of_the_server(switch, kind):
         switch.server.kill() if kill else switch.server.exit()
         switch.server.start()
         name = "after-kill" if kill else "after-exit"
-        # Returns only when the switch is connected again and has taken the change over.
+        # Returns only once the switch has reconnected and applied the change.
         switch.vsctl("add-port", "br0", name, "--", "set", "interface", name, "type=dummy")
         after = switch.appctl("dpif/show")
         assert name in after and all(line in after for line in before.splitlines() if "/" in line and "(dummy)" in line)
@@ -129,7 +130,7 @@ def test_the_switch_settles_after_a_restart_of_the_server(switch, kind):
 
 
 def json_of(text):
-    """The statistics' pairs of a table of one row and one column."""
+    """The pairs of the statistics in a printed table of one row and one column."""
     return json.loads(text)["data"][0][0][1]
 
 
@@ -139,7 +140,7 @@ def interfaces(peer):
 
 @pytest.mark.parametrize("statistics", (False, True), ids=("lasting columns", "with statistics"))
 def test_a_client_gets_the_delta_after_a_restart(switch, kind, vswitch_schema, statistics):
-    """found: true with what changed, the reset of statistics among it; the client ends with what the database holds."""
+    """found is true and the delta includes the reset of statistics; the client ends with the database's contents."""
     switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
     switch.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy")
     columns = ["name", "type", "external_ids", *(["statistics", "status", "link_state"] if statistics else [])]
@@ -183,7 +184,8 @@ def test_a_client_gets_the_delta_after_a_restart(switch, kind, vswitch_schema, s
 
 
 def test_statistics_are_watched_across_restarts_under_the_running_switch(switch, kind, vswitch_schema):
-    """The switch goes on writing statistics and status, before, after and while a client is away that asks for the delta."""
+    """The switch keeps writing statistics and status before, while and after a client that requests the delta is
+    away."""
     switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
     for number in range(4):
         switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "interface", f"p{number}", "type=dummy")
@@ -199,7 +201,7 @@ def test_statistics_are_watched_across_restarts_under_the_running_switch(switch,
             if not found:
                 replica.clear()
             replica.update2(updates, columns_of)
-            # Until the switch has counted a packet of now: it looks every five seconds.
+            # Until the switch has counted a new packet: it polls every five seconds.
             packets = lambda: max(dict(row["statistics"][1]).get("rx_packets", 0) for row in replica.tables["Interface"].values())
             before, deadline = packets(), time.monotonic() + PATIENCE_S
             peer.socket.settimeout(1)
@@ -214,7 +216,7 @@ def test_statistics_are_watched_across_restarts_under_the_running_switch(switch,
                     _, last, updates = message["params"]
                     replica.update2(updates, columns_of)
             peer.socket.settimeout(PATIENCE_S)
-            # All that is on its way, up to a moment at which the server says what there is.
+            # Reads everything in transit, up to a point at which the server reports its contents.
             heard = []
             truth = peer.transact("Open_vSwitch", *({"op": "select", "table": table, "where": []} for table in requests), until=heard)
             for message in heard:

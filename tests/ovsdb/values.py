@@ -1,4 +1,4 @@
-"""Random values for columns: good, at the edge, and wrong in one way."""
+"""Random values for columns: valid, boundary cases, and wrong in one way."""
 
 from .names import sort_key
 from .schemas import MAX_INTEGER, WORDS
@@ -11,7 +11,8 @@ WRONG = (None, True, 1.5, "word", -7, [], {}, ["set"], ["set", 1], ["map", []], 
 
 
 class Values:
-    """`rows(table)` gives names of rows likely to exist; `named` the uuid-names of the transaction under construction, by table."""
+    """`rows(table)` returns names of rows likely to exist; `named` holds the uuid-names of the transaction under
+    construction, by table."""
 
     def __init__(self, rng, rows):
         self.rng = rng
@@ -69,7 +70,7 @@ class Values:
             if len(found) == count:
                 break
             key = self.atom(column.key)
-            # Numbers are the same whatever they are written like.
+            # Numbers are equal however they are written.
             known = sort_key(float(key)) if isinstance(key, (int, float)) and not isinstance(key, bool) else sort_key(key)
             if known in keys:
                 continue

@@ -1,4 +1,5 @@
-"""The unit's filter allows every system call the server makes: seen with strace while it serves, keeps, gives back and ends."""
+"""The unit's filter allows every system call the server makes: seen with strace while it serves, persists, returns
+memory and exits."""
 
 import functools
 import json
@@ -41,7 +42,7 @@ SCHEMA = {"name": "D", "tables": {"T": {"isRoot": True, "columns": {"key": {"typ
 
 
 def calls(words):
-    """The calls that are named, and those of systemd's groups among the names."""
+    """The system calls named, with systemd's groups expanded."""
     return {call for word in words for call in (members(word) if word.startswith("@") else {word})}
 
 
@@ -89,6 +90,6 @@ def test_the_filter_allows_what_the_server_calls(tmp_path):
     wait_until(lambda: "total" in trace.read_text())
     lines = [line.strip() for line in trace.read_text().splitlines()]
     called = {line for line in lines if line.isidentifier() and line not in ("syscall", "total")}
-    # That this was the work it was meant to be.
+    # Check that the run exercised what it was meant to.
     assert {"epoll_wait", "madvise", "mincore", "fdatasync", "accept4", "execve"} <= called, sorted(called)
     assert called <= allowed(), sorted(called - allowed())

@@ -1,4 +1,5 @@
-"""The packaged unit, alone and with each drop-in, as systemd understands it. Needs systemd-analyze (tests/install.sh)."""
+"""The packaged unit, alone and with each drop-in, passes systemd's verification. Needs systemd-analyze
+(tests/install.sh)."""
 
 import pathlib
 import shutil
@@ -13,7 +14,7 @@ DROP_INS = sorted(PACKAGING.glob("drop-ins/*.conf"))
 
 
 def verify(directory, unit_text, drop_in=None):
-    """What `systemd-analyze verify` says, with the binary under test in the place of the installed one."""
+    """The output of `systemd-analyze verify`, with the binary under test in place of the installed one."""
     assert shutil.which("systemd-analyze"), "systemd is not installed: tests/install.sh"
     unit = directory / "dormouse.service"
     unit.write_text(unit_text.replace("/usr/bin/dormouse", str(servers.dormouse_binary().resolve())))

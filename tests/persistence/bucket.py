@@ -1,4 +1,4 @@
-"""What the tests of persistent buckets share: nodes that are started again in the same directory, and ways to ask them."""
+"""Shared by the tests of persistent buckets: nodes that are restarted in the same directory, and ways to query them."""
 
 import base64
 import contextlib
@@ -25,7 +25,7 @@ def start(home, *arguments, buckets=PERSISTENT, **named):
 
 
 def memcached(node):
-    """A client of the memcached port; errors of the server are raised."""
+    """A client of the memcached port; server errors are raised."""
     return Client(node.memcached, timeout=10, connect_timeout=10, default_noreply=False)
 
 
@@ -77,12 +77,12 @@ def wait_persisted(connection, token):
 
 
 def wait_all_persisted(node, patience_s=PATIENCE_S):
-    """Waits until nothing is left to be written."""
+    """Waits until nothing is left to write."""
     wait_until(lambda: statistics(node, "persistence")["unflushed_items"] == 0, "an empty queue", patience_s)
 
 
 def http(node, method, path, form=None, login="Administrator:password"):
-    """Status and body."""
+    """Returns status and body."""
     host, port = node.http
     body = urllib.parse.urlencode(form).encode() if form is not None else None
     request = urllib.request.Request(f"http://{host}:{port}{path}", data=body, method=method)

@@ -1,4 +1,4 @@
-"""What the tests of persistence share: nodes that are started again in the same home."""
+"""Shared by the tests of persistence: nodes that are restarted in the same home."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from .crash import CONFIG
 
 @pytest.fixture
 def start(tmp_path):
-    """`start()` gives a node in the test's home; the next one takes up its data. All are gone at the end."""
+    """`start()` returns a node in the test's home; the next one opens its data. All are stopped at the end."""
     started = []
 
     def one(config=CONFIG, home=tmp_path, **named):

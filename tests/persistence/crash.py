@@ -1,13 +1,15 @@
-"""SIGKILL at random moments under mixed load; what was acknowledged as persisted is there, and nothing half of a write is.
+"""SIGKILL at random times under mixed load: whatever was acknowledged as persisted survives, and no write survives
+partially.
 
     python -m tests.persistence.crash --rounds 500          (the rounds of `make kv-crash`)
-    python -m tests.persistence.crash --rounds 30 --seed 7 --load small     the load of a failure again
+    python -m tests.persistence.crash --rounds 30 --seed 7 --load small     repeats the load of a failure
 
-A round: start (now and then killed while it starts), read every key and judge (versions.py), give every vBucket its whole chain so
-that recovered prepares end, judge again, one persisted write per vBucket; then writers (load.py) on some connections, two vBuckets
-with an absent replica, now and then a flush_all, and after a random time the kill, or a clean stop. Segments are of the smallest size, so
-that compaction runs all the time. The page cache survives the process, so these rounds show order, atomicity and the wiring of
-acknowledgements; that an fsync covers each is shown by strace (test_sync.py) and by the simulated disk in crate `kv`.
+A round: start (occasionally killed while it starts), read and judge every key (versions.py), give every vBucket its
+full chain so that recovered prepares complete, judge again, one persisted write per vBucket; then writers (load.py) on
+some connections, two vBuckets with an absent replica, occasionally a flush_all, and after a random time a kill or a
+clean stop. Segments have the smallest size, so that compaction runs all the time. The page cache survives the process,
+so these rounds show order, atomicity and the wiring of acknowledgements; that an fsync covers each is shown by strace
+(test_sync.py) and by the simulated disk in crate `kv`.
 """
 
 import argparse
@@ -49,25 +51,25 @@ CONFIG = config()
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """`share`: percent of the rounds. `size_factor` makes the values of the writers longer than they are by themselves."""
+    """`share`: percentage of the rounds. `size_factor` multiplies the length of the writers' values."""
 
     share: int
     memory: str
     size_factor: int
 
 
-# Small data; and values of which only a part fits in memory, so that they are ejected, fetched and fetched to be changed.
+# Small data; and values that only partly fit in memory, so that they are ejected, fetched, and fetched to be modified.
 LOADS = {"small": Load(70, "96MiB", 1), "ejected": Load(30, "16MiB", 100)}
 
 
 SHARD = pathlib.Path("node/buckets/default/shard-0")
-# Of 1 MiB: about twice what the documents of the larger load come to, and a few.
+# Segments of 1 MiB: about twice the documents of the larger load, and a few more.
 SEGMENTS_MOST = 60
 COMPACT_S = 30
 
 
 class Gate:
-    """Open while writers may write. `closed` waits until none has anything in flight, or all are gone."""
+    """Open while writers may write. `closed` waits until none has a request in flight, or all have exited."""
 
     def __init__(self, writers):
         self.condition, self.open, self.inside, self.paused = threading.Condition(), True, writers, 0
@@ -105,7 +107,7 @@ class Crash:
         self.directory, self.seed, self.load, self.config = pathlib.Path(directory), seed, load, config(load.memory)
         self.random = random.Random(seed)
         self.ledger = Ledger([key for writer in range(WRITERS) for key in keys_of(writer)], vbucket_of)
-        # History ids each vBucket has had, the last one last.
+        # History ids that each vBucket has had, in order.
         self.histories = {vbucket: [] for vbucket in range(VBUCKETS)}
         self.counts, self.flushes, self.fetched, self.clean_stop = {}, 0, 0, None
 
@@ -124,7 +126,8 @@ class Crash:
                 self.judge(peer, "as it was found")
                 for vbucket in range(VBUCKETS):
                     peer.set_chain(vbucket, ALONE)
-                # In this order: a recovered prepare of the vBucket has ended when a later write of it is persisted.
+                # This order matters: a recovered prepare of a vBucket has completed once a later write to it is
+                # persisted.
                 self.barrier(peer)
                 found, chosen = self.judge(peer, "with the chains whole again")
                 self.ledger.settle(chosen, found)
@@ -158,7 +161,7 @@ class Crash:
         assert not complaint, f"in the log: {complaint[0]}"
 
     def compacted(self):
-        """The numbers of the segments that are left when the node has had time to compact what the last round wrote."""
+        """The numbers of the segments that remain once the node has had time to compact what the last round wrote."""
         with Dormouse(home=self.directory, buckets=(), config=self.config) as server, Peer(server.kv) as peer:
             peer.await_warm_up()
             deadline = time.monotonic() + COMPACT_S
@@ -205,12 +208,12 @@ class Crash:
 
 
 def read(peer, keys):
-    """{key: None or (value, flags, expiry, CAS)}, of a node that has warmed up."""
+    """{key: None or (value, flags, expiry, CAS)}, from a node that has warmed up."""
     found = {}
     for key in keys:
         deadline = time.monotonic() + FETCH_S
         while (answer := peer.get(key)).status == TEMPORARY_FAILURE and time.monotonic() < deadline:
-            # A value on disk for which room must be made first.
+            # A value on disk that needs memory to be freed first.
             time.sleep(0.005)
         assert answer.status in (SUCCESS, NOT_FOUND), f"{key}: status {answer.status:#x} for {FETCH_S} s after the warm-up; {peer.statistics(b'memory')} {peer.statistics(b'persistence')}"
         if answer.status == NOT_FOUND:
@@ -223,7 +226,7 @@ def read(peer, keys):
 
 
 def run(rounds, seed, load, say=lambda text: None):
-    """Returns the Crash at its end; raises AssertionError with the directory kept."""
+    """Returns the Crash when done; raises AssertionError and keeps the directory."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="kv-crash-"))
     crash = Crash(directory, seed, load)
     try:

@@ -1,4 +1,4 @@
-"""Records what several clients do to the same keys, kills in between, for the checker in linear.py.
+"""Records what several clients do to the same keys, with kills in between, for the checker in linear.py.
 
     python -m tests.persistence.histories --epochs 200      (make kv-linear)
 """
@@ -28,9 +28,9 @@ COUNTERS = [b"linear-counter-%d" % n for n in range(2)]
 LEVELS = (0,) * 5 + (MAJORITY, PERSIST_TO_ACTIVE, PERSIST_TO_MAJORITY)
 KINDS = (GET,) * 5 + (SET,) * 3 + (ADD, CAS, CAS, CAS, DELETE)
 OPCODES = {GET: frames.GET, SET: frames.SET, CAS: frames.SET, ADD: frames.ADD, DELETE: frames.DELETE, COUNT: frames.INCREMENT}
-# An epoch's operations per client at most: the search takes time with all orders of what overlaps.
+# Maximum operations per client and epoch: the search tries all orders of overlapping operations.
 OPERATIONS_MOST = 400
-# Of all clients, before a kill or a stop: fewer than all they do, so that some are at work when it comes.
+# Operations of all clients before a kill or a stop: fewer than their total, so that some are still working then.
 OPERATIONS_BEFORE_END = (40, 1000)
 assert OPERATIONS_BEFORE_END[1] < CLIENTS * OPERATIONS_MOST
 NO_EFFECT = (TEMPORARY_FAILURE, IN_PROGRESS)
@@ -57,7 +57,7 @@ class Client(threading.Thread):
             self.peer.close()
 
     def one(self, key):
-        """Does one operation and notes it; false when the server is gone."""
+        """Performs one operation and records it; returns false if the server is gone."""
         is_counter = key in COUNTERS
         kind = self.random.choice((GET, COUNT, COUNT, COUNT, DELETE) if is_counter else KINDS)
         expected = self.known_cas.get(key) if kind == CAS else None
@@ -112,7 +112,8 @@ def await_operations(clients, count):
 
 
 def record(epochs, seed, say=lambda text: None):
-    """Runs the epochs and checks each key's history; returns {key: epochs}. Raises linear.NotLinearizable, the directory kept."""
+    """Runs the epochs and checks each key's history; returns {key: epochs}. Raises linear.NotLinearizable and keeps the
+    directory."""
     home = pathlib.Path(tempfile.mkdtemp(prefix="kv-linear-"))
     rng = random.Random(seed)
     histories = {key: [] for key in DOCUMENTS + COUNTERS}

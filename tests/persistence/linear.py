@@ -1,17 +1,16 @@
-"""Whether the history of one key is linearizable, with a server that forgets when it is killed.
+"""Checks whether the history of one key is linearizable, for a server that loses data when it is killed.
 
-The search is Wing and Gong's: of the operations that may come next in time, try each; remember (which are done, state) so
-that nothing is tried twice. Between two ends of the server nothing overlaps, so a history is a list of epochs, and the states in which one
-may end are those in which the next one may begin:
+The search is Wing and Gong's: try each of the operations that may come next in time; memoise (operations done, state)
+so that nothing is tried twice. No operation spans an exit of the server, so a history is a list of epochs, and the
+states in which one may end are those in which the next may begin:
 
-    state      current version, versions it may fall back to, writes with a level that may still come
-    write      the old version becomes one to fall back to
-    persisted  a durable write that was acknowledged leaves nothing to fall back to
-    kill       current is any of these; whatever was found after the kill is on disk
-    stop       a clean one: current stays
+    state      current version, versions it may fall back to, writes with a level that may still be committed write     
+    the old version becomes a fallback persisted  an acknowledged durable write leaves no fallback kill       any of
+    these becomes current; whatever was found after the kill is on disk stop       a clean stop: current stays
 
-An operation without an answer may have happened once or not at all: a plain one before the kill, a durable one also after it, when
-its prepare was recovered. A version is the operation that wrote it, so a value and a CAS can be told from equal ones written elsewhere.
+An operation without an answer may have happened once or not at all: a plain one before the kill, a durable one also
+after it, if its prepare was recovered. A version is identified by the operation that wrote it, so equal values and CAS
+values of different writes are distinct.
 """
 
 import dataclasses
@@ -26,7 +25,8 @@ PERSIST_LEVELS = (2, 3)
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """`value` is written or was read (a number for COUNT: the answer); `cas` was answered; `expected_cas` was asked for."""
+    """`value` was written or read (a number for COUNT: the answer); `cas` was in the answer; `expected_cas` in the
+    request."""
 
     kind: str
     called: float
@@ -50,7 +50,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """A value and its CAS; `cas` is None as long as nobody was told."""
+    """A value and its CAS; `cas` is None until a client has received it."""
 
     value: object
     cas: int | None
@@ -64,7 +64,7 @@ ABSENT = Version(None, None, -1)
 class State:
     current: Version
     fallbacks: frozenset = frozenset()
-    # Writes of earlier epochs, numbers of operations, whose prepares may still be committed.
+    # Writes of earlier epochs (operation numbers) whose prepares may still be committed.
     recovered: frozenset = frozenset()
 
 
@@ -73,14 +73,15 @@ class NotLinearizable(Exception):
 
 
 class Checker:
-    """Takes the history of one key, epoch by epoch."""
+    """Checks the history of one key, epoch by epoch."""
 
     def __init__(self):
         self.states, self.everything, self.told = {State(ABSENT)}, {}, set()
         self.last = []
 
     def epoch(self, operations, end):
-        """Operations between two starts, and how they ended, KILL or STOP. Raises NotLinearizable with what could not be ordered."""
+        """Adds the operations of one epoch, and how it ended, KILL or STOP. Raises NotLinearizable with what could not
+        be ordered."""
         operations = list(enumerate(sorted(operations, key=lambda one: one.called), len(self.everything)))
         self.everything.update(operations)
         self.told |= {one.cas for _, one in operations if one.cas and one.kind != GET and not one.is_unknown}
@@ -92,7 +93,7 @@ class Checker:
 
 
 def check(epochs):
-    """A whole history: a list of (operations, KILL or STOP)."""
+    """Checks a whole history: a list of (operations, KILL or STOP)."""
     checker = Checker()
     for operations, end in epochs:
         checker.epoch(operations, end)
@@ -108,7 +109,8 @@ def ended(state, end):
 
 
 def explore(operations, begins, everything, told):
-    """All states in which an epoch may end; and, if there are none, the operations that were in the way furthest on."""
+    """All states in which an epoch may end; if there are none, the operations that blocked the search at its furthest
+    point."""
     places = {number: at for at, (number, _) in enumerate(operations)}
     ends, seen, furthest = set(), set(), (-1, [])
     stack = [(0, state) for state in begins]
@@ -117,11 +119,11 @@ def explore(operations, begins, everything, told):
         if (done, state) in seen:
             continue
         seen.add((done, state))
-        # What must be done next, at the latest, bounds what may be done next.
+        # The earliest return of a waiting operation bounds which may be done next.
         waiting = [(number, one) for number, one in operations if not done >> places[number] & 1]
         first_return = min((one.returned for _, one in waiting if not one.is_unknown), default=NEVER)
         if all(one.is_unknown for _, one in waiting):
-            # Those of them that are durable may be done later, or never.
+            # The durable ones among them may be done later, or never.
             later = frozenset(number for number, one in waiting if one.level)
             ends.add(State(state.current, state.fallbacks, state.recovered | later))
         progressed = False
@@ -141,7 +143,7 @@ def explore(operations, begins, everything, told):
 
 
 def apply(state, number, one, told):
-    """The states after an operation, none if it cannot be answered so in this state."""
+    """The states after an operation; none if this state cannot give that answer."""
     current = state.current
     is_there = current.value is not None
     if one.kind == GET:
@@ -166,7 +168,7 @@ def apply(state, number, one, told):
             return [] if is_there else [state]
         matches = is_there and same_cas(current, one.expected_cas, told)
         if one.answer == EXISTS:
-            # A CAS nobody was told may be the one that was expected, or another.
+            # A CAS that no client has received may be the expected one, or another.
             return [state] if is_there and (not matches or current.cas is None) else []
         return [after(with_cas(state, one.expected_cas), number, one, one.value)] if matches else []
     if one.kind == COUNT:
@@ -176,7 +178,7 @@ def apply(state, number, one, told):
 
 
 def effects(one, current, told):
-    """What an operation without an answer makes of a version, if it changes it."""
+    """The versions that an operation without an answer may produce, if it changes anything."""
     is_there = current.value is not None
     if one.kind == SET or one.kind == ADD and not is_there:
         return [one.value]
@@ -190,7 +192,8 @@ def effects(one, current, told):
 
 
 def same_cas(version, cas, told):
-    """Whether a version may have this CAS: the one that was told, or, as long as none was, one nobody else was told."""
+    """Returns true if a version may have this CAS: the one that was returned for it, or if none was, one not returned
+    for any other."""
     return version.cas == cas if version.cas is not None else cas not in told
 
 
@@ -202,6 +205,6 @@ def with_cas(state, cas):
 
 def after(state, number, one, value):
     version = Version(value, None if one.is_unknown else one.cas, number) if value is not None else ABSENT
-    # A recovered prepare keeps the key from being written: what is acknowledged comes behind it.
+    # A recovered prepare blocks writes to the key: an acknowledged write comes after it.
     recovered = state.recovered if one.is_unknown else frozenset()
     return State(version, frozenset() if one.is_kept else state.fallbacks | {state.current}, recovered)

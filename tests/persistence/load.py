@@ -1,7 +1,7 @@
-"""A writer: all operations on keys of its own, with every durability level, until the server is gone.
+"""A writer: performs all operations on its own keys, with every durability level, until the server is gone.
 
-It knows what each of its keys must hold, so it also reads what it wrote. Requests on different keys are in flight together,
-on one key one at a time.
+It knows what each of its keys must hold, so it also verifies what it wrote. Requests for different keys are in flight
+together, but only one per key.
 """
 
 import random
@@ -21,7 +21,7 @@ DOCUMENTS, COUNTERS = 9, 3
 LARGEST = 2_500_000
 EXPIRES_IN_S = 30 * 86400
 LEVELS = (None,) * 6 + (MAJORITY, PERSIST_TO_ACTIVE, PERSIST_TO_MAJORITY, PERSIST_TO_MAJORITY)
-# What an add may say about a key that is there, and a replace, an append about one that is not.
+# Allowed answers to an add of an existing key, and to a replace or an append of a missing one.
 REFUSED_BY_STATE = {ADD: (EXISTS, NOT_STORED), REPLACE: (NOT_FOUND,), APPEND: (NOT_STORED, NOT_FOUND), DELETE: (NOT_FOUND,), TOUCH: (NOT_FOUND,)}
 
 
@@ -30,7 +30,7 @@ def keys_of(writer):
 
 
 class Flight:
-    """One request on its way. `version` is what it makes, if it changes anything."""
+    """One request in flight. `version` is what it writes, if it changes anything."""
 
     def __init__(self, opcode, key, version, level, refusals=()):
         self.opcode, self.key, self.version, self.level, self.refusals = opcode, key, version, level, refusals
@@ -53,7 +53,7 @@ class Writer(threading.Thread):
     def run(self):
         try:
             while True:
-                # A flush_all wants nothing in flight.
+                # A flush_all needs nothing in flight.
                 if not self.gate.is_set():
                     while self.flying:
                         self.answer()
@@ -121,7 +121,7 @@ class Writer(threading.Thread):
         latest, level, dice = self.ledger.latest(key), self.random.choice(LEVELS), self.random.random()
         value = chunk(f"{self.seed}.{self.number}", self.size())
         if latest is None:
-            # After an ambiguous write only one that does not depend on its outcome.
+            # After an ambiguous write only a write that does not depend on its outcome.
             return self.plain_set(key, value)
         expiry = int(time.time()) + EXPIRES_IN_S + self.number if dice < 0.3 else 0
         flags = self.random.randrange(1 << 32)
@@ -166,7 +166,7 @@ class Writer(threading.Thread):
                 self.ledger.refuse(flight.key, flight.version)
             time.sleep(0.002)
         elif answer.status in (TEMPORARY_FAILURE, NO_MEMORY) and self.size_factor > 1:
-            # Everything in memory waits to be written.
+            # Everything in memory is dirty.
             if flight.version:
                 self.ledger.refuse(flight.key, flight.version)
             time.sleep(0.005)

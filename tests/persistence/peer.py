@@ -1,4 +1,5 @@
-"""A connection to a persistent bucket: frames with the vBucket of their key, mutation tokens, what a node says about itself."""
+"""A connection to a persistent bucket: frames with the vBucket of their key, mutation tokens, a node's own
+statistics."""
 
 import json
 import struct
@@ -37,7 +38,7 @@ class Peer(BinaryConnection):
         return vbucket_of(key, self.vbuckets)
 
     def ask(self, *arguments, **named):
-        """Never None: at the end of the stream EOFError is raised."""
+        """Never returns None: raises EOFError at the end of the stream."""
         if (answer := super().ask(*arguments, **named)) is None:
             raise EOFError("the node closed the connection")
         return answer
@@ -74,19 +75,20 @@ class Peer(BinaryConnection):
         return found
 
     def await_warm_up(self, timeout_s=WARM_UP_TIMEOUT_S):
-        """Until every vBucket that can be served is; a closed one says "try again", never that a key is missing."""
+        """Waits until every vBucket that can be served is; one that is not loaded yet answers "try again", never that a
+        key is missing."""
         deadline = time.monotonic() + timeout_s
         while self.statistics(b"warmup")["ep_warmup_state"] != "done":
             assert time.monotonic() < deadline, f"warm-up lasts more than {timeout_s} s: {self.statistics(b'warmup')}"
             time.sleep(0.005)
 
     def damaged_vbuckets(self):
-        """Those that are not served: trying again would not help, so it is not a temporary failure."""
+        """The vBuckets that are not served: a retry would not help, so the status is not a temporary failure."""
         probe = b"\0no such key"
         return {vbucket for vbucket in range(self.vbuckets) if self.ask(GET, probe, vbucket=vbucket).status == INTERNAL_ERROR}
 
     def store_persistent(self, vbucket, key=b"barrier"):
-        """A write to this vBucket that was persisted when this returns; gives its response."""
+        """Writes to this vBucket and waits until the write is persisted; returns the response."""
         answer = self.ask(SET, key, b"b", NO_EXPIRY, vbucket=vbucket, framing=durability(PERSIST_TO_MAJORITY, 20_000))
         assert answer.status == SUCCESS, f"vBucket {vbucket}: {answer}"
         return answer

@@ -1,4 +1,4 @@
-"""Persistent buckets that come, stay, are copied and go over HTTP and by configuration."""
+"""Persistent buckets are created, kept, copied and deleted over HTTP and by configuration."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ EPHEMERAL = ("default,ephemeral,64MiB",)
 
 
 def journal(*arguments):
-    """Exit code and output of `dormouse journal`."""
+    """Runs `dormouse journal`; returns its exit code and output."""
     command = [str(servers.dormouse_binary()), "journal", *map(str, arguments)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     return done.returncode, done.stdout
@@ -99,7 +99,7 @@ def test_the_configuration_counts_and_what_is_fixed_stays(tmp_path):
         assert (about["quota"]["ram"], about["numVBuckets"]) == (32 << 20, 64)
         assert "fixed since the bucket was made" in node.log()
         assert node.stop() == 0
-    # No longer in the configuration: as it was set last.
+    # No longer in the configuration: it keeps its last settings.
     with start(tmp_path, buckets=EPHEMERAL) as node:
         assert document(node, f"{BUCKETS}/made")["quota"]["ram"] == 32 << 20
         assert "not in the configuration" in node.log()
@@ -125,7 +125,7 @@ def test_what_a_reload_changed_is_kept(tmp_path):
     with start(tmp_path, buckets=(), config=config) as node:
         reload(node, config + 'compression = "active"\ndefragmenter = "off"\n')
         node.kill()
-    # No longer in the configuration: as it was set last.
+    # No longer in the configuration: it keeps its last settings.
     with start(tmp_path, buckets=EPHEMERAL) as node:
         about = document(node, f"{BUCKETS}/made")
         assert (about["compressionMode"], about["defragmenter"]) == ("active", "off")
@@ -161,7 +161,7 @@ def test_a_backup_is_of_one_moment_and_comes_back(tmp_path):
         assert http(node, "POST", f"{BUCKETS}/default/backup", {"label": "one"})[0] == 400
         assert http(node, "POST", f"{BUCKETS}/default/backup", {"label": "../x"})[0] == 400
         assert http(node, "POST", f"{BUCKETS}/none/backup", {})[0] == 404
-        # The node goes on, and the copy does not see it.
+        # The node keeps writing; the copy does not see that.
         for number in range(300):
             client.set(f"key:{number}", b"later")
         wait_all_persisted(node)

@@ -1,4 +1,4 @@
-"""What HTTP answers while a disk is slow: strace delays the calls that a deletion or a backup makes."""
+"""HTTP answers while a disk is slow: strace delays the system calls of a deletion or a backup."""
 
 import random
 import shutil
@@ -18,7 +18,7 @@ def slow(calls, delay_us):
 
 
 def fill(node):
-    """Makes segments of values that cannot be compressed, one with each flush."""
+    """Creates segments of incompressible values, one per flush."""
     client = memcached(node)
     for number in range(SEGMENTS):
         client.set(f"key:{number}", random.randbytes(1_000_000))
@@ -43,7 +43,7 @@ def test_a_slow_deletion_holds_nothing_up(tmp_path):
             assert http(node, "GET", "/health")[0] == 200
             assert http(node, "GET", "/pools/default")[0] == 200
             answered += deletion.is_alive()
-            # strace stops whoever asks for anything: a deletion beside busy clients would take far longer.
+            # strace stops every thread at its system calls: with busy clients a deletion would take far longer.
             time.sleep(0.02)
         assert deletion.answer[0] == 200, deletion.answer
         assert answered > 10, f"{answered} answers while the bucket was deleted"

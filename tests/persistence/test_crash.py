@@ -1,4 +1,5 @@
-"""Kills: at random moments (crash.py), and at the moments that matter for prepares, aborts and flushes; and that the judge notices."""
+"""Kills: at random times (crash.py), and at critical points of prepares, aborts and flushes; and tests of the judge
+itself."""
 
 import os
 import socket
@@ -25,7 +26,7 @@ def test_kills_at_random_moments(load):
     if load.size_factor > 1:
         assert done.fetched > 0, "no value was ever ejected and fetched again"
     assert done.counts["observed"] > 0
-    # The first ones were compacted away, and what is there is a few times what is alive.
+    # The first segments were compacted away, and the files are only a few times the size of the live data.
     assert done.segments[0] > 1 and len(done.segments) < crash.SEGMENTS_MOST, done.segments
 
 
@@ -64,13 +65,13 @@ def test_an_abort_that_was_synced_is_final(start):
         peer.set_chain(vbucket, ABSENT_REPLICA)
         for level in (MAJORITY, PERSIST_TO_MAJORITY):
             assert peer.set(key, b"new", level, 50).status == AMBIGUOUS
-            # The same key takes a write again: the abort is in the vBucket's order before it.
+            # The same key accepts a write again: the abort precedes it in the vBucket's order.
             deadline = time.monotonic() + 5
             while (answer := peer.set(key, b"old")).status == IN_PROGRESS:
                 assert time.monotonic() < deadline
             assert answer.status == SUCCESS
             assert peer.set(key, b"new", level, 50).status == AMBIGUOUS
-            # Another key of the vBucket, behind the abort.
+            # Another key of the vBucket, after the abort.
             other = next(b"other%d" % n for n in range(1000) if peer.vbucket(b"other%d" % n) == vbucket)
             time.sleep(0.05)
             await_persisted(peer, peer.set(other, b"x"), vbucket)
@@ -96,7 +97,7 @@ def test_a_prepare_is_recovered_and_does_not_time_out(start):
     for _ in range(2):
         node, peer = reopen(node, start)
         with peer:
-            # The chain was journaled too; the prepare's own second is long over.
+            # The chain was journaled too; the prepare's timeout of a second is long over.
             time.sleep(1.2)
             assert peer.get(key).value == b"old"
             assert peer.set(key, b"other").status == IN_PROGRESS
@@ -130,7 +131,7 @@ def test_deletes_and_flushes_stay_deleted_through_compaction(start, how):
                 peer.store_persistent(vbucket)
             for key in range(20):
                 assert peer.ask(DELETE, b"deleted-%d" % key, vbucket=peer.vbucket(b"deleted-%d" % key)).status == SUCCESS
-            # Enough to have everything above rewritten or dropped.
+            # Enough for everything above to be rewritten or dropped.
             for round in range(25):
                 for key in range(8):
                     assert peer.set(b"filler-%d" % key, chunk(f"{round}", 60_000)).status == SUCCESS

@@ -1,6 +1,7 @@
-"""One flipped bit in each region of each file of a stopped node: it is named, it costs one vBucket, and nobody gets wrong data.
+"""One flipped bit in each region of each file of a stopped node is reported, affects only one vBucket, and no client
+gets wrong data.
 
-The regions are found by `dormouse journal dump`, whose lines tell where batches and runs begin and end.
+The regions come from `dormouse journal dump`, which prints where batches and runs begin and end.
 """
 
 import json
@@ -29,7 +30,7 @@ def journal(command, path):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A stopped node's home with some sealed segments and an open one, and what it holds."""
+    """A stopped node's home with some sealed segments and an open one, and its contents."""
     home = tmp_path_factory.mktemp("written")
     node = Dormouse(home=home, buckets=(), config=CONFIG)
     content = {}
@@ -56,7 +57,8 @@ def copied(written, tmp_path):
 
 
 def regions(home):
-    """[(region, file, offset of a byte in it, offsets a complaint may name, vBucket or None)]: of each kind the first and one in the middle."""
+    """[(region, file, offset of a byte in it, offsets a complaint may name, vBucket or None)]: the first of each kind
+    and one in the middle."""
     dumped = journal("dump", home / "node/buckets/default")
     assert dumped.returncode == 0, dumped.stderr
     found, segment, batch = {}, None, None
@@ -68,7 +70,7 @@ def regions(home):
     def end_of_batch():
         if batch and runs:
             number, start, end = batch
-            # The commit record stands behind the last run: header, then an entry of 28 bytes per run.
+            # The commit record follows the last run: header, then an entry of 28 bytes per run.
             commit = end - COMMIT_HEADER - 28 * len(runs)
             borders = [offset for offset, _ in runs] + [commit]
             for (offset, vbucket), border in zip(runs, borders[1:]):
@@ -112,7 +114,8 @@ def flip(path, offset):
 
 
 def test_every_region_of_a_segment(copied, start):
-    """Verify names file and offset; the node starts, serves every other vBucket, refuses the damaged one and logs where."""
+    """`verify` reports file and offset; the node starts, serves every other vBucket, refuses the damaged one and logs
+    the location."""
     home, content = copied
     problems, seen = [], {}
     places = regions(home)
@@ -158,7 +161,7 @@ def test_every_region_of_a_segment(copied, start):
 
 
 def judge(peer, content, damaged):
-    """What the node serves: right data, or a refusal to reader and writer alike, never a miss."""
+    """Checks what the node serves: correct data, or a refusal to readers and writers alike, never a miss."""
     for key, value in content.items():
         answer = peer.get(key)
         if peer.vbucket(key) in damaged:
@@ -181,7 +184,7 @@ def judge(peer, content, damaged):
 
 @pytest.mark.parametrize("name", ["bucket.json", "settings.json"])
 def test_the_small_files(copied, start, name):
-    """The node does not serve the bucket as if it were another or empty, and names the file."""
+    """The node does not serve the bucket as empty or as another one, and names the file."""
     home, content = copied
     path = home / "node/buckets/default" / name
     whole = path.read_bytes()
@@ -195,7 +198,7 @@ def test_the_small_files(copied, start, name):
         except StartFailed as error:
             assert name in str(error), error
             continue
-        # Where the node starts in spite of it, nothing is lost.
+        # If the node starts in spite of it, nothing is lost.
         with Peer(node.kv) as peer:
             peer.await_warm_up()
             for key, value in content.items():
@@ -206,7 +209,7 @@ def test_the_small_files(copied, start, name):
 
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"RUN\x01" + b"x" * 100, bytes(range(256)) * 8, b"CMT\x01"], ids=["zeros", "a run's beginning", "rubbish", "a commit's beginning"])
 def test_a_torn_tail_is_no_error(written, start, tmp_path, tail):
-    """What a crash leaves behind the last commit is cut off, without an error, and nothing before it is lost."""
+    """What a crash leaves after the last commit is truncated without an error, and nothing before it is lost."""
     home = tmp_path / "home"
     shutil.copytree(written[0], home)
     node = start(home=home)
@@ -234,14 +237,14 @@ def test_a_torn_tail_is_no_error(written, start, tmp_path, tail):
 
 
 def test_the_last_batch_cut_anywhere(written, start, tmp_path):
-    """A file that ends inside its last batch has lost that batch, whole, and nothing else."""
+    """A file that ends inside its last batch loses that entire batch, and nothing else."""
     home = tmp_path / "home"
     shutil.copytree(written[0], home)
     node = start(home=home)
     with Peer(node.kv) as peer:
         peer.await_warm_up()
         assert peer.set(b"kept", b"1", PERSIST_TO_MAJORITY).status == SUCCESS
-        # A batch ends with a small number of four bytes, and before more zeros, which are written ahead.
+        # A batch ends with a small four-byte number, followed by zeros that are written ahead.
         before = len(sorted((home / SHARD).glob("*.segment"))[-1].read_bytes().rstrip(b"\0")) + 3
         assert peer.set(b"cut", b"2" * 500, PERSIST_TO_MAJORITY).status == SUCCESS
     node.kill()

@@ -1,5 +1,5 @@
-"""What strace sees: whenever a directory is made, or a finished one gets its name, the directory around it is synced before the node
-says that it serves, and before `journal restore` and a backup say that they are done."""
+"""Seen with strace: whenever a directory is created, or a finished one is renamed into place, its parent is synced
+before the node reports that it serves, and before `journal restore` and a backup report success."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ def trace(path):
 
 
 def unsynced(lines, root, until):
-    """Names below `root` that were made before the line with `until` without the directory around them being synced."""
+    """Names below `root` that were created before the line with `until` without their parent directory being synced."""
     waiting, made = set(), set()
     for line in lines:
         if until in line:
@@ -39,7 +39,7 @@ def unsynced(lines, root, until):
 
 
 def lines_of(path):
-    # Calls that another thread's interrupt are whole in the line in which they end.
+    # Calls interrupted by another thread's are joined in the line in which they end.
     begun, lines = {}, []
     for line in path.read_text(errors="replace").splitlines():
         thread, _, rest = line.partition(" ")

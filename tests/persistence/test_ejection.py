@@ -12,7 +12,7 @@ from .values import chunk
 
 MEMORY = "16MiB"
 COUNT = 36 << 20
-# A temporary failure may be had while room is made, not for longer than a client tries.
+# Temporary failures are allowed while memory is freed, but not for longer than a client retries.
 PATIENCE_S = 3
 
 
@@ -56,7 +56,7 @@ def test_every_value_is_read(start, value_bytes, how):
     with Peer(node.kv) as peer:
         peer.await_warm_up()
         judge(peer, content)
-        # And again, in the other direction; values are changed where they are not in memory.
+        # Once more in the other direction; values are modified that are not in memory.
         judge(peer, dict(reversed(content.items())))
         for number, (key, value) in enumerate(content.items()):
             if number % 7 == 0:

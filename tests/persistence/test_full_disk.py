@@ -1,4 +1,5 @@
-"""A disk that is full: writers are told to try again, readers are served, and when there is room again nobody has to do anything.
+"""A full disk: writers get a temporary failure, readers are served, and once there is space again, service resumes by
+itself.
 
 The disk is a tmpfs of a few MiB, so these tests need to be root (as in CI's container); without that they fail.
 """
@@ -19,12 +20,12 @@ from .values import chunk, names
 DISK_MIB, BALLAST_MIB = 24, 14
 VALUE_BYTES = 20_000
 RECOVERY_S = 20
-# endpoints.json, by which these tests find the node.
+# Space for endpoints.json, with which these tests find the node.
 SMALL_FILES_BYTES = 4 << 10
 
 
 class SmallDisk:
-    """A mounted tmpfs with a ballast file that can be thrown out."""
+    """A mounted tmpfs with a ballast file that can be removed."""
 
     def __init__(self, path):
         self.path = path
@@ -41,7 +42,7 @@ class SmallDisk:
         self.ballast.unlink()
 
     def unmount(self):
-        # A process that was killed a moment ago may still hold it.
+        # A process that was just killed may still hold it.
         subprocess.run(["umount", "--lazy", self.path], check=True)
 
 
@@ -54,7 +55,7 @@ def disk(tmp_path):
 
 
 def fill(peer, prefix):
-    """Writes until the node refuses; gives {key: value} of what it took."""
+    """Writes until the node refuses; returns {key: value} of what it accepted."""
     taken = {}
     for number in range(2 * DISK_MIB * (1 << 20) // VALUE_BYTES):
         key, value = b"%s-%d" % (prefix, number), chunk(f"{prefix.decode()}.{number}", VALUE_BYTES)
@@ -64,7 +65,7 @@ def fill(peer, prefix):
         assert answer.status == SUCCESS, answer
         taken[key] = value
         if number % 20 == 19:
-            # The flusher must have its turn, or memory takes more than the disk.
+            # Give the flusher time, or memory accepts more than the disk.
             time.sleep(0.06)
     pytest.fail("the disk never got full")
 
@@ -103,7 +104,7 @@ def test_writers_wait_readers_do_not_and_room_heals(start, disk):
         await_writes(peer)
         assert peer.statistics(b"persistence")["disk_full"] == "0"
         assert peer.set(b"kept-0", kept[b"kept-0"] + b"", PERSIST_TO_MAJORITY).status == SUCCESS
-        # What was taken while the disk filled up is persisted now.
+        # What was accepted while the disk filled up is persisted now.
         for vbucket in range(peer.vbuckets):
             peer.store_persistent(vbucket)
     node.kill()
@@ -116,7 +117,7 @@ def test_writers_wait_readers_do_not_and_room_heals(start, disk):
 
 
 def test_nothing_that_was_acknowledged_is_lost_when_it_is_killed_full(start, disk):
-    """Durable writers meet the full disk: each answer is kept, or is no success; then a kill, still full."""
+    """Durable writers on a full disk: every acknowledged write survives; then a kill while the disk is still full."""
     node = start(home=disk.path)
     acknowledged, tried = {}, {}
 
@@ -166,7 +167,7 @@ def test_a_stop_while_the_disk_is_full_says_what_is_lost(start, disk):
 
 
 def test_a_node_starts_on_a_full_disk_and_reads(start, disk):
-    """There is room for endpoints.json and for nothing else."""
+    """There is space for endpoints.json and nothing else."""
     node = start(home=disk.path)
     with Peer(node.kv) as peer:
         assert peer.set(b"kept", b"1", PERSIST_TO_MAJORITY).status == SUCCESS

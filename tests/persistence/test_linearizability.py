@@ -1,4 +1,4 @@
-"""Histories of several clients on the same keys are linearizable; and the checker notices when one is not."""
+"""Histories of several clients on the same keys are linearizable, and the checker detects one that is not."""
 
 import os
 
@@ -15,7 +15,7 @@ def test_mixed_histories_with_kills(capsys):
     recorded = histories.record(EPOCHS, seed)
     operations = [one for history in recorded.values() for done, _ in history for one in done]
     assert len(operations) > 50 * EPOCHS
-    # The load did what it is for.
+    # The load covered all kinds of operations.
     for kind in (GET, SET, ADD, CAS, DELETE, COUNT):
         assert any(one.kind == kind and one.answer == DONE for one in operations), kind
     for level in (1, 2, 3):

@@ -1,5 +1,6 @@
-"""A file of a journal that is missing, copied over another, or under another's name: `verify` names it with what it spoils, the
-node refuses what is not whole and serves the rest, and no file goes while that is so. Put right, all is served again.
+"""A journal file that is missing, copied over another, or under another's name: `verify` reports it and what it
+affects, the node refuses what is incomplete and serves the rest, and deletes no files while that is so. Once repaired,
+everything is served again.
 """
 
 import json
@@ -25,7 +26,7 @@ FORMAT_1 = pathlib.Path(__file__).parent / "format-1"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A stopped node's home with several sealed segments and an open one, and what it holds."""
+    """A stopped node's home with several sealed segments and an open one, and its contents."""
     home = tmp_path_factory.mktemp("written")
     node = Dormouse(home=home, buckets=(), config=CONFIG)
     content = {}
@@ -124,7 +125,7 @@ def test_what_is_missing_or_mixed_up_is_damage(copied, start, change):
     assert all(path.name in node.log(1 << 20) for path in changed), node.log()
     node.stop()
     assert before <= {path for path in home.rglob("*.segment")}, "a file is gone"
-    # Put right by whoever finds the files.
+    # Repaired by restoring the files.
     shutil.rmtree(home / BUCKET)
     shutil.copytree(pristine, home / BUCKET)
     node = start(home=home)
@@ -147,7 +148,7 @@ def journal_restore(backup, data):
 
 
 def test_a_bucket_of_format_1_is_opened_and_gets_its_manifests(tmp_path, start):
-    """Its files were written by the version before manifests: 35 documents, and 5 that were deleted."""
+    """Its files were written by the version before manifests: 35 documents, and 5 deleted ones."""
     home = tmp_path / "home"
     bucket = home / BUCKET
     shutil.copytree(FORMAT_1 / "default", bucket)
@@ -175,7 +176,7 @@ def test_a_bucket_of_format_1_is_opened_and_gets_its_manifests(tmp_path, start):
 
 
 def test_a_segment_of_format_1_under_another_name_is_damage(tmp_path):
-    """There is no manifest that knows what should be under that name."""
+    """Format 1 has no manifest that records what belongs under that name."""
     bucket = tmp_path / "default"
     shutil.copytree(FORMAT_1 / "default", bucket)
     (bucket / "shard-1/0000000001.segment").rename(bucket / "shard-1/0000000002.segment")

@@ -30,7 +30,7 @@ def open_with_tokens(node):
 
 
 def change(connection, opcode, key, value=b""):
-    """Changes a document; gives its mutation token."""
+    """Changes a document; returns its mutation token."""
     extras = struct.pack(">II", 0, 0) if opcode == SET else b""
     vbucket = vbucket_of(key)
     answer = connection.ask(opcode, key, value, extras, vbucket=vbucket)
@@ -39,7 +39,7 @@ def change(connection, opcode, key, value=b""):
 
 
 def failover_log(connection, vbucket):
-    """(history, the seqno it began at) of a vBucket, newest first."""
+    """(history, first seqno) of a vBucket, newest first."""
     answer = connection.ask(GET_FAILOVER_LOG, vbucket=vbucket)
     assert answer.status == SUCCESS, answer
     return list(struct.iter_unpack(">QQ", answer.value))
@@ -63,7 +63,7 @@ def test_what_was_persisted_is_there_after_a_kill(tmp_path):
             tokens.append(change(connection, SET, b"large", LARGE))
             for token in tokens:
                 wait_persisted(connection, token)
-        # The tokens say nothing of what was written over other connections.
+        # The tokens do not cover what was written over other connections.
         wait_all_persisted(node)
         cluster.close()
         node.kill()
@@ -86,7 +86,7 @@ def test_what_was_persisted_is_there_after_a_kill(tmp_path):
         with pytest.raises(DocumentNotFoundException):
             documents.get("never there")
         cluster.close()
-        # A CAS from before is one that was never given since.
+        # A CAS from before the restart has not been assigned again.
         assert client.cas("flags", b"changed", cas) is True
         assert client.gets("flags")[1] > cas
 
@@ -107,7 +107,7 @@ def test_an_old_history_is_known_and_goes_on_with_another_id(tmp_path):
 
 
 def test_a_clean_stop_writes_everything(tmp_path):
-    # An interval that never comes: only the stop can have written it.
+    # The interval never elapses: only the stop can have written it.
     config = '[[bucket]]\nname = "default"\nkind = "persistent"\nmemory = "128MiB"\nflush_interval_ms = 60000\n'
     with start(tmp_path, buckets=(), config=config) as node:
         client = memcached(node)
@@ -146,7 +146,7 @@ def test_during_the_warm_up_nothing_is_missing(tmp_path):
                 except MemcacheServerError as error:
                     assert "warming up" in str(error)
                     refused += 1
-            # What is written meanwhile is the newest version for good.
+            # What is written meanwhile remains the newest version.
             with contextlib.suppress(MemcacheServerError):
                 client.set("key:7", b"newer")
                 client.set("key:7", value)
@@ -198,7 +198,7 @@ def test_sync_off_is_said_loudly(tmp_path):
     config = '[[bucket]]\nname = "default"\nkind = "persistent"\nmemory = "128MiB"\nsync = false\n'
     with start(tmp_path, buckets=(), config=config) as node:
         assert statistics(node, "persistence")["sync"] == b"OFF"
-        # The banner comes when the node serves already.
+        # The banner is printed after the node has started serving.
         wait_until(lambda: "WARNING    bucket default: sync = false" in node.log(), "the banner")
         assert "WARN " in node.log() and "NOT safe from a crash of the machine" in node.log()
 

@@ -1,5 +1,5 @@
-"""The official Python SDK and persistent buckets: every level, and a restart in the middle. What an absent replica does to an ephemeral
-bucket is in tests/clients/test_durability_python.py."""
+"""The official Python SDK and persistent buckets: every durability level, and a restart in the middle. An ephemeral
+bucket with an absent replica is tested in tests/clients/test_durability_python.py."""
 
 import threading
 import time
@@ -43,7 +43,7 @@ VBUCKETS = 1024
 
 
 class World:
-    """A node on fixed ports, so that a client finds it again, and a cluster object that lives through its restarts."""
+    """A node on fixed ports, so that a client can reconnect, and a cluster object that survives its restarts."""
 
     def __init__(self, start):
         self.start, self.ports = start, {"kv": free_port(), "http": free_port()}
@@ -130,7 +130,7 @@ def test_an_absent_replica_makes_it_ambiguous_and_the_abort_is_final(world, leve
         assert 1.5 <= time.monotonic() - started < 2.5
         assert world.collection.get(key).content_as[str] == "old"
         peer.set_chain(vbucket, ALONE)
-        # Behind the abort, and persisted.
+        # After the abort, and persisted.
         peer.store_persistent(vbucket)
     world.restart()
     assert world.collection.get(key).content_as[str] == "old"
@@ -138,7 +138,7 @@ def test_an_absent_replica_makes_it_ambiguous_and_the_abort_is_final(world, leve
 
 
 def test_a_write_in_progress_outlives_a_restart(world):
-    """The first write's node dies while it is pending; it is neither lost nor forgotten, and conflicts with the second one's."""
+    """The node dies while the first write is pending; the write is not lost, and conflicts with the second."""
     key, outcome = "in progress", []
     world.collection.upsert(key, "old", UpsertOptions(durability=ServerDurability(DurabilityLevel.PERSIST_TO_MAJORITY)))
 
@@ -154,7 +154,7 @@ def test_a_write_in_progress_outlives_a_restart(world):
         peer.set_chain(vbucket, ABSENT_REPLICA)
         writer = threading.Thread(target=first)
         writer.start()
-        # Until the flusher has had the prepare.
+        # Until the flusher has written the prepare.
         deadline = time.monotonic() + 5
         while True:
             time.sleep(0.2)
@@ -175,7 +175,8 @@ def test_a_write_in_progress_outlives_a_restart(world):
 
 
 def test_writers_go_on_through_restarts(world):
-    """Each writer's numbers at a persist level: what was acknowledged is there after every restart, and the SDK comes back by itself."""
+    """Writers count up with a persist level: acknowledged values survive every restart, and the SDK reconnects by
+    itself."""
     stop, acknowledged, unexpected = threading.Event(), {}, []
 
     def write(writer):
@@ -187,7 +188,7 @@ def test_writers_go_on_through_restarts(world):
                 world.collection.upsert(f"writer-{writer}", number, options)
                 acknowledged[writer] = number
             except CouchbaseException as error:
-                # Cut by the kill, or the node was away: ambiguous, never "done".
+                # Interrupted by the kill, or the node was down: ambiguous, never "done".
                 if "imeout" not in repr(error) and "mbiguous" not in repr(error) and "ancel" not in repr(error) and "temporary" not in repr(error).lower():
                     unexpected.append(repr(error)[:500])
     writers = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]

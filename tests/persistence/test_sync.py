@@ -1,5 +1,5 @@
-"""What strace sees: a sync of the journal's file lies between the write of a durable document and its answer, and that of the
-directory before the first answer from a new file."""
+"""Seen with strace: the journal file is synced between the write of a durable document and its answer, and the
+directory before the first answer that depends on a new file."""
 
 import re
 import shutil
@@ -33,7 +33,8 @@ class Call:
 
 
 def calls(text):
-    """The calls in the order in which they ended; a write counts from its beginning, so what is behind it came after."""
+    """The calls in the order in which they ended; a write counts from its beginning, so whatever follows it came
+    after."""
     begun, found = {}, []
     for line in text.splitlines():
         match = LINE.match(line)
@@ -41,7 +42,7 @@ def calls(text):
             thread, name, rest = match.groups()
             if rest.endswith("<unfinished ...>"):
                 begun[thread] = rest[: -len("<unfinished ...>")]
-                # An answer may arrive before strace sees its call end: it counts from its beginning.
+                # An answer may arrive before strace sees the call end, so it counts from its beginning.
                 if name in ("sendto", "sendmsg", "writev", "write"):
                     found.append(Call(name, rest, None))
                     begun[thread] = None
@@ -62,11 +63,11 @@ OBSERVED = 9999
 
 
 class Traced:
-    """Durable and plain writes to a node under strace; afterwards what was written, synced and answered, and when."""
+    """Durable and plain writes to a node under strace, and what was written, synced and answered when."""
 
     def __init__(self, start, trace, depth, config):
         assert shutil.which("strace"), "strace is missing"
-        # -D: the node stays the child, strace is its grandchild. The data in hexadecimal, whole.
+        # -D: the node remains our child, strace is a grandchild. Data is printed in hexadecimal, in full.
         wrap = ["strace", "-D", "-f", "-qq", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(trace)]
         node = start(config=config, wrap=wrap)
         with Peer(node.kv, unordered=True) as peer:
@@ -84,7 +85,7 @@ class Traced:
                 time.sleep(0.01)
         assert node.stop() == 0
         time.sleep(0.2)
-        # By number of the write: (file, when), when, when; then by file.
+        # By number of the write: (file, time), time, time; the last by file.
         self.written, self.synced, self.sent, self.observed = {}, {}, {}, None
         self.created, self.directory_synced = {}, []
         self.opened = {}
@@ -139,7 +140,7 @@ def test_a_sync_covers_every_durable_answer(start, tmp_path, depth):
     problems = list(traced.problems())
     assert not problems, "\n".join(problems)
     if depth > 1:
-        # Group commit: writers that wait together share syncs.
+        # Group commit: concurrently waiting writers share syncs.
         assert len({traced.synced[number] for number in traced.synced if number < COUNT}) < COUNT * 2 // 3
 
 

@@ -1,4 +1,4 @@
-"""Full disks and damaged files: what is refused, what is served, and what an operator is told."""
+"""Full disks and damaged files: what is refused, what is served, and what an operator sees."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ DISK_MIB = 24
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system with little room. Mounting needs root."""
+    """A file system with little space. Mounting needs root."""
     place = tmp_path / "disk"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", place], check=True)
@@ -29,13 +29,13 @@ def small_disk(tmp_path):
 
 
 def health(node):
-    """The codes of /health, /health/ready and /health/live, and the reasons."""
+    """The status codes of /health, /health/ready and /health/live, and the reasons."""
     answers = [http(node, "GET", path) for path in ("/health", "/health/ready", "/health/live")]
     return *(code for code, _ in answers), json.loads(answers[1][1]).get("reasons", [])
 
 
 def fill(client, value, count):
-    """Writes until the server refuses; gives the numbers of the documents that were taken."""
+    """Writes until the server refuses; returns the numbers of the accepted documents."""
     taken = []
     for number in range(count):
         try:
@@ -90,7 +90,7 @@ SPOILT = vbucket_of(b"key:250")
 
 @pytest.fixture
 def damaged(tmp_path):
-    """The home of a stopped node, one byte of one value changed; and the file."""
+    """The home of a stopped node with one byte of one value changed, and the changed file."""
     with start(tmp_path) as node:
         client = memcached(node)
         for key in KEYS:
@@ -132,5 +132,5 @@ def test_damage_spoils_one_vbucket_and_no_other(damaged):
                 else:
                     assert answer.value == b"value of %s." % key
             stored = connection.store(b"key:250", b"new", vbucket=SPOILT)
-            # Trying again would not help.
+            # A retry would not help.
             assert stored.status == INTERNAL_ERROR, stored

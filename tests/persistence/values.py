@@ -1,8 +1,9 @@
-"""Values that say who wrote them and whether they are whole: a chain of chunks, each with its name, length and checksum.
+"""Values that identify their writer and show whether they are intact: a chain of chunks, each with a name, length and
+checksum.
 
     chunk   length 4 | CRC-32 of name and filler 4 | name | "|" | filler
 
-An append adds a chunk, so a value names every write it is made of, in order.
+An append adds a chunk, so a value names all its writes in order.
 """
 
 import struct
@@ -10,7 +11,7 @@ import zlib
 
 
 class Torn(Exception):
-    """Bytes that nobody wrote as a whole."""
+    """Bytes that were never written as a whole."""
 
 
 def chunk(name, bytes_about=0):

@@ -1,13 +1,13 @@
-"""What a key may be after a crash: the versions it has had, and which of them were promised to stay.
+"""The states a key may have after a crash: its versions, and which of them must survive.
 
 Each key has one writer, so its versions have an order. A version is
 
-    sent          no answer yet: after a crash it may be there, whole, or not
-    acknowledged  has CAS and seqno; a crash may take it back together with every later seqno of its vBucket, never alone
-    kept          acknowledged as persisted: neither it is lost, nor does anything before it come back
-    ambiguous     a durable write that ended so: may be there if nothing was acknowledged behind it
+    sent          no answer yet: after a crash it may exist, intact, or not acknowledged  has CAS and seqno; a crash may
+    lose it together with every later seqno of its vBucket, never alone kept          acknowledged as persisted: it is
+    not lost, and nothing before it comes back ambiguous     a durable write with this outcome: may exist if nothing was
+    acknowledged after it
 
-`Ledger.judge` compares what is found after a crash with all that, and makes what was found the new first version.
+`Ledger.judge` checks what is found after a crash against these rules, and makes it the new first version.
 """
 
 import dataclasses
@@ -25,7 +25,8 @@ class Version:
     ambiguous: bool = False
     cas: int | None = None
     seqno: int | None = None
-    # A durable write survives by its prepare, which has an earlier seqno than the one its answer tells, and is committed anew at another.
+    # A durable write survives through its prepare, which has an earlier seqno than its answer reports, and is committed
+    # again at another.
     is_durable: bool = False
 
     def is_found(self, found):
@@ -41,18 +42,18 @@ class Version:
 
 
 class Ledger:
-    """The versions of all keys. A key's entry is touched by its writer only, and by the judge when no writer runs."""
+    """The versions of all keys. A key's entry is modified only by its writer, and by the judge while no writer runs."""
 
     def __init__(self, keys, vbucket_of):
         self.vbucket_of = vbucket_of
         self.versions = {key: [Version(None, acknowledged=True, kept=True)] for key in keys}
-        # Persisted seqnos that OBSERVE_SEQNO has told, per vBucket.
+        # Persisted seqnos that OBSERVE_SEQNO has reported, per vBucket.
         self.observed = {}
-        # Every CAS a key's vBucket was acknowledged with, and every (vBucket, history id, seqno): none twice.
+        # Every CAS acknowledged in a key's vBucket, and every (vBucket, history id, seqno): none may appear twice.
         self.cas_seen, self.seqno_seen = set(), set()
 
     def latest(self, key):
-        """The newest version that counts for the writer: the last one acknowledged, or None after an ambiguous one."""
+        """The newest version that the writer can rely on: the last one acknowledged, or None after an ambiguous one."""
         last = self.versions[key][-1]
         return last if last.acknowledged else None
 
@@ -80,7 +81,8 @@ class Ledger:
         self.observed[vbucket] = max(self.observed.get(vbucket, 0), persisted_seqno)
 
     def flush(self, highest):
-        """Everything was deleted; `highest` is the seqno of each vBucket before. Nothing is in flight but durable writes in limbo."""
+        """Records that everything was deleted; `highest` is the previous seqno of each vBucket. Only pending durable
+        writes may be in flight."""
         for key, versions in self.versions.items():
             at = len(versions)
             while at > 1 and versions[at - 1].ambiguous:
@@ -88,7 +90,7 @@ class Ledger:
             versions.insert(at, Version(None, acknowledged=True, seqno=highest.get(self.vbucket_of(key), 0) + 1))
 
     def judge(self, found, everything_kept=False):
-        """Raises AssertionError where what is found may not be. `everything_kept`: after a clean stop."""
+        """Raises AssertionError if the state found is not allowed. `everything_kept`: after a clean stop."""
         problems, chosen, survived = [], {}, dict(self.observed)
         for key, versions in self.versions.items():
             fitting = [at for at, version in enumerate(versions) if version.is_found(found[key])]
@@ -97,7 +99,7 @@ class Ledger:
                 continue
             chosen[key] = fitting[-1]
             seqno, vbucket = versions[fitting[-1]].seqno, self.vbucket_of(key)
-            # What is absent may be so from before: no evidence that the last delete or flush has survived.
+            # An absent key may have been absent before: no evidence that the last delete or flush has survived.
             if seqno is not None and found[key] is not None and not versions[fitting[-1]].is_durable:
                 survived[vbucket] = max(survived.get(vbucket, 0), seqno)
         for key, at in chosen.items():
@@ -130,12 +132,12 @@ class Ledger:
         return f"a version that is not one of its own: {shown(value)}, {about}"
 
     def highest_survivor(self, vbucket):
-        """The highest seqno that is certainly in the vBucket's past."""
+        """The highest seqno that the vBucket certainly contains."""
         firsts = [versions[0] for key, versions in self.versions.items() if self.vbucket_of(key) == vbucket]
         return max([self.observed.get(vbucket, 0)] + [one.seqno for one in firsts if one.seqno and one.content is not None and not one.is_durable])
 
     def settle(self, chosen, found):
-        """What was found, and has been persisted by now, is the first version of each key."""
+        """Makes what was found, and has been persisted by now, the first version of each key."""
         for key, at in chosen.items():
             version = self.versions[key][at]
             cas = found[key][3] if found[key] else version.cas

@@ -1,15 +1,15 @@
-"""Soak: everything at once for a while, and the memory's behaviour checked.
+"""Soak: everything at once for a while, with checks of memory behaviour.
 
     python -m tests.soak --seconds 600        what `make soak` runs
     python -m tests.soak --seconds 60 --seed 3
 
 200 connections (Couchbase KV, memcached text, memcached binary) write, read, delete and touch documents of 1 byte to
 20 MiB with and without expiry, well over the bucket's budget; one request in a hundred is cut off at a random byte
-together with its connection; five connections ask for much and do not read it for seconds.
+together with its connection; five connections request a lot of data and do not read it for seconds.
 
 Checked:
-  answers    no error that is not the protocol's; no connection closed by the server; a hit has the length written
-             last, the content and flags that follow from its key, and has not expired
+  answers    no error outside the protocol; no connection closed by the server; a hit has the length written
+             last, the content and flags derived from its key, and has not expired
   resident   Rss of the process (smaps_rollup, everything included) is at most 105 % of the bucket's budget, always.
              The Rss of the started, empty process is printed beside it.
   live       once the bucket was filled (the first item was evicted), keys and values stay at 70 % or more of what large
@@ -34,10 +34,10 @@ PROCESSES = 2
 RESIDENT_MAX = 1.05
 LIVE_MIN = 0.70
 LEAK_SLACK = 2 * MEBIBYTE
-# What slabs know of the address space stays: 4 KiB for each 2 MiB of it, and there is somewhat more of it than budget.
+# The slabs' map of the address space is retained: 4 KiB for each 2 MiB of it, which is somewhat more than the budget.
 MAP_FRACTION = 256
 SETTLE_S = 60
-# Refusing is the protocol's answer of a full server; a server that mostly refuses does not serve.
+# A refusal is the protocol's answer of a full server, but a server that mostly refuses does not serve.
 REFUSED_MAX = 0.05
 
 
@@ -79,7 +79,7 @@ def show(sample, budget):
 
 
 def live_part(sample, budget):
-    """Keys and values as a part of what those in transit leave of the budget."""
+    """Keys and values as a fraction of the budget less those in transit."""
     return sample.live / (budget - sample.in_flight)
 
 
@@ -102,7 +102,7 @@ def judge_memory(samples, budget, live_min=LIVE_MIN):
 
 
 def settle(watched, start, budget):
-    """Flushes, and waits until the allocator has everything back; returns (last sample, problem or None)."""
+    """Flushes, and waits until all memory is returned to the allocator; returns (last sample, problem or None)."""
     assert watched.text.line(b"flush_all") == b"OK"
     deadline = time.monotonic() + SETTLE_S
     while True:

@@ -9,13 +9,13 @@ from .shadow import Shadow
 
 BATCH = 64
 EXPIRING = 0.03
-# A full bucket may ask for patience, and no more of it than this.
+# A full bucket may answer with temporary failures, for no longer than this.
 PATIENCE_S = 5.0
 RETRY_S = 0.01
 
 
 class Worker:
-    """`keeps`: the bucket may not forget anything that has not expired."""
+    """`keeps`: the bucket must keep everything that has not expired."""
 
     def __init__(self, seed, prefix, keys, keeps):
         self.chooser = random.Random(seed)
@@ -55,7 +55,7 @@ class Worker:
         return [self.reader.readline()[:-2] for _ in range(count)]
 
     def store(self, documents):
-        """Stores them all; those that are refused again, where the bucket has to keep what it has."""
+        """Stores all documents; retries those that are refused, if the bucket must keep everything."""
         patient_until = time.monotonic() + PATIENCE_S
         while documents:
             plans, requests = [], []
@@ -82,7 +82,8 @@ class Worker:
                 time.sleep(RETRY_S)
 
     def read_values(self):
-        """Returns what was found by key, or None where a value cannot be fetched for lack of memory now: the node closes then."""
+        """Returns what was found by key, or None if a value cannot currently be fetched for lack of memory: the node
+        then closes the connection."""
         found = {}
         while (line := self.reader.readline()) != b"END\r\n":
             if line.startswith(b"SERVER_ERROR the value is not in memory"):
@@ -149,7 +150,7 @@ class Worker:
 
 
 def run(pipe, seed, prefix, keys, keeps):
-    """Entry point of the process: does what it is asked, and answers with counts and what went wrong."""
+    """Entry point of the process: executes orders, and answers with counts and errors."""
     worker = Worker(seed, prefix, keys, keeps)
     while (order := pipe.recv())[0] != "end":
         worker.counts, worker.wrong = {}, []

@@ -1,7 +1,7 @@
 """Two small asynchronous clients, memcached text and Couchbase KV, with the same four operations.
 
-`store`, `fetch`, `remove` and `touch` return their outcome as one of the words below; anything the protocol does not
-provide for raises `Wrong`.
+`store`, `fetch`, `remove` and `touch` return their outcome as one of the words below; anything outside the protocol
+raises `Wrong`.
 """
 
 import asyncio
@@ -12,19 +12,19 @@ from tests.frames import (
 )
 
 DONE, MISSING, REFUSED = "done", "missing", "refused"
-# What a full server may say.
+# Allowed answers of a full server.
 TEXT_REFUSALS = (b"SERVER_ERROR out of memory",)
 BINARY_REFUSALS = (NO_MEMORY, TEMPORARY_FAILURE)
 
 READ_LIMIT = 1 << 17
 ANSWER_TIMEOUT_S = 60
-# How long a request that is cut off anyway waits for the server to take its bytes. Before it may stand requests whose
-# answers nobody reads: then the server rightly stops reading, and after a minute drops the peer.
+# How long a request that is cut off anyway waits for the server to accept its bytes. Requests with unread answers may
+# precede it: then the server rightly stops reading, and after a minute drops the peer.
 CUT_PATIENCE_S = 5
 
 
 class Wrong(Exception):
-    """An answer that is not the protocol's, or a connection the server closed by itself."""
+    """An answer outside the protocol, or a connection that the server closed."""
 
 
 class Client:
@@ -47,7 +47,7 @@ class Client:
         await self.writer.drain()
 
     async def send_part(self, data, length):
-        """The first bytes of a request, and away."""
+        """Sends the first bytes of a request, then disconnects."""
         self.writer.write(data[:length])
         if length < 1 << 16:
             await asyncio.sleep(0)

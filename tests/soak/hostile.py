@@ -1,19 +1,19 @@
-"""Hostile soak: everything at once that somebody without a login can do to a node's memory, beside honest clients.
+"""Hostile soak: everything at once that a client without a login can do to a node's memory, beside honest clients.
 
     python -m tests.soak.hostile --seconds 300 --bound 3     what `make soak-hostile` runs
     python -m tests.soak.hostile --seconds 30
 
 A node of NODE_MIB with an OVSDB database, a bucket of DOCUMENTS documents and one that is full. First honest clients alone for a third
-of the time, then with hostile ones beside them, of all kinds at once (HOSTILE): values that are announced and not sent, or sent by
-half; answers that nobody reads; lines without an end; connections that say nothing; halves of OVSDB messages; streams and half heads
-over HTTP. A hostile connection that is closed is opened anew.
+of the time, then with hostile ones beside them, of all kinds at once (HOSTILE): values that are announced but not sent,
+or only half sent; answers that are not read; endless lines; silent connections; partial OVSDB messages; streams and
+partial headers over HTTP. A hostile connection that is closed is reopened.
 
 Checked:
   resident   Rss of the process is at most 105 % of node.memory, always
-  honest     every request of an honest client is answered, and rightly; none of their connections is closed or refused
-  documents  all of them are there in the end
-  life       the process lives, and SIGTERM ends it with 0
-Printed: the honest clients' 99th percentile as a ratio to that without hostile ones. With --bound it may not be more than that.
+  honest     every request of an honest client is answered correctly; none of their connections is closed or refused
+  documents  all of them exist at the end life       the process lives, and SIGTERM ends it with 0
+Printed: the honest clients' 99th percentile as a ratio to that without hostile ones. With --bound it may not exceed
+that.
 """
 
 import argparse
@@ -39,15 +39,15 @@ OVSDB_MIB = 16
 RESIDENT_MAX = 1.05
 DOCUMENTS = 40_000
 VALUE = b"v" * 1000
-# Sent in one go by the client that fills a bucket.
+# Documents sent in one go by the client that fills a bucket.
 FILLED_TOGETHER = 1000
 HONEST = 8
 OWN_KEYS = 200
-# So that what the filling has left to do is done.
+# Pause for work left over from the filling.
 REST_S = 8
 TICK_S = 0.02
 REOPEN_S = 0.25
-# What a hostile connection sends in one go.
+# Maximum bytes that a hostile connection sends in one go.
 SEND_MOST = 256 << 10
 ALONE_FRACTION = 1 / 3
 LOOK_S = 0.02
@@ -72,7 +72,7 @@ def unread():
     return b"get " + names + b"\r\n"
 
 
-# Kind: (connections, where to, what each sends in turn).
+# Kind: (connections, target, what each sends in turn).
 HOSTILE = {
     "announced in text": (100, "memcached", lambda: b"set k 0 0 1000000\r\n"),
     "announced in meta": (50, "memcached", lambda: b"ms k 1000000\r\n"),
@@ -110,7 +110,7 @@ class Peer:
         try:
             if len(self.left) > 0:
                 self.left = self.left[self.socket.send(self.left[:SEND_MOST]) :]
-            # What there is to read stays there.
+            # Received data is left unread.
             if self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in CLOSED_BY_PEER:
                 self.close()
         except (BlockingIOError, InterruptedError):
@@ -140,7 +140,7 @@ def attack(addresses, ends_at, results):
 
 
 class Honest:
-    """A client that reads and writes, one request after the other."""
+    """A client that reads and writes, one request at a time."""
 
     def __init__(self, address, number):
         self.socket = socket.create_connection(address, timeout=60)
@@ -162,7 +162,7 @@ class Honest:
 
 
 def honest(address, ends_at, results):
-    """Honest clients in turn; gives the sorted times of their requests in seconds, and what went wrong."""
+    """Runs honest clients in turn; returns the sorted times of their requests in seconds, and the errors."""
     times, problems, turn = [], [], 0
     try:
         clients = [Honest(address, number) for number in range(HONEST)]
@@ -180,7 +180,7 @@ def honest(address, ends_at, results):
 
 
 class Rss:
-    """The highest Rss of a process, looked at all the time by a thread."""
+    """The highest Rss of a process, polled continuously by a thread."""
 
     def __init__(self, pid):
         self.pid, self.highest = pid, 0
@@ -203,7 +203,7 @@ def percentile(times, part):
 
 
 def measure(node, seconds):
-    """Honest clients for so long; gives their times and what went wrong."""
+    """Runs honest clients for this long; returns their times and errors."""
     results, ends_at = multiprocessing.Queue(), time.monotonic() + seconds
     one = multiprocessing.Process(target=honest, args=(node.memcached, ends_at, results), daemon=True)
     one.start()
@@ -229,8 +229,8 @@ def judge(node, options, highest, alone, crowded, problems):
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="tests.soak.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=300)
-    parser.add_argument("--bound", type=float, default=None, help="most that p99 may grow")
-    parser.add_argument("--without", nargs="*", default=[], help="kinds of hostile clients to leave out, by a part of their name")
+    parser.add_argument("--bound", type=float, default=None, help="highest allowed growth of p99")
+    parser.add_argument("--without", nargs="*", default=[], help="kinds of hostile clients to leave out, by part of their name")
     return parser.parse_args(arguments)
 
 
@@ -249,7 +249,7 @@ def evictions(client):
 
 
 def fill(address):
-    """Stores until documents are evicted."""
+    """Stores documents until some are evicted."""
     filler, number = Honest(address, "filler"), 0
     while evictions(filler) == 0:
         requests = (b"set filling-%d 0 0 %d noreply\r\n%b\r\n" % (number + n, len(VALUE), VALUE) for n in range(FILLED_TOGETHER))

@@ -4,21 +4,21 @@
     python -m tests.soak.memory --seconds 120 --seed 3
 
 First an ephemeral bucket, then a persistent one that holds more on disk than fits in memory, half of the time each, both
-with slabs. The sizes of what is written change every few seconds (SIZES), so that the slabs of the sizes before are left
-thin. The load pauses now and then (ROUND_S), and everything the bucket has is walked over and held against its accounts
-(`POST .../audit`); nothing of the load's is wrong meanwhile: every value that is found is compared, as in `tests.soak`.
+with slabs. The sizes written change every few seconds (SIZES), so that the slabs of the previous sizes become sparse.
+The load pauses regularly (ROUND_S), and a walk compares everything in the bucket with its accounts (`POST .../audit`).
+Meanwhile the load checks every value it finds, as in `tests.soak`.
 
 Checked of both:
   resident   Rss of the process is at most 105 % of the bucket's budget, always
   live       once the bucket was filled (the first item was evicted), keys and values stay at LIVE_MIN or more. The goal is
              LIVE_GOAL, 90 %: how many samples reach it is printed.
-             Values are 1 to 16 KiB: so the header of an item, the index and a slot's rounding are a small part, and have to
-             fit into the rest as everything else does. `with headers` is printed beside it.
+             Values are 1 to 16 KiB: so the header of an item, the index and a slot's rounding are a small part, but
+             have to fit into the rest like everything else. `with headers` is printed beside it.
   walk       no walk finds a contradiction, and all of them find the bucket at rest
   moved      the defragmenter has moved items
-Of the ephemeral bucket: after flush_all, `allocated` returns to what it was, as in `tests.soak`.
-Of the persistent bucket: whatever was acknowledged, and has not expired, is found when it is asked for, and all of it after the
-node was killed and started again once nothing was left to be written.
+For the ephemeral bucket: after flush_all, `allocated` returns to its initial value, as in `tests.soak`. For the
+persistent bucket: whatever was acknowledged, and has not expired, is found when read, and all of it again after the
+node was killed and restarted once nothing was left to write.
 """
 
 import argparse
@@ -39,25 +39,25 @@ from .values import MEBIBYTE
 
 BUDGET_MIB = 512
 LIVE_GOAL = 0.90
-# What holds so far also on a machine that is busy with other work (docs/decisions/0016).
+# A bound that also holds on a machine busy with other work (docs/decisions/0016).
 LIVE_MIN = 0.86
 PROCESSES = 2
-# Sizes of the values written, one pair after the other, each for so long.
+# Ranges of value sizes written, one after the other, each for this long.
 SIZES = ((1000, 2000), (4000, 16000), (1500, 6000), (8000, 16000), (1000, 16000))
 SIZES_S = 8.0
 ROUND_S = 20.0
-# A gigabyte is flushed, read back after a start, or walked over in seconds; not on every machine.
+# A gigabyte is flushed, loaded after a start, or walked in seconds, but not on every machine.
 PATIENCE_S = 120
-# Keys per process: of the smallest sizes half as many again as fit, of the others several times too many. If these fitted, the bucket
-# would not be full while they are written.
+# Keys per process: 1.5 times as many as fit with the smallest sizes, several times too many with the others. If these
+# fitted, the bucket would not be full while they are written.
 KEYS = 240_000
-# A persistent bucket forgets nothing: to stay full, all it has must be more than fits, in whatever sizes.
+# A persistent bucket evicts nothing: to stay full, its data must exceed its memory at any of the sizes.
 PERSISTENT_KEYS = 90_000
 PERSISTENT_SIZES = SIZES[1:]
 
 
 class Load:
-    """The processes that write and read, each with what it knows of its own keys; they live as long as this."""
+    """The processes that write and read, each with its knowledge of its own keys; they live as long as this object."""
 
     def __init__(self, seed, keys, keeps):
         self.pipes, self.processes = [], []
@@ -70,7 +70,7 @@ class Load:
             self.processes.append(one)
 
     def ask(self, *order):
-        """Lets all of them do something, and waits for them."""
+        """Sends an order to all of them, and waits for them."""
         for pipe in self.pipes:
             pipe.send(order)
         for pipe in self.pipes:
@@ -87,7 +87,7 @@ class Load:
 
 
 def walk(node):
-    """A walk over everything, when the bucket is at rest; returns (what was found, problem or None)."""
+    """Walks over everything once the bucket is at rest; returns (what was found, problem or None)."""
 
     def found():
         status, body = http(node, "POST", "/pools/default/buckets/default/audit")
@@ -98,7 +98,7 @@ def walk(node):
 
 
 def rounds(node, watched, load, sizes, seconds):
-    """Load and walks in turn; returns what went wrong."""
+    """Runs load and walks in turn; returns the errors."""
     problems = []
     ends = time.monotonic() + seconds
     sizes_from = time.monotonic()
@@ -127,7 +127,7 @@ def told_of_goal(samples, budget):
 
 
 def soak(kind, options):
-    """One bucket; returns what went wrong."""
+    """Soaks one bucket; returns the errors."""
     budget = BUDGET_MIB * MEBIBYTE
     keeps = kind == "persistent"
     problems = []
@@ -175,7 +175,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="tests.soak.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=1800)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
-    parser.add_argument("--kind", choices=("ephemeral", "persistent"), help="one of the two alone, for half the seconds")
+    parser.add_argument("--kind", choices=("ephemeral", "persistent"), help="only one of the two, for half the seconds")
     options = parser.parse_args(arguments)
     print(f"memory soak: seed {options.seed}, {options.seconds} s")
     problems = []

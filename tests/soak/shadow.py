@@ -1,19 +1,20 @@
-"""What one connection knows of the keys only it writes.
+"""What one connection knows about the keys that only it writes.
 
-A miss is right where items are evicted. A hit is right when it shows a length this connection may have left there and
-the expiry has not passed. A write that was cut off leaves both the old and the new state possible, and for a while
-even after a later write: the server may come to the cut connection's bytes last.
+A miss is correct if items are evicted. A hit is correct if it has a length that this connection may have written and
+the expiry has not passed. A write that was cut off leaves both the old and the new state possible, even for a while
+after a later write: the server may process the cut connection's bytes last.
 """
 
 import time
 
-# The server counts in whole seconds, and the driver notes the time before it sends.
+# The server counts in whole seconds, and the driver takes the time before it sends.
 LATE_S = 2.5
 CUT_WRITE_LANDS_WITHIN_S = 20
 
 
 class Shadow:
-    """For each key the states it may be in: (length, expiry deadline or None, possible whatever is written until)."""
+    """For each key its possible states: (length, expiry deadline or None, time until which later writes do not rule it
+    out)."""
 
     def __init__(self):
         self.states = {}
@@ -23,11 +24,11 @@ class Shadow:
         return [state for state in self.states.get(key, ()) if state[2] > now]
 
     def wrote(self, key, length, deadline):
-        """`deadline`: when it must have expired (monotonic seconds), or None."""
+        """`deadline`: by when it must have expired (monotonic seconds), or None."""
         self.states[key] = [*self._pending(key), (length, deadline, 0)]
 
     def maybe_wrote(self, key, length, deadline):
-        """The expiry counts from when the write lands, which may be as late as it can be."""
+        """The expiry counts from when the write takes effect, which is assumed to be as late as possible."""
         latest = None if deadline is None else deadline + CUT_WRITE_LANDS_WITHIN_S
         self.states.setdefault(key, []).append((length, latest, time.monotonic() + CUT_WRITE_LANDS_WITHIN_S))
 
@@ -46,7 +47,7 @@ class Shadow:
         self.states[key] = states
 
     def loss(self, key, now):
-        """Why a miss cannot be where nothing is evicted, or None."""
+        """Why a miss is impossible if nothing is evicted, or None."""
         states = self.states.get(key, [])
         # An expiry is counted from the beginning of a second.
         if len(states) == 1 and (states[0][1] is None or now < states[0][1] - LATE_S):
@@ -54,7 +55,7 @@ class Shadow:
         return None
 
     def problem(self, key, length, now):
-        """Why a hit of this length cannot be, or None."""
+        """Why a hit of this length is impossible, or None."""
         states = self.states.get(key)
         if not states:
             return f"{key!r}: found, but it was deleted or never written"

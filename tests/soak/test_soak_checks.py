@@ -1,4 +1,4 @@
-"""The soak's own checks notice what they are there for."""
+"""The soak's checks detect the faults they are meant for."""
 
 import dataclasses
 import socket
@@ -71,7 +71,7 @@ def test_memory_over_the_budget_is_noticed():
     assert "never full" in soak.judge_memory(samples((0.9, 0.8), evicted=0), BUDGET)[0]
     assert soak.judge_memory(samples((0.9, 0.6), evicted=0) + samples((0.9, 0.8)), BUDGET) == []
     assert "live bytes under" in soak.judge_memory(samples((0.9, 0.8), (0.9, 0.69)), BUDGET)[0]
-    # What is in transit is no room for documents; and it is no excuse for fewer than fit beside it.
+    # Memory in transit is not available for documents, but does not excuse fewer than fit beside it.
     for live, problems in ((0.64, 0), (0.62, 1)):
         transit = dataclasses.replace(samples((0.95, live))[0], in_flight=BUDGET // 10)
         assert len(soak.judge_memory([*samples((0.9, 0.8)), transit], BUDGET)) == problems

@@ -1,8 +1,8 @@
-"""Documents whose content can be checked without remembering it: everything follows from key and length.
+"""Documents whose content can be checked without storing it: everything is derived from key and length.
 
     value = md5(key, length) repeated to the length        flags = crc32(key)
 
-A value that is cut, mixed with another, or stored under the wrong key does not match.
+A value that is truncated, mixed with another, or stored under the wrong key does not match.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def problem(key, value, seen_flags):
 
 
 def size(chooser, largest):
-    """Mostly small, now and then very large."""
+    """Mostly small, occasionally very large."""
     shape = chooser.random()
     if shape < 0.80:
         wanted = chooser.randint(1, 1000)

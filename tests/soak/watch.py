@@ -1,4 +1,4 @@
-"""What the server's memory does while the load runs.
+"""Samples the server's memory while the load runs.
 
 Sampled once a second, Rss four times as often:
     resident    Rss of /proc/PID/smaps_rollup: the whole process, connection buffers and program included; its highest since the
@@ -7,7 +7,7 @@ Sampled once a second, Rss four times as often:
     headers     `metadata` of `stats memory`: headers of items and their optional words
     in flight   `in_flight` of `stats memory`: large items being received, connection buffers
     allocated   `allocated` of `stats memory`: what the allocator handed out for items and index
-    evicted     `evictions` of `stats`: items that had to go because the budget was reached
+    evicted     `evictions` of `stats`: items removed because the budget was reached
 """
 
 import dataclasses

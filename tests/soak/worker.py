@@ -1,4 +1,4 @@
-"""One process of the load: its share of the connections, each a loop of random operations with its own keys."""
+"""One process of the load: its share of the connections, each a loop of random operations on its own keys."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ RUDE_PAUSE_S = 8.0
 
 
 class Tally(dict):
-    """Counts what happened; `wrong` holds the first descriptions of what must not."""
+    """Counts events; `wrong` holds descriptions of the first errors."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class Connection:
             self.shadow.wrote(key, len(value), deadline if deadline is None else time.monotonic() + expiry_s)
         elif outcome == client.REFUSED:
             self.tally.add("refused")
-            # A refused set may have removed what was there, or left it.
+            # A refused set may have removed the old value, or kept it.
         else:
             self.tally.fail(f"set of {key!r}: {outcome}")
 
@@ -114,7 +114,7 @@ class Connection:
         self.check(keys, found, asked_at)
 
     def check(self, keys, found, asked_at):
-        """What was asked for may have expired before it is here, but not before it was asked for."""
+        """A value may have expired by the time it arrives, but not before it was requested."""
         self.tally.add("fetch", len(keys))
         self.tally.add("hit", len(found))
         for key, (value, flags) in found.items():
@@ -143,7 +143,7 @@ class Connection:
             self.shadow.touched(key, deadline if deadline is None else time.monotonic() + expiry_s)
 
     async def cut(self):
-        """A request that ends at a random byte, together with the connection."""
+        """Cuts off a request at a random byte, and closes the connection."""
         key = self.own_key()
         value, expiry_s, deadline = self.new_value(key)
         data = self.client.store_bytes(key, value, values.flags(key), expiry_s)
@@ -158,7 +158,7 @@ class Connection:
 
 
 class RudeConnection(Connection):
-    """Asks for a lot and does not read it for a while; then reads all of it, or leaves."""
+    """Requests a lot of data and does not read it for a while; then reads all of it, or disconnects."""
 
     async def step(self):
         keys = [b"shared-%d" % self.chooser.randrange(SHARED_KEYS) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""An authority that signs certificates for a test, made by openssl."""
+"""A certificate authority for a test, created with openssl."""
 
 import pathlib
 import ssl
@@ -21,7 +21,7 @@ class Authority:
         )
 
     def sign(self, name, days=2, key_type=("ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
-        """The files of a certificate for this machine, and of its key."""
+        """Signs a certificate for this machine; returns its file and that of its key."""
         certificate, key, request = (self.directory / f"{self.name}-{name}.{end}" for end in ("pem", "key", "csr"))
         openssl(*("req", "-newkey", *key_type, "-nodes", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(request)))
         extensions = self.directory / "extensions"
@@ -33,7 +33,7 @@ class Authority:
         return certificate, key
 
     def context(self, identity=None, newest=None):
-        """A client that knows this authority."""
+        """The TLS context of a client that trusts this authority."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         if newest is not None:
             context.maximum_version = newest

@@ -172,7 +172,7 @@ def test_whoever_speaks_the_wrong_one_is_closed_and_named(authority):
         for kind in ("memcached", "kv"):
             with socket.create_connection(port_of(node, kind), timeout=20) as plain:
                 plain.sendall(b"version\r\n")
-                # An alert, and the end.
+                # An alert, then the end of the stream.
                 assert plain.recv(100)[:1] == b"\x15"
                 assert plain.recv(100) == b""
         logged(node, "the TLS handshake failed: the peer does not speak TLS")
@@ -246,7 +246,7 @@ def test_databases_of_a_node_are_served_under_its_certificate(authority, tmp_pat
             options = [f"--private-key={key}", f"--certificate={certificate}", f"--ca-cert={authority.certificate}"]
             done = subprocess.run(["ovsdb-client", *options, "list-dbs", f"ssl:127.0.0.1:{port}"], capture_output=True, text=True, timeout=60)
             assert (done.stdout == "D\n_Server\n") == is_let_in, done.stderr + node.log()
-        # Who sends nonsense does not fill the disk with lines about it.
+        # A client that sends garbage cannot fill the disk with log lines.
         for _ in range(300):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
                 peer.sendall(b"{")
@@ -315,7 +315,7 @@ def test_handshakes_that_never_end_keep_nobody_out(authority):
                 plain.sendall(b"mn\r\n")
                 assert plain.recv(100) == b"MN\r\n"
             assert time.monotonic() - before < 10
-            # All of them are given up, and counted no more.
+            # All of them are dropped, and no longer counted.
             deadline = time.monotonic() + 60
             while connections(node) > 5 and time.monotonic() < deadline:
                 time.sleep(0.5)
@@ -348,7 +348,7 @@ def test_a_connection_that_is_reset_leaves_nothing(node, authority):
 
 
 def with_the_handshakes_end(node, context, kind, request):
-    """What is answered to a request that comes in one segment with the end of the handshake."""
+    """The answer to a request that arrives in one segment with the end of the handshake."""
     with socket.create_connection(port_of(node, kind), timeout=20) as raw:
         received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = context.wrap_bio(received, to_send, server_hostname="127.0.0.1")

@@ -1,4 +1,4 @@
-"""With a password set, every protocol of the memcached port and the Couchbase port demand it."""
+"""With a password set, every protocol of the memcached port and the Couchbase port require it."""
 
 import base64
 import socket
@@ -78,7 +78,7 @@ def test_noreply_is_no_way_around(node, text):
 
 
 def test_binary_on_the_memcached_port(node):
-    # Like memcached, the server may hang up on who asks before the login.
+    # Like memcached, the server may close the connection on a request before the login.
     with BinaryConnection(node.memcached) as one:
         assert one.ask(GET, b"k").status in (AUTH_ERROR, NO_ACCESS)
     with BinaryConnection(node.memcached) as one:
@@ -124,7 +124,7 @@ def test_http_changes_need_the_login(node):
 
 
 def test_other_addresses_demand_a_password_of_ones_own():
-    """The development user is for loopback: listening elsewhere with it is refused with one line."""
+    """The development user is for loopback only: listening elsewhere with it is refused with one line."""
     done = subprocess.run(
         [str(servers.dormouse_binary()), "serve", "--memcached", "0.0.0.0:0", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0"],
         capture_output=True, text=True, timeout=20,

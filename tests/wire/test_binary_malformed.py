@@ -1,7 +1,7 @@
 """Malformed frames on the memcached port and on the Couchbase port.
 
-Where the header says how long the frame is, it is answered with an error and the connection lives. Where it does
-not (unknown magic), the connection ends. The node lives always.
+If the header gives the length of the frame, the answer is an error and the connection survives. If it does not (unknown
+magic), the connection is closed. The node always survives.
 """
 
 import json
@@ -20,7 +20,7 @@ EXTRAS = struct.pack(">II", 0, 0)
 COUNTER = struct.pack(">QQI", 1, 1, 0)
 MEBIBYTE = 1024 * 1024
 
-# name: (frame, statuses allowed). All have a known end.
+# name: (frame, statuses allowed). All have a known length.
 CASES = {
     "get without key": (request(GET), {INVALID}),
     "get with extras": (request(GET, b"k", extras=EXTRAS), {INVALID}),
@@ -86,10 +86,10 @@ def test_couchbase_port_refuses_and_lives(couchbase, name, whole):
 
 @pytest.mark.parametrize("opcode", range(0x100))
 def test_every_opcode_alone_gets_an_answer(node, opcode):
-    """An empty frame of each opcode: answered, or (quiet, QUIT) silent, but the node goes on."""
+    """An empty frame of each opcode is answered, or (quiet, QUIT) not answered, and the node survives."""
     with BinaryConnection(node.kv) as one:
         one.open_bucket()
-        # In one piece: a connection that closes before all is read is reset, and may lose its last answer.
+        # In one piece: a connection that is closed with unread data is reset, and may lose its last answer.
         one.send(request(opcode, opaque=7) + request(NOOP, opaque=8))
         answer = one.response()
         while answer is not None and answer.opaque == 7:
@@ -99,7 +99,7 @@ def test_every_opcode_alone_gets_an_answer(node, opcode):
         else:
             assert answer is not None and answer.opaque == 8, answer
         if opcode == DEL_VBUCKET:
-            # That was a complete request. The tests behind this one want their vBucket back.
+            # That was a complete request. Restore the vBucket for the following tests.
             assert one.ask(SET_VBUCKET, extras=struct.pack(">I", 1)).status == SUCCESS
 
 
@@ -149,7 +149,7 @@ def test_an_unknown_magic_ends_the_connection(node, couchbase, magic):
         assert other.lives()
 
 
-# Couchbase's own malformed things.
+# Malformed frames specific to Couchbase.
 FRAMING_CASES = {
     "durability level 0": (b"\x11\x00", {DURABILITY_INVALID_LEVEL, INVALID}),
     "durability level 9": (b"\x11\x09", {DURABILITY_INVALID_LEVEL, INVALID}),

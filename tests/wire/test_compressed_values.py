@@ -1,4 +1,4 @@
-"""Values that are sent compressed, over sockets: who sees them how, and what is not taken."""
+"""Compressed values over sockets: how each client sees them, and which are refused."""
 
 import struct
 import zlib

@@ -1,4 +1,5 @@
-"""`stats conns` beside memcached's: the same lines and states; the connections of one bucket, whole and in slices, after the login."""
+"""`stats conns` compared with memcached's: the same lines and states; only one bucket's connections, whole and in
+slices, and only after the login."""
 
 import contextlib
 import re
@@ -13,7 +14,7 @@ SOON_S = 20
 
 
 def connections(text):
-    """The list as {number: {name: value}}, with the names in the order they came."""
+    """The list as {number: {name: value}}, with the names in their original order."""
     found = {}
     for line in text.list(b"stats conns", b"END"):
         number, name, value = re.fullmatch(r"STAT (\d+):(\w+) (.*)", line.decode()).groups()
@@ -23,14 +24,14 @@ def connections(text):
 
 
 def roles(address, listed, sockets):
-    """What is listed of the listening socket and of these sockets."""
+    """What the list shows for the listening socket and for these sockets."""
     addresses = {"tcp:%s:%d" % one.getsockname(): role for role, one in sockets.items()}
     addresses["tcp:%s:%d" % address] = "listener"
     return {addresses[entry["addr"]]: entry for entry in listed.values() if entry["addr"] in addresses}
 
 
 def observed(address):
-    """Connections in several states; what is listed of each, without ports."""
+    """Opens connections in several states; returns what the list shows for each, without ports."""
     with contextlib.ExitStack() as stack:
         asker = stack.enter_context(Text(address))
         connect = lambda: stack.enter_context(socket.create_connection(address, timeout=60))

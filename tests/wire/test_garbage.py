@@ -1,4 +1,4 @@
-"""Random bytes, cut-off requests and rude peers on every port: the node lives and serves the next one."""
+"""Random bytes, cut-off requests and misbehaving peers on every port: the node survives and serves the next client."""
 
 import random
 import select
@@ -31,7 +31,7 @@ def serves(node):
 
 
 def pour(address, data, cut):
-    """Sends everything that can be sent, reads what comes, and goes away."""
+    """Sends as much as possible, reads what arrives, and disconnects."""
     with socket.create_connection(address, timeout=10) as one:
         one.setblocking(False)
         at = 0
@@ -75,7 +75,7 @@ def test_serves_after_the_garbage(node):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_good_scripts_with_flipped_bits(node, seed):
-    """What the differential test sends, with a few bits wrong and an end somewhere."""
+    """The differential test's scripts, with a few bits flipped and truncated somewhere."""
     chooser = random.Random(f"flip{seed}")
     for one in scripts.random_script(f"garbage{seed}", "mixed"):
         if any(step.closes for step in one.steps):
@@ -168,7 +168,8 @@ def test_ten_thousand_pipelined_requests(node):
 
 
 def test_short_requests_without_end_and_nothing_read(node):
-    """A turn that ends with most of a full buffer unparsed goes on with it, whoever else has taken of the buffer meanwhile."""
+    """A turn that ends with most of a full buffer unparsed continues with it, even if other connections have used the
+    buffer meanwhile."""
     peers = [TextConnection(node.memcached, timeout_s=30) for _ in range(4)]
     data = b"".join(b"delete key%d noreply\r\n" % number for number in range(150_000)) + b"set end 0 0 1\r\n1\r\n"
     threads = [threading.Thread(target=peer.socket.sendall, args=(data,)) for peer in peers]

@@ -1,4 +1,5 @@
-"""Lists of keys and the statistics that tools of memcached read: whole, in slices beside other clients, within bounded memory."""
+"""Key lists and the statistics that memcached tools read: complete, in slices beside other clients, within bounded
+memory."""
 
 import pathlib
 import shutil
@@ -31,12 +32,12 @@ class Text:
         self.socket.sendall(data)
 
     def ask(self, line):
-        """The answer of one line."""
+        """Sends a line; returns its one-line answer."""
         self.send(line + b"\r\n")
         return self.lines.readline().rstrip(b"\r\n")
 
     def list(self, line, end):
-        """The lines of an answer up to its last."""
+        """Sends a line; returns the lines of its answer up to the last."""
         self.send(line + b"\r\n")
         return self.rest(end)
 
@@ -70,7 +71,7 @@ def test_every_key_is_listed(full):
         assert {line.split(b" ")[0].removeprefix(b"key=") for line in metadata} == expected
         commands = one.list(b"lru_crawler mgdump hash", b"EN")
         assert {line.removeprefix(b"mg ") for line in commands} == expected
-        # A client of cachedump asks for one class after the other, and learns at the end that there are no more.
+        # A cachedump client requests one class after the other, and learns at the end that there are no more.
         listed = set()
         for number in range(64):
             if number < 20 or number == 63:
@@ -81,7 +82,7 @@ def test_every_key_is_listed(full):
 
 def test_a_client_that_does_not_read_its_list_holds_nobody_up_and_takes_no_memory(full):
     with Text(full.memcached) as slow, Text(full.memcached) as other:
-        # As many lists as would be some 300 MB: what is not read is not written.
+        # Enough lists for some 300 MB: what is not read is not written.
         slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         slow.send(b"lru_crawler metadump all\r\n" * 60)
         for _ in range(200):
@@ -111,7 +112,7 @@ def test_bytes_and_processor_times_are_counted(full):
     read = int(after["bytes_read"]) - int(before["bytes_read"])
     assert read == len(b"set big 0 0 500000\r\n") + 500_002 + len(b"get big\r\n") + len(b"stats \r\n")
     written = int(after["bytes_written"]) - int(before["bytes_written"])
-    # The first list itself is among them.
+    # They include the first list itself.
     shown = sum(len(f"STAT {name} {value}\r\n") for name, value in before.items()) + len("END\r\n")
     assert written == shown + len(b"STORED\r\n") + len(b"VALUE big 0 500000\r\n") + 500_002 + len(b"END\r\n")
     assert float(after["rusage_user"]) + float(after["rusage_system"]) > 0
@@ -126,7 +127,7 @@ def test_memcached_tool_shows_what_is_there(full):
         return subprocess.run(["perl", str(TOOL), address, *mode], capture_output=True, text=True, check=True, timeout=120).stdout
 
     rows = [line.split() for line in run("display").splitlines()[1:]]
-    # The long one is met or not: of so many a sample is counted.
+    # The long key may be missed: of so many keys only a sample is counted.
     assert rows[0][1] == "64B" and {row[1] for row in rows} <= {"64B", "6.0K"}, rows
     assert 0 <= KEYS + 1 - int(rows[0][4]) < KEYS // 50, rows
     keys = {line.split()[0] for line in run("keys").splitlines()}

@@ -1,6 +1,6 @@
-"""Malformed lines and blocks of the text and meta protocols: each is answered, and the connection lives.
+"""Malformed lines and blocks of the text and meta protocols: each is answered, and the connection survives.
 
-A case is what is sent and the answers (regular expressions) in order. After each, `mn` must be answered.
+A case is the request and the answers (regular expressions) in order. After each, `mn` must be answered.
 """
 
 import re
@@ -91,7 +91,7 @@ def test_is_answered_and_the_connection_lives(node, name, cut):
 
 @pytest.mark.parametrize("line", [b"x" * 70_000, b"get " + b"k" * 70_000, b"mg " + b"k" * 70_000, b"set " + b"k" * 70_000 + b" 0 0 1"])
 def test_a_line_over_the_limit_is_refused(node, line):
-    """Refused with an error; whether the connection goes on is the server's choice, that the server does is not."""
+    """Refused with an error; the server may close the connection, but must survive."""
     with socket.create_connection(node.memcached, timeout=10) as one:
         try:
             one.sendall(line + b"\r\nmn\r\n")

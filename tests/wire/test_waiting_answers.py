@@ -1,4 +1,4 @@
-"""Durable writes whose replica is absent: what is answered meanwhile, in which order, and how it ends."""
+"""Durable writes with an absent replica: the answers meanwhile, their order, and the outcome."""
 
 import json
 import struct
@@ -17,7 +17,7 @@ EXTRAS = struct.pack(">II", 0, 0)
 ABSENT = [["us", "absent"]]
 IN_ORDER = (FEATURE_XERROR, FEATURE_SELECT_BUCKET)
 UNORDERED = (*IN_ORDER, FEATURE_UNORDERED)
-# One vBucket for each test, so that they do not meet.
+# One vBucket per test, so that they do not interfere.
 A, B, C = 1, 2, 3
 
 
@@ -56,7 +56,7 @@ def unordered(node):
 
 @pytest.fixture
 def other(node):
-    """Another connection; afterwards all vBuckets are as they were."""
+    """Another connection; restores all vBuckets afterwards."""
     with BinaryConnection(node.kv) as one:
         one.open_bucket()
         for vbucket in (A, B, C):
@@ -121,11 +121,11 @@ def test_a_short_timeout_behind_a_long_one(unordered, other):
     unordered.send(durable(b"a", b"1", A, 8000, opaque=1) + durable(b"b", b"1", A, 100, opaque=2))
     answer = unordered.response()
     assert (answer.opaque, answer.status) == (2, AMBIGUOUS)
-    # Its abort waits for the one before it; until then its key is taken.
+    # Its abort waits for the previous one; until then its key is locked.
     assert other.store(b"b", b"x", vbucket=A).status == IN_PROGRESS
     commit(other, A)
     assert unordered.response().status == SUCCESS
-    # The majority came before the abort did.
+    # The majority was reached before the abort.
     assert other.ask(GET, b"b", vbucket=A).value == b"1"
 
 
@@ -248,7 +248,7 @@ def test_statistics_tell_what_is_pending(either, other):
 
 
 def test_many_clients_with_many_timeouts(node, other):
-    """Each is answered exactly once, and none before its time."""
+    """Each is answered exactly once, and none before its timeout."""
     clients = [BinaryConnection(node.kv) for _ in range(4)]
     for client in clients:
         client.open_bucket(features=UNORDERED)

@@ -1,4 +1,4 @@
-"""`watch`: the lines of Debian's memcached, one bucket's events only, slow watchers, and what ends a watch."""
+"""`watch`: the same lines as Debian's memcached, events of one bucket only, slow watchers, and what ends a watch."""
 
 import contextlib
 import pathlib
@@ -14,22 +14,22 @@ from tests.wire.test_key_lists import Text
 SOON_S = 20
 QUIET_S = 0.5
 WATCHERS = 20
-# An answer that is not read resets the connection when it is closed.
+# An unread answer resets the connection when it is closed.
 UNREAD = b"version\r\n"
 
-# What depends on the machine, the moment or the allocator.
+# Fields that depend on the machine, the time or the allocator.
 VARIABLE = re.compile(rb"ts=\d+\.\d+ gid=\d+ |(?<= )(?:cfd|clsid|rport|la)=\d+(?: |$)")
 
 
 class Watcher(Text):
-    """A connection that watches, read line by line."""
+    """A watching connection, read line by line."""
 
     def __init__(self, address, words=b""):
         super().__init__(address)
         assert self.ask(b"watch " + words) == b"OK"
 
     def lines_within(self, quiet_s=QUIET_S):
-        """The lines that have come, once nothing comes for a while."""
+        """The lines received, once nothing arrives for a while."""
         self.socket.settimeout(quiet_s)
         data = b""
         try:
@@ -42,7 +42,7 @@ class Watcher(Text):
 
 
 def plain(lines):
-    """Without what varies; the seconds to live within one."""
+    """The lines without variable fields; times to live rounded within one second."""
     lines = [VARIABLE.sub(b"", line) for line in lines]
     return [re.sub(rb"ttl=(99|100)\b", b"ttl=100", re.sub(rb"ttl=(9|10)\b", b"ttl=10", line)) for line in lines]
 
@@ -103,7 +103,7 @@ COMMANDS = [
 
 
 def told(address, words, commands):
-    """What a watcher is told of each command, and how the command is answered."""
+    """The lines a watcher gets for each command, and the command's answer."""
     with Watcher(address, words) as watcher, Text(address) as client:
         events = []
         for command in commands:
@@ -114,7 +114,7 @@ def told(address, words, commands):
 
 
 def without_refused_fields(events):
-    """COMPAT: memcached 1.6.18 puts the fields of a refused store into each other's places."""
+    """COMPAT: memcached 1.6.18 mixes up the fields of a refused store."""
     return [(command, [line for line in lines if b"too_large" not in line]) for command, lines in events]
 
 
@@ -191,7 +191,7 @@ def test_connections_are_told(tmp_path):
                 time.sleep(0.1)
                 one.sendall(ending)
                 if ending == UNREAD:
-                    # Waits for the answer, and leaves it there.
+                    # Waits for the answer, and leaves it unread.
                     assert one.recv(1, socket.MSG_PEEK) == b"V"
                 elif ending:
                     assert one.recv(10) == b""
@@ -298,7 +298,7 @@ def test_a_watcher_that_does_not_read_holds_nobody_up():
         slow.settimeout(60)
         data = b""
         while b"skipped=" not in data:
-            # A line comes with the next event only.
+            # A line is sent only with the next event.
             client.ask(b"get one")
             data += slow.recv(1 << 16)
         slow.close()

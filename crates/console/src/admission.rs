@@ -1,4 +1,4 @@
-//! Bounds on HTTP connections: how many there are, how long each may take, and how many bytes wait to be sent.
+//! Bounds on HTTP connections: their number, how long each may take, and how many bytes wait to be sent.
 //!
 //! ```text
 //!            first byte           head complete             answer made            last byte taken
@@ -8,18 +8,18 @@
 //!                                                  +--> Streaming: 30 s without progress while something is to be sent
 //! ```
 //!
-//! * A connection is always accepted. When there are more than [`CONNECTIONS_MAX`], one is cut off: one without a
-//!   login, of the address that has most of these, waiting for its client; of these the one that has done so for the
-//!   longest time. So a client that sends a request at once is served, whatever others hold open, and one that has
-//!   logged in keeps its connection.
-//! * Streams of maps are counted apart, up to [`STREAMS_MAX`]; a client that has logged in takes the place of one that
-//!   has not.
-//! * Answers that are not taken yet have [`UNSENT_BYTES_MAX`] together; the connections with most of them are cut off.
+//! * A connection is always accepted. If there are then more than [`CONNECTIONS_MAX`], one is cut off: of the
+//!   connections without a login, preferably one that waits for its client, of the address with the most of these, the
+//!   longest waiting; else the logged-in one that has been idle the longest. So a client that sends a request at once
+//!   is served, whatever others hold open.
+//! * Streams of maps are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that is not.
+//! * Unsent answers may take [`UNSENT_BYTES_MAX`] together; beyond that, the connections with the most of them are cut
+//!   off.
 //!
-//! The node is told what all of them hold: answers that are not taken, bodies, and [`CONNECTION_BYTES`] for each
-//! connection, which no bucket is charged for.
+//! The total is reported to the node: unsent answers, bodies, and [`CONNECTION_BYTES`] per connection. No bucket is
+//! charged for it.
 //!
-//! Timers exist only while a client is waited for.
+//! Timers exist only while a connection waits for its client.
 
 use axum::body::{Body, Bytes};
 use axum::extract::connect_info::Connected;
@@ -45,46 +45,46 @@ use transport::{Handshakes, Listener, ServerTls, Stream};
 
 use crate::socket::{Socket, Watched};
 
-/// Open HTTP connections at a time, streams not counted.
+/// Maximum number of open HTTP connections, not counting streams.
 const CONNECTIONS_MAX: usize = 512;
-/// Streams of maps at a time.
+/// Maximum number of concurrent streams of maps.
 const STREAMS_MAX: usize = 128;
 /// Bytes of answers that clients have not taken yet, of all connections together.
 const UNSENT_BYTES_MAX: usize = 32 << 20;
-/// What an open connection takes besides: its task, and buffers for a head and its parts.
+/// Other memory of an open connection: its task, and buffers for a head and its parts.
 const CONNECTION_BYTES: usize = 2 * HEAD_BYTES_MAX;
 /// Largest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Largest body of a request.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
-/// Time for a head, from the connection's begin or the head's first byte.
+/// Time for a head, from the start of the connection or the head's first byte.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Time between two requests of a connection.
 const IDLE_TIME: Duration = Duration::from_secs(60);
 /// Time for a body.
 const BODY_TIME: Duration = Duration::from_secs(30);
-/// A peer that is sent something takes a byte of it within this time.
+/// Time within which a peer must take at least one byte of what it is sent.
 const STALL_TIME: Duration = Duration::from_secs(30);
 /// Time for taking an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
 
-/// Out of file descriptors, accepting is tried again after so long.
+/// When file descriptors run out, accepting is retried after this time.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// What a peer on a Unix socket has for an address: it counts as one on loopback.
+/// The address of a peer on a Unix socket, which counts as loopback.
 const ON_THIS_MACHINE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A port of HTTP.
+/// An HTTP port.
 pub struct Port {
     /// Its socket.
     pub listener: Listener,
-    /// Where it is one of HTTPS.
+    /// Present if it is an HTTPS port.
     pub tls: Option<Arc<ServerTls>>,
 }
 
-/// A connection whose handshake is over, and the address of its peer.
+/// A connection whose handshake is complete, and its peer's address.
 type Shaken = (Stream, SocketAddr);
 
-/// What a connection is at.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Before the first byte of a request.
@@ -103,14 +103,14 @@ struct State {
     address: IpAddr,
     phase: Phase,
     since: Instant,
-    /// Bytes received in this phase: of a head, or of several heads that came together.
+    /// Bytes received in this phase: of a head, or of several heads that arrived together.
     head_bytes: usize,
     /// Bytes received of the body, while its request is being answered.
     body_bytes: usize,
     has_asked: bool,
     is_logged_in: bool,
     unsent_bytes: usize,
-    /// Cut off: counted no more, and closed as soon as its task runs.
+    /// Cut off: no longer counted, and closed as soon as its task runs.
     is_cut: bool,
     task: Option<Waker>,
 }
@@ -138,7 +138,7 @@ impl State {
         self.body_bytes = 0;
     }
 
-    /// What it holds, at most.
+    /// Upper bound of the memory it holds.
     fn held_bytes(&self) -> usize {
         CONNECTION_BYTES + self.body_bytes + self.unsent_bytes
     }
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// Until when something must have been received; `None` while nothing has to come.
+    /// The time by which input must arrive; `None` while none is expected.
     fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Idle if self.has_asked => Some(self.since + IDLE_TIME),
@@ -174,11 +174,11 @@ struct Table {
 
 impl Connections {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Each change of the table is one step.
+        // Each change of the table is a single step, so it is consistent even after a panic.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the node what all connections hold now; those that are cut off hold it until their tasks have run.
+    /// Reports to the node what all connections hold now. Those that are cut off count until their tasks have run.
     fn tell(&self, table: &Table) {
         let held: usize = table.states.values().map(State::held_bytes).sum();
         self.node.set_client_memory(Holder::Http, held as u64);
@@ -200,7 +200,7 @@ impl Table {
         }
     }
 
-    /// Cuts off one connection, if there is one that may be.
+    /// Cuts off one connection, if any is eligible.
     fn make_room(&mut self) -> bool {
         let plain = || self.live().filter(|(_, state)| state.phase != Phase::Streaming);
         let mut crowds: HashMap<IpAddr, usize> = HashMap::new();
@@ -229,17 +229,17 @@ impl Table {
     }
 }
 
-/// Listeners that accept every connection and keep their number bounded.
+/// Listeners that accept every connection and bound their number.
 pub struct Admission {
     listeners: Vec<(Watched, Option<Arc<ServerTls>>)>,
     handshakes: Option<Arc<Handshakes>>,
-    /// Where connections of TLS come from when their handshakes are over.
+    /// Delivers TLS connections whose handshakes are complete.
     shaken: (UnboundedSender<Shaken>, UnboundedReceiver<Shaken>),
     connections: Arc<Connections>,
 }
 
 impl Admission {
-    /// Admission to `listeners` of `node`; from within the runtime.
+    /// Admission for `listeners` of `node`. Call it within the runtime.
     pub fn new(
         listeners: Vec<Port>,
         handshakes: Option<Arc<Handshakes>>,
@@ -279,8 +279,7 @@ impl Admission {
         }
     }
 
-    /// A connection from `address`; `None` where all there are belong to clients that have logged in and are being
-    /// served.
+    /// Admits a connection from `address`; `None` if every existing one is logged in and busy.
     fn admit(&self, address: IpAddr) -> Option<Connection> {
         let mut table = self.connections.table();
         if table.live().filter(|(_, state)| state.phase != Phase::Streaming).count() >= CONNECTIONS_MAX
@@ -323,7 +322,7 @@ impl axum::serve::Listener for Admission {
     }
 }
 
-/// A connection as its requests know it.
+/// A request's handle to its connection.
 #[derive(Clone)]
 pub struct Connection {
     id: u64,
@@ -342,12 +341,12 @@ impl Connection {
         Some(result)
     }
 
-    /// Its client has shown that it may log in.
+    /// Notes that its client has logged in.
     pub fn set_logged_in(&self) {
         self.with(|state| state.is_logged_in = true);
     }
 
-    /// The request being answered becomes a stream; false if there are too many.
+    /// Turns the request being answered into a stream; returns false if there are too many.
     pub fn begin_stream(&self) -> bool {
         let mut table = self.connections.table();
         let is_logged_in = table.states.get(&self.id).is_some_and(|state| state.is_logged_in);
@@ -366,7 +365,7 @@ impl Connection {
         true
     }
 
-    /// Bytes that are counted until they are sent or the connection has ended.
+    /// Wraps bytes so that they are counted until they are sent or the connection ends.
     pub fn charge<K: Send + 'static>(&self, bytes: Bytes, kept: K) -> Bytes {
         let mut table = self.connections.table();
         if let Some(state) = table.states.get_mut(&self.id) {
@@ -379,7 +378,7 @@ impl Connection {
     }
 }
 
-/// Bytes of an answer, and what is to be dropped when they are sent.
+/// Bytes of an answer, and a value to drop once they are sent.
 struct Unsent<K> {
     bytes: Bytes,
     connection: Connection,
@@ -403,7 +402,7 @@ impl<K> Drop for Unsent<K> {
     }
 }
 
-/// Notes what each connection is at, around all handlers.
+/// Tracks the phase of each connection, around all handlers.
 pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, next: Next) -> Response {
     let connection = client.connection;
     connection.with(|state| {
@@ -415,7 +414,7 @@ pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, n
         return response;
     }
     let (parts, body) = response.into_parts();
-    // Answers that are no streams are complete.
+    // Answers other than streams are complete.
     let Ok(bytes) = axum::body::to_bytes(body, usize::MAX).await else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
@@ -427,7 +426,7 @@ pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, n
     Response::from_parts(parts, Body::from(connection.charge(bytes, ())))
 }
 
-/// Receives the body before the handler is called, within a time.
+/// Receives the body, within a time limit, before the handler is called.
 pub async fn receive(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     match tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, BODY_BYTES_MAX)).await {
@@ -435,15 +434,15 @@ pub async fn receive(request: Request, next: Next) -> Response {
         Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too long.\r\n").into_response(),
         Err(_) => {
             let close = [(header::CONNECTION, "close")];
-            (StatusCode::REQUEST_TIMEOUT, close, "The body did not come in time.\r\n").into_response()
+            (StatusCode::REQUEST_TIMEOUT, close, "The body did not arrive in time.\r\n").into_response()
         }
     }
 }
 
-/// Where a request comes from.
+/// The client of a request.
 #[derive(Clone)]
 pub struct Client {
-    /// The address at the other end.
+    /// The peer's address.
     pub address: IpAddr,
     /// Its connection.
     pub connection: Connection,
@@ -455,13 +454,13 @@ impl Connected<IncomingStream<'_, Admission>> for Client {
     }
 }
 
-/// An admitted connection; the table forgets it when it is dropped.
+/// An admitted connection; dropping it removes it from the table.
 pub struct Admitted {
     stream: Socket,
     connection: Connection,
-    /// Runs while something must be received.
+    /// Runs while input is expected.
     silence: Option<Pin<Box<Sleep>>>,
-    /// Runs while the peer does not take what it is sent.
+    /// Runs while the peer does not take its output.
     stall: Option<Pin<Box<Sleep>>>,
 }
 
@@ -479,7 +478,7 @@ fn cut_off() -> io::Error {
 }
 
 impl Admitted {
-    /// What the table knows, with the task noted; an error if the connection is cut off.
+    /// Calls `f` with the table's state and notes the task to wake; an error if the connection is cut off.
     fn look<R>(&self, cx: &Context<'_>, f: impl FnOnce(&mut State) -> R) -> io::Result<R> {
         let looked = self.connection.with(|state| {
             if state.is_cut {
@@ -493,7 +492,7 @@ impl Admitted {
         looked.unwrap_or_else(|| Err(cut_off()))
     }
 
-    /// Reads at most so many bytes of a head.
+    /// Reads a head of bounded size.
     fn read_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -575,7 +574,7 @@ impl AsyncRead for Admitted {
         if silence.deadline() != deadline {
             silence.as_mut().reset(deadline);
         }
-        // Reads as closed by the peer.
+        // Reported to the reader as closed by the peer.
         silence.as_mut().poll(cx).map(Ok)
     }
 }

@@ -1,4 +1,4 @@
-//! `/allocator`: who allocates, with which settings, where memory is; changes of what can change; heap profiles.
+//! `/allocator`: the allocator, its settings and memory usage; changes of settings; heap profiles.
 
 use crate::Console;
 use crate::buckets::{on_a_thread, refused};
@@ -10,7 +10,7 @@ use memory::backend::{self, report};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// `GET /allocator`. Walks all arenas, and the kernel all pages of the process.
+/// `GET /allocator`. Walks all arenas, and makes the kernel walk all pages of the process.
 pub async fn show(State(console): State<Console>) -> Response {
     match console.measure(|console| document(&console)).await {
         Ok(document) => Json(document).into_response(),
@@ -20,7 +20,7 @@ pub async fn show(State(console): State<Console>) -> Response {
 
 fn document(console: &Console) -> Value {
     let settings = report::settings().into_iter().map(|(setting, value)| {
-        // Numbers and truth values as such.
+        // Numbers and booleans become JSON numbers and booleans.
         let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
         (setting.name().to_owned(), value)
     });
@@ -38,8 +38,8 @@ fn document(console: &Console) -> Value {
     })
 }
 
-/// `POST /allocator`, a form of settings by their names in `[allocator]`. They hold until the configuration is read
-/// again.
+/// `POST /allocator`: a form of settings, by their names in `[allocator]`. They stay in force until the configuration
+/// is read again.
 pub async fn set(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
     match console.control.set_allocator(&fields) {
         Ok(()) => StatusCode::OK.into_response(),
@@ -47,7 +47,7 @@ pub async fn set(State(console): State<Console>, Form(fields): Form<Vec<(String,
     }
 }
 
-/// `POST /allocator/profile`: answers when the profile is written.
+/// `POST /allocator/profile`: answers once the profile is written.
 pub async fn profile(State(console): State<Console>) -> Response {
     let control = Arc::clone(&console.control);
     match on_a_thread("dm:profile", move || control.heap_profile()).await {

@@ -1,4 +1,4 @@
-//! `/pools/default/buckets/B/audit`: the paranoid walk over a bucket that is being served.
+//! `/pools/default/buckets/B/audit`: the paranoid walk over a bucket in service.
 
 use crate::buckets::{missing, on_a_thread, refused};
 use crate::vbuckets::execute;
@@ -9,9 +9,8 @@ use axum::response::{IntoResponse, Response};
 use kv::{Audited, Auditing, Bucket};
 use serde_json::{Value, json};
 
-/// `POST /pools/default/buckets/B/audit`: answers when everything was walked over, with what is there; 500 says what is
-/// wrong. Each vBucket's lock is held while it is walked over, and the lock of the slabs for as long as there are
-/// slabs.
+/// `POST /pools/default/buckets/B/audit`: answers with the totals once the walk is complete, or with 500 and what is
+/// wrong. It holds each vBucket's lock while it walks that vBucket, and the lock of the slabs while it walks the slabs.
 pub async fn walk(State(console): State<Console>, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
     let audited = on_a_thread("dm:audit", move || {
@@ -23,7 +22,7 @@ pub async fn walk(State(console): State<Console>, Path(name): Path<String>) -> R
     }
 }
 
-/// Lets others of this thread's duties in between two vBuckets.
+/// Yields to this thread's other duties between two vBuckets.
 fn audit(console: &Console, bucket: &Bucket) -> Result<Audited, String> {
     let mut walk = Auditing::new(bucket);
     while execute(console, |cx| walk.step(cx))? {}

@@ -36,7 +36,7 @@ pub async fn terse(State(console): State<Console>, Path(name): Path<String>, hea
     }
 }
 
-/// `POST /pools/default/buckets`, a form.
+/// `POST /pools/default/buckets`: a form.
 pub async fn create(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
     let request = match request(&fields) {
         Ok(request) => request,
@@ -50,8 +50,8 @@ pub async fn create(State(console): State<Console>, Form(fields): Form<Vec<(Stri
     }
 }
 
-/// `POST /pools/default/buckets/B`, a form of what shall change. What the configuration says of the bucket counts again
-/// at the next start; of a persistent bucket that it does not name, the change is kept.
+/// `POST /pools/default/buckets/B`: a form of the settings to change. At the next start, the configuration of the
+/// bucket applies again; for a persistent bucket that it does not name, the change is kept.
 pub async fn change(
     State(console): State<Console>,
     Path(name): Path<String>,
@@ -69,11 +69,11 @@ pub async fn change(
     }
 }
 
-/// `POST /pools/default/buckets/B/controller/doFlush`: everything stored until now is gone.
+/// `POST /pools/default/buckets/B/controller/doFlush`: deletes everything stored so far.
 pub async fn flush(State(console): State<Console>, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
     if !bucket.flush_enabled() {
-        // COMPAT: SDKs know this sentence and make their "bucket not flushable" error of it.
+        // COMPAT: SDKs recognise this sentence and map it to their "bucket not flushable" error.
         let reason = "Flush is disabled for the bucket";
         return (StatusCode::BAD_REQUEST, Json(json!({ "_": reason }))).into_response();
     }
@@ -87,12 +87,12 @@ pub async fn flush(State(console): State<Console>, Path(name): Path<String>) -> 
     }
 }
 
-/// `DELETE /pools/default/buckets/B`. Answers when its files are gone.
+/// `DELETE /pools/default/buckets/B`. Answers once its files are removed.
 pub async fn delete(State(console): State<Console>, Path(name): Path<String>) -> Response {
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
     let delete = move || {
         let deleted = control.delete_bucket(&name);
-        // Also after an error it may be gone.
+        // It may be gone even after an error.
         map_changes.send_replace(());
         deleted
     };
@@ -102,8 +102,8 @@ pub async fn delete(State(console): State<Console>, Path(name): Path<String>) ->
     }
 }
 
-/// `POST /pools/default/buckets/B/backup`, a form with an optional `label`; without one it is the second of now.
-/// Answers when the copy is complete.
+/// `POST /pools/default/buckets/B/backup`: a form with an optional `label`, by default the current second. Answers once
+/// the copy is complete.
 pub async fn backup(
     State(console): State<Console>,
     Path(name): Path<String>,
@@ -126,14 +126,14 @@ pub async fn backup(
     }
 }
 
-/// Does what takes long on a thread of its own, to its end even if nobody waits for it any more.
+/// Runs long work on its own thread, to completion even if the client no longer waits for it.
 pub async fn on_a_thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let (done, result) = tokio::sync::oneshot::channel();
     let work = move || {
-        // Nobody to tell if the client has gone.
+        // The send fails if the client is gone.
         let _ = done.send(work());
     };
     let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
@@ -141,7 +141,7 @@ pub async fn on_a_thread<T: Send + 'static>(
     result.await.unwrap_or_else(|_| Err(Refusal::Failed { reason: "The work ended early.".into() }))
 }
 
-/// The answer for a bucket that is not there, in Couchbase's words.
+/// The answer for a missing bucket, in Couchbase's words.
 pub fn missing() -> Response {
     (StatusCode::NOT_FOUND, "Requested resource not found.\r\n").into_response()
 }
@@ -170,8 +170,8 @@ fn not_allowed(field: &'static str, value: &str, allowed: &str) -> Refusal {
     invalid(field, format!("{value:?} is not allowed. Allowed: {allowed}."))
 }
 
-/// Understands the form. Fields with one possible meaning on a single node are accepted; a value that asks for what
-/// is not there is refused by name, and so is an unknown field.
+/// Parses the form. Fields with only one possible meaning on a single node are accepted. A value that requests a
+/// missing feature is refused by name, and so is an unknown field.
 fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     let mut name = None;
     let (mut kind, mut policy) = (None, None);
@@ -209,8 +209,8 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     Ok(BucketRequest { name, settings })
 }
 
-/// Understands the form of a change. A field that is fixed may be given with the value that the bucket has: SDKs send
-/// all they know.
+/// Parses the form of a change. A fixed field may be given with the bucket's present value: SDKs send all fields they
+/// know.
 fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<BucketChange, Refusal> {
     let settings = bucket.settings();
     let mut change = BucketChange::default();
@@ -241,14 +241,14 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
         };
         if !is_same {
             let allowed = changeable().collect::<Vec<_>>().join(", ");
-            let reason = format!("{field:?} is fixed since the bucket was made. Allowed: {allowed}.");
+            let reason = format!("{field:?} was fixed when the bucket was created. Allowed: {allowed}.");
             return Err(invalid("_", reason));
         }
     }
     Ok(change)
 }
 
-/// The setting that a field of a form is.
+/// The setting that a form field stands for.
 fn setting_of(field: &str) -> Option<(&'static str, &'static BucketSetting)> {
     BUCKET_SETTINGS.iter().find_map(|setting| Some((setting.field.filter(|name| *name == field)?, setting)))
 }
@@ -262,7 +262,7 @@ fn unknown_field<'a>(field: &str, allowed: impl Iterator<Item = &'a str>) -> Ref
     invalid("_", format!("Unknown field {field:?}. Allowed: {allowed}."))
 }
 
-/// The value of a field as its setting takes it.
+/// Converts a field's value to its setting's type.
 fn setting_value(
     field: &'static str,
     setting: &'static BucketSetting,
@@ -289,11 +289,11 @@ fn one_of(text: &str, no: &[&str], yes: &[&str]) -> Option<SettingValue<'static>
     (is_no || is_yes).then_some(SettingValue::Flag(is_yes))
 }
 
-/// Whether the field is one that clients send and that has one possible meaning on a single node; an error for any
-/// other meaning.
+/// Returns true if the field is one that clients send and that has only one possible meaning on a single node; an error
+/// for any other meaning.
 fn one_meaning(field: &str, value: &str) -> Result<bool, Refusal> {
     match field {
-        // A node by itself has nowhere to put a replica; clients send the field always.
+        // A single node has nowhere to put a replica, but clients always send the field.
         "replicaNumber" => {
             if !value.parse::<u8>().is_ok_and(|count| count <= 3) {
                 return Err(not_allowed("replicaNumber", value, "0 to 3; a single node keeps none"));

@@ -1,16 +1,16 @@
-//! The JSON documents of Couchbase's REST interface, built from the node. Public documentation gives the shapes;
+//! The JSON documents of Couchbase's REST interface, built from the node. Their shapes follow the public documentation;
 //! the vBucket map and the ports come from the same cluster configuration that the KV port serves.
 
 use crate::Console;
 use kv::{BUCKET_SETTINGS, Bucket, BucketKind, Eviction, SettingKind, SettingValue};
 use serde_json::{Map, Value, json};
 
-/// What SDKs read as the server's version: it decides which features they try.
+/// The server version that SDKs see; it decides which features they try.
 pub const IMPLEMENTATION_VERSION: &str = concat!("7.6.0-dormouse-", env!("CARGO_PKG_VERSION"));
-/// Major 7, minor 6, as `clusterCompatibility` counts.
+/// Major 7, minor 6, as `clusterCompatibility` encodes them.
 const CLUSTER_COMPATIBILITY: u32 = 7 * 0x1_0000 + 6;
 
-/// The terse map of a bucket, as `GET_CLUSTER_CONFIG` gives it, with `$HOST` put in.
+/// The terse map of a bucket, as `GET_CLUSTER_CONFIG` returns it, with `$HOST` replaced.
 pub fn terse(console: &Console, bucket: &Bucket, host: &str) -> Value {
     let mut config = parsed(&kv::cluster_config::bucket_level(&console.node, bucket));
     put_host(&mut config, host);
@@ -46,7 +46,7 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
             (_, Eviction::FailNewData) => "noEviction",
         },
         "replicaNumber": 0,
-        // COMPAT: the C++ core of the SDKs ends the process when this member is missing.
+        // COMPAT: the C++ core of the SDKs terminates the process if this member is missing.
         "controllers": controllers(bucket),
         "maxTTL": 0,
         "conflictResolutionType": "seqno",
@@ -66,7 +66,7 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
     document
 }
 
-/// The settings that forms have fields for.
+/// The settings that have form fields.
 fn settings_in_force(bucket: &Bucket) -> Value {
     let settings = bucket.settings_in_force();
     let shown = BUCKET_SETTINGS.iter().filter_map(|setting| {
@@ -83,7 +83,7 @@ fn settings_in_force(bucket: &Bucket) -> Value {
     Value::Object(shown.collect())
 }
 
-/// `flush` is there when the bucket may be flushed: that is how clients know.
+/// `flush` is present if the bucket may be flushed: clients check for it.
 fn controllers(bucket: &Bucket) -> Value {
     if bucket.flush_enabled() {
         json!({ "flush": format!("/pools/default/buckets/{}/controller/doFlush", bucket.name()) })
@@ -92,12 +92,12 @@ fn controllers(bucket: &Bucket) -> Value {
     }
 }
 
-/// Whether some of a bucket's vBuckets are still being read from disk.
+/// Returns true if some of a bucket's vBuckets are still being read from disk.
 pub fn warms_up(bucket: &Bucket) -> bool {
     bucket.persistence().is_some_and(|persistence| persistence.warm_up().is_running())
 }
 
-/// The document of this node, as it stands in `nodes`.
+/// The document of this node, as in `nodes`.
 pub fn node(console: &Console, host: &str, warms_up: bool) -> Value {
     let endpoints = console.node.endpoints();
     let http = endpoints.http.first().map_or(0, std::net::SocketAddr::port);
@@ -176,7 +176,7 @@ fn parsed(config: &str) -> Value {
     serde_json::from_str(config).unwrap_or_else(|_| Value::Object(Map::new()))
 }
 
-/// Puts members of `over` into the object `base`, over those it has.
+/// Merges the members of `over` into the object `base`, replacing existing ones.
 fn merge(base: &mut Value, over: Value) {
     if let (Value::Object(base), Value::Object(over)) = (base, over) {
         base.extend(over);

@@ -1,19 +1,19 @@
-//! Keeps web pages from driving the node through a visitor's browser.
+//! Prevents web pages from controlling the node through a visitor's browser.
 //!
-//! A page can make a browser send requests to any address, with credentials that the browser knows. It cannot choose
-//! all headers:
+//! A page can make a browser send requests to any address, with the browser's stored credentials. It cannot set all
+//! headers:
 //!
 //! ```text
-//!   Host             names what the page called the node. Allowed: IP addresses, localhost, names of the configuration. A name of
-//!                    the page's own, made to point to the node (DNS rebinding), is none of these: 421
-//!   Origin           set by browsers on what pages send. Allowed: the node itself: 403
-//!   Sec-Fetch-Site   set by newer browsers on everything. Allowed: same-origin, none (typed in by the user): 403
-//!   Referer          on changes, as Origin: 403
-//!   User-Agent       a browser's, on a change without Origin and Sec-Fetch-Site, needs X-Requested-With, which a form cannot send
-//!                    and a script only to its own origin: 403
+//!   Host             the name by which the page calls the node. Allowed: IP addresses, localhost, configured names.
+//!                    A page's own name that resolves to the node (DNS rebinding) is none of these: 421
+//!   Origin           set by browsers on requests of pages. Allowed: the node itself. Else: 403
+//!   Sec-Fetch-Site   set by newer browsers on every request. Allowed: same-origin, none (typed by the user). Else: 403
+//!   Referer          on changes, as Origin. Else: 403
+//!   User-Agent       a browser's, on a change without Origin and Sec-Fetch-Site, requires X-Requested-With, which a
+//!                    form cannot send, and a script only to its own origin. Else: 403
 //! ```
 //!
-//! SDKs, curl and the like send none of these but Host and a User-Agent of their own, and notice nothing.
+//! SDKs, curl and similar clients send only Host and a User-Agent of their own, and are unaffected.
 
 use crate::Console;
 use axum::extract::{Request, State};
@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const X_REQUESTED_WITH: HeaderName = HeaderName::from_static("x-requested-with");
 
-/// The names under which the node may be asked, beside IP addresses and `localhost`.
+/// The host names under which clients may address the node, besides IP addresses and `localhost`.
 #[derive(Debug, Clone, Default)]
 pub struct HostNames {
     names: Vec<String>,
@@ -35,12 +35,12 @@ impl HostNames {
     /// `*` stands for every name.
     pub const ANY: &'static str = "*";
 
-    /// These names; case does not matter.
+    /// Allows these names; case does not matter.
     pub fn new(names: &[String]) -> Self {
         Self { names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
     }
 
-    /// `authority` is a host with or without a port.
+    /// Returns true if `authority`, a host with or without a port, is allowed.
     fn allow(&self, authority: &str) -> bool {
         let host = match authority.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
@@ -67,7 +67,7 @@ fn is_digits(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Refuses what a web page of another origin may have sent.
+/// Refuses requests that a web page of another origin may have sent.
 pub async fn check(State(console): State<Console>, request: Request, next: Next) -> Response {
     match verdict(&console.host_names, request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
@@ -87,7 +87,7 @@ fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -
     for authority in asked {
         if !names.allow(authority) {
             let what = format!(
-                "This node is not asked under the name {authority:?}. Allowed: its IP address, localhost, and the \
+                "This node does not answer to the name {authority:?}. Allowed: its IP address, localhost, and the \
                 names in the \
                  configuration key http.host_names.\r\n"
             );
@@ -112,7 +112,7 @@ fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -
     let is_told = matches!(origin, Ok(Some(_))) || matches!(site, Ok(Some(_)));
     if !is_told && is_browser(headers) && !headers.contains_key(X_REQUESTED_WITH) {
         return foreign(
-            "A browser that tells no Origin needs the header X-Requested-With for a change.".into(),
+            "A browser that sends no Origin needs the header X-Requested-With for a change.".into(),
         );
     }
     Ok(())
@@ -128,7 +128,7 @@ fn one(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ()> {
     }
 }
 
-/// Whether a URL's authority is the host that is asked.
+/// Returns true if the URL's authority is the addressed host.
 fn is_same_origin(url: Result<Option<&str>, ()>, host: Option<&str>) -> bool {
     let (Ok(Some(url)), Some(host)) = (url, host) else { return false };
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -136,7 +136,7 @@ fn is_same_origin(url: Result<Option<&str>, ()>, host: Option<&str>) -> bool {
     authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
 }
 
-/// All browsers claim to be Mozilla, but for an old one; none leaves the header out.
+/// All browsers claim to be Mozilla, except for an old one; none omits the header.
 fn is_browser(headers: &HeaderMap) -> bool {
     let is_one =
         |agent: &[u8]| agent.is_empty() || agent.starts_with(b"Mozilla/") || agent.starts_with(b"Opera/");

@@ -1,14 +1,14 @@
-//! `/health`: what is wrong, for those who watch a node.
+//! `/health`: what is wrong with the node, for monitoring.
 //!
 //! ```text
 //!                 draining   warming up   damaged vBuckets   disk full   all is well
-//!   /health/live    200         200             200             200          200       is the process there? else restart it
+//!   /health/live    200         200             200             200          200       is the process alive? else restart it
 //!   /health         503         503             200             200          200       does it serve? else wait
 //!   /health/ready   503         503             503             503          200       does it serve everything?
 //! ```
 //!
-//! The body of the last two is the same: `status` is the gravest reason or `ok`, `reasons` has all of them, `buckets`
-//! what is wrong with which bucket.
+//! The last two have the same body: `status` is the most severe reason or `ok`, `reasons` lists all of them, and
+//! `buckets` says what is wrong with which bucket.
 
 use crate::Console;
 use axum::Json;
@@ -17,7 +17,7 @@ use axum::http::StatusCode;
 use kv::Bucket;
 use serde_json::{Map, Value, json};
 
-/// What is wrong with a node, the gravest first.
+/// What is wrong with a node, most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
     Draining,
@@ -36,7 +36,7 @@ impl Reason {
         }
     }
 
-    /// Whether it passes by itself, and until then clients had better go elsewhere.
+    /// Returns true if it passes by itself and clients should use another node until then.
     const fn is_not_serving(self) -> bool {
         matches!(self, Self::Draining | Self::WarmUp)
     }

@@ -1,4 +1,4 @@
-//! The HTTP port: what Couchbase SDKs ask while they connect, bucket administration, `/health` and `/metrics`.
+//! The HTTP port: the requests of connecting Couchbase SDKs, bucket administration, `/health` and `/metrics`.
 //!
 //! ```text
 //!   GET  /                            a name, for pings; no login
@@ -6,7 +6,7 @@
 //!   GET  /health/ready                200 if nothing is wrong, else 503, as above; no login
 //!   GET  /health/live                 200; no login
 //!   GET  /metrics                     Prometheus or OpenMetrics text, from the table of meters
-//!   GET  /allocator                   who it is, its settings in force, where memory is
+//!   GET  /allocator                   the allocator, its settings in force, its memory usage
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes
@@ -19,14 +19,14 @@
 //!   POST /pools/default/buckets/B     change; always needs a login
 //!   POST /pools/default/buckets/B/controller/doFlush   empty it; always needs a login
 //!   POST /pools/default/buckets/B/vbuckets/N   state and chains; always needs a login
-//!   POST /pools/default/buckets/B/audit    walks over everything it has; always needs a login
+//!   POST /pools/default/buckets/B/audit    walks over all of its data; always needs a login
 //!   POST /pools/default/buckets/B/backup   a copy of a persistent bucket; always needs a login
 //! ```
 //!
-//! It runs on one thread with one tokio current-thread runtime, apart from the data ports; what waits for a disk or for
-//! another thread is done on a thread of its own, so that `/health` is answered meanwhile. Reads need a login when a
-//! password of one's own is set; changes always do. [`guard`] refuses what web pages send, [`admission`] bounds what
-//! connections take. What only the binary knows (users, budgets, draining) comes through [`Control`].
+//! It runs on one thread with a tokio current-thread runtime, separate from the data ports. Work that waits for a disk
+//! or for another thread gets its own thread, so that `/health` is answered meanwhile. Reads need a login if a password
+//! is configured; changes always do. [`guard`] refuses requests of web pages, [`admission`] bounds what connections
+//! take. What only the binary knows (users, budgets, draining) comes through [`Control`].
 #![deny(unsafe_code)]
 
 mod admission;
@@ -61,52 +61,52 @@ use transport::Handshakes;
 pub use admission::Port;
 pub use guard::HostNames;
 
-/// Buckets a node may have: each has an arena of its own, and the allocator has about 4,000.
+/// Maximum number of buckets: each has its own arena, and the allocator has about 4,000.
 pub const BUCKETS_MAX: usize = 1000;
 
-/// A bucket that somebody asks for.
+/// A request to create a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketRequest {
     /// Its name.
     pub name: String,
-    /// Its settings; the budget is what was asked for.
+    /// Its settings; the budget is the requested one.
     pub settings: BucketSettings,
 }
 
-/// What of a bucket's settings shall change while it is in use.
+/// Settings of a bucket to change while it is in use.
 #[derive(Debug, Default)]
 pub struct BucketChange {
     /// Its budget.
     pub memory_bytes: Option<u64>,
-    /// Settings that can be changed so, each with its new value, which has been checked.
+    /// Settings that can change at run time, each with its new, validated value.
     pub settings: Vec<(&'static BucketSetting, SettingValue<'static>)>,
 }
 
 /// Why a change was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The thing to change is not there.
+    /// The object to change does not exist.
     Missing,
-    /// The request names something that is not allowed; `field` is the form field it is about.
+    /// The request has a value that is not allowed; `field` is the form field.
     Invalid {
-        /// Field of the form.
+        /// The form field.
         field: &'static str,
         /// What is wrong and what is allowed.
         reason: String,
     },
-    /// It can be done later.
+    /// It may succeed later.
     NotNow {
         /// What it has to wait for.
         reason: String,
     },
-    /// It was tried, and the disk did not do it.
+    /// It was tried, and the disk failed.
     Failed {
-        /// What the disk said.
+        /// The disk's error.
         reason: String,
     },
 }
 
-/// What an OVSDB database takes.
+/// The size and memory usage of an OVSDB database.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DatabaseFigures {
     /// Its name.
@@ -117,70 +117,70 @@ pub struct DatabaseFigures {
     pub record_bytes: u64,
     /// Bytes of row arrays and indexes.
     pub index_bytes: u64,
-    /// Bytes of what the last commits replaced.
+    /// Bytes of rows that recent commits replaced.
     pub history_bytes: u64,
-    /// Physical memory of its arena, or what the budget is held against where the allocator does not tell.
+    /// Resident memory of its arena, or, if the allocator does not report it, the figure that is compared with the
+    /// budget.
     pub resident_bytes: u64,
-    /// Most memory it may take.
+    /// Maximum memory it may take.
     pub budget_bytes: u64,
-    /// Commits, with those that were read from the log.
+    /// Commits, including those read from the log.
     pub commits: u64,
     /// Bytes of its log file; 0 without one.
     pub log_bytes: u64,
 }
 
-/// What the console needs from whoever wires the node.
+/// What the console needs from the binary that wires the node.
 pub trait Control: Send + Sync + 'static {
-    /// Whether name and password are those of a user who may come from there; compares in constant time. Guessing is
-    /// slowed down.
+    /// Returns true if name and password are those of a user who may log in from the caller's address. Compares in
+    /// constant time; repeated guesses are slowed down.
     fn login(&self, user: &str, password: &str, caller: Caller) -> bool;
-    /// Whether a password of one's own is in force, so that reads need a login too.
+    /// Returns true if a configured password is in force, so that reads need a login too.
     fn login_required(&self) -> bool;
-    /// Makes a bucket within the node's memory.
+    /// Creates a bucket within the node's memory.
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal>;
-    /// Copies a persistent bucket while it is served; returns the new directory. May take long, and is called on a
-    /// thread of its own.
+    /// Copies a persistent bucket while it is served and returns the new directory. May take long; called on its own
+    /// thread.
     fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal>;
     /// Changes settings of the allocator, by their names.
     fn set_allocator(&self, fields: &[(String, String)]) -> Result<(), Refusal>;
-    /// Writes a heap profile; returns its file. May take long, and is called on a thread of its own.
+    /// Writes a heap profile and returns its file. May take long; called on its own thread.
     fn heap_profile(&self) -> Result<PathBuf, Refusal>;
     /// Removes a bucket.
     fn delete_bucket(&self, name: &str) -> Result<(), Refusal>;
-    /// Changes a bucket's settings, and keeps them where the bucket's settings are kept. Takes its time.
+    /// Changes a bucket's settings, and stores them if the bucket's settings are stored. May take long.
     fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), Refusal>;
     /// Resident memory that all buckets may use together, bytes.
     fn memory_bytes(&self) -> u64;
-    /// The figures of the OVSDB databases; may wait a moment for their thread.
+    /// The figures of the OVSDB databases; may wait briefly for their thread.
     fn databases(&self) -> Vec<DatabaseFigures> {
         Vec::new()
     }
-    /// When the certificate of the ports with TLS expires, or one of its chain; seconds since 1970. `None`: there is no
-    /// TLS.
+    /// When the certificate of the TLS ports, or one of its chain, expires; seconds since 1970. `None`: no TLS.
     fn certificate_expiry_s(&self) -> Option<u64> {
         None
     }
-    /// Whether the node is draining.
+    /// Returns true if the node is draining.
     fn draining(&self) -> bool;
 }
 
-/// What every request handler sees.
+/// State shared by all request handlers.
 #[derive(Clone)]
 pub(crate) struct Console {
     pub(crate) node: Arc<Node>,
     pub(crate) control: Arc<dyn Control>,
     pub(crate) started: Instant,
-    /// Rises when a bucket is made or removed: streams of the cluster map wait on it.
+    /// Signalled when a bucket is created or deleted: streams of the cluster map wait on it.
     pub(crate) map_changes: watch::Sender<()>,
-    /// What this thread executes in: the last of the node's threads.
+    /// The context of this thread, the last of the node's threads.
     pub(crate) cx: Arc<Mutex<NodeContext>>,
     pub(crate) host_names: Arc<HostNames>,
-    /// One walk over the figures of everything at a time.
+    /// Allows one walk over all figures at a time.
     measuring: Arc<Semaphore>,
 }
 
 impl Console {
-    /// Reads figures on a thread of its own: some are asked from others, and some walk over all there is.
+    /// Reads figures on a separate thread: some come from other threads, and some walk over all data.
     async fn measure<T: Send + 'static>(
         &self,
         measure: impl FnOnce(Self) -> T + Send + 'static,
@@ -197,9 +197,9 @@ impl Console {
     }
 }
 
-/// Serves until the returned handle's [`Handle::stop`]; the thread is named `http`. It is the last of the threads the
-/// node was made for. `host_names` are the names under which the node may be asked; `handshakes` is needed where a port
-/// is one of HTTPS.
+/// Serves until the returned handle's [`Handle::stop`], on a thread named `http`. It is the last of the threads that
+/// the node was created for. `host_names` are the names under which clients may address the node; `handshakes` is
+/// required for HTTPS ports.
 pub fn serve(
     node: Arc<Node>,
     ports: Vec<Port>,

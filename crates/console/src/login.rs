@@ -1,5 +1,5 @@
-//! HTTP Basic login, as two middlewares: for reads (asked for when a password of one's own is set) and for changes
-//! (always).
+//! HTTP Basic login, as two middlewares: for reads (required if a password is configured) and for changes (always
+//! required).
 
 use crate::Console;
 use crate::admission::Client;
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use kv::users::Caller;
 
-/// Lets reads through: all with the development password, else those with a login. A wrong login is refused in either
+/// Admits reads: all of them with the development password, else those with a login. A wrong login is refused in either
 /// case.
 pub async fn to_read(
     console: State<Console>,
@@ -25,7 +25,7 @@ pub async fn to_read(
     to_change(console, client, request, next).await
 }
 
-/// Lets requests through that carry the user's name and password.
+/// Admits requests with a user's name and password.
 pub async fn to_change(
     State(console): State<Console>,
     ConnectInfo(client): ConnectInfo<Client>,
@@ -51,7 +51,7 @@ fn caller(console: &Console, client: &Client) -> Caller {
     }
 }
 
-/// `GET /whoami`: the user of the request, behind [`to_change`].
+/// `GET /whoami`: the user of the request, after [`to_change`].
 ///
 /// COMPAT: gocb's `WaitUntilReady` of the management service waits for this to answer 200.
 pub async fn whoami(headers: axum::http::HeaderMap) -> axum::Json<serde_json::Value> {

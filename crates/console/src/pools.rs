@@ -1,4 +1,4 @@
-//! `/` and what describes the node as a whole.
+//! `/` and the documents that describe the node as a whole.
 
 use crate::{Console, document};
 use axum::Json;
@@ -39,8 +39,8 @@ pub async fn node_services(State(console): State<Console>, headers: HeaderMap) -
     Json(document::node_services(&console, &host(&console, &headers)))
 }
 
-/// The name by which the client reached this node: its `Host` header without the port if that is a plausible host,
-/// else the address of the HTTP port.
+/// The name by which the client reached this node: the `Host` header without the port if that is a plausible host, else
+/// the address of the HTTP port.
 pub fn host(console: &Console, headers: &HeaderMap) -> String {
     headers
         .get(header::HOST)

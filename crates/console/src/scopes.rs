@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// `GET /pools/default/buckets/B/scopes`: the manifest, as COLLECTIONS_GET_MANIFEST answers it.
+/// `GET /pools/default/buckets/B/scopes`: the manifest, as COLLECTIONS_GET_MANIFEST returns it.
 pub async fn manifest(State(console): State<Console>, Path(name): Path<String>) -> Response {
     if console.node.bucket(&name).is_none() {
         return missing();
@@ -19,9 +19,9 @@ pub async fn manifest(State(console): State<Console>, Path(name): Path<String>) 
     Json(json!({ "uid": "0", "scopes": [scope] })).into_response()
 }
 
-/// What would change them.
+/// Refuses changes.
 ///
-/// COMPAT: SDKs make their "feature not available" of this sentence.
+/// COMPAT: SDKs map this sentence to their "feature not available" error.
 pub async fn refuse(State(console): State<Console>, Path(path): Path<Vec<(String, String)>>) -> Response {
     let bucket = path.iter().find(|(name, _)| name == "bucket").map(|(_, value)| value.as_str());
     if bucket.is_none_or(|name| console.node.bucket(name).is_none()) {

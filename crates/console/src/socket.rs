@@ -1,4 +1,4 @@
-//! Sockets of HTTP, watched by the runtime.
+//! HTTP sockets, registered with the runtime.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use transport::{Listener, Stream};
 
 fn watch<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: a listener or a stream owns its descriptor, and neither closes nor replaces it before it is dropped,
-    // within this.
+    // SAFETY: a listener or a stream owns its descriptor and does not close or replace it before it is dropped, inside
+    // this value.
     let watched = unsafe { AsyncFd::register(socket) };
     watched.map_err(|error| error.into_parts().1)
 }
@@ -21,12 +21,12 @@ fn watch<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
 pub struct Watched(AsyncFd<Listener>);
 
 impl Watched {
-    /// From within the runtime.
+    /// Call it within the runtime.
     pub fn new(listener: Listener) -> io::Result<Self> {
         watch(listener).map(Self)
     }
 
-    /// Its address, of a TCP socket.
+    /// Its address, if it is a TCP socket.
     pub fn address(&self) -> Option<SocketAddr> {
         self.0.get_ref().tcp_address()
     }
@@ -45,7 +45,7 @@ impl Watched {
 pub struct Socket(AsyncFd<Stream>);
 
 impl Socket {
-    /// From within the runtime.
+    /// Call it within the runtime.
     pub fn new(stream: Stream) -> io::Result<Self> {
         watch(stream).map(Self)
     }
@@ -80,7 +80,7 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.0.get_ref().has_more() {
-            // The socket will not tell.
+            // The socket will not raise an event for it.
             let count = uninterrupted(|| self.0.get_mut().read(buffer.initialize_unfilled()))?;
             buffer.advance(count);
             return Poll::Ready(Ok(()));

@@ -1,5 +1,5 @@
 //! `/pools/default/bs/B`: the terse map of a bucket now, and again whenever the set of buckets changes. Each map ends
-//! with four newlines. The stream ends when the bucket is gone. The next map is made when the last one is sent.
+//! with four newlines. The stream ends when the bucket is gone. The next map is built once the previous one is sent.
 
 use crate::admission::Client;
 use crate::{Console, buckets, document, pools};
@@ -33,7 +33,7 @@ pub async fn terse(
         let (name, host) = (name.clone(), host.clone());
         let (is_sent, connection) = (Arc::clone(&is_sent), client.connection.clone());
         async move {
-            // The semaphore is never closed. The permit goes with the map.
+            // The semaphore is never closed. The permit is released with the map.
             let permit = is_sent.acquire_owned().await.ok()?;
             changes.changed().await.ok()?;
             let bucket = console.node.bucket(&name)?;

@@ -1,4 +1,4 @@
-//! Users over HTTP: they are listed here, and made in the configuration.
+//! Users over HTTP: they are listed here, and defined in the configuration.
 
 use crate::Console;
 use axum::Json;
@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// The one domain of users there is.
+/// The only domain of users.
 const LOCAL: &str = "local";
 
 /// `GET /settings/rbac/users`.
@@ -45,9 +45,9 @@ pub async fn roles() -> Json<Value> {
     )
 }
 
-/// What would change them.
+/// Refuses changes.
 pub async fn refuse() -> Response {
-    let reason = "Users are made in the configuration (auth.user, auth.password_file), not over HTTP.";
+    let reason = "Users are defined in the configuration (auth.user, auth.password_file), not over HTTP.";
     (StatusCode::BAD_REQUEST, Json(json!({ "errors": { "_": reason } }))).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! State and chains of a vBucket over HTTP, as SET_VBUCKET and GET_VBUCKET have them.
+//! State and chains of a vBucket over HTTP, as in SET_VBUCKET and GET_VBUCKET.
 
 use crate::buckets::{invalid, missing, refused};
 use crate::{Console, Refusal};
@@ -19,8 +19,8 @@ pub async fn show(State(console): State<Console>, Path((name, vb)): Path<(String
     Json(json!({ "state": state.name(), "topology": topology })).into_response()
 }
 
-/// `POST /pools/default/buckets/B/vbuckets/N`, a form: `state` by its name, and `topology` as JSON. What is not given
-/// stays.
+/// `POST /pools/default/buckets/B/vbuckets/N`: a form with `state`, by its name, and `topology`, as JSON. A field that
+/// is not given stays unchanged.
 pub async fn set(
     State(console): State<Console>,
     Path((name, vb)): Path<(String, u16)>,
@@ -67,7 +67,7 @@ fn request(fields: &[(String, String)]) -> Result<(Option<VbState>, Option<Topol
     Ok((state, topology))
 }
 
-/// Executes something on this thread of the node, which keeps nothing for the next time.
+/// Executes `f` on this thread of the node, which caches nothing between calls.
 pub fn execute<R>(console: &Console, f: impl FnOnce(&mut NodeContext) -> R) -> R {
     let mut cx = console.cx.lock().unwrap_or_else(PoisonError::into_inner);
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

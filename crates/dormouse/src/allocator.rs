@@ -1,7 +1,7 @@
-//! `[allocator]`: boot options by starting the program once more, the others while it runs; heap profiles.
+//! `[allocator]`: boot options, applied by re-executing the program; run-time options; heap profiles.
 //!
-//! Of boot options only keys that are given are wishes: the rest stays as the allocator has it. How a second start
-//! works, and why an operator's own environment goes first, stands in `memory::backend::boot`.
+//! Only boot options that the configuration gives are applied; the allocator keeps its own values for the rest.
+//! `memory::backend::boot` describes the second start and why an operator's own environment takes precedence.
 
 use crate::config::{AllocatorSection, Config, keys};
 use console::Refusal;
@@ -15,23 +15,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the process was started with.
+/// The allocator settings that the process was started with.
 pub struct Allocator {
     environment: Environment,
-    /// What to say once there is a log.
+    /// Messages to log once logging has started.
     notes: Vec<String>,
 }
 
 impl Allocator {
-    /// Sees to it that the configuration's boot options are in force: by starting this program again, if they are not
-    /// and it has not been tried. Call it before there is any thread, socket or lock.
+    /// Ensures that the configuration's boot options are in force. If they are not, re-executes this program, but only
+    /// once. Call it before any thread, socket or lock exists.
     pub fn start(config: &Config) -> Self {
         let environment = Environment::take();
         let wishes = given(config);
         let unfulfilled = environment.unfulfilled(&wishes);
         let mut notes = Vec::new();
         if !unfulfilled.is_empty() && !environment.again {
-            notes.push(format!("this program could not be started again: {}", again(&environment, &wishes)));
+            notes.push(format!("this program could not be re-executed: {}", again(&environment, &wishes)));
         }
         for (setting, value) in unfulfilled {
             notes.push(format!(
@@ -42,7 +42,7 @@ impl Allocator {
         Self { environment, notes }
     }
 
-    /// Says what the log should have of the start.
+    /// Logs what happened at the start.
     pub fn report(&mut self) {
         if self.environment.again {
             tracing::info!("started a second time, for the allocator's boot options");
@@ -52,8 +52,7 @@ impl Allocator {
         }
     }
 
-    /// Puts the settings that can change while the process runs in force, those that are not given as they were at the
-    /// start.
+    /// Applies the settings that can change at run time. Settings that are not given return to their values at boot.
     pub fn apply(&self, config: &Config) {
         let given = given(config);
         let variable = boot::variable().unwrap_or_default();
@@ -61,7 +60,7 @@ impl Allocator {
             let wish = given.iter().find(|(wished, _)| *wished == setting).map(|(_, value)| value.clone());
             if self.environment.decides(setting) {
                 if let Some(value) = wish.filter(|value| setting.in_force().as_ref() != Some(value)) {
-                    tracing::warn!("allocator.{setting} = {value}: {variable} names it too, and counts");
+                    tracing::warn!("allocator.{setting} = {value}: {variable} takes precedence");
                 }
                 continue;
             }
@@ -78,19 +77,19 @@ impl Allocator {
     }
 }
 
-/// The keys that are given.
+/// The settings that the configuration gives.
 fn given(config: &Config) -> Vec<Wish> {
     let is_given = |setting: &Setting| config.given.contains_key(&format!("allocator.{setting}"));
     let wish = |setting: Setting| (setting, config.allocator.value(setting).to_owned());
     Setting::ALL.iter().copied().filter(is_given).map(wish).collect()
 }
 
-/// Becomes this program again. Returns only on failure.
+/// Re-executes this program. Returns only on failure.
 fn again(environment: &Environment, wishes: &[Wish]) -> io::Error {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "dormouse".into());
-    // The process keeps its name where the kernel takes it from: the file's, not that of a link in /proc. That link is
-    // the way if the file has been replaced meanwhile.
+    // The kernel names the process after the executed file, so execute the file itself and not the link in /proc. The
+    // link is the fallback if the file has been replaced meanwhile.
     let program = std::env::current_exe().ok().filter(|path| is_this_program(path));
     let mut command = Command::new(program.as_deref().unwrap_or(Path::new("/proc/self/exe")));
     command.arg0(name).args(arguments).envs(environment.of_second_start(wishes)).exec()
@@ -102,7 +101,7 @@ fn is_this_program(path: &Path) -> bool {
     file(path).is_some_and(|found| Some(found) == file(Path::new("/proc/self/exe")))
 }
 
-/// Changes settings of the running process: all of them or, when one is refused by name, none.
+/// Changes settings of the running process: all of them or, if one is refused by name, none.
 pub fn set(fields: &[(String, String)]) -> Result<(), Refusal> {
     let mut section = AllocatorSection::default();
     let mut changes = Vec::new();
@@ -127,17 +126,17 @@ pub fn set(fields: &[(String, String)]) -> Result<(), Refusal> {
     for (setting, field) in changes {
         let value = section.value(setting);
         setting.apply(value).map_err(|error| refusal(field, &error))?;
-        tracing::info!(value, "allocator.{setting} set over HTTP; a reload puts the file's value back");
+        tracing::info!(value, "allocator.{setting} set over HTTP; a reload restores the file's value");
     }
     Ok(())
 }
 
-/// Writes a heap profile into a directory; returns its file.
+/// Writes a heap profile into a directory and returns the file's path.
 pub fn write_profile(directory: &Path) -> Result<PathBuf, Refusal> {
     let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
     let file = directory.join(format!("heap-{time_ms}.prof"));
     let failed = |error: &dyn Display| Refusal::Failed { reason: format!("{}: {error}", file.display()) };
-    // The allocator does not tell why it could not make a file, or write all of it.
+    // The allocator does not report why it could not create the file or write all of it.
     File::create_new(&file).map_err(|error| failed(&error))?;
     let dumped = dump_profile(&file).map_err(|error| match error {
         SettingError::Control(_) => failed(&"the allocator could not write it; is there room on the disk?"),

@@ -1,4 +1,4 @@
-//! What a node prints when it serves: where to connect, and as whom.
+//! What a node prints once it serves: where to connect, and as which user.
 
 use crate::config::size;
 use crate::password::Login;
@@ -7,10 +7,10 @@ use kv::node::{Endpoints, Service, UnixEndpoint};
 use std::io::Write as _;
 use std::net::SocketAddr;
 
-/// The Couchbase KV port that a connection string need not name.
+/// The default Couchbase KV port, which a connection string may omit.
 const KV_PORT: u16 = 11210;
 
-/// Prints the banner on standard output; nobody has to read it.
+/// Prints the banner on standard output; write errors are ignored.
 pub fn print(node: &Node, endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) {
     let text = text(endpoints, login, workers, memory_bytes) + &persistent_buckets(node);
     let mut out = std::io::stdout().lock();
@@ -72,7 +72,7 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
     lines.join("\n") + "\n"
 }
 
-/// A line for each persistent bucket, and a loud one for each that is not synced.
+/// A line for each persistent bucket, and a warning for each that is not synced.
 fn persistent_buckets(node: &Node) -> String {
     let mut text = String::new();
     for bucket in node.buckets() {
@@ -106,7 +106,7 @@ fn host(address: SocketAddr) -> String {
     if address.is_ipv6() { format!("[{}]", address.ip()) } else { address.ip().to_string() }
 }
 
-/// A size for people: exact when it is round, else to the mebibyte.
+/// A human-readable size: exact if it is round, else rounded to the mebibyte.
 fn about(bytes: u64) -> String {
     size::show(if bytes >= 1 << 30 { bytes >> 20 << 20 } else { bytes })
 }

@@ -1,13 +1,13 @@
 //! The persistent buckets of the data directory.
 //!
 //! ```text
-//!   DATA/buckets/NAME/bucket.json      who it is, fixed when it was made: the engine's
-//!   DATA/buckets/NAME/shard-N/         its journals: the engine's
-//!   DATA/buckets/NAME/settings.json    what was asked for last, by configuration or over HTTP: ours
-//!   DATA/backups/NAME/LABEL/           the same again, as of one moment
+//!   DATA/buckets/NAME/bucket.json      its identity, fixed at creation; owned by the engine
+//!   DATA/buckets/NAME/shard-N/         its journals; owned by the engine
+//!   DATA/buckets/NAME/settings.json    the settings last requested, by configuration or HTTP; owned by this module
+//!   DATA/backups/NAME/LABEL/           a point-in-time copy of the same files
 //! ```
-//! A bucket is there when its `bucket.json` is. It stays until it is deleted over HTTP: one that the configuration does
-//! not name (any more) is opened with its `settings.json`.
+//! A bucket exists if its `bucket.json` does. It stays until it is deleted over HTTP: a bucket that the configuration
+//! does not name (any more) is opened with its `settings.json`.
 
 use crate::config::reader::cause;
 use crate::config::{BucketSection, Problem, keys};
@@ -25,21 +25,21 @@ use std::sync::{Mutex, PoisonError};
 /// The directory of the buckets in a data directory.
 pub const BUCKETS: &str = "buckets";
 const BACKUPS: &str = "backups";
-/// The engine's file; a directory without it is no bucket.
+/// The engine's file; a directory without it is not a bucket.
 pub const IDENTITY: &str = "bucket.json";
-/// Our file beside it.
+/// This module's file beside it.
 pub const SETTINGS: &str = "settings.json";
-/// Longest file of either kind.
+/// Maximum size of either file.
 pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
-/// The directory of all buckets' directories.
+/// The directory that contains the buckets' directories.
 pub struct BucketStore {
     data: PathBuf,
     disk: AnyDisk,
 }
 
 impl BucketStore {
-    /// The store of a data directory, which exists.
+    /// The store of an existing data directory.
     pub fn new(data: &Path) -> Self {
         Self { data: data.to_owned(), disk: AnyDisk::Real(RealDisk::default()) }
     }
@@ -49,20 +49,21 @@ impl BucketStore {
         &self.data
     }
 
-    /// What its files are on.
+    /// The disk that its files are on.
     pub fn disk(&self) -> AnyDisk {
         self.disk.clone()
     }
 
-    /// Where a bucket is, or will be.
+    /// The directory of a bucket, whether or not it exists yet.
     pub fn directory(&self, name: &str) -> PathBuf {
         self.data.join(BUCKETS).join(name)
     }
 
-    /// Copies a bucket while it is served; returns the copy's directory. It shares sealed segments with the bucket, by
-    /// hard links.
+    /// Copies a bucket while it is served and returns the copy's directory. Sealed segments are shared with the bucket
+    /// by hard links.
     pub fn backup(&self, name: &str, label: &str, persistence: &Persistence) -> io::Result<PathBuf> {
-        // Of two at a time with one label, the second would take the first one's directory for its own, and remove it.
+        // Of two concurrent backups with one label, the second would take the first one's directory for its own and
+        // remove it.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let parent = self.data.join(BACKUPS);
@@ -78,13 +79,13 @@ impl BucketStore {
             )
         });
         if let (Err(_), true) = (&copied, is_new) {
-            // What is there is no backup, and nobody shall take it for one.
+            // The directory is not a complete backup and must not be mistaken for one.
             let _ = fs::remove_dir_all(&directory);
         }
         copied.map(|()| directory)
     }
 
-    /// The buckets that are there, with their settings. Ends deletions that did not come to their end.
+    /// The existing buckets with their settings. Completes interrupted deletions.
     pub fn found(&self) -> Result<Vec<BucketSection>, Problem> {
         let root = self.data.join(BUCKETS);
         let refused = |path: &Path, error: io::Error| {
@@ -110,14 +111,14 @@ impl BucketStore {
             if path.join(IDENTITY).exists() {
                 sections.push(self.section(&name)?);
             } else if let Err(error) = self.forget(&name) {
-                tracing::warn!(directory = %path.display(), "no bucket, but files: {error}");
+                tracing::warn!(directory = %path.display(), "leftover files without a bucket: {error}");
             }
         }
         sections.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(sections)
     }
 
-    /// A bucket's settings as they were asked for last; what is missing has its default.
+    /// A bucket's settings as last requested; missing ones have their defaults.
     fn section(&self, name: &str) -> Result<BucketSection, Problem> {
         let path = self.directory(name).join(SETTINGS);
         let mut section = BucketSection { name: name.to_owned(), ..keys::BUCKET.defaults() };
@@ -139,17 +140,17 @@ impl BucketStore {
             let set = setting_value(kept).ok_or(NotAllowed);
             if set.and_then(|kept| setting.set(&mut section.settings, kept)).is_err() {
                 let (key, path) = (setting.key, path.display());
-                tracing::warn!(bucket = name, "{path}: {key} = {kept} is not allowed; it has its default");
+                tracing::warn!(bucket = name, "{path}: {key} = {kept} is not allowed; the default applies");
             }
         }
         Ok(section)
     }
 
-    /// Keeps a bucket's settings durably, before it is made or changed.
+    /// Stores a bucket's settings durably, before the bucket is created or changed.
     pub fn keep(&self, name: &str, memory_bytes: Option<u64>, settings: &BucketSettings) -> io::Result<()> {
         let directory = self.directory(name);
         if !directory.join(IDENTITY).exists() {
-            // Synced even if they are there: who made them may not have come to it.
+            // Synced even if they exist already: whoever created them may have crashed before syncing.
             for made in [&self.data.join(BUCKETS), &directory] {
                 self.disk.create_directory(made)?;
                 self.disk.sync_directory(made)?;
@@ -158,7 +159,7 @@ impl BucketStore {
         write_settings(&directory, memory_bytes, settings)
     }
 
-    /// Removes what is left of a bucket that the engine has deleted.
+    /// Removes the remains of a bucket that the engine has deleted.
     pub fn forget(&self, name: &str) -> io::Result<()> {
         let directory = self.directory(name);
         match fs::remove_file(directory.join(SETTINGS)) {
@@ -178,7 +179,7 @@ impl BucketStore {
     }
 }
 
-/// The names of the buckets that a data directory holds, read without a lock: for those who check a configuration.
+/// The names of the buckets in a data directory, read without a lock, to check a configuration.
 pub fn names(data: &Path) -> Vec<String> {
     let entries = fs::read_dir(data.join(BUCKETS)).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -190,7 +191,7 @@ pub fn names(data: &Path) -> Vec<String> {
     names
 }
 
-/// Writes a bucket's settings into its directory, unless they are there already.
+/// Writes a bucket's settings into its directory unless they are already there.
 pub fn write_settings(
     directory: &Path,
     memory_bytes: Option<u64>,

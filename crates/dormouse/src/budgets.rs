@@ -1,7 +1,7 @@
 //! How the node's memory is divided among its buckets.
 //!
-//! A bucket has a size of its own or a share. Shares are equal parts of what the sized buckets leave, so they change
-//! whenever a bucket comes or goes. No bucket gets less than [`BUCKET_MEMORY_MIN`].
+//! A bucket has either a fixed size or a share. Shares are equal parts of what the sized buckets leave, so they change
+//! whenever a bucket is created or deleted. No bucket gets less than [`BUCKET_MEMORY_MIN`].
 
 use crate::config::keys::BUCKET_MEMORY_MIN;
 use std::collections::BTreeMap;
@@ -10,19 +10,19 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Budgets {
     node_bytes: u64,
-    /// Bucket name to its size, `None` for a share.
+    /// Maps a bucket's name to its size; `None` is a share.
     claims: BTreeMap<String, Option<u64>>,
 }
 
 /// A claim that does not fit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DoesNotFit {
-    /// The largest size that would.
+    /// The largest size that would fit.
     pub free_bytes: u64,
 }
 
 impl Budgets {
-    /// No claims on `node_bytes`.
+    /// Starts with no claims on `node_bytes`.
     pub fn new(node_bytes: u64) -> Self {
         Self { node_bytes, claims: BTreeMap::new() }
     }
@@ -45,12 +45,12 @@ impl Budgets {
         self.claims.remove(name);
     }
 
-    /// The budget of a bucket now; `None` without a claim.
+    /// The current budget of a bucket; `None` without a claim.
     pub fn budget(&self, name: &str) -> Option<u64> {
         self.claims.get(name).map(|size| size.unwrap_or_else(|| self.share()))
     }
 
-    /// The size of its own that a bucket has asked for, if it has.
+    /// The fixed size that a bucket has requested, if any.
     pub fn size(&self, name: &str) -> Option<u64> {
         self.claims.get(name).copied().flatten()
     }

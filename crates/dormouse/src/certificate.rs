@@ -1,8 +1,8 @@
-//! `dormouse certificate`: an authority of one's own and certificates that it signs, to try TLS with.
+//! `dormouse certificate`: creates a private certificate authority and certificates signed by it, to try TLS with.
 //!
 //! ```text
-//!   DIR/ca.pem, ca.key       made once, and used again
-//!   DIR/NAME.pem, NAME.key   a node's certificate, or a client's; never written over
+//!   DIR/ca.pem, ca.key       created once, then reused
+//!   DIR/NAME.pem, NAME.key   a node's or a client's certificate; never overwritten
 //! ```
 
 use crate::config::key::is_host_name;
@@ -22,17 +22,17 @@ use time::{Duration, OffsetDateTime};
 
 /// How long the authority is valid, in days.
 const AUTHORITY_DAYS: i64 = 3650;
-/// Clocks of others may be behind.
+/// Certificates are valid from this long ago: other machines' clocks may be behind.
 const EARLIER: Duration = Duration::hours(1);
-/// Longest file of the authority.
+/// Maximum size of the authority's files.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What to make.
+/// The certificate to create.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The authority's certificate is ca.pem: clients are to trust it. Its key, ca.key, signs
-further certificates; whoever has it can be anybody. For anything but a trial, take the certificates of an authority
-that others trust already.
+    after_help = "The authority's certificate is ca.pem: clients must trust it. Its key, ca.key, signs further
+certificates; whoever has it can impersonate anybody. For anything but a trial, use certificates of an authority that
+others already trust.
 
 Examples:
   dormouse certificate
@@ -43,7 +43,7 @@ Examples:
   dormouse certificate --client ada         a certificate for a client: ada.pem, ada.key"
 )]
 pub struct Certificate {
-    /// Where the files are written; made when missing
+    /// Where the files are written; created if missing
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
     /// A name or an IP address under which clients reach the node; may be repeated [default: localhost, 127.0.0.1, ::1
@@ -58,7 +58,7 @@ pub struct Certificate {
     days: u16,
 }
 
-/// Makes the files, and says what to do with them.
+/// Creates the files and prints how to use them.
 pub fn run(arguments: &Certificate) -> Result<()> {
     let directory = arguments.directory.strip_prefix(".").unwrap_or(&arguments.directory);
     fs::create_dir_all(&arguments.directory)
@@ -99,7 +99,7 @@ pub fn run(arguments: &Certificate) -> Result<()> {
     Ok(())
 }
 
-/// The authority of the directory; made if there is none.
+/// The authority in the directory, created if there is none.
 fn authority(directory: &Path) -> Result<Issuer<'static, KeyPair>> {
     let (file, key_file) = (directory.join("ca.pem"), directory.join("ca.key"));
     match (file.exists(), key_file.exists()) {
@@ -142,7 +142,7 @@ fn params(arguments: &Certificate, name: &str) -> Result<CertificateParams> {
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    // A node may be a client too: of OVSDB servers that it connects to.
+    // A node may also be a client: of the OVSDB servers that it connects to.
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     if arguments.client.is_none() {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);

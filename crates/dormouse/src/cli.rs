@@ -1,4 +1,4 @@
-//! The command line: what may be typed, and its help.
+//! The command line and its help.
 
 use crate::certificate::Certificate;
 use crate::config::reader::Flags;
@@ -21,7 +21,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The version, and the allocator in use: which one `malloc` really is decides the loader.
+/// The version and the allocator in use: the loader decides which allocator `malloc` really is.
 fn version() -> &'static str {
     static VERSION: LazyLock<String> =
         LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), memory::backend::version()));
@@ -64,7 +64,7 @@ pub enum Command {
 /// What to do with configurations.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Check a file: prints what it would serve, or the first mistake in one line.
+    /// Check a file: print what it would serve, or the first mistake in one line.
     Check {
         /// The TOML file.
         file: PathBuf,
@@ -76,7 +76,7 @@ pub enum ConfigCommand {
     Reference,
 }
 
-/// Flags go over the configuration file, which goes over the defaults.
+/// Flags override the configuration file, which overrides the defaults.
 #[derive(Debug, Args)]
 #[command(after_help = "Sizes: 4096, 64KiB, 512MiB, 1g (powers of 1024), 64MB (of 1000).
 Addresses: IP:PORT; localhost:PORT, in both families; :PORT, all addresses of the machine (those of localhost
@@ -103,11 +103,11 @@ pub struct Serve {
     /// TOML configuration file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Directory for what the node writes: endpoints.json, persistent buckets; made when missing [default: none]
+    /// Directory for what the node writes: endpoints.json, persistent buckets; created if missing [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
-    /// memcached port and its bucket, with "tls:" one that speaks TLS; may be repeated [default: 127.0.0.1:11211, and
-    /// the only bucket named or "default"]
+    /// memcached port and its bucket; the prefix "tls:" makes it speak TLS; may be repeated [default: 127.0.0.1:11211,
+    /// and the only bucket named or "default"]
     #[arg(long, value_name = "[tls:]ADDR[=BUCKET]")]
     memcached: Vec<String>,
     /// Couchbase KV port [default: 127.0.0.1:11210]
@@ -128,7 +128,7 @@ pub struct Serve {
     /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
-    /// Names under which HTTP clients ask the node, beside IP addresses and localhost; "*": all [default: none]
+    /// Names by which HTTP clients may address the node, besides IP addresses and localhost; "*": all [default: none]
     #[arg(long, value_name = "NAMES")]
     http_host_names: Option<String>,
     /// Threads that serve the data ports; 0: one per core, at most 8 [default: 0]
@@ -153,7 +153,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// The flags as the configuration reader wants them.
+    /// Converts the flags for the configuration reader.
     pub fn flags(&self) -> Flags {
         Flags {
             data: self.data.clone(),
@@ -175,7 +175,7 @@ impl Serve {
     }
 }
 
-/// A refused command line in one line: clap's message and its tip, without usage and decoration.
+/// A command-line error in one line: clap's message and its tip, without usage and decoration.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

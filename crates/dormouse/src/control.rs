@@ -1,4 +1,4 @@
-//! What changes a running node: buckets within the node's memory, the user, draining. One per process.
+//! Changes to a running node: buckets within the node's memory, the users, draining. One per process.
 
 use crate::allocator;
 use crate::bucket_store::{BucketStore, IDENTITY};
@@ -17,22 +17,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use transport::ServerTls;
 
-/// The node with what governs it.
+/// The node and its management state.
 pub struct Control {
     node: Arc<Node>,
     memory_bytes: u64,
-    /// Held while buckets come or go, so that budgets and buckets agree.
+    /// Locked while buckets are created or deleted, so that budgets and buckets agree.
     budgets: Mutex<Budgets>,
     development: AtomicBool,
     draining: AtomicBool,
-    /// Where persistent buckets are; none without a data directory.
+    /// The persistent buckets; `None` without a data directory.
     store: Option<BucketStore>,
     databases: OnceLock<Watcher>,
     tls: Option<Arc<ServerTls>>,
 }
 
 impl Control {
-    /// Governs `node`, whose buckets may use `memory_bytes` together.
+    /// Manages `node`, whose buckets may use `memory_bytes` together.
     pub fn new(
         node: Arc<Node>,
         memory_bytes: u64,
@@ -54,8 +54,8 @@ impl Control {
         control
     }
 
-    /// Makes the buckets of the configuration, and opens the others that the data directory holds: `found`. For a
-    /// bucket that is both, the configuration counts. All claims come first, so that each bucket starts with its final
+    /// Creates the buckets of the configuration, and opens the others in the data directory: `found`. For a bucket that
+    /// is in both, the configuration takes precedence. All claims come first, so that each bucket starts with its final
     /// share.
     pub fn create_at_start(
         &self,
@@ -96,13 +96,13 @@ impl Control {
         Ok(())
     }
 
-    /// Logs what an operator should know of a persistent bucket that was opened; `wanted` is what the configuration
-    /// asks for.
+    /// Logs what an operator should know about a persistent bucket that was opened; `wanted` are the configured
+    /// settings.
     fn tell_opened(&self, name: &str, wanted: Option<&BucketSettings>) {
         let Some(bucket) = self.node.bucket(name) else { return };
         let Some(persistence) = bucket.persistence() else { return };
         let Some(wanted) = wanted else {
-            tracing::info!(bucket = name, "not in the configuration: opened as it was made or set last");
+            tracing::info!(bucket = name, "not in the configuration: opened with its last settings");
             return;
         };
         let (vbuckets, shards) = (bucket.vbuckets(), persistence.shards());
@@ -124,12 +124,12 @@ impl Control {
         }
     }
 
-    /// Sets memory aside for the OVSDB databases of the configuration.
+    /// Reserves memory for the OVSDB databases of the configuration.
     pub fn claim_databases(&self, databases: &[OvsdbSection]) -> Result<(), Refusal> {
         let mut budgets = self.budgets();
         for database in databases {
             if let Some(file) = &database.file {
-                // No bucket has a name with a colon.
+                // No bucket name contains a colon.
                 let name = format!("ovsdb:{}", file.display());
                 budgets.claim(&name, Some(database.memory_bytes)).map_err(does_not_fit)?;
             }
@@ -137,13 +137,13 @@ impl Control {
         Ok(())
     }
 
-    /// Says who knows the figures of the OVSDB databases.
+    /// Sets the source of the OVSDB databases' figures.
     pub fn set_databases(&self, watcher: Watcher) {
-        // Once per process.
+        // Called once per process.
         let _ = self.databases.set(watcher);
     }
 
-    /// Puts these users in force instead of all others; open sessions stay.
+    /// Replaces all users with these; open sessions stay.
     pub fn set_login(&self, login: &Login) {
         let users = self.node.users();
         let reach = if login.development { Reach::Loopback } else { Reach::Anywhere };
@@ -159,17 +159,18 @@ impl Control {
         self.development.store(login.development, Ordering::Relaxed);
     }
 
-    /// From now on `/health` says that the node is on its way out.
+    /// Makes `/health` report from now on that the node is draining.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
     fn budgets(&self) -> MutexGuard<'_, Budgets> {
-        // Claims change in one step each, so what a panicking holder left is whole.
+        // Each change of the claims is a single step, so they are consistent even after a panic in a holder of the
+        // lock.
         self.budgets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a bucket of a size of its own; shares shrink for it.
+    /// Creates a bucket of a fixed size; shares shrink to make room for it.
     fn create_sized(&self, name: &str, settings: BucketSettings) -> Result<(), Refusal> {
         let mut budgets = self.budgets();
         if self.node.bucket(name).is_some() {
@@ -185,10 +186,10 @@ impl Control {
         made
     }
 
-    /// Makes a bucket or opens it; `size` is the size of its own that it has, if it has one.
+    /// Creates or opens a bucket; `size` is its fixed size, if it has one.
     fn make(&self, name: &str, settings: BucketSettings, size: Option<u64>) -> Result<(), Refusal> {
         if self.node.buckets().len() >= console::BUCKETS_MAX {
-            let reason = format!("The node has {} buckets, and more are not allowed.", console::BUCKETS_MAX);
+            let reason = format!("The node has {} buckets, the maximum.", console::BUCKETS_MAX);
             return Err(Refusal::Invalid { field: "name", reason });
         }
         let memory = size::show(settings.memory_bytes);
@@ -209,7 +210,7 @@ impl Control {
         let directory = store.directory(name);
         let opened = self.node.open_bucket(name, settings, store.disk(), &directory);
         if opened.is_err() && !directory.join(IDENTITY).exists() {
-            // None was made: what was kept for it goes too. If not now, at the next start.
+            // The bucket was not created, so its stored settings are removed too: now, or else at the next start.
             let _ = store.forget(name);
         }
         let bucket = opened.map_err(refusal)?;
@@ -272,10 +273,10 @@ impl console::Control for Control {
         }
         let directory =
             self.store()?.backup(name, label, persistence).map_err(|error| match error.kind() {
-                // It was deleted meanwhile, and its files went.
+                // It was deleted meanwhile, and its files with it.
                 _ if bucket.is_gone() => Refusal::Missing,
                 io::ErrorKind::AlreadyExists => {
-                    let reason = format!("There is a backup {label:?} already.");
+                    let reason = format!("A backup {label:?} already exists.");
                     Refusal::Invalid { field: "label", reason }
                 }
                 _ => failed(name, &error),
@@ -314,7 +315,7 @@ impl console::Control for Control {
     }
 
     fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), Refusal> {
-        // Held, so that no settings are written for a bucket that is being deleted.
+        // Locked so that no settings are written for a bucket that is being deleted.
         let mut budgets = self.budgets();
         let bucket = self.node.bucket(name).ok_or(Refusal::Missing)?;
         let size_before = budgets.size(name);
@@ -324,7 +325,7 @@ impl console::Control for Control {
         }
         let mut settings = bucket.settings_in_force();
         for (setting, value) in &change.settings {
-            // Whoever asked has checked it.
+            // The caller has checked it.
             let set = setting.set(&mut settings, *value);
             debug_assert!(set.is_ok(), "{}", setting.key);
         }
@@ -334,7 +335,7 @@ impl console::Control for Control {
                 kept.map_err(|error| failed(name, &error))
             });
             if let Err(refusal) = kept {
-                // What was claimed before fits still.
+                // The previous claim still fits.
                 let _ = budgets.claim(name, size_before);
                 return Err(refusal);
             }
@@ -351,7 +352,7 @@ impl console::Control for Control {
     }
 
     fn memory_bytes(&self) -> u64 {
-        // Not from the budgets: those are held while a bucket is opened, and a disk may be slow.
+        // Not read from the budgets: they are locked while a bucket is opened, and a disk may be slow.
         self.memory_bytes
     }
 
@@ -385,7 +386,7 @@ fn does_not_fit(DoesNotFit { free_bytes }: DoesNotFit) -> Refusal {
 fn refusal(error: BucketError) -> Refusal {
     match error {
         BucketError::Missing(_) => Refusal::Missing,
-        // COMPAT: SDKs know this sentence and make their "bucket exists" error of it.
+        // COMPAT: SDKs recognise this sentence and map it to their "bucket exists" error.
         BucketError::Exists(_) => {
             Refusal::Invalid { field: "name", reason: "Bucket with given name already exists".into() }
         }
@@ -394,12 +395,12 @@ fn refusal(error: BucketError) -> Refusal {
     }
 }
 
-/// What a disk did not do.
+/// The refusal after a disk error.
 fn failed(name: &str, error: &io::Error) -> Refusal {
     Refusal::Failed { reason: format!("bucket {name:?}: {error}") }
 }
 
-/// A refusal at the start, where no form field tells which bucket is meant.
+/// A refusal at the start, where no form field says which bucket is meant.
 fn of_bucket(name: &str, refusal: Refusal) -> Refusal {
     match refusal {
         Refusal::Invalid { field, reason } => {

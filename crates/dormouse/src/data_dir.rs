@@ -1,4 +1,4 @@
-//! The data directory and `endpoints.json` in it: where a running node says how to reach it.
+//! The data directory and its `endpoints.json`, in which a running node publishes its addresses.
 
 use crate::bucket_store::{self, BucketStore};
 use crate::config::Problem;
@@ -16,22 +16,22 @@ const ENDPOINTS: &str = "endpoints.json";
 
 const LOCK: &str = "dormouse.lock";
 
-/// A directory this process can write, and no other node uses meanwhile.
+/// A directory that this process can write and that no other node uses meanwhile.
 pub struct DataDir {
     path: PathBuf,
     _lock: Lock,
 }
 
-/// Held while a directory is in use. The kernel takes it back when the process ends, however it ends.
+/// Held while a directory is in use. The kernel releases it when the process ends, however it ends.
 ///
-/// The directory itself is locked, so that nobody gets in by removing a file. The file in it is for nodes that know
-/// only that one, and for file systems that lock no directories.
+/// The directory itself is locked, so that removing a file cannot defeat the lock. The file in it is for nodes that
+/// know only the file, and for file systems that cannot lock directories.
 pub struct Lock {
     _directory: Option<File>,
     _file: Option<File>,
 }
 
-/// Why a directory is not locked.
+/// Why a directory could not be locked.
 enum Unlocked {
     Taken,
     Failed(io::Error),
@@ -47,10 +47,10 @@ impl Lock {
         let itself = match File::open(directory).map_err(Unlocked::Failed).and_then(locked) {
             Ok(itself) => Some(itself),
             Err(Unlocked::Taken) => return Err(Unlocked::Taken),
-            // A network's file system emulates the lock by one that wants a file that is open for writing.
+            // A network file system emulates the lock with one that requires a file opened for writing.
             Err(Unlocked::Failed(_)) => None,
         };
-        // Whatever has this name, nothing is waited for.
+        // Whatever has this name, opening it must not block.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let mut options = File::options();
         options.write(true).create(makes_file).truncate(false).custom_flags(flags);
@@ -64,7 +64,8 @@ impl Lock {
 }
 
 impl DataDir {
-    /// Makes the directory if it is missing, proves that it can be written, and removes what a former run said.
+    /// Creates the directory if it is missing, verifies that it is writable, and removes the `endpoints.json` of a
+    /// former run.
     pub fn open(path: &Path) -> Result<Self, Problem> {
         let refused = |error: io::Error| {
             Problem::new(format!(
@@ -92,19 +93,18 @@ impl DataDir {
         BucketStore::new(&self.path)
     }
 
-    /// Writes `endpoints.json`: complete or not at all.
+    /// Writes `endpoints.json` atomically.
     pub fn write_endpoints(&self, endpoints: &Endpoints) -> io::Result<()> {
         write_whole(&self.path.join(ENDPOINTS), document(endpoints).as_bytes())
     }
 
-    /// Removes `endpoints.json`: the node does not serve any more.
+    /// Removes `endpoints.json`: the node no longer serves.
     pub fn forget_endpoints(&self) {
         let _ = fs::remove_file(self.path.join(ENDPOINTS));
     }
 }
 
-/// Makes a directory and those it is in, as far as they are missing, and syncs the one around each: a name is durable
-/// only then.
+/// Creates a directory and its missing parents, and syncs the parent of each: only then is the name durable.
 pub fn make_directories(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match fs::create_dir(path) {
@@ -117,8 +117,8 @@ pub fn make_directories(path: &Path) -> io::Result<()> {
             }
         }
         Err(_) if path.is_dir() => {
-            // Who made it may have been killed before it was synced; with something in it, that is over. A file system
-            // that cannot sync directories is no reason not to start on one that was there.
+            // Whoever created it may have been killed before syncing the parent. If it is not empty, that was synced. A
+            // file system that cannot sync directories must not prevent a start in an existing one.
             if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()) {
                 let _ = sync_directory(parent);
             }
@@ -127,7 +127,7 @@ pub fn make_directories(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     }
     match sync_directory(parent) {
-        // One may be allowed to make names in a directory, and not to read it.
+        // A process may have permission to create names in a directory but not to read it.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         result => result,
     }
@@ -137,7 +137,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Locks the data directory around a bucket's directory, where it is in one, against nodes.
+/// If a bucket's directory is in a data directory, locks that data directory against nodes.
 pub fn lock_around(bucket: &Path) -> anyhow::Result<Option<Lock>> {
     let bucket = fs::canonicalize(bucket)?;
     let Some(parent) = bucket.parent() else { return Ok(None) };
@@ -152,7 +152,7 @@ pub fn lock_around(bucket: &Path) -> anyhow::Result<Option<Lock>> {
     }
 }
 
-/// Makes a file that is new, whatever had its name.
+/// Creates a new file, replacing whatever had its name.
 fn create_anew(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -161,7 +161,7 @@ fn create_anew(path: &Path) -> io::Result<File> {
     File::create_new(path)
 }
 
-/// Writes a file durably: complete or not at all.
+/// Writes a file atomically and durably.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,4 +1,4 @@
-//! The OVSDB databases of a node: one thread with their event loop, beside the workers.
+//! The OVSDB databases of a node: one thread runs their event loop, beside the workers.
 
 use crate::config::{Config, OvsdbSection, Problem, TlsSection};
 use console::DatabaseFigures;
@@ -14,17 +14,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transport::OldestVersion;
 
-/// The figures are waited for so long; then those of before must do.
+/// How long to wait for the figures; after that the previous ones are used.
 const FIGURES_WAIT: Duration = Duration::from_secs(2);
 
-/// The part of the node's memory that requests and replies of clients may take, where nothing is configured and no
-/// database may be larger.
+/// The fraction of the node's memory that clients' requests and replies may take, if none is configured and no database
+/// may be larger.
 const CLIENTS_SHARE: u64 = 8;
 
-/// The names of hosts that listeners need are waited for so long.
+/// How long to wait for the resolution of the listeners' host names.
 const NAMES_WAIT: Duration = Duration::from_secs(2);
 
-/// Log lines of the event loop as those of the node.
+/// Forwards log lines of the event loop to the node's log.
 struct NodeLogger {
     rates: Mutex<Rates>,
     started: Instant,
@@ -65,7 +65,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Figures {
-    /// How often they were asked for, and how often they were told.
+    /// Number of requests for the figures, and of requests answered.
     asked: u64,
     told: u64,
     databases: Vec<DatabaseFigures>,
@@ -73,7 +73,7 @@ struct Figures {
 
 impl Shared {
     fn figures(&self) -> MutexGuard<'_, Figures> {
-        // They are replaced as a whole.
+        // The figures are replaced as a whole, so they are consistent even after a panic.
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -85,14 +85,14 @@ pub struct Databases {
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// Knows the databases' figures.
+/// Gives access to the databases' figures.
 pub struct Watcher {
     shared: Arc<Shared>,
     waker: Waker,
 }
 
 impl Watcher {
-    /// The figures now, or of a moment ago where the databases are busy.
+    /// The current figures, or slightly older ones if the databases are busy.
     pub fn figures(&self) -> Vec<DatabaseFigures> {
         let mut figures = self.shared.figures();
         figures.asked += 1;
@@ -105,7 +105,8 @@ impl Watcher {
     }
 }
 
-/// The certificate is the node's. Whom `client_ca` has signed is let in, and trusted; without one everybody is.
+/// Uses the node's certificate. Only peers whose certificate `client_ca` has signed are accepted; without a `client_ca`
+/// every peer is.
 fn tls_options(tls: &TlsSection) -> TlsOptions {
     let text = |path: &PathBuf| path.display().to_string();
     TlsOptions {
@@ -118,8 +119,8 @@ fn tls_options(tls: &TlsSection) -> TlsOptions {
 }
 
 impl Databases {
-    /// Opens the databases of the configuration and serves them. `None` when there is none. `memory_bytes`: what `node`
-    /// may use.
+    /// Opens the databases of the configuration and serves them. `None` if there are none. `memory_bytes` is what
+    /// `node` may use.
     pub fn start(config: &Config, memory_bytes: u64, node: &Arc<Node>) -> anyhow::Result<Option<Self>> {
         let sections: Vec<(&PathBuf, &OvsdbSection)> =
             config.databases.iter().filter_map(|section| Some((section.file.as_ref()?, section))).collect();
@@ -128,7 +129,7 @@ impl Databases {
         }
         let client_bytes = config.limits.ovsdb_clients_bytes.unwrap_or_else(|| {
             let largest = sections.iter().map(|(_, section)| section.memory_bytes).max().unwrap_or_default();
-            // A transaction that does not fit a database is to be refused by that, with an answer.
+            // A transaction that does not fit a database must be refused by that database, with a reply.
             (memory_bytes / CLIENTS_SHARE).max(largest.saturating_mul(2))
         });
         let client_bytes = usize::try_from(client_bytes).unwrap_or(usize::MAX);
@@ -173,7 +174,7 @@ impl Databases {
         Ok(Some(Self { shared, waker, thread }))
     }
 
-    /// Who can be asked for figures.
+    /// A handle to read the figures with.
     pub fn watcher(&self) -> Watcher {
         Watcher { shared: Arc::clone(&self.shared), waker: self.waker.clone() }
     }
@@ -190,7 +191,7 @@ impl Databases {
     }
 }
 
-/// The loop's surroundings in a node.
+/// The event loop's host in a node.
 struct Tenant {
     shared: Arc<Shared>,
     node: Arc<Node>,

@@ -1,6 +1,6 @@
-//! `dormouse journal`: looks at, shortens and puts back the journals of persistent buckets.
+//! `dormouse journal`: inspects, compacts and restores the journals of persistent buckets.
 //!
-//! DIR is a bucket's directory (`DATA/buckets/NAME`, or a backup), or one of its shards. Nothing here needs a server;
+//! DIR is a bucket's directory (`DATA/buckets/NAME`, or a backup), or one of its shards. No command needs a server;
 //! `compact` and `restore` refuse a data directory that a node uses.
 
 mod compact;
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 /// What to do with a journal.
 #[derive(Debug, Subcommand)]
 pub enum JournalCommand {
-    /// Read every byte that counts and say what is wrong, with file and offset; changes nothing.
+    /// Read every byte that counts and report damage, with file and offset; changes nothing.
     ///
-    /// Exit code 0: all is as it was written. 1: something is damaged. An unfinished batch at the end is no damage: a
-    /// crash leaves one, and the next start cuts it off. Of a directory that a node is writing to, the end may look so
-    /// too.
+    /// Exit code 0: everything is as it was written. 1: something is damaged. An unfinished batch at the end is not
+    /// damage: a crash leaves one, and the next start truncates it. In a directory that a node is writing to, the end
+    /// may look the same.
     #[command(after_help = "Examples:
   dormouse journal verify /var/lib/dormouse/buckets/default
   dormouse journal verify /var/lib/dormouse/backups/default/monday
@@ -46,7 +46,7 @@ Keys are printed with their collection's number before them, as they are stored;
 
 Examples:
   dormouse journal dump /var/lib/dormouse/buckets/default
-  dormouse journal dump --values DIR | grep 'key=\"\\\\x00user:1\"'      every version of a document there is")]
+  dormouse journal dump --values DIR | grep 'key=\"\\\\x00user:1\"'      all versions of a document")]
     Dump {
         /// Print values too, escaped
         #[arg(long)]
@@ -54,10 +54,10 @@ Examples:
         /// Directory of a bucket, of a backup, or of one shard
         dir: PathBuf,
     },
-    /// Rewrite what is still needed and give the rest of the disk back; for a bucket that no node uses.
+    /// Rewrite the live records and free the other disk space; for a bucket that no node uses.
     ///
-    /// A running node does the same by itself, whenever about half of a journal is superfluous. This command reads the
-    /// whole bucket into memory, as a start does, and then compacts until there is nothing left to gain.
+    /// A running node does this by itself whenever about half of a journal is garbage. This command reads the whole
+    /// bucket into memory, as a start does, and then compacts until nothing is left to free.
     #[command(after_help = "Example:
   dormouse journal compact /var/lib/dormouse/buckets/default")]
     Compact {
@@ -66,20 +66,20 @@ Examples:
     },
     /// Verify a backup and put it into a data directory that no node uses.
     ///
-    /// The bucket gets its old name and settings; a bucket of that name must not be there. Backups are made by a
-    /// running node: POST /pools/default/buckets/NAME/backup.
+    /// The bucket gets its old name and settings; a bucket of that name must not exist. Backups are made by a running
+    /// node: POST /pools/default/buckets/NAME/backup.
     #[command(after_help = "Examples:
   curl -u ada:secret -d label=monday http://127.0.0.1:8091/pools/default/buckets/default/backup
   dormouse journal restore /var/lib/dormouse/backups/default/monday /var/lib/dormouse")]
     Restore {
         /// Directory of the backup
         backup: PathBuf,
-        /// Data directory of a node that does not run; made when missing
+        /// Data directory of a node that does not run; created if missing
         data: PathBuf,
     },
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &JournalCommand) -> anyhow::Result<()> {
     match command {
         JournalCommand::Verify { dir } => verify::run(dir),
@@ -89,14 +89,14 @@ pub fn run(command: &JournalCommand) -> anyhow::Result<()> {
     }
 }
 
-/// A shard of what was named.
+/// One shard of the given directory.
 struct Shard {
     directory: PathBuf,
-    /// It was written to, so that its manifest must be there.
+    /// It was written to, so its manifest must exist.
     has_begun: bool,
 }
 
-/// The shards of what was named, in the order of their numbers.
+/// The shards of the given directory, in numerical order.
 fn shards(directory: &Path) -> anyhow::Result<Vec<Shard>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let (mut shards, mut is_shard) = (Vec::new(), false);
@@ -111,7 +111,7 @@ fn shards(directory: &Path) -> anyhow::Result<Vec<Shard>> {
     }
     let is_bucket = directory.join(IDENTITY).exists();
     if !is_shard && !is_bucket && shards.is_empty() {
-        bail!("{}: no bucket's directory ({IDENTITY}), and no shard's (*.segment)", directory.display());
+        bail!("{}: neither a bucket's directory ({IDENTITY}) nor a shard's (*.segment)", directory.display());
     }
     if is_shard {
         let path = fs::canonicalize(directory).with_context(|| directory.display().to_string())?;
@@ -134,7 +134,7 @@ fn shard_number(directory: &Path) -> Option<u16> {
     directory.file_name()?.to_str()?.strip_prefix("shard-")?.parse().ok()
 }
 
-/// The shards of a bucket that its `bucket.json` knows to have been written to.
+/// The shards of a bucket that, according to its `bucket.json`, were written to.
 fn written_shards(directory: &Path) -> anyhow::Result<Vec<u16>> {
     if !directory.join(IDENTITY).exists() {
         return Ok(Vec::new());
@@ -145,7 +145,7 @@ fn written_shards(directory: &Path) -> anyhow::Result<Vec<u16>> {
     Ok(numbers.filter_map(|number| u16::try_from(number).ok()).collect())
 }
 
-/// What a bucket's `bucket.json` says.
+/// Reads a bucket's `bucket.json`.
 fn identity(directory: &Path) -> anyhow::Result<serde_json::Value> {
     let path = directory.join(IDENTITY);
     let text =
@@ -153,7 +153,7 @@ fn identity(directory: &Path) -> anyhow::Result<serde_json::Value> {
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// Bytes of the files below a directory.
+/// Total size of the files below a directory.
 fn bytes_below(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let bytes = entries.flatten().map(|entry| match entry.metadata() {
@@ -169,12 +169,12 @@ fn name_of(directory: &Path) -> anyhow::Result<String> {
     let (path, value) = (directory.join(IDENTITY), identity(directory)?);
     let name = value.get("name").and_then(serde_json::Value::as_str).unwrap_or_default();
     if !kv::is_bucket_name(name) {
-        bail!("{}: {name:?} is no name of a bucket", path.display());
+        bail!("{}: {name:?} is not a bucket name", path.display());
     }
     Ok(name.to_owned())
 }
 
-/// Lines about how far long work is, on standard error: in place on a terminal, else one every few seconds.
+/// Reports the progress of long work on standard error: in place on a terminal, else as a line every few seconds.
 struct Progress {
     what: &'static str,
     told: Instant,

@@ -1,4 +1,4 @@
-//! `dormouse lab`: becomes the program `dormouse-lab`, which is found beside this one or on the PATH.
+//! `dormouse lab`: executes the program `dormouse-lab`, found beside this one or on the PATH.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const PROGRAM: &str = "dormouse-lab";
 
-/// Returns only when there is no such program, or it cannot be run.
+/// Returns only if there is no such program or it cannot be run.
 pub fn run(arguments: &[OsString]) -> anyhow::Result<()> {
     let beside = std::env::current_exe().ok().map(|this| this.with_file_name(PROGRAM));
     let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM));

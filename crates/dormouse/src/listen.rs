@@ -6,11 +6,11 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use transport::Listener;
 
-/// Ports of the kernel's choice that are tried until one is free in both families.
+/// How many kernel-chosen ports are tried until one is free in both families.
 const FREE_PORT_TRIES: u32 = 16;
 
-/// Binds what an address stands for; `key` is the configuration key it comes from. `everywhere` says whether `:PORT` is
-/// all addresses.
+/// Binds the listeners of an address; `key` is the configuration key it comes from. `everywhere` says whether `:PORT`
+/// means all addresses.
 pub fn bind(key: &str, address: &Address, everywhere: bool) -> Result<Vec<Listener>, Problem> {
     let bound = match address {
         Address::Tcp(address) => Listener::tcp(*address).map(|bound| vec![bound]),
@@ -27,7 +27,7 @@ pub fn bind(key: &str, address: &Address, everywhere: bool) -> Result<Vec<Listen
     })
 }
 
-/// One socket for both families, or one for IPv4 where the machine has no other.
+/// One socket for both families, or one for IPv4 if the machine has no IPv6.
 fn all(port: u16) -> io::Result<Listener> {
     match Listener::tcp((Ipv6Addr::UNSPECIFIED, port).into()) {
         Err(error) if is_missing(&error) => Listener::tcp((Ipv4Addr::UNSPECIFIED, port).into()),
@@ -35,7 +35,7 @@ fn all(port: u16) -> io::Result<Listener> {
     }
 }
 
-/// The loopback addresses, with one port: 127.0.0.1, and ::1 where the machine has it.
+/// The loopback addresses, with the same port: 127.0.0.1, and ::1 if the machine has it.
 fn localhost(port: u16) -> io::Result<Vec<Listener>> {
     let mut tries = if port == 0 { FREE_PORT_TRIES } else { 1 };
     loop {
@@ -51,7 +51,7 @@ fn localhost(port: u16) -> io::Result<Vec<Listener>> {
     }
 }
 
-/// Whether the machine has no such address, or no such family.
+/// Returns true if the machine has no such address or address family.
 fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())

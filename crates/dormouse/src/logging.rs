@@ -1,4 +1,4 @@
-//! Structured logs by `tracing`, on standard error, with a level that can change while the node runs.
+//! Structured logs by `tracing`, on standard error, with a level that can change at run time.
 
 use crate::config::{Format, Level, LogSection};
 use tracing_subscriber::filter::LevelFilter;
@@ -12,7 +12,7 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// Starts logging; once per process.
+    /// Starts logging; call it once per process.
     pub fn start(section: &LogSection) -> anyhow::Result<Self> {
         let (filter, level) = reload::Layer::new(filter(section.level));
         let lines = fmt::layer().with_writer(std::io::stderr);

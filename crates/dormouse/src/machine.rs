@@ -1,9 +1,9 @@
-//! What the machine offers: memory and cores. Read once at start, from the kernel's files.
+//! The machine's memory and cores, read once at start from the kernel's files.
 
 use std::fs;
 use std::io::{self, Read as _};
 
-/// Memory the process may count on: the machine's, or its control group's limit where that is smaller. Bytes.
+/// Memory available to the process, in bytes: the machine's, or its control group's limit if that is smaller.
 pub fn memory_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
     let group =
@@ -14,12 +14,12 @@ pub fn memory_bytes() -> Option<u64> {
     }
 }
 
-/// Cores this process may use.
+/// Number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes nobody can guess.
+/// Cryptographically secure random bytes.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

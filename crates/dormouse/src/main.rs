@@ -1,4 +1,4 @@
-//! `dormouse`: the binary. Command line, configuration, wiring; everything else is in the crates it uses.
+//! The `dormouse` binary: command line, configuration, wiring. Everything else is in the crates it uses.
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -29,11 +29,11 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: memory::backend::GlobalAllocator = memory::backend::GLOBAL_ALLOCATOR;
 
-/// Exit code of a mistake in the command line or the configuration.
+/// Exit code for a mistake in the command line or the configuration.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    // Called by the stock server's name, or told to be it.
+    // Called by the stock server's name, or with it as the subcommand.
     let mut arguments = std::env::args_os().peekable();
     let is_ovsdb_server = arguments.next().is_some_and(|name| ovsdb_server::is_name(&name));
     if is_ovsdb_server || arguments.next_if(|command| command == ovsdb_server::NAME).is_some() {
@@ -86,13 +86,13 @@ fn outcome(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// One line on standard error; nobody has to read it.
+/// Prints one line on standard error; write errors are ignored.
 fn complain(what: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "dormouse: {what}");
 }
 
-/// Text on standard output; a reader that went away is not an error.
+/// Prints text on standard output; a closed pipe is not an error.
 fn print(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();

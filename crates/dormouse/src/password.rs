@@ -10,17 +10,17 @@ use std::os::unix::fs::PermissionsExt as _;
 const DEVELOPMENT_PASSWORD: &str = "password";
 /// Longest password.
 const PASSWORD_BYTES_MAX: usize = 1024;
-/// Longest file with a password.
+/// Maximum size of a password file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Most users of a file: each takes milliseconds at the start.
+/// Maximum number of users in a file: each takes milliseconds at the start.
 const USERS_MAX: usize = 1000;
-/// Longest file with users.
+/// Maximum size of a users file.
 const USERS_FILE_BYTES_MAX: u64 = 2 << 20;
-/// Longest name, as `auth.user`'s.
+/// Longest name, the same as for `auth.user`.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The users as the configuration gives them.
+/// The users from the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// The name.
@@ -33,11 +33,11 @@ pub struct Login {
     pub others: Vec<(String, String)>,
 }
 
-/// Mode bits that let others read the file, or let the group or others change it.
+/// Mode bits that let others read the file, or let the group or others write it.
 const OTHERS_MODE: u32 = 0o026;
 
-/// Logs a warning if others may read or change a file with passwords. It is no error: secrets that are mounted into
-/// containers are often readable, and nobody else is there.
+/// Logs a warning if others may read or change a file with passwords. This is not an error: secrets that are mounted
+/// into containers are often readable, and no other user exists there.
 pub fn warn_of_readers(auth: &AuthSection) {
     for path in [&auth.password_file, &auth.users_file].into_iter().flatten() {
         let Ok(metadata) = fs::metadata(path) else { continue };
@@ -79,7 +79,7 @@ pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
     }
 }
 
-/// Reads the users file. The last line of a name counts.
+/// Reads the users file. The last line for a name counts.
 fn users(auth: &AuthSection) -> Result<Vec<(String, String)>, Problem> {
     let Some(path) = &auth.users_file else { return Ok(Vec::new()) };
     let refused = |what: &str| {

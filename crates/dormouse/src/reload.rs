@@ -1,4 +1,4 @@
-//! SIGHUP: reads the configuration again, applies what can be applied, and names what cannot.
+//! SIGHUP: reads the configuration again, applies what can be applied, and logs what cannot.
 
 use crate::allocator::Allocator;
 use crate::cli::Serve;
@@ -13,23 +13,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use transport::ServerTls;
 
-/// The configuration in force, and what it can be applied to.
+/// The configuration in force, and the components it is applied to.
 pub struct Reload<'a> {
-    /// The command line: its flags go over the file this time too.
+    /// The command line: its flags override the file on reload too.
     pub arguments: &'a Serve,
-    /// What was read last.
+    /// The configuration read last.
     pub config: Config,
-    /// The user in force.
+    /// The users in force.
     pub login: Login,
-    /// Where certificates go, if there were some at the start.
+    /// Receives certificates, if there were any at the start.
     pub tls: Option<Arc<ServerTls>>,
-    /// Where limits go.
+    /// Receives limits.
     pub node: Arc<Node>,
-    /// Where the user goes.
+    /// Receives users.
     pub control: Arc<Control>,
-    /// Where the level goes.
+    /// Receives the log level.
     pub logging: Logging,
-    /// What the process was started with, and where the allocator's settings go.
+    /// The allocator settings at the start; receives new ones.
     pub allocator: Allocator,
 }
 
@@ -57,12 +57,12 @@ impl Reload<'_> {
             tls.reload(files).map_err(|error| Problem::new(format!("tls: {error}")))?;
         }
         let same_tls = self.tls.is_some() == files.is_some();
-        // First what a disk may refuse: nothing else changes then, and the next time tries it again.
+        // First the changes that a disk error can prevent: nothing else changes then, and the next reload retries them.
         for section in &next.buckets {
             let before = self.config.buckets.iter().find(|before| before.name == section.name);
             self.change_bucket(before, section)?;
         }
-        // Listeners know from the start whether they demand a login; with that fixed, the user may change.
+        // Whether listeners require a login is fixed at the start; as long as that stays the same, users may change.
         let same_mode = login.development == self.login.development;
         if same_mode && login != self.login {
             self.control.set_login(&login);
@@ -87,7 +87,7 @@ impl Reload<'_> {
         Ok(())
     }
 
-    /// Changes a bucket as HTTP does: kept, too, if it is persistent.
+    /// Changes a bucket as over HTTP: if it is persistent, the change is stored too.
     fn change_bucket(&self, before: Option<&BucketSection>, section: &BucketSection) -> Result<(), Problem> {
         let before = before.map(|section| section.settings.clone()).unwrap_or_default();
         let live = BUCKET_SETTINGS.iter().filter(|setting| setting.live.is_some());
@@ -99,14 +99,14 @@ impl Reload<'_> {
         }
         let change = BucketChange { memory_bytes: None, settings };
         match self.control.change_bucket(&section.name, change) {
-            // A new section makes no bucket before the next start.
+            // A new section creates no bucket before the next start.
             Ok(()) | Err(Refusal::Missing) => Ok(()),
             Err(refusal) => Err(problem_of(refusal)),
         }
     }
 }
 
-/// The node's limits as the configuration has them.
+/// The node's limits from the configuration.
 pub fn limits(config: &Config) -> Limits {
     let limits = &config.limits;
     Limits {
@@ -128,7 +128,7 @@ fn changed_keys(old: &Config, new: &Config) -> BTreeSet<String> {
     paths.filter(|path| old.given.get(*path) != new.given.get(*path)).cloned().collect()
 }
 
-/// Whether the key of a path such as `bucket[1].memory` can be applied to a running node.
+/// Returns true if the key of a path such as `bucket[1].memory` can be applied to a running node.
 fn can_reload(path: &str) -> bool {
     let Some((section, key)) = path.rsplit_once('.') else { return false };
     let section = section.split('[').next().unwrap_or(section);

@@ -1,12 +1,12 @@
-//! `dormouse serve`: from the command line to a serving node, and back to nothing on SIGTERM.
+//! `dormouse serve`: from the command line to a serving node, until SIGTERM.
 //!
 //! ```text
 //!   configuration ── allocator (may start the program again) ── password ── data directory ── listeners ── signals ── node ── buckets
 //!         ── databases (ovsdb) ── workers (net) ── http (console) ── endpoints.json ── banner ── sleep ── drain
 //! ```
 //!
-//! Every mistake is found before anything serves, and is one line. After that the main thread sleeps in the kernel
-//! until a signal comes.
+//! Every mistake is found before anything serves, and is reported in one line. After that the main thread sleeps in the
+//! kernel until a signal arrives.
 
 use crate::allocator::Allocator;
 use crate::bucket_store::BucketStore;
@@ -29,16 +29,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use transport::{Address, Handshakes, Listener, ServerTls, raise_open_files};
 
-/// Executing threads beside those of the data plane: the console's.
+/// Executing threads besides those of the data plane: the console's.
 const OTHER_THREADS: usize = 1;
-/// Received requests are answered for so long while draining.
+/// How long received requests are still answered while draining.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// Most worker threads that are started without being asked for.
+/// Maximum number of worker threads if none is configured.
 const WORKERS_MAX: usize = 8;
-/// Part of the machine's memory that "auto" means, in per cent.
+/// Share of the machine's memory that "auto" stands for, in per cent.
 const MEMORY_PERCENT: u64 = 60;
 
-/// Runs a node until it is told to stop.
+/// Runs a node until it is asked to stop.
 pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let config = reader::load(arguments.config.as_deref(), &arguments.flags())?;
     let mut allocator = Allocator::start(&config);
@@ -66,7 +66,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let settings = NodeSettings {
         threads: net::executing_threads(workers) + OTHER_THREADS,
         shutdown_command: config.node.shutdown_command,
-        // COMPAT: libmemcached takes a server below 1.4 for one that lacks half of the protocol (memccapable shows it).
+        // COMPAT: libmemcached assumes that a server below 1.4 lacks half of the protocol (memccapable shows it).
         version: concat!("1.6.18-dormouse-", env!("CARGO_PKG_VERSION")).into(),
         seed: u64::from_le_bytes(machine::random()?),
     };
@@ -112,7 +112,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     if let Some(data) = &data
         && let Err(error) = data.write_endpoints(&endpoints)
     {
-        // A full disk is no reason not to serve what is there; the banner names the addresses, too.
+        // A full disk must not prevent serving existing data; the banner also prints the addresses.
         tracing::warn!(%error, "endpoints.json could not be written");
     }
     banner::print(&node, &endpoints, &login, workers, memory_bytes);
@@ -135,7 +135,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         databases.stop();
     }
     let http = http.map_or(Ok(()), console::Handle::stop);
-    // Nothing changes a bucket any more.
+    // Nothing changes a bucket from here on.
     unwritten.close()?;
     http?;
     tracing::info!("stopped");
@@ -240,7 +240,7 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// Notes where a port is reached.
+    /// Records the address of a port.
     fn note(&mut self, service: Service, socket: &Listener, has_tls: bool, bucket: Option<&str>) {
         let endpoints = &mut self.endpoints;
         let bucket = bucket.map(str::to_owned);
@@ -264,7 +264,7 @@ impl Listeners {
     }
 }
 
-/// The TLS of the ports, if there is a certificate.
+/// Loads the TLS configuration of the ports, if there is a certificate.
 fn load_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, Problem> {
     let Some(files) = config.tls.files() else { return Ok(None) };
     let tls = ServerTls::load(&files).map_err(|error| Problem::new(format!("tls: {error}")))?;

@@ -1,4 +1,4 @@
-//! Signals, and the `shutdown` command: the main thread sleeps in the kernel until one of them comes.
+//! Signals, and the `shutdown` command: the main thread sleeps in the kernel until one of them arrives.
 
 use std::io;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-/// What somebody wants of the process.
+/// A request to the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// Drain and stop; the text says who asked.
+    /// Drain and stop; the text names the source of the request.
     Stop(&'static str),
     /// Read the configuration again.
     Reload,
 }
 
-/// The signals this process handles, from its creation on.
+/// The signals that this process handles, from the creation of this value on.
 pub struct Signals {
     runtime: Runtime,
     terminate: Signal,
@@ -36,12 +36,12 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, hangup, command: Arc::new(Notify::new()) })
     }
 
-    /// A handle by which another thread asks the process to stop.
+    /// A handle with which another thread asks the process to stop.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.command))
     }
 
-    /// Sleeps until something is wished for.
+    /// Sleeps until there is a request.
     pub fn next(&mut self) -> Wish {
         let Self { runtime, terminate, interrupt, hangup, command } = self;
         runtime.block_on(async {
@@ -60,7 +60,7 @@ impl Signals {
 pub struct Stopper(Arc<Notify>);
 
 impl Stopper {
-    /// Asks once; asking again changes nothing.
+    /// Asks the process to stop; further calls have no effect.
     pub fn stop(&self) {
         self.0.notify_one();
     }

@@ -1,5 +1,4 @@
-//! Reads files that somebody named, whatever they are: nothing here waits for long, and nothing is read without a
-//! bound.
+//! Reads user-supplied files of any type: no function waits for long, and every read is bounded.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, Timespec};
@@ -9,10 +8,10 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the other end of a pipe may take altogether.
+/// How long the other end of a pipe may take in total.
 const PIPE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens a regular file to read it; anything else is refused without waiting for it.
+/// Opens a regular file for reading; anything else is refused without waiting.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
@@ -23,8 +22,8 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(&mut open_regular(path)?, bytes_max)
 }
 
-/// Reads a file of at most `bytes_max` bytes. It may be a pipe, as the shell's `<(command)` is, if what writes to it
-/// does so soon.
+/// Reads a file of at most `bytes_max` bytes. It may be a pipe, like the shell's `<(command)`, if its writer writes
+/// soon.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut file = open(path)?;
     let kind = file.metadata()?.file_type();
@@ -36,7 +35,7 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // Opening a pipe waits for its other end without this flag; of a regular file it changes nothing.
+    // Without this flag, opening a pipe waits for its other end. For a regular file it has no effect.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     File::options().read(true).custom_flags(flags).open(path)
 }
@@ -50,7 +49,7 @@ fn text(source: &mut impl io::Read, bytes_max: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// A pipe that is read until its end comes, or until patience does.
+/// A pipe that is read until its end or a timeout.
 struct Pipe {
     file: File,
     since: Instant,
@@ -61,7 +60,7 @@ impl io::Read for Pipe {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "a pipe, and nobody writes to it");
         let rest = PIPE_PATIENCE.checked_sub(self.since.elapsed()).ok_or_else(late)?;
         let rest = Timespec { tv_sec: rest.as_secs().cast_signed(), tv_nsec: rest.subsec_nanos().into() };
-        // Without a writer so far it is at its end for a read, but not for a poll.
+        // While no writer has connected yet, a read reports end of file but a poll does not.
         match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&rest)) {
             Ok(0) => Err(late()),
             Ok(_) => self.file.read(buffer),

@@ -1,4 +1,4 @@
-//! Where a node may listen: names of this machine, all addresses, and sockets in the file system.
+//! Where a node may listen: localhost, all addresses, and Unix-domain sockets.
 #![allow(clippy::expect_used)]
 
 mod binary;
@@ -20,7 +20,7 @@ fn addresses(server: &Server, kind: &str) -> Vec<String> {
     server.endpoints()[kind].as_array().expect("a list").iter().filter_map(of).collect()
 }
 
-/// Sends and reads until the answer ends so.
+/// Sends a request and reads until the answer ends with `end`.
 fn talk(mut stream: impl Read + Write, request: &str, end: &str) -> String {
     stream.write_all(request.as_bytes()).expect("sent");
     let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
@@ -32,7 +32,7 @@ fn talk(mut stream: impl Read + Write, request: &str, end: &str) -> String {
     String::from_utf8(answer).expect("UTF-8")
 }
 
-/// Starts a node that must refuse; its line.
+/// Starts a node that must refuse its arguments; returns its error line.
 fn refusal(arguments: &[&str]) -> String {
     let others = ["--kv", "none", "--http", "none"];
     let output = dormouse(&["serve"]).args(others).args(arguments).output().expect("runs");
@@ -120,14 +120,14 @@ fn every_client_port_may_be_a_socket_in_the_file_system() {
     let settings = talk(connect("cache.sock"), "stats settings\r\n", "END\r\n");
     let shown = format!("STAT domain_socket {}\r\n", path("cache.sock").display());
     assert!(settings.contains(&shown), "{settings}");
-    // HELLO with no features: a frame of 24 bytes comes back.
+    // HELLO with no features is answered by a frame of 24 bytes.
     let mut hello = [0; 24];
     (hello[0], hello[1]) = (0x80, 0x1f);
     let mut stream = connect("kv.sock");
     stream.write_all(&hello).expect("sent");
     stream.read_exact(&mut hello).expect("an answer");
     assert_eq!((hello[0], hello[1], hello[6], hello[7]), (0x81, 0x1f, 0, 0));
-    // The development user may come this way: a peer on a socket counts as one on loopback.
+    // The development user may log in this way: a peer on a Unix socket counts as loopback.
     let request = "GET /whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Basic \
         QWRtaW5pc3RyYXRvcjpwYXNzd29yZA==\r\n\r\n";
     let answer = talk(connect("http.sock"), request, "}");
@@ -167,7 +167,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_or_another_file_is_not() {
     );
     assert!(version(&path).starts_with("VERSION "), "the live one is untouched");
 
-    // Something else took the name meanwhile: the node does not remove what is not its own.
+    // Another file has taken the name meanwhile: the node does not remove what is not its own.
     fs::remove_file(&path).expect("removed");
     let other = UnixListener::bind(&path).expect("bound");
     server.signal("TERM");

@@ -8,7 +8,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Runs the binary, expects it to refuse, and returns its one line.
+/// Runs the binary, expects an error, and returns its one line.
 fn refusal(arguments: &[&str]) -> String {
     let output = dormouse(arguments).output().expect("the binary runs");
     let line = String::from_utf8(output.stderr).expect("UTF-8");
@@ -133,7 +133,7 @@ fn a_directory_that_cannot_be_written_is_named() {
         line.starts_with("dormouse: node.data = ") && line.contains("not a directory; allowed:"),
         "{line}"
     );
-    // Root may write anywhere, so the mode of a directory shows nothing to it.
+    // Root may write anywhere, so a directory's mode proves nothing when run as root.
     let closed = scratch.path().join("closed");
     fs::create_dir(&closed).expect("a directory");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).expect("its mode");

@@ -1,4 +1,4 @@
-//! The data directory: who may use it, and what in it is no file.
+//! The data directory: exclusive use, and entries in it that are not regular files.
 #![allow(clippy::expect_used)]
 
 mod binary;
@@ -20,7 +20,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// A shard of a bucket's directory that has a segment, and the segment.
+/// A shard in a bucket's directory that has a segment, and the segment.
 fn segment_below(bucket: &Path) -> (PathBuf, PathBuf) {
     let files = entries(bucket).into_iter().filter(|path| path.is_dir()).flat_map(|shard| {
         let files = entries(&shard);
@@ -30,7 +30,7 @@ fn segment_below(bucket: &Path) -> (PathBuf, PathBuf) {
     files.into_iter().find(|(_, file)| is_segment(file)).expect("a segment")
 }
 
-/// Runs the binary, which must not wait for anything; its exit code and all it said.
+/// Runs the binary, which must not block; returns its exit code and all output.
 fn said(arguments: &[&str]) -> (Option<i32>, String) {
     let binary = env!("CARGO_BIN_EXE_dormouse");
     let output = Command::new("timeout").args(["20", binary]).args(arguments).output().expect("runs");
@@ -48,7 +48,7 @@ fn a_removed_lock_file_lets_nobody_in() {
     let (code, line) = said(&[&["serve", "--data", &shown], &ports[..]].concat());
     let taken = "another node uses it; allowed: a directory of its own for each node";
     assert_eq!((code, line), (Some(2), format!("dormouse: node.data = {shown:?}: {taken}\n")));
-    // Nor by another way to the same directory.
+    // Nor by another path to the same directory.
     let link = server.scratch().path().join("link");
     std::os::unix::fs::symlink(&data, &link).expect("a link");
     let (code, line) = said(&[&["serve", "--data", &link.display().to_string()], &ports[..]].concat());
@@ -75,7 +75,7 @@ fn what_is_no_file_in_a_journal_is_damage_and_holds_nobody_up() {
     let server = start();
     assert_eq!(exchange(&mut server.memcached(), b"set key 0 0 1\r\nv\r\n", "\r\n"), "STORED\r\n");
     stop(server);
-    // On the disk by now.
+    // It is on disk by now.
     let server = start();
     let made = server.http("POST", "/pools/default/buckets/default/backup", Some(DEVELOPMENT), "label=whole");
     assert_eq!(made.0, 200, "{made:?}");

@@ -1,5 +1,5 @@
-//! The documents against each other and against the program: links lead somewhere, decisions that are named exist,
-//! flags are keys, and all of memcached's options have a line.
+//! Checks the documents against each other and against the program: links resolve, cited decisions exist, flags are
+//! keys, and all of memcached's options have a line.
 #![allow(clippy::expect_used)]
 
 mod binary;
@@ -24,7 +24,7 @@ fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// All Markdown of the project's own, with its text.
+/// All Markdown files of the project, with their text.
 fn pages() -> Vec<(PathBuf, String)> {
     let mut paths = Vec::new();
     for directory in ["docs", "packaging"] {
@@ -34,7 +34,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
 }
 
-/// What GitHub makes of a heading.
+/// The anchor that GitHub generates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     kept.chars()
@@ -131,7 +131,7 @@ fn every_flag_is_a_key_or_a_section_of_the_configuration() {
         .collect();
     assert!(flags.len() >= 10, "{flags:?}");
     assert_eq!(flags.difference(&names).collect::<Vec<_>>(), Vec::<&String>::new());
-    // What is allowed for an address and for a bucket is said in the same words everywhere.
+    // The allowed forms of an address and of a bucket are described in the same words everywhere.
     for form in ["IP:PORT", "localhost:PORT", ":PORT", "unix:PATH"] {
         assert!(help.contains(form) && reference.contains(form), "{form}");
     }

@@ -1,4 +1,4 @@
-//! Who may do what over HTTP: web pages, idle and slow clients, those who guess passwords; updates, flushes, health.
+//! Access control over HTTP: web pages, idle and slow clients, password guessing; updates, flushes, health.
 #![allow(clippy::expect_used)]
 
 mod binary;
@@ -44,7 +44,7 @@ fn a_web_page_cannot_drive_the_node() {
         );
     }
     assert_eq!(server.http("GET", &format!("{BUCKETS}/b"), None, "").0, 404, "none of them made it");
-    // What SDKs and tools send, and a page of the node's own.
+    // What SDKs and tools send, and a page served by the node itself.
     for (headers, method, status) in [
         ("Host: localhost:8091\r\nUser-Agent: curl/8.5.0\r\n", "POST", 202),
         ("Host: localhost:8091\r\nUser-Agent: okhttp/4.12.0\r\n", "DELETE", 200),
@@ -65,14 +65,14 @@ fn a_web_page_cannot_drive_the_node() {
     }
 }
 
-/// A connection that has sent these bytes.
+/// Opens a connection and sends these bytes.
 fn open(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = server.http_connection();
     stream.write_all(bytes).expect("sent");
     stream
 }
 
-/// Reads until the peer closes.
+/// Reads until the peer closes the connection.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).is_ok() || rest.is_empty()
@@ -97,7 +97,7 @@ fn idle_and_half_sent_requests_do_not_keep_others_out() {
     }
     assert_eq!(server.http("GET", "/health", None, "").0, 200);
     assert_eq!(server.http("POST", BUCKETS, Some(DEVELOPMENT), CREATE).0, 202);
-    // Those who logged in stay; the first of the others had to go.
+    // Logged-in clients stay; the first of the others was disconnected.
     exchange(&mut administrator, whoami.as_bytes(), "}");
     assert!(is_closed(held.first_mut().expect("some")));
 }
@@ -115,7 +115,7 @@ fn streams_are_counted_apart_and_bounded() {
     let path = "/pools/default/bs/default";
     assert_eq!(server.http("GET", path, None, "").0, 503);
     assert_eq!(server.http("GET", "/health", None, "").0, 200);
-    // A client that has logged in takes the place of one that has not.
+    // A logged-in client displaces one that is not.
     let login =
         format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Basic {DEVELOPMENT}\r\n\r\n");
     exchange(&mut server.http_connection(), login.as_bytes(), "\n\n\n\n\r\n");
@@ -138,7 +138,7 @@ fn metric(server: &Server, name: &str) -> u64 {
     line.and_then(|value| value.parse().ok()).expect("the metric is there")
 }
 
-/// A SASL PLAIN login on the Couchbase port; the status.
+/// A SASL PLAIN login on the Couchbase port; returns the status.
 fn plain(stream: &mut TcpStream, message: &[u8]) -> u16 {
     let (mechanism, length) = (b"PLAIN", u8::try_from(5 + message.len()).expect("short"));
     let mut frame = vec![0x80, 0x21, 0, 5, 0, 0, 0, 0, 0, 0, 0, length];
@@ -180,7 +180,7 @@ fn memcached_logins_are_slowed_down_too() {
     let arguments = ["--memory", "64MiB", "--user", "ada", "--password-file", &password];
     let server = Server::start_in(scratch, &arguments);
     let mut memcached = server.memcached();
-    // In one packet, so that all come at the same time: the right one is refused, too.
+    // In one packet, so that all arrive at once: the correct password is refused too.
     let all = "set x 0 0 9\r\nada wrong\r\n".repeat(12) + "set x 0 0 10\r\nada secret\r\n";
     let answers = "CLIENT_ERROR authentication failure\r\n".repeat(13);
     assert_eq!(exchange(&mut memcached, all.as_bytes(), &answers), answers);
@@ -217,7 +217,7 @@ fn buckets_are_updated_and_flushed_over_http() {
     let (status, body) = post("/default/controller/doFlush", "");
     assert_eq!((status, body.as_str()), (400, r#"{"_":"Flush is disabled for the bucket"}"#));
     exchange(&mut client, b"get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
-    // As SDKs send it: all they know.
+    // As SDKs send it: every field they know.
     let form = "name=default&bucketType=ephemeral&ramQuotaMB=20&flushEnabled=1&replicaNumber=0\
                 &evictionPolicy=nruEviction\
                 &maxTTL=0\
@@ -318,7 +318,7 @@ fn a_nodes_name_has_no_line_breaks() {
     assert!(status == 400 && body.contains("control characters"), "{status} {body}");
 }
 
-/// What `promtool check metrics` holds against names.
+/// What `promtool check metrics` rejects in names.
 #[test]
 fn metrics_follow_the_conventions() {
     let server = start(&["--bucket", "default,ephemeral,16MiB", "--bucket", "p,persistent,16MiB"]);

@@ -1,4 +1,4 @@
-//! `dormouse lab` becomes the program dormouse-lab: the one beside it, else the one on the PATH.
+//! `dormouse lab` executes the program dormouse-lab: the one beside it, else the one on the PATH.
 #![allow(clippy::expect_used)]
 
 mod binary;

@@ -115,7 +115,7 @@ fn the_log_is_governed() {
         patterns.contains("FILE     none                              %D{%Y-%m-%dT%H:%M:%S.###Z}|"),
         "{patterns}"
     );
-    // As log rotation does it.
+    // As log rotation does.
     std::fs::rename(server.path("log"), server.path("log.1")).expect("renamed");
     assert_eq!(server.control("vlog/reopen", &[]), Ok(String::new()));
     assert!(server.log().contains("|vlog|INFO|opened log file "));

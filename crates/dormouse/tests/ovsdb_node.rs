@@ -49,10 +49,10 @@ fn a_database_is_a_tenant_of_the_node() {
         .lines()
         .find_map(|line| line.strip_prefix("dormouse_database_resident_bytes{database=\"Test\"} "));
     assert!(resident.and_then(|bytes| bytes.parse().ok()).is_some_and(|bytes: u64| bytes > 30_000), "{text}");
-    // The other tenants are served beside it.
+    // The other tenants are still served.
     let mut memcached: TcpStream = server.memcached();
     assert_eq!(binary::exchange(&mut memcached, b"set k 0 0 1\r\nx\r\n", "\r\n"), "STORED\r\n");
-    // Over its budget a database refuses, and lives.
+    // A database over its budget refuses writes and keeps running.
     let answer = client.call("transact", rows_of_many(2000));
     assert!(answer.to_string().contains("resources exhausted"), "{answer}");
     let count = json!(["Test", { "op": "select", "table": "T", "where": [], "columns": ["_uuid"] }]);

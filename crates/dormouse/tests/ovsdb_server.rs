@@ -1,4 +1,4 @@
-//! `ovsdb-server` by this binary: its command line, how it detaches, its pidfile, its log, how it ends.
+//! `ovsdb-server` as this binary provides it: its command line, detaching, its pidfile, its log, its exit.
 #![allow(clippy::expect_used)]
 
 mod binary;
@@ -58,7 +58,7 @@ fn who_detaches_it_waits_until_it_serves() {
     let comm = fs::read_to_string(format!("/proc/{}/comm", server.pid())).expect("it runs");
     assert_eq!(comm, "ovsdb-server\n");
     let mode = |name: &str| fs::metadata(server.path(name)).expect("there").permissions().mode() & 0o777;
-    // As the umask of the test leaves them: nothing for others.
+    // As the test's umask leaves them: no permissions for others.
     assert_eq!([mode("sock") & 0o007, mode("ctl") & 0o007, mode("log") & 0o007], [0; 3]);
     assert_eq!(server.control("exit", &[]), Ok(String::new()));
     wait_until("everything goes", || ["pid", "sock", "ctl"].iter().all(|name| !server.path(name).exists()));
@@ -101,7 +101,7 @@ fn a_pidfile_stands_for_one_living_process() {
     assert!(text.ends_with(&format!("ovsdb-server: {expected}")), "{text}");
     let log = fs::read_to_string(server.path("log2")).expect("a log");
     assert!(log.contains("|00002|daemon_unix|EMER|"), "{log}");
-    // Another process takes the file over; the first one leaves it alone then.
+    // Another process takes over the file; the first one then leaves it alone.
     let arguments =
         ["--pidfile=@/pid", "--overwrite-pidfile", "--no-dbs", "--unixctl=none", "--run=cat @/pid"];
     let arguments: Vec<String> =

@@ -1,4 +1,4 @@
-//! A running node: where it says it listens, signals, reload, login over HTTP, buckets over HTTP, metrics, quiet.
+//! A running node: published addresses, signals, reload, login over HTTP, buckets over HTTP, metrics, idleness.
 #![allow(clippy::expect_used)]
 
 mod binary;
@@ -51,7 +51,7 @@ fn a_directory_serves_one_node_at_a_time() {
     assert!(server.scratch().path().join("data/endpoints.json").exists());
 }
 
-/// What the memcached port of a node serves, and what the node says about it.
+/// What the memcached port of a node serves, and what the node reports about it.
 fn served(server: &Server) -> (String, String) {
     let bucket = server.endpoints()["memcached"][0]["bucket"].as_str().unwrap_or_default().to_owned();
     (bucket, exchange(&mut server.memcached(), b"get key\r\n", "END\r\n"))
@@ -68,7 +68,7 @@ fn what_the_data_directory_holds_goes_before_the_bucket_that_nobody_asked_for() 
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0), "{}", server.output());
 
-    // Not named at all: the one on the disk is served, not an empty one of memory.
+    // Not named at all: the bucket on disk is served, not an empty ephemeral one.
     let mut server = start(&["--memory", "64MiB"]);
     server.wait_until(&|| served(&server).1.starts_with("VALUE"), "the document");
     assert_eq!(served(&server), ("default".into(), "VALUE key 0 5\r\nvalue\r\nEND\r\n".into()));
@@ -78,7 +78,7 @@ fn what_the_data_directory_holds_goes_before_the_bucket_that_nobody_asked_for() 
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0), "{}", server.output());
 
-    // Named by a port alone, in either spelling.
+    // Named only by a port, in either syntax.
     for port in ["127.0.0.1:0=other", "127.0.0.1:0,other"] {
         let mut server = Server::start_at_ports(&data, &["--memcached", port, "--memory", "64MiB"]);
         assert_eq!(server.endpoints()["memcached"][0]["bucket"], "other");
@@ -158,7 +158,7 @@ fn sighup_applies_what_it_can_and_names_what_it_cannot() {
     fs::write(&file, format!("[node]\nmemory = \"128MiB\"\n{bucket}")).expect("written");
     server.signal("HUP");
     server.wait_until(&|| defragmenter() == "off", "the switch");
-    // A file with a mistake changes nothing, and the node lives.
+    // A file with a mistake changes nothing, and the node keeps running.
     fs::write(&file, "[node]\nmemroy = 1\n").expect("written");
     server.signal("HUP");
     server.wait_for_output("unknown key node.memroy");
@@ -368,7 +368,7 @@ fn metrics_come_from_the_table_of_meters() {
     assert!(open_metrics.ends_with("# EOF\n"));
 }
 
-/// Context switches of all threads, by choice and by force.
+/// Context switches of all threads, voluntary and involuntary.
 fn context_switches(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let status = tasks
@@ -382,7 +382,7 @@ fn context_switches(pid: u32) -> u64 {
 fn an_idle_node_does_nothing() {
     let server = Server::start(&["--memory", "64MiB"]);
     let _idle = server.memcached();
-    // Starting and accepting set off a few late wake-ups, and the machine may have its own reasons for one.
+    // Starting and accepting cause a few late wake-ups, and the machine itself may cause one.
     let quiet = (0..4).any(|_| {
         let before = context_switches(server.pid());
         std::thread::sleep(Duration::from_secs(5));
@@ -403,7 +403,7 @@ fn what_deletes_leave_behind_is_given_back_and_then_the_node_rests() {
             .collect();
         exchange(&mut stream, (sets + "mn\r\n").as_bytes(), "MN\r\n");
     }
-    // Of each seven neighbours three stay: all slabs become thin alike.
+    // Three of every seven neighbours stay, so all slabs become equally sparse.
     for numbers in (0..60_000).filter(|number| number % 7 > 2).collect::<Vec<u32>>().chunks(500) {
         let deletes: String =
             numbers.iter().map(|number| format!("delete key-{number} noreply\r\n")).collect();
@@ -426,7 +426,7 @@ fn what_deletes_leave_behind_is_given_back_and_then_the_node_rests() {
     server.wait_until(&rests, "its rest");
     let (_, moved, after) = statistics();
     assert!(after < 1.15, "{after} of {before} is left after {moved} moves");
-    // What it has given up goes back in steps of 5 s: the worker's, the arena's, then the allocator's own.
+    // Freed memory is returned in steps of 5 s: the worker's, the arena's, then the allocator's own.
     let quiet = (0..8).any(|_| {
         let before = context_switches(server.pid());
         std::thread::sleep(Duration::from_secs(5));
@@ -435,7 +435,7 @@ fn what_deletes_leave_behind_is_given_back_and_then_the_node_rests() {
     assert!(quiet, "something wakes up periodically");
 }
 
-/// What `stats` or one of its groups gives.
+/// The output of `stats` or one of its groups.
 fn statistics(server: &Server, group: &str) -> std::collections::BTreeMap<String, String> {
     let answer = exchange(&mut server.memcached(), format!("stats{group}\r\n").as_bytes(), "END\r\n");
     let lines = answer.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
@@ -508,7 +508,7 @@ fn connections_that_were_closed_are_counted_and_shown() {
     let mut watcher = server.memcached();
     assert_eq!(exchange(&mut watcher, b"watch connevents\r\n", "OK\r\n"), "OK\r\n");
     let idle = server.memcached();
-    // It sends on and on: it is not idle, but finishes nothing.
+    // It keeps sending: it is not idle, but finishes no request.
     let mut unfinished = server.memcached();
     let read_buffers = statistics(&server, "");
     assert_eq!(
@@ -523,7 +523,7 @@ fn connections_that_were_closed_are_counted_and_shown() {
         },
         "both are closed",
     );
-    // A watcher is not idle: it is told of those who were.
+    // A watcher is not idle: it is notified of clients that were.
     let mut told = String::new();
     while !told.contains("reason=idle_timeout") {
         told += &exchange(&mut watcher, b"", "\n");
@@ -542,7 +542,7 @@ fn connections_that_were_closed_are_counted_and_shown() {
         .wait_until(&|| metric(&server, "dormouse_client_buffer_bytes") >= 1500, "the half line is counted");
 }
 
-/// What HTTP clients hold is charged to no bucket.
+/// Memory held by HTTP clients is charged to no bucket.
 #[test]
 fn http_connections_count_as_clients_memory() {
     let server = Server::start(&["--memory", "64MiB"]);
@@ -564,7 +564,7 @@ fn http_connections_count_as_clients_memory() {
     server.wait_until(&|| uncharged() == one, "everything is given back");
 }
 
-/// A bucket's new size is what `stats`, HTTP and `cache_memlimit` go by.
+/// `stats`, HTTP and `cache_memlimit` use a bucket's new size.
 #[test]
 fn a_new_size_is_shown_and_bounds_everywhere() {
     let server = Server::start(&["--bucket", "default,ephemeral,16MiB", "--memory", "64MiB"]);
@@ -593,7 +593,7 @@ fn a_new_size_is_shown_and_bounds_everywhere() {
         );
         assert_eq!(limit(10), "OK\r\n");
         assert_eq!(statistics(&server, "")["limit_maxbytes"], (10u64 << 20).to_string());
-        // A change of something else is none of the size.
+        // Changing another setting does not change the size.
         assert_eq!(server.http("POST", path, Some(DEVELOPMENT), "defragmenter=off").0, 200);
         assert_eq!(limit(mebibytes), "OK\r\n");
         assert_eq!(quota(), (Some(bytes), Some(bytes)));

@@ -1,4 +1,4 @@
-//! What a reader should not stumble over: long lines, long commit subjects.
+//! Checks for long lines and long commit subjects.
 #![allow(clippy::expect_used)]
 
 use std::fs;
@@ -29,8 +29,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The numbers of the lines that are too long. Raw strings are as they have to be, and diagrams in comments as wide as
-/// they are.
+/// The numbers of the lines that are too long. Raw strings and diagrams in comments may be any width.
 fn long_lines(text: &str) -> Vec<usize> {
     let (mut is_fenced, mut is_raw) = (false, false);
     let mut found = Vec::new();
@@ -89,7 +88,7 @@ fn subjects_of_commits_are_short() {
         (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
     };
     let (has_history, _) = git(&["cat-file", "-e", BOUNDED_SINCE]);
-    // A clone without history has its newest commit.
+    // A clone without history still has its newest commit.
     let range = if has_history { format!("{BOUNDED_SINCE}..HEAD") } else { "-1".to_owned() };
     let (done, subjects) = git(&["log", "--format=%s", &range]);
     assert!(done, "git log {range}");

@@ -1,4 +1,4 @@
-//! What writing, replaying and finding records costs, and how near commits come to the disk's own rate of syncs:
+//! Measures what writing, replaying and finding records costs, and how close commits come to the disk's own sync rate:
 //! `cargo run --release --example log_cost -p journal -- DIRECTORY [RECORDS]`.
 //!
 //! The directory must not exist; it is removed at the end. On tmpfs it shows the CPU, on a disk the syncs.
@@ -102,7 +102,7 @@ fn main() {
     std::fs::remove_dir_all(directory).expect("removed");
 }
 
-/// Commits of one record, by turns with what the disk can do at best: it is not the same from one second to the next.
+/// Commits of one record, alternating with the best that the disk can do, which changes from one second to the next.
 fn compare_syncs(disk: &RealDisk, directory: &Path, identity: Identity, buffer: &mut Buffer) {
     let file = disk.open(&directory.join("plain"), Open::CreateNew).expect("created");
     let path = directory.join("commits");

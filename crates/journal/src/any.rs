@@ -1,4 +1,4 @@
-//! A disk of which kind is known only when the program runs.
+//! A disk whose kind is known only at run time.
 
 use crate::real::{RealDisk, RealFile};
 use crate::simulated::{SimulatedDisk, SimulatedFile, SimulatedLock};
@@ -15,7 +15,7 @@ pub enum AnyDisk {
     Simulated(SimulatedDisk),
 }
 
-/// A file of either.
+/// A file of either kind.
 #[derive(Debug, Clone)]
 pub enum AnyFile {
     /// Of the file system.
@@ -24,7 +24,7 @@ pub enum AnyFile {
     Simulated(SimulatedFile),
 }
 
-/// A lock of either, held until it is dropped.
+/// A lock of either kind, held until it is dropped.
 #[derive(Debug)]
 pub enum AnyLock {
     /// Of the file system.
@@ -33,7 +33,7 @@ pub enum AnyLock {
     Simulated(SimulatedLock),
 }
 
-/// The same of either disk.
+/// Calls the same method on either disk.
 macro_rules! either {
     ($self:ident, $disk:ident => $call:expr) => {
         match $self {
@@ -43,7 +43,7 @@ macro_rules! either {
     };
 }
 
-/// The same of either file.
+/// Calls the same method on either file.
 macro_rules! either_file {
     ($self:ident, $file:ident => $call:expr) => {
         match $self {

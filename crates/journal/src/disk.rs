@@ -1,8 +1,8 @@
 //! The two traits: a disk with its names, a file with its bytes.
 //!
-//! Nothing is durable by being written. Bytes and length are durable after [`File::sync`]; that a name exists, is gone
-//! or was renamed, after [`Disk::sync_directory`]. After a failed sync nobody knows what is on the disk, and a later
-//! sync that succeeds does not change that: whoever sees one fail must stop using the file.
+//! Nothing is durable by being written. Bytes and length are durable after [`File::sync`]; creations, removals and
+//! renames are durable after [`Disk::sync_directory`]. After a failed sync it is unknown what is on the disk, and a
+//! later successful sync does not change that: a caller that sees one fail must stop using the file.
 
 use std::fmt;
 use std::io;
@@ -12,19 +12,19 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
-    /// It exists and is read.
+    /// An existing file, for reading.
     Read,
-    /// It exists and is read and written.
+    /// An existing file, for reading and writing.
     ReadWrite,
-    /// It does not exist yet; read and written.
+    /// A file that does not exist yet, for reading and writing.
     CreateNew,
 }
 
-/// A disk: names, and what they stand for. A handle, cloned freely.
+/// A disk: names, and what they refer to. A handle, cloned freely.
 pub trait Disk: Clone + fmt::Debug + Send + Sync + 'static {
     /// An open file.
     type File: File;
-    /// A lock that is held until it is dropped.
+    /// A lock, held until it is dropped.
     type Lock: 'static;
 
     /// Opens a file.
@@ -36,63 +36,63 @@ pub trait Disk: Clone + fmt::Debug + Send + Sync + 'static {
     /// Gives the file `from` a second name, `to`, which must be new and in the same file system.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Makes a directory in one that exists; one that is there already will do.
+    /// Creates a directory in an existing one. Succeeds if it exists already.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
 
     /// Removes a directory, which must be empty.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// What a directory holds, in no order.
+    /// Lists a directory, in no particular order.
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
 
     /// Removes a name.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes durable which names the directory of `path` has.
+    /// Makes the names in the directory of `path` durable.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// Whether something has this name.
+    /// Returns true if the name exists.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
-    /// The name itself where it is no symbolic link, else what the link leads to (which need not exist).
+    /// The name itself if it is not a symbolic link, otherwise the target of the link (which need not exist).
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Locks the file of this name against all other processes, creating it where it does not exist.
+    /// Locks the file of this name against all other processes, creating it if it does not exist.
     fn lock(&self, path: &Path) -> Result<Self::Lock, LockError>;
 
-    /// As [`File::sync`], on another thread.
+    /// Like [`File::sync`], on another thread.
     fn sync_in_background(&self, file: &Self::File) -> Pending;
 
-    /// As [`Self::sync_directory`], on another thread.
+    /// Like [`Self::sync_directory`], on another thread.
     fn sync_directory_in_background(&self, path: &Path) -> Pending;
 
-    /// A number that nobody can foretell.
+    /// An unpredictable number.
     fn random(&self) -> io::Result<u64>;
 
-    /// Closes a file that no longer has a name, on another thread: the system frees its blocks then, and a long file
+    /// Closes a file that no longer has a name, on another thread: the system then frees its blocks, and a long file
     /// has many.
     fn discard_in_background(&self, file: Self::File);
 }
 
-/// An open file; clones are the same file.
+/// An open file; clones refer to the same file.
 pub trait File: Clone + fmt::Debug + Send + Sync + 'static {
     /// Its length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Reads what there is at `offset`, up to the buffer's length; 0 at the end.
+    /// Reads at `offset`, up to the buffer's length. Returns 0 at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes at `offset`; perhaps less than all.
+    /// Writes at `offset`, possibly less than all.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Cuts or extends it.
+    /// Truncates or extends it.
     fn set_length(&self, length: u64) -> io::Result<()>;
 
-    /// Makes durable what was written, and the length.
+    /// Makes the written bytes and the length durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Writes all of `bytes`: one write unless the disk takes less.
+/// Writes all of `bytes`, in one write unless the disk takes less.
 pub fn write_all_at<F: File>(file: &F, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write_at(bytes, offset) {
@@ -108,8 +108,8 @@ pub fn write_all_at<F: File>(file: &F, mut bytes: &[u8], mut offset: u64) -> io:
     Ok(())
 }
 
-/// Replaces `path` by a file with these bytes, durably: it is written as `new`, synced and renamed. After an error the
-/// old one is there, or the new one.
+/// Replaces `path` durably by a file with these bytes: it is written as `new`, synced and renamed. After an error
+/// either the old one or the new one is there.
 pub fn replace_file<D: Disk>(disk: &D, path: &Path, new: &Path, bytes: &[u8]) -> io::Result<()> {
     if disk.exists(new)? {
         disk.remove(new)?;
@@ -121,7 +121,7 @@ pub fn replace_file<D: Disk>(disk: &D, path: &Path, new: &Path, bytes: &[u8]) ->
     disk.sync_directory(path)
 }
 
-/// Something that goes on on another thread.
+/// An operation that continues on another thread.
 #[derive(Debug)]
 pub struct Pending(State);
 
@@ -132,7 +132,7 @@ enum State {
 }
 
 impl Pending {
-    /// Done already.
+    /// An operation that is already done.
     pub fn done(result: io::Result<()>) -> Self {
         Self(State::Done(Some(result)))
     }
@@ -141,7 +141,7 @@ impl Pending {
         Self(State::Running(receiver))
     }
 
-    /// The result, once, when there is one.
+    /// Returns the result, once, when there is one.
     pub fn poll(&mut self) -> Option<io::Result<()>> {
         match &mut self.0 {
             State::Done(result) => result.take(),
@@ -158,11 +158,11 @@ impl Pending {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another process has it; its id where the system knows.
+    /// Another process has it; its id if the system knows it.
     OtherProcess(Option<i32>),
     /// This process has it.
     ThisProcess,
-    /// The lock file could not be opened or asked.
+    /// The lock file could not be opened or queried.
     Io(io::Error),
 }
 

@@ -1,10 +1,10 @@
-//! A log of KV items, [`log`], and what any journal stands on: a disk that can be the real one, or one that fails and
+//! A log of KV items, [`log`], and the basis of any journal: a disk that is either the real one, or one that fails and
 //! forgets on purpose.
 //!
-//! Whatever writes data that must outlive a crash goes through [`Disk`] and [`File`]. [`RealDisk`] is the file system.
-//! [`SimulatedDisk`] is in memory; it keeps what was synced apart from what was only written, counts every operation
-//! that changes something, and can fail, tear or stop at any of them. So each write boundary of a history can be a
-//! crash.
+//! All writes of data that must survive a crash go through [`Disk`] and [`File`]. [`RealDisk`] is the file system.
+//! [`SimulatedDisk`] is in memory. It keeps synced data apart from data that was only written, counts every operation
+//! that changes something, and can fail, tear or stop at any of them. So a crash can be simulated at each write
+//! boundary of a history.
 #![forbid(unsafe_code)]
 
 mod any;

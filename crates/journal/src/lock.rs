@@ -1,9 +1,9 @@
 //! Locks on files that other programs respect too.
 //!
-//! COMPAT: the stock tools use the process's record locks of POSIX (`fcntl`), so these are used here; `flock` would not
-//! exclude them. Such a lock belongs to the process, not to the open file: a second one from the same process would
-//! succeed, and closing any file descriptor of the lock file would release it. So this process's locks are in a list,
-//! and a lock file that is in the list is not opened a second time.
+//! COMPAT: the stock tools use POSIX record locks (`fcntl`), so these are used here; `flock` would not exclude them.
+//! Such a lock belongs to the process, not to the open file: a second one from the same process would succeed, and
+//! closing any file descriptor of the lock file would release it. So this process keeps a list of its locks, and does
+//! not open a listed lock file a second time.
 
 use crate::LockError;
 use parking_lot::Mutex;
@@ -20,11 +20,11 @@ type Id = (u64, u64);
 
 static HELD: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Debug)]
 pub struct FileLock {
     id: Id,
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     file: Option<File>,
 }
 
@@ -59,7 +59,7 @@ impl FileLock {
     }
 }
 
-/// The process that has it locked.
+/// The process that holds the lock.
 fn holder(file: &File) -> Option<i32> {
     let whole = Flock {
         start: 0,
@@ -75,7 +75,7 @@ fn holder(file: &File) -> Option<i32> {
 impl Drop for FileLock {
     fn drop(&mut self) {
         let mut held = HELD.lock();
-        // ORDERING: closed before the list is let go: closing it later would release a lock taken in between.
+        // ORDERING: closed before the list is unlocked. Closing it later would release a lock taken in between.
         self.file = None;
         if let Some(place) = held.iter().position(|id| *id == self.id) {
             held.swap_remove(place);

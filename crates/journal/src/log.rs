@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! Shard   batch() -> Batch: push, push, ... commit     writes; one thread at a time
-//!         compact_step()                               copies what is live, gives the rest back
+//!         compact_step()                               copies what is live, frees the rest
 //! Reader  read(vBucket, seqno)                         any thread, while the shard is written to
-//!         copy(directory)                              a backup of one moment
+//!         copy(directory)                              a consistent backup
 //! Opened  segments to replay, newest first             after a start
-//! verify, dump                                         a directory that nobody writes to
+//! verify, dump                                         a directory that is not being written to
 //! ```
 //!
 //! * A directory of segments is a shard: some of a bucket's vBuckets. It has no file before its first commit.
-//! * A batch counts entirely or not at all. Within it, each vBucket's records stand together in runs with their own
-//!   checksummed headers, so that damage spoils one vBucket, and a record is found by vBucket and seqno alone.
-//! * Replaying applies by seqno, never by position: compaction moves old records behind newer ones.
-//! * The log knows no keys' newest versions. Whoever drives compaction says what is live: see [`Verdict`].
+//! * A batch counts entirely or not at all. Within it, each vBucket's records form runs with their own checksummed
+//!   headers, so that damage is confined to one vBucket, and a record is found by vBucket and seqno alone.
+//! * Replay applies records by seqno, never by position: compaction moves old records behind newer ones.
+//! * The log does not know which version of a key is the newest. The caller of compaction says what is live: see
+//!   [`Verdict`].
 //!
 //! The format, byte by byte, is in `docs/journal-format.md` and above the constants of each file here.
 
@@ -56,24 +57,24 @@ pub use verify::{Verified, verify, verify_with_progress};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Whose shard it is; a directory with another one's segments is not opened.
+/// Identifies a shard. A directory with another shard's segments is not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The bucket's UUID.
     pub bucket: [u8; 16],
-    /// Which of the bucket's shards.
+    /// Number of the shard within the bucket.
     pub shard: u16,
-    /// How many vBuckets the bucket has.
+    /// Number of vBuckets in the bucket.
     pub vbuckets: u16,
 }
 
-/// What may be chosen.
+/// Options of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// A segment that is longer gets no further batch.
+    /// A longer segment gets no further batch.
     pub segment_bytes: u64,
-    /// A commit syncs. If not, what was committed survives the process but not the machine; segments are still synced
-    /// before another one relies on them.
+    /// Whether a commit syncs. If not, committed data survives the process but not the machine. Segments are still
+    /// synced before another one relies on them.
     pub sync: bool,
 }
 
@@ -87,7 +88,7 @@ impl Default for Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The disk is full; all is as after the last commit. To be tried again later.
+    /// The disk is full. Everything is as after the last commit; try again later.
     #[error("no space: {0}")]
     NoSpace(io::Error),
     /// The segment failed and is never written to again; the next batch begins a new one.
@@ -96,7 +97,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Of an operation that left no segment half written.
+    /// The error of an operation that left no segment half written.
     pub fn of(error: io::Error) -> Self {
         if shard::is_no_space(&error) { Self::NoSpace(error) } else { Self::Poisoned(error) }
     }
@@ -115,7 +116,7 @@ pub enum OpenError {
     Io {
         /// The file, or the directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// A segment of another bucket or shard.
@@ -124,7 +125,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// A segment of a version that is not known here.
+    /// A segment of an unknown version.
     #[error("{path}: journal format {version} is not known to this version")]
     Version {
         /// The file.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// What a disk's syncs have come to, of files and directories, those that failed included. Clones count together.
+/// Counts and times a disk's syncs, of files and directories, including failed ones. Clones share the counts.
 #[derive(Debug, Clone, Default)]
 pub struct SyncMeter(Arc<Counts>);
 
@@ -18,12 +18,12 @@ struct Counts {
 }
 
 impl SyncMeter {
-    /// How many.
+    /// Number of syncs.
     pub fn syncs(&self) -> u64 {
         self.0.syncs.load(Relaxed)
     }
 
-    /// How long they took together, microseconds.
+    /// Their total time in microseconds.
     pub fn microseconds(&self) -> u64 {
         self.0.nanoseconds.load(Relaxed) / 1000
     }
@@ -38,7 +38,7 @@ impl SyncMeter {
     }
 }
 
-/// The disk `D`, and a meter for the syncs that its caller waits for.
+/// The disk `D` with a meter for the syncs that its caller waits for.
 #[derive(Debug, Clone)]
 pub struct Metered<D> {
     disk: D,

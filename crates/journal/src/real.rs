@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
-/// What a background thread calls when it is done, so that a sleeping event loop looks.
+/// Called by a background thread when it is done, to wake a sleeping event loop.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Symbolic links that lead to symbolic links, at most.
+/// Longest chain of symbolic links that is followed.
 const LINKS_MAX: u32 = 40;
 
 /// The file system.
@@ -25,7 +25,7 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// The file system; `wake` is called whenever something in the background has ended.
+    /// The file system. `wake` is called whenever a background operation has ended.
     pub fn new(wake: Option<Wake>) -> Self {
         Self { wake }
     }
@@ -34,7 +34,7 @@ impl RealDisk {
         let (sender, receiver) = mpsc::channel();
         let wake = self.wake.clone();
         let thread = thread::Builder::new().name("dm:sync".to_owned()).spawn(move || {
-            // The other end is gone where nobody is interested any more.
+            // The receiver is gone if nothing waits for the result any more.
             let _ = sender.send(work());
             if let Some(wake) = wake {
                 wake();
@@ -75,7 +75,7 @@ impl Disk for RealDisk {
     fn open(&self, path: &Path, how: Open) -> io::Result<RealFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(how != Open::Read).create_new(how == Open::CreateNew).mode(0o660);
-        // Opening a pipe would wait for its other end without this flag; of a regular file it changes nothing.
+        // Without this flag, opening a pipe would wait for its other end; for a regular file it changes nothing.
         options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
         let file = options.open(path)?;
         if !file.metadata()?.is_file() {
@@ -157,7 +157,7 @@ impl Disk for RealDisk {
     }
 
     fn discard_in_background(&self, file: RealFile) {
-        // Without a thread it is closed here and now: the closure that owns it is dropped.
+        // Without a thread it is closed right here: the closure that owns it is dropped.
         let _ = self.in_background(move || {
             drop(file);
             Ok(())

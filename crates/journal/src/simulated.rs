@@ -5,8 +5,8 @@
 //!            durable bytes   what a crash leaves
 //!            pending         the writes and cuts between the two, in order; a sync applies them,
 //!                            a failed sync drops them: they are never durable, as with a real disk
-//! directory  current and durable names; a sync of the directory makes them equal. A directory that was made here
-//!            is a name in its parent; any other is taken to be there
+//! directory  current and durable names; a sync of the directory makes them equal. A directory created here
+//!            is a name in its parent; any other is assumed to exist
 //! ```
 //!
 //! Each operation that changes something has a number, counted from 0. A [`Fault`] strikes at one of them.
@@ -23,28 +23,28 @@ use std::sync::Arc;
 /// What goes wrong at an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with EIO and does nothing. A sync that fails loses what it was to make durable.
+    /// It fails with EIO and does nothing. A failed sync loses what it was to make durable.
     Io,
     /// It fails with ENOSPC and does nothing.
     NoSpace,
-    /// A write takes at most so many bytes and says so. Other operations: as [`Fault::Io`].
+    /// A write takes at most this many bytes and reports it. Other operations: as [`Fault::Io`].
     Short(usize),
-    /// A write leaves at most so many bytes and fails with EIO. Other operations: as [`Fault::Io`].
+    /// A write leaves at most this many bytes and fails with EIO. Other operations: as [`Fault::Io`].
     Torn(usize),
-    /// The power goes: this and all that follows fails with EIO and does nothing, until [`SimulatedDisk::crash`].
+    /// The power fails: this and every later operation fails with EIO and does nothing, until [`SimulatedDisk::crash`].
     PowerOff,
 }
 
-/// What of the unsynced data a crash leaves.
+/// How much of the unsynced data survives a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
     /// Nothing: only what was synced.
     Synced,
-    /// All of it, and now it is durable.
+    /// All of it, which is then durable.
     Everything,
-    /// All of it, as when only the process dies: the system has it in its cache, and the next crash may take it.
+    /// All of it, as when only the process dies: it is in the system's cache, and the next crash may lose it.
     Cached,
-    /// Of each file the first so many changes, and half of the next one; of the directory nothing.
+    /// This many changes of each file, and half of the next one; nothing of the directory.
     Some(usize),
 }
 
@@ -66,9 +66,9 @@ struct State {
     inodes: Vec<Inode>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
-    /// All that were ever made; those that are there are among the names.
+    /// All directories ever created; those that still exist are among the names.
     directories: BTreeSet<PathBuf>,
-    /// Bytes that all files together may have.
+    /// Limit on the total size of all files, in bytes.
     space: Option<u64>,
     locks: BTreeSet<PathBuf>,
     hook: Option<Hook>,
@@ -77,11 +77,11 @@ struct State {
     operations: u64,
     faults: BTreeMap<u64, Fault>,
     power_off: bool,
-    /// Counts crashes: files opened before one are of no use after it.
+    /// Counts crashes: files opened before one are unusable after it.
     life: u64,
 }
 
-/// Somebody who has a turn at every write.
+/// Called at every write.
 #[derive(Clone)]
 struct Hook(Arc<dyn Fn() + Send + Sync>);
 
@@ -111,7 +111,7 @@ pub struct SimulatedLock {
     life: u64,
 }
 
-/// What stands for a directory where a name stands for a file.
+/// In the place of a file's inode: the name is a directory.
 const DIRECTORY: usize = usize::MAX;
 
 fn eio() -> io::Error {
@@ -135,7 +135,7 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
 }
 
 impl State {
-    /// Counts an operation: what goes wrong with it. Lasting conditions are an error at once.
+    /// Counts an operation and returns the fault that strikes it, if any. Lasting conditions are errors at once.
     fn begin(&mut self) -> io::Result<Option<Fault>> {
         let fault = self.faults.remove(&self.operations);
         self.operations += 1;
@@ -148,7 +148,7 @@ impl State {
         Ok(fault)
     }
 
-    /// As [`Self::begin`], for what does either nothing or all.
+    /// Like [`Self::begin`], for operations that do either nothing or everything.
     fn begin_whole(&mut self) -> io::Result<()> {
         match self.begin()? {
             None => Ok(()),
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// How many bytes of a write to here there is space for.
+    /// How many bytes of a write at this place there is space for.
     fn space_for(&self, inode: usize, offset: u64, length: usize) -> usize {
         let Some(space) = self.space else { return length };
         let files: BTreeSet<usize> = self.names.values().copied().chain([inode]).collect();
@@ -167,7 +167,7 @@ impl State {
         length.min(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX))
     }
 
-    /// Whether a directory is there, as far as this disk knows.
+    /// Returns true if the directory exists, as far as this disk knows.
     fn has_directory(&self, path: &Path) -> bool {
         !self.directories.contains(path) || self.names.contains_key(path)
     }
@@ -179,7 +179,7 @@ impl State {
         Ok(())
     }
 
-    /// The cache is gone.
+    /// Loses the cache.
     fn lose_power(&mut self, survival: Survival) {
         for inode in &mut self.inodes {
             let pending = std::mem::take(&mut inode.pending);
@@ -203,7 +203,7 @@ impl State {
         }
         let Self { names, directories, .. } = self;
         loop {
-            // With a directory that was not durable goes what was in it.
+            // A directory that was not durable is lost together with its content.
             let gone = |path: &Path| directories.contains(path) && !names.contains_key(path);
             let lost: Vec<PathBuf> =
                 names.keys().filter(|name| name.parent().is_some_and(gone)).cloned().collect();
@@ -217,32 +217,32 @@ impl State {
 }
 
 impl SimulatedDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Calls this before every write: somebody who is always as fast as the disk.
+    /// Calls `hook` before every write, to simulate a thread that is always as fast as the disk.
     pub fn at_each_write(&self, hook: Arc<dyn Fn() + Send + Sync>) {
         self.0.lock().hook = Some(Hook(hook));
     }
 
-    /// The number that the next operation will have.
+    /// Number of the next operation.
     pub fn operations(&self) -> u64 {
         self.0.lock().operations
     }
 
-    /// How many reads there were.
+    /// Number of reads so far.
     pub fn reads(&self) -> u64 {
         self.0.lock().reads
     }
 
-    /// Lets `fault` strike at the operation of this number, which must not have been.
+    /// Makes `fault` strike at the operation of this number, which must not have happened yet.
     pub fn inject(&self, operation: u64, fault: Fault) {
         self.0.lock().faults.insert(operation, fault);
     }
 
-    /// Forgets what was not durable, all open files and all locks, and the faults to come; the power is on again.
+    /// Drops what was not durable, all open files and locks, and pending faults. The power is on again.
     pub fn crash(&self, survival: Survival) {
         let mut state = self.0.lock();
         if survival != Survival::Cached {
@@ -260,7 +260,7 @@ impl SimulatedDisk {
         state.names.get(path).and_then(|inode| state.inodes.get(*inode)).map(|inode| inode.current.clone())
     }
 
-    /// Puts a file there, synced.
+    /// Creates a file, synced.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.0.lock();
         let inode = state.inodes.len();
@@ -269,12 +269,12 @@ impl SimulatedDisk {
         state.durable_names.insert(path.to_owned(), inode);
     }
 
-    /// From now on all files together may have so many bytes, or any number.
+    /// Limits the total size of all files to this many bytes; `None` removes the limit.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.0.lock().space = bytes;
     }
 
-    /// Turns one bit of a file, on the disk and for whoever reads it; whether there was one to turn.
+    /// Flips one bit of a file, on the disk and in the cache. Returns false if the file has no such bit.
     pub fn flip(&self, path: &Path, offset: usize, bit: u32) -> bool {
         let mut state = self.0.lock();
         let State { names, inodes, .. } = &mut *state;

@@ -1,4 +1,4 @@
-//! Compaction gives space back and loses nothing; deletes stay deleted.
+//! Compaction frees space and loses nothing; deletes stay deleted.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;
@@ -57,7 +57,7 @@ fn what_is_dead_goes_and_what_is_live_stays() {
     }
 }
 
-/// What the next start has to read is little more than what is live, and what was not superfluous is left where it is.
+/// The next start has to read little more than what is live, and what was not superfluous is left where it is.
 #[test]
 fn at_rest_little_is_superfluous() {
     for seed in 1..20 {
@@ -100,7 +100,7 @@ fn compaction_with_flushes_in_between_loses_nothing() {
     }
 }
 
-/// Some keys are changed so often that they are dirty whenever compaction looks, the others now and then.
+/// Some keys are changed so often that they are dirty whenever compaction runs, the others now and then.
 #[test]
 fn of_keys_that_are_never_clean_little_is_left_and_nothing_is_lost() {
     for budget in [1, 500, 1 << 20] {
@@ -174,8 +174,8 @@ fn everything_deleted_leaves_next_to_nothing() {
     assert!(again.durable.is_empty());
 }
 
-/// The engine keeps an ended prepare, or a deleted document, where it cannot tell whether the end is on disk. If that
-/// is, and goes because it hides nothing elsewhere, then what it hides in its own segment goes too.
+/// The engine keeps an ended prepare, or a deleted document, if it cannot tell whether the end is on disk. If the end
+/// is on disk, and is dropped because it hides nothing elsewhere, then what it hides in its own segment is dropped too.
 #[test]
 fn what_a_purged_end_hides_does_not_outlive_it() {
     let disk = SimulatedDisk::new();

@@ -1,4 +1,4 @@
-//! A directory can be looked at and copied; a copy is the shard of one moment.
+//! A directory can be inspected and copied; a copy is the shard as of one moment.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;

@@ -1,5 +1,5 @@
-//! A client knows the format and chooses bytes that, where they come to lie, would be a run and a commit record. After
-//! a torn write nothing but those may be left, and they must not count.
+//! A client knows the format and chooses bytes that, where they end up, would be a run and a commit record. A torn
+//! write may leave only those, and they must not count.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;
@@ -14,7 +14,7 @@ const RUN: usize = 40;
 const RECORD: usize = 40;
 const COMMIT: usize = 64;
 
-/// Where a checksum starts for whoever knows segment and offset; with a salt of 0, as in version 1 of the format.
+/// The start value of a checksum, if segment and offset are known; with a salt of 0, as in version 1 of the format.
 fn seed(segment: u64, offset: usize, salt: u64) -> u32 {
     ((segment << 40 ^ salt ^ offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
@@ -79,8 +79,8 @@ fn forged(offset: usize, start: usize, salt: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes one honest batch and then one with a value that hides a forged one; the power goes before the end of that
-/// write is on disk, and its first bytes are not there either. Returns what a start finds.
+/// Writes one honest batch and then one with a value that hides a forged one. The power fails before the end of that
+/// write is on disk, and its first bytes are missing too. Returns what a start finds.
 fn found_after_a_torn_write(salt_of: impl Fn(&SimulatedDisk) -> u64) -> Vec<Vec<u8>> {
     let disk = SimulatedDisk::new();
     let mut shard = open(&disk).shard;

@@ -1,4 +1,4 @@
-//! Each operation of a history is a crash, or fails: what was acknowledged is there, and no batch is there by half.
+//! Each operation of a history crashes or fails: what was acknowledged is there, and no batch is there by half.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;
@@ -26,7 +26,7 @@ impl Expected {
     }
 }
 
-/// Lives through a history, from an open disk until `failed` says stop.
+/// Runs a history on an open disk until `failed` says stop.
 fn live(
     engine: &mut Engine,
     expected: &mut Expected,
@@ -49,7 +49,7 @@ fn live(
             Err(error) if stop(&error) => return false,
             Err(_) => {}
         }
-        // While compaction looks, some keys have newer versions in memory.
+        // While compaction runs, some keys have newer versions in memory.
         for _ in 0..random.below(3) {
             let key = format!("key{}", random.below(12)).into_bytes();
             engine.set(random.below(u64::from(VBUCKETS)) as u16, &key, Some(&[round as u8; 50]));
@@ -144,7 +144,7 @@ fn an_operation_that_fails_takes_nothing_acknowledged_with_it() {
     }
 }
 
-/// After a failed sync the cache shows what the disk never got.
+/// After a failed sync the cache shows what never reached the disk.
 #[test]
 fn what_is_recovered_from_the_cache_after_a_failed_sync_is_made_durable() {
     for seed in SEEDS {
@@ -168,8 +168,9 @@ fn what_is_recovered_from_the_cache_after_a_failed_sync_is_made_durable() {
     }
 }
 
-/// Something fails; a few operations later the process is killed; the next one goes on with what it finds, and then the
-/// power goes. The cache shows each process what the disk never got, in the newest file and in those before it.
+/// Something fails; a few operations later the process is killed; the next one continues with what it finds, and then
+/// the power fails. The cache shows each process what never reached the disk, in the newest file and in those before
+/// it.
 #[test]
 fn what_the_life_after_a_failure_and_a_kill_goes_on_with_is_durable() {
     for seed in SEEDS {
@@ -197,8 +198,8 @@ fn what_the_life_after_a_failure_and_a_kill_goes_on_with_is_durable() {
     }
 }
 
-/// A segment that is sealed early is shorter than the zeros that were written ahead in it: where its sync failed only
-/// the cache shows it so.
+/// A segment that is sealed early is shorter than the zeros that were written ahead in it. If its sync failed, only the
+/// cache shows it so.
 #[test]
 fn a_segment_that_was_cut_in_the_cache_only_is_cut_on_the_disk() {
     let roomy = Options { segment_bytes: 10_000, ..OPTIONS };

@@ -67,7 +67,7 @@ fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimulatedDisk {
     disk
 }
 
-/// What a start finds, and all damage it tells of.
+/// What a start finds, and all damage it reports.
 fn start(disk: &SimulatedDisk) -> (BTreeMap<Key, Version>, Vec<Damage>, bool) {
     let directory = Path::new(DIRECTORY);
     let opened = journal::log::Shard::open(disk.clone(), directory, IDENTITY, SMALL).expect("opened");
@@ -114,7 +114,7 @@ fn a_flipped_bit_is_named_and_spoils_one_vbucket_at_most() {
                 parts.extend(damage.iter().map(|damage| format!("{:?}", damage.part)));
                 assert!(is_closed || !clean);
                 check(&history, path, offset, &documents(&versions), &damage, *path == newest);
-                // Commit records of sealed segments are of no use at a start, which does not look at them.
+                // Commit records of sealed segments are not needed at a start, which does not read them.
                 let disk = disk_of(&history.files);
                 disk.flip(path, offset, offset as u32 % 8);
                 let verified = verify(&disk, Path::new(DIRECTORY), &mut Buffer::new(4096)).unwrap();
@@ -208,7 +208,7 @@ fn reads_tell_what_is_damaged() {
     engine.check_reads();
 }
 
-/// Only the next segment's header knows of the last batch of a segment that was left: it must not be compacted away.
+/// Only the next segment's header knows the last batch of a segment that was left: it must not be compacted away.
 #[test]
 fn the_end_of_a_segment_that_was_left_stays_known() {
     let disk = SimulatedDisk::new();
@@ -241,7 +241,7 @@ fn the_end_of_a_segment_that_was_left_stays_known() {
     }
 }
 
-/// A damaged segment is not cut, but what is served from its end must not be lost with the power.
+/// A damaged segment is not cut, but what is served from its end must survive a power failure.
 #[test]
 fn the_end_of_a_damaged_segment_is_made_durable_like_any_other() {
     let disk = SimulatedDisk::new();

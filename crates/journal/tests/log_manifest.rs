@@ -1,4 +1,4 @@
-//! A segment that is missing, doubled, cut off, or under another's name is damage; and while it is, no file goes.
+//! A segment that is missing, duplicated, cut off or misnamed is damage, and while it is, no file is removed.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;
@@ -22,8 +22,8 @@ fn manifest() -> PathBuf {
     Path::new(DIRECTORY).join("MANIFEST")
 }
 
-/// Several segments, of which each but the last has documents of one vBucket alone: segment N of vBucket N modulo 4.
-/// The newest is not full.
+/// Several segments. Each but the last has documents of a single vBucket: segment N of vBucket N modulo 4. The newest
+/// is not full.
 fn keys(number: u16) -> u64 {
     if number == 6 { 2 } else { 3 }
 }
@@ -61,8 +61,8 @@ fn open_begun(disk: &SimulatedDisk) -> Opened<SimulatedDisk> {
     Shard::open_known(disk.clone(), Path::new(DIRECTORY), IDENTITY, SMALL, true).expect("opened")
 }
 
-/// Opens it as a server does that knows it was written to, lets it work, and checks that no file is gone and none that
-/// was there is changed but the newest. Returns what a start and `verify` say, which is the same.
+/// Opens it like a server that knows it was written to, lets it work, and checks that no file is gone and that of the
+/// existing ones only the newest has changed. Returns what a start and `verify` report, which is the same.
 fn damage_of(disk: &SimulatedDisk) -> Vec<Damage> {
     let before = files(disk);
     let mut buffer = Buffer::new(4096);
@@ -114,7 +114,7 @@ fn a_segment_that_is_missing_is_named_with_its_vbuckets() {
         disk.remove(&segment(number)).unwrap();
         let damage = damage_of(&disk);
         assert_eq!((damage.len(), &damage[0].path, damage[0].part), (1, &segment(number), Part::Missing));
-        // Of the newest nobody knows what it had.
+        // It is unknown what the newest one held.
         let spoiled = if number == 6 { (0..16).collect() } else { vec![(number % 4) as u16] };
         assert_eq!(spoiled_by(&damage[0]), spoiled);
         let text = damage[0].to_string();
@@ -133,7 +133,7 @@ fn all_segments_missing_is_damage_and_so_is_a_directory_without_its_manifest() {
     let damage = damage_of(&disk);
     assert_eq!((damage.len(), &damage[0].path, damage[0].part), (1, &manifest(), Part::Missing));
     assert_eq!(verify(&disk, Path::new(DIRECTORY), &mut Buffer::new(4096)).unwrap().damage, damage);
-    // All of it gone: only who knows that it was written to can tell.
+    // Everything is gone: that is noticed only if it is known that it was written to.
     let damage = damage_of(&SimulatedDisk::new());
     assert_eq!((damage.len(), damage[0].part, &damage[0].spoils), (1, Part::Missing, &Spoils::Everything));
     assert!(
@@ -175,7 +175,7 @@ fn a_segment_copied_over_another_is_damage_and_a_copy_beside_it_loses_nothing() 
     copy(&disk, &segment(3), &segment(9));
     let damage = damage_of(&disk);
     assert_eq!((damage.len(), damage[0].part, &damage[0].spoils), (1, Part::Misnamed(3), &Spoils::Nothing));
-    // What is written next does not take its name, and nothing hides what is there.
+    // The next segment does not take its name, and nothing hides what is there.
     let mut engine = recover_with_damage(&disk);
     engine.set(3, b"new", Some(b"value"));
     engine.flush().unwrap();
@@ -223,7 +223,7 @@ fn what_is_put_right_is_whole_again_whatever_was_written_meanwhile() {
     assert_eq!(found.get(&(3, b"meanwhile".to_vec())), Some(&vec![11; 300]));
 }
 
-/// After a clean stop the manifest knows where the newest segment ends.
+/// After a clean stop the manifest records where the newest segment ends.
 #[test]
 fn a_newest_segment_that_is_cut_after_a_clean_stop_is_damage() {
     let whole = closed();
@@ -236,7 +236,7 @@ fn a_newest_segment_that_is_cut_after_a_clean_stop_is_damage() {
         let damage = damage_of_cut(&disk);
         assert!(damage.iter().any(|damage| damage.path == segment(6)), "cut to {length}: {damage:?}");
     }
-    // Without the mark of the clean end alone nothing is lost.
+    // If only the mark of the clean end is missing, nothing is lost.
     let file = whole.open(&segment(6), Open::ReadWrite).unwrap();
     journal::File::set_length(&file, (bytes.len() - mark_bytes) as u64).unwrap();
     assert_eq!(documents(&recover(&whole, SMALL).durable).len(), 17);
@@ -299,7 +299,7 @@ fn a_manifest_of_another_shard_is_not_taken() {
     assert!(matches!(result, Err(journal::log::OpenError::Foreign { path }) if path == manifest()));
 }
 
-/// Random choices of files to lose: whatever is gone is told of.
+/// Random choices of files to lose: every loss is reported.
 #[test]
 fn any_files_that_are_lost_are_told_of() {
     let mut random = Random(5);
@@ -313,7 +313,7 @@ fn any_files_that_are_lost_are_told_of() {
     }
 }
 
-/// Nobody but the next segment knew the last batch of one, and it was compacted away.
+/// Only the next segment knew the last batch of one, and it was compacted away.
 #[test]
 fn a_sealed_segment_that_is_cut_is_damage_also_without_the_next_one() {
     let (disk, mut engine) = history();

@@ -174,8 +174,8 @@ fn a_real_directory_works_the_same() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Behind short batches the file has zeros, which the next ones need not lengthen; they are no torn tail, and go at the
-/// end.
+/// After short batches the file has zeros, so that the next ones need not lengthen it. They are not a torn tail, and
+/// are removed at the end.
 #[test]
 fn short_batches_are_written_into_zeros() {
     let disk = SimulatedDisk::new();

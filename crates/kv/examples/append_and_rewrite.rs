@@ -1,9 +1,9 @@
-//! What growing values leave of a bucket's memory, without any socket:
+//! How growing values fragment a bucket's memory, without any socket:
 //! `_RJEM_MALLOC_CONF=cache_oblivious:false cargo run --release -p kv --example append_and_rewrite`.
 //!
-//! Values of 11 to 22 objects of 60 bytes; then, five times, of the first 80 % of all, half and a quarter of the keys
-//! some are picked and get one object more. Prints 1 - requested bytes at the end / 99th percentile of the resident
-//! size, and the time it took. Arguments: items, heap (auto, slab, block).
+//! Values of 11 to 22 objects of 60 bytes; then, five times, some keys are picked from the first 80 % of all, half and
+//! a quarter, and get one object more. Prints 1 - requested bytes at the end / 99th percentile of the resident size,
+//! and the time it took. Arguments: items, heap (auto, slab, block).
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -137,7 +137,7 @@ fn main() {
     );
 }
 
-/// What the larger has beyond the smaller, in per cent of the larger.
+/// Returns by how much the larger exceeds the smaller, in per cent of the larger.
 fn percent_of(larger: u64, smaller: u64) -> f64 {
     100.0 - 100.0 * smaller as f64 / (larger as f64).max(1.0)
 }

@@ -1,10 +1,9 @@
-//! What a client feels of the defragmenter, without any socket: `cargo run --release -p kv --example
-//! defragmenter_cost`.
+//! The defragmenter's effect on a client, without any socket: `cargo run --release -p kv --example defragmenter_cost`.
 //!
 //! One thread gets and sets as fast as it can and times each operation, another is the pager. In each round a random
-//! half of all is deleted while the defragmenter is off, and the client is timed for a while; then again with it on,
-//! from when it is armed until it is not; then what was deleted comes back. Prints each round, and the medians over
-//! them. Arguments: items, rounds, heap (auto, slab, block).
+//! half of all items is deleted while the defragmenter is off, and the client is timed for a while; then again with it
+//! on, from when it is armed until it is not; then the deleted items are stored again. Prints each round, and the
+//! medians over them. Arguments: items, rounds, heap (auto, slab, block).
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -58,12 +57,12 @@ struct Client {
     bucket: Arc<Bucket>,
     random: u64,
     items: u64,
-    /// Which of the items are there.
+    /// Which of the items exist.
     there: Vec<bool>,
     value: Vec<u8>,
 }
 
-/// What was felt in a window.
+/// What the client measured in a window.
 struct Felt {
     p999_ns: u64,
     per_second: f64,
@@ -101,7 +100,7 @@ impl Client {
         );
     }
 
-    /// Gets and sets until `enough` says so; eight gets for two sets, of what is there.
+    /// Gets and sets existing items until `enough` returns true; eight gets for two sets.
     fn run(&mut self, enough: impl Fn(&Bucket, Duration) -> bool) -> Felt {
         let (start, mut times) = (Instant::now(), Vec::new());
         let mut last = start;

@@ -1,7 +1,7 @@
-//! What one flush takes, in memory and in time (experiment E4), in process: `cargo run --release -p kv --example
-//! flush_cost [directory [rounds]]`. One vBucket; keys `key<i>`; N items are queued, then flushed with the sync. Bytes
-//! per item: the peak of the flush above what was allocated before it, the buffer left out; and what a dirty item takes
-//! above a clean one. Queueing is one plain SET after the other.
+//! The cost of one flush in memory and time (experiment E4), in process:
+//! `cargo run --release -p kv --example flush_cost [directory [rounds]]`. One vBucket; keys `key<i>`; N items are
+//! queued, then flushed with the sync. Bytes per item: the peak of the flush above what was allocated before it,
+//! without the buffer; and what a dirty item takes above a clean one. Queueing is one plain SET after the other.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -25,7 +25,7 @@ struct Counted;
 static ALLOCATED: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 
-// SAFETY: hands on to the system's allocator; the counters touch no memory of the caller's.
+// SAFETY: forwards to the system's allocator; the counters touch no memory of the caller's.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let allocated = ALLOCATED.fetch_add(layout.size() as i64, Relaxed) + layout.size() as i64;
@@ -137,7 +137,7 @@ fn main() {
                     Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 1_000_000 };
                 let mut flusher = Flusher::new(0, BUFFER_BYTES);
                 let value = vec![b'x'; value_len];
-                // The first item of all makes the file, the buffer and the thread's caches.
+                // The very first item creates the file, the buffer and the thread's caches.
                 let first = Key::plain(b"first");
                 let store = Store {
                     flags: 0,

@@ -50,17 +50,17 @@ use watch::{Lookup, Watchers};
 pub struct VbInfo {
     /// History id.
     pub uuid: u64,
-    /// Highest seqno given out.
+    /// Highest seqno assigned.
     pub high_seqno: u64,
-    /// Highest CAS given out.
+    /// Highest CAS assigned.
     pub max_cas: u64,
-    /// Items (expired ones not yet reclaimed included).
+    /// Items, including expired ones that are not reclaimed yet.
     pub items: u64,
-    /// Everything up to here is on disk; 0 in an ephemeral bucket.
+    /// Everything up to this seqno is on disk; 0 in an ephemeral bucket.
     pub persisted_seqno: u64,
 }
 
-/// Where a bucket's bytes are. Exact: counted where they are allocated.
+/// Breakdown of a bucket's memory. Exact: bytes are counted where they are allocated.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MemoryFigures {
     /// Key and value bytes of all items.
@@ -69,15 +69,16 @@ pub struct MemoryFigures {
     pub metadata: u64,
     /// Index lines, directories, seqno slots, expiry entries.
     pub index: u64,
-    /// Blocks, slots and index as they were handed out, rounded to their classes.
+    /// Blocks, slots and index as allocated, rounded up to their size classes.
     pub allocated: u64,
-    /// Slabs, whatever of them is in use.
+    /// Slabs, used or not.
     pub slabs: u64,
-    /// Of slabs the slots in use: a part of `allocated`.
+    /// Slots in use: a part of `allocated`.
     pub slots: u64,
-    /// Large items being received and connection buffers charged here.
+    /// Large items being received, and connection buffers charged to the bucket.
     pub in_flight: u64,
-    /// Physical pages of the bucket's arena; where the allocator cannot tell, what the budget is held against.
+    /// Resident pages of the bucket's arena; if the allocator does not report them, the figure compared with the
+    /// budget.
     pub resident: u64,
     /// Budget in bytes.
     pub budget: u64,
@@ -85,9 +86,9 @@ pub struct MemoryFigures {
     pub items: u64,
     /// Number of compressed values in memory.
     pub compressed: u64,
-    /// Their bytes: a part of `payload`.
+    /// Bytes of the compressed values: a part of `payload`.
     pub compressed_bytes: u64,
-    /// What these would be inflated.
+    /// Length of the compressed values when inflated.
     pub inflated_bytes: u64,
 }
 
@@ -99,17 +100,17 @@ pub struct Bucket {
     uuid: String,
     settings: BucketSettings,
     gone: AtomicBool,
-    /// What every operation has to look after: bits of [`attention`].
+    /// What every operation has to check: bits of [`attention`].
     attention: AtomicU8,
-    /// vBuckets that are not active: most buckets have none, and need not look.
+    /// Number of vBuckets that are not active. Most buckets have none and skip the check.
     inactive: AtomicU32,
-    /// A delayed flush_all: at this unix second; 0 = none.
+    /// When a delayed flush_all is due, in unix seconds; 0 = none.
     flush_at_s: AtomicU32,
     /// Earliest second at which an expiry window is due; `u32::MAX` = none.
     expiry_due_s: AtomicU32,
-    /// Bytes of values that have room and have not arrived.
+    /// Bytes reserved for values that have not arrived yet.
     ahead_bytes: AtomicU64,
-    /// Items were flushed and wait to be reclaimed.
+    /// Set while flushed items wait to be reclaimed.
     flushed: AtomicBool,
     uuid_seed: u64,
     vbucket_mask: u16,
@@ -117,7 +118,7 @@ pub struct Bucket {
     resources: Resources,
     /// The budget as configured; `cache_memlimit` may lower the one in force.
     configured_budget: AtomicU64,
-    /// Buffers of connections that it is charged for.
+    /// Connection buffers charged to the bucket.
     buffer_bytes: AtomicI64,
     meters: Shards,
     pub(crate) sweeper: Ranked<Sweeper, { rank::SWEEPER }>,
@@ -136,25 +137,24 @@ pub struct Bucket {
     pub(crate) watchers: Watchers,
 }
 
-/// What a bucket is made on.
+/// What a bucket is built on.
 pub(crate) struct Foundation {
     pub(crate) slot: usize,
     pub(crate) threads: usize,
     pub(crate) quiescence: Arc<Quiescence>,
     pub(crate) doorbell: Arc<Doorbell>,
-    /// What clients take away of its budget.
+    /// The part of the budget that client memory takes away.
     pub(crate) share: Share,
-    /// Of the hashes.
+    /// Secrets of the key hash.
     pub(crate) secrets: RapidSecrets,
 }
 
-/// The secrets of a bucket's hashes.
+/// Returns the secrets of a bucket's hashes.
 pub(crate) fn secrets(random: u64) -> RapidSecrets {
     RapidSecrets::seed(scramble(random, 1))
 }
 
-/// Public identities: they must not tell the secrets they are made from. Returns the bucket's, and a seed for its
-/// vBuckets'.
+/// Derives the public identities: the bucket's, and a seed for its vBuckets'. They must not reveal the secrets.
 pub(crate) fn identities(secrets: &RapidSecrets) -> (String, u64) {
     let identity = |part: &[u8]| index::hash(Key::plain(part), secrets);
     let uuid = format!("{:016x}{:016x}", identity(b"bucket, high"), identity(b"bucket, low"));
@@ -162,7 +162,7 @@ pub(crate) fn identities(secrets: &RapidSecrets) -> (String, u64) {
 }
 
 impl Bucket {
-    /// A bucket; with a journal if it is persistent, and with the bells of its shards' flushers.
+    /// Creates a bucket; a persistent one with its journal and the bells of its shards' flushers.
     pub(crate) fn new(
         name: &str,
         mut settings: BucketSettings,
@@ -170,7 +170,7 @@ impl Bucket {
         journal: Option<(storage::Opened, Vec<Arc<Doorbell>>)>,
     ) -> Result<Self, String> {
         let Foundation { slot, threads, quiescence, doorbell, share, secrets } = foundation;
-        // The thread after the last one is whichever drops the bucket.
+        // The number after the last thread's is for the thread that drops the bucket.
         let tenant = Tenant::new(threads + 1, settings.memory_bytes).map_err(|error| error.to_string())?;
         let (mut uuid, mut uuid_seed) = identities(&secrets);
         let (mut persistence, mut dirty, mut attention) = (None, None, 0);
@@ -229,7 +229,7 @@ impl Bucket {
         })
     }
 
-    /// Its journal, if it is persistent.
+    /// Returns the journal of a persistent bucket.
     #[inline]
     pub fn persistence(&self) -> Option<&Persistence> {
         self.persistence.as_ref()
@@ -239,24 +239,24 @@ impl Bucket {
         self.resources.dirty.as_ref()
     }
 
-    /// From this its vBuckets' history ids come.
+    /// Returns the seed of the vBuckets' history ids.
     pub(crate) fn history_seed(&self) -> u64 {
         self.uuid_seed
     }
 
-    /// Its name.
+    /// Returns the bucket's name.
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// Its identity, 32 hex digits.
+    /// Returns the bucket's UUID, 32 hex digits.
     pub fn uuid(&self) -> &str {
         &self.uuid
     }
-    /// What it was created with.
+    /// Returns the settings it was created with.
     pub fn settings(&self) -> &BucketSettings {
         &self.settings
     }
-    /// Whether it has been deleted from its node: operations answer [`KvError::BucketGone`].
+    /// Returns true if the bucket has been deleted from its node; operations then fail with [`KvError::BucketGone`].
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Relaxed)
@@ -264,21 +264,21 @@ impl Bucket {
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Relaxed);
     }
-    /// Whether values are kept compressed.
+    /// Returns the compression mode.
     #[inline]
     pub fn compression(&self) -> Compression {
         Compression::of_number(self.compression.load(Relaxed))
     }
-    /// Changes that. What is there already stays as it is.
+    /// Sets the compression mode. Stored values stay as they are.
     pub fn set_compression(&self, compression: Compression) {
         self.compression.store(compression as u8, Relaxed);
         self.restart_compressor();
     }
-    /// Whether it may be emptied over HTTP. What clients' own commands may do does not depend on this.
+    /// Returns true if the bucket may be emptied over HTTP. Client commands do not depend on this.
     pub fn flush_enabled(&self) -> bool {
         self.flush_enabled.load(Relaxed)
     }
-    /// Changes that.
+    /// Sets whether the bucket may be emptied over HTTP.
     pub fn set_flush_enabled(&self, is_enabled: bool) {
         self.flush_enabled.store(is_enabled, Relaxed);
     }
@@ -293,14 +293,14 @@ impl Bucket {
         self.settings.vbuckets
     }
 
-    /// The place of a key: CRC32 vBucket and index hash.
+    /// Returns the place of a key: CRC32 vBucket and index hash.
     #[inline]
     pub fn locate(&self, key: Key<'_>) -> Place {
         let crc = crc32fast::hash(key.bytes);
         self.locate_in(key, VbId((crc >> 16) as u16 & 0x7fff & self.vbucket_mask))
     }
 
-    /// The place of a key whose vBucket the client named (Couchbase). The caller checks the range.
+    /// Returns the place of a key whose vBucket the client named (Couchbase). The caller checks the range.
     #[inline]
     pub fn locate_in(&self, key: Key<'_>, vb: VbId) -> Place {
         debug_assert!(vb.0 <= self.vbucket_mask);
@@ -313,19 +313,20 @@ impl Bucket {
         self.vbucket(at.vb).prefetch();
     }
 
-    /// Starts loading the vBucket's directory. As [`Bucket::prefetch_line`].
+    /// Starts loading the vBucket's directory. Restricted like [`Bucket::prefetch_line`].
     #[inline]
     pub fn prefetch_directory(&self, at: Place) {
         self.vbucket(at.vb).prefetch_directory();
     }
 
-    /// Starts loading the index line of a place. Between [`Quiescence::enter`] and `leave` of the calling thread.
+    /// Starts loading the index line of a place. Allowed between [`Quiescence::enter`] and `leave` of the calling
+    /// thread.
     #[inline]
     pub fn prefetch_line(&self, at: Place) {
         self.vbucket(at.vb).prefetch_line(at.hash);
     }
 
-    /// Starts loading the item of a place, `bytes` of it. As [`Bucket::prefetch_line`].
+    /// Starts loading the item of a place, `bytes` of it. Restricted like [`Bucket::prefetch_line`].
     #[inline]
     pub fn prefetch_item(&self, at: Place, bytes: usize) {
         self.vbucket(at.vb).prefetch_item(&self.resources.heap, at.hash, bytes);
@@ -336,19 +337,19 @@ impl Bucket {
         &self.vbuckets[usize::from(vb.0 & self.vbucket_mask)]
     }
 
-    /// Whether this node serves the vBucket of this number.
+    /// Returns true if this node serves the vBucket of this number.
     #[inline]
     pub fn serves(&self, vb: u16) -> bool {
         vb < self.vbuckets() && (self.serves_all() || self.is_active(VbId(vb)))
     }
 
-    /// Whether this node serves every vBucket.
+    /// Returns true if this node serves every vBucket.
     #[inline]
     pub fn serves_all(&self) -> bool {
         self.inactive.load(Relaxed) == 0
     }
 
-    /// A vBucket that was active or not is so or not from now on. Under its lock.
+    /// Updates the count of inactive vBuckets when one becomes active or inactive. Called under its lock.
     pub(crate) fn count_inactive(&self, was_active: bool, is_active: bool) {
         match (was_active, is_active) {
             (true, false) => drop(self.inactive.fetch_add(1, Relaxed)),
@@ -374,7 +375,7 @@ impl Bucket {
         })
     }
 
-    /// Somebody waits for what is dirty in this vBucket: the interval between flushes does not hold.
+    /// Makes the next flush of this vBucket due at once, because somebody waits for it.
     pub(crate) fn hurry(&self, vb: VbId) {
         if let (Some(persistence), Some(dirty)) = (&self.persistence, self.dirty())
             && persistence.hurry(vb)
@@ -383,7 +384,7 @@ impl Bucket {
         }
     }
 
-    /// Why a vBucket is not served, if it is not.
+    /// Returns why a vBucket is not served, or `None` if it is.
     pub fn closed(&self, vb: VbId) -> Option<Unavailable> {
         self.persistence.as_ref().and_then(|persistence| persistence.closed(vb))
     }
@@ -414,7 +415,7 @@ impl Bucket {
         self.vbucket(vb).lock(Memory { resources: &self.resources, cache, retired, owner: vb.0 }, &cx.now)
     }
 
-    /// From now on, or until now, the calling thread allocates and frees past what it keeps for later.
+    /// Makes the calling thread bypass its cache when it allocates and frees, or stop doing so.
     pub(crate) fn go_direct(&self, cx: &mut ThreadContext, direct: bool) {
         let at = self.cache_in(cx);
         self.resources.tenant.go_direct(&mut cx.caches.at(at).cache, direct);
@@ -424,7 +425,7 @@ impl Bucket {
         self.doorbell.ring();
     }
 
-    /// Where the calling thread's access to the bucket's memory is.
+    /// Returns the index of the calling thread's access to the bucket's memory.
     #[inline]
     fn cache_in(&self, cx: &mut ThreadContext) -> usize {
         cx.caches.find(self.slot()).unwrap_or_else(|| self.open_cache(cx))
@@ -438,7 +439,7 @@ impl Bucket {
     }
 
     /// GET: calls `f` with the live document under the lock, then marks it accessed. Counts hits and misses. After an
-    /// error, what `f` has made of the document counts for nothing.
+    /// error, the caller must discard what `f` made of the document.
     #[inline]
     pub fn read<R>(
         &self,
@@ -487,8 +488,8 @@ impl Bucket {
         Ok(result)
     }
 
-    /// Makes what was prepared at this seqno the current version of its key. [`KvError::NotFound`] if nothing was;
-    /// [`KvError::NoMemory`] leaves it prepared.
+    /// Commits the prepare with this seqno: it becomes the current version of its key. [`KvError::NotFound`] if there
+    /// is none; after [`KvError::NoMemory`] it stays prepared.
     pub fn commit(&self, cx: &mut ThreadContext, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
         let mut locked = self.lock(cx, vb);
         let ended = locked.commit(prepare_seqno)?;
@@ -498,19 +499,19 @@ impl Bucket {
         Ok(Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid: self.vb_uuid(vb) })
     }
 
-    /// Ends what was prepared at this seqno without effect. [`KvError::NotFound`] if nothing was.
+    /// Aborts the prepare with this seqno. [`KvError::NotFound`] if there is none.
     pub fn abort(&self, cx: &mut ThreadContext, vb: VbId, prepare_seqno: u64) -> Result<Mutated, KvError> {
         let ended = self.lock(cx, vb).abort(prepare_seqno)?;
         Ok(Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid: self.vb_uuid(vb) })
     }
 
-    /// The pending prepares of a vBucket, in the order of their seqnos: (seqno, durability level).
+    /// Returns the pending prepares of a vBucket in seqno order: (seqno, durability level).
     pub fn prepared(&self, cx: &mut ThreadContext, vb: VbId) -> Vec<(u64, u8)> {
         self.lock(cx, vb).all_prepared().iter().map(|prepared| (prepared.seqno, prepared.level)).collect()
     }
 
-    /// Anything else a command does to one key under one hold of the vBucket's lock. An error says that `f` was not
-    /// called, or that it has met a value which is on disk only, and has changed nothing.
+    /// Runs `f` on one key under one hold of the vBucket's lock: the basis of all other commands. An error means that
+    /// `f` was not called, or that it met a value which is on disk only, and changed nothing.
     #[inline(always)]
     pub fn with_entry<R>(
         &self,
@@ -545,7 +546,7 @@ impl Bucket {
         Ok(result)
     }
 
-    /// An expiry window that is due then was entered (`u32::MAX`: none).
+    /// Notes that an expiry window due at `due_s` was entered (`u32::MAX`: none).
     #[inline]
     pub(crate) fn expiry_entered(&self, due_s: u32) {
         if due_s != u32::MAX && due_s < self.expiry_due_s.load(Relaxed) {
@@ -553,8 +554,8 @@ impl Bucket {
         }
     }
 
-    /// Memory for a large value (over [`crate::LARGE_VALUE`]), within the budget: to be filled before it is
-    /// stored.
+    /// Allocates memory for a large value (over [`crate::LARGE_VALUE`]) within the budget. The caller fills it before
+    /// storing it.
     pub fn prepare_large(
         &self,
         cx: &mut ThreadContext,
@@ -565,14 +566,14 @@ impl Bucket {
         self.new_large_item(cx, index::stored_key_len(key), value_len)
     }
 
-    /// The same value with room for `value_len` bytes, within the budget.
+    /// Copies a large value into memory with room for `value_len` bytes, within the budget.
     pub fn grow_large(
         &self,
         cx: &mut ThreadContext,
         item: &LargeItem,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
-        // For a moment there are both.
+        // For a moment both exist.
         self.admit(cx, item.value_offset + value_len)?;
         let mut grown = self.new_large_block(cx, item.value_offset, value_len)?;
         let bytes = item.bytes();
@@ -580,7 +581,7 @@ impl Bucket {
         Ok(grown)
     }
 
-    /// Memory for a large value, whatever the budget says.
+    /// Allocates memory for a large value without checking the budget.
     pub(crate) fn new_large_item(
         &self,
         cx: &mut ThreadContext,
@@ -601,12 +602,13 @@ impl Bucket {
         held.used = true;
         let block = LargeBlock::new(&self.resources.tenant, &mut held.cache, value_offset + value_len)
             .ok_or(KvError::NoMemory)?;
-        // Reserved means visible to everybody who asks for memory next.
+        // Publish the reservation, so that the next thread to ask for memory sees it.
         held.tenant.publish(&mut held.cache);
         Ok(LargeItem { block, value_offset })
     }
 
-    /// Room within the budget for a long value as a client sees it that takes none compressed.
+    /// Reserves room within the budget for a long compressed value, to be inflated for a client that takes none
+    /// compressed.
     pub fn reserve_inflated(
         &self,
         cx: &mut ThreadContext,
@@ -615,7 +617,7 @@ impl Bucket {
         self.prepare_large(cx, Key::plain(&[]), inflated_len)
     }
 
-    /// A long value as such a client sees it, in its room until it is sent.
+    /// Inflates a long value into the room reserved for it, where it stays until it is sent.
     pub fn inflate_large(block: &[u8], room: LargeItem) -> PinnedValue {
         let LargeItem { block: mut copy, value_offset } = room;
         let end = copy.size();
@@ -623,13 +625,13 @@ impl Bucket {
         PinnedValue::new(copy.into_pin(value_offset))
     }
 
-    /// Keeps the items of every vBucket in the order of their seqnos, for who reads them so; or no longer.
-    /// [`KvError::NoMemory`] if there is no room for it: then nobody may rely on it.
+    /// Starts or stops keeping the items of every vBucket in seqno order, for callers that read them in that order.
+    /// After [`KvError::NoMemory`] nobody may rely on the order.
     pub fn keep_seqno_order(&self, cx: &mut ThreadContext, keep: bool) -> Result<(), KvError> {
         (0..self.vbuckets()).try_for_each(|vb| self.lock(cx, VbId(vb)).keep_order(keep))
     }
 
-    /// Calls `f` with seqno and CAS of every item of a vBucket in the order of the seqnos; `false` if it is not kept.
+    /// Calls `f` with seqno and CAS of every item of a vBucket in seqno order. Returns false if the order is not kept.
     pub fn in_seqno_order(&self, cx: &mut ThreadContext, vb: VbId, f: &mut dyn FnMut(u64, u64)) -> bool {
         self.lock(cx, vb).in_order(&mut |seqno, header| f(seqno, header.cas))
     }
@@ -641,12 +643,12 @@ impl Bucket {
         }
     }
 
-    /// When the next expiry window is due, in unix seconds.
+    /// Returns when the next expiry window is due, in unix seconds.
     pub(crate) fn expiry_due_s(&self) -> Option<u32> {
         Some(self.expiry_due_s.load(Relaxed)).filter(|at| *at != u32::MAX)
     }
 
-    /// Finds out anew when the next window is due. Windows entered meanwhile are not missed.
+    /// Recomputes when the next window is due. Windows entered meanwhile are not missed.
     pub(crate) fn rearm_expiry(&self) {
         self.expiry_due_s.store(u32::MAX, Relaxed);
         let due_s = self.vbuckets.iter().filter_map(VBucket::expiry_due_s).min();
@@ -659,12 +661,12 @@ impl Bucket {
         self.meters.add(cx.thread, meter as usize, n.cast_signed());
     }
 
-    /// Sum of a meter over all threads.
+    /// Returns the sum of a meter over all threads.
     pub fn meter(&self, meter: Meter) -> u64 {
         self.meters.sum(meter as usize)
     }
 
-    /// Sets the meters back to zero (`stats reset`).
+    /// Resets the meters to zero (`stats reset`).
     pub fn reset_meters(&self) {
         for meter in Meter::ALL {
             self.meters.add_shared(*meter as usize, -self.meter(*meter).cast_signed());
@@ -672,7 +674,7 @@ impl Bucket {
         self.prefixes.reset();
     }
 
-    /// The bucket's memory figures; measures resident memory now.
+    /// Returns the bucket's memory figures, with resident memory measured now.
     pub fn memory(&self) -> MemoryFigures {
         let measured = self.resources.tenant.measure();
         self.note_measured();
@@ -683,8 +685,8 @@ impl Bucket {
         MemoryFigures { resident: measured.map_or(accounts.resident, |it| it.resident as u64), ..accounts }
     }
 
-    /// Where the bucket's memory is as the allocator sees it: names and bytes. What it is charged for, where the
-    /// allocator does not tell tenants apart.
+    /// Returns the allocator's view of the bucket's memory: names and bytes. If the allocator does not tell tenants
+    /// apart, returns what the bucket is charged for.
     pub fn arena_figures(&self) -> Vec<(&'static str, u64)> {
         let tenant = &self.resources.tenant;
         let charged = ("charged_bytes", tenant.used());
@@ -698,7 +700,7 @@ impl Bucket {
         ]
     }
 
-    /// The bucket's accounts without a measurement: `resident` is what the budget is held against.
+    /// Returns the bucket's accounts without a measurement: `resident` is the figure compared with the budget.
     pub fn accounts(&self) -> MemoryFigures {
         let gauge = |gauge| self.resources.tenant.gauge(gauge);
         let slabs = self.resources.tenant.slab_figures();
@@ -721,7 +723,7 @@ impl Bucket {
     }
 
     /// Calls `f` with key and document of each living document of the default collection in one group of a vBucket's
-    /// index; returns where to go on.
+    /// index. Returns where to continue.
     pub fn list(
         &self,
         cx: &mut ThreadContext,
@@ -755,8 +757,8 @@ impl Bucket {
 }
 
 impl Drop for Bucket {
-    /// Frees item by item what does not go with the arena. Takes as long as there are items, and is done by whoever
-    /// lets go last.
+    /// Frees item by item what does not go with the arena. Runs where the last reference is dropped, in time
+    /// proportional to the number of items.
     fn drop(&mut self) {
         if memory::backend::ARENA_GOES_AS_A_WHOLE {
             return;

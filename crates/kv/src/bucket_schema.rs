@@ -1,7 +1,7 @@
-//! The settings of a bucket, one row each. From a row come its key in the configuration, its field over HTTP, what is
-//! kept of it beside the bucket, its documentation, and how a change reaches a bucket that is served.
+//! The settings of a bucket, one row each. A row defines the setting's key in the configuration, its field over HTTP,
+//! what is kept of it beside the bucket, its documentation, and how a change reaches a bucket that is served.
 //!
-//! Name, kind, budget and eviction are not among them: what they may be depends on one another and on the node.
+//! Name, kind, budget and eviction are not among them: their allowed values depend on one another and on the node.
 
 use crate::{Bucket, BucketSettings, Compression, HeapChoice};
 
@@ -10,37 +10,37 @@ use crate::{Bucket, BucketSettings, Compression, HeapChoice};
 pub struct BucketSetting {
     /// Its key in the configuration.
     pub key: &'static str,
-    /// Its field in forms and documents over HTTP, if it can be given there.
+    /// Its field in forms and documents over HTTP, if it can be set there.
     pub field: Option<&'static str>,
-    /// Its name in the file that is kept beside a persistent bucket. `None`: the journal itself has it.
+    /// Its name in the file kept beside a persistent bucket. `None`: the journal itself has it.
     pub kept_as: Option<&'static str>,
-    /// What it may be, and where it is in the settings.
+    /// Its allowed values, and where it is in the settings.
     pub kind: SettingKind,
-    /// How it is changed while the bucket is served. `None`: with a restart, or never.
+    /// How it is changed while the bucket is served. `None`: only with a restart, or never.
     pub live: Option<Live>,
     /// What it does, in one or two sentences.
     pub about: &'static str,
 }
 
-/// What a setting may be, and where it is in [`BucketSettings`]. Bounds are inclusive.
+/// The allowed values of a setting, and where it is in [`BucketSettings`]. Bounds are inclusive.
 #[derive(Debug)]
 pub enum SettingKind {
     /// A whole number; the unit follows it in messages.
     Count {
-        /// The least.
+        /// Minimum.
         min: u64,
-        /// The most.
+        /// Maximum.
         max: u64,
-        /// "milliseconds", say.
+        /// Such as "milliseconds".
         unit: &'static str,
         /// Reads it.
         get: fn(&BucketSettings) -> u64,
         /// Sets it.
         set: fn(&mut BucketSettings, u64),
     },
-    /// A power of two from 1.
+    /// A power of two, at least 1.
     PowerOfTwo {
-        /// The most.
+        /// Maximum.
         max: u64,
         /// Reads it.
         get: fn(&BucketSettings) -> u64,
@@ -49,9 +49,9 @@ pub enum SettingKind {
     },
     /// A number of bytes.
     Bytes {
-        /// The least.
+        /// Minimum.
         min: u64,
-        /// The most.
+        /// Maximum.
         max: u64,
         /// Reads it.
         get: fn(&BucketSettings) -> u64,
@@ -72,9 +72,9 @@ pub enum SettingKind {
         /// Sets it.
         set: fn(&mut BucketSettings, bool),
     },
-    /// One of some words.
+    /// One word of a list.
     Word {
-        /// All of them.
+        /// The allowed words.
         words: &'static [&'static str],
         /// Reads it.
         get: fn(&BucketSettings) -> &'static str,
@@ -86,9 +86,9 @@ pub enum SettingKind {
 /// How a setting is changed while its bucket is served.
 #[derive(Debug)]
 pub struct Live {
-    /// Reads what is in force into settings.
+    /// Copies what is in force into settings.
     pub read: fn(&Bucket, &mut BucketSettings),
-    /// Puts in force what settings say.
+    /// Applies the settings.
     pub apply: fn(&Bucket, &BucketSettings),
 }
 
@@ -108,7 +108,7 @@ pub enum SettingValue<'a> {
 pub struct NotAllowed;
 
 impl BucketSetting {
-    /// Its value.
+    /// Returns its value.
     pub fn get(&self, settings: &BucketSettings) -> SettingValue<'static> {
         match self.kind {
             SettingKind::Count { get, .. }
@@ -121,7 +121,7 @@ impl BucketSetting {
         }
     }
 
-    /// A value as its own, if it is allowed.
+    /// Checks a value, and returns it as the setting would return it.
     pub fn check(&self, value: SettingValue<'_>) -> Result<SettingValue<'static>, NotAllowed> {
         let mut scratch = BucketSettings::default();
         self.set(&mut scratch, value).map(|()| self.get(&scratch))
@@ -163,7 +163,7 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.vbuckets = u16::try_from(v).unwrap_or(u16::MAX),
         },
         live: None,
-        about: "Number of vBuckets. Of a persistent bucket it is fixed when the bucket is made.",
+        about: "Number of vBuckets. A persistent bucket keeps the number it was created with.",
     },
     BucketSetting {
         key: "item_heap",
@@ -175,9 +175,9 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, word| s.item_heap = HeapChoice::of_name(word).unwrap_or_default(),
         },
         live: None,
-        about: "Where items lie. \"slab\": in slots of slabs, which cost the least memory and stay dense when sizes \
-            change. \"block\": each is a block of the allocator. \"auto\": blocks while the bucket is smaller than \
-            4 MiB, slabs for what comes later.",
+        about: "Where items are allocated. \"slab\": in slots of slabs, which cost the least memory and \
+        stay dense when sizes change. \"block\": each is a block of the allocator. \"auto\": blocks while \
+        the bucket is smaller than 4 MiB, slabs for later items.",
     },
     BucketSetting {
         key: "defragmenter",
@@ -188,10 +188,11 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             read: |bucket, s| s.defragmenter = bucket.has_defragmenter(),
             apply: |bucket, s| bucket.set_defragmenter(s.defragmenter),
         }),
-        about: "Whether items are moved out of pages that hold few of them, so that these can be given back. It works \
-            when more than 2 % of the used memory, and no less than 4 MiB, is waste (once no client is served: 1 % \
-            and 2 MiB), and rests otherwise; where slabs have more than an eighth free, whoever takes a new one \
-            empties thin ones first. Slots of slabs move with any allocator, blocks only with jemalloc.",
+        about: "Whether items are moved out of sparse pages, so that these can be given back. It runs when \
+        more than 2 % of the used memory, and at least 4 MiB, is waste (while no client is served: 1 % and \
+        2 MiB), and sleeps otherwise. If more than an eighth of the slabs' space is free, a thread that \
+        allocates a slab evacuates sparse ones first. Slots of slabs move with any allocator, blocks only \
+        with jemalloc.",
     },
     BucketSetting {
         key: "compression",
@@ -206,10 +207,10 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             read: |bucket, s| s.compression = bucket.compression(),
             apply: |bucket, s| bucket.set_compression(s.compression),
         }),
-        about: "Whether values are kept compressed, with Snappy. \"off\": what SDKs send compressed is kept inflated. \
-            \"passive\": it is kept as it came. \"active\": and while more than three quarters of the budget are \
-            used, what came otherwise is compressed, too, where that saves an eighth. Who does not take Snappy gets \
-            values inflated, always.",
+        about: "Whether values are kept compressed, with Snappy. \"off\": values that SDKs send compressed \
+        are inflated. \"passive\": they are kept as sent. \"active\": in addition, while more than three \
+        quarters of the budget are used, other values are compressed if that saves an eighth. Clients that \
+        have not negotiated Snappy always get inflated values.",
     },
     BucketSetting {
         key: "flush_enabled",
@@ -220,8 +221,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             read: |bucket, s| s.flush_enabled = bucket.flush_enabled(),
             apply: |bucket, s| bucket.set_flush_enabled(s.flush_enabled),
         }),
-        about: "Whether POST /pools/default/buckets/NAME/controller/doFlush empties it. memcached's flush_all does \
-            not depend on this.",
+        about: "Whether POST /pools/default/buckets/NAME/controller/doFlush empties the bucket. It does \
+        not affect memcached's flush_all.",
     },
     BucketSetting {
         key: "flush_interval_ms",
@@ -235,9 +236,10 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.persistence.flush_interval_ms = v,
         },
         live: None,
-        about: "Persistent: time between two flushes of plain writes; what is younger may be lost with the machine's \
-            power. 0: as soon as a flusher is free. The default bounds the disk's load at 20 commits per second and \
-            shard, whatever clients do. Writes with a durability level do not wait for it.",
+        about: "Persistent: time between two flushes of plain writes; younger writes may be lost if the \
+        machine loses power. 0: as soon as a flusher is free. The default bounds the disk's load at 20 \
+        commits per second and shard, whatever clients do. Writes with a durability level do not wait for \
+        it.",
     },
     BucketSetting {
         key: "segment_size",
@@ -250,7 +252,7 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.persistence.segment_bytes = v,
         },
         live: None,
-        about: "Persistent: length of the journal's files. Compaction rewrites whole files.",
+        about: "Persistent: size of the journal's files. Compaction rewrites whole files.",
     },
     BucketSetting {
         key: "shards",
@@ -264,9 +266,9 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.persistence.shards = u16::try_from(v).unwrap_or(u16::MAX),
         },
         live: None,
-        about: "Persistent: journals among which the vBuckets are shared out, at most as many as vBuckets; fixed when \
-            the bucket is made. At most two are written at a time, so more than 2 help only on a slow disk that takes \
-            many syncs at once.",
+        about: "Persistent: number of journals that the vBuckets are distributed over, at most one per \
+        vBucket; fixed when the bucket is created. At most two are written at a time, so more than 2 help \
+        only on a slow disk that can do many syncs in parallel.",
     },
     BucketSetting {
         key: "tombstone_age_s",
@@ -280,8 +282,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
         },
         live: None,
-        about: "Persistent: how long tombstones stay in the journal, for whoever copies the bucket; compaction drops \
-            older ones.",
+        about: "Persistent: how long tombstones stay in the journal, for replicas and backups; compaction \
+        drops older ones.",
     },
     BucketSetting {
         key: "sync",
@@ -289,13 +291,13 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
         kept_as: Some("sync"),
         kind: SettingKind::Flag { get: |s| s.persistence.sync, set: |s, v| s.persistence.sync = v },
         live: None,
-        about: "Persistent: whether each commit is synced to the disk. false: what is reported as durable survives \
-            the process, NOT the machine; log, banner and statistics say so.",
+        about: "Persistent: whether each commit is synced to the disk. false: writes reported as durable \
+        survive a crash of the process, NOT of the machine; log, banner and statistics say so.",
     },
 ];
 
 impl Bucket {
-    /// Its settings, as they have been changed since it was made. (The budget in force is
+    /// Returns its settings, with the changes since it was created. (The budget in force is
     /// [`crate::bucket::MemoryFigures::budget`].)
     pub fn settings_in_force(&self) -> BucketSettings {
         let mut settings = self.settings().clone();

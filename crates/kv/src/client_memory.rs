@@ -1,16 +1,16 @@
-//! Memory that clients hold beside the buckets' items: unsent answers, unfinished requests, the connections themselves.
+//! Memory that clients hold besides the buckets' items: unsent answers, unfinished requests, the connections
+//! themselves.
 //!
 //! ```text
-//!   node.memory | buckets ........................................................ | what no bucket is charged for
-//!                 items + buffers of who uses it, up to a sixteenth                 connections, other buffers, OVSDB, HTTP
+//!   node.memory | buckets ................................................... | what no bucket is charged for
+//!                 items + buffers of clients, up to a sixteenth                 connections, other buffers, OVSDB, HTTP
 //! ```
-//! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. Buffers of
-//! the data ports are bounded together: above [`Pressure::Soft`] peers that take or send nothing are cut off, the
-//! largest first, and above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers
-//! off.
+//! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. The data
+//! ports' buffers have common bounds: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest
+//! first, and above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers off.
 //!
-//! Buffers come from the shared arenas, whose free pages stay for some seconds. They are in no account: when much has
-//! been freed, they go at once.
+//! Buffers come from the shared arenas, which keep free pages for some seconds. Those pages are in no account: after
+//! much has been freed, they are given back at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -18,28 +18,28 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use crate::doorbell::Doorbell;
 
-/// Buffers may hold this part of the node's memory before peers that make no progress are cut off, and no less than
-/// [`SOFT_LEAST`].
+/// Buffers may hold the node's memory divided by this, and at least [`SOFT_LEAST`], before peers that make no progress
+/// are cut off.
 const SOFT_FRACTION: u64 = 16;
 const SOFT_LEAST: u64 = 2 << 20;
-/// This part before the largest is cut off in any case.
+/// Buffers may hold the node's memory divided by this before the largest is cut off in any case.
 const HARD_FRACTION: u64 = 8;
-/// One peer is allowed this part of what is left before that.
+/// One peer is allowed what is left before that, divided by this.
 const ALLOWANCE_FRACTION: u64 = 8;
-/// Large values on their way in or out may hold this part before peers that make no progress are cut off.
+/// Large values in transit may hold the node's memory divided by this before peers that make no progress are cut off.
 const LARGE_FRACTION: u64 = 4;
-/// Free pages go back when what is held has fallen by this part of the node's memory, and by no less than
+/// Free pages are given back when what is held has fallen by the node's memory divided by this, and by at least
 /// [`FALL_LEAST`].
 const FALL_FRACTION: u64 = 64;
 const FALL_LEAST: u64 = 1 << 20;
-/// The part of a budget that is taken away is counted in 65536ths.
+/// The part taken away from a budget is counted in 65536ths.
 const SHARE_BITS: u32 = 16;
-/// No more than a quarter.
+/// At most a quarter is taken away.
 const SHARE_MOST: u64 = 1 << (SHARE_BITS - 2);
-/// The pager is told of every 1024th.
+/// The pager is notified of every 1024th.
 const SHARE_STEP_BITS: u32 = SHARE_BITS - 10;
 
-/// Who holds memory beside the data ports.
+/// Holders of client memory besides the data ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// Messages and replies of OVSDB clients.
@@ -48,23 +48,23 @@ pub enum Holder {
     Http,
 }
 
-/// How much buffers of the data ports hold, by their bounds.
+/// How much the data ports' buffers hold, compared with their bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
-    /// Little enough.
+    /// Within the bounds.
     None,
-    /// Peers that make no progress have to go.
+    /// Peers that make no progress have to be cut off.
     Soft,
-    /// The largest have to go.
+    /// The largest have to be cut off.
     Hard,
 }
 
-/// The part of every budget that is taken away, in 65536ths. Shared by all buckets.
+/// The part taken away from every budget, in 65536ths. Shared by all buckets.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Share(Arc<AtomicU32>);
 
 impl Share {
-    /// What is left of a budget.
+    /// Returns what is left of a budget.
     #[inline]
     pub(crate) fn left_of(&self, budget: u64) -> u64 {
         budget - (budget >> SHARE_BITS) * u64::from(self.0.load(Relaxed))
@@ -74,15 +74,15 @@ impl Share {
 /// See the module. One per node.
 #[derive(Default)]
 pub struct ClientMemory {
-    /// The node's memory; 0: there is no bound.
+    /// The node's memory; 0 = unbounded.
     node_bytes: AtomicU64,
     buffers: AtomicI64,
     large: AtomicI64,
-    /// Of the data ports, without a bucket that is charged.
+    /// Buffers of the data ports that no bucket is charged for.
     outside: AtomicI64,
     others: [AtomicU64; 2],
     share: Share,
-    /// The most that was held since free pages went back last.
+    /// The most that was held since free pages were last given back.
     peak: AtomicU64,
     cut_off: AtomicU64,
 }
@@ -96,8 +96,8 @@ impl ClientMemory {
         self.node_bytes.store(bytes, Relaxed);
     }
 
-    /// Buffers of a data port's connection have grown or shrunk by so many bytes; of them `outside` are charged to no
-    /// bucket.
+    /// Notes that the buffers of a data port's connection have changed by `buffers` bytes, of which `outside` are
+    /// charged to no bucket.
     pub fn change(&self, buffers: i64, outside: i64, doorbell: &Doorbell) {
         if buffers != 0 {
             self.buffers.fetch_add(buffers, Relaxed);
@@ -109,13 +109,13 @@ impl ClientMemory {
         self.note_peak(doorbell);
     }
 
-    /// Large values on their way have grown or shrunk by so many bytes: what has arrived of unfinished ones, and what a
-    /// peer has not taken. Their bucket is charged for them.
+    /// Notes that large values in transit have changed by so many bytes: the received part of unfinished ones, and what
+    /// a peer has not taken. Their bucket is charged for them.
     pub fn change_large(&self, bytes: i64) {
         self.large.fetch_add(bytes, Relaxed);
     }
 
-    /// Somebody else holds so many bytes now.
+    /// Sets how many bytes another holder holds now.
     pub fn set(&self, holder: Holder, bytes: u64, doorbell: &Doorbell) {
         if self.others[holder as usize].swap(bytes, Relaxed) != bytes {
             self.update_share(doorbell);
@@ -123,28 +123,28 @@ impl ClientMemory {
         }
     }
 
-    /// A peer was cut off for what it held.
+    /// Counts a peer that was cut off for what it held.
     pub fn note_cut_off(&self) {
         self.cut_off.fetch_add(1, Relaxed);
     }
 
-    /// Peers cut off since the start.
+    /// Returns the number of peers cut off since the start.
     pub fn cut_off(&self) -> u64 {
         self.cut_off.load(Relaxed)
     }
 
-    /// Bytes of the data ports' buffers.
+    /// Returns the bytes of the data ports' buffers.
     pub fn buffer_bytes(&self) -> u64 {
         self.buffers.load(Relaxed).max(0).cast_unsigned()
     }
 
-    /// Bytes that no bucket is charged for.
+    /// Returns the bytes that no bucket is charged for.
     pub fn outside_bytes(&self) -> u64 {
         let outside = self.outside.load(Relaxed).max(0).cast_unsigned();
         self.others.iter().fold(outside, |sum, other| sum.saturating_add(other.load(Relaxed)))
     }
 
-    /// How far the data ports' buffers are from their bounds.
+    /// Returns how the data ports' buffers compare with their bounds.
     #[inline]
     pub fn pressure(&self) -> Pressure {
         let (held, soft) = (self.buffer_bytes(), self.soft_bytes());
@@ -158,8 +158,8 @@ impl ClientMemory {
         }
     }
 
-    /// What one peer may make the node hold now, a part of what all of them are still allowed: so that many who send
-    /// much or do not read bring about no pressure.
+    /// Returns what one peer may make the node hold now: a part of what all of them may still take, so that many peers
+    /// that send much or do not read cause no pressure.
     #[inline]
     pub fn allowance(&self) -> usize {
         let left = self.soft_bytes().saturating_sub(self.buffer_bytes()) / ALLOWANCE_FRACTION;
@@ -173,7 +173,7 @@ impl ClientMemory {
         }
     }
 
-    /// Whether large values on their way hold too much. One that is sent to several peers counts for each.
+    /// Returns true if large values in transit hold too much. One that is sent to several peers counts for each.
     #[inline]
     pub fn has_too_much_large(&self) -> bool {
         let node_bytes = self.node_bytes.load(Relaxed);
@@ -181,7 +181,7 @@ impl ClientMemory {
         node_bytes != 0 && held > node_bytes / LARGE_FRACTION
     }
 
-    /// Whether so much has been freed that free pages are to go back now.
+    /// Returns true if so much has been freed that free pages should be given back now.
     pub fn take_fall(&self) -> bool {
         let has_fallen = self.has_fallen();
         if has_fallen {
@@ -218,7 +218,7 @@ impl ClientMemory {
             let outside = self.outside_bytes();
             let share = (u128::from(outside) << SHARE_BITS).div_ceil(u128::from(node_bytes));
             let share = u64::try_from(share).map_or(SHARE_MOST, |share| share.min(SHARE_MOST)) as u32;
-            // ORDERING: of two that change it at a time, the one whose share stands in the end has seen both changes.
+            // ORDERING: of two concurrent changes, the one whose share remains in the end has seen both.
             let before = self.share.0.swap(share, SeqCst);
             if share >> SHARE_STEP_BITS > before >> SHARE_STEP_BITS {
                 doorbell.ring();

@@ -1,8 +1,8 @@
-//! Who is connected to the memcached ports, for `stats conns`.
+//! The connections to the memcached ports, for `stats conns`.
 //!
-//! A worker notes what its connections are at, each in an entry of its own; the table is locked when a connection comes
-//! or goes, and while a slice of a list is written. The numbers of the entries are chosen by the caller: small ones, no
-//! two open at a time.
+//! A worker notes the state of its connections, each in an entry of its own. The table is locked when a connection
+//! opens or closes, and while a slice of a list is written. The caller chooses the entries' numbers: small ones, no two
+//! open at the same time.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 
-/// Connections listed under one hold of the table,
+/// Most connections listed under one hold of the table,
 const SLICE_LISTED: usize = 64;
-/// and numbers looked at.
+/// and most numbers examined.
 const SLICE_LOOKED: usize = 1024;
 
 /// Where a port listens.
@@ -33,31 +33,31 @@ pub struct Listener {
     pub address: Address,
     /// The bucket its connections start with.
     pub bucket: Option<String>,
-    /// A connection that asks for nothing is closed after so long, ms; 0: never.
+    /// Idle time after which a connection is closed, ms; 0: never.
     pub idle_limit_ms: u64,
 }
 
-/// What a connection is at, by memcached's names.
+/// The state of a connection, by memcached's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
     /// A listening socket.
     Listening,
-    /// Nothing has been asked yet.
+    /// No request has come yet.
     New,
-    /// A request is awaited, or the rest of its head.
+    /// Waits for a request, or for the rest of its head.
     Read,
-    /// A request is executed, or will be soon.
+    /// Executes a request, or will soon.
     Parse,
-    /// The rest of a value is awaited.
+    /// Waits for the rest of a value.
     Value,
-    /// The rest of a refused value is awaited.
+    /// Waits for the rest of a refused value.
     Swallow,
-    /// The peer does not take its answers.
+    /// Waits for the peer to take its answers.
     Write,
     /// An answer waits for the disk, or for other nodes.
     Waits,
-    /// It is told what happens.
+    /// Watches events.
     Watch,
 }
 
@@ -83,15 +83,15 @@ pub struct Client {
     listener: Arc<Listener>,
     /// The peer's address; `None` on a socket in the file system.
     address: Option<SocketAddr>,
-    /// The address it has reached, where the port listens on several.
+    /// The local address it connected to, if the port listens on several.
     reached: Option<IpAddr>,
     state: AtomicU8,
-    /// When it last asked for something, s of the monotonic clock.
+    /// Time of its last request, s of the monotonic clock.
     asked_s: AtomicU32,
 }
 
 impl Client {
-    /// A connection that has just come, with its descriptor.
+    /// Creates the entry of a new connection, with its descriptor.
     pub fn new(
         number: usize,
         listener: Arc<Listener>,
@@ -110,30 +110,30 @@ impl Client {
         client
     }
 
-    /// Its descriptor.
+    /// Returns its descriptor.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The peer's address; `None` on a socket in the file system.
+    /// Returns the peer's address; `None` on a socket in the file system.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Its port.
+    /// Returns its port.
     #[inline]
     pub fn listener(&self) -> &Listener {
         &self.listener
     }
 
-    /// It has asked for something.
+    /// Notes that a request has come.
     #[inline]
     pub fn note_asked(&self, now_ms: u64) {
         self.asked_s.store(seconds(now_ms), Relaxed);
         self.set_state(State::Parse);
     }
 
-    /// What it is at now.
+    /// Sets its state.
     #[inline]
     pub fn set_state(&self, state: State) {
         if self.state.load(Relaxed) != state as u8 {
@@ -141,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Hands the lines about it to `emit`: a name, and a value.
+    /// Hands the lines about it to `emit`: name and value.
     fn describe(&self, now_ms: u64, emit: &mut dyn FnMut(&str, fmt::Arguments<'_>)) {
         let state = self.state.load(Relaxed);
         if state == State::Listening as u8 {
@@ -191,12 +191,12 @@ impl fmt::Display for ShownTcp {
 pub struct Clients(RwLock<Vec<Option<Arc<Client>>>>);
 
 impl Clients {
-    /// A port listens.
+    /// Adds a port that listens.
     pub fn add_listener(&self, number: usize, listener: Arc<Listener>, now_ms: u64) {
         self.add(number, Arc::new(Client::listening(number, listener, now_ms)));
     }
 
-    /// A connection has come.
+    /// Adds a connection.
     pub fn add_client(&self, client: Arc<Client>) {
         self.add(client.number as usize, client);
     }
@@ -209,7 +209,7 @@ impl Clients {
         clients[number] = Some(client);
     }
 
-    /// A connection goes; its number may be another's afterwards.
+    /// Removes a connection; its number may be reused afterwards.
     pub fn remove(&self, number: usize) {
         if let Some(client) = self.0.write().get_mut(number) {
             *client = None;
@@ -217,7 +217,7 @@ impl Clients {
     }
 
     /// Lists some of the sockets and connections of the ports that serve this bucket, from a number on. Returns the
-    /// number to go on with, `None` at the end.
+    /// number to continue with, `None` at the end.
     pub fn list(
         &self,
         from: usize,

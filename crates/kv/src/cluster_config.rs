@@ -1,20 +1,20 @@
-//! The cluster map a client routes by, as JSON: one for a connection without a bucket, one per bucket.
+//! The cluster map that a client routes by, as JSON: one for a connection without a bucket, one per bucket.
 //!
-//! A node alone is the whole cluster: every vBucket is its own and there are no replicas. Clients read `$HOST` as the
-//! address they connected to, so the map is right behind any address. Only what answers is listed: a service without a
-//! listener would keep `wait_until_ready` of the SDKs waiting.
+//! A single node is the whole cluster: it owns every vBucket, and there are no replicas. Clients read `$HOST` as the
+//! address they connected to, so the map is right behind any address. Only services that answer are listed: a service
+//! without a listener would keep `wait_until_ready` of the SDKs waiting.
 //!
-//! COMPAT: gocb takes no map without a `mgmt` port, the Java SDK none without `nodes`; a node without an HTTP listener
-//! serves the others.
+//! COMPAT: gocb accepts no map without a `mgmt` port, the Java SDK none without `nodes`; a node without an HTTP
+//! listener serves the others.
 
 use serde::Serialize;
 
 use crate::{Bucket, Node};
 
-/// First part of the map's version: rises when revisions start again. They never do on a single node.
+/// First part of the map's version: rises when revisions start over. They never do on a single node.
 pub const EPOCH: u64 = 1;
 
-/// What SDKs ask a bucket for. Only what is there.
+/// The capabilities that SDKs ask a bucket for; only those that exist.
 pub const BUCKET_CAPABILITIES: &[&str] =
     &["collections", "durableWrite", "touch", "cbhello", "cccp", "nodesExt"];
 
@@ -88,12 +88,12 @@ struct ServerMap {
     v_bucket_map: Vec<[i16; 1]>,
 }
 
-/// The map of the node without a bucket.
+/// Returns the map of the node without a bucket.
 pub fn cluster_level(node: &Node) -> String {
     encode(node, None)
 }
 
-/// The map of a bucket.
+/// Returns the map of a bucket.
 pub fn bucket_level(node: &Node, bucket: &Bucket) -> String {
     encode(node, Some(bucket))
 }
@@ -141,7 +141,7 @@ fn bucket_part(bucket: &Bucket, kv: u16, mgmt: Option<u16>) -> BucketPart<'_> {
     }
 }
 
-/// Whether a client that knows version (`epoch`, `revision`) of the map has the newest one.
+/// Returns true if version (`epoch`, `revision`) of the map is the newest one.
 pub fn is_current(node: &Node, epoch: i64, revision: i64) -> bool {
     let known = (u64::try_from(epoch).unwrap_or(0), u64::try_from(revision).unwrap_or(0));
     known >= (EPOCH, node.map_revision())

@@ -11,7 +11,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Says how the thread is woken (once).
+    /// Sets how the thread is woken (once).
     pub fn connect(&self, bell: Box<dyn Fn() + Send + Sync>) {
         let _ = self.bell.set(bell);
         if self.rung.load(Relaxed) {
@@ -27,9 +27,9 @@ impl Doorbell {
         }
     }
 
-    /// The thread is awake: the next ring wakes it again.
+    /// Notes that the thread is awake: the next ring wakes it again.
     pub fn answer(&self) {
-        // ORDERING: before the work is looked for.
+        // ORDERING: before looking for work.
         self.rung.swap(false, SeqCst);
     }
 

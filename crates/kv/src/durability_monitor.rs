@@ -6,14 +6,14 @@
 //!               ^       ^                       front overdue   ─> abort
 //!   acknowledge ┘       └ expire: past its deadline, its client is told "ambiguous" at once; it stays in its place
 //! ```
-//! A pure structure: the vBucket's lock is around it, time and acknowledgements are arguments, and what is stored
-//! with a prepare (`T`) is the caller's business.
+//! A pure structure: the vBucket's lock protects it, time and acknowledgements are arguments, and what is stored with a
+//! prepare (`T`) is up to the caller.
 //!
-//! * Prepares end in the order of their seqnos. One that is overdue is aborted when it is the first, unless the
-//!   acknowledgements came before: then it is committed, although its client was told "ambiguous".
-//! * A node acknowledges cumulatively, and before its prepare is tracked if it likes.
-//! * A majority is `floor(nodes / 2) + 1` of each chain. The active always has a prepare in memory; the levels that
-//!   persist want it among those that have persisted, since it is the one that commits.
+//! * Prepares end in seqno order. An overdue one is aborted when it is the first, unless the acknowledgements came
+//!   before: then it is committed, although its client was told "ambiguous".
+//! * A node acknowledges cumulatively, possibly before its prepare is tracked.
+//! * A majority is `floor(nodes / 2) + 1` of each chain. The active always has a prepare in memory. The levels that
+//!   persist require it among the nodes that have persisted, since it is the one that commits.
 //! * A prepare without a deadline (recovered from a journal) is never overdue.
 
 use std::cmp::Reverse;
@@ -24,11 +24,11 @@ use wire::couchbase::frame_info::DurabilityLevel;
 
 use crate::topology::{CHAINS_MAX, NODES_MAX, Topology};
 
-/// Nodes whose acknowledgements are kept: those of two chains, and as many that may come into one.
+/// Most nodes whose acknowledgements are kept: those of two chains, and as many that may join one.
 const NODES_KEPT_MAX: usize = 2 * CHAINS_MAX * NODES_MAX;
-/// Where the active is in the list of nodes.
+/// Index of the active in the list of nodes.
 const ACTIVE: usize = 0;
-/// Deadlines of ended prepares are swept out when they are more than the others, and more than this.
+/// Deadlines of ended prepares are swept out when they outnumber the others, and this.
 const STALE_DEADLINES_MAX: usize = 64;
 
 /// How a prepare ends.
@@ -36,7 +36,7 @@ const STALE_DEADLINES_MAX: usize = 64;
 pub enum Verdict {
     /// Enough nodes have it: it becomes the document.
     Commit,
-    /// Its deadline has passed without: it is taken back.
+    /// Its deadline has passed before that: it is taken back.
     Abort,
 }
 
@@ -60,14 +60,15 @@ type Places = ArrayVec<Option<u8>, NODES_MAX>;
 /// See the module.
 pub struct DurabilityMonitor<T> {
     prepares: VecDeque<Prepare<T>>,
-    /// Deadline and seqno, the earliest on top; those of ended prepares are still among them.
+    /// Deadline and seqno, the earliest on top; may include those of ended prepares.
     deadlines: BinaryHeap<Reverse<(u64, u64)>>,
     nodes: Vec<Node>,
     chains: ArrayVec<Places, CHAINS_MAX>,
 }
 
 impl<T> DurabilityMonitor<T> {
-    /// Without prepares. `persisted_seqno` is how far this node, the active, has persisted; 0 if it never does.
+    /// Creates a monitor without prepares. `persisted_seqno` is how far this node, the active, has persisted; 0 if it
+    /// never does.
     pub fn new(topology: &Topology, persisted_seqno: u64) -> Self {
         let nodes = vec![Node { name: "".into(), in_memory_seqno: u64::MAX, persisted_seqno }];
         let mut monitor =
@@ -76,12 +77,12 @@ impl<T> DurabilityMonitor<T> {
         monitor
     }
 
-    /// The chains are others from now on. The first node of the first chain is this one. What can end thereby is told
-    /// by [`DurabilityMonitor::verdict`].
+    /// Replaces the chains. The first node of the first chain is this one. [`DurabilityMonitor::verdict`] returns what
+    /// can end by that.
     pub fn set_topology(&mut self, topology: &Topology) {
         self.chains.clear();
         if let Some(active) = topology.chains().first().and_then(|chain| chain.first()?.clone()) {
-            // It may have acknowledged as a replica before: as the active it does not.
+            // It may have acknowledged as a replica before; as the active it does not.
             while let Some(at) = self.nodes.iter().skip(1).position(|node| node.name == active) {
                 self.nodes.remove(at + 1);
             }
@@ -99,8 +100,8 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// The index of a node, which is entered if it is not known. Where there is no room, a node that nobody in `spared`
-    /// is gives way; the active never does.
+    /// Returns the index of a node, which is added if it is not known. If there is no room, a node that is not `spared`
+    /// gives way; the active never does.
     fn node(&mut self, name: &str, spared: impl Fn(u8, &Node) -> bool) -> Option<u8> {
         let index = |at: usize| u8::try_from(at).ok();
         if let Some(at) = self.nodes.iter().position(|node| *node.name == *name) {
@@ -118,19 +119,18 @@ impl<T> DurabilityMonitor<T> {
         index(at)
     }
 
-    /// Whether so many nodes are there that a durable write can succeed at all.
+    /// Returns true if there are enough nodes for a durable write to succeed at all.
     pub fn is_possible(&self) -> bool {
         self.chains.iter().all(|places| places.iter().flatten().count() >= majority(places))
     }
 
-    /// Whether a write of this level needs no other node and no disk: it is durable as soon as it is in memory.
+    /// Returns true if a write of this level needs no other node and no disk: it is durable as soon as it is in memory.
     pub fn is_trivial(&self, level: DurabilityLevel) -> bool {
         level == DurabilityLevel::Majority
             && self.chains.iter().all(|places| self.has_majority(places, |n| n.in_memory_seqno, u64::MAX))
     }
 
-    /// A prepare waits from now on; its seqno is above all others'. It may be satisfied already: ask
-    /// for the verdict.
+    /// Tracks a prepare, whose seqno is above all others'. It may be satisfied already: ask for the verdict.
     pub fn track(&mut self, seqno: u64, level: DurabilityLevel, deadline_us: Option<u64>, entry: T) {
         debug_assert!(self.prepares.back().is_none_or(|last| last.seqno < seqno));
         self.prepares.push_back(Prepare { seqno, level, is_overdue: false, entry });
@@ -143,13 +143,13 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// A replica has everything up to these seqnos. Returns whether that is news.
+    /// Notes that a replica has everything up to these seqnos. Returns true if that is news.
     pub fn acknowledge(&mut self, node: &str, in_memory_seqno: u64, persisted_seqno: u64) -> bool {
         let chains = self.chains.clone();
         let is_in_chain = |at: u8, _: &Node| chains.iter().flatten().any(|place| *place == Some(at));
         let Some(at) = self.node(node, is_in_chain).map(usize::from) else { return false };
         let Some(node) = self.nodes.get_mut(at).filter(|_| at != ACTIVE) else { return false };
-        // What is on its disk, it has.
+        // What is on its disk is also in its memory.
         let in_memory_seqno = in_memory_seqno.max(persisted_seqno);
         let is_news = in_memory_seqno > node.in_memory_seqno || persisted_seqno > node.persisted_seqno;
         node.in_memory_seqno = node.in_memory_seqno.max(in_memory_seqno);
@@ -157,14 +157,14 @@ impl<T> DurabilityMonitor<T> {
         is_news
     }
 
-    /// This node, the active, has persisted everything up to this seqno.
+    /// Notes that this node, the active, has persisted everything up to this seqno.
     pub fn persisted(&mut self, seqno: u64) {
         let active = &mut self.nodes[ACTIVE];
         active.persisted_seqno = active.persisted_seqno.max(seqno);
     }
 
-    /// How the first prepare is to be ended, and its seqno; `None` if it has to wait. To be asked after whatever may
-    /// end one, tracking too, until there is nothing more; each verdict is carried out with
+    /// Returns how the first prepare is to be ended, and its seqno; `None` if it has to wait. Call it after everything
+    /// that may end one, including tracking, until there is nothing more; carry out each verdict with
     /// [`DurabilityMonitor::end_first`].
     pub fn verdict(&self) -> Option<(Verdict, u64)> {
         let first = self.prepares.front()?;
@@ -177,12 +177,12 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// The first prepare's seqno.
+    /// Returns the first prepare's seqno.
     pub fn first_seqno(&self) -> Option<u64> {
         self.prepares.front().map(|first| first.seqno)
     }
 
-    /// The first prepare has been ended. Returns what was tracked with it, and whether it was overdue.
+    /// Removes the first prepare after it has been ended. Returns what was tracked with it, and whether it was overdue.
     pub fn end_first(&mut self) -> Option<(T, bool)> {
         let Prepare { is_overdue, entry, .. } = self.prepares.pop_front()?;
         if self.prepares.is_empty() {
@@ -206,8 +206,8 @@ impl<T> DurabilityMonitor<T> {
         nodes.filter(|node| has_it(node) >= seqno).count() >= majority(places)
     }
 
-    /// Calls `f` with seqno, deadline and entry of each prepare whose deadline has come, once for each: the one with
-    /// the earliest deadline first. Then ask [`DurabilityMonitor::verdict`].
+    /// Calls `f` with seqno, deadline and entry of each prepare whose deadline has come, once for each, the earliest
+    /// deadline first. Then ask [`DurabilityMonitor::verdict`].
     pub fn expire(&mut self, now_us: u64, mut f: impl FnMut(u64, u64, &mut T)) {
         while let Some(Reverse((deadline_us, seqno))) = self.deadlines.peek().copied()
             && deadline_us <= now_us
@@ -222,7 +222,7 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// The earliest deadline of the prepares that are not overdue.
+    /// Returns the earliest deadline of the prepares that are not overdue.
     pub fn next_deadline_us(&mut self) -> Option<u64> {
         let first = self.prepares.front()?.seqno;
         while let Some(Reverse((deadline_us, seqno))) = self.deadlines.peek().copied() {
@@ -234,8 +234,8 @@ impl<T> DurabilityMonitor<T> {
         None
     }
 
-    /// Nobody waits any more: the deadlines are gone, what is tracked stays as after a recovery. `f` sees the entries
-    /// of those that were not overdue.
+    /// Drops the deadlines, because nobody waits any more: what is tracked stays as after a recovery. `f` sees the
+    /// entries of those that were not overdue.
     pub fn abandon(&mut self, mut f: impl FnMut(&mut T)) {
         self.deadlines.clear();
         for prepare in &mut self.prepares {
@@ -245,22 +245,23 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// Number of prepares that wait.
+    /// Returns the number of prepares that wait.
     pub fn len(&self) -> usize {
         self.prepares.len()
     }
 
-    /// Whether none waits.
+    /// Returns true if no prepare waits.
     pub fn is_empty(&self) -> bool {
         self.prepares.is_empty()
     }
 
-    /// Number of prepares whose clients were told "ambiguous" and that have not ended.
+    /// Returns the number of prepares whose clients were told "ambiguous" and that have not ended.
     pub fn overdue(&self) -> usize {
         self.prepares.iter().filter(|prepare| prepare.is_overdue).count()
     }
 
-    /// Name, seqno in memory and seqno persisted of every node that has acknowledged or is in a chain, this one first.
+    /// Returns name, seqno in memory and seqno persisted of every node that has acknowledged or is in a chain, this one
+    /// first.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.nodes.iter().map(|node| (&*node.name, node.in_memory_seqno, node.persisted_seqno))
     }

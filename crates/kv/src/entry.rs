@@ -6,33 +6,33 @@ use crate::LARGE_VALUE;
 use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
 use crate::{Document, Expiry, Key, KvError, Mutated, Store, Value};
 
-/// A key, present or missing, while its vBucket is locked. Got from [`crate::Bucket::with_entry`].
-/// Expired, flushed and deleted documents look missing.
+/// A key, present or missing, while its vBucket is locked. Obtained from [`crate::Bucket::with_entry`]. Expired,
+/// flushed and deleted documents look missing.
 pub struct Entry<'v> {
     locked: Locked<'v>,
     key: Key<'v>,
     hash: u64,
     vb_uuid: u64,
     present: Option<Present>,
-    /// The CAS its caller names: that of a document lock opens it. 0: none.
+    /// The CAS that the caller names: a document lock's CAS opens it. 0: none.
     named_cas: u64,
-    /// Durability level of what is written; 0: at once.
+    /// Durability level to prepare writes at; 0: write at once.
     level: u8,
-    /// Watchers are not told of this.
+    /// Hides this access from watchers.
     is_glance: bool,
 }
 
 impl<'v> Entry<'v> {
     #[inline(always)]
     pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
-        // Looked up in its place: moving what was just written stalls the processor.
+        // Looked up in place: moving what was just written stalls the processor.
         let mut entry =
             Self { locked, key, hash, vb_uuid, present: None, named_cas: 0, level: 0, is_glance: false };
         entry.present = entry.locked.look_up(key, hash).ok();
         entry
     }
 
-    /// Watchers are not told of this: it is a look before the request itself.
+    /// Hides this access from watchers: it only prepares the request itself.
     #[inline]
     pub fn glance(&mut self) {
         self.is_glance = true;
@@ -43,7 +43,7 @@ impl<'v> Entry<'v> {
         self.is_glance
     }
 
-    /// Whether a value was wanted that is not in memory.
+    /// Returns true if a value was wanted that is not in memory.
     #[inline]
     pub(crate) fn has_missed(&self) -> bool {
         self.locked.has_missed()
@@ -59,7 +59,7 @@ impl<'v> Entry<'v> {
         self.present.map(|present| (present, self.locked.header(present)))
     }
 
-    /// The live document, if there is one.
+    /// Returns the live document, if there is one.
     #[inline]
     pub fn document(&self) -> Option<Document<'_>> {
         self.present.as_ref().map(|present| Document::new(&self.locked, present))
@@ -69,25 +69,25 @@ impl<'v> Entry<'v> {
         &mut self.locked
     }
 
-    /// Whether there is a live document.
+    /// Returns true if there is a live document.
     #[inline]
     pub fn exists(&self) -> bool {
         self.present.is_some()
     }
 
-    /// Whether the document may be locked or wait for a commit: asked before looking closer.
+    /// Returns true if the document may be locked or wait for a commit; checked before looking closer.
     #[inline]
     pub(crate) fn may_be_held(&self) -> bool {
         self.locked.has_holds()
     }
 
-    /// What is stored, extended or removed from now on is prepared at this durability level (1 to 3): it becomes
+    /// Makes everything stored, extended or removed from now on a prepare at this durability level (1 to 3): it becomes
     /// visible with [`crate::Bucket::commit`]. The seqno of [`Mutated`] is the prepare's.
     pub fn prepare_at(&mut self, level: u8) {
         self.level = level;
     }
 
-    /// The seqno of the prepare this key waits for: no other write is taken meanwhile.
+    /// Returns the seqno of the prepare that this key waits for: no other write is accepted meanwhile.
     #[inline]
     pub fn pending(&self) -> Option<u64> {
         if self.may_be_held() { self.locked.pending(self.hash) } else { None }
@@ -99,14 +99,14 @@ impl<'v> Entry<'v> {
         if self.pending().is_some() { Err(KvError::SyncWriteInProgress) } else { Ok(()) }
     }
 
-    /// The caller's CAS for the present version. A locked document can be changed only by whoever names the lock's CAS,
-    /// by whatever operation and protocol; a successful change ends the lock.
+    /// Sets the CAS that the caller names for the present version. A locked document can be changed only by naming the
+    /// lock's CAS, whatever the operation and protocol; a successful change ends the lock.
     #[inline]
     pub fn name_cas(&mut self, cas: u64) {
         self.named_cas = cas;
     }
 
-    /// Everything of the vBucket up to here is on disk.
+    /// Everything of the vBucket up to this seqno is on disk.
     pub(crate) fn persisted_seqno(&self) -> u64 {
         self.locked.persisted_seqno()
     }
@@ -126,7 +126,8 @@ impl<'v> Entry<'v> {
         }
     }
 
-    /// The document with its value in memory. [`KvError::NotFound`] if missing, [`KvError::NotResident`] if ejected.
+    /// Returns the document with its value in memory. [`KvError::NotFound`] if missing, [`KvError::NotResident`] if
+    /// ejected.
     fn resident(&self) -> Result<(Present, Header), KvError> {
         let (present, header) = self.current().ok_or(KvError::NotFound)?;
         if header.kind == Kind::Ejected {
@@ -136,7 +137,7 @@ impl<'v> Entry<'v> {
         Ok((present, header))
     }
 
-    /// Marks the document read now: fetched bit, last access, frequency. ([`crate::Bucket::read`] does it itself.)
+    /// Marks the document as read now: fetched bit, last access, frequency. ([`crate::Bucket::read`] does it itself.)
     #[inline]
     pub fn record_access(&mut self) {
         if let Some(present) = self.present {
@@ -148,7 +149,7 @@ impl<'v> Entry<'v> {
         Mutated { cas, seqno, vb_uuid: self.vb_uuid }
     }
 
-    /// Stores over whatever is there, without any condition but that of [`Entry::name_cas`]: check [`Entry::document`]
+    /// Stores over whatever is there, with no condition but that of [`Entry::name_cas`]: check [`Entry::document`]
     /// first. Clears stale and win marks, and a document lock.
     #[inline]
     pub fn store(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
@@ -191,8 +192,8 @@ impl<'v> Entry<'v> {
         Ok(self.mutated(header.cas, seqno))
     }
 
-    /// Adds bytes behind (`front == false`) or before the present value, in place where it fits; new CAS.
-    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the sum is too long for an item. The sum is not
+    /// Appends (`front == false`) or prepends bytes to the present value, in place where they fit; new CAS.
+    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the result is too long for an item. The result is not
     /// compressed.
     pub fn extend(&mut self, value: &Value<'_>, front: bool, new_cas: u64) -> Result<Mutated, KvError> {
         self.check_changeable()?;
@@ -252,8 +253,8 @@ impl<'v> Entry<'v> {
         }
     }
 
-    /// Changes the expiry alone; the CAS stays (memcached touch), though in a persistent bucket there is a new seqno,
-    /// for which its value has to be in memory. [`KvError::NotFound`] if missing.
+    /// Changes only the expiry; the CAS stays (memcached touch). In a persistent bucket the seqno is new, for which the
+    /// value has to be in memory. [`KvError::NotFound`] if missing.
     pub fn set_expiry(&mut self, expiry: Expiry) -> Result<(), KvError> {
         self.check_changeable()?;
         let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
@@ -282,7 +283,7 @@ impl<'v> Entry<'v> {
         self.rewrite(Header { cas, rev: header.rev + 1, marks, ..header })
     }
 
-    /// Writes the present value again under another header.
+    /// Rewrites the present value under another header.
     fn rewrite(&mut self, header: Header) -> Result<Mutated, KvError> {
         self.check_changeable()?;
         let (present, old) = self.resident()?;
@@ -324,8 +325,8 @@ impl<'v> Entry<'v> {
         Ok(self.mutated(cas, seqno))
     }
 
-    /// Locks the document until `until_unix_s`; the lock has a new CAS, which is returned.
-    /// [`KvError::Locked`] if it is locked already. Who locks wants to see the value: it must be in memory.
+    /// Locks the document until `until_unix_s`; the lock has a new CAS, which is returned. [`KvError::Locked`] if it is
+    /// locked already. The value must be in memory, since the caller wants to see it.
     pub fn lock(&mut self, until_unix_s: u32) -> Result<Mutated, KvError> {
         self.check_open()?;
         let (present, header) = self.resident()?;
@@ -348,7 +349,7 @@ impl<'v> Entry<'v> {
         Ok(())
     }
 
-    /// Highest CAS used in this vBucket.
+    /// Returns the highest CAS used in this vBucket.
     pub fn max_cas(&self) -> u64 {
         self.locked.max_cas()
     }

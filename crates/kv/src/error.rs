@@ -1,4 +1,4 @@
-//! What an operation on a key can fail with, and why its document may not be there to be looked at.
+//! What an operation on a key can fail with, and why its document may be unavailable.
 
 use thiserror::Error;
 
@@ -8,7 +8,7 @@ pub enum KvError {
     /// There is no such document.
     #[error("not found")]
     NotFound,
-    /// The document exists already, or its CAS is another.
+    /// The document exists already, or has another CAS.
     #[error("exists or CAS mismatch")]
     Exists,
     /// Append or prepend to a missing document.
@@ -47,7 +47,7 @@ pub enum KvError {
     /// Another node serves the vBucket, or nobody does yet.
     #[error("the vBucket is not active on this node")]
     NotActive,
-    /// The disk is full, so that nothing new can be kept.
+    /// The disk is full: nothing new can be kept.
     #[error("no space on the disk")]
     NoSpace,
     /// A SyncWrite of the key waits for its commit.
@@ -61,8 +61,8 @@ pub enum KvError {
     BucketGone,
 }
 
-/// Why a document cannot be looked at now, whatever is asked of it. Nothing was changed. Whoever serves clients handles
-/// it in one place: a value is fetched, everything else is an answer.
+/// Why a document is unavailable now, whatever the request. Nothing was changed. Code that serves clients handles it in
+/// one place: a value is fetched, everything else is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unavailable {
     /// [`KvError::NotResident`]
@@ -90,7 +90,7 @@ impl From<Unavailable> for KvError {
 }
 
 impl KvError {
-    /// Sets apart that the document was unavailable from all that is about the document itself.
+    /// Separates unavailability of the document from results that are about the document itself.
     #[inline]
     pub fn set_apart<T>(result: Result<T, Self>) -> Result<Result<T, Self>, Unavailable> {
         match result {

@@ -1,4 +1,4 @@
-//! What the fetchers of a node have to do: ejected values that somebody waits for.
+//! The work of a node's fetchers: ejected values that somebody waits for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::doorbell::Doorbell;
 use crate::lock_order::{Ranked, rank};
 use crate::{Bucket, KvError, VbId};
 
-/// Called by the fetcher when the value is back, or cannot be had; the request may be tried again then.
+/// Called by the fetcher when the value is back or cannot be had; the request may be tried again then.
 pub type FetchDone = Box<dyn FnOnce(Result<(), KvError>) + Send>;
 
 /// A value that somebody waits for.
@@ -20,7 +20,7 @@ pub(crate) struct Fetch {
     pub(crate) value_len: usize,
 }
 
-/// A value among all of a node: the address of its bucket, which its fetch keeps there; vBucket; seqno.
+/// Identifies a value within a node: the address of its bucket, which its fetch keeps alive; vBucket; seqno.
 pub(crate) type Wanted = (usize, VbId, u64);
 
 impl Fetch {
@@ -29,7 +29,7 @@ impl Fetch {
     }
 }
 
-/// What a fetcher has to do.
+/// The work of a fetcher.
 #[derive(Default)]
 pub(crate) struct FetchQueue {
     pub(crate) asked: Ranked<Asked, { rank::FETCHES }>,
@@ -38,8 +38,8 @@ pub(crate) struct FetchQueue {
 
 #[derive(Default)]
 pub(crate) struct Asked {
-    /// In the order in which they were asked for first.
+    /// In the order of the first request for each.
     pub(crate) not_begun: VecDeque<Fetch>,
-    /// Who waits for each, until it has been read.
+    /// The callbacks that wait for each value, until it has been read.
     pub(crate) waiters: HashMap<Wanted, Vec<FetchDone>>,
 }

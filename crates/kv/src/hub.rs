@@ -1,4 +1,4 @@
-//! What the threads of a node share beneath its buckets: bells, letters, and who is peeking.
+//! What the threads of a node share beneath its buckets: bells, letters, and the record of who is peeking.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
@@ -17,12 +17,12 @@ pub(crate) struct Hub {
     mailboxes: Box<[Mailbox]>,
     timeout_mode: AtomicU8,
     pub(crate) timeout_mode_bell: Doorbell,
-    /// The pager knows that some bucket wants its free pages given back.
+    /// The pager has been told that some bucket wants its free pages given back.
     purge_asked: AtomicBool,
 }
 
 impl Hub {
-    /// For so many executing threads.
+    /// Creates a hub for this many executing threads.
     pub(crate) fn new(threads: usize) -> Self {
         Self {
             quiescence: Arc::new(Quiescence::new(threads)),
@@ -48,7 +48,7 @@ impl Hub {
         }
     }
 
-    /// When durable writes are looked at for their deadlines.
+    /// Returns when durable writes are checked for overdue deadlines.
     pub(crate) fn timeout_mode(&self) -> TimeoutMode {
         if self.timeout_mode.load(Relaxed) == TimeoutMode::Polling as u8 {
             TimeoutMode::Polling
@@ -63,7 +63,7 @@ impl Hub {
         }
     }
 
-    /// Some bucket wants its free pages given back: the pager is told once.
+    /// Tells the pager, once, that some bucket wants its free pages given back.
     pub(crate) fn ask_for_purge(&self) {
         if !self.purge_asked.load(Relaxed) && !self.purge_asked.swap(true, Relaxed) {
             self.pager.ring();

@@ -1,7 +1,7 @@
-//! The order in which a thread takes locks, and the check of it.
+//! The order in which a thread takes locks, and a check of it.
 //!
-//! Every mutex of the engine has a [`rank`]: whoever holds one may wait only for those of a higher rank. Builds with
-//! debug assertions check that wherever a lock is taken, and name both in the panic; others have plain locks.
+//! Every mutex of the engine has a [`rank`]: a thread that holds one may wait only for those of a higher rank. Builds
+//! with debug assertions check that wherever a lock is taken, and name both in the panic; others have plain locks.
 //! `docs/locks.md` says what each is for.
 
 use parking_lot::lock_api::{GuardNoSend, Mutex, RawMutex};
@@ -10,11 +10,11 @@ use parking_lot::lock_api::{GuardNoSend, Mutex, RawMutex};
 pub(crate) mod rank {
     /// The state of a defragmenter's pass.
     pub(crate) const DEFRAGMENTER: u8 = 10;
-    /// The slab that writers empty who owe slabs.
+    /// The slab that writers empty to work off slab debt.
     pub(crate) const PAYING: u8 = 11;
     /// The state of a compressor's pass.
     pub(crate) const COMPRESSOR: u8 = 12;
-    /// The hand that evicts.
+    /// The evicting hand.
     pub(crate) const SWEEPER: u8 = 20;
     /// A shard's journal, while it is written.
     pub(crate) const JOURNAL: u8 = 30;
@@ -22,9 +22,9 @@ pub(crate) mod rank {
     pub(crate) const META: u8 = 31;
     /// A vBucket.
     pub(crate) const VBUCKET: u8 = 40;
-    /// What of a journal is still to be read, and what went wrong.
+    /// What is still to be read of a journal, and what went wrong.
     pub(crate) const LOADING: u8 = 50;
-    /// Those who watch a bucket.
+    /// A bucket's watchers.
     pub(crate) const WATCHERS: u8 = 60;
     /// The values that somebody waits for.
     pub(crate) const FETCHES: u8 = 70;
@@ -42,8 +42,8 @@ pub(crate) type Ranked<T, const RANK: u8> = Mutex<RawRanked<RANK>, T>;
 /// See [`Ranked`].
 pub(crate) struct RawRanked<const RANK: u8>(parking_lot::RawMutex);
 
-#[expect(unsafe_code, reason = "hands on to another lock whatever is asked")]
-// SAFETY: exclusion is that of the lock within.
+#[expect(unsafe_code, reason = "forwards to another lock")]
+// SAFETY: exclusion is that of the inner lock.
 unsafe impl<const RANK: u8> RawMutex for RawRanked<RANK> {
     const INIT: Self = Self(parking_lot::RawMutex::INIT);
     type GuardMarker = GuardNoSend;
@@ -67,7 +67,7 @@ unsafe impl<const RANK: u8> RawMutex for RawRanked<RANK> {
     #[inline]
     unsafe fn unlock(&self) {
         released(RANK);
-        // SAFETY: by the caller.
+        // SAFETY: by the caller's contract.
         unsafe { self.0.unlock() }
     }
 }
@@ -84,7 +84,7 @@ mod held {
         let highest = HELD.with_borrow(|held| held.iter().copied().max());
         assert!(
             highest.is_none_or(|highest| highest < rank),
-            "lock order: one of rank {rank} is waited for while one of rank {} is held",
+            "lock order: waiting for rank {rank} while holding rank {}",
             highest.unwrap_or_default()
         );
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic = "one of rank 1 is waited for while one of rank 2 is held"]
+    #[should_panic = "waiting for rank 1 while holding rank 2"]
     fn whoever_holds_one_waits_for_no_lower() {
         let (low, high) = (Ranked::<_, 1>::new(0), Ranked::<_, 2>::new(0));
         let _held = high.try_lock();

@@ -13,23 +13,23 @@ use std::sync::OnceLock;
 use crate::lock_order::{Ranked, rank};
 use crate::{KvError, Mutated};
 
-/// Whose answer waits.
+/// Identifies who waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cookie {
     /// The thread of its session.
     pub thread: u16,
-    /// The connection, by its number within the thread. It may be another one's by now:
+    /// The connection's number within the thread, which may be another one's by now.
     pub connection: u32,
-    /// a thread gives each number only once.
+    /// A number that the thread never reuses.
     pub ticket: u64,
 }
 
-/// How it ended.
+/// The outcome of what a session waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// A durable write is done.
     Durable(Mutated),
-    /// Nobody can say whether a durable write will be done.
+    /// It is unknown whether a durable write will be done.
     Ambiguous,
     /// A value that was on disk only is back in memory, or cannot be had.
     Fetched(Result<(), KvError>),
@@ -48,7 +48,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Says how the thread is woken (once).
+    /// Sets how the thread is woken (once).
     pub fn connect(&self, bell: Box<dyn Fn() + Send + Sync>) {
         let _ = self.bell.set(bell);
     }
@@ -64,7 +64,7 @@ impl Mailbox {
         }
     }
 
-    /// Takes all letters out, to the end of `into`.
+    /// Moves all letters to the end of `into`.
     pub(crate) fn take(&self, into: &mut Vec<Letter>) {
         let mut letters = self.letters.lock();
         if into.is_empty() {

@@ -1,5 +1,5 @@
 //! When a bucket's memory is measured, given back, or made room in: every threshold, and the decisions as pure
-//! functions of figures. What then happens is in [`crate::bucket`]: eviction, defragmenter, compressor.
+//! functions of figures. [`crate::bucket`] carries them out: eviction, defragmenter, compressor.
 //!
 //! ```text
 //!   budget ─────────────────────────────────────────────────────────────────────
@@ -7,30 +7,30 @@
 //!     high     above it the pager makes room ...
 //!     low      ... down to here
 //! ```
-//! When the tenant's figures are out of date ([`memory::Tenant::wants_measure`]) is the accounts' own business: that
+//! The accounts decide when the tenant's figures are out of date ([`memory::Tenant::wants_measure`]), since that
 //! depends on how they are kept.
 
-/// Every threshold of the engine's memory work. Per-mille are of the budget; for the watermarks, of what clients'
-/// buffers leave of it.
+/// Every memory threshold of the engine. Per-mille are of the budget; for the watermarks, of what clients' buffers
+/// leave of it.
 pub(crate) struct Policy {
-    /// From here on the pager makes room, per-mille.
+    /// Above this the pager makes room, per-mille,
     high: u64,
-    /// Down to here, per-mille.
+    /// down to this, per-mille.
     low: u64,
-    /// Above this new data has to wait for room, or is refused, per-mille.
+    /// Above this new data waits for room, or is refused, per-mille.
     refuse: u64,
-    /// How much lower each is for a persistent bucket, whose journal and flusher have memory beside the bucket's.
+    /// How much lower each is for a persistent bucket, whose journal and flusher need memory besides the bucket's.
     persistent_lower: u64,
-    /// Per-mille wasted above which free pages are given back before anything is evicted.
+    /// Waste, per-mille, above which free pages are given back before anything is evicted.
     purge_waste: u64,
-    /// The same of freed slabs: their pages are resident until they are given back or used again, and before a
+    /// The same for freed slabs: their pages are resident until they are given back or used again, and before a
     /// measurement knows of them.
     purge_freed: u64,
-    /// In a large bucket no more bytes of them than this: whoever gives them back waits for that.
+    /// Bound on these bytes in a large bucket: whoever gives them back waits for that.
     purge_freed_most: u64,
-    /// They are looked at only where so much of the budget is used, per-mille.
+    /// Freed slabs are considered only if this much of the budget is used, per-mille.
     nearly_full: u64,
-    /// Per-mille that thin slabs hold, above which evicting is no help.
+    /// Per-mille held by sparse slabs above which evicting does not help.
     thin_waste: u64,
     /// The compressor begins above this part of the budget, per-mille,
     pub(crate) compress_from: u64,
@@ -38,22 +38,22 @@ pub(crate) struct Policy {
     pub(crate) compress_to: u64,
     /// When the defragmenter has work: while clients are served,
     pub(crate) serving: Gain,
-    /// and once threads have come to rest: what is gained then stays for longer, and nobody waits for it.
+    /// and once threads have come to rest: a gain lasts longer then, and nobody waits for it.
     pub(crate) at_rest: Gain,
 }
 
-/// What the defragmenter can gain that is worth the work.
+/// The least gain that is worth the defragmenter's work.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Gain {
-    /// Armed above this part of what is used, per mille,
+    /// Armed if more than this part of what is used is wasted, per mille,
     waste_per_mille: u64,
-    /// and so many bytes.
+    /// and more than this many bytes.
     waste_least: u64,
-    /// What a pass could gain must be worth it, and what is left below that is clean: per mille of what is used,
+    /// A pass must be able to gain this much, and less than that left over is clean: per mille of what is used,
     worth_per_mille: u64,
-    /// and so many bytes.
+    /// and this many bytes.
     worth_least: u64,
-    /// Slabs are emptied of classes of which so much is free, per mille.
+    /// Slabs are emptied if this much of their class is free, per mille.
     pub(crate) slab_free_per_mille: u32,
 }
 
@@ -85,7 +85,7 @@ pub(crate) static POLICY: Policy = Policy {
     },
 };
 
-/// What `used` is held against, in bytes.
+/// What `used` is compared with, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Watermarks {
     /// See [`Policy`].
@@ -97,7 +97,7 @@ pub(crate) struct Watermarks {
 }
 
 impl Policy {
-    /// The watermarks of a budget, as far as clients' buffers leave it.
+    /// Returns the watermarks for a budget, less what clients' buffers take of it.
     #[inline]
     pub(crate) fn watermarks(&self, budget: u64, is_persistent: bool) -> Watermarks {
         let lower = if is_persistent { self.persistent_lower } else { 0 };
@@ -105,19 +105,19 @@ impl Policy {
         Watermarks { high: mark(self.high), low: mark(self.low), refuse: mark(self.refuse) }
     }
 
-    /// Whether slabs have been freed whose pages are worth giving back.
+    /// Returns true if slabs have been freed whose pages are worth giving back.
     pub(crate) fn has_many_freed_slabs(&self, budget: u64, freed_slabs: u64) -> bool {
         freed_slabs > (budget / 1000 * self.purge_freed).min(self.purge_freed_most)
     }
 }
 
 impl Gain {
-    /// Whether so much waste is reason enough to look for thin slabs.
+    /// Returns true if this much waste is reason enough to look for sparse slabs.
     pub(crate) fn is_wasteful(&self, used: u64, wasted: u64) -> bool {
         wasted > (used / 1000 * self.waste_per_mille).max(self.waste_least)
     }
 
-    /// So much must be there to be gained.
+    /// Returns the least gain worth a pass.
     pub(crate) fn worth_bytes(&self, used: u64) -> u64 {
         (used / 1000 * self.worth_per_mille).max(self.worth_least)
     }
@@ -129,15 +129,15 @@ pub(crate) struct Figures {
     /// The whole budget.
     pub(crate) budget: u64,
     pub(crate) watermarks: Watermarks,
-    /// What is held against them.
+    /// What is compared with the watermarks.
     pub(crate) used: u64,
-    /// Of it, pages that hold nothing, as measured last.
+    /// The part of `used` in pages that hold nothing, as last measured.
     pub(crate) waste: u64,
-    /// Slabs freed since pages were given back.
+    /// Slabs freed since pages were last given back.
     pub(crate) freed_slabs: u64,
-    /// So much has changed since the last measurement that the waste may be another.
+    /// So much has changed since the last measurement that the waste may differ.
     pub(crate) wants_measure: bool,
-    /// Documents, or values, may go.
+    /// Documents, or values, may be evicted.
     pub(crate) may_evict: bool,
 }
 
@@ -153,7 +153,7 @@ pub(crate) struct Done {
 pub(crate) enum Action {
     /// Nothing: resident memory is within the watermarks.
     Rest,
-    /// Find out what is wasted.
+    /// Measure what is wasted.
     Measure,
     /// Give free pages back.
     Purge,
@@ -163,7 +163,7 @@ pub(crate) enum Action {
     Evict { target: u64 },
 }
 
-/// The pager's next step for a bucket.
+/// Returns the pager's next step for a bucket.
 pub(crate) fn decide(figures: &Figures, done: Done) -> Action {
     let Figures { budget, watermarks: Watermarks { high, low, .. }, used, waste, freed_slabs, .. } = *figures;
     let mark = |per_mille: u64| budget / 1000 * per_mille;
@@ -182,25 +182,25 @@ pub(crate) fn decide(figures: &Figures, done: Done) -> Action {
     }
 }
 
-/// Whether what was evicted has left thin slabs, so that more of it would empty the bucket: the defragmenter has to
+/// Returns true if eviction has left sparse slabs, so that more of it would empty the bucket: the defragmenter has to
 /// come first.
 pub(crate) fn left_thin_slabs(used_before: u64, after: &Figures) -> bool {
     let was_fruitless = after.used > u64::midpoint(used_before, after.watermarks.low);
     was_fruitless && after.waste > after.budget / 1000 * POLICY.thin_waste
 }
 
-/// What becomes of new data.
+/// The decision about new data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// There is room.
     Granted,
-    /// Its writer makes room, down to `target`; then this is asked again.
+    /// Its writer makes room, down to `target`, then asks again.
     MakeRoom { target: u64 },
-    /// There is none.
+    /// There is no room.
     Refused,
 }
 
-/// Whether `bytes` more may be taken.
+/// Decides whether `bytes` more may be taken.
 pub(crate) fn admit(figures: &Figures, bytes: u64) -> Admission {
     let refuse = figures.watermarks.refuse;
     if figures.used + bytes <= refuse {

@@ -6,7 +6,7 @@ use memory::LargeBlock;
 /// sent from where they lie.
 pub const LARGE_VALUE: usize = 32 << 10;
 
-/// What a new expiry shall be.
+/// The new expiry to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
     /// Keep the document's own (preserve-TTL); none for a new document.
@@ -40,14 +40,14 @@ pub enum StoreKind {
     Add,
     /// Only if present ([`crate::KvError::NotFound`]).
     Replace,
-    /// Add the value behind the present one ([`crate::KvError::NotStored`] if missing); flags and expiry stay.
+    /// Append the value to the present one ([`crate::KvError::NotStored`] if missing); flags and expiry stay.
     Append,
-    /// Add the value before the present one.
+    /// Prepend the value to the present one.
     Prepend,
 }
 
 impl StoreKind {
-    /// What memcached calls an attempt to store so with this CAS.
+    /// Returns memcached's name for an attempt to store this way with this CAS.
     pub const fn name(self, cas: u64) -> &'static str {
         match self {
             Self::Append => "append",
@@ -69,21 +69,21 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Large(item) => item.bytes(),
         }
     }
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Large(item) => item.len(),
         }
     }
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -95,7 +95,7 @@ pub struct Store<'a> {
     pub flags: u32,
     /// The new expiry.
     pub expiry: Expiry,
-    /// Datatype bits; 2 says that the value is a Snappy block, which the caller has checked ([`wire::snappy::check`]).
+    /// Datatype bits; 2 marks a Snappy block, which the caller has checked ([`wire::snappy::check`]).
     pub datatype: u8,
     /// The value.
     pub value: Value<'a>,
@@ -103,7 +103,7 @@ pub struct Store<'a> {
     pub new_cas: u64,
 }
 
-/// A store with its condition: what SET, ADD, REPLACE, APPEND, PREPEND and CAS are.
+/// A store with its condition: SET, ADD, REPLACE, APPEND, PREPEND or CAS.
 pub struct Mutation<'a> {
     /// Condition and manner.
     pub kind: StoreKind,
@@ -113,7 +113,7 @@ pub struct Mutation<'a> {
     pub store: Store<'a>,
 }
 
-/// What a change did.
+/// The result of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mutated {
     /// The document's CAS now (for a lock: the lock's CAS).
@@ -124,29 +124,29 @@ pub struct Mutated {
     pub vb_uuid: u64,
 }
 
-/// A large item under construction in the bucket's memory. Fill it piece by piece, then store it.
-/// Dropped without being stored, its memory goes back.
+/// A large item under construction in the bucket's memory. Fill it piece by piece, then store it. If it is dropped
+/// without being stored, its memory is freed.
 pub struct LargeItem {
     pub(crate) block: LargeBlock,
     pub(crate) value_offset: usize,
 }
 
 impl LargeItem {
-    /// Up to `most` of the value's bytes from `from` on, to be filled.
+    /// Returns up to `most` of the value's bytes from `from` on, to be filled.
     pub fn window(&mut self, from: usize, most: usize) -> &mut [u8] {
         let from = from.min(self.len());
         let end = self.len().min(from.saturating_add(most));
         self.block.window(self.value_offset + from..self.value_offset + end)
     }
-    /// The value's bytes, as far as they have been filled.
+    /// Returns the value's bytes, as far as they have been filled.
     pub fn bytes(&self) -> &[u8] {
         self.block.bytes().get(self.value_offset..).unwrap_or_default()
     }
-    /// Length of the value in bytes.
+    /// Returns the length of the value in bytes.
     pub fn len(&self) -> usize {
         self.block.size() - self.value_offset
     }
-    /// Whether the value has no bytes.
+    /// Returns true if the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

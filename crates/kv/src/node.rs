@@ -31,7 +31,7 @@ pub struct Endpoints {
     pub kv: Vec<std::net::SocketAddr>,
     /// HTTP addresses.
     pub http: Vec<std::net::SocketAddr>,
-    /// The same, where TLS is spoken.
+    /// memcached addresses with TLS, with their bucket.
     pub memcached_tls: Vec<(std::net::SocketAddr, String)>,
     /// Couchbase KV with TLS.
     pub kv_tls: Vec<std::net::SocketAddr>,
@@ -41,14 +41,14 @@ pub struct Endpoints {
     pub unix: Vec<UnixEndpoint>,
 }
 
-/// A socket in the file system that is listened on.
+/// A listening socket in the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnixEndpoint {
     /// Which kind of port it is.
     pub service: Service,
-    /// Its name.
+    /// Its path.
     pub path: std::path::PathBuf,
-    /// The bucket, of a memcached port.
+    /// The bucket of a memcached port.
     pub bucket: Option<String>,
 }
 
@@ -63,19 +63,19 @@ pub enum Service {
     Http,
 }
 
-/// Why a bucket could not be made or removed.
+/// Why a bucket could not be created or removed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BucketError {
     /// The name is taken.
-    #[error("bucket {0:?} exists already")]
+    #[error("bucket {0:?} already exists")]
     Exists(String),
-    /// There is none of that name.
+    /// There is no bucket of that name.
     #[error("there is no bucket {0:?}")]
     Missing(String),
     /// A setting is out of range.
     #[error("{0}")]
     Invalid(String),
-    /// Its journal could not be opened, or not be removed.
+    /// Its journal could not be opened or removed.
     #[error("{0}")]
     Journal(String),
 }
@@ -87,19 +87,19 @@ pub struct ConnectionCounts {
     pub current: u64,
     /// Accepted since the start.
     pub total: u64,
-    /// Refused at the connection limit or for want of file descriptors.
+    /// Refused at the connection limit or for lack of file descriptors.
     pub rejected: u64,
-    /// Times accepting had to stop for want of file descriptors.
+    /// Times that accepting had to stop for lack of file descriptors.
     pub stops: u64,
-    /// How long that was in all, in microseconds, a present stop not counted.
+    /// Total length of these stops, in microseconds, not counting a present one.
     pub stopped_us: u64,
     /// Whether connections are accepted now.
     pub is_accepting: bool,
-    /// Closed for having been idle.
+    /// Closed for being idle.
     pub idle_kicks: u64,
-    /// Closed for a request that was not finished in time.
+    /// Closed because a request was not finished in time.
     pub unfinished: u64,
-    /// Closed for having taken nothing of their answers in time.
+    /// Closed because none of the answers was taken in time.
     pub stuck: u64,
 }
 
@@ -110,7 +110,7 @@ struct Connections {
     rejected: AtomicU64,
     stops: AtomicU64,
     stopped_us: AtomicU64,
-    /// When accepting stopped, by the monotonic clock; 0 = it goes on.
+    /// When accepting stopped, by the monotonic clock; 0 = not stopped.
     stopped_at_us: AtomicU64,
     idle_kicks: AtomicU64,
     unfinished: AtomicU64,
@@ -125,7 +125,7 @@ struct Buckets {
     next_slot: usize,
 }
 
-/// Nobody else opens or removes a bucket of this name.
+/// A reserved name: nobody else opens or removes a bucket of this name.
 struct Reserved<'n> {
     node: &'n Node,
     name: &'n str,
@@ -163,7 +163,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node without buckets.
+    /// Creates a node without buckets.
     pub fn new(settings: NodeSettings, limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits: RwLock::new(limits),
@@ -188,12 +188,12 @@ impl Node {
         })
     }
 
-    /// Settings it was made with.
+    /// Returns the settings it was created with.
     pub fn settings(&self) -> &NodeSettings {
         &self.settings
     }
 
-    /// The limits in force.
+    /// Returns the limits in force.
     pub fn limits(&self) -> Limits {
         self.limits.read().clone()
     }
@@ -204,7 +204,7 @@ impl Node {
         self.changed.ring();
     }
 
-    /// Makes an ephemeral bucket: the name as [`is_bucket_name`] allows it.
+    /// Creates an ephemeral bucket, with a name that [`is_bucket_name`] allows.
     pub fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<Arc<Bucket>, BucketError> {
         if settings.kind != BucketKind::Ephemeral {
             return Err(BucketError::Invalid(format!("bucket {name:?} is persistent: it needs a directory")));
@@ -212,9 +212,9 @@ impl Node {
         self.add_bucket(name, settings, None)
     }
 
-    /// Opens the persistent bucket in this directory, or makes one there if there is none. It warms up while it is
-    /// served: its journal waits for [`crate::persistence::load_next`]. What is fixed when a bucket is made is taken
-    /// from there.
+    /// Opens the persistent bucket in this directory, or creates one there if there is none. It warms up while it is
+    /// served: its journal waits for [`crate::persistence::load_next`]. Settings that are fixed when a bucket is
+    /// created are taken from the directory.
     pub fn open_bucket(
         &self,
         name: &str,
@@ -240,7 +240,7 @@ impl Node {
                 format!("vbuckets {}: a power of two from 1 to {VBUCKETS_MAX} is allowed", settings.vbuckets);
             return Err(BucketError::Invalid(message));
         }
-        // Opening reads and syncs files: others must not wait for that whenever they look for a bucket.
+        // Opening reads and syncs files: lookups of other buckets must not wait for that.
         let (slot, _reserved) = self.reserve_new(name)?;
         let secrets = bucket::secrets(self.random());
         let journal = match place {
@@ -275,7 +275,7 @@ impl Node {
         Ok(bucket)
     }
 
-    /// A slot for a new bucket of this name.
+    /// Reserves a slot for a new bucket of this name.
     fn reserve_new<'n>(&'n self, name: &'n str) -> Result<(usize, Reserved<'n>), BucketError> {
         let mut buckets = self.buckets.write();
         if buckets.by_name.contains_key(name) || !buckets.busy.insert(name.to_owned()) {
@@ -286,8 +286,9 @@ impl Node {
         Ok((slot, Reserved { node: self, name }))
     }
 
-    /// Removes a bucket, its journal included; its sessions learn of it with their next request, its memory goes back
-    /// when the last lets go. An error before that is durable leaves it as it was: [`Node::bucket`] tells.
+    /// Removes a bucket, including its journal. Its sessions learn of it with their next request; its memory is freed
+    /// with the last reference. After an error before that is durable, the bucket is as it was: [`Node::bucket`] shows
+    /// whether it is there.
     pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
         let (bucket, _reserved) = {
             let mut buckets = self.buckets.write();
@@ -295,7 +296,7 @@ impl Node {
             let bucket = bucket.filter(|_| buckets.busy.insert(name.to_owned()));
             (bucket.ok_or_else(|| BucketError::Missing(name.to_owned()))?, Reserved { node: self, name })
         };
-        // Before anybody is told: otherwise it might be back at the next start.
+        // Before anybody is notified: otherwise it might be back at the next start.
         bucket.mark_deleted().map_err(|error| BucketError::Journal(format!("not deleted: {error}")))?;
         self.buckets.write().by_name.remove(name);
         bucket.set_gone();
@@ -316,7 +317,7 @@ impl Node {
         &self.flushers[index % FLUSHERS]
     }
 
-    /// The thread of this flusher could not be started: the next vBucket that something changes in, or a write that
+    /// Notes that the thread of this flusher could not be started: the next vBucket with a change, or a write that
     /// waits for the disk, rings again.
     pub fn flusher_not_started(&self, index: usize) {
         self.flusher_bell(index).answer();
@@ -328,7 +329,7 @@ impl Node {
         }
     }
 
-    /// Bytes of the flushers' buffers, of all buckets: what a flush needs beside the items themselves.
+    /// Returns the bytes of the flushers' buffers, of all buckets: what a flush needs besides the items themselves.
     pub fn flush_buffer_bytes(&self) -> u64 {
         self.flush_buffer_bytes.iter().map(|bytes| bytes.load(Relaxed)).sum()
     }
@@ -355,12 +356,12 @@ impl Node {
         &self.hub
     }
 
-    /// The bucket of that name.
+    /// Returns the bucket of that name.
     pub fn bucket(&self, name: &str) -> Option<Arc<Bucket>> {
         self.buckets.read().by_name.get(name).cloned()
     }
 
-    /// All buckets by name.
+    /// Returns all buckets by name.
     pub fn buckets(&self) -> Vec<Arc<Bucket>> {
         self.buckets.read().by_name.values().cloned().collect()
     }
@@ -373,39 +374,39 @@ impl Node {
         self.buckets.read().by_name.values().find(|bucket| bucket.slot() == slot).cloned()
     }
 
-    /// Rises whenever a bucket is made or removed.
+    /// Rises whenever a bucket is created or removed.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Relaxed)
     }
 
-    /// Tells the node where it listens (once).
+    /// Sets where the node listens (once).
     pub fn set_endpoints(&self, endpoints: Endpoints) {
         let _ = self.endpoints.set(endpoints);
     }
 
-    /// Where it listens; empty before that.
+    /// Returns where it listens; empty before that is set.
     pub fn endpoints(&self) -> &Endpoints {
         static NONE: LazyLock<Endpoints> = LazyLock::new(Endpoints::default);
         self.endpoints.get().unwrap_or(&NONE)
     }
 
-    /// Gives the node its users (once, before it serves).
+    /// Sets the node's users (once, before it serves).
     pub fn set_users(&self, users: Users) {
         let _ = self.users.set(users);
     }
 
-    /// Who may log in; nobody before [`Node::set_users`].
+    /// Returns the users who may log in; nobody before [`Node::set_users`].
     pub fn users(&self) -> &Users {
         self.users.get_or_init(|| Users::new([0; 32]))
     }
 
-    /// Revision of the cluster map: rises with each bucket made or removed. (Its epoch is 1.)
+    /// Returns the revision of the cluster map: rises with each bucket created or removed. (Its epoch is 1.)
     pub fn map_revision(&self) -> u64 {
         self.generation()
     }
 
-    /// Open client connections, and those accepted and refused since the start.
+    /// Returns open client connections, and those accepted and refused since the start.
     pub fn connections(&self) -> ConnectionCounts {
         let total = self.connections.total.load(Relaxed);
         let current = total.saturating_sub(self.connections.closed.load(Relaxed));
@@ -422,14 +423,14 @@ impl Node {
         }
     }
 
-    /// No connection can be accepted for now. By the acceptor alone, as [`Node::accepting_again`].
+    /// Notes that no connection can be accepted for now. Called by the acceptor only, like [`Node::accepting_again`].
     pub fn accepting_stopped(&self, now_us: u64) {
         if self.connections.stopped_at_us.swap(now_us.max(1), Relaxed) == 0 {
             self.connections.stops.fetch_add(1, Relaxed);
         }
     }
 
-    /// Connections can be accepted, if they could not be before.
+    /// Notes that connections can be accepted, if they could not be before.
     pub fn accepting_again(&self, now_us: u64) {
         let since_us = self.connections.stopped_at_us.swap(0, Relaxed);
         if since_us != 0 {
@@ -437,75 +438,75 @@ impl Node {
         }
     }
 
-    /// A connection was accepted.
+    /// Counts an accepted connection.
     pub fn connection_opened(&self) {
         self.connections.total.fetch_add(1, Relaxed);
     }
 
-    /// A connection was closed.
+    /// Counts a closed connection.
     pub fn connection_closed(&self) {
         self.connections.closed.fetch_add(1, Relaxed);
     }
 
-    /// A connection was refused.
+    /// Counts a refused connection.
     pub fn connection_rejected(&self) {
         self.connections.rejected.fetch_add(1, Relaxed);
     }
 
-    /// A connection is closed for having been idle.
+    /// Counts a connection that is closed for being idle.
     pub fn connection_kicked(&self) {
         self.connections.idle_kicks.fetch_add(1, Relaxed);
     }
 
-    /// A connection is closed for a request that was not finished in time.
+    /// Counts a connection that is closed because a request was not finished in time.
     pub fn connection_timed_out(&self) {
         self.connections.unfinished.fetch_add(1, Relaxed);
     }
 
-    /// A connection is closed for having taken nothing of its answers in time.
+    /// Counts a connection that is closed because none of its answers was taken in time.
     pub fn connection_stuck(&self) {
         self.connections.stuck.fetch_add(1, Relaxed);
     }
 
-    /// Sets the memory of the node: what clients hold beside the buckets' items is bounded by it.
+    /// Sets the node's memory, which bounds what clients hold besides the buckets' items.
     pub fn set_memory(&self, bytes: u64) {
         self.client_memory.set_node_bytes(bytes);
     }
 
-    /// What clients hold beside the buckets' items.
+    /// Returns the account of what clients hold besides the buckets' items.
     pub fn client_memory(&self) -> &ClientMemory {
         &self.client_memory
     }
 
-    /// Somebody beside the data ports holds so many bytes of clients' messages now.
+    /// Sets how many bytes of clients' messages a holder besides the data ports holds now.
     pub fn set_client_memory(&self, holder: Holder, bytes: u64) {
         self.client_memory.set(holder, bytes, &self.hub.pager);
     }
 
-    /// Who is connected to the memcached ports.
+    /// Returns the connections to the memcached ports.
     pub fn clients(&self) -> &Clients {
         &self.clients
     }
 
-    /// A worker has made the buffer it reads its connections into, of so many bytes.
+    /// Notes that a worker has allocated the buffer it reads its connections into, of this many bytes.
     pub fn note_read_buffer(&self, bytes: usize) {
         let [count, sum] = &self.read_buffers;
         count.fetch_add(1, Relaxed);
         sum.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// The number of these buffers, and their bytes.
+    /// Returns the number of these buffers, and their bytes.
     pub fn read_buffers(&self) -> (u64, u64) {
         let [count, sum] = &self.read_buffers;
         (count.load(Relaxed), sum.load(Relaxed))
     }
 
-    /// Asks for an orderly end, as a signal does.
+    /// Requests an orderly shutdown, as a signal does.
     pub fn request_shutdown(&self) {
         self.shutdown.ring();
     }
 
-    /// Rings when an orderly end is asked for.
+    /// Rings when an orderly shutdown is requested.
     pub fn shutdown_bell(&self) -> &Doorbell {
         &self.shutdown
     }
@@ -515,55 +516,54 @@ impl Node {
         &self.hub.pager
     }
 
-    /// Rings when buckets were made or removed: every executing thread should soon call
+    /// Rings when buckets were created or removed: every executing thread should soon call
     /// [`crate::NodeContext::tend`].
     pub fn changed_bell(&self) -> &Doorbell {
         &self.changed
     }
 
-    /// When durable writes are looked at for their deadlines.
+    /// Returns when durable writes are checked for overdue deadlines.
     pub fn timeout_mode(&self) -> TimeoutMode {
         self.hub.timeout_mode()
     }
 
-    /// Changes that, at any time.
+    /// Sets the timeout mode, at any time.
     pub fn set_timeout_mode(&self, mode: TimeoutMode) {
         self.hub.set_timeout_mode(mode);
     }
 
-    /// Rings when the mode has changed: in polling mode, a thread has to call [`crate::polling::poll`] all the
-    /// time.
+    /// Rings when the mode has changed: in polling mode, a thread has to call [`crate::polling::poll`] continuously.
     pub fn timeout_mode_bell(&self) -> &Doorbell {
         &self.hub.timeout_mode_bell
     }
 
-    /// The letters for one of the executing threads.
+    /// Returns the mailbox of one of the executing threads.
     pub fn mailbox(&self, thread: usize) -> Option<&Mailbox> {
         self.hub.mailbox(thread)
     }
 
-    /// Tells a session how what it waits for has ended, and wakes its thread. Who has a [`crate::ThreadContext`] uses
-    /// [`crate::ThreadContext::post`].
+    /// Notifies a session of the outcome it waits for, and wakes its thread. Threads with a [`crate::ThreadContext`]
+    /// use [`crate::ThreadContext::post`].
     pub fn post(&self, cookie: Cookie, outcome: Outcome) {
         self.hub.post(cookie, outcome);
     }
 
-    /// Who is peeking at index lines.
+    /// Returns the record of who is peeking at index lines.
     pub fn quiescence(&self) -> &Arc<Quiescence> {
         &self.hub.quiescence
     }
 
-    /// When the node started to serve, in unix seconds.
+    /// Returns when the node started to serve, in unix seconds.
     pub fn started_unix_s(&self) -> u64 {
         self.started_unix_s.load(Relaxed)
     }
 
-    /// Tells the node that it serves from now on.
+    /// Sets when the node started to serve.
     pub fn set_started(&self, unix_s: u64) {
         self.started_unix_s.store(unix_s, Relaxed);
     }
 
-    /// The next number of a sequence seeded by [`NodeSettings::seed`] (splitmix64's increment; mix before use).
+    /// Returns the next number of a sequence seeded by [`NodeSettings::seed`] (splitmix64's increment; mix before use).
     fn random(&self) -> u64 {
         self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
     }

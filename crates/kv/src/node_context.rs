@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{Node, ThreadContext};
 
-/// What a thread that serves a node executes in: operations on a bucket take the [`ThreadContext`] in it.
+/// The context of a thread that serves a node: operations on a bucket take the [`ThreadContext`] in it.
 pub struct NodeContext {
     thread: ThreadContext,
     /// The node all sessions belong to.
@@ -30,13 +30,13 @@ impl DerefMut for NodeContext {
 }
 
 impl NodeContext {
-    /// A context for the thread with this number, which no other thread has.
+    /// Creates a context for the thread with this number, which no other thread has.
     pub fn new(node: Arc<Node>, thread: usize) -> Self {
         let thread = ThreadContext::new(Arc::clone(node.hub()), thread);
         Self { thread, node, generation: 0 }
     }
 
-    /// Looks at the vBuckets whose alarms are due.
+    /// Handles the vBuckets whose alarms are due.
     pub fn ring_alarms(&mut self) {
         let now_us = self.fresh_us();
         while let Some((slot, vb)) = self.take_alarm(now_us) {
@@ -46,7 +46,7 @@ impl NodeContext {
         }
     }
 
-    /// Lets go of buckets that are gone; call it once per wake-up.
+    /// Releases buckets that are gone; call it once per wake-up.
     #[inline]
     pub fn tend(&mut self) {
         let generation = self.node.generation();

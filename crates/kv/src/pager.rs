@@ -1,7 +1,7 @@
 //! The background duties of all buckets: delayed flushes, reclaiming of flushed and expired items, the memory budget.
 //!
-//! The caller owns the thread: it calls [`turn`], sleeps until the deadline it gives (for ever if there is none), or
-//! until the doorbell rings. Nothing is looked at while nothing is armed.
+//! The caller owns the thread: it calls [`turn`], then sleeps until the deadline that returns (for ever if there is
+//! none), or until the doorbell rings. Nothing is checked while nothing is armed.
 
 use crate::defragmenter::{Demand, Turn};
 use crate::{NodeContext, compressor, defragmenter};
@@ -35,7 +35,7 @@ pub fn turn(cx: &mut NodeContext) -> Option<u32> {
         Some(due_s) => arm(due_s),
         None => {
             cx.hub.end_purge();
-            // Asked for since it was looked at: nobody has rung for that.
+            // Requested since the check above: nobody has rung for that.
             if buckets.iter().any(|bucket| bucket.tenant().wants_purge()) {
                 cx.hub.ask_for_purge();
             }
@@ -45,13 +45,13 @@ pub fn turn(cx: &mut NodeContext) -> Option<u32> {
     next
 }
 
-/// A turn of the defragmenter: some work, if there is any.
+/// Runs a turn of the defragmenter: some work, if there is any.
 pub fn defragment(cx: &mut NodeContext, demand: &mut Demand) -> Turn {
     let buckets = cx.node.buckets();
     defragmenter::turn(&buckets, cx, demand)
 }
 
-/// A turn of the compressor: some work, if there is any. Returns after how many microseconds it wants the next.
+/// Runs a turn of the compressor: some work, if there is any. Returns the microseconds until the next one.
 pub fn compress(cx: &mut NodeContext, demand: &mut Demand) -> Option<u64> {
     let buckets = cx.node.buckets();
     compressor::turn(&buckets, cx, demand)

@@ -1,12 +1,12 @@
-//! Durable writes in polling mode: every vBucket is visited again and again for its deadlines.
+//! Durable writes in polling mode: every vBucket is visited periodically for its deadlines.
 
 use crate::{NodeContext, VbId};
 
-/// In polling mode every vBucket is visited so often.
+/// Interval of the visits to every vBucket in polling mode.
 pub const POLL_MS: u64 = 25;
 
-/// Visits every vBucket of every bucket, as the polling mode does every [`POLL_MS`]. Returns whether deadlines are left
-/// that no thread is armed for: until then visits have to go on, whatever the mode is now.
+/// Visits every vBucket of every bucket, as the polling mode does every [`POLL_MS`]. Returns true if deadlines are left
+/// that no thread is armed for: while there are, visits have to continue, whatever the mode is now.
 pub fn poll(cx: &mut NodeContext) -> bool {
     let mut is_left = false;
     cx.tend();

@@ -1,5 +1,5 @@
-//! `stats detail`: what was done to the keys of each prefix, the part of a key before its first `:`. Off until it is
-//! asked for.
+//! `stats detail`: counts of operations on the keys of each prefix, the part of a key before its first `:`. Off until
+//! it is switched on.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,20 +8,20 @@ use crate::lock_order::{Ranked, rank};
 
 /// Ends a prefix.
 pub const DELIMITER: u8 = b':';
-/// Further prefixes are not counted: a client chooses them, and nothing charges for them.
+/// Further prefixes are not counted: clients choose them, and no account is charged for them.
 const PREFIXES_MAX: usize = 4096;
 
-/// What was done to a key.
+/// An operation on a key.
 #[derive(Debug, Clone, Copy)]
 pub enum Deed {
-    /// It was asked for.
+    /// A lookup.
     Get {
-        /// It was found.
+        /// The document was found.
         hit: bool,
     },
-    /// It was stored.
+    /// A store.
     Set,
-    /// It was to be deleted.
+    /// A deletion.
     Delete,
 }
 
@@ -32,12 +32,12 @@ pub struct Prefixes {
     counts: Ranked<BTreeMap<Box<[u8]>, Counts>, { rank::PREFIXES }>,
 }
 
-/// What was done to the keys of a prefix.
+/// Operations on the keys of a prefix.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Requests for documents,
+    /// Lookups,
     pub gets: u64,
-    /// those of them that found one,
+    /// lookups that found a document,
     pub hits: u64,
     /// stores,
     pub sets: u64,
@@ -46,17 +46,17 @@ pub struct Counts {
 }
 
 impl Prefixes {
-    /// Counts from now on, or no longer. What was counted stays.
+    /// Starts or stops counting. What was counted stays.
     pub fn switch(&self, on: bool) {
         self.is_on.store(on, Relaxed);
     }
 
-    /// Whether deeds are counted.
+    /// Returns true if operations are counted.
     pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
-    /// Something was done to a key.
+    /// Counts an operation on a key.
     #[inline]
     pub fn note(&self, key: &[u8], deed: Deed) {
         if self.is_on() {

@@ -14,7 +14,7 @@ pub enum BucketKind {
 /// How a persistent bucket is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersistenceSettings {
-    /// Journals, among which the vBuckets are shared out; fixed when the bucket is made.
+    /// Number of journals that the vBuckets are distributed over; fixed when the bucket is created.
     pub shards: u16,
     /// Time between two flushes of plain writes, ms; 0 = as soon as there is anything.
     pub flush_interval_ms: u64,
@@ -51,12 +51,12 @@ pub enum Eviction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Compression {
-    /// What arrives compressed is inflated.
+    /// Values that arrive compressed are inflated.
     Off,
-    /// What arrives compressed is stored so.
+    /// Values that arrive compressed are stored as they are.
     #[default]
     Passive,
-    /// So it is, and while memory is short the rest is compressed, too.
+    /// The same, and while memory is short the others are compressed, too.
     Active,
 }
 
@@ -65,12 +65,12 @@ impl Compression {
     /// All names.
     pub const NAMES: &'static [&'static str] = &["off", "passive", "active"];
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// The one of this name.
+    /// Returns the mode of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|compression| compression.name() == name)
     }
@@ -85,30 +85,31 @@ const BUCKET_NAME_MAX: usize = 100;
 /// What [`is_bucket_name`] allows, in words.
 pub const BUCKET_NAME: &str = "1 to 100 of the characters A-Z a-z 0-9 _ - . %, not beginning with a dot";
 
-/// Whether a bucket may have this name.
+/// Returns true if a bucket may have this name.
 pub fn is_bucket_name(name: &str) -> bool {
     (1..=BUCKET_NAME_MAX).contains(&name.len())
         && !name.starts_with('.')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.%".contains(&byte))
 }
 
-/// Settings of one bucket. Those that stand alone are rows of [`crate::BUCKET_SETTINGS`], which says what they may be.
+/// Settings of one bucket. Those that are independent of others are rows of [`crate::BUCKET_SETTINGS`], which has their
+/// allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketSettings {
     /// Whether it has a journal.
     pub kind: BucketKind,
-    /// Budget of resident memory in bytes, as the bucket is made; the one in force later is
+    /// Budget of resident memory in bytes when the bucket is created; the one in force later is
     /// [`crate::bucket::MemoryFigures::budget`].
     pub memory_bytes: u64,
     /// Number of vBuckets: a power of two, 1 to 1024.
     pub vbuckets: u16,
-    /// What happens at the budget.
+    /// What happens when the budget is used up.
     pub eviction: Eviction,
     /// Whether items are moved to give pages back; can be changed later ([`crate::Bucket::set_defragmenter`]).
     pub defragmenter: bool,
-    /// Of a persistent bucket.
+    /// Settings of a persistent bucket.
     pub persistence: PersistenceSettings,
-    /// Where items lie.
+    /// Where items are allocated.
     pub item_heap: HeapChoice,
     /// Whether values are compressed; can be changed later ([`crate::Bucket::set_compression`]).
     pub compression: Compression,
@@ -147,13 +148,13 @@ pub struct Limits {
     pub turn_requests: usize,
     /// Unsent output after which a connection is not read any more, bytes.
     pub output_backlog_bytes: usize,
-    /// A peer that takes none of its output for so long is dropped, ms.
+    /// A peer that takes none of its output for this long is dropped, ms.
     pub stuck_peer_ms: u64,
-    /// A request that is not finished is waited for so long since its last 16 KiB, ms.
+    /// How long to wait for the rest of a request since its last 16 KiB, ms.
     pub unfinished_request_ms: u64,
-    /// Open connections of the node.
+    /// Most open connections of the node.
     pub connections: usize,
-    /// So many of them are for loopback addresses only.
+    /// This many of them are reserved for loopback addresses.
     pub loopback_connections: usize,
 }
 

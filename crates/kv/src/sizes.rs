@@ -1,4 +1,4 @@
-//! Size classes of items, for the statistics that tools of memcached read. Nothing is allocated by them.
+//! Size classes of items, for the statistics that memcached's tools read. Nothing is allocated by them.
 //!
 //! Class 1 is up to 64 bytes; the next are up to 96, 128, 192, 256 and so on, two for each doubling.
 
@@ -7,7 +7,7 @@ const FIRST: usize = 64;
 /// As many as memcached can have, so that ids are valid there too.
 pub const CLASSES: usize = 64;
 
-/// The class of an item of so many bytes, from 1.
+/// Returns the class of an item of this many bytes, from 1.
 pub const fn class_of(bytes: usize) -> u32 {
     if bytes <= FIRST {
         return 1;

@@ -1,4 +1,4 @@
-//! SyncWrites: what a vBucket knows of its pending durable writes. [`crate::bucket`] makes and ends them.
+//! SyncWrites: what a vBucket knows of its pending durable writes. [`crate::bucket`] creates and ends them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,27 +12,27 @@ use crate::topology::{Topology, VbState};
 /// Nothing is armed.
 const NEVER: u64 = u64::MAX;
 
-/// How durable a write shall be, and who waits for it.
+/// How durable a write is to be, and who waits for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Durability {
     /// The level.
     pub level: DurabilityLevel,
-    /// Until the client is told "ambiguous"; `None`: 30 s.
+    /// Time until the client is told "ambiguous"; `None`: 30 s.
     pub timeout_ms: Option<u16>,
     /// Where the outcome goes.
     pub cookie: Cookie,
 }
 
-/// What came of a durable write.
+/// The result of a durable write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     /// It is durable already.
     Done(Mutated),
-    /// It is prepared; the outcome comes by a letter.
+    /// It is prepared; the outcome comes in a letter.
     Pending,
 }
 
-/// When durable writes are looked at for their deadlines.
+/// When durable writes are checked for overdue deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum TimeoutMode {
@@ -44,12 +44,12 @@ pub enum TimeoutMode {
 }
 
 impl TimeoutMode {
-    /// By its name in the configuration.
+    /// Returns the mode by its name in the configuration.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::EventDriven, Self::Polling].into_iter().find(|mode| mode.name() == name)
     }
 
-    /// Its name in the configuration.
+    /// Returns its name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::EventDriven => "event-driven",
@@ -58,13 +58,13 @@ impl TimeoutMode {
     }
 }
 
-/// A vBucket's state, chains and pending prepares. Those that never had anything else than the default have none of it.
+/// A vBucket's state, chains and pending prepares. A vBucket that never had anything but the default has none of it.
 pub(crate) struct SyncWrites {
     pub(crate) state: VbState,
     pub(crate) topology: Topology,
-    /// Who waits for each prepare; nobody for those that were recovered or abandoned.
+    /// Who waits for each prepare; nobody for recovered or abandoned ones.
     pub(crate) monitor: DurabilityMonitor<Option<Cookie>>,
-    /// When some thread looks at the deadlines.
+    /// When some thread will check the deadlines.
     pub(crate) armed_us: u64,
 }
 
@@ -76,7 +76,7 @@ impl SyncWrites {
         Self { state: VbState::Active, topology, monitor, armed_us: NEVER }
     }
 
-    /// The earliest deadline, if nobody looks before it; from now on somebody does.
+    /// Returns the earliest deadline if no thread checks before it; from now on one does.
     pub(crate) fn arm(&mut self) -> Option<u64> {
         let next_us = self.monitor.next_deadline_us().filter(|next_us| *next_us < self.armed_us)?;
         self.armed_us = next_us;
@@ -93,7 +93,7 @@ impl SyncWrites {
         });
     }
 
-    /// Nobody here can tell any more how the pending writes end.
+    /// Gives up the pending writes: nobody here can tell any more how they end.
     pub(crate) fn abandon(&mut self, notices: &mut Notices) {
         self.monitor.abandon(|waiter| {
             notices.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
@@ -101,7 +101,7 @@ impl SyncWrites {
     }
 }
 
-/// What is to be told when the lock is free again.
+/// Notifications to send when the lock is released.
 #[derive(Default)]
 pub(crate) struct Notices {
     pub(crate) letters: Vec<Letter>,
@@ -112,7 +112,7 @@ pub(crate) struct Notices {
 }
 
 impl SyncWrites {
-    /// State and chains.
+    /// Returns state and chains.
     pub(crate) fn setting(&self) -> (VbState, &Topology) {
         (self.state, &self.topology)
     }

@@ -10,7 +10,8 @@ use crate::index::{HashPart, Retired};
 use crate::mailbox::{Cookie, Letter, Outcome};
 use crate::{Now, VbId};
 
-/// Tells the processor time of the process, user and system, in microseconds; `None` where the system does not.
+/// Returns the processor time of the process, user and system, in microseconds; `None` if the system does not provide
+/// it.
 pub type ProcessTimes = fn() -> Option<(u64, u64)>;
 
 /// Per-thread execution context. One per worker, one per background thread; never shared.
@@ -20,22 +21,22 @@ pub struct ThreadContext {
     pub(crate) hub: Arc<Hub>,
     /// Index of this thread among the node's executing threads; picks its shard of the meters.
     pub thread: usize,
-    /// The clock [`Now::unix_ns`] was read from, asked again only for clients that want server durations.
-    /// Without one all durations are 0.
+    /// The clock [`Now::unix_ns`] was read from, read again only for clients that want server durations. Without one
+    /// all durations are 0.
     pub clock_ns: Option<fn() -> u64>,
-    /// Where `stats` has the processor time from.
+    /// Where `stats` gets the processor time from.
     pub process_times_us: Option<ProcessTimes>,
-    /// The descriptor of the connection whose request is executed, where its bucket is watched.
+    /// The descriptor of the connection whose request is executed, if its bucket is watched.
     pub connection: u32,
     pub(crate) caches: Caches,
     pub(crate) retired: Vec<Retired>,
     pub(crate) parts: Vec<HashPart>,
-    /// The monotonic clock of [`Now::mono_us`], asked again where a wake-up's time is too coarse: for deadlines.
+    /// The monotonic clock of [`Now::mono_us`], read again where a wake-up's time is too coarse: for deadlines.
     pub clock_us: Option<fn() -> u64>,
     /// Whether this thread calls [`crate::NodeContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
     pub keeps_alarms: bool,
     tickets: u64,
-    /// When which vBucket (bucket's slot, number) is to be looked at for overdue writes.
+    /// When each vBucket (bucket's slot, number) is to be checked for overdue writes.
     alarms: BTreeSet<(u64, usize, VbId)>,
     /// What this thread has posted to itself.
     letters: Vec<Letter>,
@@ -43,22 +44,22 @@ pub struct ThreadContext {
 
 /// A thread's access to one tenant.
 pub(crate) struct Held {
-    /// Its bucket's, which no other bucket ever has.
+    /// The slot of its bucket, which no other bucket ever has.
     pub(crate) slot: usize,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) cache: TenantCache,
-    /// Used since the last look of [`ThreadContext::rest`].
+    /// Used since the last call of [`ThreadContext::rest`].
     pub(crate) used: bool,
-    /// Has given back since what was kept.
+    /// Has given back what it kept, and the tenant does not know yet.
     pub(crate) rested: bool,
 }
 
-/// A thread's accesses, found by their buckets' slots. Slots are never given out twice, so that this is no array of
-/// them: a hash table, at most half full, of those that live.
+/// A thread's accesses, found by their buckets' slots. Slots are never reused, so this is not an array of them but a
+/// hash table, at most half full, of those that live.
 pub(crate) struct Caches {
     cells: Vec<Option<Held>>,
     held: usize,
-    /// The slot that was found last, and where: mostly the next is the same.
+    /// The slot that was found last, and its index: mostly the next is the same.
     last: (usize, usize),
 }
 
@@ -69,7 +70,7 @@ impl Default for Caches {
 }
 
 impl Caches {
-    /// Where the access of a slot is.
+    /// Returns the index of a slot's access.
     #[inline]
     pub(crate) fn find(&mut self, slot: usize) -> Option<usize> {
         let (last, at) = self.last;
@@ -93,7 +94,7 @@ impl Caches {
         }
     }
 
-    /// What is at a place that [`Caches::find`] or [`Caches::insert`] gave.
+    /// Returns the access at an index that [`Caches::find`] or [`Caches::insert`] returned.
     #[inline]
     pub(crate) fn at(&mut self, at: usize) -> &mut Held {
         match self.cells.get_mut(at) {
@@ -106,7 +107,7 @@ impl Caches {
         self.find(slot).map(|at| self.at(at))
     }
 
-    /// Adds the access of a slot that has none; returns where it is.
+    /// Adds the access of a slot that has none. Returns its index.
     pub(crate) fn insert(&mut self, held: Held) -> usize {
         self.held += 1;
         if self.held * 2 > self.cells.len() {
@@ -125,7 +126,7 @@ impl Caches {
         at
     }
 
-    /// As many cells as those need that are there.
+    /// Rebuilds the table with as many cells as the present accesses need.
     fn rebuild(&mut self) {
         let count = (self.held * 2).next_power_of_two();
         let cells = std::mem::take(&mut self.cells);
@@ -136,7 +137,7 @@ impl Caches {
         }
     }
 
-    /// Takes out those for which `f` says so.
+    /// Removes and returns those for which `f` returns true.
     fn take_if(&mut self, mut f: impl FnMut(&Held) -> bool) -> Vec<Held> {
         let taken: Vec<Held> =
             self.cells.iter_mut().filter_map(|cell| cell.take_if(|held| f(held))).collect();
@@ -157,7 +158,7 @@ impl Caches {
 }
 
 impl ThreadContext {
-    /// A context for the thread with this number, which no other thread has.
+    /// Creates a context for the thread with this number, which no other thread has.
     pub(crate) fn new(hub: Arc<Hub>, thread: usize) -> Self {
         assert!(thread < hub.threads(), "the node was made for {} threads", hub.threads());
         let now = Now::default();
@@ -179,23 +180,23 @@ impl ThreadContext {
         }
     }
 
-    /// The monotonic time now, not that of the wake-up.
+    /// Returns the monotonic time now, not that of the wake-up.
     pub fn fresh_us(&self) -> u64 {
         self.clock_us.map_or(self.now.mono_us, |clock_us| clock_us())
     }
 
-    /// This thread will look at a vBucket then.
+    /// Notes that this thread will check a vBucket then.
     pub(crate) fn arm(&mut self, at_us: u64, slot: usize, vb: VbId) {
         self.alarms.insert((at_us, slot, vb));
     }
 
-    /// When the next alarm is due, by the monotonic clock.
+    /// Returns when the next alarm is due, by the monotonic clock.
     #[inline]
     pub fn next_alarm_us(&self) -> Option<u64> {
         self.alarms.first().map(|(at_us, _, _)| *at_us)
     }
 
-    /// The vBucket whose alarm is due next, if it is due by then.
+    /// Takes the vBucket whose alarm is due next, if it is due by then.
     pub(crate) fn take_alarm(&mut self, now_us: u64) -> Option<(usize, VbId)> {
         let (at_us, slot, vb) = self.alarms.first().copied()?;
         (at_us <= now_us).then(|| {
@@ -204,7 +205,7 @@ impl ThreadContext {
         })
     }
 
-    /// Lets go of the tenants of buckets that are gone, those aside that index blocks are still to be freed of.
+    /// Releases the tenants of buckets that are gone, except those with index blocks still to be freed.
     pub(crate) fn drop_gone(&mut self, is_there: impl Fn(usize) -> bool) {
         self.end_batch();
         let Self { retired, caches, .. } = self;
@@ -215,13 +216,13 @@ impl ThreadContext {
         }
     }
 
-    /// A number this thread has given to nobody yet.
+    /// Returns a number that this thread has never returned before.
     pub fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
     }
 
-    /// Tells a session how what it waits for has ended.
+    /// Notifies a session of the outcome it waits for.
     pub fn post(&mut self, cookie: Cookie, outcome: Outcome) {
         if usize::from(cookie.thread) == self.thread {
             self.letters.push((cookie, outcome));
@@ -230,13 +231,13 @@ impl ThreadContext {
         }
     }
 
-    /// Whether this thread has posted anything to itself since [`ThreadContext::take_letters`].
+    /// Returns true if this thread has posted anything to itself since [`ThreadContext::take_letters`].
     #[inline]
     pub fn has_letters(&self) -> bool {
         !self.letters.is_empty()
     }
 
-    /// The letters for this thread, to the end of `into`: its own, and with `from_others` those of its mailbox.
+    /// Moves the letters for this thread to the end of `into`: its own, and with `from_others` those of its mailbox.
     pub fn take_letters(&mut self, from_others: bool, into: &mut Vec<Letter>) {
         into.append(&mut self.letters);
         if from_others && let Some(mailbox) = self.hub.mailbox(self.thread) {
@@ -244,8 +245,8 @@ impl ThreadContext {
         }
     }
 
-    /// Ends a batch: publishes what was allocated and frees what nobody peeks at any more.
-    /// Returns whether blocks are left that wait for another thread's batch to end.
+    /// Ends a batch: publishes what was allocated and frees what nobody peeks at any more. Returns true if blocks are
+    /// left that wait for another thread's batch to end.
     pub fn end_batch(&mut self) -> bool {
         let mut purge = false;
         for held in self.caches.iter_mut() {
@@ -277,8 +278,8 @@ impl ThreadContext {
         }
     }
 
-    /// As [`ThreadContext::rest`], for a thread that calls it seldom: what comes free goes back to the system, however
-    /// little it is.
+    /// Like [`ThreadContext::rest`], for a thread that calls it seldom: what comes free goes back to the system,
+    /// however little it is.
     pub fn rest_for_long(&mut self) -> bool {
         let keeps = self.rest();
         let mut has_rested = false;
@@ -294,8 +295,8 @@ impl ThreadContext {
         keeps
     }
 
-    /// Gives back what the thread keeps of tenants it has not used since the last call. Returns whether it keeps any
-    /// still.
+    /// Gives back what the thread keeps of tenants it has not used since the last call. Returns true if it still keeps
+    /// any.
     pub fn rest(&mut self) -> bool {
         let mut keeps = false;
         for held in self.caches.iter_mut() {
@@ -309,7 +310,7 @@ impl ThreadContext {
         keeps
     }
 
-    /// Whether the thread keeps blocks of any tenant for later.
+    /// Returns true if the thread keeps blocks of any tenant for later.
     pub fn keeps_blocks(&self) -> bool {
         self.caches.iter().any(|held| !Tenant::is_resting(&held.cache))
     }
@@ -323,7 +324,7 @@ mod tests {
         Value,
     };
 
-    /// However many buckets there ever were, a thread keeps what those need that are there, and finds each one's.
+    /// However many buckets there ever were, a thread keeps what the living ones need, and finds each one's.
     #[test]
     fn caches_are_those_of_living_buckets() {
         let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };

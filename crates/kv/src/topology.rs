@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Chains at most: the present one, and during a move the coming one.
+/// Most chains: the present one, and during a move the next one.
 pub const CHAINS_MAX: usize = 2;
-/// Nodes of a chain at most: the active and three replicas.
+/// Most nodes of a chain: the active and three replicas.
 pub const NODES_MAX: usize = 4;
 /// Longest name of a node, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -24,7 +24,7 @@ pub enum VbState {
 }
 
 impl VbState {
-    /// By its number on the wire.
+    /// Returns the state with this number on the wire.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::Active),
@@ -35,7 +35,7 @@ impl VbState {
         }
     }
 
-    /// Its number on the wire.
+    /// Returns its number on the wire.
     pub const fn number(self) -> u32 {
         match self {
             Self::Active => 1,
@@ -45,14 +45,14 @@ impl VbState {
         }
     }
 
-    /// By its name, as statistics and HTTP write it.
+    /// Returns the state with this name, as statistics and HTTP write it.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Active, Self::Replica, Self::Pending, Self::Dead]
             .into_iter()
             .find(|state| state.name() == name)
     }
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -63,11 +63,11 @@ impl VbState {
     }
 }
 
-/// The nodes of one chain by name; the first is the active. `None` is a place no node has taken: it counts, and never
+/// The nodes of one chain by name; the first is the active. `None` is a vacant place: it counts, and never
 /// acknowledges.
 pub type Chain = Vec<Option<Box<str>>>;
 
-/// The chains a durable write must satisfy. None given: the active alone.
+/// The chains a durable write must satisfy. Without any, the active alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
     chains: Vec<Chain>,
@@ -79,10 +79,10 @@ pub enum TopologyError {
     /// Not a list of lists of names.
     #[error("the topology must be a list of one or two chains, each a list of node names or null")]
     Shape,
-    /// More chains or nodes than there may be, or none.
+    /// More chains or nodes than allowed, or none.
     #[error("a topology has 1 or 2 chains of 1 to {NODES_MAX} nodes")]
     Length,
-    /// The first place of a chain is free.
+    /// The first place of a chain is vacant.
     #[error("a chain's first node must not be null")]
     NoActive,
     /// A name is empty, too long, has control characters, or is twice in a chain.
@@ -93,7 +93,7 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// From lists of names.
+    /// Creates a topology from lists of names.
     pub fn new<'a>(
         chains: impl IntoIterator<Item = impl IntoIterator<Item = Option<&'a str>>>,
     ) -> Result<Self, TopologyError> {
@@ -123,7 +123,7 @@ impl Topology {
         if (1..=CHAINS_MAX).contains(&length) { Ok(topology) } else { Err(TopologyError::Length) }
     }
 
-    /// From JSON: `[["a","b"],["a",null]]`; `null` is the active alone.
+    /// Parses JSON: `[["a","b"],["a",null]]`; `null` is the active alone.
     pub fn from_json(json: &serde_json::Value) -> Result<Self, TopologyError> {
         if json.is_null() {
             return Ok(Self::default());
@@ -133,7 +133,7 @@ impl Topology {
         Self::new(chains)
     }
 
-    /// The chains; none if the active is alone.
+    /// Returns the chains; none if the active is alone.
     pub fn chains(&self) -> &[Chain] {
         &self.chains
     }

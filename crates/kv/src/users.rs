@@ -1,10 +1,10 @@
 //! Who may log in, and with what.
 //!
-//! A password is never kept. Of each one remain the SCRAM keys of three hashes ([`wire::sasl::ScramKeys`]), derived
-//! once when the password is set, and a keyed digest for PLAIN, ASCII and HTTP logins, so that no login makes a data
-//! thread derive anything. The digest's key is drawn when the process starts and never leaves it.
+//! Passwords are never kept. Of each one, only the SCRAM keys of three hashes ([`wire::sasl::ScramKeys`]) remain,
+//! derived once when the password is set, and a keyed digest for PLAIN, ASCII and HTTP logins, so that no login makes a
+//! data thread derive anything. The digest's key is drawn when the process starts and never leaves it.
 //!
-//! All users may do everything; roles come later. A name nobody has is answered like a wrong password, after the same
+//! All users may do everything; roles come later. An unknown name is answered like a wrong password, after the same
 //! work, with salts of its own that stay the same, so that names cannot be guessed one by one. Passwords cannot be
 //! guessed quickly either: see [`attempts`].
 //!
@@ -59,7 +59,7 @@ struct User {
 }
 
 impl Users {
-    /// A store without users. `seed` must be random and secret.
+    /// Creates a store without users. `seed` must be random and secret.
     pub fn new(seed: [u8; 32]) -> Self {
         Self { seed, drawn: AtomicU64::new(0), users: RwLock::default(), attempts: Attempts::default() }
     }
@@ -80,24 +80,24 @@ impl Users {
         self.users.write().insert(name.into(), user);
     }
 
-    /// Removes a user; open connections stay. Returns whether there was one.
+    /// Removes a user; open connections stay. Returns true if there was one.
     pub fn remove(&self, name: &str) -> bool {
         self.users.write().remove(name).is_some()
     }
 
-    /// The names in order.
+    /// Returns the names in order.
     pub fn names(&self) -> Vec<Arc<str>> {
         self.users.read().keys().cloned().collect()
     }
 
-    /// Whether nobody can log in.
+    /// Returns true if nobody can log in.
     pub fn is_empty(&self) -> bool {
         self.users.read().is_empty()
     }
 
-    /// Logs in with a password as it is: PLAIN, memcached's ASCII login, HTTP. Returns the user's name.
+    /// Logs in with a plain password: PLAIN, memcached's ASCII login, HTTP. Returns the user's name.
     ///
-    /// The same work is done for a wrong password and for a name that nobody has, and while the caller is blocked.
+    /// The same work is done for a wrong password, for an unknown name, and while the caller is blocked.
     pub fn log_in(&self, name: &str, password: &[u8], caller: Caller) -> Option<Arc<str>> {
         let digest = self.digest(name, password);
         let (user, expected) = {
@@ -153,12 +153,12 @@ impl Users {
         })
     }
 
-    /// Failed logins since the start.
+    /// Returns the failed logins since the start.
     pub fn login_figures(&self) -> LoginFigures {
         self.attempts.figures()
     }
 
-    /// Says who is told of failed logins (once). It is called on the thread of the login.
+    /// Sets who is notified of failed logins (once). It is called on the thread of the login.
     pub fn on_failed_logins(&self, listener: impl Fn(Notice<'_>) + Send + Sync + 'static) {
         self.attempts.set_listener(Box::new(listener));
     }
@@ -167,7 +167,7 @@ impl Users {
         Hash::Sha256.hmac(&self.seed, &[b"password\0", name.as_bytes(), b"\0", password])
     }
 
-    /// Different for each hash, as the salts of a user are.
+    /// Returns a salt for an unknown name: different for each hash, as the salts of a user are.
     fn made_up_salt(&self, hash: Hash, name: &str) -> Vec<u8> {
         let purpose: &[u8] = match hash {
             Hash::Sha1 => b"no such user, SHA-1\0",
@@ -184,7 +184,7 @@ impl Users {
         Hash::Sha256.hmac(&self.seed, &[b"draw\0", purpose, &count.to_be_bytes()])
     }
 
-    /// Printable, without a comma.
+    /// Returns a nonce: printable, without a comma.
     fn nonce(&self) -> String {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         self.draw(b"nonce")
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(users.log_in("ann", b"s3cret", caller("192.0.2.1", 10_000_000)), None);
         let later_us = 10_000_000 + attempts::DELAY_MAX_US;
         assert!(users.log_in("ann", b"s3cret", caller("192.0.2.1", later_us)).is_some());
-        // The login made it forget the failures.
+        // The login cleared the failures.
         assert_eq!(guess(&users, "ann", "192.0.2.1", 20_000).refused, 1000 - 18);
         assert_eq!(users.log_in("ann", b"wrong", caller("192.0.2.1", 100_000_000)), None);
         assert!(users.log_in("ann", b"s3cret", caller("192.0.2.1", 100_000_000)).is_some());

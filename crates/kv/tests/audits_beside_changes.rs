@@ -1,6 +1,6 @@
-//! Audits beside threads that store, delete, read, compress, evict and move: whatever is where at that moment, none
-//! finds anything wrong; and between two bursts of that each compares every byte with the accounts, though the others
-//! keep what they keep.
+//! Audits beside threads that store, delete, read, compress, evict and move: whatever is where at that moment, no audit
+//! finds anything wrong. Between two bursts of that each audit compares every byte with the accounts, while the other
+//! threads keep their caches and pins.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use kv::{
 };
 
 const WRITERS: usize = 2;
-/// Numbers of threads behind those of the writers.
+/// Thread numbers after those of the writers.
 const COMPRESSOR: usize = WRITERS;
 const PAGER: usize = WRITERS + 1;
 const AUDITOR: usize = WRITERS + 2;
@@ -22,7 +22,7 @@ const THREADS: usize = WRITERS + 3;
 const BURSTS: usize = 250;
 const STORES: usize = 60;
 const KEYS: usize = 400;
-/// So many large values each writer goes on reading, whatever has become of their documents.
+/// Each writer goes on reading this many large values, whatever has become of their documents.
 const READ: usize = 8;
 const MEMORY_BYTES: u64 = 24 << 20;
 
@@ -36,7 +36,7 @@ fn context(node: &Arc<Node>, thread: usize) -> NodeContext {
     cx
 }
 
-/// A clock of which each look takes a while: whoever works for a fraction of a millisecond at a time does so in slices.
+/// A clock that advances with each reading: work that is limited to a fraction of a millisecond is done in slices.
 fn ticking() -> u64 {
     static NOW_US: AtomicU64 = AtomicU64::new(0);
     NOW_US.fetch_add(70, Relaxed)
@@ -110,7 +110,7 @@ impl Writer {
         }
         let surplus = self.read.len().saturating_sub(READ);
         self.read.drain(..surplus);
-        // Blocks of the index that others may be peeking at wait for the end of the batch, which is not always here.
+        // Index blocks that others may be peeking at wait for the end of the batch, which is not always here.
         if self.random(2) == 0 {
             self.cx.end_batch();
         }
@@ -123,7 +123,7 @@ fn audit(bucket: &Bucket, cx: &mut NodeContext) -> Audited {
     walk.end().unwrap()
 }
 
-/// Lets everybody work in bursts; returns how many audits there were at rest.
+/// Lets all threads work in bursts. Returns how many audits there were at rest.
 fn audit_between_bursts(compression: Compression) -> (Arc<Bucket>, usize) {
     let (node, bucket) = world(compression);
     let begin = Arc::new(Barrier::new(THREADS));
@@ -137,7 +137,7 @@ fn audit_between_bursts(compression: Compression) -> (Arc<Bucket>, usize) {
                 work();
                 end.wait();
             }
-            // What it holds it holds until the last audit.
+            // It keeps what it holds until the last audit.
             begin.wait();
         };
         thread::Builder::new().name(name).spawn(bursts).unwrap()
@@ -204,7 +204,7 @@ fn none_is_wrong_without() {
     assert!(bucket.meter(Meter::Evictions) > 0);
 }
 
-/// The same, one thing at a time: a large value that is read by somebody who takes long, when its document goes.
+/// The same, one step at a time: a slow reader of a large value, when its document is removed.
 #[test]
 fn what_somebody_reads_is_not_missed_when_its_document_goes() {
     let (node, bucket) = world(Compression::Passive);

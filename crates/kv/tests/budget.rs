@@ -1,5 +1,5 @@
-//! A cache that is full, with both heaps and values whose sizes change: what is resident stays within the budget, and
-//! the cache is not emptied for that.
+//! A full cache, with both heaps and values whose sizes change: what is resident stays within the budget, and the cache
+//! is not emptied for that.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use kv::{
 };
 
 const BUDGET: u64 = 32 << 20;
-/// So many times the budget is stored per phase.
+/// The budget is stored this many times per phase.
 const TIMES: u64 = 2;
-/// About what an item takes beside its value.
+/// Approximate size of an item besides its value.
 const BESIDE: u64 = 50;
 
 struct World {

@@ -1,4 +1,4 @@
-//! What the defragmenter gets back, by the allocator's own figures: after a random half was deleted, after sizes have
+//! What the defragmenter recovers, by the allocator's own figures: after a random half was deleted, after sizes have
 //! changed, and under appending and rewriting. And that it rests when there is nothing to gain.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 #![cfg(feature = "alloc-jemalloc")]
@@ -60,7 +60,7 @@ impl World {
         self.cx.end_batch();
     }
 
-    /// What the pager's thread does when its doorbell rings; returns whether the defragmenter wants another turn.
+    /// What the pager's thread does when its doorbell rings. Returns true if the defragmenter wants another turn.
     fn page(&mut self) -> bool {
         self.cx.rest();
         self.cx.rest();
@@ -69,10 +69,10 @@ impl World {
         kv::pager::defragment(&mut self.cx, &mut Demand::default()).rest_us.is_some()
     }
 
-    /// Until nothing is due any more. Returns the number of turns.
+    /// Pages until nothing is due any more. Returns the number of turns.
     fn page_until_quiet(&mut self) -> usize {
         for turns in 0..100_000 {
-            // Free pages go back some seconds after much was freed.
+            // Free pages are given back some seconds after much was freed.
             self.cx.now.unix_s += 5;
             if !self.page() && !self.page() {
                 return turns;
@@ -147,7 +147,7 @@ fn after_the_sizes_have_changed_the_old_classes_are_given_up_in(heap: HeapChoice
     world.page_until_quiet();
     let after = world.ratio();
     eprintln!("resident over used: {before:.3}, then {after:.3}");
-    // Who takes slabs empties others meanwhile.
+    // Threads that take slabs empty others meanwhile.
     let (least, most) = if heap == HeapChoice::Slab { (1.1, 1.05) } else { (1.2, 1.15) };
     assert!(before > least && after < most, "{before}, then {after}");
     for number in 0..ITEMS {
@@ -261,8 +261,8 @@ fn however_fast_keys_grow_what_slabs_have_free_is_bounded_without_the_pager() {
     }
 }
 
-/// Items that are stored while the bucket goes over from blocks to slabs: nothing is moved for it, and what was a block
-/// is one until it is written anew.
+/// Items stored while the bucket changes over from blocks to slabs: nothing is moved for it, and a block stays one
+/// until it is rewritten.
 #[test]
 fn a_bucket_that_grows_goes_over_to_slabs_without_moving() {
     const ITEMS: u64 = 40_000;

@@ -1,5 +1,5 @@
-//! A bucket that was dropped has given its memory back, with every allocator: items of all kinds, index, seqno order,
-//! expiry windows and document locks.
+//! A dropped bucket has given its memory back, with every allocator: items of all kinds, index, seqno order, expiry
+//! windows and document locks.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const ROUNDS: usize = 6;
 const ITEMS: u32 = 60_000;
 const LARGE_EVERY: u32 = 1000;
 const PAGE: usize = 4096;
-/// Of all rounds together, what may be left: free pages at the edges of what other allocations hold. One bucket is more
+/// What may be left of all rounds together: free pages at the edges of what other allocations hold. One bucket is more
 /// than three times as much.
 const LEFT_BYTES_MAX: usize = 12 << 20;
 
@@ -47,7 +47,7 @@ fn fill(bucket: &Bucket, cx: &mut NodeContext) {
     }
 }
 
-/// Makes, fills and drops a bucket; returns how much it took.
+/// Creates, fills and drops a bucket. Returns how much memory it took.
 fn one_bucket(node: &Arc<Node>, cx: &mut NodeContext, item_heap: HeapChoice) -> usize {
     let before = resident_bytes();
     let settings =

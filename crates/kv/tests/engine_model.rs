@@ -19,8 +19,8 @@ use proptest::prelude::*;
 
 const START_S: u32 = 1_700_000_000;
 /// What slabs keep for later when all are gone: descriptors, and a leaf of the page map, 4 KiB, for each region of 2
-/// MiB that had a slab. In a tenant's own chunk these are two. In a heap that all of the process share, slabs lie
-/// wherever that has holes: up to seven were seen.
+/// MiB that had a slab. In a tenant's own chunk there are two. In a heap that the whole process shares, slabs lie
+/// wherever it has holes: up to seven were seen.
 const SLAB_BOOKKEEPING_MAX: u64 = if memory::backend::ARENA_GOES_AS_A_WHOLE { 16 << 10 } else { 64 << 10 };
 
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ struct World {
     fill: u8,
     /// Until when documents are locked.
     locked: HashMap<u16, u32>,
-    /// Values that somebody sends, and what they were when that began.
+    /// Values that are being sent, and their content when that began.
     pinned: Vec<(PinnedValue, Vec<u8>)>,
     mover: Mover,
 }
@@ -89,7 +89,7 @@ struct Pending {
     key: u16,
     at: Place,
     seqno: u64,
-    /// None: a deletion.
+    /// `None` for a deletion.
     becomes: Option<Modelled>,
 }
 
@@ -420,7 +420,7 @@ impl World {
         }
     }
 
-    /// The seqno order, kept all the time or made now, holds every item once.
+    /// The seqno order, whether kept all the time or built now, holds every item once.
     fn check_order(&mut self) {
         let bucket = Arc::clone(&self.bucket);
         bucket.keep_seqno_order(&mut self.cx, true).unwrap();
@@ -460,7 +460,7 @@ impl World {
         let bucket = Arc::clone(&self.bucket);
         bucket.flush(&mut self.cx, 0).unwrap();
         kv::pager::turn(&mut self.cx);
-        // What the thread has reserved goes with the second rest: the first notes that the bucket was used.
+        // The thread's reserve goes with the second rest: the first notes that the bucket was used.
         self.cx.rest();
         self.cx.rest();
         let figures = bucket.accounts();

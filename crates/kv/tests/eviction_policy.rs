@@ -1,4 +1,5 @@
-//! Who goes when memory is full, by the hits of a client that reads items and stores those that are missing.
+//! What is evicted when memory is full, measured by the hits of a client that reads items and stores those that are
+//! missing.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +13,7 @@ use kv::{
 const BUDGET: u64 = 8 << 20;
 const VBUCKETS: u16 = 64;
 const VALUE_BYTES: usize = 200;
-/// More items than the budget holds, with all that is beside key and value.
+/// More items than the budget holds, given what an item needs besides key and value.
 const MORE_THAN_FITS: u32 = (BUDGET as usize / VALUE_BYTES) as u32;
 
 struct Cache {
@@ -21,7 +22,7 @@ struct Cache {
     value_bytes: usize,
     asked: u32,
     random: u64,
-    /// Never asked for before.
+    /// An item that was never asked for before.
     next_new: u32,
 }
 
@@ -37,7 +38,7 @@ impl Cache {
         Self { cx, bucket, value_bytes, asked: 0, random: 11, next_new: 1 << 24 }
     }
 
-    /// Reads an item, and stores it if it is missing. Returns whether it was there.
+    /// Reads an item, and stores it if it is missing. Returns true if it was there.
     fn ask(&mut self, item: u32) -> bool {
         let text = format!("key-{item}");
         let key = Key::plain(text.as_bytes());
@@ -59,7 +60,7 @@ impl Cache {
         hit
     }
 
-    /// Asks for each, and for so many new ones beside it. Returns how many were there.
+    /// Asks for each, and for `new_beside` new ones as well. Returns how many were there.
     fn ask_all(&mut self, items: std::ops::Range<u32>, new_beside: u32) -> u32 {
         items
             .map(|item| {
@@ -69,7 +70,7 @@ impl Cache {
             .sum()
     }
 
-    /// Asks for so many items for the first and only time.
+    /// Asks for this many items for the first and only time.
     fn scan(&mut self, items: u32) {
         for _ in 0..items {
             assert!(!self.ask(self.next_new));
@@ -77,7 +78,7 @@ impl Cache {
         }
     }
 
-    /// Below the bound, `n` with a probability about proportional to 1 / (n + 1).
+    /// Returns `n` below the bound with a probability about proportional to 1 / (n + 1).
     fn by_zipf(&mut self, bound: u32) -> u32 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let fraction = (self.random >> 11) as f64 / (1u64 << 53) as f64;

@@ -1,7 +1,7 @@
 //! A defragmenter that moves everything, all the time, beside threads that store, append, delete, prepare and send.
 //!
-//! Every read is right, what is pinned stays as it is, and in the end the accounts equal a walk over everything, to the
-//! byte.
+//! Every read is right, pinned values stay as they are, and in the end the accounts equal a walk over everything, to
+//! the byte.
 #![allow(clippy::unwrap_used)]
 
 mod beside;

@@ -1,6 +1,5 @@
-//! Threads that grow their keys side by side, and pay for the slabs they take, without a pager: also where the
-//! defragmenter is switched off and on meanwhile. Every read is right, and in the end the accounts equal a walk over
-//! everything, to the byte.
+//! Threads that grow their keys side by side and work off their slab debt without a pager, also while the defragmenter
+//! is switched off and on. Every read is right, and in the end the accounts equal a walk over everything, to the byte.
 #![allow(clippy::unwrap_used)]
 
 mod beside;
@@ -48,7 +47,7 @@ fn grow(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
     }
 }
 
-/// Returns bytes of slots in use, and of those free above what may be.
+/// Returns the bytes of slots in use, and those free above the bound.
 fn run(switching: bool) -> (u64, u64) {
     let (node, bucket) = beside::node(WRITERS + 1, HeapChoice::Slab);
     let done = Arc::new(AtomicBool::new(false));

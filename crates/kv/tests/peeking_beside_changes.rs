@@ -1,7 +1,7 @@
 //! Prefetching runs ahead of the locks: one thread peeks at the index while others make it grow, split, merge and
 //! vanish.
 //!
-//! Nothing peeked at may be freed under the peeker (an address sanitiser or a segmentation fault would tell), every
+//! Nothing peeked at may be freed under the peeker (an address sanitiser or a segmentation fault would show it), every
 //! read under the lock is right, and in the end every retired block has been given back.
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use kv::{Bucket, Expiry, HeapChoice, Key, Mutation, NodeContext, Store, StoreKin
 const KEYS: usize = 3_000;
 const ROUNDS: usize = 12;
 
-/// Stores a writer's keys, reads them back, removes most and in the end all of them.
+/// Stores a writer's keys, reads them back, removes most of them and in the end all.
 fn write(bucket: &Bucket, cx: &mut NodeContext, writer: usize) {
     for round in 0..ROUNDS {
         for number in 0..KEYS {
@@ -65,7 +65,7 @@ fn peek_beside_changes(item_heap: HeapChoice) {
         assert!(!cx.end_batch(), "nobody is inside any more: everything retired is free");
     }
     for cx in &mut contexts {
-        // What is reserved goes with the second rest: the first notes that the bucket was used.
+        // The reserve goes with the second rest: the first notes that the bucket was used.
         cx.rest();
         cx.rest();
     }

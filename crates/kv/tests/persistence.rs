@@ -174,8 +174,8 @@ fn syncs_are_counted() {
     }
 }
 
-/// Young tombstones stay, and the engine does not count them as live: there is more than compaction likes, and nothing
-/// to gain.
+/// Young tombstones stay, and the engine does not count them as live: there is more on disk than compaction aims at,
+/// and nothing to gain.
 #[test]
 fn where_compaction_found_nothing_it_does_not_look_again_after_every_commit() {
     let disk = SimulatedDisk::new();
@@ -279,7 +279,7 @@ fn a_full_disk_is_no_reason_not_to_start() {
     assert_eq!(home.get("key"), Ok(Some(b"value".to_vec())));
     assert_eq!(home.bucket.vb_info(home.place("key").vb).unwrap().uuid, history, "the stop was a clean one");
     drop(home);
-    // That the end was clean is still written there, but of the journal it is not true any more.
+    // The mark of the clean end is still written there, but no longer true of the journal.
     disk.limit_space(None);
     disk.crash(Survival::Synced);
     let mut home = Home::open(&disk, 3, 4);
@@ -497,7 +497,7 @@ fn a_deleted_bucket_leaves_nothing_and_a_new_one_of_its_name_is_empty() {
 
 #[test]
 fn a_bucket_that_could_not_be_deleted_is_still_there_now_and_after_the_next_start() {
-    // The new name of its identity, and the sync of that.
+    // Two operations: the new name of its identity, and the sync of that.
     for operation in 0..2 {
         let disk = SimulatedDisk::new();
         let mut home = Home::open(&disk, 1, 4);
@@ -520,7 +520,7 @@ fn a_bucket_that_could_not_be_deleted_is_still_there_now_and_after_the_next_star
     }
 }
 
-/// While the files of a bucket are opened, nobody waits for that; and nobody else takes its name.
+/// While the files of a bucket are opened, nobody waits for it, and nobody else takes its name.
 #[test]
 fn a_slow_disk_under_a_new_bucket_holds_nobody_up() {
     let (disk, slow) = (SimulatedDisk::new(), SimulatedDisk::new());
@@ -546,15 +546,15 @@ fn a_slow_disk_under_a_new_bucket_holds_nobody_up() {
     assert_eq!(home.node.buckets().len(), 2);
 }
 
-/// Two keys that are too long for the flusher's buffer, changed at every write of the disk, and some that are not: the
-/// batch ends all the same, and has what it says it has.
+/// Two keys too long for the flusher's buffer, changed at every write of the disk, and some that are not too long: the
+/// batch ends all the same, and contains what it says.
 #[test]
 fn a_batch_ends_though_its_keys_change_faster_than_the_disk_writes() {
     const CHANGES_MAX: u64 = 5000;
     let disk = SimulatedDisk::new();
     let mut home = Home::open(&disk, 1, 1);
     home.set("cold", b"value").unwrap();
-    // Of each key: the seqnos of its versions, whose values begin with the number of the change.
+    // For each key, the seqnos of its versions, whose values begin with the number of the change.
     let versions: Arc<Mutex<Vec<(String, u64, u64)>>> = Arc::default();
     let change = {
         let (bucket, versions) = (Arc::clone(&home.bucket), Arc::clone(&versions));
@@ -599,7 +599,7 @@ fn a_batch_ends_though_its_keys_change_faster_than_the_disk_writes() {
     }
 }
 
-/// One thread overwrites the same few keys all the time; another flushes. Whenever a commit is done, the power goes:
+/// One thread overwrites the same few keys all the time; another flushes. Whenever a commit is done, the power fails:
 /// each key has the newest version that was announced, or a later one.
 #[test]
 fn keys_that_are_overwritten_while_they_are_flushed() {
@@ -632,7 +632,7 @@ fn keys_that_are_overwritten_while_they_are_flushed() {
                 versions
             })
         };
-        // The power goes at one of the first operations; what follows fails.
+        // The power fails at one of the first operations; what follows fails.
         let cut = disk.operations() + 3 + round;
         disk.inject(cut, Fault::PowerOff);
         let mut turns = 0;
@@ -667,7 +667,8 @@ fn keys_that_are_overwritten_while_they_are_flushed() {
     }
 }
 
-/// Who takes slabs empties thin ones: of items that are on disk, that wait for the flusher, or are being replaced.
+/// Threads that take slabs empty sparse ones: of items that are on disk, that wait for the flusher, or are being
+/// replaced.
 #[test]
 fn items_that_are_moved_for_slabs_reach_the_disk() {
     const KEYS: usize = 60_000;
@@ -699,7 +700,7 @@ fn items_that_are_moved_for_slabs_reach_the_disk() {
     }
 }
 
-/// Each flush finds so much dirty that the next one is due at once.
+/// Each flush leaves so much dirty that the next one is due at once.
 #[test]
 fn writers_that_never_rest_leave_a_bounded_journal() {
     const KEYS: u64 = 1600;
@@ -726,7 +727,7 @@ fn writers_that_never_rest_leave_a_bounded_journal() {
         most = most.max(home.figures().journal_bytes);
     }
     let live = KEYS * 10_000;
-    // Twice what is live is enough, in segments of a megabyte; and compaction may owe some.
+    // Twice what is live is enough, in segments of a megabyte; and there may be some compaction debt.
     assert!(most < live * 2 + (66 << 20), "{most} bytes for {live}");
     assert!(turns > u32::from(ROUNDS), "compaction never went first");
     home.turn();
@@ -741,7 +742,7 @@ fn writers_that_never_rest_leave_a_bounded_journal() {
 }
 
 /// When nothing has been written for a while, the journal is compacted to little more than the data, which is what a
-/// start reads; then there is nothing to wait for.
+/// start reads; then there is nothing left to wait for.
 #[test]
 fn a_bucket_at_rest_leaves_little_to_read() {
     let disk = SimulatedDisk::new();
@@ -777,7 +778,7 @@ fn a_bucket_at_rest_leaves_little_to_read() {
     }
 }
 
-/// While a start reads, the pager reclaims what has expired: not a record that one not yet read replaces.
+/// While a start reads, the pager reclaims what has expired, but no record that is replaced by one not read yet.
 #[test]
 fn what_replaced_an_expired_document_is_there_after_a_start_that_pages_meanwhile() {
     let disk = SimulatedDisk::new();
@@ -789,12 +790,13 @@ fn what_replaced_an_expired_document_is_there_after_a_start_that_pages_meanwhile
     home.turn();
     home.set("filler", &[7; 500_000]).unwrap();
     home.turn();
-    // Fewer than what has expired: were that buried when it is read, the tombstones would have later seqnos than these.
+    // Fewer than have expired: if those were replaced by tombstones when they are read, these would have later seqnos
+    // than the new records.
     for number in (0..1000).step_by(20) {
         home.set(&format!("key-{number}"), b"new").unwrap();
     }
     home.turn();
-    // Where among the records the pager turns up is the threads' chance.
+    // Chance decides where among the records the pager runs.
     for seed in 2..22 {
         disk.crash(Survival::Synced);
         let mut home = Home::open(&disk, seed, 1);
@@ -817,8 +819,8 @@ fn what_replaced_an_expired_document_is_there_after_a_start_that_pages_meanwhile
     }
 }
 
-/// After a burst the flusher wakes up for its buffer, and for the journal that is at rest; not to look whether it is
-/// yet.
+/// After a burst the flusher wakes up for its buffer, and for the journal once it is at rest; not to check whether it
+/// is at rest yet.
 #[test]
 fn a_buffer_and_what_a_flush_has_freed_go_back_soon_though_compaction_waits_for_rest() {
     let mut home = Home::open(&SimulatedDisk::new(), 1, 4);

@@ -2,8 +2,8 @@
 //!
 //! Random histories of everything a client can do, flushes at random points, failures and power cuts at random
 //! operations of the disk. After a cut and a warm-up each key has the newest version that was announced as persisted,
-//! or a newer one: never an older one, never half of one, and never one that was deleted since. Then the history goes
-//! on.
+//! or a newer one: never an older one, never half of one, and never one that was deleted since. Then the history
+//! continues.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a key had from some moment on.
+/// The content of a key from some moment on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
     /// Its seqno, and whether it is a flush_all after that seqno.
@@ -101,7 +101,7 @@ struct World {
     mover: Mover,
 }
 
-/// What the bucket is made with.
+/// What the bucket is created with.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     vbuckets: u16,
@@ -164,7 +164,7 @@ impl World {
         self.bucket.locate(Key::plain(format!("key-{key}").as_bytes()))
     }
 
-    /// What the model says a client sees.
+    /// Returns what a client sees according to the model.
     fn current(&self, key: u16) -> Option<(Vec<u8>, u32)> {
         let version = self.versions.get(&key)?.last()?;
         let is_alive = version.expiry == 0 || version.expiry > self.now.unix_s;
@@ -190,7 +190,7 @@ impl World {
         if ttl < 60 { 0 } else { self.now.unix_s + u32::from(ttl) - 59 }
     }
 
-    /// What is in the bucket, its value fetched if it is not in memory.
+    /// Returns what is in the bucket; fetches the value if it is not in memory.
     fn get(&mut self, key: u16) -> Option<(Vec<u8>, u32)> {
         let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
         let key = Key::plain(text.as_bytes());
@@ -318,8 +318,7 @@ impl World {
         self.cx.end_batch();
     }
 
-    /// Some slices of a walk that moves everything, between two of which the flusher, the sweeper and the replay do as
-    /// they like.
+    /// Runs some slices of a walk that moves everything; flusher, sweeper and replay may run between two of them.
     fn move_items(&mut self, slices: u8, slabs: u8) {
         let bucket = Arc::clone(&self.bucket);
         for _ in 0..slices {
@@ -411,7 +410,7 @@ impl World {
         self.bucket.vb_info(vb).unwrap().persisted_seqno
     }
 
-    /// The power goes at one of the next operations of the disk, at the latest after a flush.
+    /// The power fails at one of the next operations of the disk, at the latest after a flush.
     fn cut(&mut self, after: u8, survival: u8) {
         self.disk.inject(self.disk.operations() + u64::from(after), Fault::PowerOff);
         (0..8).for_each(|_| turn(&mut self.cx, self.now));
@@ -438,7 +437,7 @@ impl World {
             let at = usize::from(vb);
             let prepares = self.prepares.len() as u64;
             assert!(info.high_seqno >= persisted[at] && info.high_seqno <= high[at] + prepares);
-            // After a stop that failed with its last operation, the end may be a clean one all the same.
+            // After a stop whose last operation failed, the end may be a clean one all the same.
             let is_clean = stopping && persisted[at] == high[at];
             assert!(is_clean || info.uuid != uuids[at], "what follows may differ from what was");
         }
@@ -451,7 +450,7 @@ impl World {
         let uuid = bucket.vb_info(VbId(0)).unwrap().uuid;
         let mut flusher = Flusher::new(0, 4096);
         if kv::persistence::close_journal(&bucket, &mut self.cx, &mut flusher).is_err() {
-            // A fault that was to come has struck: as after a power cut.
+            // A pending fault has struck: as after a power cut.
             return self.restart(Survival::Everything, true);
         }
         self.disk.crash(Survival::Synced);
@@ -470,7 +469,7 @@ impl World {
         assert!(!self.bucket.persistence().unwrap().warm_up().is_running());
     }
 
-    /// Nothing is a miss while the journal has not been read.
+    /// Nothing is reported as a miss while the journal has not been read.
     fn look_before_it_is_read(&mut self) {
         let bucket = Arc::clone(&self.bucket);
         for key in 0..KEYS {

@@ -1,11 +1,11 @@
-//! What the allocator has handed out, counted at each call.
+//! The bytes that the allocator has handed out, counted at each call.
 //!
-//! jemalloc's own statistics lag: of a thread they are brought up to date every 64 KiB. So the peak of something that
-//! needs a few kilobytes is counted by jemalloc's hooks, which are called within each allocation and each release, in
-//! all arenas. They slow the allocator down: figures of speed are taken without them.
+//! jemalloc's own statistics lag: a thread updates them only every 64 KiB. So a peak of a few kilobytes is measured
+//! with jemalloc's hooks, which are called at each allocation and each release, in all arenas. They slow the allocator
+//! down: speed is measured without them.
 //!
-//! Invariant: sizes are those of the allocator's classes, as it keeps them itself, so what is counted up comes down
-//! again.
+//! Invariant: sizes are those of the allocator's size classes, as it records them itself, so allocation and release
+//! count the same.
 
 use anyhow::{Result, ensure};
 use std::ffi::{c_int, c_void};
@@ -13,12 +13,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use tikv_jemalloc_sys as sys;
 
-/// Bytes handed out and not yet given back since counting began. Below zero where older ones came back.
+/// Bytes handed out and not yet returned since counting began. Negative if blocks from before were returned.
 static ALLOCATED: AtomicI64 = AtomicI64::new(0);
-/// The most there was since the peak was forgotten.
+/// The maximum of [`ALLOCATED`] since the peak was reset.
 static PEAK: AtomicI64 = AtomicI64::new(0);
 
-/// `hooks_t` of jemalloc's `hook.h`. The arrays of raw arguments are not looked at.
+/// `hooks_t` of jemalloc's `hook.h`. The arrays of raw arguments are not used.
 #[repr(C)]
 struct Hooks {
     alloc: extern "C" fn(*mut c_void, c_int, *mut c_void, usize, *mut usize),
@@ -36,7 +36,7 @@ fn size_of_block(block: *mut c_void) -> i64 {
     if block.is_null() {
         return 0;
     }
-    // SAFETY: the allocator hands the hooks its own live blocks only.
+    // SAFETY: the allocator passes only its own live blocks to the hooks.
     i64::try_from(unsafe { sys::sallocx(block, 0) }).unwrap_or(i64::MAX)
 }
 
@@ -60,13 +60,13 @@ extern "C" fn on_expand(
     count(new as i64 - old as i64);
 }
 
-/// Begins to count, for the rest of the process. Fails where the program's memory does not come from jemalloc.
+/// Starts counting, for the rest of the process. Fails if the program's memory does not come from jemalloc.
 pub fn start() -> Result<()> {
     let mut handle: *mut c_void = ptr::null_mut();
     let mut handle_bytes = size_of::<*mut c_void>();
     let mut hooks = Hooks { alloc: on_alloc, dalloc: on_dalloc, expand: on_expand, extra: ptr::null_mut() };
-    // SAFETY: in and out pointers describe locals of the types this control wants; the hooks are copied, and their
-    // functions live as long as the program.
+    // SAFETY: the in and out pointers point to locals of the types that this control expects; the hooks are copied, and
+    // their functions live as long as the program.
     let error = unsafe {
         sys::mallctl(
             c"experimental.hooks.install".as_ptr(),
@@ -76,7 +76,7 @@ pub fn start() -> Result<()> {
             size_of::<Hooks>(),
         )
     };
-    ensure!(error == 0 && !handle.is_null(), "the allocator takes no hooks (error {error})");
+    ensure!(error == 0 && !handle.is_null(), "the allocator does not accept hooks (error {error})");
     let before = allocated_bytes();
     let probe = std::hint::black_box(vec![0u8; 100_000]);
     let counted = allocated_bytes() - before;
@@ -85,17 +85,17 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
-/// Bytes handed out and not given back since [`start`].
+/// Bytes handed out and not returned since [`start`].
 pub fn allocated_bytes() -> i64 {
     ALLOCATED.load(Relaxed)
 }
 
-/// The peak is what is allocated now.
+/// Resets the peak to what is allocated now.
 pub fn forget_peak() {
     PEAK.store(allocated_bytes(), Relaxed);
 }
 
-/// The most that was allocated at any moment since [`forget_peak`].
+/// The most that was allocated at any time since [`forget_peak`].
 pub fn peak_bytes() -> i64 {
     PEAK.load(Relaxed)
 }

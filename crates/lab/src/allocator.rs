@@ -1,4 +1,4 @@
-//! Libraries that the loader puts in the place of a program's allocator.
+//! Allocator libraries to preload into a program.
 
 use crate::child::version_of;
 use anyhow::{Context, Result, ensure};
@@ -6,22 +6,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library that replaces the allocator of a program that uses the system's: its name, and those of its file, the best
-/// first.
+/// Libraries that replace the system's allocator: a name, and the possible file names, the preferred one first.
 const ALLOCATORS: [(&str, &[&str]); 3] = [
     ("jemalloc", &["libjemalloc.so.2"]),
     ("tcmalloc", &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"]),
     ("mimalloc", &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so"]),
 ];
 
-/// The library of an allocator; `None` where it is not installed.
+/// The library of an allocator; `None` if it is not installed.
 pub fn library(name: &str) -> Result<Option<PathBuf>> {
     let known: Vec<_> = ALLOCATORS.iter().map(|(name, _)| *name).collect();
     let files = ALLOCATORS.iter().find(|(known, _)| *known == name).map(|(_, files)| find_library(files));
     files.with_context(|| format!("unknown allocator `{name}`: {}", known.join(", ")))
 }
 
-/// A program that the loader starts with this library, if any, in place of its allocator.
+/// A command that starts the program with this library, if any, preloaded in place of its allocator.
 pub fn command(program: &Path, preload: Option<&PathBuf>) -> Command {
     let mut command = Command::new(program);
     if let Some(library) = preload {
@@ -30,8 +29,8 @@ pub fn command(program: &Path, preload: Option<&PathBuf>) -> Command {
     command
 }
 
-/// The library of an allocator, and what a Dormouse says of itself with it; `None` where it is not installed, or where
-/// the program has an allocator of its own: it says itself who serves `malloc`.
+/// The library of an allocator, and the version text of a Dormouse started with it; `None` if it is not installed, or
+/// if the program has an allocator of its own: the version text names what serves `malloc`.
 pub fn preloaded(program: &Path, name: &str) -> Result<Option<(PathBuf, String)>> {
     let Some(library) = library(name)? else { return Ok(None) };
     let version = version_of(&mut command(program, Some(&library)), "--version");
@@ -39,7 +38,8 @@ pub fn preloaded(program: &Path, name: &str) -> Result<Option<(PathBuf, String)>
     Ok(is_used.then_some((library, version)))
 }
 
-/// A library that the loader refuses is ignored with a warning: the figures would be another allocator's.
+/// Fails if the library is not loaded. The loader ignores a library it cannot load, with only a warning: the figures
+/// would be another allocator's.
 pub fn ensure_loaded(preload: Option<&PathBuf>, pid: u32) -> Result<()> {
     let Some(library) = preload else { return Ok(()) };
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("reading maps")?;
@@ -48,7 +48,7 @@ pub fn ensure_loaded(preload: Option<&PathBuf>, pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// A library of one of these names, the first one first, where systems keep theirs.
+/// Searches the usual library directories for one of these names, in order of preference.
 fn find_library(names: &[&str]) -> Option<PathBuf> {
     let roots = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib"].map(PathBuf::from);
     let folders = roots.iter().flat_map(|root| {

@@ -1,4 +1,4 @@
-//! A certificate for the servers that are measured over TLS, and a client that takes any.
+//! A certificate for the servers that are measured over TLS, and a client that accepts any.
 
 use crate::storage::Scratch;
 use anyhow::{Context, Result};
@@ -6,20 +6,20 @@ use std::fs;
 use std::path::PathBuf;
 use transport::{Certificates, Choice, ClientTls, Identity, PeerTls, Trust};
 
-/// The files, for as long as this lives.
+/// The certificate's files, removed when this is dropped.
 #[derive(Debug)]
 pub struct Certificate {
     /// The certificate.
     pub file: PathBuf,
     /// Its key.
     pub key_file: PathBuf,
-    /// What a client uses.
+    /// The client's TLS settings.
     pub client: ClientTls,
     _directory: Scratch,
 }
 
 impl Certificate {
-    /// Makes one for this machine.
+    /// Creates one for this machine.
     pub fn new() -> Result<Self> {
         let directory = Scratch::new(None)?;
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;

@@ -1,5 +1,5 @@
 //! A server under test as a child process: found, started in a directory of its own with a log there, waited for, asked
-//! to end. Killed when dropped, and its directory removed.
+//! to exit. When dropped it is killed, and its directory removed.
 
 use crate::os::{self, Placement};
 use crate::storage::Scratch;
@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take to end.
+/// How long a server may take to exit.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_LOOK: Duration = Duration::from_millis(5);
-/// Where servers are that the search path of a plain user does not name.
+/// Directories with servers that are not on an ordinary user's PATH.
 const FURTHER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
 /// Finds a program.
@@ -25,7 +25,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What a program says of itself when it is asked with `flag`, its first line.
+/// The first line that a program prints when started with `flag`.
 pub fn version_of(command: &mut Command, flag: &str) -> String {
     let output = command.arg(flag).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -45,13 +45,13 @@ impl Server {
         Ok(Self { child, directory })
     }
 
-    /// Starts another one in its place, which has ended.
+    /// Starts another process in place of this one, which has ended.
     pub fn start_again(&mut self, command: Command, placement: Placement) -> Result<()> {
         self.child = spawn(command, &self.directory.path, placement)?;
         Ok(())
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -61,7 +61,7 @@ impl Server {
         &self.directory.path
     }
 
-    /// Fails when it has ended.
+    /// Fails if it has ended.
     pub fn ensure_alive(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             let log = fs::read_to_string(self.directory.path.join("log")).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until `serves` says so, looking every `look`.
+    /// Waits until `serves` returns true, polling every `look`.
     pub fn wait_until(
         &mut self,
         timeout: Duration,
@@ -81,21 +81,21 @@ impl Server {
         while !serves()? {
             self.ensure_alive()?;
             if Instant::now() > deadline {
-                bail!("it does not serve after {} s", timeout.as_secs());
+                bail!("it is not serving after {} s", timeout.as_secs());
             }
             thread::sleep(look);
         }
         Ok(())
     }
 
-    /// Asks it to end and waits for that.
+    /// Asks it to exit and waits until it has.
     pub fn end(&mut self) -> Result<()> {
         self.ensure_alive()?;
         os::signal(self.pid(), libc::SIGTERM)?;
         let deadline = Instant::now() + STOP_TIMEOUT;
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {
-                bail!("it does not end on SIGTERM after {} s", STOP_TIMEOUT.as_secs());
+                bail!("it has not exited {} s after SIGTERM", STOP_TIMEOUT.as_secs());
             }
             thread::sleep(STOP_LOOK);
         }

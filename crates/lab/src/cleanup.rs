@@ -1,18 +1,18 @@
-//! What puts something right at the end of this process, also when it is interrupted or killed: a child that waits for
-//! the end of its input. That is a pipe whose other end is here, so the child learns of the end however it comes; and
-//! it has a process group of its own, which Ctrl-C does not reach.
+//! A cleanup guard that survives SIGKILL: a child process that waits for the end of its input and then runs a script.
+//! Its input is a pipe held by this process, so the child sees the end however this process exits; it has a process
+//! group of its own, which Ctrl-C does not reach.
 
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Runs its script when it is dropped or this process has ended.
+/// Runs its script when it is dropped or this process ends.
 #[derive(Debug)]
 pub struct CleanupProcess(Child);
 
 impl CleanupProcess {
-    /// One that will run a script of the shell; what it is about are the script's `$1`, `$2` and so on.
+    /// Starts a guard that will run a shell script with `about` as its `$1`, `$2` and so on.
     pub fn new(script: &str, about: &[&OsStr]) -> Result<Self> {
         let child = Command::new("sh")
             .args(["-c", &format!("read -r _; {script}"), "cleanup"])
@@ -21,7 +21,7 @@ impl CleanupProcess {
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()
-            .context("starting what puts things right in the end")?;
+            .context("starting the cleanup process")?;
         Ok(Self(child))
     }
 }

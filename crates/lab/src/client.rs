@@ -29,7 +29,7 @@ pub struct Target {
     pub protocol: Protocol,
     /// Bucket to select (Couchbase only).
     pub bucket: String,
-    /// What is spoken there is TLS. Loads only.
+    /// The connection uses TLS. Loads only.
     pub tls: Option<ClientTls>,
 }
 
@@ -39,7 +39,7 @@ impl Target {
         self.connect_with(&[])
     }
 
-    /// The same with further features of the Couchbase protocol, all of which must be granted.
+    /// As [`Self::connect`], requesting further features of the Couchbase protocol, all of which must be granted.
     pub fn connect_with(&self, features: &[u16]) -> Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.address, ANSWER_TIMEOUT)
             .with_context(|| format!("connecting to {}", self.address))?;
@@ -63,7 +63,7 @@ fn greet(stream: &mut TcpStream, bucket: &str, further: &[u16]) -> Result<()> {
     Ok(())
 }
 
-/// The statistics of a memcached port, of one subject.
+/// The statistics of a memcached port for one subject (`stats SUBJECT`).
 pub fn statistics(address: SocketAddr, subject: &str) -> Result<BTreeMap<String, String>> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -77,10 +77,10 @@ pub fn statistics(address: SocketAddr, subject: &str) -> Result<BTreeMap<String,
             None => bail!("`stats {subject}` was answered by {line:?}"),
         };
     }
-    bail!("`stats {subject}` has no end")
+    bail!("`stats {subject}` did not end")
 }
 
-/// One section of what a Redis says of itself.
+/// One section of Redis' `INFO`.
 pub fn redis_information(address: SocketAddr, section: &str) -> Result<BTreeMap<String, String>> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -96,13 +96,13 @@ pub fn redis_information(address: SocketAddr, section: &str) -> Result<BTreeMap<
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-/// One figure of them.
+/// One of these statistics as a number.
 pub fn figure(statistics: &BTreeMap<String, String>, name: &str) -> Result<u64> {
     let value = statistics.get(name).with_context(|| format!("the server has no figure {name}"))?;
     value.parse().with_context(|| format!("{name} is {value:?}"))
 }
 
-/// Changes a bucket over a console, by a form such as `defragmenter=off`.
+/// Changes a bucket over HTTP, with a form such as `defragmenter=off`.
 pub fn change_bucket(console: SocketAddr, bucket: &str, form: &str) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&console, ANSWER_TIMEOUT)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -119,12 +119,12 @@ pub fn change_bucket(console: SocketAddr, bucket: &str, form: &str) -> Result<()
     Ok(())
 }
 
-/// One binary request and the body of its successful answer.
+/// Sends one binary request; returns the body of its successful answer.
 fn binary_call(stream: &mut TcpStream, opcode: u8, key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
     exchange(stream, &binary_request(opcode, &[], key, value))
 }
 
-/// One binary frame and the body of its successful answer.
+/// Sends one binary frame; returns the body of its successful answer.
 pub fn exchange(stream: &mut TcpStream, frame: &[u8]) -> Result<Vec<u8>> {
     stream.write_all(frame)?;
     let mut header = [0; 24];
@@ -164,7 +164,7 @@ impl Client {
         self.get(index)?;
         let value_at = self.dialect.get.answer.value_at;
         let value = self.answer.get(value_at..value_at + self.dialect.shape.value_bytes).unwrap_or_default();
-        ensure!(value == self.dialect.value_of(index), "item {index} holds another value than was written");
+        ensure!(value == self.dialect.value_of(index), "item {index} does not hold the value written");
         Ok(())
     }
 
@@ -214,7 +214,7 @@ mod tests {
         stream.write_all(&[&frame, body].concat()).unwrap();
     }
 
-    /// A server that greets, and answers one read with `value` behind four bytes of flags.
+    /// A server that completes the handshake, then answers one read with four bytes of flags and `value`.
     fn serve_one_read(granted: &'static [u8], value: Vec<u8>) -> Target {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,12 +1,12 @@
-//! A load of items of any key and length: what grows, shrinks and goes away, where the driver's requests are all of one
-//! length.
+//! A load of items with keys and values of any length, which grow, shrink and are deleted; the driver's requests all
+//! have one length.
 //!
 //! ```text
 //!   item ── number % lanes ──> lane     requests put together ── push ──> in flight ── collect ──> each answer checked
 //! ```
-//! Invariants: requests on an item go over its lane, so the server executes them in their order; a lane has one batch
-//! in flight at most, so that a server that answers none before it has read all cannot block; every answer is checked,
-//! and a miss or an error ends the run.
+//! Invariants: requests for an item use its lane, so the server executes them in order; a lane has at most one batch in
+//! flight, so a server that reads the whole batch before it answers cannot deadlock with the load; every answer is
+//! checked, and a miss or an error ends the run.
 
 use crate::client::Target;
 use crate::protocol::{Protocol, binary_request, describe, resp_command};
@@ -16,10 +16,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 const LANES: usize = 8;
-/// A batch is sent with so many requests, or bytes.
+/// A batch is sent once it has this many requests, or bytes.
 const BATCH_REQUESTS: usize = 64;
 const BATCH_BYTES: usize = 128 << 10;
-/// Read at once.
+/// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
 const OPCODE_GET: u8 = 0x00;
@@ -27,7 +27,7 @@ const OPCODE_SET: u8 = 0x01;
 const OPCODE_DELETE: u8 = 0x04;
 const HEADER: usize = 24;
 
-/// What an answer belongs to.
+/// The request that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     Get,
@@ -43,10 +43,10 @@ pub struct Documents {
 
 struct Lane {
     stream: TcpStream,
-    /// Requests not sent yet, and what they ask.
+    /// Requests not sent yet, as bytes and by kind.
     out: Vec<u8>,
     asked: Vec<Ask>,
-    /// What is in flight asks, oldest first.
+    /// Kinds of the requests in flight, oldest first.
     waiting: VecDeque<Ask>,
 }
 
@@ -56,7 +56,7 @@ impl Documents {
         let resp = match target.protocol {
             Protocol::Resp => true,
             Protocol::MemcachedBinary => false,
-            other => bail!("{other:?} is not spoken by this load"),
+            other => bail!("this load does not speak {other:?}"),
         };
         let lane = || {
             let stream = target.connect()?;
@@ -65,7 +65,7 @@ impl Documents {
         Ok(Self { lanes: (0..LANES).map(|_| lane()).collect::<Result<_>>()?, resp })
     }
 
-    /// How many lanes there are.
+    /// Number of lanes.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
@@ -75,7 +75,7 @@ impl Documents {
         number as usize % self.lanes.len()
     }
 
-    /// Asks for an item. Not sent before [`Documents::push`].
+    /// Queues a read of an item. It is not sent before [`Documents::push`].
     pub fn get(&mut self, lane: usize, key: &[u8]) -> Result<()> {
         let request = match self.resp {
             true => resp_command(&[b"GET", key]),
@@ -84,7 +84,7 @@ impl Documents {
         self.ask(lane, Ask::Get, &request)
     }
 
-    /// Writes an item; sends what is together when that is much.
+    /// Queues a write of an item; sends the batch if it is full, and returns whether it did.
     pub fn set(&mut self, lane: usize, key: &[u8], value: &[u8]) -> Result<bool> {
         let request = match self.resp {
             true => resp_command(&[b"SET", key, value]),
@@ -94,7 +94,7 @@ impl Documents {
         self.send_if_full(lane)
     }
 
-    /// Deletes an item, which must be there; sends what is together when that is much.
+    /// Queues a delete of an item, which must exist; sends the batch if it is full, and returns whether it did.
     pub fn delete(&mut self, lane: usize, key: &[u8]) -> Result<bool> {
         let request = match self.resp {
             true => resp_command(&[b"DEL", key]),
@@ -111,7 +111,7 @@ impl Documents {
         Ok(())
     }
 
-    /// Whether it was sent.
+    /// Returns true if the batch was sent.
     fn send_if_full(&mut self, at: usize) -> Result<bool> {
         let lane = self.lanes.get(at).context("no such lane")?;
         let is_full = lane.asked.len() >= BATCH_REQUESTS || lane.out.len() >= BATCH_BYTES;
@@ -121,9 +121,9 @@ impl Documents {
         Ok(is_full)
     }
 
-    /// Sends what was put together, when what is in flight, which may ask for no item, has been answered.
+    /// Sends the queued batch once the one in flight, which must contain no reads, has been answered.
     pub fn push(&mut self, lane: usize) -> Result<()> {
-        self.collect(lane, |_| bail!("an item that nobody waits for"))?;
+        self.collect(lane, |_| bail!("a value that was not requested"))?;
         let lane = self.lanes.get_mut(lane).context("no such lane")?;
         lane.stream.write_all(&lane.out).context("sending a batch")?;
         lane.out.clear();
@@ -131,7 +131,7 @@ impl Documents {
         Ok(())
     }
 
-    /// Waits for the answers of what is in flight, and calls `on_value` with the value of each item that was asked for.
+    /// Waits for the answers to the batch in flight, and calls `on_value` with the value of each item read.
     pub fn collect(&mut self, lane: usize, mut on_value: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let resp = self.resp;
         let lane = self.lanes.get_mut(lane).context("no such lane")?;
@@ -152,7 +152,7 @@ impl Documents {
             }
             input.drain(..taken);
             if next.is_none() {
-                ensure!(input.is_empty(), "more than was asked for: {}", describe(&input));
+                ensure!(input.is_empty(), "more than was requested: {}", describe(&input));
                 break;
             }
             let count = lane.stream.read(&mut chunk).context("waiting for answers")?;
@@ -162,15 +162,15 @@ impl Documents {
         Ok(())
     }
 
-    /// Sends all there is and waits for every answer.
+    /// Sends all queued requests and waits for every answer.
     pub fn finish(&mut self) -> Result<()> {
-        // Once to send what is left, once for its answers.
+        // The first round sends what is left, the second waits for its answers.
         (0..self.lanes.len()).try_for_each(|lane| self.push(lane))?;
         (0..self.lanes.len()).try_for_each(|lane| self.push(lane))
     }
 }
 
-/// The value of an answer, and its whole length; `None` while it is not complete.
+/// The value of an answer, and the answer's length; `None` while it is incomplete.
 fn binary_answer(ask: Ask, input: &[u8]) -> Result<Option<(&[u8], usize)>> {
     let Some(&[magic, opcode, _, _, extras, _, high, low, a, b, c, d, ..]) = input.get(..HEADER) else {
         return Ok(None);
@@ -185,7 +185,7 @@ fn binary_answer(ask: Ask, input: &[u8]) -> Result<Option<(&[u8], usize)>> {
     Ok(input.get(HEADER + usize::from(extras)..length).map(|value| (value, length)))
 }
 
-/// As [`binary_answer`], of Redis' protocol.
+/// As [`binary_answer`], for Redis' protocol.
 fn resp_answer(ask: Ask, input: &[u8]) -> Result<Option<(&[u8], usize)>> {
     let Some(end) = memchr::memchr(b'\n', input) else { return Ok(None) };
     let line = input.get(..end + 1).unwrap_or_default();

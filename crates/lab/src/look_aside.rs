@@ -1,10 +1,10 @@
-//! A client that uses a server as a cache beside something slow: it reads an item, and writes it where it is missing.
+//! A client that uses a server as a look-aside cache: it reads an item, and writes it on a miss.
 //!
 //! ```text
 //!   connection   [writes of what was missing | reads of the next batch] -> ... -> [their answers] -> ...
 //! ```
-//! Connections take turns, so that the server works on one's batch while the other's is made. Every answer is checked:
-//! a read is answered by the item of its key or by "not there"; a write by success, or it is counted as refused.
+//! Connections take turns, so that the server works on one batch while the next is built. Every answer is checked: a
+//! read must return its item or "not found"; a write must succeed, or is counted as refused.
 
 use crate::client::Target;
 use crate::protocol::{Answered, Dialect, Shape, describe};
@@ -19,14 +19,14 @@ const CONNECTIONS: usize = 2;
 const DEPTH: usize = 64;
 const INPUT_BYTES: usize = 256 * 1024;
 
-/// What a client met.
+/// Counts of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Reads.
     pub reads: u64,
-    /// Those answered with an item.
+    /// Reads answered with an item.
     pub hits: u64,
-    /// Writes that were not taken.
+    /// Writes that the server refused.
     pub refused: u64,
 }
 
@@ -49,7 +49,7 @@ struct Connection {
     waiting: Waiting,
 }
 
-/// A client with values of one or several sizes; which one an item has follows from its number.
+/// A client with values of one or several sizes; an item's size is derived from its number.
 pub struct LookAside {
     connections: Vec<Connection>,
     dialects: Vec<Dialect>,
@@ -72,7 +72,7 @@ impl LookAside {
         Ok(Self { connections, dialects, output: Vec::new(), input, tally: Tally::default() })
     }
 
-    /// Asks for so many items, writes those that are missing, and waits for all answers.
+    /// Reads `requests` items, writes those that are missing, and waits for all answers.
     pub fn run(&mut self, requests: u64, mut next: impl FnMut() -> u32) -> Result<Tally> {
         self.tally = Tally::default();
         let mut left = requests;
@@ -102,7 +102,7 @@ impl LookAside {
         Ok(())
     }
 
-    /// Takes the answers of the batch in flight; returns the items that were missing, each once.
+    /// Receives the answers to the batch in flight; returns the missing items, each once.
     fn receive(&mut self, turn: usize) -> Result<Vec<u32>> {
         let Some(connection) = self.connections.get_mut(turn) else { bail!("no connection {turn}") };
         let Waiting { writes, reads } = std::mem::take(&mut connection.waiting);
@@ -120,7 +120,7 @@ impl LookAside {
             self.tally.reads += 1;
             match answers.next(|bytes| dialect.get.answered(bytes))? {
                 (Answered::Success, bytes) => {
-                    ensure!(dialect.is_of(item, bytes), "item {item} holds another one's value");
+                    ensure!(dialect.is_of(item, bytes), "item {item} holds the value of another item");
                     self.tally.hits += 1;
                 }
                 (Answered::Missing, _) if seen.insert(item) => missing.push(item),
@@ -140,7 +140,7 @@ impl Waiting {
 }
 
 fn dialect_of(dialects: &[Dialect], item: u32) -> Result<&Dialect> {
-    // Neighbours in popularity have different sizes.
+    // Items of similar popularity get different sizes.
     let mixed = (u64::from(item).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
     match dialects.get(mixed % dialects.len().max(1)) {
         Some(dialect) => Ok(dialect),
@@ -148,7 +148,7 @@ fn dialect_of(dialects: &[Dialect], item: u32) -> Result<&Dialect> {
     }
 }
 
-/// Answers as they come in.
+/// Answers as they arrive.
 struct Answers<'a> {
     stream: &'a mut TcpStream,
     input: &'a mut [u8],
@@ -157,7 +157,7 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// The next answer: what it says, and its bytes.
+    /// The next answer: its outcome and its bytes.
     fn next(
         &mut self,
         parse: impl Fn(&[u8]) -> Result<Option<(Answered, usize)>>,

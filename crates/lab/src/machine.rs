@@ -1,4 +1,5 @@
-//! The machine an experiment runs on: what its report must state, which cores it uses, and what others do meanwhile.
+//! The machine an experiment runs on: what its report must state, which cores it uses, and what other processes use
+//! meanwhile.
 
 use crate::cleanup::CleanupProcess;
 use crate::os;
@@ -8,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Settings of the machine that change figures.
+/// Settings of the machine that affect figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Kernel release.
@@ -17,13 +18,14 @@ pub struct Machine {
     pub processor: String,
     /// Cores this process may use.
     pub cores: usize,
-    /// Memory of the machine.
+    /// Memory of the machine in bytes.
     pub memory_bytes: u64,
-    /// Huge page mode of the system, as `always [madvise] never`.
+    /// Transparent huge page mode of the system, as `always [madvise] never`.
     pub huge_pages: String,
-    /// TCP congestion control, which costs CPU on loopback too.
+    /// TCP congestion control, which costs CPU even on loopback.
     pub congestion_control: String,
-    /// Whether the scheduler weighs sessions before processes, so that a priority counts within its session only.
+    /// Whether the scheduler weighs sessions before processes (autogroup), so that a priority only counts within its
+    /// session.
     pub autogroup: bool,
     /// Load average when the run began.
     pub load_average: String,
@@ -64,23 +66,23 @@ impl Machine {
 }
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-/// Huge page mode of the system for the length of a run; the former one returns when this is dropped, and also when
-/// this process is interrupted or killed.
+/// Huge page mode of the system for the duration of a run. The previous mode is restored when this is dropped, and also
+/// when this process is interrupted or killed.
 pub struct HugePageMode {
     path: PathBuf,
     _former: CleanupProcess,
 }
 
 impl HugePageMode {
-    /// Makes sure that the mode in force returns; needs the privilege to set it.
+    /// Arranges for the current mode to be restored; needs the privilege to set it.
     pub fn keep() -> Result<Self> {
         Self::keep_at(Path::new(HUGE_PAGES))
     }
 
     fn keep_at(path: &Path) -> Result<Self> {
         let modes = fs::read_to_string(path).unwrap_or_default();
-        let former = chosen(&modes).context("the system tells no huge page mode")?;
-        // Changes nothing, but tells whether it may be changed.
+        let former = chosen(&modes).context("the system reports no huge page mode")?;
+        // Changes nothing, but shows whether the mode may be set.
         fs::write(path, former).context("setting the system's huge page mode")?;
         let cleanup = CleanupProcess::new(r#"echo "$1" >"$2""#, &[former.as_ref(), path.as_os_str()])?;
         Ok(Self { path: path.to_owned(), _former: cleanup })
@@ -92,7 +94,7 @@ impl HugePageMode {
     }
 }
 
-/// The system's huge page mode now.
+/// The system's current huge page mode.
 pub fn huge_page_mode() -> Option<&'static str> {
     let modes = first_line(HUGE_PAGES);
     let now = chosen(&modes)?;
@@ -114,12 +116,12 @@ fn meminfo(name: &str) -> u64 {
         * 1024
 }
 
-/// Memory that could be used now without swapping.
+/// Memory that is available now without swapping.
 pub fn available_bytes() -> u64 {
     meminfo("MemAvailable")
 }
 
-/// Chooses two cores, on different physical cores where the machine has them.
+/// Chooses two CPUs, on different physical cores if the machine has them.
 pub fn choose_cores(server: Option<usize>, driver: Option<usize>) -> Result<Cores> {
     let allowed = os::allowed_cores()?;
     let server = match server.or_else(|| allowed.first().copied()) {
@@ -153,7 +155,7 @@ fn parse_core_list(list: &str) -> Vec<usize> {
     cores
 }
 
-/// Reading of the busy time of the whole machine, to tell what others used between two of them.
+/// A reading of the whole machine's busy time, to find out what other processes used between two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyReading {
     at: Instant,
@@ -161,7 +163,7 @@ pub struct BusyReading {
 }
 
 impl BusyReading {
-    /// Reads now.
+    /// Takes a reading.
     pub fn take() -> Self {
         let stat = first_line("/proc/stat");
         let ticks: Vec<u64> =
@@ -171,7 +173,7 @@ impl BusyReading {
         Self { at: Instant::now(), busy_ns: busy * (1_000_000_000 / os::ticks_per_second()) }
     }
 
-    /// Cores kept busy since by anything that is not counted in `own_ns`.
+    /// Cores kept busy since then by anything not counted in `own_ns`.
     pub fn foreign_cores(&self, own_ns: u64) -> f64 {
         let now = Self::take();
         let wall_ns = now.at.duration_since(self.at).as_nanos().max(1) as f64;

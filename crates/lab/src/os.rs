@@ -1,6 +1,6 @@
-//! What the lab needs of the operating system and the standard library does not offer: core pinning, CPU clocks of
-//! another process, priorities. The only module of this crate with `unsafe`; every call here is a plain system call
-//! on values that live on the caller's stack.
+//! What the lab needs from the operating system and the standard library does not offer: core pinning, CPU clocks of
+//! another process, priorities. The only module of this crate with `unsafe`; every call here is a plain system call on
+//! values that live on the caller's stack.
 
 use std::io;
 use std::mem;
@@ -14,11 +14,11 @@ use std::time::Duration;
 pub struct Placement {
     /// The core its threads may use.
     pub core: usize,
-    /// A second one, where two are under test.
+    /// A second core that its threads may use.
     pub further_core: Option<usize>,
-    /// Its process gets no huge pages, whatever the system's mode is.
+    /// Denies its process huge pages, whatever the system's mode is.
     pub without_huge_pages: bool,
-    /// Nice value asked for; where it is refused the child runs at the priority it inherits.
+    /// Nice value to set; if that is refused, the child keeps the priority it inherits.
     pub nice: i32,
 }
 
@@ -52,7 +52,7 @@ pub fn pin_thread(core: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set) })
 }
 
-/// Sets the nice value of the calling thread. Raising the priority needs a privilege, so callers report a refusal.
+/// Sets the nice value of the calling thread. Raising the priority needs a privilege, so callers must handle a refusal.
 pub fn set_nice(nice: i32) -> io::Result<()> {
     // SAFETY: no pointers.
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
@@ -102,19 +102,19 @@ pub fn thread_cpu_ns() -> io::Result<u64> {
     read_clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Clock ticks per second of the figures in `/proc`.
+/// Clock ticks per second, the unit of times in `/proc`.
 pub fn ticks_per_second() -> u64 {
     // SAFETY: no pointers.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1)
 }
 
-/// Bytes of a page of memory.
+/// Size of a memory page in bytes.
 pub fn page_bytes() -> u64 {
     // SAFETY: no pointers.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Raises the limit of open files as far as allowed and returns it.
+/// Raises the open file limit as far as allowed and returns it.
 pub fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both pointers are to a live local.
@@ -126,14 +126,14 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// A timer that becomes readable once per interval, to the microsecond where timeouts of epoll count milliseconds.
+/// A timer that becomes readable once per interval. It has microsecond resolution; epoll's timeouts count milliseconds.
 pub fn interval_timer(interval: Duration) -> io::Result<OwnedFd> {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(interval.as_secs()).map_err(io::Error::other)?,
         tv_nsec: libc::c_long::from(interval.subsec_nanos() as i32),
     };
     let setting = libc::itimerspec { it_interval: time, it_value: time };
-    // SAFETY: no pointers; the descriptor is new and owned by nobody else.
+    // SAFETY: no pointers; the descriptor is new and has no other owner.
     let timer = unsafe {
         let descriptor = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
         if descriptor < 0 {
@@ -141,12 +141,12 @@ pub fn interval_timer(interval: Duration) -> io::Result<OwnedFd> {
         }
         OwnedFd::from_raw_fd(descriptor)
     };
-    // SAFETY: `setting` outlives the call; the former setting is not asked for.
+    // SAFETY: `setting` outlives the call; the previous setting is not requested.
     check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &setting, std::ptr::null_mut()) })?;
     Ok(timer)
 }
 
-/// Makes the kernel forget the pages it has cached of an open file, as far as they are on disk.
+/// Drops the pages of an open file from the page cache, except those not yet on disk.
 pub fn forget_cached(file: RawFd) -> io::Result<()> {
     // SAFETY: no pointers; a length of 0 means to the end.
     let error = unsafe { libc::posix_fadvise(file, 0, 0, libc::POSIX_FADV_DONTNEED) };
@@ -160,7 +160,7 @@ pub fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) })
 }
 
-/// Prepares a command so that its process runs where `placement` says and dies with the lab.
+/// Prepares a command so that its process runs as `placement` says and dies with the lab.
 pub fn place(command: &mut Command, placement: Placement) {
     let set = set_of([placement.core].into_iter().chain(placement.further_core));
     // SAFETY: between fork and exec only a few async-signal-safe system calls are made, on values copied into the

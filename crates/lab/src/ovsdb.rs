@@ -1,5 +1,5 @@
-//! What the OVSDB experiment needs beside the frame of the lab: servers, request texts, and a load that is cheap enough
-//! not to be the limit.
+//! What the OVSDB experiment needs beyond the rest of the lab: servers, request texts, and a load that is cheap enough
+//! not to be the bottleneck.
 //!
 //! ```text
 //! template ──text──> driver ──unix socket──> server on the other core

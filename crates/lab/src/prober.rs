@@ -1,13 +1,13 @@
-//! Small requests on a schedule, each timed: what a client feels that does not ask faster because it is answered
-//! faster.
+//! An open-loop client: small requests on a schedule, each timed, whose rate does not depend on how fast they are
+//! answered.
 //!
 //! ```text
 //! tick every interval ──> idle connection? ──yes──> GET (or GET and SET in turn), timed from now
 //!                              └──no──> queue, timed from its tick: a stall is charged to all it delays
 //! ```
 //!
-//! Invariants: one request in flight per connection; a probe ends at its time, and what still waits then is recorded
-//! with the time it waited so far, so a server that does not keep up cannot hide it.
+//! Invariants: one request in flight per connection; a probe ends on time, and requests still waiting then are recorded
+//! with the time they have waited so far, so a server that does not keep up cannot hide it.
 
 use crate::client::Target;
 use crate::os;
@@ -25,10 +25,10 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const TICK: Token = Token(usize::MAX);
-/// Shortest and longest time told apart.
+/// Shortest and longest time that the histograms resolve.
 const LATENCY_NS: (u64, u64) = (100, 60_000_000_000);
 
-/// Nanoseconds that requests took.
+/// Latencies of requests in nanoseconds.
 pub struct Times {
     /// Reads.
     pub gets: Histogram<u64>,
@@ -37,7 +37,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// None yet.
+    /// Empty histograms.
     pub fn new() -> Result<Self> {
         Ok(Self { gets: histogram()?, sets: histogram()? })
     }
@@ -51,7 +51,7 @@ impl Times {
 /// A request that is due.
 #[derive(Clone, Copy)]
 struct Request {
-    /// When it should have left.
+    /// When it should have been sent.
     since: Instant,
     is_read: bool,
 }
@@ -67,14 +67,14 @@ struct Connection {
     seen: usize,
 }
 
-/// Connections that ask in turn.
+/// Connections that send in turn.
 pub struct Prober {
     poll: Poll,
     connections: Vec<Connection>,
     idle: VecDeque<usize>,
     dialect: Dialect,
     items: u32,
-    /// Every other request is a write.
+    /// If set, every other request is a write.
     writes: bool,
     asked: u64,
     random: Random,
@@ -116,7 +116,7 @@ impl Prober {
         self.writes = true;
     }
 
-    /// Asks once per interval for a while.
+    /// Sends one request per interval for the given time.
     pub fn probe(&mut self, interval: Duration, length: Duration) -> Result<Times> {
         let mut times = Times::new()?;
         let mut timer = File::from(os::interval_timer(interval)?);
@@ -159,12 +159,12 @@ impl Prober {
         Ok(times)
     }
 
-    /// Takes the answers still due, so that the next probe begins with idle connections.
+    /// Receives the outstanding answers, so that the next probe begins with idle connections.
     fn drain(&mut self, events: &mut Events, times: &mut Times) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.idle.len() < self.connections.len() {
             if Instant::now() > deadline {
-                bail!("small requests without an answer after 30 s");
+                bail!("small requests are unanswered after 30 s");
             }
             self.poll.poll(events, Some(Duration::from_secs(1)))?;
             for event in &*events {
@@ -216,7 +216,7 @@ mod tests {
     use crate::protocol::{Protocol, Shape};
     use std::net::TcpListener;
 
-    /// Answers reads, but stalls once for a while.
+    /// Answers reads, but stalls once for the given time.
     fn slow_server(stall: Duration) -> Target {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

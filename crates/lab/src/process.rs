@@ -1,4 +1,4 @@
-//! What the kernel tells about a process under test: CPU time per thread, context switches, memory.
+//! Kernel figures about a process under test: CPU time per thread, context switches, memory.
 
 use crate::os;
 use anyhow::{Context, Result};
@@ -13,24 +13,24 @@ pub struct Memory {
     pub resident_bytes: u64,
     /// Highest resident size so far.
     pub peak_bytes: u64,
-    /// Part of the resident size that lies in huge pages.
+    /// Part of the resident size in huge pages.
     pub huge_page_bytes: u64,
 }
 
-/// Use of one thread since its start, or between two readings.
+/// CPU use of one thread since its start, or between two readings.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct ThreadUse {
     /// The thread's own name.
     pub name: String,
-    /// Time on a core.
+    /// Time on CPU.
     pub run_ns: u64,
-    /// Times it gave up its core by itself: one per sleep, so the wake-ups of an idle thread.
+    /// Voluntary context switches: one per sleep, so the wake-ups of an idle thread.
     pub voluntary_switches: u64,
-    /// Times it was interrupted by another thread.
+    /// Times it was preempted.
     pub involuntary_switches: u64,
 }
 
-/// User and system time of a process in nanoseconds, in the resolution of clock ticks.
+/// User and system time of a process in nanoseconds, at the resolution of clock ticks.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CpuSplit {
     /// Time in user mode.
@@ -60,7 +60,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
-/// Resident size of a process, read at a cost that allows to do so often.
+/// Resident size of a process, read cheaply enough to do so often.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).context("reading statm")?;
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -83,7 +83,7 @@ fn stat_ticks(stat: &str) -> Option<(u64, u64)> {
     Some((user, system))
 }
 
-/// Reads the use of every thread, by thread id.
+/// Reads the CPU use of every thread, by thread id.
 pub fn threads(pid: u32) -> Result<BTreeMap<u32, ThreadUse>> {
     let mut threads = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task")).context("listing threads")? {
@@ -114,7 +114,7 @@ pub fn threads(pid: u32) -> Result<BTreeMap<u32, ThreadUse>> {
     Ok(threads)
 }
 
-/// What the threads did between two readings; threads that ended in between are left out.
+/// CPU use of the threads between two readings; threads that ended in between are left out.
 pub fn threads_between(
     before: &BTreeMap<u32, ThreadUse>,
     after: &BTreeMap<u32, ThreadUse>,

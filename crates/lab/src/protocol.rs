@@ -1,7 +1,7 @@
-//! Requests prebuilt as bytes, and what their answers must look like.
+//! Requests prebuilt as bytes, and the answers expected to them.
 //!
 //! The load must cost far less than the server, so a request is a template in which only the last eight digits of the
-//! key change, and an answer is known beforehand: its first bytes (status included) and its length.
+//! key change, and the expected answer is known in advance: its first bytes (status included) and its length.
 //!
 //! ```text
 //! template   header | 000000000000000012345678 | 12345678 random bytes ...
@@ -14,9 +14,9 @@ use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Digits of a key that change from item to item, and of the stamp in its value.
+/// Number of key digits that vary by item, and of digits in the stamp of its value.
 const DIGITS: usize = 8;
-/// Highest number of different items, from the digits.
+/// Highest number of distinct items, given the digits.
 pub const ITEMS_MAX: u32 = 100_000_000;
 /// vBuckets of a Couchbase bucket. A single node serves all of them.
 const VBUCKETS: u32 = 1024;
@@ -25,12 +25,12 @@ const OPCODE_GET: u8 = 0x00;
 const OPCODE_SET: u8 = 0x01;
 const OPCODE_DELETE: u8 = 0x04;
 const HEADER: usize = 24;
-/// Magic of a request whose key's length leaves a byte to the length of framing extras.
+/// Magic of a request whose key length field gives up a byte to the length of the framing extras.
 pub const MAGIC_WITH_FRAMING: u8 = 0x08;
 /// Framing extra of a durability level without a timeout: id 1, one byte.
 const DURABILITY_FRAME: u8 = 0x11;
 
-/// Language of a connection.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -49,9 +49,9 @@ pub enum Protocol {
 #[serde(rename_all = "camelCase")]
 #[value(rename_all = "camelCase")]
 pub enum Level {
-    /// In the memory of a majority of the vBucket's chain.
+    /// In the memory of a majority of the vBucket's replication chain.
     Majority = 1,
-    /// The same, and on the disk of the active.
+    /// As `Majority`, and on the disk of the active node.
     MajorityAndPersistToActive = 2,
     /// On the disks of a majority.
     PersistToMajority = 3,
@@ -73,7 +73,7 @@ impl Level {
 pub struct Shape {
     /// Bytes of a key: zero-padded decimal digits.
     pub key_bytes: usize,
-    /// Bytes of a value: random ones behind the stamp.
+    /// Bytes of a value: the stamp followed by random bytes.
     pub value_bytes: usize,
 }
 
@@ -84,42 +84,42 @@ impl Shape {
     }
 }
 
-/// What a request must be answered with.
+/// The answer expected to a request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// First bytes of the answer.
     pub prefix: Box<[u8]>,
     /// Whole length of the answer.
     pub length: usize,
-    /// Where in the answer the value begins (reads only).
+    /// Offset of the value in the answer (reads only).
     pub value_at: usize,
 }
 
 /// What an answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// It is the one its request must be answered with.
+    /// It is the expected answer.
     Success,
     /// There is no such item.
     Missing,
-    /// It was not done.
+    /// The request was refused.
     Refused,
 }
 
-/// How a read of an item that is not there is answered in the languages of lines.
+/// Answers to a read of a missing item in the line-based protocols.
 const MISSING: [&[u8]; 2] = [b"END\r\n", b"$-1\r\n"];
-/// How errors begin there.
+/// Prefixes of errors in these protocols.
 const ERRORS: [&[u8]; 2] = [b"SERVER_ERROR ", b"-"];
 
-/// One kind of request, ready but for its key.
+/// One kind of request, complete except for its key.
 #[derive(Clone, Debug)]
 pub struct Template {
     bytes: Box<[u8]>,
     digits_at: usize,
     stamp_at: Option<usize>,
-    /// CRC state over the constant digits of the key, where a vBucket has to be filled in.
+    /// CRC state over the constant digits of the key, if a vBucket has to be filled in.
     vbucket_state: Option<u32>,
-    /// What the request is answered with.
+    /// The answer expected to it.
     pub answer: Answer,
 }
 
@@ -135,7 +135,7 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// Builds the requests of a load; the random part of the values follows from `seed`.
+    /// Builds the requests of a load; the random part of the values is derived from `seed`.
     pub fn new(protocol: Protocol, shape: Shape, seed: u64) -> Result<Self> {
         if !(DIGITS..=250).contains(&shape.key_bytes) {
             bail!("keys of {} bytes: {DIGITS} to 250 are possible", shape.key_bytes);
@@ -157,21 +157,21 @@ impl Dialect {
         Ok(Self { get, set, shape })
     }
 
-    /// The same over the Couchbase protocol with writes that are answered when they are durable to this degree, or
-    /// ambiguously after the server's default timeout.
+    /// As [`Self::new`] over the Couchbase protocol, with writes that are answered once they have this durability
+    /// level, or as ambiguous after the server's default timeout.
     pub fn durable(shape: Shape, seed: u64, level: Level) -> Result<Self> {
         let mut dialect = Self::new(Protocol::Couchbase, shape, seed)?;
         dialect.set.demand(level);
         Ok(dialect)
     }
 
-    /// Whether the answer to a read holds the value of item `index`, as far as its stamp tells.
+    /// Returns true if the answer to a read carries the stamp of item `index`.
     pub fn is_of(&self, index: u32, answer: &[u8]) -> bool {
         let value = answer.get(self.get.answer.value_at..).unwrap_or_default();
         self.shape.value_bytes < DIGITS || value.starts_with(&digits(index))
     }
 
-    /// The same over memcached's binary protocol with deletes in the place of writes: the item must be there.
+    /// As [`Self::new`] over memcached's binary protocol, with deletes in place of writes: the item must exist.
     pub fn deleting(shape: Shape, seed: u64) -> Result<Self> {
         let mut dialect = Self::new(Protocol::MemcachedBinary, shape, seed)?;
         let bytes = binary_request(OPCODE_DELETE, &[], &vec![b'0'; shape.key_bytes], &[]);
@@ -195,11 +195,11 @@ impl Dialect {
 }
 
 impl Template {
-    /// Puts the framing extra of a durability level before the others.
+    /// Inserts the framing extra of a durability level before the other extras.
     fn demand(&mut self, level: Level) {
         let extra = [DURABILITY_FRAME, level as u8];
         let mut bytes = self.bytes.to_vec();
-        // The key's length loses its upper byte to that of the framing extras.
+        // The upper byte of the key length becomes the length of the framing extras.
         if let [magic, _, extras_length, _, _, _, _, _, a, b, c, d, ..] = &mut *bytes {
             *magic = MAGIC_WITH_FRAMING;
             *extras_length = extra.len() as u8;
@@ -230,8 +230,8 @@ impl Template {
         }
     }
 
-    /// What the answer at the beginning of `bytes` says, and its length, of which less may be there; `None` while that
-    /// cannot be told.
+    /// The outcome that the answer at the start of `bytes` reports, and the answer's full length, of which `bytes` may
+    /// hold less; `None` while that cannot be determined.
     pub fn answered(&self, bytes: &[u8]) -> Result<Option<(Answered, usize)>> {
         let prefix = bytes.get(..self.answer.prefix.len().min(bytes.len())).unwrap_or_default();
         if self.answer.prefix.starts_with(prefix) {
@@ -258,7 +258,7 @@ impl Template {
         Ok(Some((Answered::Refused, line)))
     }
 
-    /// Bytes behind the value.
+    /// Bytes after the value.
     fn value_tail(&self) -> usize {
         if matches!(self.bytes.first(), Some(&(0x80 | MAGIC_WITH_FRAMING))) { 0 } else { 2 }
     }

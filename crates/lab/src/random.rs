@@ -1,11 +1,11 @@
-//! The load's random numbers: reproducible, and cheap beside a request.
+//! The load's random numbers: reproducible, and cheap compared with a request.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one add and two multiplications per number.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Generator whose sequence follows from `seed`.
+    /// A generator whose sequence is determined by `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -19,12 +19,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Uniform number below `bound`, from the upper half of one draw (its bias is below bound / 2^32).
+    /// Uniform number below `bound`, from the upper half of one draw (the bias is below bound / 2^32).
     pub fn below(draw: u64, bound: u32) -> u32 {
         (((draw >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Fills bytes that no compression shortens.
+    /// Fills `bytes` with incompressible data.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.next().to_le_bytes();

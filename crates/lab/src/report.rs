@@ -1,5 +1,5 @@
-//! What an experiment hands back: a statement of its settings, tables for people, JSON for programs, and its goals
-//! with "met" or "missed".
+//! What an experiment reports: its settings, tables for people, JSON for programs, and its goals with "met" or
+//! "missed".
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// A figure that was promised.
+/// A promised figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Goal {
     /// What is measured.
@@ -18,7 +18,7 @@ pub struct Goal {
     pub wanted: String,
     /// Figure reached, in words.
     pub reached: String,
-    /// Whether it keeps the bound.
+    /// Whether the figure is within the bound.
     pub met: bool,
 }
 
@@ -39,7 +39,7 @@ impl Goal {
     }
 }
 
-/// A table of words and figures.
+/// A table of text and figures.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     title: String,
@@ -62,7 +62,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it has no rows.
+    /// Returns true if it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -98,7 +98,7 @@ impl Table {
     }
 }
 
-/// Everything an experiment found.
+/// All results of an experiment.
 #[derive(Default)]
 pub struct Report {
     /// Name of the experiment.
@@ -122,7 +122,7 @@ impl Report {
         Ok(())
     }
 
-    /// Warns of a build whose figures do not count, if this program itself is what is measured.
+    /// Adds a warning if this program is among those measured and has assertions on: its figures do not count.
     pub fn tell_of_this_build(&mut self, is_measured: bool) {
         if cfg!(debug_assertions) && is_measured {
             self.settings
@@ -130,7 +130,7 @@ impl Report {
         }
     }
 
-    /// Prints the report, and writes its JSON form where asked.
+    /// Prints the report, and writes its JSON form if requested.
     pub fn finish(mut self, json: Option<&Path>) -> Result<()> {
         let mut text = format!("\ndormouse lab {}\n", self.experiment);
         for setting in &self.settings {
@@ -171,7 +171,7 @@ impl Report {
     }
 }
 
-/// A figure in at most four digits, so that nobody reads precision into it.
+/// Formats a figure with at most four digits, so as not to suggest more precision than it has.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     match value {
@@ -183,7 +183,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Bytes with a binary unit.
+/// Formats bytes with a binary unit.
 pub fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut size = value as f64;
@@ -195,7 +195,7 @@ pub fn bytes(value: u64) -> String {
     format!("{} {}", short(size), UNITS.get(unit).copied().unwrap_or("B"))
 }
 
-/// A count of items: 1M, 250k, 17.
+/// Formats a count of items: 1M, 250k, 17.
 pub fn count(value: u32) -> String {
     match value {
         _ if value >= 1_000_000 && value.is_multiple_of(100_000) => format!("{}M", f64::from(value) / 1e6),
@@ -204,7 +204,7 @@ pub fn count(value: u32) -> String {
     }
 }
 
-/// Reads a count of items as written by `count`.
+/// Parses a count of items as written by `count`.
 pub fn parse_count(text: &str) -> Result<u32, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1e3),

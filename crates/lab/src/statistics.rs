@@ -16,7 +16,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Summarises samples; `None` where there are none.
+    /// Summarises samples; `None` if there are none.
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -28,7 +28,7 @@ impl Spread {
         })
     }
 
-    /// Sample below which nine tenths of the samples lie.
+    /// The 90th percentile of the samples.
     pub fn percentile_90(&self) -> f64 {
         let mut sorted = self.samples.clone();
         sorted.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ impl Spread {
     }
 }
 
-/// A mean, and the interval it lies in by Student's distribution.
+/// A mean and its confidence interval by Student's t-distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Mean of the samples.
@@ -49,8 +49,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Of samples that do not depend on each other; covers the true mean with this confidence, such as 0.95. `None` for
-    /// less than two.
+    /// The interval for independent samples; it covers the true mean with this confidence, such as 0.95. `None` for
+    /// fewer than two samples.
     pub fn of(samples: &[f64], confidence: f64) -> Option<Self> {
         let count = samples.len() as f64;
         let freedom = samples.len().checked_sub(1).filter(|&freedom| freedom > 0)?;
@@ -60,20 +60,19 @@ impl Interval {
         Some(Self { mean, low: mean - half, high: mean + half })
     }
 
-    /// The same of another scale, by a function that rises.
+    /// The same on another scale, by an increasing function.
     pub fn map(self, scale: impl Fn(f64) -> f64) -> Self {
         Self { mean: scale(self.mean), low: scale(self.low), high: scale(self.high) }
     }
 
-    /// Whether the true mean can be told from zero.
+    /// Returns true if the mean differs significantly from zero.
     pub fn excludes_zero(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
 }
 
-/// The bound that the size of a variable of Student's distribution keeps with this probability. The angle whose tangent
-/// is the variable over the root of the degrees of freedom has a density of cosine to their power less one, which is
-/// summed up here.
+/// The bound on the absolute value of a variable of Student's t-distribution with this probability. With tan(a) = t /
+/// sqrt(freedom), the angle a has a density proportional to cos(a)^(freedom - 1), which is integrated numerically here.
 fn student(freedom: usize, probability: f64) -> f64 {
     const STEPS: u32 = 100_000;
     let width = std::f64::consts::FRAC_PI_2 / f64::from(STEPS);
@@ -91,7 +90,7 @@ fn student(freedom: usize, probability: f64) -> f64 {
     f64::INFINITY
 }
 
-/// Median of samples; `None` where there are none.
+/// Median of samples; `None` if there are none.
 pub fn median(samples: &[f64]) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

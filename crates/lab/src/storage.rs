@@ -1,4 +1,4 @@
-//! The disk under an experiment: a directory on it, its own rate of syncs, its own speed of reading.
+//! The disk under an experiment: a directory on it, its raw sync rate, its raw read speed.
 
 use crate::cleanup::CleanupProcess;
 use crate::os;
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Read at once where a file is read from its beginning to its end.
+/// Bytes read at once when a whole file is read.
 const READ_BYTES: usize = 1 << 20;
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// Tries for a while: what wrote there may be dying just now.
+/// Retries for a while: a process that wrote there may still be exiting.
 const REMOVE: &str = r#"for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done"#;
 
-/// A directory of an experiment; removed with what is in it when dropped, and also when this process is interrupted or
+/// A directory of an experiment; removed with its contents when dropped, and also when this process is interrupted or
 /// killed.
 #[derive(Debug)]
 pub struct Scratch {
@@ -28,7 +28,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new one in `parent`, or where the system keeps temporary files.
+    /// Creates one in `parent`, or in the system's temporary directory.
     pub fn new(parent: Option<&Path>) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +58,7 @@ fn find_mount(mounts: &str, path: &Path) -> Option<String> {
     mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map(|(_, words)| words)
 }
 
-/// What a disk did when it was asked for nothing but syncs.
+/// The sync rate of a disk with no other load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SyncRate {
     /// Bytes appended before each sync.
@@ -67,7 +67,7 @@ pub struct SyncRate {
     pub per_second: f64,
 }
 
-/// Appends so many bytes and syncs them (`fdatasync`), again and again, in a file of its own.
+/// Repeatedly appends `bytes` bytes to a new file and syncs them (`fdatasync`).
 pub fn sync_rate(directory: &Path, bytes: usize, length: Duration) -> Result<SyncRate> {
     let path = directory.join("sync-rate");
     let mut file = OpenOptions::new().create_new(true).append(true).open(&path)?;
@@ -98,7 +98,7 @@ pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Makes the kernel forget what it has cached of these files; says how.
+/// Drops these files from the page cache; returns the method used, as text.
 pub fn drop_page_cache(files: &[PathBuf]) -> Result<&'static str> {
     for file in files {
         File::open(file)?.sync_all()?;

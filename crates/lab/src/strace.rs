@@ -1,8 +1,8 @@
-//! System calls of a running process, told by strace and counted per thread.
+//! System calls of a running process, traced by strace and counted per thread.
 //!
-//! Only calls that begin inside a stretch of time are counted: attaching and detaching interrupt whatever a thread
-//! sleeps in, and those calls are strace's own doing. Tracing slows the process down several times, so counts are exact
-//! but their ratios are those of a slow server: more connections are ready per wake-up than without it.
+//! Only calls that begin within the measured interval are counted: attaching and detaching interrupt the call a thread
+//! sleeps in, and those calls are artefacts of strace. Tracing slows the process down several times, so counts are
+//! exact but their ratios are those of a slow server: more connections are ready per wake-up than without it.
 
 use crate::os;
 use crate::storage::Scratch;
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const LOG: &str = "log";
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Rest before and after the stretch that is counted.
+/// Pause before and after the interval that is counted.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// How often a call was made.
+/// Number of times a system call was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Calls in all.
+    /// All calls.
     pub calls: u64,
     /// Those that returned an error; for reads and writes of sockets that is EAGAIN.
     pub errors: u64,
 }
 
-/// Counts by the name of the call.
+/// Counts by name of the call.
 pub type Counts = BTreeMap<String, Count>;
 
 /// The calls of one thread.
@@ -41,7 +41,7 @@ pub struct ThreadCalls {
     pub calls: Counts,
 }
 
-/// strace at work on a process; detached when dropped.
+/// strace attached to a process; detached when dropped.
 pub struct Trace {
     child: Child,
     scratch: Scratch,
@@ -81,7 +81,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Ends counting, detaches and returns the calls of each thread that made one.
+    /// Stops counting, detaches and returns the calls of each thread that made any.
     pub fn detach(mut self) -> Result<Vec<ThreadCalls>> {
         let stretch = (seconds(self.from), seconds(SystemTime::now()));
         thread::sleep(MARGIN);
@@ -90,7 +90,7 @@ impl Trace {
         let log = BufReader::new(File::open(self.scratch.path.join(LOG)).context("reading strace's log")?);
         let mut threads: BTreeMap<u32, ThreadCalls> = BTreeMap::new();
         for line in log.lines() {
-            // Arguments may hold any bytes; such a line names its call nevertheless, before them.
+            // Arguments may hold bytes that are not UTF-8; the name of the call comes before them.
             let Ok(line) = line else { continue };
             if let Some(call) = Call::parse(&line)
                 && (stretch.0..stretch.1).contains(&call.at)
@@ -133,7 +133,7 @@ fn wholly_traced(pid: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// One line of the log: `THREAD SECONDS name(...) = result`, where a call of several threads at once is told in two
+/// One line of the log: `THREAD SECONDS name(...) = result`, where a call that overlaps another thread's takes two
 /// lines, the first ending in `<unfinished ...>` and the second beginning with `<... name resumed>`.
 struct Call<'a> {
     thread: u32,
@@ -168,7 +168,7 @@ pub fn total<'a>(threads: impl IntoIterator<Item = &'a ThreadCalls>) -> Counts {
     counts
 }
 
-/// Sum over several calls that do the same.
+/// Sum over several calls with the same purpose.
 pub fn sum(counts: &Counts, names: &[&str]) -> Count {
     names.iter().filter_map(|&name| counts.get(name)).fold(Count::default(), |sum, count| Count {
         calls: sum.calls + count.calls,

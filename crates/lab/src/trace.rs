@@ -1,30 +1,30 @@
-//! Traces of a cache: which item is asked for next.
+//! Cache traces: which item is requested next.
 //!
 //! ```text
-//!   items   0 ............ universe ............ ever new ones
-//!           asked for by Zipf's law, 0 the most   a scan asks for each once
+//!   items   0 ............ universe ............ new ones without end
+//!           requested by Zipf's law, 0 the most   a scan requests each once
 //! ```
 
 use crate::random::Random;
 
-/// Requests after which a pattern begins anew.
+/// Requests after which a pattern repeats.
 const PERIOD: u64 = 100_000;
 
-/// What disturbs the law.
+/// What disturbs Zipf's law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Nothing: each item is as popular as ever.
+    /// Nothing: popularity is constant.
     Steady,
-    /// The last so many per cent of each period go through new items, one after the other.
+    /// The last n per cent of each period go through new items, one after the other.
     Scans(u64),
-    /// After each period so many per mille of the universe, the least popular items, become the most popular ones.
+    /// After each period, the least popular n per mille of the universe become the most popular items.
     Drift(u32),
 }
 
-/// Items by Zipf's law: item `n` is asked for with a probability proportional to 1 / (n + 1)^exponent. One draw costs
-/// the same for any number of items (Walker's alias method).
+/// Items by Zipf's law: item `n` is requested with a probability proportional to 1 / (n + 1)^exponent. A draw takes
+/// constant time for any number of items (Walker's alias method).
 pub struct Zipf {
-    /// Of each column the part that is its own item's, as a fraction of 2^32, and whose the rest is.
+    /// For each column, the share of its own item as a fraction of 2^32, and the item that the rest belongs to.
     columns: Vec<(u32, u32)>,
 }
 
@@ -61,7 +61,7 @@ impl Zipf {
     }
 }
 
-/// Requests without end; which ones follows from the seed.
+/// An endless sequence of requests, determined by the seed.
 pub struct Trace<'z> {
     zipf: &'z Zipf,
     pattern: Pattern,
@@ -78,7 +78,7 @@ impl<'z> Trace<'z> {
         Self { zipf, pattern, random: Random::new(seed), made: 0, scanned }
     }
 
-    /// The item asked for next.
+    /// The item requested next.
     pub fn next(&mut self) -> u32 {
         let (period, within) = (self.made / PERIOD, self.made % PERIOD);
         self.made += 1;

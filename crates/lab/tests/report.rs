@@ -1,4 +1,4 @@
-//! A whole experiment on the smallest subject: its report, its JSON, and nothing left behind.
+//! Complete experiments on the smallest subjects: the report, its JSON, and no leftovers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,8 +9,8 @@ fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_dormouse-lab")).args(arguments).output().unwrap()
 }
 
-/// Runs an experiment; returns its words and its JSON. It needs a core for the server and one for the client: where
-/// there is one only it must say so, and there is nothing to give.
+/// Runs an experiment; returns its text and its JSON. It needs one core for the server and one for the client: if there
+/// is only one, it must fail with that message, and this returns `None`.
 fn report(arguments: &[&str]) -> Option<(String, Value)> {
     let test = std::thread::current();
     let name = format!("lab-report-{}-{}.json", std::process::id(), test.name().unwrap());
@@ -107,12 +107,12 @@ fn flushes_in_words_and_json() {
         let memory = &line["memory"];
         let (peak, buffer) =
             (memory["peak_bytes"].as_i64().unwrap(), memory["buffer_bytes"].as_i64().unwrap());
-        // Counted, not sampled: the buffer is seen to the byte of its size class, and the peak holds it.
+        // Counted, not sampled: the buffer shows up exactly, in its size class, and the peak includes it.
         assert_eq!(buffer, 1 << 20, "{line}");
         assert!(peak > buffer && peak < buffer + 100_000, "{line}");
         let (items, value) = (line["items"].as_f64().unwrap(), line["value_bytes"].as_f64().unwrap());
         assert!(line["written_per_item"].as_f64().unwrap() > value, "{line}");
-        // The dirty list names each item in 8 bytes at least.
+        // The dirty list uses at least 8 bytes per item.
         let dirty = |name: &str| memory[name].as_f64().unwrap();
         assert!(dirty("dirty_bytes").max(dirty("dirty_accounted_bytes")) >= 8.0 * items, "{line}");
         assert_eq!(line["per_cpu_second"]["samples"].as_array().unwrap().len(), 1);

@@ -4,10 +4,10 @@ use std::ptr::NonNull;
 
 use crate::tenant::{Gauge, Tenant, TenantCache};
 
-/// A growable array of values without destructor whose memory is the tenant's, counted as index. 16 bytes; none
-/// allocated while empty; all zero, it is empty.
+/// A growable array of values that need no drop. Its memory belongs to the tenant and is counted as index. The struct
+/// is 16 bytes, allocates nothing while empty, and is empty if all zero.
 ///
-/// It has no destructor: call [`TenantVec::clear`], or let the tenant's arena go, if it goes as a whole.
+/// It has no destructor: call [`TenantVec::clear`], or drop the tenant's arena if it is freed as a whole.
 #[repr(C)]
 pub struct TenantVec<T> {
     items: Option<NonNull<T>>,
@@ -29,7 +29,7 @@ impl<T> Default for TenantVec<T> {
 impl<T> TenantVec<T> {
     const PLAIN: () = assert!(!std::mem::needs_drop::<T>(), "values are moved as bytes and never dropped");
 
-    /// Empty.
+    /// Creates an empty array.
     pub const fn new() -> Self {
         () = Self::PLAIN;
         Self { items: None, len: 0, capacity: 0 }
@@ -47,25 +47,25 @@ impl<T> TenantVec<T> {
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len as usize) }
     }
 
-    /// The values, changeable.
+    /// The values, mutable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above, and access is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len as usize) }
     }
 
-    /// Values it can hold without growing.
+    /// Number of values it can hold without growing.
     pub fn capacity(&self) -> usize {
         self.capacity as usize
     }
 
-    /// Bytes of its block, as the accounts count them.
+    /// Size of its block in bytes, as the accounts count it.
     pub fn allocated_bytes(&self) -> u64 {
         let bytes = self.capacity as usize * size_of::<T>();
         if bytes == 0 { 0 } else { crate::footprint(bytes) as u64 }
     }
 
-    /// Appends; `false` when there is no memory.
+    /// Appends a value. Returns false if out of memory.
     #[must_use]
     pub fn push(&mut self, tenant: &Tenant, cache: &mut TenantCache, value: T) -> bool {
         if !self.reserve(tenant, cache) {
@@ -77,13 +77,13 @@ impl<T> TenantVec<T> {
         true
     }
 
-    /// Makes room for one more value; `false` when there is no memory.
+    /// Makes room for one more value. Returns false if out of memory.
     #[must_use]
     pub fn reserve(&mut self, tenant: &Tenant, cache: &mut TenantCache) -> bool {
         self.len < self.capacity || self.resize(tenant, cache, grown(self.capacity as usize, size_of::<T>()))
     }
 
-    /// Changes the capacity to `capacity` values, at least as many as there are; `false` when there is no memory.
+    /// Changes the capacity to `capacity` values, at least the current length. Returns false if out of memory.
     #[must_use]
     pub fn resize(&mut self, tenant: &Tenant, cache: &mut TenantCache, capacity: usize) -> bool {
         let capacity = capacity.max(self.len as usize);
@@ -109,16 +109,16 @@ impl<T> TenantVec<T> {
         self.len = self.len.min(u32::try_from(len).unwrap_or(u32::MAX));
     }
 
-    /// Removes all values and gives the memory back.
+    /// Removes all values and frees the memory.
     pub fn clear(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
         std::mem::take(self).release(tenant, cache);
     }
 
-    /// Removes the value at `index`, moving those behind it.
+    /// Removes the value at `index` and shifts those after it down.
     pub fn remove(&mut self, index: usize) {
         let behind = self.as_slice().len().saturating_sub(index + 1);
         assert!(index < self.len as usize, "index {index} out of {} values", self.len);
-        // SAFETY: `index` is in range; the values behind it move down by one, over the one that goes.
+        // SAFETY: `index` is in range; the values after it move down by one, over the removed one.
         unsafe {
             let hole = self.start().add(index);
             hole.copy_from(hole.add(1), behind);
@@ -136,7 +136,7 @@ impl<T> TenantVec<T> {
     }
 }
 
-/// The next capacity: the first fills 64 bytes, later ones grow by a quarter and fill their size class.
+/// The next capacity: the first one fills 64 bytes, later ones grow by a quarter and fill their size class.
 fn grown(capacity: usize, value_size: usize) -> usize {
     let bytes = (capacity * value_size * 5 / 4).max(capacity * value_size + value_size).max(64);
     crate::size_class(bytes) / value_size

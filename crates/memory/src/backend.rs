@@ -1,4 +1,4 @@
-//! The allocator of the process and of the tenants: chosen by cargo feature, everything about it in one folder.
+//! The allocator of the process and of the tenants, chosen by cargo feature. Everything about it is in this folder.
 //!
 //! ```text
 //!   alloc-jemalloc   an arena per tenant over chunks of our own, thread caches, figures   (the default)
@@ -8,16 +8,16 @@
 //! A backend offers
 //!
 //! * `GlobalAllocator`, the process's own;
-//! * `Arena` and `ThreadCache`: where a tenant's blocks come from, and what a thread keeps of them for later; the arena
-//!   gives whole pages too, of which `PAGES_HEADER` bytes are left to the allocator;
-//! * [`size_class`]: how many bytes of a block may be used, and [`footprint`]: how many it takes. Both are computed:
+//! * `Arena` and `ThreadCache`: where a tenant's blocks come from, and a thread's cache of them. An arena also
+//!   allocates whole pages, of which `PAGES_HEADER` bytes are left to the allocator;
+//! * [`size_class`], the usable bytes of a block, and [`footprint`], the bytes it takes. Both are computed: the
 //!   accounts need them for every allocation, and asking the allocator would cost more than the arithmetic. Tests
 //!   compare them with the allocator's own answers;
-//! * `ARENA_GOES_AS_A_WHOLE`: whether dropping an arena frees the blocks that are left in it. Where it does not,
-//!   whoever lets go of a tenant frees them one by one, or they are lost;
-//! * [`version`], and `refresh` for the figures;
-//! * `controls`, jemalloc's interface where a jemalloc serves, and `thp`, the choice of huge pages where chunks are
-//!   ours. On them stand [`settings`], [`boot`] and [`report`], which are the same for all builds.
+//! * `ARENA_GOES_AS_A_WHOLE`: whether dropping an arena frees the blocks left in it. Where it does not, the owner of a
+//!   tenant frees them one by one, or they leak;
+//! * [`version`], and `refresh`, which updates the figures;
+//! * `controls`, jemalloc's control interface where a jemalloc serves, and `thp`, the huge page setting where chunks
+//!   are ours. [`settings`], [`boot`] and [`report`] build on them and are the same for all builds.
 //!
 //! Why these, and what each cannot do: `docs/decisions/0007-allocator-backends.md`.
 
@@ -46,7 +46,7 @@ compile_error!("one allocator only: beside alloc-mimalloc or alloc-system give -
 compile_error!("no allocator: enable alloc-jemalloc (the default), alloc-mimalloc or alloc-system");
 
 pub mod boot;
-#[cfg_attr(feature = "alloc-mimalloc", expect(dead_code, reason = "nobody makes one without a jemalloc"))]
+#[cfg_attr(feature = "alloc-mimalloc", expect(dead_code, reason = "never constructed without a jemalloc"))]
 mod controls;
 pub mod report;
 pub mod settings;
@@ -65,8 +65,8 @@ pub(crate) use untold::refresh;
 /// The process's allocator, for `#[global_allocator]`.
 pub const GLOBAL_ALLOCATOR: GlobalAllocator = GlobalAllocator;
 
-/// Name and version of the allocator in use, as `jemalloc 5.3.1`; with alloc-system that of the library that really
-/// serves `malloc`, as `tcmalloc 2.10, preloaded`.
+/// Name and version of the allocator in use, such as `jemalloc 5.3.1`. With alloc-system, those of the library that
+/// actually serves `malloc`, such as `tcmalloc 2.10, preloaded`.
 pub fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(chosen::version)
@@ -84,53 +84,53 @@ const fn quartered_class(size: usize, quantum: usize, largest: usize) -> usize {
     (size + step - 1) & !(step - 1)
 }
 
-/// Alignment of every block: locations count in these units.
+/// Alignment of every block. Locations count in these units.
 pub const BLOCK_ALIGNMENT: usize = 16;
-/// Alignment of blocks that are cache lines.
+/// Alignment of blocks of whole cache lines.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// What the allocator knows of one arena, in bytes, as of the last `refresh`.
+/// What the allocator knows about one arena, in bytes, as of the last `refresh`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaFigures {
-    /// Small and large allocations handed out, thread caches included.
+    /// Small and large allocations handed out, including those in thread caches.
     pub allocated: usize,
     /// Pages that hold allocations.
     pub active: usize,
-    /// Pages freed but not yet given back.
+    /// Pages freed but not yet returned to the system.
     pub dirty: usize,
     /// Physical memory: active, dirty and the arena's own bookkeeping.
     pub resident: usize,
 }
 
-/// What the allocator knows of one size class of an arena, as of the last `refresh`: slabs are runs of pages with
-/// `slots` slots of `size` bytes, which are given back as a whole.
+/// What the allocator knows about one size class of an arena, as of the last `refresh`. A slab is a run of pages with
+/// `slots` slots of `size` bytes, freed as a whole.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ClassFigures {
     pub(crate) size: usize,
     pub(crate) slots: u32,
     pub(crate) slabs: usize,
-    /// Slabs with a free slot; the one that is served from next is not among them.
+    /// Slabs with a free slot, excluding the one that is served from next.
     pub(crate) with_room: usize,
-    /// Slots that are taken, those included that threads keep for later.
+    /// Slots taken, including those in thread caches.
     pub(crate) taken: usize,
 }
 
 /// How full the slab of a block is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Free slots; 0 also for a block that is in no slab.
+    /// Free slots; 0 also for a block in no slab.
     pub free: u32,
-    /// Bytes of a slot.
+    /// Slot size in bytes.
     pub class: usize,
 }
 
-/// A control call failed: its name and errno.
+/// A failed control call: its name and errno.
 #[derive(Debug, thiserror::Error)]
 #[error("allocator control {name} failed with errno {errno}")]
 pub struct ControlError {
     /// The control's name.
     pub name: String,
-    /// What it answered.
+    /// The errno it returned.
     pub errno: i32,
 }
 

@@ -1,18 +1,18 @@
-//! Bytes that come piece by piece: a message whose end has not come.
+//! Bytes that arrive piece by piece: a message whose end has not arrived yet.
 //!
-//! A short one lies in the heap. A long one has pages of its own, and memory only for what has come of it: it grows
-//! without being copied, its pages are never somebody else's leftovers, and they go when it does.
+//! A short message lies in the heap. A long one has pages of its own, and memory only for what has arrived. It grows
+//! without being copied. Its pages come fresh from the system and are unmapped with it.
 
 use std::ffi::c_void;
 use std::ops::Deref;
 use std::ptr::{NonNull, null_mut};
 
-/// The longest that lies in the heap.
+/// Largest size kept in the heap.
 const SHORT_BYTES: usize = 64 << 10;
-/// Room that is kept for the next message.
+/// Capacity kept for the next message.
 const KEPT_BYTES: usize = 4 << 10;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct GrowingBytes {
     /// Empty once there are pages.
@@ -21,7 +21,7 @@ pub struct GrowingBytes {
 }
 
 impl GrowingBytes {
-    /// Appends. False, and nothing is changed: there is no memory.
+    /// Appends `bytes`. Returns false and changes nothing if out of memory.
     #[must_use]
     pub fn extend(&mut self, bytes: &[u8]) -> bool {
         let needed = self.len() + bytes.len();
@@ -43,7 +43,7 @@ impl GrowingBytes {
         fits
     }
 
-    /// Forgets what is there.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         self.long = None;
         if self.short.capacity() > KEPT_BYTES {
@@ -52,7 +52,7 @@ impl GrowingBytes {
         self.short.clear();
     }
 
-    /// Bytes of memory that are held.
+    /// Bytes of memory held.
     pub fn held_bytes(&self) -> usize {
         self.long.as_ref().map_or(self.short.capacity(), |pages| pages.len)
     }
@@ -66,7 +66,7 @@ impl Deref for GrowingBytes {
     }
 }
 
-/// A mapping of its own.
+/// An anonymous mapping.
 #[derive(Debug)]
 struct Pages {
     start: NonNull<u8>,
@@ -78,7 +78,7 @@ struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// Room for at least so many bytes.
+    /// Maps room for at least `bytes` bytes.
     fn new(bytes: usize) -> Option<Self> {
         let mapped = bytes.checked_next_power_of_two()?.max(SHORT_BYTES);
         // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice.
@@ -124,14 +124,14 @@ impl Pages {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes have been written; nobody writes while they are borrowed.
+        // SAFETY: `len` bytes have been written; nothing writes while they are borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of this size, and nobody uses it any more.
+        // SAFETY: the mapping is ours, of this size, and nothing uses it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.mapped) };
     }
 }
@@ -142,7 +142,7 @@ mod tests {
 
     const PAGE_BYTES: usize = 4096;
 
-    /// What pieces of these sizes become.
+    /// Appends pieces of these sizes. Returns the result and the expected bytes.
     fn grown(pieces: &[usize]) -> (GrowingBytes, Vec<u8>) {
         let (mut bytes, mut expected) = (GrowingBytes::default(), Vec::new());
         for (number, size) in pieces.iter().enumerate() {

@@ -5,12 +5,12 @@
 //!     kind 0, block: number = address / 16: one allocation per item in the tenant's arena
 //!     kind 1, slot:  number = address / 4:  a slot of a slab, see crate::slab
 //!
-//!   Heap ── BlockHeap      one may change for the other while items are there: each goes back to where it came from
+//!   Heap ── BlockHeap      switchable while items exist: each item is freed to the heap it came from
 //!        └─ SlabHeap
 //! ```
-//! An item is referred to by its index slot and its seqno slot alone, both of which hold a [`Location`]; so it can be
-//! moved under its vBucket's lock by rewriting two words. No item byte is read without that lock. Large values are the
-//! exception that stays put: see [`crate::large`].
+//! Only an item's index slot and seqno slot refer to it; both hold a [`Location`]. So it can be moved under its
+//! vBucket's lock by rewriting two words. No item byte is read without that lock. Large values are the exception and
+//! never move: see [`crate::large`].
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::tenant::{Gauge, Tenant, TenantCache};
 
 /// Bits of a location's number.
 pub const NUMBER_BITS: u32 = 45;
-/// Bits of a location with its kind.
+/// Bits of a location, including its kind.
 pub const LOCATION_BITS: u32 = NUMBER_BITS + 1;
 const KIND_SLOT: u64 = 1 << NUMBER_BITS;
 const BLOCK_SHIFT: u32 = BLOCK_ALIGNMENT.trailing_zeros();
@@ -37,7 +37,7 @@ const _: () = assert!(BLOCK_SHIFT == SLOT_SHIFT + 2, "twice the kind bit is what
 pub struct Location(u64);
 
 impl Location {
-    /// From the bits of a slot; zero names nothing.
+    /// Creates a location from the bits of a slot. Zero names nothing.
     #[inline]
     pub fn from_bits(bits: u64) -> Option<Self> {
         debug_assert!(bits >> LOCATION_BITS == 0);
@@ -50,13 +50,13 @@ impl Location {
         self.0
     }
 
-    /// Whether it names a slot of a slab rather than a block.
+    /// Returns true if it names a slot of a slab rather than a block.
     #[inline]
     pub fn is_slab(self) -> bool {
         self.0 & KIND_SLOT != 0
     }
 
-    /// Names a block.
+    /// The location of a block.
     #[inline]
     pub(crate) fn of_block(block: NonNull<u8>) -> Self {
         let address = block.expose_provenance().get();
@@ -64,7 +64,7 @@ impl Location {
         Self(address as u64 >> BLOCK_SHIFT)
     }
 
-    /// Names the slot at an address.
+    /// The location of the slot at an address.
     #[inline]
     pub(crate) fn of_slot(address: usize) -> Self {
         debug_assert!(address.is_multiple_of(GRAIN) && (address as u64) >> SLOT_SHIFT < KIND_SLOT);
@@ -83,41 +83,41 @@ impl Location {
         unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(self.address())) }
     }
 
-    /// How many bytes an item of `size` bytes that lies here may grow to in place.
+    /// Number of bytes that an item of `size` bytes at this location may grow to in place.
     #[inline]
     pub fn capacity(self, size: usize) -> usize {
         if self.is_slab() { class::slot_bytes(size) } else { crate::size_class(size) }
     }
 
-    /// How many bytes an item of `size` bytes that lies here takes.
+    /// Number of bytes that an item of `size` bytes at this location takes.
     #[inline]
     pub fn footprint(self, size: usize) -> usize {
         if self.is_slab() { class::slot_bytes(size) } else { crate::footprint(size) }
     }
 }
 
-/// Memory for items, named by locations. `owner` is the vBucket under whose lock the call is made: a heap that moves
-/// items by itself keeps it beside each slot, so as to know which lock to take.
+/// Memory for items, named by locations. `owner` is the vBucket under whose lock the call is made. A heap that moves
+/// items by itself stores it beside each slot, to know which lock to take.
 pub trait ItemHeap {
-    /// Room for `size` bytes; `None` when the system has no memory.
+    /// Allocates room for `size` bytes. Returns `None` if the system is out of memory.
     fn allocate(&self, cache: &mut TenantCache, size: usize, owner: u16) -> Option<Location>;
 
-    /// Gives an item's room back.
+    /// Frees an item's room.
     ///
     /// # Safety
     /// `location` came from [`ItemHeap::allocate`] of this heap with this `size`, or one of the same capacity, and
     /// nothing refers to it any more.
     unsafe fn free(&self, cache: &mut TenantCache, location: Location, size: usize);
 
-    /// Where the item lies now: valid while its vBucket's lock is held. Any location gives an address; one that was
-    /// freed gives an address that must not be read.
+    /// The item's current address, valid while its vBucket's lock is held. Any location yields an address; that of a
+    /// freed location must not be read.
     #[inline]
     fn address(&self, location: Location) -> NonNull<u8> {
         location.pointer()
     }
 
-    /// Room for an item of `size` bytes that is about to leave `from` for a better place of the same capacity. In the
-    /// end the accounts have not changed: they count the item once, wherever it lies.
+    /// Allocates room for an item of `size` bytes that is about to move from `from` to a better place of the same
+    /// capacity. A completed move leaves the accounts unchanged: they count the item once, wherever it lies.
     fn allocate_for_move(
         &self,
         cache: &mut TenantCache,
@@ -126,7 +126,7 @@ pub trait ItemHeap {
         owner: u16,
     ) -> Option<Location>;
 
-    /// Gives back the room that an item has left for one from [`ItemHeap::allocate_for_move`].
+    /// Frees the room of an item that has moved to a place from [`ItemHeap::allocate_for_move`].
     ///
     /// # Safety
     /// As [`ItemHeap::free`].
@@ -139,7 +139,7 @@ pub struct BlockHeap {
 }
 
 impl BlockHeap {
-    /// A heap in this tenant's arena.
+    /// Creates a heap in this tenant's arena.
     pub fn new(tenant: Arc<Tenant>) -> Self {
         Self { tenant }
     }
@@ -178,13 +178,13 @@ impl ItemHeap for BlockHeap {
     }
 }
 
-/// Slots in slabs of the tenant's; what is larger than the largest slot is a block.
+/// Slots in the tenant's slabs. Items larger than the largest slot are blocks.
 pub struct SlabHeap {
     blocks: BlockHeap,
 }
 
 impl SlabHeap {
-    /// A heap in this tenant's slabs.
+    /// Creates a heap in this tenant's slabs.
     pub fn new(tenant: Arc<Tenant>) -> Self {
         Self { blocks: BlockHeap::new(tenant) }
     }
@@ -244,8 +244,8 @@ impl ItemHeap for SlabHeap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum HeapChoice {
-    /// Blocks while there is little, slabs from [`AUTO_SLAB_BYTES`] on. The blocks there are stay until their items go
-    /// or outgrow them.
+    /// Blocks while little is allocated, slabs from [`AUTO_SLAB_BYTES`] on. Existing blocks stay until their items are
+    /// removed or outgrow them.
     #[default]
     Auto,
     /// Slabs.
@@ -255,7 +255,7 @@ pub enum HeapChoice {
 }
 
 impl HeapChoice {
-    /// Its names, as an operator gives them.
+    /// The names, as an operator gives them.
     pub const NAMES: &[&str] = &["auto", "slab", "block"];
 
     /// Its name.
@@ -267,24 +267,24 @@ impl HeapChoice {
         }
     }
 
-    /// The choice of a name.
+    /// Returns the choice with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         [Self::Auto, Self::Slab, Self::Block].into_iter().find(|choice| choice.name() == name)
     }
 }
 
-/// A tenant that chooses by itself takes slabs once so much is allocated: what slabs keep for each class is little
-/// then.
+/// With [`HeapChoice::Auto`], a tenant switches to slabs once this many bytes are allocated. By then the memory that
+/// slabs keep for each class is a small share.
 pub const AUTO_SLAB_BYTES: u64 = 4 << 20;
 
-/// Both heaps: new items come from the chosen one, and every item goes back to its own.
+/// Both heaps. New items come from the chosen one; every item is freed to its own.
 pub struct Heap {
     slabs: SlabHeap,
     choice: AtomicU8,
 }
 
 impl Heap {
-    /// A heap in this tenant's arena.
+    /// Creates a heap in this tenant's arena.
     pub fn new(tenant: Arc<Tenant>, choice: HeapChoice) -> Self {
         Self { slabs: SlabHeap::new(tenant), choice: AtomicU8::new(choice as u8) }
     }
@@ -294,7 +294,7 @@ impl Heap {
         self.choice.store(choice as u8, Relaxed);
     }
 
-    /// Where new items come from now; [`HeapChoice::Auto`] means from blocks, for the time being.
+    /// Where new items come from now. [`HeapChoice::Auto`] means from blocks, for the time being.
     pub fn choice(&self) -> HeapChoice {
         match self.choice.load(Relaxed) {
             SLAB => HeapChoice::Slab,
@@ -303,7 +303,7 @@ impl Heap {
         }
     }
 
-    /// Starts loading what freeing this location will need, for who has something else to do before.
+    /// Prefetches what freeing this location will need, for callers that have other work to do first.
     #[inline]
     pub fn prefetch_free(&self, location: Location) {
         if location.is_slab()
@@ -313,12 +313,12 @@ impl Heap {
         }
     }
 
-    /// A slab to be emptied, see [`Victim::choose`].
+    /// Picks a slab to be emptied, see [`Victim::choose`].
     pub fn victim(&self, free_per_mille: u32) -> Option<Victim> {
         Victim::choose(&self.slabs.blocks.tenant, free_per_mille)
     }
 
-    /// A tenant that has chosen blocks because it was small: whether it is small still.
+    /// Returns true if a tenant on [`HeapChoice::Auto`] is still small. Otherwise switches it to slabs.
     #[cold]
     fn choose_anew(&self) -> bool {
         let is_small = self.slabs.blocks.tenant.allocated() < AUTO_SLAB_BYTES;
@@ -349,7 +349,7 @@ impl ItemHeap for Heap {
         unsafe { self.slabs.free(cache, location, size) }
     }
 
-    /// An item stays with the heap it lies in, whatever is chosen for new ones.
+    /// An item stays in the heap it lies in, whichever is chosen for new ones.
     #[inline]
     fn allocate_for_move(
         &self,

@@ -1,11 +1,11 @@
-//! Large items: filled before they are linked, immutable afterwards, kept in place while anybody sends them.
+//! Large items: filled before they are linked, immutable afterwards, kept in place while any thread sends them.
 //!
 //! ```text
 //!   block = | references u32, padding to 16 | item: header, optional words, key, value |
 //!                                           ^ location
 //! ```
-//! The index holds one reference, each [`Pin`] one more. Whoever drops the last one frees the block; until then its
-//! bytes stay charged to the tenant: as an item while the index names it, then as in flight. The bytes from a pin's
+//! The index holds one reference, each [`Pin`] one more. Dropping the last one frees the block. Until then its bytes
+//! stay charged to the tenant: as an item while the index refers to it, then as in flight. The bytes from a pin's
 //! offset on (the value) are never written again; the item's header may be, under the vBucket's lock.
 
 use std::ops::{Deref, Range};
@@ -20,17 +20,17 @@ use crate::tenant::{Gauge, Tenant, TenantCache};
 const PREFIX: usize = BLOCK_ALIGNMENT;
 const _: () = assert!(size_of::<AtomicU32>() <= PREFIX);
 
-/// Bytes that a large item of `size` bytes is counted with.
+/// Bytes charged for a large item of `size` bytes.
 pub fn item_footprint(size: usize) -> usize {
     crate::footprint(PREFIX + size)
 }
 
-/// A large item that is not linked yet: owned, writable. Dropped, its memory goes back.
+/// A large item that is not linked yet: owned and writable. Dropping it frees its memory.
 pub struct LargeBlock {
     tenant: Arc<Tenant>,
     item: NonNull<u8>,
     size: usize,
-    /// So many bytes from the start are initialised.
+    /// Number of initialised bytes from the start.
     ready: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct LargeBlock {
 unsafe impl Send for LargeBlock {}
 
 impl LargeBlock {
-    /// Room for an item of `size` bytes, charged as in flight. `None` when the system has no memory.
+    /// Allocates room for an item of `size` bytes, charged as in flight. Returns `None` if the system is out of memory.
     pub fn new(tenant: &Arc<Tenant>, cache: &mut TenantCache, size: usize) -> Option<Self> {
         let block = tenant.allocate(cache, PREFIX + size, Gauge::InFlight)?;
         // SAFETY: the block is ours, aligned to 16 and at least PREFIX + size bytes long.
@@ -60,8 +60,8 @@ impl LargeBlock {
         unsafe { std::slice::from_raw_parts(self.item.as_ptr(), self.ready) }
     }
 
-    /// A part of the item's bytes, to be filled. What nobody has touched before is cleared first, and only up to the
-    /// part's end: who fills twenty mebibytes piece by piece does not pay for all of them at once.
+    /// Returns a part of the item's bytes to fill. Bytes not touched before are zeroed first, and only up to the part's
+    /// end: filling twenty mebibytes piece by piece does not pay for all of them at once.
     pub fn window(&mut self, part: Range<usize>) -> &mut [u8] {
         assert!(part.start <= part.end && part.end <= self.size, "{part:?} of {} bytes", self.size);
         // SAFETY: the block is `size` bytes long and owned by this handle; the part is initialised when it is handed
@@ -75,12 +75,12 @@ impl LargeBlock {
         }
     }
 
-    /// Whether its memory is this tenant's: only there may it be linked.
+    /// Returns true if its memory belongs to this tenant. It may be linked only there.
     pub fn is_of(&self, tenant: &Arc<Tenant>) -> bool {
         Arc::ptr_eq(&self.tenant, tenant)
     }
 
-    /// Hands the item over to an index: counted as an item from now on.
+    /// Hands the item over to an index. It is counted as an item from now on.
     pub fn into_location(mut self, cache: &mut TenantCache) -> Location {
         let location = Location::of_block(self.item);
         self.fill();
@@ -94,18 +94,18 @@ impl LargeBlock {
         location
     }
 
-    /// Keeps the bytes from `offset` on as what is sent once, and never linked.
+    /// Turns it into a pin on the bytes from `offset` on, which are sent once and never linked.
     pub fn into_pin(mut self, offset: usize) -> Pin {
         assert!(offset <= self.size, "{offset} of {} bytes", self.size);
         self.fill();
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the handle is never used or dropped again: its reference to the tenant, and the block's only
-        // reference, are the pin's.
+        // SAFETY: the handle is never used or dropped again: its reference to the tenant, and the only reference to the
+        // block, pass to the pin.
         let tenant = unsafe { std::ptr::read(&raw const this.tenant) };
         Pin { tenant, item: this.item, size: this.size, offset }
     }
 
-    /// Makes sure that it is filled to its end.
+    /// Makes sure that it is initialised to its end.
     fn fill(&mut self) {
         self.window(self.size..self.size);
     }
@@ -123,7 +123,7 @@ fn block_of(item: NonNull<u8>) -> NonNull<u8> {
     unsafe { item.sub(PREFIX) }
 }
 
-/// A reference to the tail of a large item, which stays where it is and as it is until dropped.
+/// A reference to the tail of a large item, which stays in place and unchanged until dropped.
 pub struct Pin {
     tenant: Arc<Tenant>,
     item: NonNull<u8>,
@@ -131,7 +131,7 @@ pub struct Pin {
     offset: usize,
 }
 
-// SAFETY: a pin only reads bytes that nobody writes, and its count is atomic.
+// SAFETY: a pin only reads bytes that no thread writes, and its count is atomic.
 unsafe impl Send for Pin {}
 
 impl Pin {
@@ -157,33 +157,33 @@ impl Deref for Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // SAFETY: gives back the reference this pin took.
+        // SAFETY: releases the reference this pin took.
         if unsafe { is_last_reference(self.item) } {
-            // No index names it: that is what its last reference being a pin's says.
-            // SAFETY: nobody refers to it any more.
+            // No index refers to it, since its last reference is a pin's.
+            // SAFETY: nothing refers to it any more.
             unsafe { self.tenant.free_shared(block_of(self.item), PREFIX + self.size, Gauge::InFlight) }
         }
     }
 }
 
-/// The index lets go of the large item. It is freed, unless pins keep it.
+/// Drops the index's reference to the large item. The item is freed unless pins keep it.
 ///
 /// # Safety
 /// The caller owns the index's reference and gives it up.
 pub unsafe fn release(tenant: &Tenant, item: NonNull<u8>, size: usize) {
     // SAFETY: by the contract.
     if unsafe { is_last_reference(item) } {
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: nothing refers to it any more.
         unsafe { tenant.free_shared(block_of(item), PREFIX + size, Gauge::Items) }
     } else {
         tenant.unlink_large(item_footprint(size));
     }
 }
 
-/// Gives up a reference; returns whether it was the last.
+/// Gives up a reference. Returns true if it was the last.
 ///
 /// # Safety
-/// The caller owns one of the large item at `item`, and does not use it any more.
+/// The caller owns a reference to the large item at `item` and does not use it any more.
 unsafe fn is_last_reference(item: NonNull<u8>) -> bool {
     // SAFETY: the reference given up keeps the block alive until here.
     let before = unsafe { block_of(item).cast::<AtomicU32>().as_ref() }.fetch_sub(1, Ordering::Release);
@@ -213,7 +213,7 @@ mod tests {
             (tenant.gauge(Gauge::InFlight), tenant.gauge(Gauge::Items)),
             (0, crate::footprint(PREFIX + size) as u64)
         );
-        // SAFETY: the item is a large one of this tenant; nobody else uses it.
+        // SAFETY: the item is a large one of this tenant; nothing else uses it.
         let pin = unsafe { Pin::new(&tenant, item, size, 10) };
         // SAFETY: gives up the index's reference.
         unsafe { release(&tenant, item, size) }

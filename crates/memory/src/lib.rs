@@ -1,19 +1,19 @@
-//! Memory of the tenants: an arena each, exact accounts, item heaps, large values that stay where they are.
+//! Memory of the tenants: an arena each, exact accounts, item heaps, large values that never move.
 //!
 //! ```text
 //!   Tenant ── Arena ── with jemalloc extents of our own (2 MiB-aligned chunks, huge pages once it is larger than a few MiB)
 //!     │          └── allocate / free through the calling thread's TenantCache
-//!     ├── Shards: what was allocated for what, one shard per thread, no shared cache line on the hot path
-//!     ├── used / waste / budget: what the watermarks look at
-//!     ├── Lines: the index's blocks, all sizes in the same slabs; and others for the notes on slabs of items
+//!     ├── Shards: allocations by purpose, one shard per thread, no shared cache line on the hot path
+//!     ├── used / waste / budget: what the watermarks compare
+//!     ├── Lines: the index's blocks, all sizes in the same slabs; a second set for the notes on slabs of items
 //!     ├── Records: byte records with one owner, each one allocation
 //!     └── Heap: items as relocatable blocks or slots of slabs, named by a 45-bit Location
 //! ```
 //!
-//! Which allocator an arena is of is a feature of this crate, see [`backend`].
+//! Which allocator serves the arenas is a feature of this crate, see [`backend`].
 //!
 //! `unsafe` lives in the modules `array`, `backend`, `growing`, `heap`, `large`, `lines`, `prefetch`, `record` and
-//! `slab`; each use says why it holds.
+//! `slab`; each use says why it is sound.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]

@@ -1,20 +1,20 @@
-//! Blocks of whole cache lines: all sizes beside each other in the same slabs.
+//! Blocks of whole cache lines: all sizes share the same slabs.
 //!
 //! ```text
 //!   slab, 1024 lines    [block of 5][block of 6][ free 3 ][block of 4][ free 11 ] ...      a bit per line
 //!   slabs by address    0 .. n-1           a block goes into the first gap of the first slab that has one large enough
-//!   room, a byte each   4  0  11 ..        no more lines than that fit; looked at before the slab is
+//!   room, a byte each   4  0  11 ..        no block of more lines fits; checked before the slab itself
 //! ```
-//! Groups of the index grow and split all at about the same time, since keys spread evenly: with a class of its own for
-//! each size, the slabs of one size come free, but for a few blocks in each, when those of the next are wanted. Here
-//! what one size leaves is there for the others.
+//! Groups of the index grow and split all at about the same time, since keys spread evenly. With a class per size, the
+//! slabs of one size would come free, except for a few blocks in each, just when those of the next are needed. Here the
+//! room that one size leaves serves the others.
 //!
-//! Lower slabs are filled first, so the last ones empty when the index shrinks; who moves blocks takes them from behind
-//! the slab at which everything would end if it lay close ([`Lines::dense_end`]). Notes on slabs of items do not move,
-//! they end with their slab: so a tenant has lines of their own for them, or a few would keep many slabs of an index
-//! that has shrunk.
+//! Lower slabs are filled first, so the last ones empty when the index shrinks. A thread that moves blocks takes them
+//! from beyond the slab at which a dense packing would end ([`Lines::dense_end`]). Notes on slabs of items do not move;
+//! they are freed with their slab. So a tenant has separate lines for them, or a few notes would keep many slabs of an
+//! index that has shrunk.
 //!
-//! All under one lock, which is held for some hundred instructions: a block changes for every seventh item or so.
+//! One lock covers all of it, held for some hundred instructions: a block changes for every seventh item or so.
 
 use std::ptr::NonNull;
 
@@ -23,26 +23,26 @@ use parking_lot::Mutex;
 use crate::backend::{Arena, LINE_BYTES};
 use crate::slab::class;
 
-/// Larger blocks are the allocator's.
+/// Larger blocks come from the allocator.
 const BLOCK_LINES_MAX: usize = 64;
 const SLAB: usize = 64 << 10;
 /// The first few slabs are smaller, for small tenants.
 const SLAB_SMALL: usize = 16 << 10;
 const SMALL_SLABS: usize = 4;
 const WORDS: usize = SLAB / LINE_BYTES / 64;
-/// Lying close, blocks leave so much of what they take free.
+/// Free space in a dense packing, as a fraction of the bytes in use.
 const CLOSE_FRACTION: usize = 16;
 
-/// Lines of one tenant, for one purpose. When its last block is freed they have no memory.
+/// Lines of one tenant, for one purpose. Holds no memory once its last block is freed.
 #[derive(Default)]
 pub(crate) struct Lines(Mutex<Slabs>);
 
 #[derive(Default)]
 struct Slabs {
-    /// By address.
-    #[expect(clippy::vec_box, reason = "a new one in the middle moves addresses, not bitmaps")]
+    /// Sorted by address.
+    #[expect(clippy::vec_box, reason = "an insertion in the middle moves pointers, not bitmaps")]
     all: Vec<Box<Slab>>,
-    /// Of each, in the same order: no block of more lines fits.
+    /// For each, in the same order: no block of more lines fits.
     room: Vec<u8>,
 }
 
@@ -50,14 +50,14 @@ struct Slab {
     base: usize,
     bytes: usize,
     used: usize,
-    /// A bit per line, set where it is used or not there.
+    /// A bit per line, set where it is used or does not exist.
     taken: [u64; WORDS],
 }
 
-/// Where blocks would end if they lay close.
+/// Where blocks would end in a dense packing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct DenseEnd {
-    /// From this address on slabs would be empty, if any would be.
+    /// Slabs from this address on would be empty, if any.
     pub(crate) address: Option<usize>,
     /// Bytes of those slabs.
     pub(crate) bytes_beyond: u64,
@@ -65,20 +65,20 @@ pub(crate) struct DenseEnd {
     pub(crate) slab_bytes: u64,
 }
 
-/// Whether a block of `size` bytes lies here.
+/// Returns true if a block of `size` bytes is kept here.
 #[inline]
 pub(crate) const fn has(size: usize) -> bool {
     size.is_multiple_of(LINE_BYTES) && size <= BLOCK_LINES_MAX * LINE_BYTES
 }
 
-/// Bytes of a block of `size` bytes from [`crate::Tenant::allocate_lines`], as the accounts count them.
+/// Bytes counted for a block of `size` bytes from [`crate::Tenant::allocate_lines`].
 #[inline]
 pub fn line_footprint(size: usize) -> usize {
     if has(size) { size } else { crate::footprint(size) }
 }
 
 impl Lines {
-    /// A block of `size` bytes, for which [`has`] holds. `None` when the system has no memory.
+    /// Allocates a block of `size` bytes, for which [`has`] holds. Returns `None` if the system is out of memory.
     pub(crate) fn allocate(&self, arena: &Arena, size: usize) -> Option<NonNull<u8>> {
         debug_assert!(has(size) && size > 0);
         let lines = size / LINE_BYTES;
@@ -96,18 +96,18 @@ impl Lines {
     /// Frees a block.
     ///
     /// # Safety
-    /// It came from [`Lines::allocate`] of this tenant's with this `size` and arena, and nothing uses it any more.
+    /// It came from [`Lines::allocate`] of this tenant with this `size` and arena, and nothing uses it any more.
     pub(crate) unsafe fn free(&self, arena: &Arena, block: NonNull<u8>, size: usize) {
         let empty = self.0.lock().give_back(block.as_ptr().addr(), size / LINE_BYTES);
         if let Some(slab) = empty
             && let Some(base) = NonNull::new(std::ptr::with_exposed_provenance_mut(slab.base))
         {
-            // SAFETY: the slab's own pages, of which nothing is used; it is in no list any more.
+            // SAFETY: the slab's own pages, none of which are in use; it is in no list any more.
             unsafe { arena.free(None, base, class::usable(slab.bytes)) }
         }
     }
 
-    /// Where the blocks would end if they lay close in the lowest slabs.
+    /// Where the blocks would end if packed densely into the lowest slabs.
     pub(crate) fn dense_end(&self) -> DenseEnd {
         let slabs = self.0.lock();
         let used: usize = slabs.all.iter().map(|slab| slab.used * LINE_BYTES).sum();
@@ -142,7 +142,7 @@ impl Slabs {
         }
     }
 
-    /// Adds a slab; `None` when there is no memory.
+    /// Adds a slab. Returns `None` if out of memory.
     fn grow(&mut self, arena: &Arena) -> Option<()> {
         let bytes = if self.all.len() < SMALL_SLABS { SLAB_SMALL } else { SLAB };
         let base = arena.allocate_pages(class::usable(bytes))?.expose_provenance().get();
@@ -156,7 +156,7 @@ impl Slabs {
         Some(())
     }
 
-    /// Gives the slab if nothing of it is used any more.
+    /// Frees the lines at an address. Returns the slab if none of it is used any more.
     fn give_back(&mut self, address: usize, lines: usize) -> Option<Box<Slab>> {
         let at = self.all.partition_point(|slab| slab.base <= address).checked_sub(1);
         let Some((at, slab)) = at.and_then(|at| Some((at, self.all.get_mut(at)?))) else {
@@ -165,7 +165,7 @@ impl Slabs {
         let first = (address - slab.base) / LINE_BYTES;
         debug_assert!(
             (first..first + lines).all(|line| slab.is_taken(line)),
-            "lines are freed that are free"
+            "freed lines that are already free"
         );
         slab.mark(first, lines, false);
         if slab.used == 0 {
@@ -195,7 +195,7 @@ impl Slab {
         self.used = if taken { self.used + lines } else { self.used.saturating_sub(lines) };
     }
 
-    /// The first line from `from` on that is taken, or free; the end if there is none.
+    /// Returns the first line from `from` on that is taken, or free; the end if there is none.
     fn next(&self, from: usize, taken: bool) -> usize {
         let mut at = from;
         while let Some(word) = self.taken.get(at / 64) {
@@ -208,7 +208,7 @@ impl Slab {
         WORDS * 64
     }
 
-    /// The first gap of so many lines.
+    /// Returns the first gap of `lines` lines.
     fn find(&self, lines: usize) -> Option<usize> {
         let mut end = 0;
         loop {
@@ -223,7 +223,7 @@ impl Slab {
         }
     }
 
-    /// Length of the gap that a free line is in.
+    /// Length of the gap around a free line.
     fn gap_around(&self, line: usize) -> usize {
         let before = (0..line).rev().take(BLOCK_LINES_MAX).take_while(|line| !self.is_taken(*line)).count();
         before + self.next(line, true) - line
@@ -236,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Miri takes its time for each access.
+    /// Miri is slow for each access.
     const ROUNDS: usize = if cfg!(miri) { 3 } else { 8 };
     const STEPS_MAX: usize = if cfg!(miri) { 150 } else { 3000 };
     const CASES: u32 = if cfg!(miri) { 4 } else { 32 };
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!((line_footprint(576), line_footprint(96)), (576, crate::footprint(96)));
     }
 
-    /// Groups of a table that doubles, all in step: the sizes that are left make room for those that come.
+    /// Groups of a table that doubles, all in step: sizes that fall out of use make room for new ones.
     #[test]
     fn sizes_that_come_take_the_room_of_sizes_that_go() {
         let (arena, lines) = (Arena::new().unwrap(), Lines::default());
@@ -291,7 +291,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
-        /// Blocks never overlap, whatever comes and goes, and nothing is left of them in the end.
+        /// Blocks never overlap, whatever is allocated and freed, and nothing is left of them in the end.
         #[test]
         fn blocks_do_not_overlap(steps in proptest::collection::vec((1usize..=64, any::<u16>()), 1..STEPS_MAX)) {
             let (arena, lines) = (Arena::new().unwrap(), Lines::default());

@@ -1,6 +1,6 @@
-//! Starting to load what will be needed soon.
+//! Prefetches memory that will be needed soon.
 
-/// Starts loading the cache line of an address, which need not be valid.
+/// Prefetches the cache line of an address, which need not be valid.
 #[inline]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,13 +1,13 @@
-//! When a block that peeking threads may still look at can be freed.
+//! When a block that peeking threads may still read can be freed.
 //!
-//! Prefetching looks at index lines before it holds the vBucket's lock. A thread does so only between
-//! [`Quiescence::enter`] and [`Quiescence::leave`] (once per batch). Whoever replaces a block publishes the new
-//! pointer, asks for a [`Stamp`], and frees the old block once [`Quiescence::has_passed`]: then no thread can still be
-//! looking.
+//! Prefetching reads index lines before it holds the vBucket's lock. A thread does so only between
+//! [`Quiescence::enter`] and [`Quiescence::leave`] (once per batch). A thread that replaces a block publishes the new
+//! pointer, asks for a [`Stamp`], and frees the old block once [`Quiescence::has_passed`] returns true. Then no thread
+//! can still be reading it.
 //!
 //! ORDERING: a store-load race (Dekker). The peeking thread announces itself, fences, then loads the pointer; the
-//! replacing thread stores the pointer, fences, then looks for announcements. Of the two at least one sees the other.
-//! The loom test below and in `tests/slot_protocol.rs` runs every interleaving.
+//! replacing thread stores the pointer, fences, then looks for announcements. At least one of the two sees the other.
+//! The loom tests below and in `tests/slot_protocol.rs` run every interleaving.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -31,7 +31,7 @@ pub struct Quiescence {
 }
 
 impl Quiescence {
-    /// For `threads` threads.
+    /// Creates one for `threads` threads.
     pub fn new(threads: usize) -> Self {
         let readers = (0..threads).map(|_| Reader(AtomicU64::new(OUTSIDE))).collect();
         Self { epoch: AtomicU64::new(OUTSIDE + 1), readers }
@@ -54,12 +54,12 @@ impl Quiescence {
         }
     }
 
-    /// The moment of a replacement: call it after the new pointer was stored.
+    /// Stamps a replacement. Call it after storing the new pointer.
     pub fn stamp(&self) -> Stamp {
         Stamp(self.epoch.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Whether every thread that may have seen what was replaced at `stamp` has left.
+    /// Returns true if every thread that may have seen what was replaced at `stamp` has left.
     pub fn has_passed(&self, stamp: Stamp) -> bool {
         fence(Ordering::SeqCst);
         self.readers.iter().all(|reader| {

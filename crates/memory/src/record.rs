@@ -3,17 +3,17 @@
 //! ```text
 //!   Record, 8 bytes ──> | length LEB128 | bytes |        one allocation, aligned to 16, counted as an item
 //! ```
-//! A [`Record`] is owned like a `Box<[u8]>`, but has no destructor: it goes back by [`Records::free`]. One that is
-//! dropped instead stays allocated. Where an arena goes as a whole, so does everything else of its tenant: [`Records`]
-//! destroys it only when the allocator says that nothing in it is in use. So no order of safe calls leaves a record
-//! pointing at memory that is gone.
+//! A [`Record`] is owned like a `Box<[u8]>` but has no destructor: free it with [`Records::free`]. One that is dropped
+//! instead stays allocated. Where an arena is freed as a whole, everything else of its tenant then stays allocated too:
+//! [`Records`] destroys the arena only if the allocator reports that nothing in it is in use. So no order of safe calls
+//! leaves a record with a dangling pointer.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::tenant::{Gauge, Tenant, TenantCache};
 
-/// An owned run of bytes. Read it with [`Record::bytes`], give it back with [`Records::free`].
+/// An owned run of bytes. Read it with [`Record::bytes`], free it with [`Records::free`].
 #[derive(Debug)]
 #[must_use = "a record has no destructor: free it"]
 pub struct Record(NonNull<u8>);
@@ -27,7 +27,7 @@ unsafe impl Sync for Record {}
 
 /// Longest record in bytes.
 pub const RECORD_BYTES_MAX: usize = (1 << 32) - 16;
-/// The header holds 7 bits of the length per byte, the top bit tells that another byte follows.
+/// The header holds 7 bits of the length per byte; the top bit says that another byte follows.
 const MORE: u8 = 0x80;
 
 impl Record {
@@ -35,12 +35,12 @@ impl Record {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let (header, length) = self.header();
-        // SAFETY: `Records::store` wrote a header and `length` bytes behind it; the record is owned, so nobody changes
+        // SAFETY: `Records::store` wrote a header and `length` bytes behind it; the record is owned, so nothing changes
         // them, and its arena outlives it.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(header), length) }
     }
 
-    /// Bytes of the header and length of what follows.
+    /// Size of the header in bytes, and length of what follows.
     #[inline]
     fn header(&self) -> (usize, usize) {
         let mut length = 0;
@@ -56,7 +56,7 @@ impl Record {
         }
     }
 
-    /// Bytes of memory it takes, as the allocator rounds them.
+    /// Bytes of memory it takes, as rounded by the allocator.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         let (header, length) = self.header();
@@ -64,26 +64,26 @@ impl Record {
     }
 }
 
-/// The memory of one owner's records, and of its arrays. One thread at a time.
+/// The memory of one owner's records and arrays. Used by one thread at a time.
 pub struct Records {
     tenant: Option<Arc<Tenant>>,
     cache: Option<TenantCache>,
 }
 
 impl Records {
-    /// Records in this tenant, whose thread 0 is the owner: nothing else allocates from it.
+    /// Creates records in this tenant, whose thread 0 is the owner: nothing else allocates from it.
     pub fn new(tenant: Arc<Tenant>) -> Self {
         let cache = tenant.cache(0);
         Self { tenant: Some(tenant), cache: Some(cache) }
     }
 
-    /// Copies `bytes` into a record. `None` when they are too long or the system has no memory.
+    /// Copies `bytes` into a record. Returns `None` if they are too long or the system is out of memory.
     #[inline]
     pub fn store(&mut self, bytes: &[u8]) -> Option<Record> {
         self.store_parts(bytes, &[])
     }
 
-    /// As [`Records::store`], of two pieces.
+    /// Like [`Records::store`], for two pieces.
     #[inline]
     pub fn store_parts(&mut self, first: &[u8], second: &[u8]) -> Option<Record> {
         let length = first.len() + second.len();
@@ -115,7 +115,7 @@ impl Records {
         Some(Record(block))
     }
 
-    /// Gives a record back.
+    /// Frees a record.
     #[inline]
     pub fn free(&mut self, record: Record) {
         let (header, length) = record.header();
@@ -142,7 +142,7 @@ impl Records {
         }
     }
 
-    /// Gives back what is kept for later allocations.
+    /// Releases the memory kept for later allocations.
     pub fn rest(&mut self) {
         let (tenant, cache) = self.parts();
         tenant.rest(cache);

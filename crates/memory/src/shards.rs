@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LINE_COUNTERS: usize = 8;
 
-/// `counters` counters for each of `threads` threads, and one more shard for whoever is none of them.
+/// `counters` counters for each of `threads` threads, and one more shard for all other threads.
 ///
 /// A thread's shard is written by that thread alone, so a bump is a plain load and store. Sums are exact once the
-/// writers rest. Values wrap, so a counter may go down as well as up.
+/// writers are idle. Values wrap, so a counter may also go down.
 pub struct Shards {
     stride: usize,
     threads: usize,
@@ -15,7 +15,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// All zero.
+    /// Creates them all zero.
     pub fn new(threads: usize, counters: usize) -> Self {
         let stride = counters.next_multiple_of(LINE_COUNTERS);
         let cells = (0..stride * (threads + 1)).map(|_| AtomicU64::new(0)).collect();
@@ -44,7 +44,7 @@ impl Shards {
         cell.map_or(0, |cell| u64::try_from(cell.load(Relaxed).cast_signed()).unwrap_or(0))
     }
 
-    /// The sum over all shards; never below zero for counters whose writers rest.
+    /// The sum over all shards; never below zero for counters whose writers are idle.
     pub fn sum(&self, counter: usize) -> u64 {
         let total = self
             .cells

@@ -4,9 +4,9 @@
 //!   class of 320 bytes, 64 slots a slab:   ########  ####....  ###.....  #.......  ........
 //!                                          full      has room, some fuller than the mean, some emptier
 //! ```
-//! A slab's pages go back when its last slot is free. Blocks are moved out of slabs that have more free than those with
-//! room have on average, and the allocator puts them into the others: so the thin ones empty, and what is left is full.
-//! Each pass takes a new mean. Classes in which too few slabs could be given back are left alone.
+//! A slab's pages are freed when its last slot is free. Blocks are moved out of slabs that have more free slots than
+//! the mean of those with room, and the allocator puts them into the others. So sparse ("thin") slabs empty, and the
+//! rest fill up. Each pass takes a new mean. Classes in which too few slabs could be freed are left alone.
 
 use std::ptr::NonNull;
 
@@ -14,17 +14,17 @@ use crate::backend::{ClassFigures, Occupancy};
 use crate::lines::{self, DenseEnd};
 use crate::tenant::Tenant;
 
-/// A class is worth a pass if this fraction of its slabs, and no fewer than one, could be given back.
+/// A class is worth a pass if this fraction of its slabs, and at least one, could be freed.
 const WORTH_FRACTION: usize = 32;
-/// A slab is thin from this part of the mean of free slots on, so that slabs as empty as one another move as well.
+/// A slab is thin from this part of the mean of free slots on, so that equally empty slabs are moved as well.
 const THIN_EIGHTHS: usize = 7;
 
 /// How full the slabs of a tenant were at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
-    /// Size of a class, and from how many free slots on a slab of it is thin; smallest first.
+    /// Slot size of a class, and from how many free slots on a slab of it is thin; smallest first.
     thin_from: Vec<(usize, u32)>,
-    /// Bytes of the slabs that could be given back if every block lay well.
+    /// Bytes of the slabs that could be freed if every block were packed well.
     recoverable_bytes: u64,
     /// Bytes of all slabs.
     slab_bytes: u64,
@@ -57,17 +57,17 @@ impl Survey {
         survey
     }
 
-    /// One that has every block moved, wherever it lies: for tests.
+    /// A survey that has every block moved, wherever it lies; for tests.
     pub fn everything_is_thin() -> Self {
         Self { everything: true, ..Self::default() }
     }
 
-    /// Whether all is moved.
+    /// Returns true if every block is to be moved.
     pub fn moves_everything(&self) -> bool {
         self.everything
     }
 
-    /// Whether a block in such a slab is worth moving.
+    /// Returns true if a block in such a slab is worth moving.
     #[inline]
     pub fn is_thin(&self, slab: Occupancy) -> bool {
         if slab.free == 0 {
@@ -77,7 +77,7 @@ impl Survey {
         self.everything || class.is_ok_and(|at| slab.free >= self.thin_from[at].1)
     }
 
-    /// Whether a block of `size` bytes from [`Tenant::allocate_lines`] is worth moving.
+    /// Returns true if a block of `size` bytes from [`Tenant::allocate_lines`] is worth moving.
     pub fn moves_lines(&self, tenant: &Tenant, block: NonNull<u8>, size: usize) -> bool {
         if lines::has(size) {
             return self.everything || self.lines_from.is_some_and(|from| block.as_ptr().addr() >= from);
@@ -87,13 +87,13 @@ impl Survey {
         self.is_thin(slab[0]) && self.may_leave(tenant, block)
     }
 
-    /// Whether a block of a thin slab would come to lie in another one.
+    /// Returns true if a block of a thin slab would move to another one.
     #[inline]
     pub fn may_leave(&self, tenant: &Tenant, block: NonNull<u8>) -> bool {
         self.everything || !tenant.is_in_current_slab(block)
     }
 
-    /// Bytes of the slabs that could be given back if every block lay well.
+    /// Bytes of the slabs that could be freed if every block were packed well.
     pub fn recoverable_bytes(&self) -> u64 {
         self.recoverable_bytes
     }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn slabs_emptier_than_the_mean_are_thin() {
-        // Half of all is free; the slabs with room have 32 of 64 free on average.
+        // Half of all slots are free; the slabs with room have 32 of 64 free on average.
         let survey =
             Survey::new(&[class(320, 64, 100, 100, 3200), class(1024, 4, 100, 2, 398)], DenseEnd::default());
         assert!(survey.is_thin(Occupancy { free: 40, class: 320 }));

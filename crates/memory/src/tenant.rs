@@ -1,16 +1,16 @@
 //! A tenant's memory: its arena, its accounts, its budget.
 //!
-//! Two kinds of figures. *Accounts* ([`Gauge`]) are exact and sharded per thread. `used` is what the watermarks look
-//! at:
+//! There are two kinds of figures. *Accounts* ([`Gauge`]) are exact and sharded per thread. `used` is what the
+//! watermarks compare:
 //!
 //! ```text
-//!   used = accounts   brought up to date by each thread at the end of its batch
-//!        + waste      the part of resident memory the accounts cannot see (the allocator's thin slabs, free pages), measured now and
-//!                     then where the allocator can tell
-//!        + slack      what our own slabs have beyond their slots in use, less a part of the budget
+//!   used = accounts   published by each thread at the end of its batch
+//!        + waste      resident memory that the accounts cannot see (the allocator's sparse slabs, free pages),
+//!                     measured now and then where the allocator reports it
+//!        + slack      bytes of our own slabs beyond their slots in use, less a part of the budget
 //! ```
-//! A part of the slack does not count, because it is room for new items: whoever evicts makes slack, not free pages,
-//! and would not end if all of it counted.
+//! A part of the slack does not count, because it is room for new items. Eviction makes slack, not free pages, and
+//! would never end if all of it counted.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -28,10 +28,10 @@ use crate::survey::Survey;
 pub enum Gauge {
     /// Items (size of their block or slot).
     Items,
-    /// Index lines, directories, seqno slots, expiry entries (allocator's size).
+    /// Index lines, directories, seqno slots, expiry entries (as rounded by the allocator).
     Index,
-    /// Large values arriving, those that no index names any more and somebody still reads or sends, and connection
-    /// buffers charged to the tenant.
+    /// Large values being received, those no longer in an index but still read or sent, and connection buffers charged
+    /// to the tenant.
     InFlight,
     /// Key and value bytes of the items: a part of `Items`.
     Payload,
@@ -45,54 +45,54 @@ pub enum Gauge {
     CompressedCount,
     /// Bytes of these values: a part of `Payload`.
     Compressed,
-    /// Bytes they would have inflated.
+    /// Their bytes when inflated.
     Inflated,
-    /// Index blocks that nothing names any more and somebody may still be looking at.
+    /// Index blocks that nothing refers to any more but a thread may still be reading.
     Retired,
-    /// Slabs on their way to the map or from it: counted and not to be found, or the other way about.
+    /// Slabs being entered into or removed from the map: counted but not findable, or the reverse.
     Underway,
-    /// How often something was allocated or freed: sums that are equal again are not those of before if this is not.
+    /// How often something was allocated or freed. Sums that are equal again may still have changed if this differs.
     Changes,
 }
 
 impl Gauge {
     const COUNT: usize = Self::Changes as usize + 1;
 
-    /// Whether it is memory of its own, rather than a part or a number.
+    /// Returns true if it is memory of its own, rather than a part or a count.
     const fn is_allocation(self) -> bool {
         matches!(self, Self::Items | Self::Index | Self::InFlight | Self::Retired)
     }
 }
 
-/// A thread publishes its share of `used` when it has changed by so much, at the latest at the end of its batch.
+/// A thread publishes its share of `used` when it has changed by this much, at the latest at the end of its batch.
 const PUBLISH_BYTES: i64 = 64 << 10;
-/// Free pages are given back when this fraction of what was used has been freed, and no less than [`PURGE_LEAST`].
+/// Free pages are returned when this fraction of what was used has been freed, and at least [`PURGE_LEAST`].
 const PURGE_FRACTION: i64 = 16;
 const PURGE_LEAST: i64 = 4 << 20;
 /// Waste is measured again when this fraction of the budget has been allocated.
 const MEASURE_FRACTION: u64 = 32;
-/// The same of a tenant that has used most of its budget: what was freed is resident until it is known of.
+/// The same for a tenant that has used most of its budget: freed memory stays resident until it is noticed.
 const MEASURE_FULL_FRACTION: u64 = 128;
-/// Or, if that is sooner, this fraction of what is used, and no less than [`MEASURE_LEAST`]: a budget may be far away.
+/// Or, if sooner, this fraction of what is used, and at least [`MEASURE_LEAST`]: the budget may be far away.
 const MEASURE_USED_FRACTION: u64 = 8;
 const MEASURE_LEAST: u64 = 16 << 20;
-/// Who takes a slab while slabs have more free than this part of what is in use, and [`OWING_LEAST`], owes one.
+/// Allocating a slab while free slab bytes exceed this part of those in use, and [`OWING_LEAST`], incurs slab debt.
 const OWING_FRACTION: i64 = 8;
 const OWING_LEAST: i64 = 4 << 20;
-/// So much of the budget slabs may have free without its being counted as used.
+/// Fraction of the budget that slabs may have free without it counting as used.
 pub(crate) const SLACK_FRACTION: i64 = 48;
 
-/// Memory of one tenant. Shared by all threads. With its last reference what is still allocated goes back too, if the
-/// allocator can do that ([`backend::ARENA_GOES_AS_A_WHOLE`]); with others its owner has freed it before.
+/// Memory of one tenant, shared by all threads. Dropping its last reference also frees what is still allocated, if the
+/// allocator can do that ([`backend::ARENA_GOES_AS_A_WHOLE`]). With other allocators its owner frees it before.
 pub struct Tenant {
     accounts: Shards,
     used: AtomicI64,
     waste: AtomicI64,
     /// Bytes allocated since the last measurement.
     churn: AtomicU64,
-    /// So many are reason for the next.
+    /// Churn at which the next one is due.
     churn_most: AtomicU64,
-    /// Most bytes used since free pages were last given back.
+    /// Most bytes used since free pages were last returned.
     peak: AtomicI64,
     purge_wanted: AtomicBool,
     /// See [`Tenant::note_rested`].
@@ -103,17 +103,17 @@ pub struct Tenant {
     notes: Lines,
     slabs: OnceLock<Box<Slabs>>,
     slab_bytes: AtomicI64,
-    /// Most of these since free pages were last given back.
+    /// Highest `slab_bytes` since free pages were last returned.
     slab_peak: AtomicI64,
     /// Bytes of slots in use, as published.
     slot_bytes: AtomicI64,
     /// See [`Tenant::has_slab_debt`].
     slab_debt_bytes: AtomicI64,
-    /// Last: it goes after all that lies in it.
+    /// Last: dropped after everything that lies in it.
     arena: Arena,
 }
 
-/// One thread's access to a tenant. Made by [`Tenant::cache`]; before it goes, [`Tenant::rest`] gives back what it
+/// One thread's access to a tenant, made by [`Tenant::cache`]. Before it is dropped, [`Tenant::rest`] releases what it
 /// keeps.
 pub struct TenantCache {
     thread: usize,
@@ -122,12 +122,12 @@ pub struct TenantCache {
     churned: u64,
     blocks: Option<ThreadCache>,
     slots: Option<SlotCache>,
-    /// No blocks are kept for later.
+    /// Whether block caching is off.
     direct: bool,
 }
 
 impl Tenant {
-    /// A tenant that `threads` threads will use.
+    /// Creates a tenant that `threads` threads will use.
     pub fn new(threads: usize, budget_bytes: u64) -> Result<Arc<Self>, ControlError> {
         Ok(Arc::new(Self {
             accounts: Shards::new(threads, Gauge::COUNT),
@@ -151,7 +151,7 @@ impl Tenant {
         }))
     }
 
-    /// Access for the thread with this number, which no other thread uses.
+    /// Access for the thread with this number. No other thread may use it.
     pub fn cache(&self, thread: usize) -> TenantCache {
         TenantCache {
             thread,
@@ -164,7 +164,7 @@ impl Tenant {
         }
     }
 
-    /// Gives back what the thread kept for later; the access goes on without until the next allocation.
+    /// Releases what the thread keeps for later. The access has no cache until the next allocation.
     pub fn rest(&self, cache: &mut TenantCache) {
         self.publish(cache);
         self.give_back_slots(cache);
@@ -173,19 +173,20 @@ impl Tenant {
         }
     }
 
-    /// From now on, or until now, the thread's blocks come from the arena and go back to it: a new one lies in the slab
-    /// that the allocator fills first, and a freed one is free for all. What the thread keeps for later goes back.
+    /// Turns direct mode on or off. In direct mode the thread's blocks come from the arena and go back to it: a new
+    /// block lies in the slab that the allocator fills first, and a freed one is available to all. Releases what the
+    /// thread keeps for later.
     pub fn go_direct(&self, cache: &mut TenantCache, direct: bool) {
         self.rest(cache);
         cache.direct = direct;
     }
 
-    /// Whether the thread keeps nothing for later.
+    /// Returns true if the thread keeps nothing for later.
     pub fn is_resting(cache: &TenantCache) -> bool {
         cache.blocks.is_none() && cache.slots.is_none()
     }
 
-    /// Allocates `size` bytes, counted as `gauge`. `None` when the system has no memory.
+    /// Allocates `size` bytes, counted as `gauge`. Returns `None` if the system is out of memory.
     #[inline]
     pub fn allocate(&self, cache: &mut TenantCache, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
         if cache.blocks.is_none() && !cache.direct {
@@ -196,8 +197,8 @@ impl Tenant {
         Some(block)
     }
 
-    /// As [`Tenant::allocate`], for whole cache lines (64 bytes), which it begins with: the index's. Up to 64 of them
-    /// lie in slabs of their own, see [`crate::lines`]. Goes back with [`Tenant::free_lines`].
+    /// Like [`Tenant::allocate`], for whole cache lines (64 bytes), aligned to one: the index's blocks. Those of up to
+    /// 64 lines lie in slabs of their own, see [`crate::lines`]. Free them with [`Tenant::free_lines`].
     #[inline]
     pub fn allocate_lines(&self, cache: &mut TenantCache, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
         if !lines::has(size) && cache.blocks.is_none() && !cache.direct {
@@ -208,7 +209,7 @@ impl Tenant {
         Some(block)
     }
 
-    /// A block of whole lines that stays where it is, for notes on a slab of items. Goes back with
+    /// Allocates a block of whole lines that never moves, for notes on a slab of items. Free it with
     /// [`Tenant::free_notes`].
     pub(crate) fn allocate_notes(&self, size: usize) -> Option<NonNull<u8>> {
         let block = self.take_lines(&self.notes, None, size)?;
@@ -216,7 +217,7 @@ impl Tenant {
         Some(block)
     }
 
-    /// Where it lies follows from its size.
+    /// The size determines where the block lies.
     #[inline]
     fn take_lines(&self, from: &Lines, blocks: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
         if lines::has(size) {
@@ -226,7 +227,7 @@ impl Tenant {
         }
     }
 
-    /// Gives a block of lines back.
+    /// Frees a block of lines.
     ///
     /// # Safety
     /// As [`Tenant::free`], for a block from [`Tenant::allocate_lines`].
@@ -238,7 +239,7 @@ impl Tenant {
         self.count(cache, gauge, -(line_footprint(size).cast_signed() as i64));
     }
 
-    /// Gives the notes on a slab back.
+    /// Frees the notes on a slab.
     ///
     /// # Safety
     /// As [`Tenant::free`], for a block from [`Tenant::allocate_notes`].
@@ -252,7 +253,7 @@ impl Tenant {
     #[expect(unsafe_code, reason = "passes the contract on")]
     #[inline]
     unsafe fn put_lines(&self, into: &Lines, blocks: Option<&ThreadCache>, block: NonNull<u8>, size: usize) {
-        // SAFETY: by the contract of the callers; where it lies follows from its size.
+        // SAFETY: by the contract of the callers; the size determines where the block lies.
         unsafe {
             if lines::has(size) {
                 into.free(&self.arena, block, size);
@@ -262,7 +263,7 @@ impl Tenant {
         }
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Safety
     /// `block` came from [`Tenant::allocate`] of this tenant with this `size` and `gauge`, and nothing uses it any
@@ -275,14 +276,13 @@ impl Tenant {
         self.count(cache, gauge, -(footprint(size).cast_signed() as i64));
     }
 
-    /// Room for a block that is to take the place of another one of the same class. It is counted already: when the
-    /// other was.
+    /// Allocates a block that is to replace another one of the same class. It is not counted: the other one already is.
     #[inline]
     pub(crate) fn allocate_for_move(&self, size: usize) -> Option<NonNull<u8>> {
         self.arena.allocate(None, size)
     }
 
-    /// Gives back a block whose place another has taken, the one from [`Tenant::allocate_for_move`].
+    /// Frees a block that one from [`Tenant::allocate_for_move`] has replaced.
     ///
     /// # Safety
     /// As [`Tenant::free`].
@@ -293,7 +293,7 @@ impl Tenant {
         unsafe { self.arena.free(None, block, size) }
     }
 
-    /// As [`Tenant::free`], from a thread without a cache.
+    /// Like [`Tenant::free`], for a thread without a cache.
     ///
     /// # Safety
     /// As [`Tenant::free`].
@@ -304,7 +304,7 @@ impl Tenant {
         self.count_shared(gauge, -(footprint(size).cast_signed() as i64));
     }
 
-    /// As [`Tenant::allocate`], without a cache; whole pages begin with one.
+    /// Like [`Tenant::allocate`], without a cache. Whole pages are page-aligned.
     pub(crate) fn allocate_shared(&self, size: usize, gauge: Gauge) -> Option<NonNull<u8>> {
         let block = if size.is_multiple_of(class::PAGE) {
             self.arena.allocate_pages(size)?
@@ -315,7 +315,7 @@ impl Tenant {
         Some(block)
     }
 
-    /// The pages of a slab of `size` bytes, of which [`class::usable`] may be used.
+    /// Allocates the pages of a slab of `size` bytes, of which [`class::usable`] may be used.
     pub(crate) fn allocate_slab(&self, size: usize) -> Option<NonNull<u8>> {
         let slab = self.arena.allocate_pages(class::usable(size))?;
         let size = size.cast_signed() as i64;
@@ -326,13 +326,13 @@ impl Tenant {
         Some(slab)
     }
 
-    /// Whether slabs were taken while others had much free, and as many have not been emptied since.
+    /// Returns true if slabs were allocated while others were sparse, and as many have not been emptied since.
     #[inline]
     pub fn has_slab_debt(&self) -> bool {
         self.slab_debt_bytes.load(Relaxed) > 0
     }
 
-    /// Whether so many that one thread's paying does not suffice.
+    /// Returns true if the slab debt is too large for one thread to work off.
     pub fn has_large_slab_debt(&self) -> bool {
         self.slab_debt_bytes.load(Relaxed) > self.slack_free_of_debt()
     }
@@ -341,12 +341,12 @@ impl Tenant {
         (self.slot_bytes.load(Relaxed) / OWING_FRACTION).max(OWING_LEAST)
     }
 
-    /// Owes no slabs any more: no others can be emptied.
+    /// Cancels the slab debt: no others can be emptied.
     pub fn forgive_slabs(&self) {
         self.slab_debt_bytes.store(0, Relaxed);
     }
 
-    /// Gives the pages of a slab back.
+    /// Frees the pages of a slab.
     ///
     /// # Safety
     /// They came from [`Tenant::allocate_slab`] of this tenant with this `size`, and nothing uses them any more.
@@ -362,8 +362,8 @@ impl Tenant {
         self.note_used(self.used.load(Relaxed));
     }
 
-    /// A slot for an item of `size` bytes, at most [`class::SLOT_MAX`], counted as item. `None` when the system has no
-    /// memory.
+    /// Allocates a slot for an item of `size` bytes, at most [`class::SLOT_MAX`], counted as item. Returns `None` if
+    /// the system is out of memory.
     #[inline]
     pub(crate) fn allocate_slot(
         &self,
@@ -387,7 +387,7 @@ impl Tenant {
         Some(slot)
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     ///
     /// # Safety
     /// It came from [`Tenant::allocate_slot`] of this tenant with this `size`, and nothing refers to it any more.
@@ -422,7 +422,7 @@ impl Tenant {
         u64::try_from(self.slab_bytes.load(Relaxed)).unwrap_or(0)
     }
 
-    /// What slabs have beyond their slots in use, as published.
+    /// Bytes of slabs beyond their slots in use, as published.
     #[inline]
     fn slack(&self) -> i64 {
         self.slab_bytes.load(Relaxed) - self.slot_bytes.load(Relaxed)
@@ -438,8 +438,8 @@ impl Tenant {
         self.accounts.add(cache.thread, gauge as usize, amount);
     }
 
-    /// Of a slot, before it changes hands and is counted: who walks over the slabs sees it do so, and has to see this
-    /// then. Freeing one may wait for that walk in between.
+    /// Counts a change to a slot before the slot changes hands and is counted itself. A walk over the slabs that sees
+    /// the slot change must see this too. Freeing one may wait for that walk in between.
     #[inline]
     fn note_change(&self, cache: &TenantCache) {
         self.accounts.add(cache.thread, Gauge::Changes as usize, 1);
@@ -466,7 +466,7 @@ impl Tenant {
         }
     }
 
-    /// Counts a block of lines, which nothing names any more, as [`Gauge::Retired`] from now on.
+    /// From now on counts a block of lines, which nothing refers to any more, as [`Gauge::Retired`].
     pub fn retire_lines(&self, cache: &TenantCache, size: usize) {
         let bytes = line_footprint(size).cast_signed() as i64;
         self.note_change(cache);
@@ -474,7 +474,7 @@ impl Tenant {
         self.accounts.add(cache.thread, Gauge::Retired as usize, bytes);
     }
 
-    /// Counts a large item, which no index names any more, as [`Gauge::InFlight`] from now on.
+    /// From now on counts a large item, which no index refers to any more, as [`Gauge::InFlight`].
     pub(crate) fn unlink_large(&self, footprint: usize) {
         let bytes = footprint.cast_signed() as i64;
         self.accounts.add_shared(Gauge::Changes as usize, 1);
@@ -482,8 +482,8 @@ impl Tenant {
         self.accounts.add_shared(Gauge::InFlight as usize, bytes);
     }
 
-    /// Notes that free pages are to be given back soon, once much less is used than before: where that left free slots,
-    /// by emptying slabs.
+    /// Requests that free pages be returned soon, once much less is used than before. Where that left free slots, this
+    /// is done by emptying slabs.
     fn note_used(&self, used: i64) {
         let peak = self.peak.load(Relaxed);
         if used > peak {
@@ -493,7 +493,7 @@ impl Tenant {
         }
     }
 
-    /// Whether so much was freed that the pager should give free pages back.
+    /// Returns true if enough was freed for the pager to return free pages.
     #[inline]
     pub fn wants_purge(&self) -> bool {
         self.purge_wanted.load(Relaxed)
@@ -520,12 +520,12 @@ impl Tenant {
         self.accounts.sum(gauge as usize)
     }
 
-    /// What of [`Gauge::Index`] is the bookkeeping of slabs.
+    /// The part of [`Gauge::Index`] that is the bookkeeping of slabs.
     pub fn bookkeeping_bytes(&self) -> u64 {
         self.accounts.shared(Gauge::Index as usize)
     }
 
-    /// Bytes the budget is held against: what is allocated, what was last measured as waste, and what slabs have free
+    /// Bytes compared with the budget: what is allocated, what was last measured as waste, and what slabs have free
     /// beyond a part of the budget.
     #[inline]
     pub fn used(&self) -> u64 {
@@ -533,26 +533,26 @@ impl Tenant {
         u64::try_from(self.used.load(Relaxed) + self.waste.load(Relaxed) + slack).unwrap_or(0)
     }
 
-    /// What slabs have free beyond the part of the budget that does not count as used: evicting does not make it less,
-    /// emptying slabs does.
+    /// What slabs have free beyond the part of the budget that does not count as used. Emptying slabs reduces it,
+    /// eviction does not.
     #[inline]
     pub fn excess_slack(&self) -> u64 {
         let allowed = self.budget.load(Relaxed).cast_signed() / SLACK_FRACTION;
         u64::try_from(self.slack() - allowed).unwrap_or(0)
     }
 
-    /// Bytes allocated by now, as published: without waste and slack.
+    /// Bytes allocated, as published, without waste and slack.
     #[inline]
     pub(crate) fn allocated(&self) -> u64 {
         u64::try_from(self.used.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Resident memory the accounts cannot see, as last measured.
+    /// Resident memory that the accounts cannot see, as last measured.
     pub fn waste(&self) -> u64 {
         u64::try_from(self.waste.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Whether so much has been allocated since the last measurement that the waste may be another.
+    /// Returns true if enough has been allocated since the last measurement for the waste to have changed.
     #[inline]
     pub fn wants_measure(&self) -> bool {
         self.churn.load(Relaxed) > self.churn_most.load(Relaxed)
@@ -578,8 +578,9 @@ impl Tenant {
         (used / MEASURE_USED_FRACTION).max(MEASURE_LEAST).min(budget / MEASURE_FRACTION)
     }
 
-    /// Measures resident memory and with it the waste. Walks all arenas of the process. `None` where the allocator does
-    /// not know a tenant's pages: then the waste stays 0, and the budget is held against the accounts alone.
+    /// Measures resident memory and from it the waste. Walks all arenas of the process. Returns `None` where the
+    /// allocator does not know a tenant's pages: the waste then stays 0, and only the accounts count against the
+    /// budget.
     pub fn measure(&self) -> Option<ArenaFigures> {
         self.churn.store(0, Relaxed);
         self.churn_most.store(self.churn_most(), Relaxed);
@@ -592,8 +593,8 @@ impl Tenant {
         Some(figures)
     }
 
-    /// How full the slabs are, now. Walks all arenas of the process. `None` where the allocator does not tell: then
-    /// nothing can be gained by moving blocks.
+    /// Surveys how full the slabs are now. Walks all arenas of the process. Returns `None` where the allocator does not
+    /// report it: moving blocks then gains nothing.
     pub fn survey(&self) -> Option<Survey> {
         backend::refresh();
         self.arena.classes().map(|classes| Survey::new(&classes, self.lines.dense_end()))
@@ -605,18 +606,19 @@ impl Tenant {
         self.arena.occupancy(blocks, found);
     }
 
-    /// Whether a block moved from here would go to the same slab.
+    /// Returns true if a block moved from here would go to the same slab.
     pub fn is_in_current_slab(&self, block: NonNull<u8>) -> bool {
         self.arena.is_in_current_slab(block)
     }
 
-    /// Whether its end would take memory away that is in use: the allocator says so, of arenas that go as a whole.
+    /// Returns true if dropping it would free memory that is in use. The allocator knows that for arenas freed as a
+    /// whole.
     pub(crate) fn would_take_blocks_along(&self) -> bool {
         backend::refresh();
         backend::ARENA_GOES_AS_A_WHOLE && self.arena.figures().is_none_or(|figures| figures.allocated > 0)
     }
 
-    /// Whether much less is used than before still: what was freed may have been needed again.
+    /// Returns true if still much less is used than before: freed memory may have been needed again.
     pub fn has_shrunk(&self) -> bool {
         let peak = self.peak.load(Relaxed);
         let shrunk = peak - self.used.load(Relaxed) > (peak / PURGE_FRACTION).max(PURGE_LEAST);
@@ -624,22 +626,22 @@ impl Tenant {
         shrunk
     }
 
-    /// A thread has given back what it kept, so that pages may have come free.
+    /// Notes that a thread has released what it kept, so that pages may have come free.
     pub fn note_rested(&self) {
         self.rested.store(true, Relaxed);
     }
 
-    /// Whether any has since the last call.
+    /// Returns true if any thread has since the last call.
     pub fn take_rested(&self) -> bool {
         self.rested.swap(false, Relaxed)
     }
 
-    /// At most so many bytes of slabs have been freed that may still be resident.
+    /// Upper bound on the bytes of freed slabs that may still be resident.
     pub fn freed_slabs(&self) -> u64 {
         u64::try_from(self.slab_peak.load(Relaxed) - self.slab_bytes.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Gives all free pages back to the system now.
+    /// Returns all free pages to the system now.
     pub fn purge(&self) {
         self.slab_peak.store(self.slab_bytes.load(Relaxed), Relaxed);
         self.purge_wanted.store(false, Relaxed);
@@ -647,8 +649,7 @@ impl Tenant {
         self.arena.purge();
     }
 
-    /// As [`Self::purge`], and what lies in memory without ever having been used goes too: for one that has come to
-    /// rest.
+    /// Like [`Self::purge`], and also returns resident memory that was never used; for a tenant that has come to rest.
     pub fn purge_at_rest(&self) {
         self.purge();
         if self.arena.free_what_was_never_used() {
@@ -658,7 +659,7 @@ impl Tenant {
 }
 
 impl Drop for Tenant {
-    /// Frees the bookkeeping of slabs, if it does not go with the arena.
+    /// Frees the bookkeeping of slabs, unless it is freed with the arena.
     #[expect(unsafe_code, reason = "the tenant is not used any more")]
     fn drop(&mut self) {
         if !backend::ARENA_GOES_AS_A_WHOLE
@@ -693,7 +694,7 @@ mod tests {
             })
             .collect();
         for (block, _) in &blocks {
-            // SAFETY: it came from there with this size.
+            // SAFETY: allocated above with this size.
             unsafe { tenant.free_lines(&mut cache, *block, size, Gauge::Index) }
         }
         assert_eq!(tenant.lines.dense_end().slab_bytes, 0);

@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// Moves blocks of thin slabs until a pass moves none, as a defragmenter does: the pages of most of a half-empty heap
+/// Moves blocks out of sparse slabs until a pass moves none, as a defragmenter does. Most pages of a half-empty heap
 /// come free, and every block keeps its bytes. The accounts count each block once.
 #[cfg(feature = "alloc-jemalloc")]
 #[test]
@@ -175,7 +175,7 @@ fn moving_out_of_thin_slabs_empties_them() {
     assert_eq!(tenant.gauge(Gauge::Items), 0);
 }
 
-/// Pages of the 2 MiB blocks that these addresses lie in, as far as they are in memory.
+/// Resident bytes of the 2 MiB blocks that contain these addresses.
 #[cfg(feature = "alloc-jemalloc")]
 fn resident_bytes_around(addresses: impl Iterator<Item = usize>) -> usize {
     const BLOCK: usize = 2 << 20;
@@ -183,7 +183,7 @@ fn resident_bytes_around(addresses: impl Iterator<Item = usize>) -> usize {
     let resident = |block: usize| {
         let mut pages = [0u8; BLOCK / 4096];
         let start = std::ptr::without_provenance_mut(block * BLOCK);
-        // SAFETY: asks about addresses, whatever lies there, and there is a byte for each page.
+        // SAFETY: queries addresses, whatever lies there, and there is a byte for each page.
         let error = unsafe { libc::mincore(start, BLOCK, pages.as_mut_ptr()) };
         assert_eq!(error, 0, "chunks are whole blocks");
         pages.iter().filter(|page| **page & 1 == 1).count() * 4096
@@ -191,7 +191,7 @@ fn resident_bytes_around(addresses: impl Iterator<Item = usize>) -> usize {
     blocks.into_iter().map(resident).sum()
 }
 
-/// Where the kernel gives huge pages, the last one begun lies in memory as a whole.
+/// Where the kernel grants huge pages, the last one begun is resident as a whole.
 #[cfg(feature = "alloc-jemalloc")]
 #[test]
 fn what_was_never_used_is_not_resident_after_a_rest() {

@@ -1,5 +1,5 @@
-//! A program that starts itself again for a boot option: the option is in force, the process is the same one, and its
-//! environment is what the operator had made it.
+//! A program that restarts itself for a boot option: the option is in force, the process is the same, and its
+//! environment is as the operator set it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::os::unix::process::CommandExt as _;
@@ -17,7 +17,7 @@ fn main() {
     let wishes = [(Setting::Narenas, "3".to_owned()), (Setting::CacheOblivious, "false".to_owned())];
     let this = || Command::new(std::env::current_exe().expect("this program"));
     let Ok(first) = std::env::var(FIRST) else {
-        // The first of all only gives the operator's environment to a child.
+        // The first of all only passes the operator's environment to a child.
         let child = this().env(variable, OWN).env(FIRST, "").status().expect("it runs");
         assert!(child.success(), "{child}");
         return;

@@ -12,7 +12,7 @@ use memory::{ItemHeap, Location, Quiescence, SlabFigures, SlabHeap, Tenant, Tena
 const OLD: usize = 1;
 const NEW: usize = 2;
 
-/// A block that must not be looked at once it is freed.
+/// A block that must not be read once it is freed.
 struct World {
     quiescence: Quiescence,
     /// Which block the root points to.
@@ -77,7 +77,7 @@ fn a_peeker_that_comes_again_does_not_hold_up_the_replacer() {
     });
 }
 
-/// A mover, by the rule of the heap: read the owner of a slot, take that vBucket's lock, look again, then move.
+/// A mover, by the rule of the heap: read the owner of a slot, take that vBucket's lock, check again, then move.
 #[test]
 fn a_mover_never_touches_a_slot_that_was_freed_and_reused_by_another_vbucket() {
     loom::model(|| {
@@ -113,7 +113,7 @@ fn a_mover_never_touches_a_slot_that_was_freed_and_reused_by_another_vbucket() {
     });
 }
 
-/// A size of which a slab's first pages hold two.
+/// A slot size of which a slab's first pages hold two.
 const HALF: usize = 7400;
 
 /// A tenant with a slab of two slots, both in use.
@@ -127,7 +127,7 @@ fn full_slab() -> (std::sync::Arc<Tenant>, TenantCache, Location, Location) {
     (tenant, cache, one, other)
 }
 
-/// Frees a slot from the second thread.
+/// Frees a slot from a second thread.
 fn free_beside(tenant: &std::sync::Arc<Tenant>, location: Location) -> thread::JoinHandle<()> {
     let tenant = std::sync::Arc::clone(tenant);
     thread::spawn(move || {

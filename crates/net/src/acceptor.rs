@@ -1,6 +1,6 @@
-//! The acceptor: takes connections and hands each to the least loaded worker.
+//! The acceptor: accepts connections and hands each to the least loaded worker.
 //!
-//! Out of file descriptors it stops accepting until some connection closes; it does not spin, and peers wait in the
+//! When file descriptors run out, it stops accepting until a connection closes. It does not spin; peers wait in the
 //! kernel's queue meanwhile.
 
 use std::io;
@@ -26,11 +26,11 @@ pub(crate) struct Acceptor {
     node: Arc<Node>,
     arrivals: Arc<Arrivals>,
     shared: Arc<Shared>,
-    /// Where there is a port of TLS.
+    /// Present if a port speaks TLS.
     handshakes: Option<Arc<Handshakes>>,
 }
 
-/// Where connections go that are ready to be served.
+/// Takes connections that are ready to be served to the workers.
 struct Arrivals {
     node: Arc<Node>,
     inboxes: Vec<Arc<Inbox>>,
@@ -45,7 +45,7 @@ impl Arrivals {
         }
     }
 
-    /// A handshake has failed.
+    /// Logs a failed handshake and releases its place in the connection count.
     fn refuse(&self, address: SocketAddr, error: &io::Error) {
         let why = format!("the TLS handshake failed: {}", transport::explain(error));
         self.shared.refusals.tell(address.ip(), &why);
@@ -102,7 +102,7 @@ impl Acceptor {
                     if !has_room(counts.current, &self.node.limits(), address.ip().is_loopback()) {
                         self.node.connection_rejected();
                         if greeting.port == Port::Memcached && greeting.tls.is_none() {
-                            // Best effort: a fresh socket takes these few bytes or the peer has gone already.
+                            // Best effort: a fresh socket takes these few bytes, or the peer is already gone.
                             let _ = io::Write::write(&mut socket, TOO_MANY);
                         }
                         continue;
@@ -127,7 +127,7 @@ impl Acceptor {
 }
 
 impl Acceptor {
-    /// Hands a connection to a worker, after its handshake if it has one.
+    /// Hands a connection to a worker, after its TLS handshake if it has one.
     fn welcome(&self, stream: Stream, address: SocketAddr, greeting: &Arc<Greeting>) {
         let (arrivals, greeting) = (Arc::clone(&self.arrivals), Arc::clone(greeting));
         let (Some(tls), Some(handshakes)) = (&greeting.tls, &self.handshakes) else {
@@ -143,13 +143,14 @@ impl Acceptor {
     }
 }
 
-/// Whether one more connection finds room. Some of it is for loopback addresses only, at most half.
+/// Returns true if one more connection is within the limits. Part of the limit, at most half, is reserved for loopback
+/// addresses.
 fn has_room(current: u64, limits: &Limits, is_loopback: bool) -> bool {
     let reserve = if is_loopback { 0 } else { limits.loopback_connections.min(limits.connections / 2) };
     current < (limits.connections - reserve) as u64
 }
 
-/// Set while the acceptor waits for a connection to close.
+/// Returns true if the acceptor waits for a connection to close, and clears the flag.
 pub(crate) fn is_starved(starved: &AtomicBool) -> bool {
     starved.load(Relaxed) && starved.swap(false, Relaxed)
 }

@@ -1,11 +1,11 @@
-//! Reading the clocks: once per wake-up, and once more for deadlines.
+//! Reads the clocks: once per wake-up, and once more for deadlines.
 
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use kv::Now;
 
-/// Monotonic time counts from here.
+/// The origin of monotonic time.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The process's clocks.
@@ -13,7 +13,7 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 pub struct Clock(());
 
 impl Clock {
-    /// Monotonic time counts from the first call.
+    /// Starts the clocks; monotonic time counts from the first call.
     pub fn start() -> Self {
         LazyLock::force(&START);
         Self(())
@@ -38,8 +38,8 @@ pub(crate) fn mono_us() -> u64 {
 /// Processor time of the process, user and system, in microseconds.
 pub(crate) fn process_times_us() -> Option<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may have blanks and parentheses itself; the 14th and 15th field, in hundredths of a
-    // second.
+    // Skip the name, which may itself contain blanks and parentheses. The times are the 14th and 15th field, in
+    // hundredths of a second.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let mut next_us = || fields.next()?.parse::<u64>().ok()?.checked_mul(10_000);

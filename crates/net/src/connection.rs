@@ -1,4 +1,4 @@
-//! One connection of a worker: its socket, its session, and what is left over between wake-ups.
+//! One connection of a worker: its socket, its session, and the data left over between wake-ups.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use transport::Stream;
 
 /// Bytes of a large value read per turn.
 const SINK_TURN_BYTES: usize = 256 << 10;
-/// The time an unfinished request is given begins anew with so many bytes of it.
+/// The time limit of an unfinished request restarts after this many more bytes of it.
 const PROGRESS_BYTES: usize = 16 << 10;
-/// Before the login it is given no more than this.
+/// Upper bound of that time limit before the login.
 const BEFORE_LOGIN_MS: u64 = 10_000;
 
 /// A connection. Idle, it holds no buffer: unparsed input and unsent output exist only while there are any.
@@ -25,20 +25,20 @@ pub(crate) struct Connection {
     /// Input read but not yet parsed: the start of a request.
     pub(crate) rest: Vec<u8>,
     pub(crate) backlog: Option<Box<Backlog>>,
-    /// What is charged for `rest`, `backlog` and what the session holds, and to whom.
+    /// What is charged for `rest`, `backlog` and the session's buffers, and to which bucket.
     charged: Charged,
     payer: Option<Arc<Bucket>>,
-    /// When the peer last sent something; ms of the monotonic clock, as all times here.
+    /// When the peer last sent something; ms of the monotonic clock, like all times here.
     active_ms: u64,
-    /// Since when the peer is waited for in the middle of a request, or of as much of it as counts as progress.
+    /// Since when the worker has waited for the rest of a request, or for enough of it to count as progress.
     unfinished_since_ms: Option<u64>,
     /// Bytes received since then.
     unfinished_bytes: usize,
-    /// Its entry among the worker's deadlines.
+    /// The time of its entry in the worker's deadlines.
     pub(crate) alarm_ms: Option<u64>,
-    /// The socket may have input: an event said so, and no short read since.
+    /// The socket may have input: an event said so, and there was no short read since.
     pub(crate) readable: bool,
-    /// An event said that the peer has closed its side: it is read to the end.
+    /// An event said that the peer has closed its side; the socket is read to the end.
     pub(crate) closed_by_peer: bool,
     /// The end of the input was read.
     pub(crate) ended: bool,
@@ -46,13 +46,13 @@ pub(crate) struct Connection {
     pub(crate) has_begun: bool,
     /// It is in one of the worker's queues.
     pub(crate) queued: bool,
-    /// `rest` may hold a whole request: it is to be parsed without reading first.
+    /// `rest` may hold a whole request, which is parsed without reading first.
     pub(crate) unparsed: bool,
 }
 
 impl Connection {
     pub(crate) fn new(socket: Stream, session: Session, now_ms: u64) -> Self {
-        // What came with the end of a handshake is no news of the socket.
+        // The socket raises no event for data that arrived with the end of a handshake.
         let readable = socket.has_more();
         Self {
             socket,
@@ -79,7 +79,7 @@ impl Connection {
         self.backlog.as_ref().map_or(0, |backlog| backlog.len())
     }
 
-    /// One read. A short one means that the socket is empty now; an event tells when it is not.
+    /// Reads once. A short read means that the socket is empty; an event announces new input.
     pub(crate) fn read(&mut self, room: &mut [u8]) -> Result<usize, ()> {
         loop {
             match self.socket.read(room) {
@@ -101,15 +101,15 @@ impl Connection {
         }
     }
 
-    /// After a short read the socket is empty, unless its end is to be read.
+    /// After a short read the socket is empty, unless the end of the stream must still be read.
     fn note_read(&mut self, is_short: bool) {
         if is_short && !self.closed_by_peer && !self.socket.has_more() {
             self.readable = false;
         }
     }
 
-    /// Reads the rest of a large value straight to where it belongs, within the bounds of a turn. Returns how many
-    /// bytes were read.
+    /// Reads the rest of a large value directly into item memory, within the bounds of a turn. Returns the number of
+    /// bytes read.
     pub(crate) fn fill_sink(&mut self, now_ms: u64) -> Result<usize, ()> {
         let mut budget = SINK_TURN_BYTES;
         while self.readable && budget > 0 {
@@ -135,7 +135,7 @@ impl Connection {
         Ok(SINK_TURN_BYTES - budget)
     }
 
-    /// Counts bytes read from or sent to the peer for the bucket in use.
+    /// Adds bytes read from or sent to the peer to a meter of the bucket in use.
     pub(crate) fn count(&self, meter: Meter, bytes: usize, cx: &NodeContext) {
         if let Some(bucket) = &self.session.peer.bucket
             && bytes > 0
@@ -144,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// Requests of the peer are about to be executed.
+    /// Notes that requests of the peer are about to be executed.
     #[inline]
     pub(crate) fn note_asked(&self, now_ms: u64) {
         if let Some(client) = &self.session.peer.client {
@@ -152,8 +152,8 @@ impl Connection {
         }
     }
 
-    /// Whether it waits for a new request with nothing held, charged or to be entered among the deadlines, as most
-    /// turns end; it is noted as reading then.
+    /// Returns true if it waits for a new request and there is nothing held, charged or to be added to the deadlines,
+    /// as after most turns. Its state is then set to reading.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         let is_at_rest = !self.readable
@@ -174,7 +174,7 @@ impl Connection {
         self.session.peer.listener().map_or(0, |listener| listener.idle_limit_ms)
     }
 
-    /// Notes in the list of connections what it is at, after its turn.
+    /// Records its state in the list of connections after its turn.
     pub(crate) fn note_state(&self) {
         let Some(client) = &self.session.peer.client else { return };
         client.set_state(if self.backlog.is_some() {
@@ -188,20 +188,20 @@ impl Connection {
         });
     }
 
-    /// The peer has sent so many bytes.
+    /// Notes that the peer has sent this many bytes.
     #[inline]
     pub(crate) fn note_received(&mut self, bytes: usize, now_ms: u64) {
         self.active_ms = now_ms;
         self.unfinished_bytes += bytes;
     }
 
-    /// Requests were finished: what is unfinished now has all its time.
+    /// Notes that requests were finished, which restarts the time limit of the current one.
     #[inline]
     pub(crate) fn note_finished(&mut self) {
         self.unfinished_since_ms = None;
     }
 
-    /// Notes whether it is the peer who is waited for, in the middle of a request.
+    /// Notes whether the worker now waits for the peer in the middle of a request.
     pub(crate) fn look_for_unfinished(&mut self, now_ms: u64) {
         let is_ours = self.readable || self.unparsed || self.backlog.is_some() || self.session.has_waits();
         if is_ours || self.rest.is_empty() && !self.session.is_receiving() {
@@ -211,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// When it is to be closed if nothing comes, and why.
+    /// When it must be closed if nothing happens, and why.
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<(u64, Overdue)> {
         let limit_ms = match self.session.peer.must_log_in() {
             true => limits.unfinished_request_ms.min(BEFORE_LOGIN_MS),
@@ -237,8 +237,8 @@ impl Connection {
         self.charged
     }
 
-    /// Charges what is held now: buffers to the bucket in use; before a login, or where that one has its part of them,
-    /// to none.
+    /// Charges what is held now. Buffers are charged to the bucket in use; before a login, or if that bucket already
+    /// pays for its part, to none.
     pub(crate) fn charge(&mut self) {
         let backlog = self.backlog.as_ref();
         let buffers = self.rest.capacity()
@@ -269,7 +269,7 @@ impl Connection {
         self.charged = Charged { buffers, outside, large };
     }
 
-    /// Gives the charge back.
+    /// Releases the charge.
     pub(crate) fn discharge(&mut self) {
         if let Some(payer) = self.payer.take() {
             payer.charge_buffers(difference(0, self.charged.buffers));

@@ -1,7 +1,7 @@
-//! The polling mode of SyncWrite deadlines: a thread that visits every vBucket all the time, while the mode is on.
+//! The polling mode of SyncWrite deadlines: while the mode is on, a thread keeps visiting every vBucket.
 //!
-//! In the event-driven mode there is no such thread. It ends when the mode has changed and no deadline is left that a
-//! worker is not armed for.
+//! The event-driven mode has no such thread. The thread ends once the mode has changed and a worker is armed for every
+//! remaining deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,12 +24,12 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// For the executing thread of this number.
+    /// Creates the poller for the executing thread with this number.
     pub(crate) fn new(node: Arc<Node>, thread: usize, clock: Clock) -> Arc<Self> {
         Arc::new(Self { node, thread, clock, stop: AtomicBool::new(false), running: Mutex::new(None) })
     }
 
-    /// The mode may have changed.
+    /// Starts the thread if the mode requires it; called when the mode may have changed.
     pub(crate) fn look(self: &Arc<Self>) {
         self.node.timeout_mode_bell().answer();
         let mut running = self.running.lock();
@@ -68,7 +68,7 @@ impl Poller {
         }
     }
 
-    /// Ends the thread, if there is one, and waits for it.
+    /// Stops the thread, if there is one, and waits for it.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Relaxed);
         let thread = self.running.lock().take();

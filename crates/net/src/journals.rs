@@ -1,9 +1,9 @@
 //! The threads of persistent buckets. A node without such buckets has none of them.
 //!
 //! ```text
-//!   dm:flusher0, dm:flusher1   write what is dirty; parked while nothing is
-//!   dm:fetcher0, dm:fetcher1   read ejected values that somebody wants; parked while nobody does
-//!   dm:warmup0..N              read journals after a start, as many as there are workers; end when all is read
+//!   dm:flusher0, dm:flusher1   write dirty documents; parked while there are none
+//!   dm:fetcher0, dm:fetcher1   read requested ejected values; parked while there are none
+//!   dm:warmup0..N              read journals after a start, one per worker; end when everything is read
 //! ```
 //! Each is started by the first ring of its bell.
 
@@ -20,15 +20,15 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 
-/// Executing threads of persistent buckets in a node with so many workers.
+/// Number of executing threads of persistent buckets in a node with this many workers.
 pub(crate) const fn journal_threads(workers: usize) -> usize {
     FLUSHERS + FETCHERS + workers
 }
 
-/// Time between two lines about a warm-up.
+/// Time between two log lines about a warm-up.
 const PROGRESS_MS: u64 = 3000;
 
-/// All of them.
+/// All threads of persistent buckets.
 pub(crate) struct Journals {
     node: Arc<Node>,
     clock: Clock,
@@ -40,7 +40,7 @@ pub(crate) struct Journals {
 }
 
 impl Journals {
-    /// For executing threads `first_thread` and the [`journal_threads`] from there on.
+    /// Uses the [`journal_threads`] executing threads from `first_thread` on.
     pub(crate) fn new(node: &Arc<Node>, clock: Clock, first_thread: usize, workers: usize) -> Self {
         let flushers = (0..FLUSHERS).map(|index| {
             let (name, thread) = (format!("dm:flusher{index}"), first_thread + index);
@@ -72,7 +72,7 @@ impl Journals {
         Self { node: Arc::clone(node), clock, first_thread, flushers, fetchers, warm_up }
     }
 
-    /// Ends the threads and waits for them. Nothing is written after that.
+    /// Stops the threads and waits for them. Nothing is written after that.
     pub(crate) fn stop(&self) {
         self.warm_up.stop();
         for parked in self.fetchers.iter().chain(&self.flushers) {
@@ -80,8 +80,8 @@ impl Journals {
         }
     }
 
-    /// After [`Self::stop`]: writes what is left and marks the ends as clean ones. `false`: something could not be
-    /// written.
+    /// Call it after [`Self::stop`]. Writes what is left and marks the journals as cleanly closed. Returns false if
+    /// something could not be written.
     pub(crate) fn close(&self) -> bool {
         let mut cx = NodeContext::new(Arc::clone(&self.node), self.first_thread);
         let mut flusher = Flusher::new(0, Buffer::BYTES);
@@ -121,14 +121,14 @@ impl Duty {
     }
 }
 
-/// Who does it.
+/// The engine's object that does it.
 enum Worker {
     Flusher(Flusher),
     Fetcher(Fetcher),
 }
 
 impl Worker {
-    /// Does what there is to do; returns when there is more though no bell rings, ms of the monotonic clock.
+    /// Does the pending work. Returns when there will be more even if no bell rings, in ms of the monotonic clock.
     fn turn(&mut self, cx: &mut NodeContext, clock: Clock) -> Option<u64> {
         match self {
             Self::Flusher(flusher) => {
@@ -141,7 +141,7 @@ impl Worker {
     }
 }
 
-/// A thread that sleeps until its bell rings, and does not exist before the first ring.
+/// A thread that sleeps until its bell rings; the first ring starts it.
 struct Parked {
     name: String,
     node: Arc<Node>,
@@ -167,7 +167,7 @@ impl Parked {
         }
         let mut handle = self.handle.lock();
         if let Some(spawned) = &*handle {
-            // Another thread has started it meanwhile, and it may have looked already.
+            // Another thread has started it meanwhile, and it may already have looked for work.
             spawned.thread().unpark();
             return;
         }
@@ -181,7 +181,7 @@ impl Parked {
                 *handle = Some(spawned);
             }
             Err(error) => {
-                tracing::error!(%error, "no thread {}: persistent buckets stand still", self.name);
+                tracing::error!(%error, "no thread {}: persistent buckets are stalled", self.name);
                 match self.duty {
                     Duty::Flush(index) => self.node.flusher_not_started(index),
                     Duty::Fetch(index) => self.node.fetcher_bell(index).answer(),
@@ -204,7 +204,7 @@ impl Parked {
                 };
             }
             match due_ms {
-                // A bell rung meanwhile has left its token: park returns at once.
+                // A ring meanwhile has left its token, so park returns at once.
                 None => std::thread::park(),
                 Some(due_ms) => {
                     let wait_ms = due_ms.saturating_sub(self.clock.now().mono_ms());
@@ -233,14 +233,14 @@ struct WarmUp {
     clock: Clock,
     first_thread: usize,
     stop: AtomicBool,
-    /// One place for each; none while there is nothing to read.
+    /// One entry per thread; empty while there is nothing to read.
     running: Mutex<Vec<Option<JoinHandle<()>>>>,
-    /// When progress was logged last.
+    /// When progress was last logged.
     told_ms: Mutex<u64>,
 }
 
 impl WarmUp {
-    /// There may be something to read.
+    /// Starts the threads if there may be something to read.
     fn look(self: &Arc<Self>) {
         self.node.warm_up_bell().answer();
         tell_troubles(&self.node);
@@ -271,7 +271,7 @@ impl WarmUp {
                 self.tell_progress(started_ms);
                 continue;
             }
-            // Before another thread may have this one's number.
+            // Must precede the reuse of this thread's number.
             cx.end_batch();
             cx.rest();
             cx.rest();
@@ -335,7 +335,7 @@ fn tell_troubles(node: &Node) {
     }
 }
 
-/// Logs what a bucket's journal had to complain about since the last time.
+/// Logs the problems of a bucket's journal since the last call.
 fn tell_troubles_of(bucket: &Bucket) {
     let Some(persistence) = bucket.persistence() else { return };
     for trouble in persistence.take_troubles() {
@@ -349,12 +349,13 @@ fn tell_troubles_of(bucket: &Bucket) {
     }
 }
 
-/// A node that has stopped serving: what its buckets have not written yet is still in memory.
-#[must_use = "what is not written yet is lost otherwise"]
+/// A node that has stopped serving; its buckets' unwritten changes are still in memory.
+#[must_use = "otherwise unwritten changes are lost"]
 pub struct Unwritten(pub(crate) Journals);
 
 impl Unwritten {
-    /// Writes what is left and marks the ends as clean ones. An error says that something was lost; the log says what.
+    /// Writes what is left and marks the journals as cleanly closed. An error means that something was lost; the log
+    /// says what.
     pub fn close(self) -> io::Result<()> {
         self.0.stop();
         if self.0.close() { Ok(()) } else { Err(io::Error::other("not everything was written; see the log")) }

@@ -7,11 +7,12 @@
 //!            wake-up, then one write per session that has output         │
 //!         ─> timers that are due, a slice of compaction                 ─┘
 //! ```
-//! * A short read ends a connection's turn; a filled buffer puts it back into the queue, behind the others.
-//! * Nothing ticks: without work, probes of remote peers, retries or waiting transactions there is no timeout.
-//! * A peer whose unsent output passes a bound is not read from until it has taken some. What all peers together make
-//!   the loop keep has a bound, too ([`held`]).
-//! * What logs say is the stock server's; what it says it to is a [`Logger`].
+//! * A short read ends a connection's turn; a filled buffer puts the connection at the end of the queue.
+//! * There is no periodic timer: without work, probes of remote peers, retries or waiting transactions the loop sleeps
+//!   without a timeout.
+//! * While a peer's unsent output exceeds a bound, the loop does not read from it. What it holds for all peers together
+//!   is bounded, too ([`held`]).
+//! * Log texts are the stock server's; they go to a [`Logger`].
 
 mod compaction;
 mod connection;

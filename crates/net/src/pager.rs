@@ -31,7 +31,7 @@ pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBoo
             let now_ns = clock.now().unix_ns;
             Duration::from_nanos((u64::from(due_s) * 1_000_000_000).saturating_sub(now_ns))
         });
-        // A doorbell rung meanwhile has left its token: park returns at once.
+        // A ring meanwhile has left its token, so park returns at once.
         let rests_us = [turn.rest_us, compressor_rest_us].into_iter().flatten();
         match due.into_iter().chain(rests_us.map(Duration::from_micros)).min() {
             None => std::thread::park(),

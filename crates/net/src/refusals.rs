@@ -1,5 +1,5 @@
-//! Log lines about peers that speak TLS where it is not spoken, or do not where it is: a line at a time, with the
-//! number of those in between.
+//! Rate-limited log lines about peers that speak TLS to a plain port, or plain text to a TLS port. Each line has the
+//! number of those suppressed before it.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 /// Time between two lines.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How a client of TLS begins: a record of a handshake, and its version.
+/// The first bytes of a TLS client: a handshake record and its version.
 const HELLO: [u8; 2] = [22, 3];
 
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Refusals(Mutex<Told>);
 #[derive(Default)]
 struct Told {
     last: Option<Instant>,
-    /// Refusals since then.
+    /// Refusals since the last line.
     untold: u64,
 }
 
@@ -35,7 +35,7 @@ impl Refusals {
     }
 }
 
-/// Whether the first bytes of a peer are those of TLS. No other protocol here begins like that.
+/// Returns true if a peer's first bytes are those of TLS. No other protocol here begins like that.
 pub(crate) fn begins_tls(bytes: &[u8]) -> bool {
     bytes.starts_with(&HELLO)
 }

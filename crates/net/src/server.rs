@@ -1,4 +1,4 @@
-//! The data plane as a whole: its threads and how they start and end.
+//! The data plane as a whole: its threads, and how they start and stop.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,11 +24,11 @@ use crate::refusals::Refusals;
 use crate::socket::{listed_address, number};
 use crate::worker::Worker;
 
-/// A bound socket, and what its connections speak.
+/// A bound socket and the rules for its connections.
 pub struct Listener {
     /// The socket.
     pub socket: transport::Listener,
-    /// Where its connections speak TLS.
+    /// Present if its connections speak TLS.
     pub tls: Option<Arc<ServerTls>>,
     /// Which kind of port it is.
     pub port: Port,
@@ -40,11 +40,11 @@ pub struct Listener {
     pub value_limit: usize,
     /// What they may do, on a memcached port.
     pub rules: Rules,
-    /// A connection that asks for nothing is closed after so long, ms; 0: never.
+    /// Time after which an idle connection is closed, ms; 0: never.
     pub idle_limit_ms: u64,
 }
 
-/// What a new connection starts with.
+/// The initial state of a new connection.
 pub(crate) struct Greeting {
     pub(crate) port: Port,
     pub(crate) bucket: Option<String>,
@@ -55,11 +55,11 @@ pub(crate) struct Greeting {
     pub(crate) tls: Option<Arc<ServerTls>>,
 }
 
-/// What all threads of the server see.
+/// State shared by all threads of the server.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
-    /// While stopping: how long unsent output is given, in ms.
+    /// While stopping: how long peers may still take unsent output, in ms.
     pub(crate) grace_ms: AtomicU64,
     /// The acceptor waits for a connection to close.
     pub(crate) starved: AtomicBool,
@@ -69,14 +69,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A connection has closed: the acceptor may go on.
+    /// Notes that a connection has closed, so that the acceptor can continue.
     pub(crate) fn connection_closed(&self) {
         if is_starved(&self.starved) {
             self.wake_acceptor();
         }
     }
 
-    /// Of all workers.
+    /// The inboxes of all workers.
     pub(crate) fn inboxes(&self) -> &[Arc<Inbox>] {
         self.inboxes.get().map_or(&[], Vec::as_slice)
     }
@@ -95,10 +95,10 @@ pub(crate) struct Arrival {
     pub(crate) greeting: Arc<Greeting>,
 }
 
-/// Where a worker's new connections wait for it.
+/// The queue of a worker's new connections.
 pub(crate) struct Inbox {
     pub(crate) arrivals: Mutex<VecDeque<Arrival>>,
-    /// Connections the worker has or is about to get.
+    /// Connections that the worker has or is about to get.
     pub(crate) connections: AtomicUsize,
     /// The most bytes that one of its connections holds.
     pub(crate) largest: AtomicUsize,
@@ -122,9 +122,9 @@ impl Inbox {
     }
 }
 
-/// Executing threads of a server with so many workers.
+/// Number of executing threads of a server with this many workers.
 pub const fn executing_threads(workers: usize) -> usize {
-    // The pager, and the thread that polls deadlines.
+    // Plus the pager and the thread that polls deadlines.
     workers + 2 + journal_threads(workers)
 }
 
@@ -141,9 +141,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1`, the
-    /// pager is thread `workers`, then come the one for polling deadlines and those of persistent buckets:
-    /// [`executing_threads`] in all. `handshakes` is needed where a listener speaks TLS.
+    /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1` and the
+    /// pager is thread `workers`. Then come the thread that polls deadlines and those of persistent buckets:
+    /// [`executing_threads`] in all. `handshakes` is required if a listener speaks TLS.
     pub fn start(
         node: Arc<Node>,
         listeners: Vec<Listener>,
@@ -212,8 +212,8 @@ impl Server {
         Ok(Self { shared, inboxes, pager_stop, workers: threads, acceptor, pager, poller, journals })
     }
 
-    /// Stops accepting, lets what was received be answered for at most `grace`, closes everything and waits for
-    /// the threads, all but those that write what is not written yet.
+    /// Stops accepting, answers received requests for at most `grace`, closes everything and waits for the threads,
+    /// except those that write unwritten changes.
     pub fn shutdown(self, grace: Duration) -> Unwritten {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.shared.grace_ms.store(grace_ms, Relaxed);

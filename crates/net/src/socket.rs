@@ -1,4 +1,4 @@
-//! What the list of connections says of a socket.
+//! A socket's description in the list of connections.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kv::clients::{self, Client};
 use transport::{Address, Stream};
 
-/// What a peer on a Unix socket has for an address: it is on this machine.
+/// The address of a peer on a Unix socket: it is on this machine.
 const ON_THIS_MACHINE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Its descriptor.
@@ -15,13 +15,12 @@ pub(crate) fn number(socket: &impl AsRawFd) -> usize {
     usize::try_from(socket.as_raw_fd()).unwrap_or_default()
 }
 
-/// The address of a peer. One on a Unix socket counts as one on loopback; a socket for both families shows IPv4 peers
-/// as IPv6.
+/// The address of a peer. A peer on a Unix socket counts as loopback; a dual-stack socket reports IPv4 peers as IPv6.
 pub(crate) fn peer_address(accepted: Option<SocketAddr>) -> SocketAddr {
     accepted.map_or(ON_THIS_MACHINE, |address| SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
-/// Where a port is, in the list of connections.
+/// The address of a port in the list of connections.
 pub(crate) fn listed_address(address: &Address) -> clients::Address {
     match address {
         Address::Tcp(address) => clients::Address::Tcp(*address),

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   wake-up ─> ready queue ─> round: collect  read connections into one buffer, parse, place and prefetch index lines,
-//!                             │               until 64 requests or 64 KiB are together
+//!                             │               until 64 requests or 64 KiB are collected
 //!                             │      execute  in order, prefetching the items 16 requests ahead
 //!                             │      send     once per connection
-//!                             └─ until nobody is ready; then sleep
-//!           └> alarms, letters: answers that waited are completed, and what was behind them goes on
+//!                             └─ until none is ready; then sleep
+//!           └> alarms, letters: waiting answers are completed, and the requests behind them continue
 //! ```
-//! * A short read ends a connection's turn, so no read only returns "would block". A connection with more requests than
-//!   fit a batch goes on in the next batch of the same round until its turn's bounds are reached. If it has more to do
-//!   then, it waits in a second queue, of which one connection is served between two looks at the events: whoever asks
-//!   for little waits for one long turn at most.
-//! * A peer that does not read is not read from once its backlog passes the limit, or its part of what all connections
-//!   may still hold, and is dropped when it has taken nothing for a minute.
+//! * A short read ends a connection's turn, so no read just returns "would block". A connection with more requests than
+//!   fit a batch continues in the next batch of the same round until its turn's bounds are reached. If it has more to
+//!   do then, it waits in a second queue, from which one connection is served between two polls for events: a peer with
+//!   few requests waits for one long turn at most.
+//! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
+//!   all connections may still hold. It is dropped when it has taken nothing for a minute.
 //!
-//! [`turn`] is what happens until requests are executed, [`answers`] what happens with what came of them.
+//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers.
 
 mod answers;
 mod deadlines;
@@ -48,23 +48,23 @@ const EVENTS: usize = 1024;
 const BUFFER_BYTES: usize = 256 << 10;
 /// Output of one connection that is sent before more of it is produced.
 const SEND_BYTES: usize = 128 << 10;
-/// An idle thread gives the blocks it keeps back after so long.
+/// An idle thread returns its cached blocks after this time.
 const REST_MS: u64 = 5_000;
-/// Index blocks that wait for another worker's batch to end are looked at again after so long.
+/// Index blocks that wait for another worker's batch to end are checked again after this time.
 const RETIRED_MS: u64 = 10;
 
 pub(crate) struct Worker {
     poll: Poll,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
-    /// Connections about which there is news.
+    /// Connections with pending events.
     ready: VecDeque<u32>,
-    /// Connections whose turn is over, and that have more to do.
+    /// Connections whose turn is over but that have more to do.
     later: VecDeque<u32>,
     cx: NodeContext,
-    /// Answers of this wake-up that are not sent yet, one connection's behind another's.
+    /// Unsent answers of this wake-up, grouped by connection.
     out: Output,
-    /// Whose they are, in order; what lies behind `cut` belongs to the connection being served.
+    /// The connections they belong to, in order; output after `cut` belongs to the connection being served.
     segments: Vec<Segment>,
     cut: usize,
     limits: Limits,
@@ -75,17 +75,17 @@ pub(crate) struct Worker {
     /// Deadlines of connections, see [`deadlines`].
     deadlines: BTreeSet<(u64, u32)>,
     holders: Holders,
-    /// What one peer may make the node hold, as of this round.
+    /// How much memory one peer may make the node hold, as of this round.
     allowance: usize,
-    /// When to look again for peers that hold much and make no progress.
+    /// When to look again for peers that hold much memory and make no progress.
     relief_at_ms: Option<u64>,
     relief_looked_ms: u64,
     rest_at_ms: Option<u64>,
     stop_at_ms: Option<u64>,
     retired: bool,
-    /// The bell has rung: there may be letters.
+    /// The bell has rung, so there may be letters.
     rung: bool,
-    /// Kept for its room.
+    /// Kept for its capacity.
     letters: Vec<(Cookie, Outcome)>,
 }
 
@@ -164,7 +164,7 @@ impl Worker {
             while !self.ready.is_empty() {
                 self.round(&mut buffer);
             }
-            // One of those that have much to do, then again whoever has news.
+            // One connection with much to do, then again those with events.
             if let Some(id) = self.take_later() {
                 self.send_all();
                 self.ready.push_back(id);
@@ -180,15 +180,15 @@ impl Worker {
         }
     }
 
-    /// How long to sleep: for ever, unless something is armed.
+    /// How long to sleep: forever, unless something is armed.
     fn sleep(&self) -> Option<Duration> {
         let now_ms = self.cx.now.mono_ms();
         let retired_ms = self.retired.then_some(now_ms + RETIRED_MS);
         let due = [self.next_deadline_ms(), self.relief_at_ms, self.rest_at_ms, self.stop_at_ms, retired_ms];
         let next_ms = due.into_iter().flatten().min();
-        // One millisecond late rather than a moment early and awake twice.
+        // One millisecond late is better than slightly early, which would wake twice.
         let next = next_ms.map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms) + 1));
-        // Clients wait for these: from the time it is, not from that of the wake-up.
+        // Clients wait for these, so count from the current time, not from the wake-up's.
         let alarm_us = self.cx.next_alarm_us().map(|at_us| at_us.saturating_sub(self.cx.fresh_us()));
         let alarm = alarm_us.map(Duration::from_micros);
         [next, alarm].into_iter().flatten().min()
@@ -268,7 +268,7 @@ impl Worker {
         self.shared.connection_closed();
     }
 
-    /// There is news for this connection.
+    /// Queues a connection that has events.
     fn make_ready(&mut self, id: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(id as usize)
             && !connection.queued
@@ -278,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// This connection has had its turn, and has more to do.
+    /// Queues a connection that has had its turn and has more to do.
     fn make_later(&mut self, id: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(id as usize)
             && !connection.queued
@@ -288,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// The next of those that have more to do. One that was closed meanwhile has left its number in the queue.
+    /// The next connection that has more to do. The number of one that was closed meanwhile may still be queued.
     fn take_later(&mut self) -> Option<u32> {
         loop {
             let id = self.later.pop_front()?;
@@ -298,12 +298,12 @@ impl Worker {
         }
     }
 
-    /// After a turn: whether a connection has more to do now. One that is at its end is closed.
+    /// Returns true if a connection has more to do after its turn. Closes it if it is at its end.
     fn goes_on(&mut self, id: u32) -> bool {
         self.charge(id);
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return false };
         let has_more = connection.unparsed || connection.readable;
-        // Who has unsent output beyond this is not read.
+        // A peer with more unsent output than this is not read from.
         let is_held_up = connection.unsent() > self.limits.output_backlog_bytes.min(self.allowance);
         let session = &mut connection.session;
         let is_over = session.peer.close || connection.ended && !has_more;
@@ -323,7 +323,7 @@ impl Worker {
         self.close_because(id, "normal");
     }
 
-    /// `reason`: what watchers are told.
+    /// `reason` is reported to watchers.
     fn close_because(&mut self, id: u32, reason: &str) {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
@@ -340,7 +340,7 @@ impl Worker {
             if let (Some(bucket), Some(client)) = (&peer.bucket, &peer.client) {
                 bucket.tell_connection(&mut self.cx, client, Some(reason));
             }
-            // Before the descriptor can be another's.
+            // Before the descriptor can be reused.
             self.cx.node.clients().remove(number(&connection.socket));
         }
         let _ = self.poll.registry().deregister(&mut connection.socket);
@@ -349,7 +349,7 @@ impl Worker {
         self.forget_connection();
     }
 
-    /// What is due after the ready connections were served. Returns whether the worker ends.
+    /// Does what is due after the ready connections were served. Returns true if the worker must end.
     fn duties(&mut self) -> bool {
         let now_ms = self.cx.now.mono_ms();
         self.cx.tend();
@@ -373,7 +373,8 @@ impl Worker {
         false
     }
 
-    /// Stopping: everything without unsent output closes now, the rest when it is sent or the grace is over.
+    /// While stopping: closes connections without unsent output now, the others once it is sent or the grace period is
+    /// over.
     fn drain(&mut self, now_ms: u64) -> bool {
         let stop_at_ms =
             *self.stop_at_ms.get_or_insert(now_ms.saturating_add(self.shared.grace_ms.load(Relaxed)));

@@ -1,4 +1,5 @@
-//! Peers that take or send nothing, through workers and sockets: what they hold is bounded, and others are served.
+//! Peers that take or send nothing, through workers and sockets: the memory they hold is bounded, and others are
+//! served.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::{Read, Write};
@@ -68,7 +69,7 @@ impl World {
         Client(stream)
     }
 
-    /// What holds must hold soon.
+    /// Waits until a condition holds, which must happen soon.
     fn wait_until(&self, holds: impl Fn(&Self) -> bool, what: &str) {
         let end = Instant::now() + Duration::from_secs(60);
         while !holds(self) {
@@ -271,7 +272,7 @@ fn peers_that_do_not_read_are_given_little_and_keep_their_connections() {
         honest.ask(b"get missing\r\n", "END\r\n");
         most = most.max(world.node.client_memory().buffer_bytes());
     }
-    // Held back is looked at before a turn, and each worker may be in one.
+    // The limit is checked before a turn, and each worker may be in one.
     let turn_bytes = (Limits::default().turn_requests * answer.len()) as u64;
     let bound = 4 * MIB + WORKERS as u64 * turn_bytes;
     assert!(
@@ -279,7 +280,7 @@ fn peers_that_do_not_read_are_given_little_and_keep_their_connections() {
         "{most} bytes: a sixteenth of the node's memory, and a turn of each worker, are {bound}"
     );
     assert_eq!(world.node.client_memory().cut_off(), 0);
-    // Whoever reads in the end has every answer.
+    // A client that finally reads gets every answer.
     for client in &mut hostile {
         for _ in 0..REQUESTS {
             let mut bytes = vec![0; answer.len()];

@@ -27,7 +27,7 @@ struct World {
     bucket: Arc<Bucket>,
     server: Option<Server>,
     address: SocketAddr,
-    /// The test's own, on a thread number behind the server's.
+    /// The test's own context, with a thread number after the server's.
     cx: NodeContext,
 }
 
@@ -147,7 +147,7 @@ impl Client {
         std::iter::from_fn(|| self.answer()).map(|answer| answer.opaque).collect()
     }
 
-    /// Whether nothing comes for a while.
+    /// Returns true if nothing arrives for a while.
     fn hears_nothing(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let heard = self.stream.read(&mut [0; 1]);
@@ -259,7 +259,7 @@ fn ten_thousand_pending_writes_are_each_answered_once_and_never_early() {
                 })
             })
             .collect();
-        // Whatever the others have come to by then, the patient ones commit.
+        // Whatever the state of the others by then, the patient ones commit.
         while world.figure("sync_writes_prepared") < CLIENTS * EACH {
             std::thread::yield_now();
         }
@@ -328,7 +328,7 @@ fn a_letter_for_a_connection_that_is_gone_is_for_nobody() {
     assert!(gone.hears_nothing());
     gone.stream.shutdown(Shutdown::Both).unwrap();
     drop(gone);
-    // Others that may get its number.
+    // New clients that may reuse its number.
     let mut clients: Vec<_> = (0..4).map(|_| world.client(true)).collect();
     for (at, client) in clients.iter_mut().enumerate() {
         client.send(&durable_set(2, 1, &format!("b{at}"), "x", 9_000));

@@ -1,4 +1,4 @@
-//! What the command line means.
+//! Interprets the command line.
 
 use super::options::{CommandLine, Treatment};
 use super::vlog::Vlog;
@@ -6,7 +6,7 @@ use super::{NAME, directories};
 use net::ovsdb::TlsOptions;
 use std::path::PathBuf;
 
-/// What is wanted.
+/// What the command line asks for.
 pub enum Wish {
     Help,
     Version,
@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Database files.
     pub files: Vec<String>,
     pub remotes: Vec<String>,
-    /// A shell command; the server ends with it.
+    /// A shell command; the server exits when it does.
     pub run: Option<String>,
     /// The control socket; none with `--unixctl=none`.
     pub control: Option<PathBuf>,
@@ -30,19 +30,19 @@ pub struct Arguments {
     pub overwrite_pidfile: bool,
     pub user: Option<String>,
     pub log_file: Option<PathBuf>,
-    /// `HOST:PORT` of a collector of logs.
+    /// `HOST:PORT` of a log collector.
     pub syslog_target: Option<String>,
     pub limits: ovsdb::server::Limits,
     pub messages: wire::jsonrpc::Limits,
     pub tls: TlsOptions,
-    /// What all clients may make the server keep.
+    /// Most bytes held for all clients.
     pub client_bytes: Option<usize>,
-    /// Options that are accepted and do nothing, and why.
+    /// Options that are accepted without effect, and why.
     pub without_effect: Vec<(&'static str, &'static str)>,
 }
 
 impl Arguments {
-    /// Understands a command line. Levels and patterns of the log take effect at once, and so does the umask.
+    /// Interprets a command line. Log levels and patterns take effect at once, and so does the umask.
     pub fn understand(line: CommandLine, log: &Vlog) -> Result<Wish, String> {
         let run_directory = directories::run();
         let mut this = Self {
@@ -108,7 +108,7 @@ impl Arguments {
             }
         }
         for file in line.operands {
-            // COMPAT: naming a file twice is no mistake.
+            // COMPAT: naming a file twice is not an error.
             if !this.files.contains(&file) {
                 this.files.push(file);
             }
@@ -122,7 +122,7 @@ impl Arguments {
 
 fn number(name: &str, text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("--{name}: {text}: not a number from 1"))
+    number.ok_or_else(|| format!("--{name}: {text}: not a positive number"))
 }
 
 fn set_umask(text: &str) -> Result<(), String> {
@@ -177,10 +177,10 @@ Logging options:
   --syslog-target=HOST:PORT  also send messages for the system log to
                           HOST:PORT via UDP
 
-SSL options (each value may be db:DB,TABLE,COLUMN: then a database has it):
+SSL options (each value may be db:DB,TABLE,COLUMN, its place in a database):
   -p, --private-key=FILE  file with private key
   -c, --certificate=FILE  file with certificate for private key
-  -C, --ca-cert=FILE      file with peer CA certificate; none trusts everybody
+  -C, --ca-cert=FILE      file with peer CA certificate; none trusts every peer
   --bootstrap-ca-cert=FILE  file with peer CA certificate to read or create
   --peer-ca-cert=FILE     file with peer CA certificate to send
   --ssl-protocols=PROTOS  list of SSL protocols to enable: TLSv1.2, TLSv1.3
@@ -195,12 +195,12 @@ Other options:
   -h, --help              display this help message
   -V, --version           display version information
 
-Limits (of this server alone):
+Limits (specific to this server):
   --limit-message-bytes=N  longest message
   --limit-depth=N          deepest nesting in a message, at most 1000
-  --limit-sessions=N       clients at a time
-  --limit-backlog-bytes=N  what a client may leave unread before it falls behind
-  --limit-client-bytes=N   requests and replies of all clients that are kept
+  --limit-sessions=N       concurrent clients
+  --limit-backlog-bytes=N  unread output at which a client's monitors fall behind
+  --limit-client-bytes=N   most memory for requests and replies of all clients
 
 The options --active and --disable-file-column-diff of the stock server are
 accepted with a line in the log; those for replication, replay files and

@@ -10,7 +10,7 @@ type Run = fn(&mut Process, &mut EventLoop, &[String], &Command) -> Result<Answe
 /// A command.
 struct Entry {
     name: &'static str,
-    /// Its arguments, as `list-commands` shows them; none: it is not listed.
+    /// Its arguments, as `list-commands` shows them; `None`: it is not listed.
     usage: Option<&'static str>,
     arguments_min: usize,
     arguments_max: usize,
@@ -82,7 +82,7 @@ const COMMANDS: &[Entry] = &[
             "off" => "disabled",
             _ => return Err("invalid argument".into()),
         };
-        // Memory is given back when it is free, whatever this says.
+        // Free memory is returned regardless of this setting.
         let line = format!("memory trimming after compaction {word}.");
         process.log.log("ovsdb_server", Level::Information, &line);
         text("")
@@ -113,8 +113,7 @@ const COMMANDS: &[Entry] = &[
         Err(NO_REPLICATION.into())
     }),
     Entry {
-        // Of newer releases: it is for the relay's source, which there is none of here, as in a server of theirs
-        // without relays.
+        // From newer releases: it applies to a relay's source. There is none here, as in a stock server without relays.
         name: "ovsdb-server/set-relay-source-probe-interval",
         usage: None,
         arguments_min: 1,
@@ -170,7 +169,7 @@ fn lines<'a>(items: impl Iterator<Item = &'a str>) -> String {
     items.map(|item| format!("{item}\n")).collect()
 }
 
-/// Executes a command, if it is one.
+/// Executes a command, if it exists.
 pub(super) fn execute(process: &mut Process, events: &mut EventLoop, command: &Command) -> Answer {
     let name = &command.name;
     let Some(entry) = COMMANDS.iter().find(|entry| entry.name == name) else {
@@ -225,7 +224,7 @@ fn compact(
             Err(error) => errors.push_str(&format!("{error}\n")),
         }
     }
-    // What has begun goes on, and nobody waits for it.
+    // Compactions that have started continue, and nobody waits for them.
     if errors.is_empty() { Ok(Answer::Later(begun)) } else { Err(errors) }
 }
 
@@ -277,7 +276,7 @@ fn set_table_log(
     text("")
 }
 
-/// A number as C's `int` takes it.
+/// Parses a number as C's `int`.
 fn c_integer(text: &str) -> Option<i32> {
     text.strip_prefix('+').filter(|rest| !rest.starts_with('-')).unwrap_or(text).parse().ok()
 }

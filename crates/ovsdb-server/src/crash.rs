@@ -1,19 +1,19 @@
-//! SIGSEGV and SIGBUS end the process at once, whoever sends them, so that `--monitor` starts it again.
+//! SIGSEGV and SIGBUS end the process at once, no matter who sends them, so that `--monitor` restarts it.
 //!
-//! The runtime catches both, to tell a stack overflow from other faults. For all others it puts the default action back
-//! and returns: a real fault then comes again and ends the process, but a signal that somebody sent does not, and only
+//! The runtime catches both, to distinguish a stack overflow from other faults. For all others it restores the default
+//! action and returns: a real fault then recurs and ends the process, but a signal sent by a process does not, and only
 //! the next one would. So this sends the first one itself. (A stack overflow ends the process by the same signal,
 //! without the runtime's line.)
 
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Where the kernel says what a process catches: a mask in hexadecimal.
+/// Where the kernel lists the signals that a process catches: a mask in hexadecimal.
 const CAUGHT: &str = "SigCgt:";
 
-/// Restores the default action of fault signals, by sending them to the calling thread once. To be called at the start.
+/// Restores the default action of fault signals by sending each to this process once. Must be called at the start.
 pub fn by_default() {
     for signal in [Signal::SEGV, Signal::BUS] {
-        // Not caught: sent, it would end this process.
+        // If it is not caught, sending it would end this process.
         if is_caught(signal) {
             let _ = kill_process(getpid(), signal);
         }

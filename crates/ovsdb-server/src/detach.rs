@@ -1,12 +1,12 @@
-//! Detaching, watching over the server, and changing the user: each by running this program again, so that no process
-//! forks with threads or half of a state.
+//! Detaching, monitoring the server, and changing the user: each by running this program again, so that no process
+//! forks with threads or partial state.
 //!
 //! ```text
 //!   as called ──spawn──> (monitor ──spawn──>) server
 //!       ^                                       │ standard input is a pipe's end: one byte says "I serve"
-//!       └───────────────────────────────────────┘ the end without a byte: it died, its exit code is ours
+//!       └───────────────────────────────────────┘ EOF without a byte: it died, its exit code is ours
 //! ```
-//! Which of them a process is, says an environment variable, which commands of `--run` do not get.
+//! An environment variable tells a process which of them it is; commands of `--run` do not inherit it.
 
 use super::users::Identity;
 use std::ffi::OsString;
@@ -21,15 +21,15 @@ const STAGE: &str = "DORMOUSE_OVSDB_SERVER_STAGE";
 /// Which process this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// As somebody has called it.
+    /// As the user started it.
     Called,
-    /// Runs as another user now; otherwise as called.
+    /// Now runs as another user; otherwise as called.
     AsUser,
-    /// Detached, watches over a server.
+    /// Detached; monitors a server.
     Monitor,
-    /// Serves, and says so to who waits.
+    /// Serves, and reports that to the process that waits.
     Server,
-    /// As [`Stage::Server`], and leads a session of its own.
+    /// As [`Stage::Server`], in a session of its own.
     Detached,
 }
 
@@ -44,7 +44,7 @@ impl Stage {
         }
     }
 
-    /// Of this process.
+    /// The stage of this process.
     pub fn current() -> Self {
         let word = std::env::var(STAGE).unwrap_or_default();
         [Self::AsUser, Self::Monitor, Self::Server, Self::Detached]
@@ -54,16 +54,16 @@ impl Stage {
     }
 }
 
-/// Takes the variable out of what a command inherits.
+/// Removes the variable from what a command inherits.
 pub fn without_stage(command: &mut Command) -> &mut Command {
     command.env_remove(STAGE)
 }
 
-/// This program again, with the same name and arguments.
+/// A command that runs this program again, with the same name and arguments.
 fn again(stage: Stage, identity: Option<Identity>) -> Command {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| OsString::from("ovsdb-server"));
-    // The file itself: its name may stand for a newer version meanwhile.
+    // The file itself: its path may name a newer version by now.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(name).args(arguments).env(STAGE, stage.word());
     if let Some(Identity { user, group }) = identity {
@@ -72,12 +72,12 @@ fn again(stage: Stage, identity: Option<Identity>) -> Command {
     command
 }
 
-/// Becomes this program again, as another user. Returns only on failure.
+/// Runs this program again in this process, as another user. Returns only on failure.
 pub fn become_user(identity: Identity) -> io::Error {
     again(Stage::AsUser, Some(identity)).exec()
 }
 
-/// How a started process did.
+/// The result of starting a process.
 pub enum Started {
     /// It serves.
     Serving(Child),
@@ -89,7 +89,7 @@ pub enum Started {
 pub fn start(stage: Stage) -> io::Result<Started> {
     let (mut reader, writer) = io::pipe()?;
     let mut child = again(stage, None).stdin(Stdio::from(writer)).spawn()?;
-    // The command, and with it our copy of the writing end, is gone here.
+    // The command, and with it our copy of the write end, is dropped here.
     let mut byte = [0];
     loop {
         match reader.read(&mut byte) {
@@ -101,13 +101,13 @@ pub fn start(stage: Stage) -> io::Result<Started> {
     }
 }
 
-/// Says to who waits that this process serves.
+/// Tells the process that waits that this one serves.
 pub fn say_serving() {
-    // Who called may be gone.
+    // The caller may be gone.
     let _ = rustix::io::write(rustix::stdio::stdin(), b"\0");
 }
 
-/// Lets go of the standard input, which may be the pipe, and with `output` of the terminal.
+/// Detaches from the standard input, which may be the pipe, and with `output` also from standard output and error.
 pub fn leave_files(output: bool) -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -118,14 +118,14 @@ pub fn leave_files(output: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The process goes by its name, not by that of the program's file.
+/// Names the process after the program, not after its file.
 pub fn take_name() {
     let _ = rustix::thread::set_name(c"ovsdb-server");
 }
 
-/// Leads a session of its own, without a terminal.
+/// Starts a session of its own, without a terminal.
 pub fn lead_session() {
-    // Fails only for who leads one already.
+    // Fails only if the process leads one already.
     let _ = rustix::process::setsid();
 }
 
@@ -141,7 +141,7 @@ pub fn status_text(status: ExitStatus) -> String {
     }
 }
 
-/// A signal as the C library calls it.
+/// The C library's name of a signal.
 pub fn signal_name(signal: i32) -> &'static str {
     match signal {
         1 => "Hangup",
@@ -162,7 +162,7 @@ pub fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// Whether a server that ended so is to be started again: it crashed.
+/// Returns true if a server that ended with this status crashed, so that it must be restarted.
 pub fn has_crashed(status: ExitStatus) -> bool {
     // SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGALRM, SIGXCPU, SIGXFSZ
     status.signal().is_some_and(|signal| [4, 6, 7, 8, 11, 13, 14, 24, 25].contains(&signal))

@@ -1,4 +1,4 @@
-//! What `memory/show` and `dormouse/figures` say.
+//! The output of `memory/show` and `dormouse/figures`.
 
 use net::ovsdb::{Core, EventLoop};
 use ovsdb::cell;
@@ -18,7 +18,7 @@ struct Counts {
 /// Columns that every row has besides those of its table: `_uuid` and `_version`.
 const PSEUDO_COLUMNS: usize = 2;
 
-/// Of each element of a column: its keys and values, and how many of them are weak references.
+/// Per element of a column: the number of its keys and values, and how many of them are weak references.
 fn parts_of(kind: &ColumnType) -> (usize, usize) {
     let weak = kind.base_types().filter(|base| base.weak_reference().is_some()).count();
     (kind.base_types().count(), weak)
@@ -38,7 +38,7 @@ fn count(database: &Database) -> Counts {
                 counts.weak_references += rows * weak;
             }
         }
-        // The cells of columns that may have several elements, or none, have to be looked at.
+        // The cells of columns with a variable number of elements must be read.
         if columns.iter().all(|(kind, _)| kind.is_scalar()) {
             continue;
         }
@@ -55,7 +55,7 @@ fn count(database: &Database) -> Counts {
     counts
 }
 
-/// The stock server's words of `memory/show`, as they are logged too. Looks at every row of tables that have more than
+/// The stock server's words of `memory/show`, which are also logged. Reads every row of tables that have more than
 /// scalar columns.
 pub fn memory(server: &Core) -> String {
     in_order(counted(server))
@@ -73,7 +73,7 @@ pub fn memory_shown(server: &Core) -> String {
     in_order(words)
 }
 
-/// In the order of their names.
+/// Joins the words, sorted by name.
 fn in_order(mut words: Vec<String>) -> String {
     words.sort_unstable();
     words.join(" ")

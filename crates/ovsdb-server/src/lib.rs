@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   command line ── log ── (another user) ── (detach, monitor: this program again) ── pidfile ── databases
-//!         ── control socket ── remotes ── (--run) ── "I serve" ── loop ── pidfile and sockets go
+//!         ── control socket ── remotes ── (--run) ── "I serve" ── loop ── remove pidfile and sockets
 //! ```
-//! Exit codes: 0 after the command `exit` or a successful `--run`, 1 for every mistake and failure, death by the signal
-//! that came otherwise.
+//! Exit codes: 0 after the command `exit` or a successful `--run`, 1 for every mistake and failure; otherwise death by
+//! the signal that arrived.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -41,12 +41,12 @@ pub const NAME: &str = "ovsdb-server";
 /// COMPAT: scripts look for the name and a version of Open vSwitch.
 const VERSION: &str = concat!("ovsdb-server (Open vSwitch) 3.1.0-dormouse-", env!("CARGO_PKG_VERSION"));
 
-/// Whether a program of this name is meant to be `ovsdb-server`.
+/// Returns true if a program of this name is to act as `ovsdb-server`.
 pub fn is_name(argument: &std::ffi::OsStr) -> bool {
     Path::new(argument).file_name().is_some_and(|name| name == NAME)
 }
 
-/// The end of the process: an exit code, and what to say first.
+/// The end of the process: an exit code, and what to print first.
 #[derive(Debug)]
 struct End {
     code: u8,
@@ -59,7 +59,7 @@ impl End {
     }
 }
 
-/// Runs the server with the arguments behind its name.
+/// Runs the server with the arguments after its name.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     detach::take_name();
     crash::by_default();
@@ -74,14 +74,14 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// A text on standard output; nobody has to read it.
+/// Prints a text on standard output. Failures are ignored.
 fn say(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// One line on standard error, as the stock server has it; nobody has to read it.
+/// Prints one line on standard error, in the stock server's form. Failures are ignored.
 fn complain(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "{NAME}: {text}");
@@ -114,8 +114,7 @@ fn try_run(arguments: impl Iterator<Item = OsString>) -> Result<(), End> {
     }
     let is_called = matches!(stage, Stage::Called | Stage::AsUser);
     if is_called && arguments.detach {
-        // The log is opened by who serves; a file with a process id is looked at now, and what is wrong with it is
-        // logged.
+        // The process that serves opens the log. The pidfile is checked now, and errors in it are logged.
         if let Some(path) = arguments.pidfile.as_deref().filter(|_| !arguments.overwrite_pidfile)
             && let Err(failure) = pidfile::check(path)
         {
@@ -126,7 +125,7 @@ fn try_run(arguments: impl Iterator<Item = OsString>) -> Result<(), End> {
         return match detach::start(next) {
             Ok(Started::Serving(_)) => Ok(()),
             Ok(Started::Ended(status)) => Err(match status.code() {
-                // It has said why.
+                // It has reported why.
                 Some(code) => End { code: u8::try_from(code).unwrap_or(1), text: None },
                 None => End::failure(format!(
                     "fork child died before signaling startup ({})",
@@ -174,7 +173,7 @@ fn check_pidfile(arguments: &Arguments, log: &Vlog) -> Result<(), End> {
     }
 }
 
-/// What ends the process, to the log and, by the caller, to standard error; not to both by way of the console.
+/// Logs what ends the process. The caller prints it on standard error, so the log's console is silenced.
 fn fatal(log: &Vlog, module: &'static str, failure: Failure) -> End {
     if let Some(warning) = failure.warning {
         log.log(module, Level::Warning, &warning);

@@ -1,13 +1,12 @@
-//! The lines of the log that tell how much memory the process takes.
+//! Log lines about the memory usage of the process.
 //!
-//! COMPAT: the first line comes 10 s after the start, the next when the most that was resident has grown by half, which
-//! is looked at every 10 s. Here a turn of the loop that comes later than that looks: without anything to do the
-//! process does not wake up.
+//! COMPAT: the first line comes 10 s after the start, the next when the peak resident size has grown by half, which is
+//! checked every 10 s. Here the first turn of the loop after that time checks: an idle process does not wake up.
 
-/// So long lie between two looks.
+/// Interval between two checks.
 const LOOK_MS: u64 = 10_000;
 
-/// What was reported last.
+/// What was last reported.
 pub(super) struct MemoryReport {
     look_at_ms: u64,
     reported_at_ms: u64,
@@ -21,7 +20,7 @@ impl Default for MemoryReport {
 }
 
 impl MemoryReport {
-    /// A turn of the loop ends, so long after the start. Returns what is to be logged before the counts of
+    /// Called at the end of a turn of the loop, this long after the start. Returns what to log before the counts of
     /// `memory/show`.
     pub fn look(&mut self, now_ms: u64, peak_kb: impl FnOnce() -> Option<u64>) -> Option<String> {
         if now_ms < self.look_at_ms {
@@ -50,7 +49,7 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-/// The most that was resident of this process, in kB; `None` where the kernel does not tell.
+/// The peak resident size of this process, in kB; `None` if the kernel does not report it.
 pub(super) fn peak_kb() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

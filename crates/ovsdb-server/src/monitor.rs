@@ -1,4 +1,4 @@
-//! `--monitor`: a process that starts the server again when it crashes.
+//! `--monitor`: a process that restarts the server when it crashes.
 
 use super::arguments::Arguments;
 use super::detach::{self, Stage, Started};
@@ -8,10 +8,10 @@ use net::ovsdb::{Level, Logger as _};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// A server that crashes again is not started sooner than this after the last time.
+/// Shortest interval between two starts of a server that crashes again.
 const RESTART_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Starts the server and watches over it until it ends without crashing.
+/// Starts the server and monitors it until it ends without crashing.
 pub(super) fn watch(arguments: &Arguments, log: &Vlog, detached: bool) -> Result<(), End> {
     log.set_part("monitor");
     check_pidfile(arguments, log)?;
@@ -26,7 +26,7 @@ pub(super) fn watch(arguments: &Arguments, log: &Vlog, detached: bool) -> Result
         log.silence_console();
     }
     if let Some(target) = &arguments.syslog_target {
-        // The server has said what is wrong with it.
+        // The server has reported what is wrong with it.
         let _ = log.set_syslog_target(target);
     }
     let mut crashes = 0u64;
@@ -36,7 +36,7 @@ pub(super) fn watch(arguments: &Arguments, log: &Vlog, detached: bool) -> Result
         let status =
             child.wait().map_err(|error| End::failure(format!("wait failed ({})", system_text(&error))))?;
         let text = detach::status_text(status);
-        // COMPAT: the file is open only while there is something to say, so that it can be renamed and removed.
+        // COMPAT: the file is open only while there is something to log, so that it can be renamed and removed.
         super::open_log(arguments, log)?;
         if !detach::has_crashed(status) {
             log.log("daemon_unix", Level::Information, &format!("pid {pid} died, {text}, exiting"));

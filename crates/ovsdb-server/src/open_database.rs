@@ -7,7 +7,7 @@ use ovsdb::file::{self, Log, Note};
 use ovsdb::uuid::Uuid;
 use std::path::Path;
 
-/// Opens a file and hosts its database. What there is to say goes to the log, also when it fails.
+/// Opens a file and hosts its database. Notes go to the log, even if it fails.
 pub fn open(events: &mut EventLoop, log: &dyn Logger, file: &str, budget_bytes: u64) -> Result<(), Error> {
     let is_open = |name: &String| events.core().log(name).is_some_and(|log| log.name() == file);
     if events.hosted().iter().any(is_open) {
@@ -42,7 +42,7 @@ fn tell(log: &dyn Logger, notes: &[Note]) {
     }
 }
 
-/// Unpredictable bytes, taken from the kernel many at a time.
+/// Random bytes, fetched from the kernel many at a time.
 struct Entropy {
     bytes: [u8; 4096],
     used: usize,
@@ -53,7 +53,7 @@ impl Entropy {
         if self.used + N > self.bytes.len() {
             let mut filled = 0;
             while let Some(rest) = self.bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-                // Before the kernel has collected enough at boot it waits; it fails for no other reason than a signal.
+                // At boot this waits until the kernel has collected enough; it fails for no other reason than a signal.
                 filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
             }
             self.used = 0;

@@ -1,9 +1,9 @@
-//! The stock command line: long options that may be abbreviated, options behind operands, and the stock's complaints.
+//! The stock command line: long options that may be abbreviated, options after operands, and the stock error texts.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-/// What an option takes.
+/// The argument that an option takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Takes {
     Nothing,
@@ -12,14 +12,14 @@ enum Takes {
     Perhaps,
 }
 
-/// What becomes of an option.
+/// How an option is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Treatment {
-    /// It does what the stock server's does.
+    /// It works as in the stock server.
     Served,
     /// It has no effect, and a log line says why.
     Accepted(&'static str),
-    /// It ends the process, with the reason.
+    /// It ends the process with this reason.
     Refused(&'static str),
 }
 
@@ -65,7 +65,7 @@ const OPTIONS: &[(&str, Takes, Treatment)] = &[
     ("record", Perhaps, Refused(NO_REPLAY)),
     ("replay", Perhaps, Refused(NO_REPLAY)),
     ("disable-file-column-diff", Nothing, Accepted("column differences are always written")),
-    // Of this server alone.
+    // Of this server only.
     ("limit-message-bytes", Value, Served),
     ("limit-depth", Value, Served),
     ("limit-sessions", Value, Served),
@@ -84,31 +84,31 @@ const SHORT: &[(char, &str)] = &[
     ('C', "ca-cert"),
 ];
 
-/// A mistake in the command line, as the stock server says it after its name.
+/// An error in the command line, as the stock server prints it after its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake(pub String);
 
-/// One given option.
+/// An option as given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     /// Its full name.
     pub name: &'static str,
-    /// What it was given.
+    /// Its value.
     pub value: Option<String>,
-    /// What becomes of it.
+    /// How it is treated.
     pub treatment: Treatment,
 }
 
-/// A command line in parts.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CommandLine {
-    /// The options in their order.
+    /// The options in order.
     pub options: Vec<Given>,
     /// The rest.
     pub operands: Vec<String>,
 }
 
-/// Takes a command line apart, without the program's name.
+/// Parses a command line, without the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandLine, Mistake> {
     let mut line = CommandLine::default();
     let mut arguments = arguments.into_iter().map(|argument| {
@@ -151,7 +151,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandLin
 
 type Option3 = (&'static str, Takes, Treatment);
 
-/// The option of this name, or the only one that begins so.
+/// The option with this name, or the only one with this prefix.
 fn find(name: &str, argument: &str) -> Result<Option3, Mistake> {
     if let Some(option) = OPTIONS.iter().find(|option| option.0 == name) {
         return Ok(*option);
@@ -167,7 +167,7 @@ fn find(name: &str, argument: &str) -> Result<Option3, Mistake> {
     }
 }
 
-/// A word of short options.
+/// Parses a word of short options.
 fn short(
     text: &str,
     arguments: &mut impl Iterator<Item = String>,

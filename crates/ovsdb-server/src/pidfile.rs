@@ -1,6 +1,6 @@
-//! The file with the process id, locked as long as the process lives: who finds it can tell whether it is alive.
+//! The pidfile, locked as long as the process lives, so that others can tell whether it is alive.
 //!
-//! It is made under another name and renamed, so that nobody sees it unlocked or empty.
+//! It is created under another name and renamed, so that nobody sees it unlocked or empty.
 
 use super::vlog::system_text;
 use rustix::fs::FlockOperation;
@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// A process id file of this process; it goes when this is dropped.
+/// The pidfile of this process, removed when this is dropped.
 #[derive(Debug)]
 pub struct Pidfile {
     path: PathBuf,
@@ -20,7 +20,7 @@ pub struct Pidfile {
 /// A failure, in the stock server's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What comes to the log as a warning first.
+    /// What is logged first, as a warning.
     pub warning: Option<String>,
     /// Why the process ends.
     pub text: String,
@@ -32,7 +32,7 @@ impl Failure {
     }
 }
 
-/// Refuses to start beside a process whose file this is.
+/// Fails if the file belongs to a live process.
 pub fn check(path: &Path) -> Result<(), Failure> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -61,7 +61,7 @@ fn whole() -> Flock {
 }
 
 impl Pidfile {
-    /// Makes the file; one that is there is replaced.
+    /// Creates the file; an existing one is replaced.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".tmp");

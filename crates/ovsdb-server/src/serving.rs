@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The names of hosts that listeners need are waited for so long before the process says that it serves.
+/// How long the process waits for host names that listeners need before it reports that it serves.
 const NAMES_WAIT: Duration = Duration::from_secs(2);
 
 /// Signals that end the process.
@@ -26,7 +26,7 @@ const DEADLY: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGALRM];
 /// The process around the loop.
 pub(super) struct Process {
     pub log: Arc<Vlog>,
-    /// The deadly signal that came last, if any.
+    /// The last deadly signal, if any.
     signal: Arc<AtomicUsize>,
     /// The command of `--run`.
     child: Option<(String, Child)>,
@@ -156,13 +156,13 @@ pub(super) fn serve(arguments: &Arguments, log: &Arc<Vlog>, stage: Stage) -> Res
     if let Ok(signal) = i32::try_from(signal.load(Relaxed))
         && signal != 0
     {
-        // Whoever started the process is to see what ended it.
+        // Whoever started the process must see which signal ended it.
         let _ = emulate_default_handler(signal);
     }
     process.end
 }
 
-/// Has deadly signals and ends of children wake the loop up.
+/// Makes deadly signals and exits of children wake the loop.
 fn watch_signals(events: &mut EventLoop) -> io::Result<Arc<AtomicUsize>> {
     let signal = Arc::new(AtomicUsize::new(0));
     let (reader, writer) = UnixStream::pair()?;

@@ -1,4 +1,4 @@
-//! `--user`: who the server runs as.
+//! `--user`: the user that the server runs as.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ pub struct Identity {
     pub group: u32,
 }
 
-/// Understands `USER[:GROUP]`; without a group, the user's own.
+/// Parses `USER[:GROUP]`; without a group, the user's own.
 pub fn find(spec: &str) -> Result<Identity, String> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();

@@ -3,8 +3,8 @@
 //! ```text
 //!   message ─ level of (module, destination) ─ rate limit ─ pattern ─> console, system log, file
 //! ```
-//! One number counts the messages that went anywhere. A line is written with one system call, so that lines of several
-//! processes do not mix in one file.
+//! One counter numbers the messages that went to any destination. A line is written with one system call, so that lines
+//! of several processes do not mix in one file.
 
 mod levels;
 mod modules;
@@ -36,10 +36,10 @@ struct State {
     rates: Rates,
     patterns: [String; DESTINATIONS.len()],
     file: Option<File>,
-    /// Of the file: where it is, and how it was called.
+    /// Of the file: its path, and its name as given.
     path: Option<(PathBuf, String)>,
     syslog: Syslog,
-    /// In parentheses behind the module, e.g. `monitor`.
+    /// In parentheses after the module, e.g. `monitor`.
     part: &'static str,
     count: u64,
 }
@@ -65,16 +65,16 @@ impl Vlog {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A line that was interrupted by a panic harms nobody.
+        // A line that was interrupted by a panic is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which part of the program this process is, e.g. `monitor`.
+    /// Sets which part of the program this process is, e.g. `monitor`.
     pub fn set_part(&self, part: &'static str) {
         self.state().part = part;
     }
 
-    /// Sets levels, a pattern or the facility as `-v` and `vlog/set` say it.
+    /// Sets levels, a pattern or the facility, in the syntax of `-v` and `vlog/set`.
     pub fn set(&self, spec: &str) -> Result<(), String> {
         let mut words = spec.splitn(3, [':', ' ']);
         let first = words.next().unwrap_or_default();
@@ -103,25 +103,25 @@ impl Vlog {
         Ok(())
     }
 
-    /// What goes to the system log goes also to `HOST:PORT`, by UDP.
+    /// Sends what goes to the system log also to `HOST:PORT`, by UDP.
     pub fn set_syslog_target(&self, target: &str) -> Result<(), String> {
         self.state().syslog.set_target(target)
     }
 
-    /// Nothing goes to the console from now on: nobody reads it.
+    /// Stops logging to the console: nobody reads it.
     pub fn silence_console(&self) {
         self.state().levels.set_all(Destination::Console, None);
     }
 
-    /// Logs to a file from now on.
+    /// Starts logging to a file.
     pub fn open_file(&self, path: &Path) -> Result<(), ()> {
-        // The working directory may change; messages have the name as it was given.
+        // The working directory may change; messages show the name as given.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.state().path = Some((absolute, path.display().to_string()));
         self.reopen().map_err(drop)
     }
 
-    /// Opens the file anew, which may have been renamed.
+    /// Reopens the file, which may have been renamed.
     pub fn reopen(&self) -> Result<(), String> {
         let Some((path, name)) = self.state().path.clone() else {
             return Err("Logging to file not configured".into());
@@ -142,7 +142,7 @@ impl Vlog {
         }
     }
 
-    /// Closes the file, until it is opened again.
+    /// Closes the file until it is reopened.
     pub fn close(&self) {
         let is_open = self.state().file.is_some();
         if is_open {
@@ -172,7 +172,7 @@ impl Vlog {
         text
     }
 
-    /// Limits the rate of the lines of some modules (none: of all), or does not.
+    /// Enables or disables the rate limit of some modules (none: of all).
     pub fn limit_rates(&self, names: &[String], limited: bool) -> Result<(), String> {
         let mut state = self.state();
         if names.is_empty() {
@@ -242,16 +242,16 @@ impl Logger for Vlog {
     }
 }
 
-/// What collectors of logs are sent (RFC 5424), whatever the pattern of the system log is.
+/// The format for log collectors (RFC 5424), whatever the pattern of the system log is.
 const COLLECTED: &str = "<%B>1 %D{%Y-%m-%dT%H:%M:%S.###Z} %E %A %P %c - \u{feff}%m";
 
-/// Nobody can be told when that fails.
+/// Failures are ignored: there is nowhere to report them.
 fn write_line(target: &mut impl io::Write, mut line: String) {
     line.push('\n');
     let _ = target.write_all(line.as_bytes());
 }
 
-/// An error as the C library names it.
+/// The C library's text of an error.
 pub fn system_text(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => ovsdb::error::system_text(number),

@@ -5,8 +5,8 @@
 //!   string   LEB128 length, UTF-8                                              uuid     16 bytes
 //! ```
 //!
-//! Equal atoms have equal bytes, so most comparisons never unpack. Packed bytes come from this crate; what is not well
-//! formed unpacks to some atom and never panics.
+//! Equal atoms have equal bytes, so most comparisons never unpack. Packed bytes come from this crate; malformed bytes
+//! unpack to some atom and never panic.
 
 use crate::uuid::Uuid;
 use std::cmp::Ordering;
@@ -47,7 +47,7 @@ impl AtomType {
             .find(|kind| kind.name() == name)
     }
 
-    /// The value a column has when nobody gave it one.
+    /// The default value of a column of this type.
     pub fn default_atom(self) -> Atom<'static> {
         match self {
             Self::Integer => Atom::Integer(0),
@@ -99,7 +99,7 @@ impl Atom<'_> {
     }
 }
 
-/// As the stock server's messages show atoms: strings in quotes unless they look like an identifier.
+/// The form in the stock server's messages: strings in quotes unless they look like an identifier.
 impl fmt::Display for Atom<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = Vec::new();
@@ -193,7 +193,7 @@ pub fn take_packed<'a>(rest: &mut &'a [u8], kind: AtomType) -> &'a [u8] {
 #[inline]
 pub fn compare_packed(kind: AtomType, mut one: &[u8], mut other: &[u8]) -> Ordering {
     match kind {
-        // Of one length in bytes, or without their lengths, the order of bytes is the order of the atoms.
+        // With equal byte lengths, or without the length prefixes, byte order is the order of the atoms.
         AtomType::Boolean | AtomType::Uuid => one.cmp(other),
         AtomType::String => {
             take_length(&mut one);
@@ -215,7 +215,7 @@ fn unzigzag(bits: u64) -> i64 {
 }
 
 fn real_bits(value: f64) -> u64 {
-    // There is one zero.
+    // Negative zero is packed as zero.
     if value == 0.0 { 0 } else { value.to_bits() }
 }
 
@@ -261,7 +261,7 @@ fn take_array<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     }
 }
 
-/// Takes bytes, or as many as there are.
+/// Takes this many bytes, or as many as there are.
 #[inline]
 pub(crate) fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> &'a [u8] {
     let (bytes, after) = rest.split_at_checked(length).unwrap_or((rest, &[]));

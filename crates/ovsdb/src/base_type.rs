@@ -26,11 +26,11 @@ pub enum Constraint {
     None,
     /// Those of a set: a cell of the type [`ColumnType::enumeration`].
     Enumeration(Box<[u8]>),
-    /// Integers between these, inclusively.
+    /// Integers in this range, inclusive.
     Integer(i64, i64),
-    /// Reals between these, inclusively.
+    /// Reals in this range, inclusive.
     Real(f64, f64),
-    /// Strings of so many characters, inclusively.
+    /// Strings with this range of characters, inclusive.
     Length(u32, u32),
 }
 
@@ -39,7 +39,7 @@ pub enum Constraint {
 pub struct Reference {
     /// The table's name.
     pub table: String,
-    /// Weak: a row that is deleted vanishes from the column. Strong: it cannot be deleted.
+    /// Weak: deleting the row removes the reference from the column. Strong: the row cannot be deleted.
     pub weak: bool,
     /// The table in the schema; [`TableId::NONE`] until the schema is complete.
     pub target: TableId,
@@ -51,7 +51,7 @@ impl BaseType {
         Self { kind, constraint: Constraint::None, reference: None }
     }
 
-    /// Whether anything narrows it.
+    /// Returns true if the type has a constraint or a reference.
     pub fn has_constraints(&self) -> bool {
         self.constraint != Constraint::None || self.reference.is_some()
     }
@@ -214,7 +214,7 @@ impl BaseType {
         }
     }
 
-    /// As [`Self::check`], of a packed atom.
+    /// As [`Self::check`], for a packed atom.
     #[inline]
     pub(crate) fn check_packed(&self, mut packed: &[u8]) -> Result<(), Error> {
         match &self.constraint {

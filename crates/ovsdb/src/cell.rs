@@ -1,4 +1,4 @@
-//! Cells: the value of one column, packed. The one form of a value in rows, requests, conditions and history.
+//! Cells: the packed value of one column. Rows, requests, conditions and history all use this form.
 //!
 //! ```text
 //!   of exactly one atom, no map   the atom
@@ -7,8 +7,8 @@
 //!                                                                             (map: key value key value ...)
 //! ```
 //!
-//! Equal values have equal bytes: comparing two cells of a type is comparing bytes. All functions take the column's
-//! type; a cell of another type gives some answer and never a panic.
+//! Equal values have equal bytes: two cells of a type are compared by comparing bytes. All functions take the column's
+//! type; a cell of another type yields some result and never a panic.
 
 mod algebra;
 mod arithmetic;
@@ -51,7 +51,7 @@ pub(crate) fn body<'a>(kind: &ColumnType, cell: &'a [u8]) -> (usize, &'a [u8]) {
         return (0, &[]);
     }
     let count = take_length(&mut rest);
-    // An atom takes a byte at least.
+    // An atom takes at least one byte.
     (usize::try_from(count).unwrap_or(usize::MAX).min(rest.len()), rest)
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn put(kind: &ColumnType, count: usize, atoms: &[u8], out: &mut Vec<u
     seal(kind, count, start, out);
 }
 
-/// Makes a cell of the `count` elements whose packed atoms, ascending, are what follows `start`.
+/// Makes a cell of the `count` elements whose packed atoms, ascending, follow `start`.
 pub(crate) fn seal(kind: &ColumnType, count: usize, start: usize, out: &mut Vec<u8>) {
     if kind.is_scalar() {
         return;
@@ -90,7 +90,7 @@ pub fn len(kind: &ColumnType, cell: &[u8]) -> usize {
     body(kind, cell).0
 }
 
-/// Whether there are no elements.
+/// Returns true if there are no elements.
 #[inline]
 pub fn is_empty(kind: &ColumnType, cell: &[u8]) -> bool {
     len(kind, cell) == 0
@@ -103,7 +103,7 @@ pub fn atoms<'a>(kind: &ColumnType, cell: &'a [u8]) -> Atoms<'a> {
     Atoms { left, rest, key: kind.key.kind, value: kind.value.as_ref().map(|value| value.kind) }
 }
 
-/// Iterator over the elements of a cell: keys, and values where it is a map.
+/// Iterator over the elements of a cell: keys, and values if it is a map.
 #[derive(Debug, Clone)]
 pub struct Atoms<'a> {
     left: usize,
@@ -142,7 +142,7 @@ pub(crate) struct Packed<'a> {
 pub(crate) struct Element<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The value; empty where it is no map.
+    /// The value; empty if it is not a map.
     pub value: &'a [u8],
     /// Both.
     pub both: &'a [u8],
@@ -170,7 +170,7 @@ impl<'a> Iterator for Packed<'a> {
     }
 }
 
-/// Whether a set of atoms of a kind, which is no scalar, has this one.
+/// Returns true if a set of atoms of this kind, which is not a scalar, contains this one.
 #[inline]
 pub(crate) fn contains_packed(kind: AtomType, cell: &[u8], packed: &[u8]) -> bool {
     let mut rest = cell;
@@ -186,23 +186,23 @@ pub(crate) fn contains_packed(kind: AtomType, cell: &[u8], packed: &[u8]) -> boo
     false
 }
 
-/// Whether an element has this key.
+/// Returns true if an element has this key.
 pub fn contains_key(kind: &ColumnType, cell: &[u8], key: &Atom<'_>) -> bool {
     atoms(kind, cell).any(|(other, _)| atom::compare(&other, key).is_eq())
 }
 
-/// The value of the element with this key; none where it is missing or the cell is no map.
+/// The value of the element with this key; `None` if it is missing or the cell is not a map.
 pub fn value_of<'a>(kind: &ColumnType, cell: &'a [u8], key: &Atom<'_>) -> Option<Atom<'a>> {
     atoms(kind, cell).find(|(other, _)| atom::compare(other, key).is_eq())?.1
 }
 
-/// The first key: of a scalar cell its atom, of an optional one its atom if there is one.
+/// The first key: the atom of a scalar cell, or of an optional cell if it has one.
 #[inline]
 pub fn first<'a>(kind: &ColumnType, cell: &'a [u8]) -> Option<Atom<'a>> {
     atoms(kind, cell).next().map(|(key, _)| key)
 }
 
-/// Whether nobody gave the column a value, or one that is the same.
+/// Returns true if the cell has the default value of its type.
 pub fn is_default(kind: &ColumnType, cell: &[u8]) -> bool {
     let zeros = |kind: AtomType| match kind {
         AtomType::Integer | AtomType::Boolean | AtomType::String => 1,
@@ -231,7 +231,7 @@ pub fn check(kind: &ColumnType, cell: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the number of elements is one that the type allows.
+/// Returns true if the type allows this number of elements.
 #[inline]
 pub fn has_allowed_length(kind: &ColumnType, cell: &[u8]) -> bool {
     let count = len(kind, cell);

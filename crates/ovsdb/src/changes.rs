@@ -1,13 +1,13 @@
-//! What a transaction, or a record of the log, has changed so far, and whether it may stay.
+//! The changes of a transaction or a log record so far, and whether they may stay.
 //!
 //! ```text
-//!   insert_row, replace_row, delete_row ──> tables as they are now     replaced records ──> entries (Scratch)
+//!   insert_row, replace_row, delete_row ──> current tables             replaced records ──> entries (Scratch)
 //!   settle ──> counts and garbage, limits, weak references, indexes ──> Ok: the entries are a commit
-//!                                                                  └──> Err: abort puts everything back
+//!                                                                  └──> Err: abort undoes everything
 //! ```
-//! A record of the version that the commit will have was written by these changes: so the first change of a row is told
-//! from later ones without a table. Entries are the rows that differ; the tables beside the rows (`crate::reference`,
-//! declared indexes) know of them once they are settled.
+//! Records written by these changes have the version of the future commit, so the first change of a row is
+//! distinguished from later ones without a table. Entries are the rows that differ; the tables beside the rows
+//! (`crate::reference`, declared indexes) learn of them once they are settled.
 
 mod complaint;
 mod settle;
@@ -22,26 +22,26 @@ use crate::row::{self, RowId};
 use crate::schema::{DatabaseSchema, TableId, TableSchema};
 use crate::uuid::Uuid;
 
-/// Changes of a database that are not a commit yet.
+/// Changes of a database that are not committed yet.
 pub(crate) struct Changes<'a> {
     pub database: &'a mut Database,
     pub schema: &'a DatabaseSchema,
-    /// The number of the commit that they will be.
+    /// The number of the commit that they will become.
     pub version: u64,
-    /// Rows that existed before and were deleted, once somebody has asked.
+    /// Rows that existed before and were deleted, computed on demand.
     deleted: Option<HashMap<(TableId, Uuid), RowId>>,
-    /// What [`Self::settle`] changed in the counts of references so far.
+    /// Changes of reference counts that [`Self::settle`] has made so far.
     adjustments: Vec<(TableId, RowId, i32)>,
 }
 
 impl<'a> Changes<'a> {
-    /// The changes that the database's entries tell of, if any.
+    /// The changes in the database's entries, if any.
     pub fn new(database: &'a mut Database, schema: &'a DatabaseSchema) -> Self {
         let version = database.history.last().0 + 1;
         Self { database, schema, version, deleted: None, adjustments: Vec::new() }
     }
 
-    /// Notes that a table is written to, even if nothing changes.
+    /// Records that a table is written to, even if nothing changes.
     #[inline]
     pub fn touch(&mut self, table: TableId) {
         let touched = &mut self.database.scratch.touched;
@@ -60,7 +60,7 @@ impl<'a> Changes<'a> {
         Ok(row)
     }
 
-    /// Replaces a row by the one whose bytes are in the scratch buffer.
+    /// Replaces a row with the one whose bytes are in the scratch buffer.
     pub fn replace_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) -> Result<(), Error> {
         self.touch(table);
         let Database { tables, records, scratch, .. } = &mut *self.database;
@@ -71,7 +71,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Takes a row out.
+    /// Removes a row.
     pub fn delete_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) {
         self.touch(table);
         let Database { tables, records, scratch, .. } = &mut *self.database;
@@ -81,14 +81,14 @@ impl<'a> Changes<'a> {
             {
                 deleted.insert((table, row::uuid_of(old.bytes())), row);
             } else {
-                // A row that was changed before it was deleted existed before, too: only the entries know.
+                // A row that was changed before it was deleted existed before, too: only the entries tell.
                 self.deleted = None;
             }
             scratch.note_replaced(records, table, row, self.version, old, Fate::Deleted);
         }
     }
 
-    /// The row of that UUID that existed before and was deleted.
+    /// The row with this UUID that existed before and was deleted.
     pub fn find_deleted(&mut self, table: TableId, uuid: Uuid) -> Option<RowId> {
         let Database { tables, scratch, .. } = &*self.database;
         let deleted = self.deleted.get_or_insert_with(|| {
@@ -103,7 +103,7 @@ impl<'a> Changes<'a> {
         deleted.get(&(table, uuid)).copied()
     }
 
-    /// Puts everything back as it was.
+    /// Undoes all changes.
     pub fn abort(&mut self) {
         for (table, row, by) in self.adjustments.drain(..).rev() {
             self.database.tables[table].adjust_count(row, -by);
@@ -116,7 +116,7 @@ impl<'a> Changes<'a> {
             let new = match old {
                 Some(old) if table.record(row).is_some() => table.replace(schema, records, row, old),
                 Some(old) => {
-                    // Its place in the index was freed when it was taken out, so there is memory for it.
+                    // Its place in the index was freed when it was removed, so there is memory for it.
                     failed = table.restore(schema, records, row, old).err().or(failed);
                     None
                 }

@@ -14,13 +14,13 @@ pub const UNLIMITED: u32 = u32::MAX;
 /// `n_min` is 0 or 1 and `n_max` at least 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnType {
-    /// The type of the elements, of a map: of its keys.
+    /// The type of the elements, or of a map's keys.
     pub key: BaseType,
-    /// Of a map: the type of its values.
+    /// The type of a map's values.
     pub value: Option<BaseType>,
     /// Fewest elements: 0 or 1.
     pub n_min: u32,
-    /// Most elements; [`UNLIMITED`].
+    /// Most elements, or [`UNLIMITED`].
     pub n_max: u32,
 }
 
@@ -35,50 +35,50 @@ impl ColumnType {
         Self { key: BaseType::plain(kind), value: None, n_min: 1, n_max: UNLIMITED }
     }
 
-    /// Whether it is exactly one atom, no map. Only such cells are packed without a length.
+    /// Returns true if it is exactly one atom, not a map. Only such cells are packed without a length.
     #[inline]
     pub fn is_scalar(&self) -> bool {
         self.n_max == 1 && self.n_min == 1 && self.value.is_none()
     }
 
-    /// Whether it has values.
+    /// Returns true if it has values.
     #[inline]
     pub fn is_map(&self) -> bool {
         self.value.is_some()
     }
 
-    /// Whether it is no map and not scalar.
+    /// Returns true if it is neither a map nor scalar.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.value.is_none() && !self.is_scalar()
     }
 
-    /// Whether there may be one element or none.
+    /// Returns true if it may have one element or none.
     #[inline]
     pub fn is_optional(&self) -> bool {
         self.n_min == 0 && self.n_max == 1
     }
 
-    /// Whether there may be one atom or none, no map.
+    /// Returns true if it may have one atom or none, and is not a map.
     #[inline]
     pub fn is_optional_scalar(&self) -> bool {
         self.value.is_none() && self.is_optional()
     }
 
-    /// Whether there may be more than one element: then changes are told as differences.
+    /// Returns true if it may have more than one element: its changes are then expressed as differences.
     #[inline]
     pub fn is_composite(&self) -> bool {
         self.n_max > 1
     }
 
-    /// The same with any number of elements: what a difference or a mutation's argument may have. Cells of both types
+    /// The same with any number of elements: the type of a difference or of a mutation's argument. Cells of both types
     /// are packed alike, unless this one is scalar.
     #[must_use]
     pub fn transient(&self) -> Self {
         Self { n_min: 0, n_max: UNLIMITED, ..self.clone() }
     }
 
-    /// Any number of this type's keys.
+    /// Any number of keys of this type.
     #[must_use]
     pub fn transient_keys(&self) -> Self {
         Self { key: self.key.clone(), value: None, n_min: 0, n_max: UNLIMITED }
@@ -158,7 +158,7 @@ impl ColumnType {
         }
     }
 
-    /// The cell of a column that nobody gave a value.
+    /// The cell of a column without a given value.
     pub fn default_cell(&self) -> Vec<u8> {
         let mut atoms = Vec::new();
         if self.n_min > 0 {

@@ -1,9 +1,9 @@
-//! Conditions: which rows an operation or a monitor is about.
+//! Conditions: which rows an operation or a monitor selects.
 //!
-//! A condition is an array of clauses `[column, function, value]` or booleans. Operations want rows for which all hold
-//! ([`Condition::evaluate`]), monitors rows for which any holds ([`Condition::evaluate_any`]); an empty one is always
-//! true. The arguments are cells, all in one buffer. Clauses are sorted, so that equal conditions are equal. When a
-//! condition has many clauses `==` on a column, monitors look them up by hash.
+//! A condition is an array of clauses `[column, function, value]` or booleans. Operations select rows for which all
+//! clauses hold ([`Condition::evaluate`]), monitors rows for which any holds ([`Condition::evaluate_any`]); an empty
+//! condition is always true. The arguments are cells, all in one buffer. Clauses are sorted, so that equal conditions
+//! are equal. If a condition has many `==` clauses on a column, monitors look them up by hash.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -18,10 +18,10 @@ use crate::schema::{ColumnRef, TableSchema};
 use crate::uuid::Uuid;
 use wire::json::Value;
 
-/// So many `==` clauses are looked up by hash.
+/// From this many `==` clauses on they are looked up by hash.
 const HASHED_CLAUSES_MIN: usize = 8;
 
-/// What a clause demands. In the order in which the stock server sorts clauses.
+/// What a clause tests. In the order in which the stock server sorts clauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Function {
     /// `false`
@@ -69,12 +69,12 @@ struct Clause {
     argument: Range<usize>,
 }
 
-/// Which rows are meant.
+/// Which rows are selected.
 #[derive(Debug, Clone, Default)]
 pub struct Condition {
     clauses: Vec<Clause>,
     arguments: Vec<u8>,
-    /// Of a condition of many clauses, all of them `==`: the arguments by column.
+    /// If there are many clauses, all of them `==`: the arguments by column.
     equal: Option<HashMap<ColumnRef, HashSet<Box<[u8]>>>>,
 }
 
@@ -92,7 +92,7 @@ impl PartialEq for Condition {
 impl Eq for Condition {}
 
 impl Condition {
-    /// Reads the array of clauses. `names` gives the UUIDs of named ones.
+    /// Parses the array of clauses. `names` returns the UUIDs of named ones.
     pub fn parse(
         schema: &TableSchema,
         json: Value<'_>,
@@ -104,7 +104,7 @@ impl Condition {
         Ok(this)
     }
 
-    /// As [`Self::parse`], into this one, for one use: not prepared for lookups by hash.
+    /// As [`Self::parse`], into this condition, for a single use: lookups by hash are not prepared.
     pub(crate) fn read(
         &mut self,
         schema: &TableSchema,
@@ -171,7 +171,7 @@ impl Condition {
                         if !is_ordered(kind) {
                             return Err(mismatch(json, &function, &schema_column.name, kind));
                         }
-                        // One element must be given, which a cell of the optional type holds as well.
+                        // One element must be given; a cell of the optional type can hold it as well.
                         if kind.is_scalar() {
                             read(kind, &mut self.arguments)?;
                         } else {
@@ -223,13 +223,13 @@ impl Condition {
         self.arguments.get(clause.argument.clone()).unwrap_or_default()
     }
 
-    /// Whether all clauses hold.
+    /// Returns true if all clauses hold.
     #[inline]
     pub fn evaluate(&self, row: Row<'_>) -> bool {
         self.clauses.iter().all(|clause| self.holds(clause, row))
     }
 
-    /// Whether any clause holds, or there are none.
+    /// Returns true if any clause holds, or there are none.
     pub fn evaluate_any(&self, row: Row<'_>) -> bool {
         if let Some(equal) = &self.equal {
             return equal.iter().any(|(column, cells)| cells.contains(row.any_cell(*column).as_ref()));
@@ -250,12 +250,12 @@ impl Condition {
         }
     }
 
-    /// Whether it holds for every row.
+    /// Returns true if it holds for every row.
     pub fn is_true(&self) -> bool {
         self.clauses.is_empty()
     }
 
-    /// The columns it looks at.
+    /// The columns it reads.
     pub fn columns(&self) -> impl Iterator<Item = ColumnRef> + '_ {
         let clauses = self.clauses.iter();
         clauses
@@ -268,12 +268,12 @@ impl Condition {
         self.clauses.len()
     }
 
-    /// Whether there are no clauses.
+    /// Returns true if there are no clauses.
     pub fn is_empty(&self) -> bool {
         self.clauses.is_empty()
     }
 
-    /// The columns that must have one value, and the values.
+    /// The columns of `==` clauses, and their values.
     pub(crate) fn equalities(&self) -> impl Iterator<Item = (ColumnRef, &[u8])> {
         let equal = self.clauses.iter().filter(|clause| clause.function == Function::Equal);
         equal.map(|clause| (clause.column, self.argument(clause)))
@@ -287,7 +287,7 @@ fn type_of(schema: &TableSchema, column: ColumnRef) -> ColumnType {
     }
 }
 
-/// Whether a column has at most one number.
+/// Returns true if a column has at most one number.
 fn is_ordered(kind: &ColumnType) -> bool {
     (kind.is_scalar() || kind.is_optional_scalar())
         && matches!(kind.key.kind, atom::AtomType::Integer | atom::AtomType::Real)
@@ -319,7 +319,7 @@ fn malformed(json: Value<'_>) -> Error {
     Error::syntax_error(json, "Parse error in condition.")
 }
 
-/// The complaint about an operator that a column's type has not.
+/// The error about an operator that a column's type does not support.
 #[cold]
 pub(crate) fn mismatch(json: Value<'_>, operator: &str, column: &str, kind: &ColumnType) -> Error {
     let kind = english(kind);

@@ -1,4 +1,4 @@
-//! A database: its tables, and what its last commits changed.
+//! A database: its tables, and the changes of its last commits.
 //!
 //! ```text
 //!   Database ── schema
@@ -32,23 +32,22 @@ use crate::table::{Table, Tables};
 use crate::transaction::Scratch;
 use crate::uuid::Uuid;
 
-/// Changes that leave a row no larger than it was may pass the budget by this fraction of it, until what they replaced
-/// can go: so a full database can be made smaller. And this near to its budget it lets go of that after each
-/// transaction.
+/// Changes that do not enlarge a row may exceed the budget by this fraction of it until the records they replaced can
+/// be freed: so a full database can be made smaller. This near to its budget it frees them after each transaction.
 const OVERDRAFT_FRACTION: u64 = 16;
-/// Waste of no more than this fraction of the budget is not worth giving pages back for.
+/// Waste up to this fraction of the budget is not worth returning pages.
 const WASTE_FRACTION: u64 = 64;
 
-/// How a database is made.
+/// Options of a new database.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Most memory for rows, history and indexes in bytes; [`u64::MAX`] without limit.
+    /// Most memory for rows, history and indexes in bytes; [`u64::MAX`] for no limit.
     pub budget_bytes: u64,
-    /// A random number. `_version`s are made from it, and hashes.
+    /// A random number, from which `_version`s and hashes are derived.
     pub seed: u64,
 }
 
-/// What a database takes.
+/// The memory usage of a database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Number of rows.
@@ -57,7 +56,7 @@ pub struct Figures {
     pub record_bytes: u64,
     /// Bytes of row arrays and indexes.
     pub index_bytes: u64,
-    /// Bytes of what the last commits replaced.
+    /// Bytes of the records that the last commits replaced.
     pub history_bytes: u64,
     /// Number of commits kept.
     pub history_commits: u64,
@@ -71,7 +70,7 @@ pub struct Database {
     pub(crate) history: History,
     pub(crate) scratch: Scratch,
     budget_bytes: u64,
-    /// What was used when giving pages back did not help the last time.
+    /// Memory in use when returning pages last had no effect.
     fruitless_bytes: u64,
     /// Why nothing may be written any more.
     damage: Option<Error>,
@@ -111,13 +110,12 @@ impl Database {
         &self.schema.name
     }
 
-    /// Why it is read-only: a change could not be undone, and memory says what the log does not. Starting again mends
-    /// it.
+    /// Why it is read-only: a change could not be undone, and memory differs from the log. A restart repairs it.
     pub fn damage(&self) -> Option<&Error> {
         self.damage.as_ref()
     }
 
-    /// The same, once: for the log.
+    /// As [`Self::damage`], but only once: for the log.
     pub fn take_damage(&mut self) -> Option<&Error> {
         let is_told = std::mem::replace(&mut self.damage_is_told, self.damage.is_some());
         self.damage.as_ref().filter(|_| !is_told)
@@ -139,7 +137,7 @@ impl Database {
         self.history.last()
     }
 
-    /// The row of that UUID.
+    /// The row with this UUID.
     #[inline]
     pub fn row_by_uuid(&self, table: TableId, uuid: &Uuid) -> Option<(RowId, Row<'_>)> {
         let row = self.tables[table].find(uuid)?;
@@ -157,7 +155,7 @@ impl Database {
         self.rows_from(table, RowId(0)).map(|(_, row)| row)
     }
 
-    /// The rows of a table from that row id on.
+    /// The rows of a table from this row id on.
     pub fn rows_from(&self, table: TableId, start: RowId) -> impl Iterator<Item = (RowId, Row<'_>)> {
         self.tables[table].rows_from(self.schema.table(table), start)
     }
@@ -172,7 +170,7 @@ impl Database {
         self.tables[table].len()
     }
 
-    /// What a commit changed, by table and row id. Nothing when it is not kept.
+    /// The changes of a commit, by table and row id. Empty if the commit is not kept.
     pub fn changes_of(&self, commit: CommitId) -> impl Iterator<Item = Change<'_>> {
         let is_last = commit == self.history.last();
         self.history.entries(commit).filter_map(move |entry| {
@@ -185,8 +183,8 @@ impl Database {
         })
     }
 
-    /// What changed after a commit, all commits since taken together, by table and row id. The commit must not be older
-    /// than [`Self::oldest_kept`].
+    /// The combined changes of all commits after this one, by table and row id. The commit must not be older than
+    /// [`Self::oldest_kept`].
     pub fn changes_since(&self, after: CommitId) -> impl Iterator<Item = Change<'_>> {
         let mut entries: Vec<&Entry> = self.history.entries_after(after).collect();
         let is_combined = after.0 + 1 < self.history.last().0;
@@ -194,7 +192,7 @@ impl Database {
             entries.sort_by_key(|entry| (entry.table, entry.row));
             entries.dedup_by_key(|entry| (entry.table, entry.row));
         }
-        // A row that was deleted and inserted again is two rows with one UUID: that is told as one change.
+        // A row that was deleted and inserted again is two rows with one UUID: it is reported as one change.
         let mut deleted = HashMap::new();
         if is_combined {
             let is_gone = |entry: &&&Entry| self.row(entry.table, entry.row).is_none();
@@ -225,7 +223,8 @@ impl Database {
         Some(self.tables[entry.table].row_of(schema, entry.old.as_ref()?))
     }
 
-    /// The rows as they were after a commit, which must not be older than [`Self::oldest_kept`]; in no order.
+    /// The rows as they were after a commit, which must not be older than [`Self::oldest_kept`]; in no particular
+    /// order.
     pub(crate) fn rows_as_of(&self, commit: CommitId) -> impl Iterator<Item = (TableId, Row<'_>)> {
         let there = self.schema.tables().flat_map(move |(table, _)| {
             self.rows_from(table, RowId(0)).filter_map(move |(id, row)| {
@@ -270,38 +269,38 @@ impl Database {
         self.history.transaction_id_of(commit)
     }
 
-    /// Gives a commit its transaction id.
+    /// Sets the transaction id of a commit.
     pub fn set_transaction_id(&mut self, commit: CommitId, id: Uuid) {
         self.history.set_transaction_id(commit, id);
     }
 
-    /// The newest commit with that transaction id, if its successors are kept.
+    /// The newest commit with this transaction id, if its successors are kept.
     pub fn find_transaction(&self, id: Uuid) -> Option<CommitId> {
         self.history.find_transaction(|other| other == id)
     }
 
-    /// The newest commit of which the log says the same as of that transaction, ephemeral columns aside.
+    /// The newest commit whose state in the log is that of this transaction, ephemeral columns aside.
     pub fn find_logged(&self, id: Uuid) -> Option<CommitId> {
         let id = transaction_id::logged(id);
         self.history.find_transaction(|other| transaction_id::logged(other) == id)
     }
 
-    /// [`Self::changes_since`] can tell what happened after this commit.
+    /// The oldest commit that [`Self::changes_since`] accepts.
     pub fn oldest_kept(&self) -> CommitId {
         self.history.oldest()
     }
 
-    /// Keeps what happened after this commit, within [`crate::history::RETAINED_BYTES_MAX`].
+    /// Retains the changes after this commit, within [`crate::history::RETAINED_BYTES_MAX`].
     pub fn retain_from(&mut self, commit: Option<CommitId>) {
         self.history.retain_from(commit);
     }
 
-    /// Keeps what happened after this commit, whatever it takes: it may have to be undone.
+    /// Retains the changes after this commit, whatever their size: they may have to be undone.
     pub fn hold_from(&mut self, commit: Option<CommitId>) {
         self.history.hold_from(commit);
     }
 
-    /// What it takes.
+    /// Its memory usage.
     pub fn figures(&self) -> Figures {
         let tenant = self.records.tenant();
         let history_bytes = self.history.bytes() as u64;
@@ -314,19 +313,19 @@ impl Database {
         }
     }
 
-    /// Most memory it may take.
+    /// Most memory that it may use.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
     }
 
-    /// Physical memory of its arena, where the allocator knows; otherwise what the budget is held against.
+    /// Physical memory of its arena, if the allocator knows it; otherwise the memory that counts against the budget.
     pub fn resident_bytes(&self) -> u64 {
         let tenant = self.records.tenant();
         tenant.measure().map_or(tenant.used(), |arena| arena.resident as u64)
     }
 
-    /// Gives memory back that is not needed any more, to the system where it is much. To be called when what was
-    /// committed is on its way, at the end of each wake-up.
+    /// Frees memory that is no longer needed, and returns it to the system if it is much. To be called at the end of
+    /// each wake-up, when committed changes are on their way.
     pub fn rest(&mut self) {
         self.trim_history();
         let most_bytes = self.history_bytes_most();
@@ -347,7 +346,7 @@ impl Database {
         }
     }
 
-    /// Gives free pages back to the system.
+    /// Returns free pages to the system.
     fn give_back(&mut self) {
         self.records.rest();
         self.records.tenant().purge();
@@ -360,13 +359,13 @@ impl Database {
         self.budget_bytes < u64::MAX
     }
 
-    /// Whether little is left of the budget.
+    /// Returns true if little of the budget is left.
     pub(crate) fn is_nearly_full(&self) -> bool {
         self.records.tenant().used() >= self.budget_bytes - self.budget_bytes / OVERDRAFT_FRACTION
     }
 
-    /// Makes sure that a row of so many bytes may come, in the place of one of `replaced` bytes: an error when it would
-    /// pass the budget.
+    /// Checks that there is room for a row of this many bytes, in the place of one of `replaced` bytes: fails if that
+    /// would exceed the budget.
     #[inline]
     pub(crate) fn admit(&mut self, bytes: usize, replaced: usize) -> Result<(), Error> {
         let used = self.records.tenant().used().saturating_add(bytes as u64);
@@ -379,7 +378,7 @@ impl Database {
         history.drop_unheld(records, release);
         let (tenant, cache) = self.records.parts();
         tenant.publish(cache);
-        // What they take is rounded up to the allocator's classes.
+        // Sizes are rounded up to the allocator's classes.
         let grows = memory::footprint(bytes) > memory::footprint(replaced);
         let overdraft = if grows { 0 } else { self.budget_bytes / OVERDRAFT_FRACTION };
         let most = self.budget_bytes + overdraft;
@@ -394,14 +393,14 @@ impl Database {
 
     fn over_budget(&self, bytes: usize) -> Error {
         Error::resources_exhausted(format!(
-            "database {} uses {} of its {} bytes of memory, and {bytes} more would be too much",
+            "database {} uses {} of its {} bytes of memory; {bytes} more would exceed the budget",
             self.schema.name,
             self.records.tenant().used(),
             self.budget_bytes
         ))
     }
 
-    /// Drops history that nobody needs.
+    /// Drops history that is not needed.
     pub(crate) fn trim_history(&mut self) {
         let most_bytes = self.history_bytes_most();
         let (history, records, release) = self.history_parts();
@@ -413,7 +412,8 @@ impl Database {
         history::recent_bytes_most(items.saturating_sub(self.history.record_bytes()))
     }
 
-    /// The history, and what dropping from it needs: where records go, and what is told of rows whose ids are free now.
+    /// The history, and what dropping from it needs: the owner of the records, and a callback for rows whose ids become
+    /// free.
     fn history_parts(&mut self) -> (&mut History, &mut Records, impl FnMut(TableId, RowId)) {
         let Self { history, records, tables, .. } = self;
         let release = |table: TableId, row| {

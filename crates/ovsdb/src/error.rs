@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use wire::json::{Value, write};
 
-/// An error: a tag that programs look at, and what people are told. One pointer, as it is rare.
+/// An error: a tag for programs, and details for people. One pointer in size, as it is rare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(Box<Content>);
 
@@ -37,7 +37,7 @@ impl Error {
         self.0.details.as_deref()
     }
 
-    /// The member `syntax`: the JSON text that is at fault.
+    /// The member `syntax`: the offending JSON text.
     pub fn syntax(&self) -> Option<&str> {
         self.0.syntax.as_deref()
     }
@@ -47,7 +47,7 @@ impl Error {
         self.0.io
     }
 
-    /// With the JSON value that is at fault.
+    /// Adds the offending JSON value.
     #[must_use]
     pub fn with_syntax(mut self, value: Value<'_>) -> Self {
         let mut text = Vec::new();
@@ -56,7 +56,7 @@ impl Error {
         self
     }
 
-    /// With `prefix: ` before the details (or alone where there are none).
+    /// Puts `prefix: ` before the details (or `prefix` alone if there are none).
     #[must_use]
     pub fn wrap(mut self, prefix: &str) -> Self {
         self.0.details = Some(match self.0.details.take() {
@@ -105,7 +105,7 @@ impl Error {
         Self::new("resources exhausted", details)
     }
 
-    /// Whether it is [`Self::resources_exhausted`].
+    /// Returns true if it is [`Self::resources_exhausted`].
     pub fn is_resources_exhausted(&self) -> bool {
         self.tag() == "resources exhausted"
     }
@@ -167,7 +167,7 @@ impl Error {
     }
 }
 
-/// As logs and command lines show it.
+/// The form in logs and on command lines.
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Content { tag, details, syntax, io } = self.0.as_ref();
@@ -187,7 +187,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The C library's text of an error number; the stock server's for its own "end of file" (-1).
+/// The C library's text of an error number, or the stock server's text for its own "end of file" (-1).
 pub fn system_text(errno: i32) -> String {
     if errno == -1 {
         return "End of file".to_owned();

@@ -8,15 +8,15 @@
 //! ```
 //!
 //! * A new row has the columns that are neither ephemeral nor default, a changed row those that changed, a deleted one
-//!   is `null`. A transaction that changes nothing but ephemeral columns leaves no record.
-//! * With `_is_diff` a changed column that may have several elements is told as a difference ([`crate::cell::diff`]),
-//!   else every value is whole. Writing chooses per record: where a stock server of version 3.1 would misread a
-//!   difference, the values are whole.
-//! * What is cut short or damaged at the end is not part of the database: the next write cuts it off.
+//!   is `null`. A transaction that changes only ephemeral columns leaves no record.
+//! * With `_is_diff` a changed column that may have several elements is written as a difference
+//!   ([`crate::cell::diff`]); otherwise every value is whole. The writer chooses per record: where a stock server of
+//!   version 3.1 would misread a difference, the values are whole.
+//! * A truncated or damaged end is not part of the database: the next write cuts it off.
 //! * Compaction writes another file beside this one, with the schema and one record of all rows, and renames it. It
-//!   goes in slices between commits ([`Log::step`]).
-//! * Transactions have ids that outlive restarts though the file does not name them: [`transaction_id`].
-//! * What ephemeral columns were is in a file of our own beside it, which nothing depends on: [`ephemeral`].
+//!   runs in slices between commits ([`Log::step`]).
+//! * Transactions have ids that survive restarts although the file does not contain them: [`transaction_id`].
+//! * The values of ephemeral columns are in a private file beside it, which nothing depends on: [`ephemeral`].
 //!
 //! What is acknowledged as durable has been synced, in every file that a crash could leave under the name.
 

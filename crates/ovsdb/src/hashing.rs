@@ -4,7 +4,7 @@ use rapidhash::v3::RapidSecrets;
 
 use crate::uuid::Uuid;
 
-/// Hashes of a database, seeded, so that nobody can choose rows that collide.
+/// The hash functions of a database, seeded so that nobody can choose rows that collide.
 #[derive(Clone, Copy)]
 pub struct Hashing {
     /// The seed.
@@ -18,7 +18,7 @@ impl Hashing {
         Self { seed, secrets: RapidSecrets::seed(seed) }
     }
 
-    /// Of a UUID.
+    /// Hashes a UUID.
     #[inline]
     pub fn uuid(&self, uuid: &Uuid) -> u64 {
         let whole = u128::from_le_bytes(uuid.0);
@@ -29,13 +29,13 @@ impl Hashing {
         mixed ^ mixed >> 29
     }
 
-    /// Of bytes.
+    /// Hashes bytes.
     #[inline]
     pub fn bytes(&self, bytes: &[u8]) -> u64 {
         rapidhash::v3::rapidhash_v3_nano_inline::<true, false>(bytes, &self.secrets)
     }
 
-    /// Of several cells.
+    /// Hashes several cells.
     #[inline]
     pub fn cells<'a>(&self, cells: impl Iterator<Item = &'a [u8]>) -> u64 {
         cells.fold(0, |hash: u64, cell| {

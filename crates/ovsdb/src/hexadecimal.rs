@@ -1,7 +1,7 @@
-//! Hexadecimal digits, read.
+//! Parses hexadecimal digits.
 
-/// The value of each digit; of anything else 255. A table, because a guess which kind a digit is goes wrong every third
-/// time.
+/// The value of each digit; 255 for anything else. A table, because a branch on the kind of digit is mispredicted every
+/// third time.
 const NIBBLES: [u8; 256] = {
     let mut nibbles = [u8::MAX; 256];
     let mut value = 0;
@@ -13,8 +13,8 @@ const NIBBLES: [u8; 256] = {
     nibbles
 };
 
-/// The byte that two digits stand for, and something that is 16 or more if they are none: to be asked about once, after
-/// the last pair.
+/// The byte that two digits stand for, and a value of 16 or more if they are not digits: to be checked once, after the
+/// last pair.
 #[inline]
 pub(crate) fn pair(high: u8, low: u8) -> (u8, u8) {
     let (high, low) = (NIBBLES[usize::from(high)], NIBBLES[usize::from(low)]);

@@ -1,16 +1,16 @@
-//! What the last commits changed: their old records, moved here when they were replaced.
+//! The changes of the last commits: their old records, moved here when they were replaced.
 //!
 //! ```text
 //!   commits   | 41 | 42 | 43 |                     each: how many entries, comment, transaction id
 //!   entries   | a b | c | d e f |                  each: table, row id, inserted / changed / deleted, old record
 //! ```
 //! A commit's entries are sorted by table and row id. The change of a row from commit k to now is from its oldest old
-//! record after k to its current one: nothing of the new is kept. That serves clients that come back, slow monitors,
-//! the text of the log and undoing a group of commits whose write failed.
+//! record after k to its current one: new records are not kept. History serves reconnecting clients, slow monitors, the
+//! text of the log and undoing a group of commits whose write failed.
 //!
-//! Kept are the last [`COMMITS_MAX`] commits as long as their old records take no more than a part of the rows, or a
-//! mebibyte ([`recent_bytes_most`]), at least one until the wake-up ends; and what [`History::retain_from`] and
-//! [`History::hold_from`] ask for. One commit may be excused from the count of bytes: see [`History::excuse_last`].
+//! History keeps the last [`COMMITS_MAX`] commits as long as their old records take no more than a fraction of the
+//! rows, or a mebibyte ([`recent_bytes_most`]), at least one until the wake-up ends; and what [`History::retain_from`]
+//! and [`History::hold_from`] ask for. One commit may be exempt from the count of bytes: see [`History::excuse_last`].
 //! When memory is short, only what is held stays.
 
 use memory::{Record, Records};
@@ -20,16 +20,16 @@ use crate::row::{self, ColumnSet, Row, RowId};
 use crate::schema::TableId;
 use crate::uuid::Uuid;
 
-/// Commits kept when nobody needs more.
+/// Commits kept when no more are needed.
 pub const COMMITS_MAX: usize = 100;
 /// Old records kept for slow monitors, in bytes.
 pub const RETAINED_BYTES_MAX: usize = 12 << 20;
-/// History may take so many bytes, however few rows there are.
+/// History may always take this many bytes, however few rows there are.
 const RECENT_BYTES_MIN: usize = 1 << 20;
-/// And this fraction of what the rows take: more would keep the memory of a mass deletion.
+/// And this fraction of the bytes of the rows: more would keep the memory of a mass deletion.
 const RECENT_FRACTION: usize = 4;
 
-/// Most bytes of history that nobody has asked for, beside so many bytes of rows.
+/// Most bytes of history that was not asked for, given the bytes of the rows.
 pub(crate) fn recent_bytes_most(live_bytes: usize) -> usize {
     (live_bytes / RECENT_FRACTION).max(RECENT_BYTES_MIN)
 }
@@ -38,7 +38,7 @@ pub(crate) fn recent_bytes_most(live_bytes: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CommitId(pub u64);
 
-/// What became of a row.
+/// What happened to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Inserted,
@@ -56,7 +56,7 @@ impl Fate {
     }
 }
 
-/// A row that a transaction has changed, with what it was before.
+/// A row that a transaction has changed, with its old record.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub old: Option<Record>,
@@ -68,11 +68,11 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 16);
 
 struct Commit {
-    /// Number of its first entry, counted from the first there ever was.
+    /// Number of its first entry, counted from the first one ever.
     start: u64,
     entries: usize,
     bytes: usize,
-    /// Of these, those of old records.
+    /// The bytes of old records among these.
     record_bytes: usize,
     comment: Option<Box<str>>,
     transaction_id: Uuid,
@@ -91,9 +91,9 @@ pub(crate) struct History {
     record_bytes: usize,
     retained: Option<u64>,
     held: Option<u64>,
-    /// The newest commit when it was excused, and what it takes.
+    /// The newest commit when it was exempted, and its bytes.
     excused: Option<(u64, usize)>,
-    /// The transaction id of the commit before the oldest that is kept.
+    /// The transaction id of the commit before the oldest one kept.
     transaction_id_before: Uuid,
 }
 
@@ -106,9 +106,9 @@ pub struct Change<'a> {
     pub row: RowId,
     /// Its UUID.
     pub uuid: Uuid,
-    /// What it was; `None` when it was inserted.
+    /// Its old state; `None` if it was inserted.
     pub old: Option<Row<'a>>,
-    /// What it is; `None` when it was deleted.
+    /// Its new state; `None` if it was deleted.
     pub new: Option<Row<'a>>,
 }
 
@@ -141,7 +141,7 @@ impl History {
         CommitId(self.last)
     }
 
-    /// The commit before the oldest that is kept: what happened after it can be told.
+    /// The commit before the oldest one kept: changes after it are known.
     pub fn oldest(&self) -> CommitId {
         CommitId(self.last - self.commits.len() as u64)
     }
@@ -209,8 +209,8 @@ impl History {
         None
     }
 
-    /// Adds the next commit, with the transaction id of the one before. Its entries are taken from `entries`, sorted
-    /// here.
+    /// Adds the next commit, with the transaction id of the one before. Takes its entries from `entries`, and sorts
+    /// them.
     pub fn add(&mut self, entries: &mut Vec<Entry>, comment: Option<Box<str>>) -> CommitId {
         entries.sort_unstable_by_key(|entry| (entry.table, entry.row));
         let record_bytes: usize =
@@ -233,7 +233,7 @@ impl History {
         self.last()
     }
 
-    /// Takes the newest commit back: its entries, last first.
+    /// Removes the newest commit. Returns its entries, last first.
     pub fn take_last(&mut self) -> Option<Vec<Entry>> {
         let commit = self.commits.pop_back()?;
         self.bytes -= commit.bytes;
@@ -243,8 +243,8 @@ impl History {
         Some(self.entries.drain(start..).rev().collect())
     }
 
-    /// Drops the oldest commits that nobody needs; the newest stays, others while all take no more than `most_bytes`.
-    /// Calls `release` with each row that was deleted: its id is free now.
+    /// Drops the oldest commits that are not needed. The newest stays, and others while all take no more than
+    /// `most_bytes`. Calls `release` with each row that was deleted: its id is free now.
     pub fn trim(
         &mut self,
         records: &mut Records,
@@ -263,7 +263,7 @@ impl History {
         }
     }
 
-    /// Drops even the newest commit when it takes more than `most_bytes` and nobody needs it.
+    /// Drops even the newest commit if it takes more than `most_bytes` and is not needed.
     pub fn trim_all(
         &mut self,
         records: &mut Records,
@@ -283,16 +283,15 @@ impl History {
         self.held.is_some_and(|held| held <= self.oldest().0)
     }
 
-    /// Drops all that is not held.
+    /// Drops everything that is not held.
     pub fn drop_unheld(&mut self, records: &mut Records, mut release: impl FnMut(TableId, RowId)) {
         while !self.commits.is_empty() && !self.is_oldest_held() {
             self.drop_oldest(records, &mut release);
         }
     }
 
-    /// What the newest commit takes does not count against the commits that are kept, unless it is too much: it has
-    /// replaced much of what rows take, all at once (ephemeral columns were reset), and clients are about to ask what
-    /// came before.
+    /// Exempts the newest commit from the limit on the bytes of kept commits, unless it is too large: it has replaced
+    /// much of the rows at once (ephemeral columns were reset), and clients are about to ask for what came before.
     pub fn excuse_last(&mut self) {
         let bytes = self.commits.back().map_or(0, |commit| commit.bytes);
         self.excused = (bytes <= RETAINED_BYTES_MAX).then_some((self.last, bytes));
@@ -302,7 +301,7 @@ impl History {
         self.excused.filter(|(commit, _)| *commit > self.oldest().0).map_or(0, |(_, bytes)| bytes)
     }
 
-    /// Drops everything; later commits go on counting.
+    /// Drops everything; later commits continue the numbering.
     pub fn clear(&mut self, records: &mut Records, mut release: impl FnMut(TableId, RowId)) {
         while !self.commits.is_empty() {
             self.drop_oldest(records, &mut release);
@@ -361,7 +360,7 @@ impl History {
         }
     }
 
-    /// The newest commit with such a transaction id of which it is known what happened after it.
+    /// The newest commit with a matching transaction id after which all changes are known.
     pub fn find_transaction(&self, is_it: impl Fn(Uuid) -> bool) -> Option<CommitId> {
         let oldest = self.oldest();
         let place = self.commits.iter().rposition(|commit| is_it(commit.transaction_id));

@@ -1,14 +1,14 @@
-//! Hash indexes: from the hash of something to the ids of the rows that have it.
+//! Hash indexes: from a hash to the ids of the rows that have it.
 //!
 //! ```text
 //!   hash, 64 bits   | segment 20 | bucket 32 | .. | tag 8 |
 //!   directory[top bits of the hash] ──> Segment: up to 512 buckets of 16 slots, a bucket is a cache line
 //!   slot, 4 B       | tag 8 | row id 24 |            once a row id needs more than 24 bits: | row id 32 |
 //! ```
-//! An index keeps row ids and bits of their hashes, nothing else: whoever calls compares rows. A row that finds its
-//! bucket full goes into the next one, and the full one is marked as overflowed: a search goes on from such buckets
-//! alone, and removing a row empties its slot and touches nothing else. No operation touches more than one segment, so
-//! none is long; the slots are filled to 0.55 to 0.87, whatever the number of rows: 5 to 7 bytes for a row.
+//! An index keeps row ids and bits of their hashes, nothing else: the caller compares rows. A row whose bucket is full
+//! goes into the next one, and the full one is marked as overflowed. A search continues only past such buckets, and
+//! removing a row empties its slot and touches nothing else. No operation touches more than one segment, so none takes
+//! long. The slots are 0.55 to 0.87 full, whatever the number of rows: 5 to 7 bytes for a row.
 
 use memory::{Records, TenantVec};
 
@@ -17,16 +17,16 @@ use crate::row::RowId;
 
 const EMPTY: u32 = u32::MAX;
 const BUCKET_SLOTS: usize = 16;
-/// A full segment of so many buckets is split in two.
+/// A full segment with this many buckets is split in two.
 const SEGMENT_BUCKETS_MAX: usize = 512;
 /// Row ids from here on leave no room for tags. (The last 24-bit one with a tag of ones would look like an empty slot.)
 const TAGGED_IDS: u32 = (1 << 24) - 1;
 const TAG_SHIFT: u32 = 24;
-/// Directory bits: with full segments enough for the four milliard rows that ids can name.
+/// Directory bits: with full segments enough for the four billion rows that ids can name.
 const DEPTH_MAX: u32 = 20;
-/// A search that passed so many buckets, though a fifth of the slots are free, finds marks that are out of date.
+/// A search that passes this many buckets, though a fifth of the slots are free, indicates outdated marks.
 const PASSED_MAX: usize = 8;
-/// An index built at once has so many rows in a segment at most.
+/// Most rows of a segment in an index that is built at once.
 const BUILT_ROWS_MAX: usize = 5500;
 
 /// A segment's slots.
@@ -44,7 +44,7 @@ const _: () = assert!(size_of::<Segment>() <= 88);
 /// An index.
 pub struct RowIndex {
     segments: Vec<Segment>,
-    /// By the leading `depth` bits of the hash: which segment.
+    /// The segment of a hash, by its leading `depth` bits.
     directory: Vec<u32>,
     depth: u32,
     tagged: bool,
@@ -58,7 +58,7 @@ impl Default for RowIndex {
 }
 
 impl RowIndex {
-    /// An index of these rows, of which there are `longest_run` at most of one hash; `None` when there are more.
+    /// An index of these rows, of which at most `longest_run` share a hash; `None` if there are more.
     pub fn build(
         records: &mut Records,
         mut rows: Vec<(u64, RowId)>,
@@ -93,7 +93,7 @@ impl RowIndex {
         Ok(Some(this))
     }
 
-    /// An index without rows and with room for so many, in which they will be as dense as in [`Self::build`].
+    /// An index without rows, with room for this many, which will be as dense as in [`Self::build`].
     pub fn with_room(records: &mut Records, rows: usize) -> Result<Self, Error> {
         let mut this = Self { depth: depth_for(rows), ..Self::default() };
         for number in 0..1_u32 << this.depth {
@@ -109,7 +109,7 @@ impl RowIndex {
         Ok(this)
     }
 
-    /// Starts loading what a search for that hash looks at first.
+    /// Starts loading the memory that a search for that hash reads first.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         let segment = self.segment_of(hash).and_then(|number| self.segments.get(number));
@@ -123,7 +123,7 @@ impl RowIndex {
         self.directory.get(top_bits(hash, self.depth) as usize).map(|segment| *segment as usize)
     }
 
-    /// The first row of that hash for which `is_it` holds. It is asked about rows of other hashes, too.
+    /// The first row with this hash for which `is_it` holds. It is also called with rows of other hashes.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(RowId) -> bool) -> Option<RowId> {
         let segment = self.segments.get(self.segment_of(hash)?)?;
@@ -148,8 +148,8 @@ impl RowIndex {
         None
     }
 
-    /// Adds a row, which is not in it yet. `hash_of` gives the hash of any row that is. Returns how many buckets it
-    /// passed.
+    /// Adds a row that is not in the index yet. `hash_of` returns the hash of any row that is. Returns how many buckets
+    /// it passed.
     pub fn insert(
         &mut self,
         records: &mut Records,
@@ -195,7 +195,7 @@ impl RowIndex {
         Ok(passed)
     }
 
-    /// Removes a row. `hash_of` gives the hash of any other row in it.
+    /// Removes a row. `hash_of` returns the hash of any other row in it.
     pub fn remove(&mut self, records: &mut Records, hash: u64, row: RowId, hash_of: &dyn Fn(RowId) -> u64) {
         let wanted = slot_of(self.tagged, hash, row);
         let Some(number) = self.segment_of(hash) else { return };
@@ -213,7 +213,7 @@ impl RowIndex {
         }
     }
 
-    /// Removes all rows and gives the memory back.
+    /// Removes all rows and frees the memory.
     pub fn clear(&mut self, records: &mut Records) {
         let (tenant, cache) = records.parts();
         for segment in &mut self.segments {
@@ -222,7 +222,7 @@ impl RowIndex {
         *self = Self::default();
     }
 
-    /// Makes a segment anew with so many slots.
+    /// Rebuilds a segment with this many slots.
     fn rebuild(
         &mut self,
         records: &mut Records,
@@ -250,7 +250,7 @@ impl RowIndex {
         let tagged = self.tagged;
         let Some(segment) = self.segments.get_mut(number) else { return Ok(()) };
         let depth = segment.depth;
-        // Each half would fit into one: the hashes may be uneven.
+        // Room for more than half of the rows in each half: the hashes may be uneven.
         let room = segment.used as usize * 2 / 3;
         let mut halves = Segment::new(records, room, depth + 1)?;
         let mut second = match Segment::new(records, room, depth + 1) {
@@ -289,7 +289,7 @@ impl RowIndex {
         Ok(())
     }
 
-    /// From now on the whole slot is a row id.
+    /// Drops the tags: from now on the whole slot is a row id.
     fn drop_tags(&mut self) {
         for slot in self.segments.iter_mut().flat_map(|segment| segment.slots.as_mut_slice()) {
             if *slot != EMPTY {
@@ -301,11 +301,11 @@ impl RowIndex {
 }
 
 impl Segment {
-    /// An empty one of at least so many slots, up to its most.
+    /// An empty segment of at least this many slots, up to the maximum.
     fn new(records: &mut Records, slots: usize, depth: u32) -> Result<Self, Error> {
         let bucket_bytes = BUCKET_SLOTS * size_of::<u32>();
         let buckets = slots.div_ceil(BUCKET_SLOTS).clamp(1, SEGMENT_BUCKETS_MAX);
-        // All of what the allocator hands out for that.
+        // Uses all of what the allocator returns for that.
         let buckets = (memory::size_class(buckets * bucket_bytes) / bucket_bytes).min(SEGMENT_BUCKETS_MAX);
         let (tenant, cache) = records.parts();
         let mut slots = TenantVec::new();
@@ -330,7 +330,7 @@ impl Segment {
         self.slots.as_slice().as_chunks().0
     }
 
-    /// The bucket of a hash: the bits behind the directory's, scaled to the number of buckets.
+    /// The bucket of a hash: the bits after the directory's, scaled to the number of buckets.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         let bits = hash << DEPTH_MAX >> 32;
@@ -342,7 +342,7 @@ impl Segment {
         self.overflowed.get(bucket / 64).is_some_and(|bits| bits >> (bucket % 64) & 1 == 1)
     }
 
-    /// Puts a slot where its hash says, or behind. There is room. Returns how many buckets it passed.
+    /// Puts a slot where its hash says, or after that. There is room. Returns how many buckets it passed.
     #[inline]
     fn place(&mut self, hash: u64, slot: u32) -> usize {
         let mut number = self.home(hash);
@@ -390,7 +390,7 @@ impl Segment {
     }
 }
 
-/// Directory bits of an index that is made for so many rows.
+/// Directory bits of an index made for this many rows.
 fn depth_for(rows: usize) -> u32 {
     (0..DEPTH_MAX).find(|depth| rows >> depth <= BUILT_ROWS_MAX).unwrap_or(DEPTH_MAX)
 }
@@ -410,7 +410,7 @@ fn row_of(tagged: bool, slot: u32) -> RowId {
     RowId(if tagged { slot & ((1 << TAG_SHIFT) - 1) } else { slot })
 }
 
-/// Which slots of a bucket agree with `wanted` in the bits of `mask`. Without a way out, so that it takes a few
+/// Which slots of a bucket match `wanted` in the bits of `mask`. Without an early exit, so that it takes few
 /// instructions.
 #[inline]
 fn matches(bucket: &[u32; BUCKET_SLOTS], mask: u32, wanted: u32) -> u32 {

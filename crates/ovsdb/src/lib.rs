@@ -1,7 +1,7 @@
 //! OVSDB databases: schemas, values, rows, transactions, monitors and files, without sockets, threads or clocks.
 //!
 //! A value is the same packed bytes everywhere ([`cell`]): in rows, in requests, in conditions, in history. Requests
-//! are read straight from their JSON text, replies are written straight into the output.
+//! are parsed directly from their JSON text, replies are written directly to the output.
 #![forbid(unsafe_code)]
 
 pub mod atom;

@@ -1,15 +1,15 @@
-//! The order in which the stock server walks the members of an object, or the columns of a table.
+//! The order in which the stock server visits the members of an object, or the columns of a table.
 //!
-//! It keeps them in a hash table with chains, and of several errors it reports the first that it comes upon. To report
-//! the same one, walk in its order: buckets ascending, within a bucket the last inserted first, each growth turning
-//! chains round. The hash is 32-bit Murmur3 of the name with seed 0.
+//! It keeps them in a chained hash table, and of several errors it reports the first that it finds. To report the same
+//! one, visit them in its order: buckets ascending, within a bucket the last inserted first, with each growth reversing
+//! the chains. The hash is 32-bit Murmur3 of the name with seed 0.
 
-/// Indices of `names`, which are distinct and in the order of their insertion, in the order of the stock server's walk.
+/// Indices of `names`, which are distinct and in insertion order, in the order in which the stock server visits them.
 pub fn walk<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<usize> {
     walk_hashes(names.into_iter().map(|name| hash(name.as_bytes())))
 }
 
-/// The same of things whose hashes these are.
+/// As [`walk`], for things with these hashes.
 pub fn walk_hashes(things: impl IntoIterator<Item = u32>) -> Vec<usize> {
     let mut hashes: Vec<usize> = Vec::new();
     let mut buckets: Vec<Vec<usize>> = vec![Vec::new()];
@@ -22,7 +22,7 @@ pub fn walk_hashes(things: impl IntoIterator<Item = u32>) -> Vec<usize> {
             grow(&mut buckets, &hashes);
         }
     }
-    // The head of a chain is at its end here.
+    // The head of a chain is its last element here.
     buckets.into_iter().flat_map(|chain| chain.into_iter().rev()).collect()
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_walk_is_the_stock_servers() {
-        // As it answered an echo of an object with these members.
+        // From the stock server's answer to an echo of an object with these members.
         let given = [
             "_1c0010ccf0Y",
             "bZ",

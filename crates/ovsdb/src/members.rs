@@ -1,12 +1,12 @@
-//! Objects of requests and schemas, read member by member with the stock server's complaints: a required member that is
-//! missing, one of the wrong type, one that nobody asked for.
+//! Objects of requests and schemas, read member by member with the stock server's errors: a required member is missing,
+//! one has the wrong type, one is unexpected.
 
 use crate::error::Error;
 use crate::member_order;
 use std::borrow::Cow;
 use wire::json::{Kind, Value};
 
-/// A set of kinds a member may be of.
+/// A set of kinds that a member may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kinds(u8);
 
@@ -36,7 +36,7 @@ impl Kinds {
         Self(self.0 | other.0)
     }
 
-    /// Whether `value` is of one of these kinds.
+    /// Returns true if `value` is of one of these kinds.
     pub fn allow(self, value: Value<'_>) -> bool {
         let bit = match value.cursor().peek() {
             b'"' => 16,
@@ -52,14 +52,14 @@ impl Kinds {
     }
 }
 
-/// Whether `text` is an `<id>`: letters, digits and underscores, no digit first.
+/// Returns true if `text` is an `<id>`: letters, digits and underscores, no digit first.
 pub fn is_id(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// An object being read. The first complaint is kept; later ones are not made.
+/// An object being read. Only the first error is kept.
 #[derive(Debug)]
 pub struct Members<'a> {
     what: Cow<'static, str>,
@@ -76,11 +76,11 @@ struct Member<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Starts to read `value`, which messages call `what`.
+    /// Starts reading `value`, which messages call `what`.
     pub fn new(value: Value<'a>, what: impl Into<Cow<'static, str>>) -> Self {
         let mut this = Self { what: what.into(), object: value, members: Vec::with_capacity(8), error: None };
         if value.cursor().peek() != b'{' {
-            // COMPAT: this complaint shows no syntax.
+            // COMPAT: this error shows no syntax.
             this.error = Some(Error::syntax_error_anywhere(this.details("Object expected.")));
             return this;
         }
@@ -93,12 +93,12 @@ impl<'a> Members<'a> {
         this
     }
 
-    /// A member that must be there. None after a complaint.
+    /// A required member. `None` after an error.
     pub fn required(&mut self, name: &str, kinds: Kinds) -> Option<Value<'a>> {
         self.member(name, kinds, true)
     }
 
-    /// A member that may be there.
+    /// An optional member.
     pub fn optional(&mut self, name: &str, kinds: Kinds) -> Option<Value<'a>> {
         self.member(name, kinds, false)
     }
@@ -122,7 +122,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Complains, unless there was a complaint before.
+    /// Records an error, unless there is one already.
     pub fn raise(&mut self, message: &str) {
         if self.error.is_none() {
             self.error = Some(Error::syntax_error(self.object, self.details(message)));
@@ -133,12 +133,12 @@ impl<'a> Members<'a> {
         format!("Parsing {} failed: {message}", self.what)
     }
 
-    /// Whether there was a complaint.
+    /// Returns true if there is an error.
     pub fn has_error(&self) -> bool {
         self.error.is_some()
     }
 
-    /// Ends the reading: the first complaint, or one about members that nobody asked for.
+    /// Ends the reading: the first error, or one about unexpected members.
     pub fn finish(mut self) -> Result<(), Error> {
         if self.error.is_none() && self.members.iter().any(|member| !member.used) {
             self.complain_of_unused();

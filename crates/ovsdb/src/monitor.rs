@@ -1,17 +1,17 @@
-//! Monitors: sessions that are told what changes.
+//! Monitors: sessions that are notified of changes.
 //!
 //! ```text
 //!   session ──┐                      ┌─ TablePlan (columns, select, filter)
 //!   session ──┼─ member ─ Group ─────┼─ TablePlan
 //!   session ──┘   id, behind         └─ ...
 //!
-//!   database, table ─> groups that look at the table
+//!   database, table ─> groups that monitor the table
 //! ```
 //!
 //! Monitors that ask for the same thing form one [`Group`]: what a commit means to them is written once, and copied or
-//! shared. A member that takes too little of its output is left behind at a commit; it is told all that happened since
-//! in one piece when it has caught its breath. What is asked for does not change: a monitor whose conditions change
-//! moves to another group.
+//! shared. A member that reads too little of its output is left behind at a commit; once it has caught up with its
+//! output it is sent everything that has happened since, in one piece. What a group asks for does not change: a monitor
+//! whose conditions change moves to another group.
 
 mod filter;
 mod groups;
@@ -26,7 +26,7 @@ pub(crate) use request::{parse_condition_change, parse_requests};
 
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
-/// Which notifications a monitor gets.
+/// Which notifications a monitor receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Version {
     /// `monitor`, `update`: whole rows.
@@ -38,7 +38,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// What a method of a request asks for.
+    /// The version that a request's method asks for.
     pub fn of_request(method: &str) -> Option<Self> {
         match method {
             "monitor" => Some(Self::One),
@@ -63,24 +63,24 @@ impl Version {
 pub(crate) struct Select(u8);
 
 impl Select {
-    /// Rows that are there when the monitor starts.
+    /// Rows that exist when the monitor starts.
     pub const INITIAL: Self = Self(1);
-    /// Rows that come.
+    /// Rows that are inserted.
     pub const INSERT: Self = Self(2);
-    /// Rows that go.
+    /// Rows that are deleted.
     pub const DELETE: Self = Self(4);
-    /// Rows that change.
+    /// Rows that are modified.
     pub const MODIFY: Self = Self(8);
     /// All of them.
     pub const ALL: Self = Self(15);
 
-    /// Whether one of `other` is among these.
+    /// Returns true if any of `other` is in this set.
     #[inline]
     pub fn has(self, other: Self) -> bool {
         self & other != Self::default()
     }
 
-    /// For keys.
+    /// The set as bits, for keys.
     pub fn bits(self) -> u8 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Mutations: changes of a column that depend on what it is.
+//! Mutations: changes of a column that depend on its value.
 
 use crate::atom::{self, Atom, AtomType};
 use crate::base_type::Constraint;
@@ -20,7 +20,7 @@ pub struct Mutation {
 
 #[derive(Debug)]
 enum Change {
-    /// To each element, with this argument, packed.
+    /// Applied to each element, with this argument, packed.
     Arithmetic(Operator, Vec<u8>),
     Insert(Vec<u8>),
     /// Elements of this type, which may be that of the keys alone.
@@ -28,7 +28,7 @@ enum Change {
 }
 
 impl Mutation {
-    /// Reads one.
+    /// Parses one.
     pub fn parse(
         schema: &TableSchema,
         json: Value<'_>,
@@ -94,7 +94,7 @@ impl Mutation {
         Ok(Self { column, change })
     }
 
-    /// Appends what it makes of `cell`, a cell of the column's type.
+    /// Appends its result for `cell`, a cell of the column's type.
     pub fn apply(&self, kind: &ColumnType, cell: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         let start = out.len();
         match &self.change {
@@ -116,7 +116,7 @@ impl Mutation {
     }
 }
 
-/// Whether a column consists of numbers, no map, that the operator works on.
+/// Returns true if a column consists of numbers that the operator works on, and is not a map.
 fn has_arithmetic(kind: &ColumnType, operator: Operator) -> bool {
     let is_number = match kind.key.kind {
         AtomType::Integer => true,

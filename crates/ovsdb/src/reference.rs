@@ -1,11 +1,12 @@
-//! References between rows: who refers to what by the schema, and tables beside the rows that know it of each row.
+//! References between rows: which columns refer to which tables, and tables beside the rows that track this for each
+//! row.
 //!
-//! * A strong reference counts: `Table::counts` has the number of references to each row of a table that has any, those
-//!   of a row to itself left out. A row of a table that is not root goes with its last reference; one that has any must
-//!   not go.
-//! * A weak reference goes with its row. To find it, `Table::sources` lists for each row that has any the rows that may
-//!   refer to it. A row stays in the list when its reference goes (it is only counted as stale); the list is swept when
-//!   half of it is stale, so that both ways cost little, however many rows refer to one.
+//! * A strong reference counts: `Table::counts` has the number of references to each row that is referred to, without
+//!   those of a row to itself. A row of a table that is not root is deleted with its last reference; a row that is
+//!   referred to must not be deleted.
+//! * A weak reference is removed with its row. To find it, `Table::sources` lists for each row the rows that may refer
+//!   to it, if there are any. A row stays in the list when its reference is removed (it is only counted as stale); the
+//!   list is swept when half of it is stale, so that adding and removing cost little, however many rows refer to one.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -23,18 +24,18 @@ pub(crate) struct Referring {
     pub value: Option<TableId>,
 }
 
-/// What is to be looked after in one table.
+/// What must be tracked in one table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
     /// Columns with strong references.
     pub strong: Vec<Referring>,
     /// Columns with weak ones.
     pub weak: Vec<Referring>,
-    /// Whether weak ones refer to this table.
+    /// Whether weak references point to this table.
     pub is_weak_target: bool,
-    /// Whether its rows go when no strong one refers to them.
+    /// Whether its rows are deleted when no strong reference points to them.
     pub is_collected: bool,
-    /// Nothing of all this, nor are there indexes.
+    /// Whether none of this applies, and there are no indexes.
     pub is_plain: bool,
 }
 
@@ -89,7 +90,7 @@ impl Plan {
     }
 }
 
-/// The tables to which some columns of the plans refer, one for each of their keys and values.
+/// The tables that some columns of the plans refer to, one for each of their keys and values.
 fn targets<'a>(plans: &'a [Plan], columns: impl Fn(&'a Plan) -> &'a Vec<Referring>) -> Vec<TableId> {
     plans.iter().flat_map(columns).flat_map(|column| [column.key, column.value]).flatten().collect()
 }
@@ -125,7 +126,7 @@ impl Referring {
         }
         let (mut old, mut new) = (self.list(schema, old), self.list(schema, new));
         if old.len().min(new.len()) > 1 {
-            // In keys they are ascending as they are.
+            // Those in keys are ascending already.
             let (mut before, mut after) = (old.clone(), new.clone());
             before.sort_unstable();
             after.sort_unstable();
@@ -136,7 +137,7 @@ impl Referring {
     }
 }
 
-/// References that are gone, and those that have come: the table each leads to, and the row's UUID.
+/// References that were removed, and those that were added: the target table and the row's UUID.
 pub(crate) type Difference = (Vec<(TableId, Uuid)>, Vec<(TableId, Uuid)>);
 
 /// Rows that may refer weakly to one row.
@@ -147,13 +148,13 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Whether it is time to look which of the rows still refer.
+    /// Returns true if it is time to check which of the rows still refer.
     pub fn wants_sweep(&self) -> bool {
         self.stale > 16 && self.stale as usize * 2 > self.rows.len()
     }
 }
 
-/// Row ids are numbers of our own: they need spreading, no secret.
+/// Hashes row ids. They are our own numbers: they need spreading, but no secret.
 #[derive(Default)]
 pub(crate) struct IdSpreader(u64);
 

@@ -1,7 +1,7 @@
-//! Rows, as they lie in memory.
+//! Rows as they are stored in memory.
 //!
 //! ```text
-//!   uuid 16 | version LEB128 | cell | cell | ...        the cells in the order of the columns' names, one behind the other
+//!   uuid 16 | version LEB128 | cell | cell | ...        the cells in the order of the columns' names, concatenated
 //! ```
 //! The version is the number of the commit that wrote the row; the UUID that clients see as `_version` is made from it.
 
@@ -14,7 +14,7 @@ use crate::column_type::ColumnType;
 use crate::schema::{ColumnId, ColumnRef, TableSchema};
 use crate::uuid::Uuid;
 
-/// A row's place in its table, its own for life.
+/// A row's place in its table, which never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RowId(pub u32);
 
@@ -32,7 +32,7 @@ pub struct Row<'a> {
     schema: &'a TableSchema,
     bytes: &'a [u8],
     seed: u64,
-    /// The version that clients are to see; [`AS_WRITTEN`]: that of the bytes.
+    /// The version that clients see; [`AS_WRITTEN`]: the one in the bytes.
     shown: u64,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Row<'a> {
         Self { schema, bytes, seed, shown: AS_WRITTEN }
     }
 
-    /// The row with the `_version` that the commit of this number gave it.
+    /// The row with the `_version` that the commit with this number gave it.
     pub(crate) fn shown_as(self, version: u64) -> Self {
         Self { shown: version, ..self }
     }
@@ -83,7 +83,7 @@ impl<'a> Row<'a> {
         Uuid::from_random((u128::from(high) << 64 | u128::from(low)).to_le_bytes())
     }
 
-    /// All cells, one behind the other.
+    /// All cells, concatenated.
     #[inline]
     pub fn packed_cells(&self) -> &'a [u8] {
         cells_of(self.bytes)
@@ -102,7 +102,7 @@ impl<'a> Row<'a> {
         self.cells().nth(column.index()).unwrap_or_default()
     }
 
-    /// A column's cell, `_uuid` and `_version` being columns of one UUID.
+    /// A column's cell; `_uuid` and `_version` are columns of one UUID.
     #[inline]
     pub fn any_cell(&self, column: ColumnRef) -> Cow<'a, [u8]> {
         match column {
@@ -143,13 +143,13 @@ pub(crate) fn uuid_of(bytes: &[u8]) -> Uuid {
     bytes.first_chunk().map_or(Uuid::zero(), |uuid| Uuid(*uuid))
 }
 
-/// The version behind it.
+/// The version after it.
 #[inline]
 pub(crate) fn version_of(bytes: &[u8]) -> u64 {
     take_length(&mut bytes.get(16..).unwrap_or_default())
 }
 
-/// The cells behind that.
+/// The cells after that.
 #[inline]
 pub(crate) fn cells_of(bytes: &[u8]) -> &[u8] {
     let mut rest = bytes.get(16..).unwrap_or_default();
@@ -174,12 +174,12 @@ pub(crate) fn uuid_type() -> ColumnType {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ColumnSet {
     low: u64,
-    /// Columns from 64 on; without zeros at its end.
+    /// Columns from 64 on, without trailing zeros.
     high: Vec<u64>,
 }
 
 impl ColumnSet {
-    /// Without any.
+    /// An empty set.
     pub const fn new() -> Self {
         Self { low: 0, high: Vec::new() }
     }
@@ -196,7 +196,7 @@ impl ColumnSet {
         set
     }
 
-    /// Whether the column is among them.
+    /// Returns true if the set contains the column.
     #[inline]
     pub fn contains(&self, column: ColumnId) -> bool {
         match column.index() / 64 {
@@ -205,7 +205,7 @@ impl ColumnSet {
         }
     }
 
-    /// Adds one.
+    /// Adds a column.
     #[inline]
     pub fn insert(&mut self, column: ColumnId) {
         let bit = 1 << (column.index() % 64);
@@ -222,13 +222,13 @@ impl ColumnSet {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if the set is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.low == 0 && self.high.is_empty()
     }
 
-    /// Whether both have one in common.
+    /// Returns true if both have a column in common.
     #[inline]
     pub fn intersects(&self, other: &Self) -> bool {
         self.low & other.low != 0 || self.high.iter().zip(&other.high).any(|(one, other)| one & other != 0)

@@ -1,7 +1,7 @@
-//! Schemas: the tables of a database, their columns, and which refer to which.
+//! Schemas: the tables of a database, their columns, and which tables refer to which.
 //!
 //! Tables and columns are numbered in the order of their names. `_uuid` and `_version` have no number: they are not
-//! stored as columns ([`ColumnRef`]). A parsed schema is whole: every reference names a table that exists.
+//! stored as columns ([`ColumnRef`]). A parsed schema is complete: every reference names a table that exists.
 
 mod column;
 mod table;
@@ -43,7 +43,7 @@ impl ColumnId {
     }
 }
 
-/// What a column's name may mean.
+/// What a column's name may refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ColumnRef {
     /// `_uuid`
@@ -64,7 +64,7 @@ pub struct DatabaseSchema {
     pub name: String,
     /// `x.y.z`, or empty.
     pub version: String,
-    /// The checksum that the schema's file states, or empty. Nobody checks it.
+    /// The checksum that the schema's file states, or empty. It is not verified.
     pub cksum: String,
     /// In the order of names.
     tables: Vec<TableSchema>,
@@ -143,7 +143,7 @@ impl DatabaseSchema {
         &self.tables[id.index()]
     }
 
-    /// The table of an id that may be another schema's.
+    /// The table with this id, which may be from another schema.
     pub fn get_table(&self, id: TableId) -> Option<&TableSchema> {
         self.tables.get(id.index())
     }
@@ -184,8 +184,8 @@ impl DatabaseSchema {
     }
 }
 
-/// The members of an object, of equal names the last, as the stock server walks them: the first error is the one it
-/// reports.
+/// The members of an object (of those with the same name the last) in the order in which the stock server visits them:
+/// the first error is the one it reports.
 fn walked_members(object: Value<'_>) -> Vec<(Cow<'_, str>, Value<'_>)> {
     let mut places: BTreeMap<Cow<'_, str>, usize> = BTreeMap::new();
     let mut members: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
@@ -212,7 +212,8 @@ fn check_name(json: Value<'_>, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether it has the form x.y.z. COMPAT: as in C's `scanf`, a number may have white space and a sign before it.
+/// Returns true if it has the form x.y.z. COMPAT: as in C's `scanf`, a number may have white space and a sign before
+/// it.
 pub fn is_version(text: &str) -> bool {
     let mut parts = 0;
     text.split('.').all(|part| {

@@ -1,14 +1,14 @@
-//! The rows of a table, and the ways to find them.
+//! The rows of a table, and the indexes that find them.
 //!
 //! ```text
 //!   RowId ──> rows: Option<Record>, 8 bytes each        one record is one row (crate::row)
 //!   uuid  ──> uuids: RowIndex, 5 bytes each             always
 //!   cells ──> unique: one RowIndex per index of the schema: without the rows that a transaction has changed in these
-//!             columns so far; they come in when it commits, which is when there may be no other with the same values
+//!             columns so far; they are added when it commits, when no other row may have the same values
 //!   cell  ──> automatic: RowIndex of a column that was searched often, always up to date
 //! ```
 //! A transaction writes in place and keeps the records it replaces: the table shows what the transaction has done so
-//! far, and nobody else looks meanwhile.
+//! far, and nobody else reads it meanwhile.
 
 use memory::{Record, Records, TenantVec};
 use std::collections::HashMap;
@@ -22,20 +22,20 @@ use crate::row::{self, Row, RowId};
 use crate::schema::{ColumnId, TableId, TableSchema};
 use crate::uuid::Uuid;
 
-/// Fewer rows than this are searched without an automatic index.
+/// Tables with fewer rows are searched without an automatic index.
 const AUTOMATIC_ROWS_MIN: usize = 64;
-/// A column gets an automatic index when so many times its table has been searched for one of its values.
+/// A column gets an automatic index after this many searches for one of its values.
 const AUTOMATIC_SEARCHES: u32 = 4;
-/// More rows with one value: no column for an index.
+/// A column with more rows of one value gets no index.
 const AUTOMATIC_RUN_MAX: usize = 512;
-/// So many buckets passed tell that many rows share a value.
+/// Passing this many buckets indicates that many rows share a value.
 const AUTOMATIC_PASSED_MAX: usize = 48;
-/// Automatic indexes of one table.
+/// Most automatic indexes of one table.
 const AUTOMATIC_MAX: usize = 4;
-/// An automatic index goes after so many changes per row without a search that used it.
+/// An automatic index is dropped after this many changes per row without a search that used it.
 const AUTOMATIC_CHANGES_MAX: usize = 16;
 
-/// Room for fewer rows is not made in advance.
+/// For fewer rows, room is not made in advance.
 const EXPECTED_ROWS_MIN: usize = 4096;
 
 /// The rows of a table.
@@ -45,25 +45,25 @@ pub struct Table {
     live: usize,
     hashing: Hashing,
     uuids: RowIndex,
-    /// Rows for which the index of UUIDs was made; 0: it grows by itself.
+    /// Rows that the index of UUIDs was made for; 0: it grows by itself.
     expected: usize,
-    /// So many rows may still come soon.
+    /// Rows that may still come soon.
     coming: usize,
     unique: Vec<RowIndex>,
     automatic: Vec<Automatic>,
     searches: HashMap<ColumnId, Searches>,
-    /// Which of its columns refer where.
+    /// Its columns with references, and where those point.
     pub(crate) plan: Plan,
-    /// Strong references to each row that has any.
+    /// The number of strong references to each row that has any.
     pub(crate) counts: HashMap<RowId, u32, IdHasher>,
     /// Rows with weak references to each row that has any.
     pub(crate) sources: HashMap<RowId, Sources, IdHasher>,
-    /// Its rows cannot be put back.
+    /// Simulates that its rows cannot be restored.
     #[cfg(test)]
     pub cannot_restore: bool,
 }
 
-/// An index that nobody declared.
+/// An index that the schema does not declare.
 struct Automatic {
     column: ColumnId,
     index: RowIndex,
@@ -74,7 +74,7 @@ struct Automatic {
 #[derive(Default)]
 struct Searches {
     since: u32,
-    /// Doubled when its index was no use.
+    /// Doubled when its index was of no use.
     wanted: u32,
 }
 
@@ -182,7 +182,7 @@ impl Table {
         })
     }
 
-    /// The row of that UUID.
+    /// The row with this UUID.
     #[inline]
     pub fn find(&self, uuid: &Uuid) -> Option<RowId> {
         self.uuids.find(self.hashing.uuid(uuid), |row| {
@@ -190,29 +190,29 @@ impl Table {
         })
     }
 
-    /// Starts loading what [`Self::find`] and [`Self::insert`] look at first.
+    /// Starts loading the memory that [`Self::find`] and [`Self::insert`] read first.
     #[inline]
     pub(crate) fn prefetch(&self, uuid: &Uuid) {
         self.uuids.prefetch(self.hashing.uuid(uuid));
     }
 
-    /// Up to so many rows come: room is made for all of them when many have come.
+    /// Announces up to this many rows: room is made for all of them when many have come.
     pub(crate) fn may_grow(&mut self, rows: usize) {
         self.coming = rows;
     }
 
-    /// So many rows may be here in the end: makes room for them at once. Without memory for that, what there is stays.
+    /// Makes room for this many rows at once. Without memory for that, nothing changes.
     pub(crate) fn expect(&mut self, records: &mut Records, rows: usize) {
         if rows < EXPECTED_ROWS_MIN || rows <= self.expected {
             return;
         }
-        // A guess is a little wrong, and a second one shows that it may be wrong again.
+        // A guess is slightly off, and a second one shows that it may be off again.
         let room = (rows + rows / 16).max(self.expected + self.expected / 2).min(u32::MAX as usize);
         self.index_anew(records, room);
         self.resize(records, room);
     }
 
-    /// No more than usual come: gives back what was made for more.
+    /// Frees the room that was made for more rows than have come.
     pub(crate) fn fit(&mut self, records: &mut Records) {
         if self.expected > self.live + self.live / 8 {
             self.index_anew(records, self.live);
@@ -224,7 +224,7 @@ impl Table {
         }
     }
 
-    /// Makes the index of UUIDs anew, with room for so many rows.
+    /// Rebuilds the index of UUIDs, with room for this many rows.
     fn index_anew(&mut self, records: &mut Records, room: usize) {
         let Ok(mut index) = RowIndex::with_room(records, room) else { return };
         let (rows, hashing) = (&self.rows, self.hashing);
@@ -239,14 +239,14 @@ impl Table {
         self.expected = room;
     }
 
-    /// Makes room for so many row ids.
+    /// Makes room for this many row ids.
     fn resize(&mut self, records: &mut Records, room: usize) {
         let (tenant, cache) = records.parts();
         // Without memory for that, the array grows by as little as it can.
         let _ = self.rows.resize(tenant, cache, room);
     }
 
-    /// Adds a row under an id of its own.
+    /// Adds a row under a new id.
     pub(crate) fn insert(
         &mut self,
         schema: &TableSchema,
@@ -282,7 +282,7 @@ impl Table {
         Ok(row)
     }
 
-    /// Puts a row back under its id, which has been without one since.
+    /// Restores a row under its id, which has been vacant since.
     pub(crate) fn restore(
         &mut self,
         schema: &TableSchema,
@@ -308,7 +308,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a row out. Its id stays its own until [`Self::release`].
+    /// Removes a row. Its id stays reserved until [`Self::release`].
     pub(crate) fn take(&mut self, schema: &TableSchema, records: &mut Records, row: RowId) -> Option<Record> {
         let hash = self.hashing.uuid(&row::uuid_of(self.bytes(row)?));
         self.unsettle_unique(schema, records, row, None);
@@ -319,7 +319,7 @@ impl Table {
         self.rows.as_mut_slice().get_mut(row.index())?.take()
     }
 
-    /// Replaces a row by another with the same UUID; returns the old one.
+    /// Replaces a row with another of the same UUID. Returns the old one.
     pub(crate) fn replace(
         &mut self,
         schema: &TableSchema,
@@ -336,7 +336,7 @@ impl Table {
         old
     }
 
-    /// The id of a row that was taken out may be given to another.
+    /// Frees the id of a row that was removed.
     pub(crate) fn release(&mut self, row: RowId) {
         debug_assert!(self.bytes(row).is_none());
         self.free.push(row.0);
@@ -347,7 +347,7 @@ impl Table {
         }
     }
 
-    /// Gives memory back that was needed for more rows.
+    /// Frees memory that was needed for more rows.
     pub(crate) fn shrink(&mut self, records: &mut Records) {
         if self.rows.as_slice().is_empty() {
             let (tenant, cache) = records.parts();
@@ -355,8 +355,8 @@ impl Table {
         }
     }
 
-    /// Rows whose `column` has this value, by an automatic index if there is one; else `None`, which is noted: after
-    /// some searches there will be one.
+    /// Rows whose `column` has this value, by an automatic index if there is one. Otherwise `None`, and the search is
+    /// counted: after some searches there will be an index.
     pub(crate) fn search(
         &mut self,
         schema: &TableSchema,
@@ -407,7 +407,7 @@ impl Table {
         }
     }
 
-    /// Adds a row to an automatic index; `false` when the index is gone instead.
+    /// Adds a row to an automatic index. Returns `false` if the index was dropped instead.
     fn add_to(&mut self, schema: &TableSchema, records: &mut Records, place: usize, row: RowId) -> bool {
         let Some(automatic) = self.automatic.get_mut(place) else { return false };
         let (rows, hashing, column) = (&self.rows, self.hashing, automatic.column);
@@ -431,7 +431,7 @@ impl Table {
         }
     }
 
-    /// Puts a row into the declared indexes that it is not in, or returns another row that has its values and the
+    /// Adds a row to the declared indexes that it is not in, or returns another row with the same values, and the
     /// index.
     pub(crate) fn settle_unique(
         &mut self,
@@ -483,7 +483,7 @@ impl Table {
         })
     }
 
-    /// Takes a row out of the declared indexes in which it would be another as `new` (`None`: out of all).
+    /// Removes a row from the declared indexes in which it would differ as `new` (`None`: from all).
     fn unsettle_unique(
         &mut self,
         schema: &TableSchema,
@@ -504,7 +504,7 @@ impl Table {
         }
     }
 
-    /// Gives all memory back.
+    /// Frees all memory.
     pub(crate) fn clear(&mut self, records: &mut Records) {
         for slot in self.rows.as_mut_slice() {
             if let Some(record) = slot.take() {

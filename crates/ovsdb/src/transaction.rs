@@ -6,7 +6,7 @@
 //!                         v                                            v
 //!                     entries ──> commit: may they stay (crate::changes)? ──> history
 //! ```
-//! When anything fails, the entries' old records go back to where they were.
+//! If anything fails, the entries' old records are restored.
 
 mod insert;
 mod modify;
@@ -35,7 +35,7 @@ use parsed_row::ParsedRow;
 use shown::Shown;
 use wire::json::Value;
 
-/// Who asks, and what about.
+/// Who executes a transaction, and with which rights.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Whether the session owns the lock of that name.
@@ -46,18 +46,18 @@ pub struct Context<'a> {
     pub read_only: bool,
     /// Whether a database whose name starts with `_` may be written.
     pub internal: bool,
-    /// Whether a `wait` that is not satisfied may wait; else it is an error.
+    /// Whether an unsatisfied `wait` may wait; otherwise it is an error.
     pub can_wait: bool,
     /// The session's role; empty: none.
     pub role: &'a str,
-    /// Whom the session's certificate names.
+    /// The name in the session's certificate.
     pub client: Option<&'a str>,
-    /// Longest array of results; a transaction that has more to tell is an error.
+    /// Longest array of results; a transaction with a longer one fails.
     pub reply_bytes_max: usize,
 }
 
 impl Context<'_> {
-    /// The server itself, in nobody's name: no locks, no waiting.
+    /// The server itself, without a session: no locks, no waiting.
     pub fn own() -> Self {
         Self {
             owns_lock: &|_| false,
@@ -72,28 +72,28 @@ impl Context<'_> {
     }
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is over and its results are appended.
+    /// It is finished and its results are appended.
     Finished {
-        /// The commit, where it changed anything.
+        /// The commit, if it changed anything.
         committed: Option<CommitId>,
-        /// Whether it asked to be on disk before it is answered.
+        /// Whether it must be on disk before it is answered.
         durable: bool,
     },
-    /// A `wait` is not satisfied. Nothing changed and nothing is appended.
+    /// A `wait` is not satisfied. Nothing has changed and nothing is appended.
     Waiting {
-        /// When to give up, counted from when it was first tried.
+        /// When to give up, counted from the first attempt.
         timeout_ms: Option<u64>,
     },
 }
 
-/// For a transaction of so many operations room is made beforehand.
+/// For transactions with this many operations room is made in advance.
 const LARGE_OPERATIONS: usize = 1000;
 /// The result of an insert: `{"uuid":["uuid","..."]},`
 const INSERT_RESULT_BYTES: usize = 58;
-/// Buffers above this are given back after a transaction.
+/// Buffers larger than this are freed after a transaction.
 const SCRATCH_BYTES_MAX: usize = 256 << 10;
 
 /// Buffers that outlive a transaction.
@@ -108,7 +108,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Keeps a record that was replaced or taken out, unless it was of the same transaction.
+    /// Keeps a record that was replaced or removed, unless the same transaction wrote it.
     pub fn note_replaced(
         &mut self,
         records: &mut Records,
@@ -139,7 +139,7 @@ impl Scratch {
     }
 }
 
-/// Executes operations and commits, or leaves everything as it was. Appends the array of results to `reply`.
+/// Executes operations and commits, or leaves everything unchanged. Appends the array of results to `reply`.
 pub fn execute(
     database: &mut Database,
     operations: &[Value<'_>],
@@ -304,7 +304,7 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// Reads `where`. Give the condition back with [`Self::put_condition`].
+    /// Parses `where`. Give the condition back with [`Self::put_condition`].
     fn take_condition(&mut self, schema: &TableSchema, json: Value<'_>) -> Result<Condition, Error> {
         let mut condition = std::mem::take(&mut self.changes.database.scratch.condition);
         condition.read(schema, json, &mut |name| self.names.resolve(name))?;
@@ -315,7 +315,7 @@ impl Transaction<'_, '_> {
         self.changes.database.scratch.condition = condition;
     }
 
-    /// The rows among which are all that the condition wants: those, or `None` for the whole table.
+    /// Rows that include all that the condition selects, or the whole table.
     fn candidates(&mut self, table: TableId, schema: &TableSchema, condition: &Condition) -> Candidates {
         let Database { tables, records, .. } = &mut *self.changes.database;
         let table = &mut tables[table];
@@ -337,7 +337,7 @@ impl Transaction<'_, '_> {
         Candidates::All(0..table.capacity())
     }
 
-    /// Whether there is such a row and the condition holds for it.
+    /// Returns true if the row exists and the condition holds for it.
     #[inline]
     fn matches(&self, table: TableId, row: RowId, condition: &Condition) -> bool {
         let this = self.changes.database.row(table, row);
@@ -351,7 +351,7 @@ impl Transaction<'_, '_> {
         self.changes.insert_row(table, schema)
     }
 
-    /// Replaces a row by the one whose bytes are in the scratch buffer.
+    /// Replaces a row with the one whose bytes are in the scratch buffer.
     fn replace_row(&mut self, table: TableId, schema: &TableSchema, row: RowId) -> Result<(), Error> {
         let database = &mut *self.changes.database;
         let replaced = database.tables[table].bytes(row).map_or(0, <[u8]>::len);
@@ -359,7 +359,7 @@ impl Transaction<'_, '_> {
         self.changes.replace_row(table, schema, row)
     }
 
-    /// Commits; `None` when nothing has changed. After an error the caller aborts.
+    /// Commits; `None` if nothing has changed. After an error the caller aborts.
     fn commit(&mut self) -> Result<Option<CommitId>, Error> {
         self.changes.settle()?;
         let database = &mut *self.changes.database;
@@ -373,7 +373,7 @@ impl Transaction<'_, '_> {
     }
 }
 
-/// Rows to look at.
+/// Rows to examine.
 enum Candidates {
     One(Option<RowId>),
     Some(std::vec::IntoIter<RowId>),

@@ -1,4 +1,4 @@
-//! UUIDs: 16 bytes in the order of their text, so that comparing bytes is comparing as the stock server does.
+//! UUIDs: 16 bytes in the order of their text, so that comparing bytes gives the stock server's order.
 
 use crate::hexadecimal;
 use std::fmt;
@@ -17,7 +17,7 @@ impl Uuid {
         Self([0; 16])
     }
 
-    /// Whether it is the UUID of zeros.
+    /// Returns true if it is the UUID of zeros.
     pub fn is_zero(self) -> bool {
         self == Self::zero()
     }
@@ -30,7 +30,7 @@ impl Uuid {
         Self(bytes)
     }
 
-    /// Reads exactly 36 characters, hexadecimal digits of either case with dashes at their places.
+    /// Parses exactly 36 characters, hexadecimal digits of either case with dashes at their places.
     pub fn parse(text: &str) -> Option<Self> {
         Self::parse_bytes(text.as_bytes())
     }

@@ -1,4 +1,4 @@
-//! A database that reaches its budget: what would pass it is refused, and everything else goes on.
+//! A database that reaches its budget: what would exceed it is refused, and everything else continues.
 #![allow(clippy::unwrap_used)]
 
 mod sessions;
@@ -35,13 +35,13 @@ fn delete(clause: &str) -> String {
     transact(&format!(r#"{{"op":"delete","table":"Test","where":[{clause}]}}"#))
 }
 
-/// What the writer is answered.
+/// The answer that the writer receives.
 fn answer(driver: &mut Driver, request: &str) -> String {
     let lines = driver.send("W", request);
     lines.into_iter().rfind(|line| line.starts_with("W ")).unwrap()
 }
 
-/// Inserts rows from this number on until one is refused; returns how many were not.
+/// Inserts rows from this number on until one is refused. Returns how many were accepted.
 fn fill(driver: &mut Driver, first: usize, text_bytes: usize) -> usize {
     (0..200_000).find(|n| answer(driver, &insert(first + n, text_bytes)).contains(REFUSED)).unwrap()
 }
@@ -142,7 +142,7 @@ fn nobody_who_does_not_read_keeps_others_from_writing() {
 fn holes_between_rows_count_as_memory() {
     let mut driver = limited();
     let rows = fill(&mut driver, 0, 1000);
-    // One row of each sixteen stays, so that few pages are free.
+    // One of sixteen rows stays, so that few pages are free.
     for n in (0..rows).filter(|n| n % 16 != 0) {
         answer(&mut driver, &delete(&format!(r#"["n","==",{n}]"#)));
     }

@@ -1,4 +1,4 @@
-//! A database that was dropped has given its memory back, with every allocator: rows, indexes and history. So has one
+//! A database that was dropped has returned its memory, with every allocator: rows, indexes and history. So has one
 //! whose rows were deleted, once it rests.
 #![allow(clippy::unwrap_used)]
 
@@ -15,8 +15,8 @@ const ROUNDS: usize = 4;
 const ROWS: usize = 60_000;
 const ROWS_PER_TRANSACTION: usize = 1000;
 const PAGE: usize = 4096;
-/// What may be left of all rounds together, and after a deletion of one: free pages at the edges of what other
-/// allocations hold. One database is more than three times as much.
+/// Bytes that may remain after all rounds together, and after one deletion: free pages at the edges of other
+/// allocations. One database takes more than three times as much.
 const LEFT_BYTES_MAX: usize = 12 << 20;
 
 fn resident_bytes() -> usize {
@@ -67,7 +67,7 @@ fn filled() -> Database {
     database
 }
 
-/// One test: what it measures is the whole process's.
+/// One test, because it measures the whole process.
 #[test]
 fn its_memory_goes_back() {
     let empty = resident_bytes();

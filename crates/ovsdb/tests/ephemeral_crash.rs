@@ -1,6 +1,6 @@
-//! Clients that were told transaction ids, and a server that goes away at every operation on the disk. Whatever is left
-//! of the log and of the file beside it: where a client's id is found afterwards, what it had, ephemeral columns among
-//! it, and what history says has changed since are together exactly what the database has.
+//! Clients that know transaction ids, and a server that goes away at every operation on the disk. Whatever remains of
+//! the log and of the file beside it: if a client's id is found afterwards, what the client had, including ephemeral
+//! columns, and what history says has changed since are together exactly what the database has.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;
@@ -23,7 +23,7 @@ fn companion() -> &'static Path {
     Path::new("/db/.t.db.ephemeral")
 }
 
-/// What a client of everything holds.
+/// What a client that monitors everything holds.
 type State = BTreeMap<Uuid, String>;
 
 fn state(database: &Database) -> State {
@@ -42,7 +42,7 @@ impl Told {
         self.0.push((database.transaction_id(), state(database)));
     }
 
-    /// Clients come back. Returns how many of them get a delta, and whether the last one does.
+    /// Clients reconnect. Returns how many of them get a delta, and whether the last one does.
     fn check(&self, database: &Database, what: &str) -> (usize, bool) {
         let now = state(database);
         let mut found = (0, false);
@@ -69,7 +69,7 @@ impl Told {
     }
 }
 
-/// A server runs until it ends, or is killed: nobody hears what it does from that operation of the disk on.
+/// Runs a server until it ends, or is killed: nobody sees what it does from that disk operation on.
 fn live_until(
     opened: &mut Opened<SimulatedDisk>,
     seed: u64,
@@ -81,7 +81,7 @@ fn live_until(
     told.tell(&opened.database);
     for step in 0..STEPS {
         if step % 12 == 8 {
-            // Fails where the log is poisoned or the disk is.
+            // Fails if the log is poisoned or the disk has failed.
             let _ = opened.log.start_compaction(&opened.database, step, step);
         }
         let before = opened.database.commit_number();
@@ -115,7 +115,7 @@ fn start() -> (SimulatedDisk, Opened<SimulatedDisk>) {
     (disk, opened)
 }
 
-/// The numbers of the disk's operations while a server lives.
+/// The range of the disk's operations during the life of a server.
 fn operations(seed: u64) -> std::ops::Range<u64> {
     let (disk, mut opened) = start();
     let first = disk.operations();
@@ -133,7 +133,7 @@ fn a_process_may_end_at_every_operation_and_its_clients_get_the_delta() {
             disk.inject(operation, Fault::PowerOff);
             live_until(&mut opened, seed, &mut told, &disk, operation);
             drop(opened);
-            // Again and again: at once, and after some more has happened.
+            // Repeatedly: at once, and after some more has happened.
             for life in 0..3 {
                 disk.crash(Survival::Everything);
                 let mut opened = open(&disk, path());
@@ -230,7 +230,7 @@ fn a_file_of_another_time_is_believed_only_what_is_still_true() {
         }
         assert!(found[0] > 0 && found[3] > 0, "{found:?}");
         assert_eq!(found[4], 0);
-        // A file cut off anywhere, or with a byte that is another.
+        // A file truncated anywhere, or with one byte changed.
         for place in (0..new.1.len()).step_by(97) {
             for cut in [true, false] {
                 let mut file = new.1.clone();
@@ -275,7 +275,7 @@ fn what_was_undone_is_no_part_of_what_comes_after() {
         r#"[{"op":"update","table":"A","where":[],"row":{"i":2}}]"#,
     ];
     assert!(!run(&mut opened, &lost));
-    // There is room again: the file is made anew, without what was undone.
+    // There is room again: the file is rewritten, without what was undone.
     assert!(run(&mut opened, &[r#"[{"op":"update","table":"A","where":[],"row":{"e":3}}]"#]));
     told.tell(&opened.database);
     drop(opened);

@@ -1,6 +1,6 @@
-//! What history tells is what happened: random transactions on tables with references and indexes, then
-//! * the changes since any commit that is kept lead from what the database was to what it is;
-//! * undoing leads back; * replaying leads to the same, and goes on alike.
+//! What history reports is what happened: random transactions on tables with references and indexes, then
+//! * the changes since any commit that is kept lead from the database's state then to its state now;
+//! * undoing leads back; * replaying leads to the same state, and continues the same way.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn transact(database: &mut Database, operations: &[String]) -> Option<CommitId> 
     let outcome = execute(database, &operations, &context, &mut Uuid::zero, &mut Vec::new());
     let Outcome::Finished { committed, .. } = outcome else { panic!("{outcome:?}") };
     let after = (state(database), versions(database));
-    // Weak references to rows that are not there, added and pruned, change nothing but the version.
+    // Dangling weak references, added and pruned, change nothing but the version.
     assert_eq!(committed.is_some(), after != before, "a commit is a change");
     assert_eq!(before.1 == after.1, before == after, "a change is another version");
     committed
@@ -55,7 +55,7 @@ fn versions(database: &Database) -> BTreeMap<(TableId, Uuid), u64> {
     rows.map(|(id, row)| ((id, row.uuid()), row.version())).collect()
 }
 
-/// One of few UUIDs, so that references meet.
+/// One of few UUIDs, so that references collide.
 fn uuid(number: u8) -> String {
     format!("[\"uuid\",\"00000000-0000-4000-8000-0000000000{:02x}\"]", number % 12)
 }
@@ -103,7 +103,7 @@ fn transactions() -> impl Strategy<Value = Vec<Vec<String>>> {
     prop::collection::vec(prop::collection::vec(operation(), 1..6), 1..40)
 }
 
-/// What rows there are must agree with what refers to them: each transaction that reaches every row must still work.
+/// The rows must agree with what refers to them: each transaction that reaches every row must still work.
 fn check(database: &mut Database) {
     let fine = [r#"{"op":"mutate","table":"Root","where":[],"mutations":[["number","+=",1]]}"#.to_owned()];
     let before = state(database);
@@ -155,7 +155,7 @@ proptest! {
         database.undo_since(CommitId(target));
         prop_assert_eq!(&state(&database), &states[target as usize]);
         check(&mut database);
-        // The tables beside the rows must be as they were, too: go on in the undone one and in a fresh one.
+        // The tables beside the rows must be restored, too: continue in the undone database and in a fresh one.
         let mut fresh = replayed(&state(&database));
         for operations in &transactions {
             transact(&mut database, operations);

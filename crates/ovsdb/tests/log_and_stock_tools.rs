@@ -32,7 +32,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What ovsdb-tool answers, or complains about.
+/// The output of ovsdb-tool, or its error.
 fn tool(arguments: &[&str], path: &Path, last: Option<&str>) -> Result<String, String> {
     let mut command = Command::new("ovsdb-tool");
     command.args(arguments).arg(path).args(last);
@@ -135,7 +135,7 @@ fn both_read_a_commit_of_many_rows_between_small_ones() {
 fn we_read_what_the_stock_tool_writes() {
     let scratch = Scratch::new("theirs");
     let schema_path = scratch.0.join("t.ovsschema");
-    // Sets of a bounded size the stock tool of version 3.1 does not read as it wrote them.
+    // The stock tool of version 3.1 does not read sets of a bounded size as it wrote them.
     let text = SCHEMA
         .replace(r#""s13":{"type":{"key":"integer","min":1,"max":3}},"#, "")
         .replace(r#""s1u":{"type":{"key":"string","min":1,"max":"unlimited"}},"#, "")
@@ -162,7 +162,7 @@ fn we_read_what_the_stock_tool_writes() {
             tool(&["compact"], &path, None).expect("compacted");
         }
     }
-    // And the tool goes on where we have written.
+    // And the tool continues after our writes.
     let mut opened = open(&RealDisk::default(), &path);
     compact(&mut opened, |_| {});
     commit(&mut opened, &mut Names(0), r#"[{"op":"insert","table":"C","row":{"n":"ours"}}]"#);

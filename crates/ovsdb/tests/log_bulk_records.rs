@@ -1,4 +1,4 @@
-//! Records of many rows: what their plain notation means is what any other notation of theirs means.
+//! Records of many rows: their plain notation means the same as any other notation.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod log;
@@ -41,8 +41,7 @@ fn read(records: &[String]) -> (Database, Vec<String>) {
     (database, notes)
 }
 
-/// Reads the records as they are and with white space, which only the general way understands. Returns rows and
-/// complaints.
+/// Reads the records as they are and with white space, which only the general parser accepts. Returns rows and errors.
 fn check(records: &[String]) -> (Vec<String>, usize) {
     let spaced: Vec<String> = records.iter().map(|record| record.replacen('{', "{ ", 1)).collect();
     let (plain, notes) = read(records);
@@ -51,7 +50,7 @@ fn check(records: &[String]) -> (Vec<String>, usize) {
     assert_eq!(rows, dump(&other, false));
     assert_eq!(notes.len(), other_notes.len(), "{notes:?} {other_notes:?}");
     for (note, other) in notes.iter().zip(&other_notes) {
-        // Complaints may quote the text.
+        // Errors may quote the text.
         assert_eq!(note.split(':').next_back(), other.split(':').next_back());
     }
     (rows, notes.len())
@@ -65,10 +64,10 @@ fn new_and_old_rows_in_any_mixture() {
     let more = inserts(1000, 200);
     assert_eq!(check(&[bulk(&base)]).1, 0);
     assert_eq!(check(&[bulk(&base), bulk(&more)]).0.len(), 400);
-    // Only the first, one in the middle, and only the last is not new; and the other way round.
+    // Only the first, one in the middle, and only the last is not new; and vice versa.
     for place in [0, 1, 15, 16, 17, 100, 199] {
         let mut mixed = more.clone();
-        // Of an even number, with columns that the change does not name.
+        // An even-numbered row, with columns that the change does not name.
         mixed[place] = change(&known[place & !1]);
         let mut other: Vec<_> = known.iter().map(change).collect();
         other[place] = more[place].clone();
@@ -80,7 +79,7 @@ fn new_and_old_rows_in_any_mixture() {
         deleting[place] = (known[place], "null".to_owned());
         let (rows, complaints) = check(&[bulk(&base), bulk(&deleting), bulk(&inserts(2000, 100))]);
         assert_eq!((rows.len(), complaints), (498, 0), "{place}");
-        // A row that is not there cannot go: nothing of that record counts.
+        // A row that does not exist cannot be deleted: nothing of that record counts.
         deleting[place].0 = uuids(9000, 1)[0];
         let (rows, complaints) = check(&[bulk(&base), bulk(&deleting), bulk(&inserts(2000, 100))]);
         assert_eq!((rows.len(), complaints), (300, 1), "{place}");
@@ -116,7 +115,7 @@ fn columns_come_in_any_order_and_rows_twice() {
 #[test]
 fn a_record_larger_than_the_buffer_is_the_same_rows() {
     let mut rows = inserts(0, 30_000);
-    // Not plain, not new, not in order, twice.
+    // Not plain, not new, out of order, duplicate.
     rows[3000].1 = r#"{"s":"\u0061"}"#.to_owned();
     rows[9000].0 = uuids(100_000, 1)[0];
     rows[9001].1 = r#"{"si":5,"i":6}"#.to_owned();

@@ -1,5 +1,5 @@
-//! A history of commits, compaction among them, that is cut or disturbed at every operation on the disk. Whatever
-//! happens: what was acknowledged as durable is there afterwards, no transaction is there by half, and the log goes on.
+//! A history of commits, compaction among them, that is cut off or disturbed at every operation on the disk. Whatever
+//! happens: what was acknowledged as durable exists afterwards, no transaction exists in part, and the log continues.
 #![allow(clippy::expect_used)]
 
 mod log;
@@ -21,14 +21,14 @@ struct History {
     durable: usize,
 }
 
-/// What clients and the administrator do: groups of commits, some durable, with a compaction on the way. Goes on after
-/// errors as the server does.
+/// What clients and the administrator do: groups of commits, some durable, with a compaction in progress. Continues
+/// after errors as the server does.
 fn live(opened: &mut Opened<SimulatedDisk>, seed: u64) -> History {
     let (mut names, mut random) = (Names(0), Random(seed));
     let mut history = History { states: vec![dump(&opened.database, false)], durable: 0 };
     for step in 0..STEPS {
         if matches!(step, 8 | 28) {
-            // Fails where the log is poisoned or the disk is.
+            // Fails if the log is poisoned or the disk has failed.
             let _ = opened.log.start_compaction(&opened.database, step, step);
         }
         let before = opened.database.commit_number();
@@ -63,7 +63,7 @@ fn check(disk: &SimulatedDisk, history: &History, survival: Survival, what: &str
         Some(place) => assert!(place >= history.durable, "{what}: {place} < {}", history.durable),
         None => panic!("{what}: a state that never was: {found:?}"),
     }
-    // It goes on, durably.
+    // It continues, durably.
     commit(&mut opened, &mut Names(1 << 32), r#"[{"op":"insert","table":"C","row":{"n":"after"}}]"#);
     let expected = dump(&opened.database, false);
     drop(opened);
@@ -71,7 +71,7 @@ fn check(disk: &SimulatedDisk, history: &History, survival: Survival, what: &str
     assert_eq!(dump(&open(disk, path()).database, false), expected, "{what}");
 }
 
-/// The numbers of the disk's operations while the history is lived.
+/// The range of the disk's operations during the history.
 fn operations(seed: u64) -> std::ops::Range<u64> {
     let (disk, mut opened) = created(path());
     let start = disk.operations();
@@ -127,7 +127,7 @@ fn every_operation_may_fail() {
 
 const INSERT_LOST: &str = r#"[{"op":"insert","table":"C","row":{"n":"lost"}}]"#;
 
-/// Tries to commit a row; puts the database back when that fails, as the server does.
+/// Tries to commit a row. Restores the database if that fails, as the server does.
 fn try_insert(opened: &mut Opened<SimulatedDisk>, names: &mut Names, durable: bool) -> Result<(), String> {
     let before = opened.database.commit_number();
     opened.database.hold_from(Some(before));
@@ -156,7 +156,7 @@ fn a_failed_write_undoes_its_group_and_the_log_goes_on_when_there_is_room() {
             disk.inject(disk.operations(), fault);
         } else {
             for cuts in 0..2 {
-                // The second time, what the first left is cut off before.
+                // The second time, what the first attempt left is cut off before.
                 disk.inject(disk.operations() + cuts, fault);
                 assert_eq!(try_insert(&mut opened, &mut names, true), Err(error.to_owned()));
                 assert!(opened.log.poisoned().is_none());
@@ -178,7 +178,7 @@ fn a_failed_write_undoes_its_group_and_the_log_goes_on_when_there_is_room() {
 #[test]
 fn a_write_that_fails_while_the_compacted_file_takes_over_is_tried_again() {
     let mut all_failures = 0;
-    // In each phase, the write to the old file and the one to the new file: also when that has the name already.
+    // In each phase, the write to the old file and the one to the new file, even if that has the name already.
     for (skip, which) in (0..10).flat_map(|skip| [(skip, 0), (skip, 1)]) {
         let (disk, mut opened) = created(path());
         let mut names = Names(0);

@@ -1,4 +1,4 @@
-//! What commits write into the log, and what reading it makes of records: of ours, of other versions, of nonsense.
+//! What commits write to the log, and how records are read: ours, those of other versions, invalid ones.
 #![allow(clippy::expect_used)]
 
 mod log;
@@ -85,7 +85,7 @@ fn a_commit_tells_what_changed_and_no_more() {
         r#"[{"op":"update","table":"A","where":[],"row":{"s13":["set",[1,2]]}}]"#,
         Some(&format!(r#"{{"_is_diff":true,"A":{{"{a}":{{"s13":["set",[0,2]]}}}}}}"#)),
     );
-    // What the commit does by itself: a weak reference pruned.
+    // What the commit itself does: a weak reference pruned.
     check(
         r#"[{"op":"insert","table":"C","uuid-name":"c","row":{}},{"op":"update","table":"A","where":[],"row":{"weak":["named-uuid","c"]}}]"#,
         Some(&format!(
@@ -325,7 +325,7 @@ fn transaction_ids_outlive_restarts_and_compaction() {
     assert_eq!(transaction_id::logged(opened.database.transaction_id()), transaction_id::logged(last));
     for (number, id) in ids.iter().enumerate() {
         let found = opened.database.find_transaction(*id);
-        // The snapshot is of the state after the fourth; what was before it is gone.
+        // The snapshot is of the state after the fourth commit; earlier states are gone.
         assert_eq!(found.is_some(), number >= 3, "{number}");
         if let Some(found) = found {
             assert!(found < opened.log.opened_at());
@@ -441,7 +441,7 @@ fn a_large_record_of_nonsense_is_passed_over_as_a_whole() {
             "{lines:?}"
         );
     }
-    // Differences told at the very end; damage.
+    // `_is_diff` at the very end; damage.
     let diff =
         format!(r#"{{"C":{{"{other}":{{"n":"{long}"}}}},"A":{{"{ROW}":{{"si":3}}}},"_is_diff":true}}"#);
     let second = format!(r#"{{"A":{{"{ROW}":{{"si":["set",[3,4]]}}}}}}"#);

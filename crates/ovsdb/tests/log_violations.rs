@@ -1,5 +1,5 @@
 //! Records that leave behind what no transaction may: nothing of them is applied, and what follows is read as if they
-//! were not there. Each is read as a small record, which is undone, and as one that does not fit the reader's buffer.
+//! did not exist. Each is read as a small record, which is undone, and as one that does not fit the reader's buffer.
 #![allow(clippy::expect_used)]
 
 mod log;
@@ -43,7 +43,7 @@ fn log_of(records: &[String]) -> SimulatedDisk {
     disk
 }
 
-/// The rows, what is said, and the rows again after another start with a commit between.
+/// The rows, the notes, and the rows again after a restart with a commit between.
 fn read(records: &[String]) -> (Vec<String>, Vec<(Level, String)>) {
     let disk = log_of(records);
     let mut opened = open(&disk, path());
@@ -62,7 +62,7 @@ fn read(records: &[String]) -> (Vec<String>, Vec<(Level, String)>) {
     (rows, notes)
 }
 
-/// What goes before and after the record in question.
+/// What precedes and follows the record in question.
 const BEFORE: &str = r#"{"Used":{"@1":{"n":1},"@2":{"n":2}},"Root":{"@a":{"name":"a","uses":["set",[["uuid","@1"],["uuid","@2"]]],
     "needs":["uuid","@1"]},"@b":{"name":"b","needs":["set",[["uuid","@1"],["uuid","@2"]]]}},"Weak":{"@c":{"to":["uuid","@2"]}},"Few":{"@d":{}}}"#;
 const AFTER: &str = r#"{"_is_diff":true,"Root":{"@a":{"i":5},"@b":{"i":6,"needs":["uuid","@2"]}}}"#;
@@ -90,7 +90,7 @@ fn such_a_record_is_passed_over() {
         ),
         (r#""Few":{"@7":{},"@8":{}}"#, "greater than the schema-defined limit of 2 row(s)"),
         (r#""Weak":{"@c":{"to":["uuid","@9"]}},"Root":{"@b":null}"#, weak),
-        // The row goes as nothing refers to it any more, and takes with it what another row may not be without.
+        // The row is deleted as nothing refers to it any more, and with it what another row must refer to.
         (r#""Root":{"@a":{"uses":["uuid","@1"]}}"#, weak),
     ] {
         let records = |between: Option<String>| -> Vec<String> {
@@ -110,7 +110,7 @@ fn such_a_record_is_passed_over() {
 
 #[test]
 fn what_follows_may_depend_on_it() {
-    // The first is passed over; so the second says nothing of the row's name, and the third makes no sense.
+    // The first is skipped; so the second does not state the row's name, and the third is invalid.
     let records = [
         r#"{"Root":{"@a":{"name":"a","uses":["uuid","@9"]}}}"#,
         r#"{"_is_diff":true,"Root":{"@a":{"i":2}}}"#,
@@ -125,7 +125,7 @@ fn what_follows_may_depend_on_it() {
 
 #[test]
 fn references_and_limits_may_be_in_any_order_within_a_record() {
-    // More rows than the reader applies at a time, referring to rows that come later; two rows change names.
+    // More rows than the reader applies at a time, referring to later rows; two rows change names.
     let mut rows: Vec<String> = (0..70_000)
         .map(|number| {
             let uses = if number == 0 { r#","uses":["uuid","@1"]"# } else { "" };
@@ -145,7 +145,7 @@ fn references_and_limits_may_be_in_any_order_within_a_record() {
 
 #[test]
 fn a_table_of_many_rows_that_may_have_few() {
-    // Nothing but its number of rows can be wrong with this table.
+    // Only the number of rows can be wrong in this table.
     let rows: Vec<String> =
         (0..70_000).map(|number| format!(r#""{number:08x}-0000-4000-8000-000000000000":{{}}"#)).collect();
     let record = format!(r#"{{"Few":{{{}}}}}"#, rows.join(","));

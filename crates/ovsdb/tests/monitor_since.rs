@@ -1,4 +1,4 @@
-//! `monitor_cond_since`: a client that says what it knows is told what is new, if the history goes back that far.
+//! `monitor_cond_since`: a client that states what it knows is sent what is new, if history reaches back that far.
 
 mod sessions;
 
@@ -10,7 +10,7 @@ fn since(last: Uuid, request: &str) -> String {
     format!(r#"{{"id":3,"method":"monitor_cond_since","params":["T","m",{{"Test":{request}}},"{last}"]}}"#)
 }
 
-/// What a new session hears.
+/// What a new session receives.
 fn ask(driver: &mut Driver, last: Uuid, request: &str) -> String {
     let lines = driver.send("Q", &since(last, request));
     assert_eq!(lines.len(), 1, "{lines:#?}");

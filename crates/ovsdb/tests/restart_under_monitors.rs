@@ -1,5 +1,5 @@
-//! A client that reconnects after the server was started again is told what it missed, and that ephemeral columns have
-//! been reset. Where nobody knows what it had of those, it is told everything.
+//! A client that reconnects after a restart of the server is sent what it missed, and the reset of ephemeral columns.
+//! If it is unknown which values of those it had, it is sent everything.
 
 #![allow(clippy::unwrap_used)]
 
@@ -119,7 +119,7 @@ fn without_the_file_only_lasting_columns_have_a_delta() {
     transact(&mut driver, r#"{"op":"update","table":"Test","where":[["name","==","a"]],"row":{"eph":7}}"#);
     let last = newest(&driver);
     drop(driver);
-    // The power goes: the file was never synced.
+    // A power failure: the file was never synced.
     disk.crash(Survival::Synced);
     assert_eq!(disk.read(Path::new(FILE)), None);
     let mut driver = open(&disk);
@@ -131,7 +131,7 @@ fn without_the_file_only_lasting_columns_have_a_delta() {
         r#"{{"id":3,"method":"monitor_cond_since","params":["T","m",{{"Test":{{"columns":["name"],"where":[["eph","==",7]]}}}},"{last}"]}}"#
     );
     assert!(driver.send("F", &filtered).join("").contains("[false,"));
-    // Who has come since knows the resets.
+    // A client that connected since knows the resets.
     let known = newest(&driver);
     transact(&mut driver, r#"{"op":"update","table":"Test","where":[["name","==","a"]],"row":{"eph":8}}"#);
     let reply = since(&mut driver, known, r#"["name","eph"]"#);
@@ -181,7 +181,7 @@ fn rows_that_a_record_leaves_without_deleting_them_are_told() {
     let test = driver.server.database("T").unwrap().schema().find_table("Test").unwrap().0;
     let row = driver.server.database("T").unwrap().rows(test).last().unwrap().uuid();
     drop(driver);
-    // As no server would: without deleting the row that nobody refers to any more.
+    // As no server would write it: without deleting the row that nothing refers to any more.
     let record = format!("{{\"_is_diff\":false,\"Test\":{{\"{row}\":{{\"uses\":[\"set\",[]]}}}}}}\n");
     let digits: String = Sha1::digest(&record).iter().map(|byte| format!("{byte:02x}")).collect();
     let mut log = disk.read(Path::new(PATH)).unwrap();

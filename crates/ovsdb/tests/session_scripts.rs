@@ -1,8 +1,8 @@
 //! The scripts in `testdata/sessions`, each against a fresh server. `> A text` is what session A sends, the lines `< B
 //! text` after it are what sessions receive, `! remove T` removes a database, `! sleep 30` lets 30 ms pass, `! stick A`
-//! makes a session stop reading. With REWRITE=1 in the environment the answers are written anew.
+//! makes a session stop reading. With REWRITE=1 in the environment the answers are rewritten.
 //!
-//! The scripts were compared with the stock server, which gets the same answers but for those that
+//! The scripts were compared with the stock server, which gives the same answers except for those that
 //! `testdata/sessions/README.md` lists.
 
 #![allow(clippy::unwrap_used)]

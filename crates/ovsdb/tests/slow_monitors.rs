@@ -1,5 +1,5 @@
-//! Sessions that read less than they are told: they are told all they missed in one piece, or are closed when that has
-//! become too much to remember.
+//! Sessions that read less than they are sent: they are sent all they missed in one piece, or are closed when that has
+//! become too much to keep.
 
 mod sessions;
 
@@ -101,7 +101,7 @@ fn what_cannot_be_remembered_closes_the_session() {
             .map(|name| format!("{name} <closed> it is too far behind the changes it monitors"))
     );
     assert_eq!(driver.server.figures().monitors, 0);
-    // With nobody left behind the history is as short as ever.
+    // Once nobody is left behind, history is as short as before.
     for _ in 0..3 {
         driver.send("W", &transact(r#"{"op":"update","table":"Test","where":[],"row":{"o":"y"}}"#));
         driver.send("W", &transact(r#"{"op":"update","table":"Test","where":[],"row":{"o":"z"}}"#));

@@ -1,5 +1,5 @@
-//! What transactions answer: `testdata/transactions` has operations, `----`, and the results that the stock server
-//! gave. UUIDs are numbered as they appear: `<1>`.
+//! Answers to transactions: `testdata/transactions` has operations, `----`, and the results that the stock server gave.
+//! UUIDs are numbered as they appear: `<1>`.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! What a batch of binary GETs and SETs costs without any socket: `cargo run --release -p kv --example batch_cost`.
-//! Prints nanoseconds of CPU per request, by stage. Arguments: items, requests per batch, reads in per cent, item heap.
+//! Measures the cost of a batch of binary GETs and SETs without sockets: `cargo run --release -p sessions --example
+//! batch_cost`. Prints nanoseconds of CPU per request, by stage. Arguments: items, requests per batch, reads in per
+//! cent, item heap.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -109,7 +110,7 @@ fn main() {
     for round in 0..8 {
         stages = [0; 3];
         for input in &inputs {
-            // As the kernel does: the request's bytes are in the cache when they are parsed.
+            // As after a read by the kernel: the request's bytes are in the cache when they are parsed.
             received.clear();
             received.extend_from_slice(input);
             run(&received, &mut cx, &mut stages);

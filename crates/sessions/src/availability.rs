@@ -1,8 +1,8 @@
-//! Documents that are unavailable: the value is on disk only, the vBucket is not read in yet, or, on memcached ports,
-//! not active. (A Couchbase port answers NOT_MY_VBUCKET then.)
+//! Documents that are unavailable: the value is only on disk, the vBucket is not loaded yet, or, on memcached ports,
+//! not active. (A Couchbase port answers NOT_MY_VBUCKET in that case.)
 //!
-//! Checked before a request is executed, and only while its bucket says that there is anything of the kind. A value
-//! that is wanted is fetched while the request is parked ([`super::waits`]); everything else is an answer.
+//! Checked before a request is executed, and only while its bucket reports that it has such documents. If the value is
+//! needed, it is fetched while the request is parked ([`super::waits`]); in all other cases the request is answered.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::request::Request;
 use super::{Port, Queued, Session, Work};
 use crate::Output;
 
-/// The document a request is about: its key, its place, whether its value is wanted.
+/// The document of a request: its key, its place, and whether its value is needed.
 struct Wanted {
     key: Box<[u8]>,
     place: Place,
@@ -22,7 +22,7 @@ struct Wanted {
 }
 
 impl Session {
-    /// Whether a request's document may be unavailable: then ask [`Session::park_or_fail`].
+    /// Returns true if a request's document may be unavailable; then call [`Session::park_or_fail`].
     #[inline]
     pub(super) fn may_be_unavailable(&self) -> bool {
         let peer = &self.peer;
@@ -31,8 +31,8 @@ impl Session {
         })
     }
 
-    /// Parks a request whose value is to be fetched, or answers one whose document is unavailable otherwise. Returns
-    /// whether it did.
+    /// Parks a request whose value must be fetched, or answers one whose document is otherwise unavailable. Returns
+    /// true if it did either.
     #[cold]
     pub(super) fn park_or_fail(
         &mut self,
@@ -62,7 +62,7 @@ impl Session {
         }
     }
 
-    /// Keeps a copy of the request until its value is back. `false`: it is back already.
+    /// Keeps a copy of the request until its value is in memory. Returns false if it already is.
     fn park(
         &mut self,
         queued: &mut Queued<'_>,
@@ -75,7 +75,7 @@ impl Session {
         let node = Arc::clone(&cx.node);
         let done = Box::new(move |result| node.post(cookie, Outcome::Fetched(result)));
         let Some(value_bytes) = kv::persistence::fetch(bucket, cx, key, place, done) else { return false };
-        // The letter may be on its way already; this thread looks at it later.
+        // The letter may already be on its way; this thread reads it later.
         let Some(request) = own(&mut queued.work) else { return false };
         self.peer.waits.get_or_insert_default().park(cookie.ticket, touch, request, value_bytes);
         true
@@ -108,7 +108,7 @@ impl Session {
             let mut buffer = [0; KEY_MAX];
             let key = request.document_key(peer, &mut buffer)?;
             let place = request.place(peer, bucket, key)?;
-            // A Couchbase port answers NOT_MY_VBUCKET then.
+            // Otherwise a Couchbase port answers NOT_MY_VBUCKET.
             let is_here = peer.port == Port::Memcached || bucket.serves(place.vb.0);
             is_here.then(|| Wanted { key: key.bytes.into(), place, value: request.needs_value() })
         };
@@ -116,7 +116,7 @@ impl Session {
             Work::Request(request, ..) => of(request),
             Work::Filled(Some(filling)) if filling.is_refused() => None,
             Work::Filled(Some(filling)) => of(&self.parse_again(&filling.head)?.0),
-            // What is refused removes the old value at most, and that without looking at it.
+            // A refused request at most removes the old value, and does not need to read it.
             Work::Filled(None) | Work::Refused(..) => None,
             Work::Dump(_) | Work::Watch | Work::Malformed(_) => None,
         }
@@ -137,7 +137,7 @@ mod tests {
 
     const MEMORY_BYTES: u64 = 64 << 20;
 
-    /// A session of a memcached port, before a persistent bucket whose threads have their turn when the test says so.
+    /// A session on a memcached port with a persistent bucket whose threads run when the test says so.
     struct World {
         session: Session,
         cx: NodeContext,
@@ -190,7 +190,7 @@ mod tests {
             String::from_utf8(out.take().0).unwrap()
         }
 
-        /// Every value goes to disk and leaves memory; and nobody is told to look for that.
+        /// Flushes and ejects every value, without notifying requests that they must check for ejected values.
         fn eject_unnoticed(&mut self) {
             for index in 0..FLUSHERS {
                 let now = self.others.now;
@@ -203,7 +203,7 @@ mod tests {
             self.bucket.set_budget(MEMORY_BYTES);
             assert!(self.bucket.persistence_figures(&mut self.cx).unwrap().ejected_items > 0);
             self.bucket.overlook_ejected();
-            // The next time there is something to be found again.
+            // At the next tick there are ejected values to find again.
             for now in [&mut self.cx.now, &mut self.others.now] {
                 now.unix_s += 1;
                 now.unix_ns += 1_000_000_000;
@@ -211,7 +211,7 @@ mod tests {
             }
         }
 
-        /// What is answered once the values are back.
+        /// The answers once the values are in memory again.
         fn fetched(&mut self) -> String {
             for index in 0..FETCHERS {
                 let now = self.others.now;
@@ -231,12 +231,12 @@ mod tests {
         }
     }
 
-    /// Between the check and the execution a value may leave memory, and whoever takes the word back that requests have
-    /// to check may be late: no client can tell.
+    /// A value may leave memory between the check and the execution, and the flag that makes requests check may be
+    /// late. No client notices.
     #[test]
     fn a_value_that_left_memory_behind_the_check_is_waited_for() {
         let mut world = World::new();
-        // Long enough that it is worth while to eject it, and a number all the same.
+        // Long enough to be worth ejecting, yet still a number.
         let number = format!("{:<64}", 100);
         let set = format!("set k 0 0 64\r\n{number}\r\n");
         for (request, answer) in [

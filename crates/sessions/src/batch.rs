@@ -1,4 +1,4 @@
-//! Requests between parsing and execution, of several sessions, and what is loaded ahead for them.
+//! Requests of several sessions between parsing and execution, and prefetching for them.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use kv::{Bucket, Key, Place};
 use super::request::{Malformed, Request};
 use super::{Dump, Filling, Peer, Refusal};
 
-/// Requests executed as one batch, over all connections that are ready.
+/// Maximum number of requests in a batch, over all ready connections.
 pub const BATCH_REQUESTS: usize = 64;
 
-/// Requests whose items are being loaded ahead of the one that is executed.
+/// How many requests ahead of the executed one items are prefetched.
 const LOOK_AHEAD: usize = 16;
-/// Bytes of an item that a read prefetches when nothing tells its size.
+/// Bytes of an item that a read prefetches if its size is unknown.
 pub(super) const PREFETCH_READ: usize = 384;
-/// Bytes of an item that are prefetched at most: beyond, the hardware keeps up.
+/// Maximum bytes of an item to prefetch: beyond this the hardware prefetcher keeps up.
 const PREFETCH_MOST: usize = 1024;
-/// Header bytes of an item beside key and value, for prefetching.
+/// Bytes of an item besides key and value, for prefetching.
 const PREFETCH_HEADER: usize = 28;
 
 /// Requests on their way from parsing to execution, of several sessions.
@@ -26,14 +26,14 @@ pub struct Batch<'a> {
 
 /// One request of a batch.
 pub struct Queued<'a> {
-    /// Whose it is, as given to [`super::Session::parse`].
+    /// Its connection, as given to [`super::Session::parse`].
     pub connection: u32,
     pub(super) prefetch_bytes: u32,
     pub(super) placed: Option<Placed>,
     pub(super) work: Work<'a>,
 }
 
-/// A place, and what it was computed for.
+/// A place, and the state it was computed for.
 #[derive(Clone, Copy)]
 pub(super) struct Placed {
     pub(super) place: Place,
@@ -41,24 +41,24 @@ pub(super) struct Placed {
     pub(super) collections: bool,
 }
 
-/// A wide tag: what is moved then consists of whole words.
+/// The tag is wide so that moves copy whole words.
 #[repr(u64)]
 pub(super) enum Work<'a> {
-    /// A request that was parsed whole: with its value, and the bytes of both. (A key of a retrieval has none.)
+    /// A completely parsed request, its value, and the bytes of both. (A key of a retrieval has none.)
     Request(Request<'a>, &'a [u8], &'a [u8]),
-    /// A request whose body is not taken, and the bytes of its head.
+    /// A request whose body is refused, and the bytes of its head.
     Refused(Request<'a>, Refusal, &'a [u8]),
     Malformed(Malformed),
     /// A request with a large value.
     Filled(Option<Box<Filling>>),
     /// The next slice of a list of keys.
     Dump(Option<Box<Dump>>),
-    /// A session that watches is to begin, or has lines to send.
+    /// A session is to start watching, or has lines to send.
     Watch,
 }
 
 impl<'a> Batch<'a> {
-    /// Empty.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self { requests: arrayvec::ArrayVec::new() }
     }
@@ -72,7 +72,7 @@ impl<'a> Batch<'a> {
     ) {
         self.requests.push(Queued { connection, prefetch_bytes, placed, work });
     }
-    /// Whether another request finds room.
+    /// Returns true if there is no room for another request.
     pub fn is_full(&self) -> bool {
         self.requests.is_full()
     }
@@ -80,7 +80,7 @@ impl<'a> Batch<'a> {
     pub fn len(&self) -> usize {
         self.requests.len()
     }
-    /// Whether there are no requests.
+    /// Returns true if there are no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
@@ -88,13 +88,13 @@ impl<'a> Batch<'a> {
     pub fn get(&mut self, index: usize) -> Option<&mut Queued<'a>> {
         self.requests.get_mut(index)
     }
-    /// Forgets all requests.
+    /// Removes all requests.
     pub fn clear(&mut self) {
         self.requests.clear();
     }
 
-    /// Starts loading what the batch's requests need first: the parts of the index that lead to their items.
-    /// `bucket_of` gives a connection's bucket. Within a quiescence section, as the rest of prefetching.
+    /// Prefetches what the batch's requests need first: the parts of the index that lead to their items. `bucket_of`
+    /// returns a connection's bucket. Must run within a quiescence section, like all prefetching.
     pub fn prefetch_index<'b>(&self, mut bucket_of: impl FnMut(u32) -> Option<&'b Arc<Bucket>>) {
         let mut ahead = self.requests.iter();
         for queued in self.requests.iter().take(LOOK_AHEAD) {
@@ -112,7 +112,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Starts loading the item of the request [`LOOK_AHEAD`] behind `index`, which is about to be executed.
+    /// Prefetches the item of the request [`LOOK_AHEAD`] after `index`, which is about to be executed.
     #[inline]
     pub fn prefetch_ahead<'b>(
         &self,
@@ -132,7 +132,7 @@ impl<'a> Batch<'a> {
 }
 
 impl Queued<'_> {
-    /// Calls `f` with the bucket of the request's key, if it is still the one the key was placed in.
+    /// Calls `f` with the bucket of the request's key, if that is still the bucket the key was placed in.
     #[inline]
     fn with_bucket<'b>(
         &self,
@@ -160,7 +160,7 @@ pub(super) fn prefetch_bytes(key_len: usize, body_len: usize) -> u32 {
     bytes.min(PREFETCH_MOST) as u32
 }
 
-/// Places a request by its key and starts loading its vBucket.
+/// Places a request by its key and prefetches its vBucket.
 #[inline(always)]
 pub(super) fn place(peer: &Peer, request: &Request<'_>, key: Key<'_>) -> Option<Placed> {
     let bucket = peer.bucket.as_ref()?;

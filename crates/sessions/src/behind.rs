@@ -1,6 +1,6 @@
-//! Executing requests behind answers that wait.
+//! Executes requests behind answers that wait.
 //!
-//! See [`super::waits`] for the rules. Nothing here is reached by a session without waiting answers, except to ask.
+//! See [`super::waits`] for the rules. A session without waiting answers only uses the queries of this module.
 
 use kv::{NodeContext, Outcome};
 
@@ -8,13 +8,14 @@ use super::waits::{Awaited, Owned, Touch};
 use super::{Output, Queued, Session, Work};
 
 impl Session {
-    /// Whether answers wait.
+    /// Returns true if answers wait.
     #[inline]
     pub fn has_waits(&self) -> bool {
         self.peer.waits.is_some()
     }
 
-    /// Whether nothing more can be parsed, and should not be read, until some of the waiting answers have come.
+    /// Returns true if nothing more can be parsed, so nothing should be read, until some of the waiting answers have
+    /// arrived.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.peer.waits.is_some() && self.holds_enough()
@@ -25,12 +26,12 @@ impl Session {
         self.peer.waits.as_ref().is_some_and(|waits| waits.is_fenced() || waits.bytes() > self.held_bytes_max)
     }
 
-    /// Bytes of held answers and copied requests, and of what a watcher waits for.
+    /// Bytes of held answers and copied requests, and of a watcher's buffer.
     pub fn held_bytes(&self) -> usize {
         self.peer.waits.as_ref().map_or(0, |waits| waits.bytes()) + self.watch_bytes()
     }
 
-    /// Executes a request while answers before it wait: its own is held back, or it is deferred.
+    /// Executes a request while earlier answers wait: its answer is held back, or the request is deferred.
     #[cold]
     pub(super) fn execute_behind(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         let touch = self.touch(queued);
@@ -51,8 +52,8 @@ impl Session {
         }
     }
 
-    /// The letter for a ticket has come: answers what it is about and what waited for that. Returns whether the ticket
-    /// was this session's.
+    /// Handles the letter for a ticket: answers its request and those that waited for it. Returns true if the ticket is
+    /// this session's.
     pub fn complete(
         &mut self,
         ticket: u64,
@@ -101,7 +102,7 @@ impl Session {
         true
     }
 
-    /// Executes a request that was deferred or parked. One that closes the connection is the last that is answered.
+    /// Executes a request that was deferred or parked. A request that closes the connection is the last one answered.
     fn run_owned(
         &mut self,
         request: Owned,
@@ -110,7 +111,7 @@ impl Session {
         f: impl FnOnce(&mut Self, &mut Queued<'_>, &mut Output),
     ) {
         let ticket = self.peer.waits.as_ref().and_then(|waits| waits.current());
-        // A later request may have asked for the end already: this one is answered all the same.
+        // A later request may already have closed the connection; this one is still answered.
         let closes = std::mem::take(&mut self.peer.close);
         let mut held = Output::default();
         self.with_owned(request, |session, queued| f(session, queued, &mut held));
@@ -123,7 +124,7 @@ impl Session {
         self.peer.close |= closes;
     }
 
-    /// A request that was deferred or parked has been executed.
+    /// Finishes a deferred or parked request that has been executed.
     fn executed(&mut self, mut held: Output, is_unordered: bool, out: &mut Output) {
         if is_unordered {
             out.append(std::mem::take(&mut held));
@@ -133,7 +134,7 @@ impl Session {
         }
     }
 
-    /// What a request is about.
+    /// What a request touches.
     pub(super) fn touch(&self, queued: &Queued<'_>) -> Touch {
         let peer = &self.peer;
         match &queued.work {
@@ -148,7 +149,7 @@ impl Session {
         }
     }
 
-    /// Calls `f` with a kept request as it was when it came.
+    /// Calls `f` with a kept request as originally received.
     fn with_owned(&mut self, owned: Owned, f: impl FnOnce(&mut Self, &mut Queued<'_>)) {
         let bytes;
         let work = match owned {
@@ -168,7 +169,7 @@ impl Session {
     }
 }
 
-/// Keeps a request; `None` for what only answers.
+/// Takes ownership of a request; `None` for work that only answers.
 pub(super) fn own(work: &mut Work<'_>) -> Option<Owned> {
     match work {
         Work::Request(request, _, bytes) => Some(Owned::Request(request.to_owned(bytes))),

@@ -1,14 +1,14 @@
-//! The memcached binary protocol: what each opcode does, answered byte for byte as memcached 1.6 answers.
+//! The memcached binary protocol: what each opcode does. Answers are byte for byte those of memcached 1.6.
 //!
-//! Quiet opcodes leave out the answer of a success (reads: of a miss); errors are always answered.
+//! Quiet opcodes omit the answer to a success (reads: to a miss); errors are always answered.
 //!
-//! COMPAT, where memcached is not followed, because the frame's boundary is known and the connection can live:
+//! COMPAT, deviations from memcached, because the frame's boundary is known and the connection can continue:
 //! * after an invalid frame memcached answers `EINVAL` (or "Unknown command" where lengths contradict each other) and
 //!   closes; here the answer is the same and the connection stays;
-//! * after an unknown opcode with a key memcached swallows the wrong number of bytes; here the frame is skipped;
+//! * after an unknown opcode with a key memcached skips the wrong number of bytes; here the frame is skipped;
 //! * TOUCH and GAT with a value: memcached reads the value as the next request; here it is `EINVAL`.
 //!
-//! Frames of a Couchbase port go on to [`super::couchbase`].
+//! Frames on a Couchbase port are passed to [`super::couchbase`].
 
 mod login;
 mod statistics;
@@ -28,19 +28,19 @@ use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Stat
 use super::counter::{self, Count};
 use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase, opcodes};
 
-/// Bytes memcached counts for an item beside key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
+/// Bytes that memcached counts for an item besides key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
 const ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
-/// Bytes memcached counts for flags other than 0.
+/// Bytes that memcached counts for flags other than 0.
 const FLAGS_LEN: usize = 4;
-/// Values about so long and longer lie in several chunks in memcached.
+/// memcached stores values of about this length and above in several chunks.
 const CHUNKED_VALUE: usize = 512 << 10;
 
 const GAT_EXTRAS: usize = 4;
 const COUNTER_EXTRAS: usize = 20;
-/// Expiry of a counter request that must not create.
+/// Expiry of a counter request that must not create the counter.
 const COUNTER_MUST_EXIST: u32 = 0xffff_ffff;
 
-/// The document key of a request, to be placed before it is executed; `None` if it has none, or not a valid one.
+/// The document key of a request, for placement before execution; `None` if it has none or an invalid one.
 #[inline]
 pub fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
     if peer.port == Port::Couchbase {
@@ -55,7 +55,7 @@ fn is_key(key: &[u8]) -> bool {
     !key.is_empty() && key.len() <= KEY_MAX
 }
 
-/// What is to be done with a body, before any of it is taken.
+/// Decides what to do with a body before any of it is received.
 #[inline]
 pub fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admission<'a> {
     if peer.port == Port::Couchbase {
@@ -72,7 +72,7 @@ pub fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admission<'
     Admission::Store(Key::plain(request.key))
 }
 
-/// A store of valid shape.
+/// A well-formed store request.
 struct StoreRequest {
     kind: StoreKind,
     flags: u32,
@@ -106,8 +106,8 @@ impl StoreRequest {
     }
 }
 
-/// Executes one request. An error is about its document as such: nothing was changed, and what was written of the
-/// answer is to be taken back.
+/// Executes one request. An error concerns its document: nothing was changed, and the partial answer must be taken
+/// back.
 #[inline]
 pub fn execute(
     peer: &mut Peer,
@@ -161,7 +161,7 @@ pub fn execute(
     }
 }
 
-/// What is not about one key.
+/// Executes requests that do not concern a single key.
 #[cold]
 fn execute_other(
     peer: &mut Peer,
@@ -207,7 +207,7 @@ fn is_empty(body: &Body<'_>) -> bool {
     matches!(body, Body::Inline([]))
 }
 
-/// A document as the answer to a retrieval.
+/// Answers a retrieval with a document.
 #[inline]
 fn answer_hit(header: &Header, key: &[u8], document: &Document<'_>, out: &mut Output) {
     let value_len = document.value_len();
@@ -218,7 +218,7 @@ fn answer_hit(header: &Header, key: &[u8], document: &Document<'_>, out: &mut Ou
     out.value(document);
 }
 
-/// The key is echoed by those opcodes that say so.
+/// The key to echo, if the opcode asks for it.
 #[inline]
 fn echoed<'a>(request: &Request<'a>) -> &'a [u8] {
     match request.header.opcode {
@@ -289,7 +289,7 @@ impl Operation<'_> {
                 return answered_error(header, Status::NOT_STORED, out);
             }
         }
-        // A CAS makes ADD and REPLACE plain compare-and-set, as in memcached.
+        // With a CAS, ADD and REPLACE are plain compare-and-set, as in memcached.
         let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
         let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
         let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
@@ -338,7 +338,7 @@ impl Operation<'_> {
             Ok(()) => bucket.with_entry(cx, key, place, |entry| {
                 let document = entry.document();
                 existed = document.is_some();
-                // COMPAT: memcached looks at the CAS last where it holds the item in chunks.
+                // COMPAT: memcached checks the CAS last if it holds the item in chunks.
                 if document.is_some_and(|document| document.value_len() > CHUNKED_VALUE) {
                     return Err(KvError::DeltaBadValue);
                 }
@@ -408,7 +408,7 @@ impl Operation<'_> {
     }
 }
 
-/// A miss: with the key where it is echoed, else with a text; quiet opcodes say nothing.
+/// Answers a miss: with the key if it is echoed, else with a text. Quiet opcodes get no answer.
 fn answer_miss(header: &Header, echo: &[u8], out: &mut Output) {
     if header.opcode.is_quiet() {
         return;
@@ -431,7 +431,7 @@ fn counter_arguments(extras: &[u8]) -> Option<(u64, u64, u32)> {
     Some((u64::from_be_bytes(*delta), u64::from_be_bytes(*initial), u32::from_be_bytes(*exptime)))
 }
 
-/// A counter operation as the engine takes it.
+/// The request as a counter operation of the engine.
 pub(super) fn arithmetic(request: &Request<'_>, now_unix_s: u32) -> Option<Arithmetic> {
     let (delta, initial, exptime) = counter_arguments(request.extras)?;
     Some(Arithmetic {
@@ -479,7 +479,7 @@ fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut NodeConte
     }
 }
 
-/// Answers a request whose body is not taken.
+/// Answers a request whose body is refused.
 pub fn refuse(
     peer: &mut Peer,
     request: &Request<'_>,
@@ -552,19 +552,19 @@ pub(super) fn answer_error(header: &Header, status: Status, out: &mut Output) {
     out.bytes(text.as_bytes());
 }
 
-/// As [`answer_error`], for the end of a request.
+/// As [`answer_error`], as the last expression of an executor.
 #[cold]
-#[expect(clippy::unnecessary_wraps, reason = "what an executor ends with")]
+#[expect(clippy::unnecessary_wraps, reason = "the result type of an executor")]
 fn answered_error(header: &Header, status: Status, out: &mut Output) -> Result<(), KvError> {
     answer_error(header, status, out);
     Ok(())
 }
 
-/// The engine's errors in memcached's terms.
+/// Maps the engine's errors to memcached's statuses.
 fn status_of(error: KvError) -> Status {
     match error {
         KvError::NotFound => Status::KEY_ENOENT,
-        // memcached knows no document locks: to its clients a locked document is one whose CAS is another.
+        // memcached has no document locks: to its clients a locked document is one with a different CAS.
         KvError::Exists | KvError::Locked => Status::KEY_EEXISTS,
         KvError::NotStored | KvError::NotLocked => Status::NOT_STORED,
         KvError::TooBig => Status::E2BIG,

@@ -1,18 +1,18 @@
-//! Couchbase KV: which requests are answered, and how; `docs/couchbase-kv.md` is the table for readers.
+//! Couchbase KV: which requests are answered, and how; `docs/couchbase-kv.md` has the table.
 //!
 //! ```text
 //!   connected ──HELLO, SASL──> logged in ──SELECT_BUCKET──> data opcodes
 //! ```
-//! A request passes, in this order: login, frame infos, bucket, shape (extras, key, value), collection, vBucket. Each
-//! stage has its own status, so that a client learns the first thing that is wrong. Every error with something to say
-//! carries a JSON context where XERROR was granted.
+//! A request is checked in this order: login, frame infos, bucket, shape (extras, key, value), collection, vBucket.
+//! Each stage has its own status, so that a client learns the first thing that is wrong. Errors with an explanation
+//! carry a JSON context if XERROR was granted.
 //!
 //! * [`handshake`]: HELLO, SASL, error map, bucket and cluster map;
-//! * [`documents`]: everything that touches a document; [`incoming`]: the values they are sent;
+//! * [`documents`]: everything that touches a document; [`incoming`]: the values that clients send;
 //! * [`inquiry`]: metadata, seqnos, collections.
 //!
-//! A node alone is its own majority: a durable write at level "majority" is
-//! complete when it is in memory; persistence levels are refused by an ephemeral bucket.
+//! A single node is its own majority: a durable write at level "majority" is complete once it is in memory. An
+//! ephemeral bucket refuses persistence levels.
 
 mod answer;
 mod documents;
@@ -34,7 +34,7 @@ use wire::sasl::Exchange;
 use super::waits::Touch;
 use super::{Admission, At, Body, LARGE_VALUE, Output, Peer, Refusal, opcodes};
 
-/// What HELLO grants. Nothing that does not work is in here.
+/// The features that HELLO grants; all of them work.
 pub const OFFERED: FeatureSet = FeatureSet::of(&[
     Feature::TCP_NODELAY,
     Feature::MUTATION_SEQNO,
@@ -59,9 +59,9 @@ pub struct State {
     pub collections: bool,
     /// All that HELLO granted.
     pub features: FeatureSet,
-    /// What the client calls itself.
+    /// The client's name for itself.
     pub agent: Option<Box<str>>,
-    /// Revision of the cluster map this connection was sent last; 0 = none.
+    /// Revision of the last cluster map sent on this connection; 0 = none.
     map_revision: u64,
     /// A SCRAM login between challenge and proof.
     login: Option<Box<Exchange>>,
@@ -111,7 +111,7 @@ pub(super) fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admi
     if body <= LARGE_VALUE {
         return Admission::Inline;
     }
-    // A large body is taken only where nothing but the store itself can fail.
+    // A large body is accepted only if nothing but the store itself can fail.
     if !opcodes::stores_body(request.header.opcode) || body > peer.value_limit {
         return Admission::Refuse(Refusal::TooBig);
     }
@@ -204,7 +204,7 @@ fn execute_on_document(
     Ok(())
 }
 
-/// The answer to a durable write waits.
+/// Makes the answer to a durable write wait.
 #[cold]
 fn wait(
     peer: &mut Peer,
@@ -226,13 +226,13 @@ fn wait(
     peer.wait(durability.cookie, touch, Pending::new(answer, number, cx));
 }
 
-/// What a request without a barrier, that does not change the session, is about where unordered execution was granted;
-/// `None`: the key it names.
+/// What a request touches under unordered execution, if it has no barrier and does not change the session; `None`: the
+/// key it names.
 ///
-/// The answer to any request says of the quiet ones before it that have got none that they are done. So nothing
-/// overtakes a quiet request, and among themselves they keep the order of each key. The end of many a batch is a NOOP:
-/// it waits for all before it. The others may overtake one another. Whoever waits for a durable write may be the one to
-/// change the chains it waits for: SET_VBUCKET and DEL_VBUCKET are executed at once, whatever waits.
+/// The answer to a request implies that earlier quiet requests without an answer are done. So nothing overtakes a quiet
+/// request, and quiet requests of one key stay in order. Many batches end with a NOOP, which waits for all before it.
+/// Other requests may overtake one another. A client that waits for a durable write may itself have to change the
+/// chains that the write waits for, so SET_VBUCKET and DEL_VBUCKET are executed at once, whatever waits.
 pub(super) fn touch_unordered(peer: &Peer, opcode: Opcode) -> Option<Touch> {
     let waits_for_quiet = || peer.waits.as_ref().is_some_and(|waits| waits.has_keyed());
     match opcode {
@@ -244,7 +244,7 @@ pub(super) fn touch_unordered(peer: &Peer, opcode: Opcode) -> Option<Touch> {
     }
 }
 
-/// What is not about one document.
+/// Executes requests that do not concern a single document.
 #[cold]
 fn execute_other(
     peer: &mut Peer,
@@ -305,7 +305,7 @@ fn execute_other(
     }
 }
 
-/// The request's frame infos, where they can be honoured; else the error is answered.
+/// The request's frame infos; `None` if they cannot be honoured and the error has been answered.
 #[cold]
 fn frame_infos(peer: &Peer, answer: &Answer, request: &Request<'_>, out: &mut Output) -> Option<FrameInfos> {
     let infos = match FrameInfos::parse(request.framing) {
@@ -422,13 +422,13 @@ pub(super) fn error(peer: &mut Peer, error: &Error, cx: &mut NodeContext, out: &
     }
 }
 
-/// Datatype bits a client may send: JSON and Snappy once granted, nothing else.
+/// Datatype bits that a client may send: JSON and Snappy if granted, nothing else.
 #[inline]
 const fn datatype_is_valid(features: FeatureSet, bits: u8) -> bool {
     bits & !known_datatypes(features) == datatype::RAW
 }
 
-/// Datatype bits that a client knows.
+/// Datatype bits that a client understands.
 #[inline]
 const fn known_datatypes(features: FeatureSet) -> u8 {
     let json = if features.has(Feature::JSON) { datatype::JSON } else { datatype::RAW };

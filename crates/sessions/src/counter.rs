@@ -1,4 +1,4 @@
-//! Counting as memcached does it, under the vBucket's lock: `incr`, `decr` and the meta command `ma`.
+//! Counters with memcached's semantics, under the vBucket's lock: `incr`, `decr` and the meta command `ma`.
 
 use kv::{Entry, Expiry, KvError, Store, Value};
 use wire::text::unsigned;
@@ -6,21 +6,21 @@ use wire::text::unsigned;
 use super::LARGE_VALUE;
 use super::output::decimal_digits;
 
-/// Longest decimal number of 64 bits.
+/// Digits of the longest 64-bit decimal number.
 pub(super) const NUMBER_MAX: usize = 20;
 
-/// COMPAT: memcached keeps longer values in chunks, and refuses to count them before it looks at the CAS.
+/// COMPAT: memcached keeps longer values in chunks, and refuses to count them before it checks the CAS.
 const CHUNKED: usize = 512 << 10;
 
-/// Numbers up to this length are written without taking memory for the text.
+/// Numbers up to this length are formatted without an allocation.
 const INLINE_TEXT: usize = 64;
 
-/// How to count.
+/// The parameters of a counter operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Count {
     /// Amount.
     pub delta: u64,
-    /// Down, stopping at 0, instead of up, wrapping at 2^64.
+    /// Count down, stopping at 0, instead of up, wrapping at 2^64.
     pub decrement: bool,
     /// Required CAS; 0 = any.
     pub cas: u64,
@@ -28,10 +28,10 @@ pub(super) struct Count {
     pub new_cas: u64,
 }
 
-/// Counts the present document; returns the new number and the new CAS.
+/// Applies the operation to the existing document; returns the new number and the new CAS.
 ///
-/// COMPAT: the value is a number as `strtoull` reads it, a shorter result is padded with spaces to the old length, and
-/// unless the value grows the marks of the meta protocol and the fetched bit stay: memcached writes over it in place.
+/// COMPAT: the value is a number as parsed by `strtoull`. A shorter result is padded with spaces to the old length.
+/// Unless the value grows, the marks of the meta protocol and the fetched bit stay: memcached overwrites it in place.
 pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvError> {
     entry.name_cas(how.cas);
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };

@@ -1,12 +1,12 @@
 //! Lists of keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`; and `stats conns`, the list of
 //! connections.
 //!
-//! A list of a large bucket takes seconds. It is written in slices, as many as the peer takes: after each the session
-//! goes to the end of its worker's queue, and while too much is unsent it waits as any other. Requests behind it wait
-//! for its end.
+//! A list of a large bucket takes seconds. It is written in slices, at the rate at which the peer reads: after each the
+//! session goes to the end of its worker's queue, and while too much is unsent it waits like any other. Requests behind
+//! it wait until it is complete.
 //!
-//! Documents that are stored or removed meanwhile may be listed or not; one that stays is listed, unless its vBucket
-//! shrinks at that moment, and may be listed twice if it grows.
+//! Documents that are stored or removed meanwhile may or may not be listed. One that stays is listed, unless its
+//! vBucket shrinks at that moment; it may be listed twice if the vBucket grows.
 
 use std::fmt::Write as _;
 
@@ -19,21 +19,21 @@ use wire::text::{self, DumpForm};
 
 use super::{Output, Receive, Session};
 
-/// A slice ends behind the group of the index that makes its output so long.
+/// A slice ends after the group of the index with which its output reaches this length.
 const SLICE_BYTES: usize = 16 << 10;
-/// Groups of the index in a slice, however little of them is listed.
+/// Maximum number of index groups in a slice, however little of them is listed.
 const SLICE_GROUPS: usize = 64;
 /// Most bytes of one `stats cachedump`, as in memcached.
 const CACHEDUMP_BYTES: usize = 2 << 20;
 
-/// A list on its way out.
+/// A list that is being written.
 pub(super) struct Dump {
     what: text::Dump,
     vb: u16,
     hand: Hand,
-    /// The next of the connections.
+    /// The next connection.
     client: usize,
-    /// Entries and bytes that may still be listed.
+    /// Entries and bytes left until the limit.
     entries_left: u64,
     bytes_left: usize,
 }
@@ -45,7 +45,7 @@ impl Dump {
         Self { what, vb: 0, hand: Hand::default(), client: 0, entries_left, bytes_left }
     }
 
-    /// Writes the next slice; `false` at the end.
+    /// Writes the next slice; returns false at the end.
     fn slice(&mut self, bucket: &Bucket, cx: &mut NodeContext, out: &mut Output) -> Result<bool, KvError> {
         if self.what.classes == 0 {
             return Ok(false);
@@ -96,7 +96,7 @@ impl Dump {
         })
     }
 
-    /// Lists some of those that are connected to the bucket's ports; `false` at the end.
+    /// Lists some of the connections to the bucket's ports; returns false at the end.
     fn list_clients(&mut self, bucket: &Bucket, cx: &NodeContext, out: &mut Output) -> bool {
         let mut line = String::new();
         let now_ms = cx.now.mono_ms();
@@ -104,7 +104,7 @@ impl Dump {
             line.clear();
             // Writing to a string cannot fail.
             let _ = write!(line, "STAT {number}:{name} {value}");
-            // The name of a socket may have a line break in it.
+            // A socket's name may contain a line break.
             if line.contains(char::is_control) {
                 line = line.replace(char::is_control, "?");
             }
@@ -160,7 +160,7 @@ fn write_metadata(key: &[u8], document: &Document<'_>, class: u32, now_s: u32, o
     out.bytes(b"\n");
 }
 
-/// `mg a`, to be sent back as it is; in base64 what a line cannot hold.
+/// `mg a`, which can be sent back unchanged; keys that a line cannot hold are in base64.
 fn write_command(key: &[u8], out: &mut Output) {
     out.bytes(b"mg ");
     if is_plain(key) {
@@ -183,7 +183,7 @@ fn write_item(key: &[u8], document: &Document<'_>, out: &mut Output) {
     out.bytes(b" s]\r\n");
 }
 
-/// Whether a line of the text protocol can hold the key.
+/// Returns true if a line of the text protocol can hold the key.
 fn is_plain(key: &[u8]) -> bool {
     key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }

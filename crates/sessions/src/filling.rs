@@ -1,12 +1,12 @@
-//! A large value on its way from the socket into item memory, and the request it belongs to.
+//! A large value in transit from the socket into item memory, and the request it belongs to.
 //!
 //! ```text
 //!   head parsed ─ room ahead? ─ yes ─> the whole item at once; the socket is read into it
 //!                      └ no ─> FIRST_PART bytes in the input buffer ─> item of twice what has arrived ─ full ─> twice that ─> ...
 //! ```
-//! A client may announce what it never sends. Room for bytes that have not arrived is reserved only within a small part
-//! of the bucket's budget ([`Bucket::reserve_ahead`]), and nothing is evicted for it. Beyond that an item grows as its
-//! bytes arrive: it is copied when it is full, and never has more than twice the room of what was sent.
+//! A client may announce a value that it never sends. Room for bytes that have not arrived is reserved only within a
+//! small part of the bucket's budget ([`Bucket::reserve_ahead`]), and nothing is evicted for it. Beyond that an item
+//! grows as its bytes arrive: it is copied when it is full, and its capacity is never more than twice what was sent.
 
 use std::sync::Arc;
 
@@ -18,25 +18,25 @@ use super::{Body, LARGE_VALUE, Output, Protocol, Receive, Refusal, Session};
 
 /// Most bytes of a large value that are received at once.
 const SINK_BYTES: usize = 256 << 10;
-/// A value that has no room reserved ahead waits in the input buffer until so many of its bytes are there.
+/// A value without room reserved ahead waits in the input buffer until this many of its bytes have arrived.
 pub(super) const FIRST_PART: usize = LARGE_VALUE;
 
-/// Whether a frame that is not complete has come as far as its value.
+/// Returns true if an incomplete frame has arrived up to its value.
 fn has_binary_key(frame: &[u8]) -> bool {
     let Some((head, rest)) = frame.split_first_chunk::<{ wire_binary::HEADER_LEN }>() else { return false };
-    // The layout of requests with framing extras is that of Couchbase's ports, which are not listed.
+    // Requests with framing extras occur only on Couchbase ports, whose connections are not listed.
     let (key, extras) = (u16::from_be_bytes([head[2], head[3]]), head[4]);
     rest.len() >= usize::from(key) + usize::from(extras)
 }
 
 /// A large value on its way into item memory.
 pub(super) struct Filling {
-    /// The request's head, parsed again when the value is there.
+    /// The request's head, parsed again once the value is complete.
     pub(super) head: Box<[u8]>,
-    /// The value as far as it has room, or why it got no more.
+    /// The value as far as there is room, or why there is no more room.
     item: Result<LargeItem, Refusal>,
     bucket: Arc<Bucket>,
-    /// While room is reserved for bytes that have not arrived.
+    /// Present while room is reserved for bytes that have not arrived.
     _ahead: Option<Ahead>,
     /// Length of the whole value.
     total: usize,
@@ -46,8 +46,8 @@ pub(super) struct Filling {
 }
 
 impl Session {
-    /// Where the next input bytes belong, if they are the rest of a large value: read from the socket straight into it,
-    /// then call [`Session::filled`].
+    /// The buffer for the next input bytes, if they are the rest of a large value: read from the socket directly into
+    /// it, then call [`Session::filled`].
     pub fn sink(&mut self) -> Option<&mut [u8]> {
         match &mut self.receive {
             Receive::Filling(filling) if !filling.is_full() => {
@@ -58,7 +58,7 @@ impl Session {
         }
     }
 
-    /// So many bytes were read into the sink.
+    /// Notes that this many bytes were read into the sink.
     pub fn filled(&mut self, bytes: usize) {
         if let Receive::Filling(filling) = &mut self.receive {
             filling.filled += bytes;
@@ -66,25 +66,25 @@ impl Session {
         }
     }
 
-    /// Whether a large value is complete and waits to be executed, or needs more room, or a list goes on:
-    /// [`Session::parse`] goes on without new input.
+    /// Returns true if [`Session::parse`] can continue without new input: a large value is complete and waits to be
+    /// executed, or needs more room, or a list continues.
     pub fn has_filled(&self) -> bool {
         matches!(&self.receive, Receive::Dumping(_))
             || matches!(&self.receive, Receive::Filling(f) if f.is_full() && (f.filled < f.total || f.trailer == 0))
     }
 
-    /// Whether the peer is in the middle of a request that is not in the input buffer.
+    /// Returns true if the peer is in the middle of a request that is not in the input buffer.
     pub fn is_receiving(&self) -> bool {
         !matches!(self.receive, Receive::Ready | Receive::Watching(_))
     }
 
-    /// Whether it is in the middle of nothing: what the peer sends next begins a request.
+    /// Returns true if the peer's next bytes begin a request.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         matches!(self.receive, Receive::Ready) && self.peer.waits.is_none() && !self.peer.close
     }
 
-    /// What the peer is at when nothing is to be executed and `rest` is the unparsed input.
+    /// The connection's state if there is nothing to execute and `rest` is the unparsed input.
     pub fn state(&self, rest: &[u8]) -> State {
         match (&self.receive, self.protocol) {
             (Receive::Filling(_), _) => State::Value,
@@ -97,13 +97,13 @@ impl Session {
         }
     }
 
-    /// Bytes of a large value that have arrived and whose request is not complete.
+    /// Bytes of a large value that have arrived for an incomplete request.
     pub fn filling_bytes(&self) -> usize {
         if let Receive::Filling(filling) = &self.receive { filling.filled } else { 0 }
     }
 
-    /// Begins to receive a large value, `available` bytes of which are in the input. `Ok(false)`: more of it must
-    /// arrive first.
+    /// Starts to receive a large value, `available` bytes of which are in the input. Returns `Ok(false)` if more of it
+    /// must arrive first.
     pub(super) fn start_filling(
         &mut self,
         head: &[u8],
@@ -168,7 +168,7 @@ impl Filling {
         self.filled == self.total && self.trailer == 0
     }
 
-    /// Whether the request is refused in the middle of its value.
+    /// Returns true if the request is refused in the middle of its value.
     pub(super) fn is_refused(&self) -> bool {
         self.item.is_err()
     }
@@ -178,18 +178,18 @@ impl Filling {
         self.item.as_ref().map_or(0, LargeItem::len)
     }
 
-    /// Whether there is no room for the next byte.
+    /// Returns true if there is no room for the next byte.
     fn is_full(&self) -> bool {
         self.filled >= self.room()
     }
 
-    /// Whether the value goes on and finds no room.
+    /// Returns true if the value continues but there is no room.
     pub(super) fn needs_room(&self) -> bool {
         self.is_full() && self.filled < self.total
     }
 
-    /// Makes room for `available` bytes more and as many as have arrived. `Err`: so many bytes of the request are to be
-    /// skipped, which is refused now.
+    /// Makes room for `available` more bytes, plus as many as have arrived. `Err`: the request is now refused, and this
+    /// many of its bytes must be skipped.
     pub(super) fn grow(&mut self, available: usize, cx: &mut NodeContext) -> Result<(), usize> {
         let room = self.total.min(self.filled.max(available).saturating_add(self.filled));
         let grown = match &self.item {
@@ -201,7 +201,7 @@ impl Filling {
         if is_refused { Err(self.total - self.filled + self.trailer) } else { Ok(()) }
     }
 
-    /// Takes value and trailer bytes that came with other input, as far as there is room.
+    /// Takes value and trailer bytes that arrived with other input, as far as there is room.
     pub(super) fn take(&mut self, input: &[u8]) -> usize {
         let filled = self.filled;
         let Ok(item) = &mut self.item else { return 0 };

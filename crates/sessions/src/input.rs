@@ -1,4 +1,4 @@
-//! Input, split into requests.
+//! Splits input into requests.
 
 use kv::NodeContext;
 use wire::{Parsed, binary as wire_binary, text as wire_text};
@@ -13,14 +13,14 @@ use super::{
 /// How far [`Session::parse`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Input bytes that are done with once the batch has been executed.
+    /// Input bytes that are no longer needed once the batch has been executed.
     pub consumed: usize,
-    /// More input is needed: so many bytes in all from the first unconsumed one, 0 if unknown. `None`: the batch is
-    /// full or must be executed first; parse again.
+    /// Total number of bytes needed from the first unconsumed one on, 0 if unknown. `None`: the batch is full or must
+    /// be executed first; parse again.
     pub need: Option<usize>,
 }
 
-/// Of the parts of a request.
+/// The lengths of a request's parts.
 struct Lengths {
     head: usize,
     body: usize,
@@ -28,17 +28,17 @@ struct Lengths {
 }
 
 enum Step {
-    /// So many bytes are dealt with.
+    /// This many bytes have been handled.
     Done(usize),
-    /// So many bytes are dealt with, and what was queued must be executed before anything else is parsed.
+    /// This many bytes have been handled, and what was queued must be executed before anything else is parsed.
     Barrier(usize),
-    /// So many bytes are needed in all; 0 if unknown.
+    /// This many bytes are needed in total; 0 if unknown.
     Need(usize),
 }
 
 impl Session {
-    /// Splits input into at most `most` requests, until the input or the batch ends, or a request must be executed
-    /// first.
+    /// Splits input into at most `most` requests, until the input ends, the batch is full, or a request must be
+    /// executed first.
     pub fn parse<'a>(
         &mut self,
         input: &'a [u8],
@@ -199,7 +199,7 @@ impl Session {
         self.skip(skip, input.len())
     }
 
-    /// Queues a request once its value is there; one that is long is received where it is to lie.
+    /// Queues a request once its value has arrived; a long value is received directly into item memory.
     #[inline(always)]
     fn queue<'a>(
         &mut self,
@@ -249,7 +249,7 @@ impl Session {
         if is_barrier { Step::Barrier(end) } else { Step::Done(end) }
     }
 
-    /// Queues the keys of a retrieval one by one, so that each is placed and prefetched and the output stays bounded.
+    /// Queues the keys of a retrieval individually, so that each is placed and prefetched and the output stays bounded.
     fn queue_keys<'a>(
         &mut self,
         input: &'a [u8],
@@ -274,12 +274,12 @@ impl Session {
         if get.keys.is_empty() && !ends {
             return Step::Done(head);
         }
-        // The keys left over are the end of the line: they are parsed again as the rest of the retrieval.
+        // The remaining keys are the end of the line: they are parsed again as the rest of the retrieval.
         let rest = get.keys.rest();
         Step::Done(rest.as_ptr() as usize - input.as_ptr() as usize)
     }
 
-    /// The request's bytes are done with: those here now, and those to come.
+    /// Skips the request's bytes: those received, and those to come.
     fn skip(&mut self, bytes: usize, available: usize) -> Step {
         let here = bytes.min(available);
         self.receive = if bytes > here { Receive::Skipping(bytes - here) } else { Receive::Ready };

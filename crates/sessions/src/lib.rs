@@ -1,18 +1,18 @@
-//! A client's session: bytes in, requests, answers out. The protocol is told by the first byte.
+//! A client's session: bytes in, requests, answers out. The first byte determines the protocol.
 //!
 //! ```text
 //!   input ──parse──> Batch of requests (of many sessions) ──prefetch──> execute, one by one ──> Output
 //!            │
 //!            ├─ Ready      heads are parsed; bodies up to LARGE_VALUE are awaited in the input buffer
 //!            ├─ Filling    a large value is read from the socket straight into item memory (`sink`)
-//!            ├─ Skipping   a refused body is swallowed as it arrives
+//!            ├─ Skipping   a refused body is discarded as it arrives
 //!            ├─ Keys       in the middle of a long retrieval line
 //!            ├─ Dumping    a list of keys is written, slice by slice
-//!            └─ Watching   lines about what happens are written as they come
+//!            └─ Watching   lines about events are written as they occur
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
-//! ([`waits`]); then requests behind them go another way ([`behind`]). All of these know a [`request`] whatever its
-//! protocol is; what it means is its protocol's executor's business ([`text`], [`meta`], [`binary`], [`couchbase`]).
+//! ([`waits`]); then the requests behind them take another path ([`behind`]). All of these handle a [`request`] of any
+//! protocol; its meaning is up to the protocol's executor ([`text`], [`meta`], [`binary`], [`couchbase`]).
 //!
 //! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows
 //! from is reused; after a request that may change how the next is read (a login, HELLO, SELECT_BUCKET) parsing stops
@@ -51,14 +51,13 @@ pub use peer::{Peer, Port, Rules, Spoken};
 pub use waits::Waits;
 use watching::Watch;
 
-/// A request is executed at most so many times again because its value left memory and was back when that was looked
-/// at.
+/// Maximum retries of a request whose value left memory but was back by the time of the check.
 const AGAIN_MAX: u32 = 8;
 
-/// Longest line a session waits for: with a small value behind it, it fits a worker's buffer.
+/// Longest line that a session waits for: together with a small value it fits a worker's buffer.
 pub const LINE_MOST: usize = 64 << 10;
 
-/// Longest request before the login that is waited for, where one is demanded. (memcached's bound.)
+/// Longest request that is waited for before a required login. (memcached's bound.)
 pub const BEFORE_LOGIN_MOST: usize = 2 << 10;
 
 /// A request's value.
@@ -70,7 +69,7 @@ pub enum Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// As the value of a store.
+    /// The body as the value of a store.
     #[inline]
     pub fn into_value(self) -> kv::Value<'a> {
         match self {
@@ -83,7 +82,7 @@ impl<'a> Body<'a> {
 /// A key's place, computed when its request was parsed; `None` if the session has changed since.
 pub type At = Option<Place>;
 
-/// Why a body is not taken. Its bytes are swallowed.
+/// Why a body is refused. Its bytes are discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// Larger than the port or the format allows.
@@ -92,18 +91,18 @@ pub enum Refusal {
     NoMemory,
     /// Not logged in, or no bucket.
     NotAllowed,
-    /// The bytes behind a text value are not `\r\n`.
+    /// The bytes after a text value are not `\r\n`.
     BadTrailer,
 }
 
-/// What is to be done with a request that carries a body.
+/// What to do with a request that carries a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission<'a> {
     /// The body is a value to be stored under this key: a large one goes straight into item memory.
     Store(Key<'a>),
-    /// The body is something else: it is awaited in the input buffer if it is short, else refused as too big.
+    /// The body is something else: a short one is awaited in the input buffer, a long one is refused as too big.
     Inline,
-    /// The body is not taken.
+    /// The body is refused.
     Refuse(Refusal),
 }
 
@@ -112,10 +111,10 @@ enum Receive {
     Filling(Box<Filling>),
     /// A list of keys is written before anything else is parsed.
     Dumping(Box<Dump>),
-    /// Nothing is parsed any more.
+    /// Nothing more is parsed.
     Watching(Box<Watch>),
     Skipping(usize),
-    /// The rest of a retrieval line; how the retrieval was asked for.
+    /// The rest of a retrieval line, and the kind of retrieval.
     Keys {
         with_cas: bool,
         exptime: Option<i64>,
@@ -131,7 +130,7 @@ enum Protocol {
 
 /// A client's session.
 pub struct Session {
-    /// What is known of the client.
+    /// The state of the client.
     pub peer: Peer,
     protocol: Protocol,
     receive: Receive,
@@ -155,7 +154,7 @@ impl Session {
         Self { peer, protocol, receive: Receive::Ready, line_bytes, frame_bytes, held_bytes_max }
     }
 
-    /// Lets go of a bucket that was deleted; a memcached port takes the new one of its name, if there is one.
+    /// Releases a deleted bucket; a memcached port takes the new bucket of the same name, if there is one.
     #[cold]
     fn replace_gone(&mut self, cx: &NodeContext) {
         if let Some(gone) = self.peer.bucket.take()
@@ -165,7 +164,7 @@ impl Session {
         }
     }
 
-    /// Lets go of a bucket that was deleted.
+    /// Releases the bucket if it was deleted.
     pub fn tend(&mut self, cx: &NodeContext) {
         if self.peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone()) {
             self.replace_gone(cx);
@@ -181,7 +180,7 @@ impl Session {
         self.execute_or_park(queued, cx, out);
     }
 
-    /// Executes a request, unless it is parked or answered because its document is unavailable.
+    /// Executes a request, or parks or answers it if its document is unavailable.
     #[inline]
     fn execute_or_park(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         if self.may_be_unavailable() && self.park_or_fail(queued, cx, out) {
@@ -190,7 +189,7 @@ impl Session {
         self.execute_up_to(AGAIN_MAX, queued, cx, out);
     }
 
-    /// Executes a request, so many times again where what it met is gone when that is looked at.
+    /// Executes a request, with up to `again` retries if its document is available again by the time of the check.
     #[inline]
     fn execute_up_to(&mut self, again: u32, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         let at = queued.placed.filter(|placed| self.peer.places_as(placed.bucket, placed.collections));
@@ -207,7 +206,7 @@ impl Session {
         }
     }
 
-    /// Everything but a request that was parsed whole.
+    /// Executes everything except a completely parsed request.
     #[inline(never)]
     fn execute_other(&mut self, work: &mut Work<'_>, cx: &mut NodeContext, out: &mut Output) {
         let peer = &mut self.peer;
@@ -229,9 +228,9 @@ impl Session {
         }
     }
 
-    /// Inflates what has to be inflated outside the lock; and takes back the answer of a request whose document has
-    /// become unavailable between the check of that and its execution. It has changed nothing. Where its value has left
-    /// memory in between, it waits for that as if it had been so before.
+    /// Inflates values outside the lock. Also takes back the answer of a request whose document became unavailable
+    /// between the check and the execution; such a request has changed nothing. If its value left memory in between,
+    /// the request waits for it as if it had been on disk before.
     #[cold]
     fn complete_answer(
         &mut self,
@@ -249,7 +248,7 @@ impl Session {
             return self.fail(queued, why, cx, out);
         }
         if !self.park_or_fail(queued, cx, out) {
-            // It is back already, or another.
+            // The value is back already, or was replaced.
             self.execute_up_to(again - 1, queued, cx, out);
         }
     }

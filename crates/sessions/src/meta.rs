@@ -1,8 +1,8 @@
 //! The executor of the memcached meta protocol.
 //!
-//! Each command reads the document once under the lock, applies its flags in the order they were sent (that is what
-//! memcached does: `t T30` shows the old time to live, `T30 t` the new one), changes the document, and writes its
-//! answer while the lock is still held.
+//! Each command reads the document once under the lock, applies its flags in the order they were sent (as memcached
+//! does: `t T30` shows the old time to live, `T30 t` the new one), changes the document, and writes its answer while
+//! the lock is still held.
 
 use kv::prefixes::Deed;
 use kv::sizes::class_of;
@@ -43,12 +43,12 @@ pub fn execute(
     }
 }
 
-/// Whether a command stores whatever is there.
+/// Returns true if a command stores unconditionally.
 pub(super) fn is_unconditional_set(command: &Command<'_>) -> bool {
     command.verb == Verb::Set(SetMode::Set) && !command.flags.has(b'C')
 }
 
-/// What watchers are told an attempt to store is.
+/// The name of a store command as watchers see it.
 pub(super) fn store_name(command: &Command<'_>) -> &'static str {
     match command.verb {
         Verb::Set(SetMode::Append) => "append",
@@ -126,7 +126,7 @@ impl Operation<'_> {
         }
     }
 
-    /// A status with the flags that every answer of `md`, and the answers of the others without a document, carry.
+    /// A status with the flags of every answer to `md`, and of the other commands' answers without a document.
     fn write_status(&self, status: &[u8], out: &mut Output) {
         out.bytes(status);
         self.write_opaque_and_key(out);
@@ -138,7 +138,7 @@ impl Operation<'_> {
         let vivify = self.expiry(b'N', now);
         let may_create = vivify.is_some() && self.bucket.admit(cx, self.key.bytes.len()).is_ok();
         let answer = |entry: &mut Entry<'_>, out: &mut Output| {
-            // Before anything is changed: it is asked again when the value is back.
+            // Nothing has been changed yet: the request is executed again once the value is back.
             if entry.document().is_some_and(|document| !document.is_resident()) {
                 return Err(KvError::NotResident);
             }
@@ -181,7 +181,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Answers from a document; whether there was one.
+    /// Answers from a document; returns false if there is none.
     fn get_entry(
         &self,
         entry: &mut Entry<'_>,
@@ -241,7 +241,7 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Whether this client is the one to recache the document.
+    /// Returns true if this client wins the right to recache the document.
     fn wins(&self, seen: &Seen, now: Now) -> bool {
         if seen.created {
             return true;
@@ -264,7 +264,7 @@ impl Operation<'_> {
         expiry != 0 && expiry < recache
     }
 
-    /// The expiry that `T` and, for a created document, `N` leave behind: the later one wins.
+    /// The expiry that results from `T` and, for a created document, `N`: the later flag wins.
     fn final_expiry(&self, created: bool, now: Now) -> Expiry {
         let mut expiry = Expiry::Keep;
         for flag in self.flags().iter() {
@@ -282,7 +282,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The flags of an `mg` answer in the order they were asked for.
+    /// The flags of an `mg` answer in the order they were requested.
     fn write_seen(&self, seen: &Seen, value_len: u64, now: Now, out: &mut Output) {
         let mut expiry = seen.expiry;
         for flag in self.flags().iter() {
@@ -385,7 +385,7 @@ impl Operation<'_> {
                 match required {
                     None => entry.store(store(expiry, value)),
                     Some(required) if required == cas => entry.store(store(expiry, value)),
-                    // `I`: an older version is taken all the same, but stays stale and keeps its time to live.
+                    // `I`: an older version is still stored, but stays stale and keeps its time to live.
                     Some(required) if self.flags().has(b'I') && required < cas && required != 0 => {
                         let mutated = entry.store(store(Expiry::Keep, value))?;
                         entry.set_marks(true, win_sent);
@@ -452,7 +452,7 @@ impl Operation<'_> {
             entry.store(Store { flags, expiry, datatype: 0, value: Value::Bytes(b""), new_cas })?;
         }
         if invalidates {
-            // A CAS that is refused is refused before anything is changed.
+            // Refuse a bad CAS before anything is changed.
             if !empties {
                 entry.revise(self.new_cas())?;
             }
@@ -505,12 +505,12 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The number of a counter that is created.
+    /// The initial value of a created counter.
     fn initial(&self) -> u64 {
         self.flags().number(b'J').unwrap_or(0)
     }
 
-    /// Counts and answers; whether the document was created.
+    /// Counts and answers; returns true if the document was created.
     fn count_entry(
         &self,
         entry: &mut Entry<'_>,
@@ -532,7 +532,7 @@ impl Operation<'_> {
         if self.flags().has(b'T') {
             entry.set_expiry(self.final_expiry(created, now))?;
         }
-        // COMPAT: memcached 1.6.18 tells of a created document even with `q`.
+        // COMPAT: memcached 1.6.18 reports a created document even with `q`.
         if self.flags().has(b'q') && !created {
             return Ok(created);
         }

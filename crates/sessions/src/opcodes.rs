@@ -1,61 +1,61 @@
-//! What a binary request is, told by its opcode alone: one row for each that is executed here.
+//! Properties of a binary request that follow from its opcode: one row for each supported opcode.
 
 use wire::binary::Opcode;
 
 /// On which ports the request's key names a document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Key {
-    /// On none: there is no key, or it is a bucket's, a group of statistics', a mechanism's.
+    /// On none: there is no key, or it names a bucket, a group of statistics, or a mechanism.
     None,
     Memcached,
     Couchbase,
     Both,
 }
 
-/// What the body behind the key is.
+/// What the body after the key is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Body {
-    /// Nothing, or a part of the question.
+    /// Empty, or a part of the query.
     Asked,
-    /// The value of the document: one that is long is received where it is to lie.
+    /// The document's value: a long one is received directly into item memory.
     Stored,
 }
 
-/// What becomes of the value that is there.
+/// How the existing value is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
-    /// It is needed, or at least the item is rewritten: one that is on disk only is waited for.
+    /// It is needed, or at least the item is rewritten: if it is only on disk, the request waits for it.
     Needed,
-    /// Nobody looks at it.
+    /// It is not read.
     Unseen,
 }
 
-/// Whether a request may ask for more copies before it is answered.
+/// Whether a request may require more copies before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durability {
     Never,
     Allowed,
 }
 
-/// Whether a request may leave the expiry as it is.
+/// Whether a request may preserve the expiry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PreserveTtl {
     Never,
     Allowed,
 }
 
-/// What the request is about.
+/// The scope of the request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// A document, or a question.
+    /// A document, or a query.
     One,
-    /// Everything before it and after it: it waits for what waits before it, and the others behind it wait for it.
+    /// All requests before and after it: it waits for those before it, and those behind it wait for it.
     All,
     /// The session: requests behind it can only be parsed once it has been executed.
     Session,
 }
 
-/// Whether it is executed before a login that is demanded, on memcached ports.
+/// Whether it is executed before a required login, on memcached ports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Login {
     After,
@@ -73,7 +73,7 @@ struct Row {
     login: Login,
 }
 
-/// An opcode without a row: an error, or a question about no document.
+/// An opcode without a row: an error, or a query about no document.
 const OTHER: Row = Row {
     key: Key::None,
     body: Body::Asked,
@@ -163,52 +163,51 @@ fn row(opcode: Opcode) -> &'static Row {
     &ROWS[usize::from(opcode.0)]
 }
 
-/// Whether the key names a document, on a memcached port.
+/// Returns true if the key names a document, on a memcached port.
 #[inline]
 pub(super) fn has_memcached_key(opcode: Opcode) -> bool {
     matches!(row(opcode).key, Key::Memcached | Key::Both)
 }
 
-/// Whether the key names a document, on a Couchbase port.
+/// Returns true if the key names a document, on a Couchbase port.
 #[inline]
 pub(super) fn has_couchbase_key(opcode: Opcode) -> bool {
     matches!(row(opcode).key, Key::Couchbase | Key::Both)
 }
 
-/// Whether the body is a value that is stored.
+/// Returns true if the body is a value to store.
 #[inline]
 pub(super) fn stores_body(opcode: Opcode) -> bool {
     row(opcode).body == Body::Stored
 }
 
-/// Whether a request needs the value that is there, or at least rewrites the item.
+/// Returns true if a request needs the existing value, or at least rewrites the item.
 pub(super) fn needs_value(opcode: Opcode) -> bool {
     row(opcode).value == Value::Needed
 }
 
-/// Whether a request may carry a durability level.
+/// Returns true if a request may carry a durability level.
 pub(super) fn may_be_durable(opcode: Opcode) -> bool {
     row(opcode).durability == Durability::Allowed
 }
 
-/// Whether a request may carry preserve-TTL.
+/// Returns true if a request may carry preserve-TTL.
 pub(super) fn may_preserve_ttl(opcode: Opcode) -> bool {
     row(opcode).preserve_ttl == PreserveTtl::Allowed
 }
 
-/// Whether requests behind this one can only be parsed once it has been executed.
+/// Returns true if requests behind this one can only be parsed once it has been executed.
 #[inline]
 pub(super) fn changes_session(opcode: Opcode) -> bool {
     row(opcode).scope == Scope::Session
 }
 
-/// Whether a request is about everything before and after it, so that it waits for what waits before it, and the
-/// others behind it wait for it.
+/// Returns true if a request waits for all requests before it, and those behind it wait for it.
 pub(super) fn is_fence(opcode: Opcode) -> bool {
     row(opcode).scope != Scope::One
 }
 
-/// Whether it may be asked before the login, on a memcached port that demands one.
+/// Returns true if it may be sent before the login, on a memcached port that requires one.
 pub(super) fn is_allowed_before_login(opcode: Opcode) -> bool {
     row(opcode).login == Login::Before
 }
@@ -232,7 +231,7 @@ mod tests {
                 row.login == Login::After || row.key == Key::None,
                 "{name}: no document before the login"
             );
-            // A quiet request is what its loud one is.
+            // A quiet opcode has the properties of its non-quiet counterpart.
             if let Some(loud) = opcode.name().and_then(|name| name.strip_suffix('Q')) {
                 let loud = (0..=255).map(Opcode).find(|other| other.name() == Some(loud));
                 if let Some(loud) = loud.filter(|_| opcode.is_quiet()) {

@@ -1,4 +1,4 @@
-//! Answers on their way out: plain bytes, with large values in between that are sent from where they lie.
+//! Outgoing answers: plain bytes, with large values in between that are sent from item memory without a copy.
 
 use kv::{Bucket, Document, Entry, Key, KvError, LargeItem, NodeContext, PinnedValue, Place, Unavailable};
 use wire::snappy;
@@ -6,20 +6,20 @@ use wire::snappy;
 use super::LARGE_VALUE;
 use super::counter::NUMBER_MAX;
 
-/// The output of one wake-up, of one connection after another.
+/// The output of one wake-up, one connection after another.
 #[derive(Default)]
 pub struct Output {
     bytes: Vec<u8>,
-    /// Large values and the position in `bytes` they come before.
+    /// Large values, each with the position in `bytes` that it precedes.
     pinned: Vec<(usize, PinnedValue)>,
     pinned_bytes: usize,
-    /// Values of the request being executed that are inflated when the lock is gone.
+    /// Values of the request being executed, to be inflated after the lock is released.
     compressed: Vec<Compressed>,
-    /// Where the one that is next is inflated to, if that is reserved already.
+    /// Memory to inflate the next one into, if already reserved.
     room: Option<LargeItem>,
 }
 
-/// A long value that is still to be inflated.
+/// A long value that must still be inflated.
 struct Compressed {
     at: usize,
     block: Block,
@@ -32,7 +32,7 @@ enum Block {
 }
 
 impl Output {
-    /// With room for `capacity` bytes.
+    /// Creates an output with room for `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { bytes: Vec::with_capacity(capacity), ..Self::default() }
     }
@@ -45,7 +45,7 @@ impl Output {
 
     /// Appends a number in decimal.
     pub fn decimal(&mut self, number: u64) {
-        // Flags are 0 almost always.
+        // Flags are almost always 0.
         if number < 10 {
             return self.bytes.push(b'0' + number as u8);
         }
@@ -68,8 +68,8 @@ impl Output {
         }
     }
 
-    /// Appends the value of a document for who takes none compressed. One that inflates to more than [`LARGE_VALUE`] is
-    /// there after [`Output::inflate`] only.
+    /// Appends the value of a document for a client that accepts no compressed values. A value that inflates to more
+    /// than [`LARGE_VALUE`] is complete only after [`Output::inflate`].
     #[inline]
     pub fn value(&mut self, document: &Document<'_>) {
         if document.is_compressed() { self.compressed(document) } else { self.stored(document) }
@@ -88,8 +88,9 @@ impl Output {
         self.compressed.push(Compressed { at, block, inflated_len });
     }
 
-    /// As [`Bucket::with_entry`], for who changes a document and then answers its value: that is in memory, and has
-    /// room to be inflated where the client `takes_compressed` none, before anything is changed.
+    /// As [`Bucket::with_entry`], for callers that modify a document and then answer with its value. Before anything is
+    /// changed, it ensures that the value is in memory and, if the client does not accept compressed values
+    /// (`takes_compressed`), that there is room to inflate it.
     pub(super) fn with_entry<R>(
         &mut self,
         takes_compressed: bool,
@@ -118,7 +119,7 @@ impl Output {
                 Ok(Ok(result)) => break Ok(result),
                 Err(why) => break Err(why),
                 Ok(Err(wanted)) => {
-                    // What was reserved for another length first goes back.
+                    // First release memory that was reserved for another length.
                     self.room = None;
                     match bucket.reserve_inflated(cx, wanted) {
                         Ok(room) => self.room = Some(room),
@@ -127,7 +128,7 @@ impl Output {
                 }
             }
         };
-        // What was reserved and is not needed must not be taken for another value.
+        // Reserved memory that is not needed must not be used for another value.
         if !self.has_compressed() {
             self.room = None;
         }
@@ -137,13 +138,13 @@ impl Output {
         result
     }
 
-    /// Whether [`Output::inflate`] has something to do.
+    /// Returns true if [`Output::inflate`] has something to do.
     #[inline]
     pub(super) fn has_compressed(&self) -> bool {
         !self.compressed.is_empty()
     }
 
-    /// Inflates what the request just executed has appended of long values, within the bucket's budget.
+    /// Inflates the long values that the request just executed has appended, within the bucket's budget.
     #[cold]
     pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut NodeContext) -> Result<(), KvError> {
         for Compressed { at, block, inflated_len } in std::mem::take(&mut self.compressed) {
@@ -162,12 +163,12 @@ impl Output {
         Ok(())
     }
 
-    /// The position now, to take back with [`Output::truncate`] what is written from here on.
+    /// The current position, to undo later output with [`Output::truncate`].
     pub fn mark(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Takes back what was written since `mark`; before a value there are always other bytes of its answer.
+    /// Removes what was written since `mark`; other bytes of the answer always precede a value.
     pub fn truncate(&mut self, mark: usize) {
         while let Some((_, value)) = self.pinned.pop_if(|(at, _)| *at > mark) {
             self.pinned_bytes -= value.len();
@@ -176,24 +177,24 @@ impl Output {
         self.bytes.truncate(mark);
     }
 
-    /// Changes bytes written before: an answer's length, say, known only at its end.
+    /// Overwrites earlier bytes, such as an answer's length, which is known only at its end.
     pub fn patch(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// All bytes to be sent, pinned ones included.
+    /// Number of bytes to send, pinned ones included.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len() + self.pinned_bytes
     }
 
-    /// Whether there is nothing to send.
+    /// Returns true if there is nothing to send.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether large values are among it.
+    /// Returns true if it contains large values.
     #[inline]
     pub fn has_pinned(&self) -> bool {
         !self.pinned.is_empty()
@@ -205,7 +206,7 @@ impl Output {
         &self.bytes
     }
 
-    /// Appends all of another output.
+    /// Appends another output.
     pub fn append(&mut self, mut other: Self) {
         let from = self.bytes.len();
         let (bytes, pinned) = other.take();
@@ -216,13 +217,13 @@ impl Output {
         }
     }
 
-    /// Takes everything out: the plain bytes and the large values with their positions. The buffer is left empty.
+    /// Takes the plain bytes, and the large values with their positions. The buffer is left empty.
     pub fn take(&mut self) -> (Vec<u8>, Vec<(usize, PinnedValue)>) {
         self.pinned_bytes = 0;
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.pinned))
     }
 
-    /// Forgets everything, keeping the room.
+    /// Clears the output but keeps its capacity.
     #[inline]
     pub fn clear(&mut self) {
         self.bytes.clear();

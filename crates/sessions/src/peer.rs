@@ -1,4 +1,4 @@
-//! What a session knows of its client.
+//! What a session knows about its client.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use wire::couchbase::Feature;
 use super::couchbase;
 use super::waits::{Touch, Waits};
 
-/// What a listener's sessions speak.
+/// The kind of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
     /// memcached: text, meta or binary by the first byte; one fixed bucket; no login unless a password is set.
@@ -36,7 +36,7 @@ impl Spoken {
     /// All names.
     pub const NAMES: &'static [&'static str] = &["auto", "text", "binary"];
 
-    /// The one of this name.
+    /// The value with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let at = Self::NAMES.iter().position(|known| *known == name)?;
         [Self::Any, Self::Text, Self::Binary].get(at).copied()
@@ -58,49 +58,49 @@ impl Default for Rules {
     }
 }
 
-/// The client as the executors see and change it.
+/// The client's state, which executors read and modify.
 pub struct Peer {
-    /// Which kind of port it came in by.
+    /// The kind of port it connected to.
     pub port: Port,
-    /// Whether this port demands a login before anything else.
+    /// Whether this port requires a login before anything else.
     pub login_required: bool,
-    /// The user once logged in.
+    /// The user, once logged in.
     pub user: Option<Arc<str>>,
     /// Whether the peer's address is a loopback address.
     pub loopback: bool,
-    /// The peer's address; `None` for one without, on this machine.
+    /// The peer's address; `None` for a peer on this machine without one.
     pub address: Option<IpAddr>,
     /// The bucket in use.
     pub bucket: Option<Arc<Bucket>>,
-    /// Largest value this port takes, in bytes.
+    /// Largest value that this port accepts, in bytes.
     pub value_limit: usize,
     /// What is allowed on this port.
     pub rules: Rules,
-    /// What is told of the connection, and its port; `None` without a socket.
+    /// The connection's entry in the list of connections, with its port; `None` without a socket.
     pub client: Option<Arc<Client>>,
-    /// Set by an executor: send what there is, then close.
+    /// Set by an executor: send all output, then close.
     pub close: bool,
-    /// The number its thread has given the connection.
+    /// The connection's number in its thread.
     pub connection: u32,
-    /// Answers that wait, while there are any.
+    /// Waiting answers, while there are any.
     pub waits: Option<Box<Waits>>,
     /// Couchbase: what HELLO granted, and a SASL exchange in progress.
     pub couchbase: couchbase::State,
 }
 
 impl Peer {
-    /// The port, where there is one.
+    /// The port, if there is one.
     pub fn listener(&self) -> Option<&Listener> {
         self.client.as_ref().map(|client| client.listener())
     }
 
-    /// Whether a login is demanded and has not happened.
+    /// Returns true if a login is required and has not happened.
     #[inline]
     pub fn must_log_in(&self) -> bool {
         self.login_required && self.user.is_none()
     }
 
-    /// The client as a login sees it.
+    /// The client as the caller of a login.
     pub(super) fn caller(&self, now: Now) -> Caller {
         Caller { address: self.address, loopback: self.loopback, mono_us: now.mono_us }
     }
@@ -115,24 +115,24 @@ impl Peer {
         }
     }
 
-    /// The answer to the request being executed waits for a letter.
+    /// Makes the answer to the request being executed wait for a letter.
     pub(super) fn wait(&mut self, cookie: Cookie, touch: Touch, answer: couchbase::Pending) {
         self.waits.get_or_insert_default().wait(cookie.ticket, touch, answer);
     }
 
-    /// Whether answers may leave in another order than their requests came.
+    /// Returns true if answers may be sent in a different order than their requests arrived.
     #[inline]
     pub(super) fn is_unordered(&self) -> bool {
         self.port == Port::Couchbase && self.couchbase.features.has(Feature::UNORDERED_EXECUTION)
     }
 
-    /// Whether keys carry a collection id.
+    /// Returns true if keys carry a collection id.
     #[inline]
     pub(super) fn collections(&self) -> bool {
         self.couchbase.collections
     }
 
-    /// Whether a key would still be placed as it was when its request was parsed.
+    /// Returns true if a key would still be placed as it was when its request was parsed.
     #[inline]
     pub(super) fn places_as(&self, bucket: *const Bucket, collections: bool) -> bool {
         self.bucket.as_ref().is_some_and(|now| std::ptr::eq(Arc::as_ptr(now), bucket))

@@ -1,6 +1,6 @@
-//! A request, whatever its protocol: all that input, prefetching, waiting and parking know of it.
+//! A request of any protocol: all that input, prefetching, waiting and parking know about it.
 //!
-//! Splitting input needs the two parsers ([`super::input`]); everything behind that sees a [`Request`], and copies are
+//! Splitting input needs the two parsers ([`super::input`]); everything after that sees a [`Request`], and copies are
 //! bytes that are parsed again ([`OwnedRequest`]). A protocol's executor supplies one function per method here.
 
 use kv::{Bucket, Key, KvError, NodeContext, Place, VbId};
@@ -13,14 +13,14 @@ use super::{
     Admission, At, Body, Output, Peer, Port, Protocol, Refusal, Session, binary, couchbase, opcodes, text,
 };
 
-/// A request without its value. The tag is wide: what is moved then consists of whole words.
+/// A request without its value. The tag is wide so that moves copy whole words.
 #[repr(u64)]
 pub(super) enum Request<'a> {
     Text(wire_text::Command<'a>),
     Binary(wire_binary::Request<'a>),
 }
 
-/// What could not be parsed as a request.
+/// Input that could not be parsed as a request.
 pub(super) enum Malformed {
     Text(wire_text::Error),
     Binary(wire_binary::Error),
@@ -36,7 +36,7 @@ impl Malformed {
 }
 
 impl<'a> Request<'a> {
-    /// The key it is placed by before it is executed; `None` if it has none, not a valid one, or an encoded one.
+    /// The key to place it by before execution; `None` if it has none, an invalid one, or an encoded one.
     #[inline]
     pub(super) fn key(&self, peer: &Peer) -> Option<Key<'a>> {
         match self {
@@ -45,7 +45,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The key of its document, decoded into `buffer` if it is encoded; `None` if it is about none.
+    /// The key of its document, decoded into `buffer` if it is encoded; `None` if it concerns no document.
     pub(super) fn document_key<'k>(
         &self,
         peer: &Peer,
@@ -60,7 +60,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Where its key is; `None` if there is no such vBucket.
+    /// The place of its key; `None` if there is no such vBucket.
     #[inline(always)]
     pub(super) fn place(&self, peer: &Peer, bucket: &Bucket, key: Key<'_>) -> Option<Place> {
         match self {
@@ -72,7 +72,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What is to be done with its body, before any of it is taken.
+    /// Decides what to do with its body before any of it is received.
     #[inline]
     pub(super) fn admit(&self, peer: &Peer, body: usize) -> Admission<'a> {
         match self {
@@ -81,7 +81,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether requests behind it can only be parsed once it has been executed.
+    /// Returns true if requests behind it can only be parsed once it has been executed.
     #[inline]
     pub(super) fn changes_session(&self) -> bool {
         match self {
@@ -90,7 +90,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether it needs the value that is there, or at least rewrites the item.
+    /// Returns true if it needs the existing value, or at least rewrites the item.
     pub(super) fn needs_value(&self) -> bool {
         match self {
             Self::Text(command) => text::traits(command).needs_value,
@@ -98,7 +98,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What it is about, as far as its order matters. `placed` is where it was placed when it was parsed.
+    /// What it touches, for ordering. `placed` is its place when it was parsed.
     pub(super) fn touch(&self, peer: &Peer, placed: Option<&Placed>) -> Touch {
         if self.is_fence(peer) {
             return Touch::Everything;
@@ -130,8 +130,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Executes it. An error is about its document as such: nothing was changed, and what was written of the answer is
-    /// to be taken back.
+    /// Executes it. An error concerns its document: nothing was changed, and the partial answer must be taken back.
     #[inline]
     pub(super) fn execute(
         &self,
@@ -147,7 +146,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Answers it when its body is not taken.
+    /// Answers it if its body is refused.
     pub(super) fn refuse(&self, peer: &mut Peer, refusal: Refusal, cx: &mut NodeContext, out: &mut Output) {
         match self {
             Self::Text(command) => text::refuse(peer, command, refusal, cx, out),
@@ -155,7 +154,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Answers it when it could not be executed.
+    /// Answers it if it could not be executed.
     pub(super) fn fail(&self, peer: &mut Peer, error: KvError, cx: &mut NodeContext, out: &mut Output) {
         match self {
             Self::Text(command) => text::fail(peer, command, error, out),
@@ -163,7 +162,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A copy, to be parsed again; `bytes` are those it was parsed from.
+    /// Makes a copy, to be parsed again; `bytes` are the bytes it was parsed from.
     pub(super) fn to_owned(&self, bytes: &[u8]) -> OwnedRequest {
         match self {
             Self::Text(wire_text::Command::Get(get)) => OwnedRequest {
@@ -175,14 +174,14 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A copy of a request and its value, or of the head alone.
+/// A copy of a request with its value, or of its head alone.
 pub(super) struct OwnedRequest {
     bytes: Box<[u8]>,
-    /// Of one key of a text retrieval, which is all that `bytes` are.
+    /// Present for a single key of a text retrieval; `bytes` is then only the key.
     retrieval: Option<Retrieval>,
 }
 
-/// How a key of a retrieval was asked for.
+/// How a key of a retrieval was requested.
 struct Retrieval {
     with_cas: bool,
     exptime: Option<i64>,
@@ -190,14 +189,14 @@ struct Retrieval {
 }
 
 impl OwnedRequest {
-    /// What [`Request::to_owned`] copied.
+    /// The bytes that [`Request::to_owned`] copied.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 impl Session {
-    /// Parses the head of a request again, and what there is of the value behind it.
+    /// Parses the head of a request again, and any part of the value after it.
     pub(super) fn parse_again<'a>(&self, bytes: &'a [u8]) -> Option<(Request<'a>, &'a [u8])> {
         let (head, body, request) = if self.protocol == Protocol::Binary {
             let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
@@ -215,7 +214,7 @@ impl Session {
         Some((request, bytes.get(head..head + body).unwrap_or_default()))
     }
 
-    /// A copied request as it was when it came, and its value.
+    /// Parses a copied request as originally received, and its value.
     pub(super) fn parse_owned<'a>(&self, owned: &'a OwnedRequest) -> Option<(Request<'a>, &'a [u8])> {
         let Some(Retrieval { with_cas, exptime, last }) = owned.retrieval else {
             return self.parse_again(&owned.bytes);

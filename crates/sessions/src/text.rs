@@ -1,7 +1,7 @@
-//! The executor of the memcached text protocol: what each command does and how it is answered.
+//! The executor of the memcached text protocol: what each command does, and its answer.
 //!
 //! Answers are memcached's, `noreply` included: it silences every answer to a well-formed command, errors too.
-//! Everything a command does to one key happens under one hold of its vBucket's lock.
+//! Everything a command does to one key happens under a single acquisition of its vBucket's lock.
 
 use kv::prefixes::Deed;
 use kv::watch::Attempt;
@@ -16,11 +16,12 @@ use super::counter::{self, Count};
 use super::stats;
 use super::{Admission, At, Body, Output, Peer, Refusal, meta};
 
-/// What memcached counts of an item beside key, value and client flags: its header, CAS, a zero and the line end.
+/// Bytes that memcached counts for an item besides key, value and client flags: its header, CAS, a NUL and the line
+/// end.
 const ITEM_OVERHEAD: usize = 59;
-/// What client flags other than 0 take in a memcached item.
+/// Bytes of client flags other than 0 in a memcached item.
 const FLAGS_SIZE: usize = 4;
-/// A CAS no document has: what a CAS of 0 is compared with where memcached compares.
+/// A CAS that no document has; it stands for a CAS of 0 where memcached compares it.
 pub(super) const NO_CAS: u64 = u64::MAX;
 
 const MEMLIMIT_LEAST_MIB: u64 = 8;
@@ -31,7 +32,7 @@ pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\
 pub(super) const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 const BAD_DATA_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 
-/// The key a command is placed by; `None` if it has none or it is encoded. Retrievals come one key at a time
+/// The key that a command is placed by; `None` if it has none or it is encoded. Retrievals arrive one key at a time
 /// ([`Get::take_first`]), here as in [`execute`].
 #[inline]
 pub fn key<'a>(command: &Command<'a>) -> Option<Key<'a>> {
@@ -45,13 +46,14 @@ pub fn key<'a>(command: &Command<'a>) -> Option<Key<'a>> {
     (!bytes.is_empty()).then_some(Key::plain(bytes))
 }
 
-/// What is to be done with a command's data block.
+/// Decides what to do with a command's data block.
 #[inline]
 pub fn admit<'a>(peer: &Peer, command: &Command<'a>, body: usize) -> Admission<'a> {
     let (key, flags) = match *command {
         Command::Login => return Admission::Inline,
         Command::Store(store) => (store.key, store.flags),
-        // Of an encoded key only the length matters to whoever prepares memory; decoded, it is a prefix's length.
+        // For the preparation of memory only the length of an encoded key matters; decoded, it has the length of a
+        // prefix.
         Command::Meta(command) if command.key.is_encoded() => (
             command.key.as_sent().get(..command.key.length()).unwrap_or_default(),
             command.flags.client_flags(),
@@ -84,11 +86,11 @@ pub(super) fn document<'k>(command: &Command<'k>, buffer: &'k mut [u8; text::KEY
     }
 }
 
-/// What a command is, told by its verb alone.
+/// Properties of a command that follow from its verb.
 pub(super) struct Traits {
-    /// It is about everything before and after it.
+    /// It is ordered with all requests before and after it.
     pub is_fence: bool,
-    /// It needs the value that is there, or at least rewrites the item.
+    /// It needs the existing value, or at least rewrites the item.
     pub needs_value: bool,
     /// Lines behind it can only be parsed once it has been executed.
     pub changes_session: bool,
@@ -128,8 +130,7 @@ pub(super) fn fail(peer: &mut Peer, command: &Command<'_>, error: KvError, out: 
     peer.close |= matches!(command, Command::Get(get) if !get.last);
 }
 
-/// Executes a command. An error is about its document as such: nothing was changed, and what was written of the answer
-/// is to be taken back.
+/// Executes a command. An error concerns its document: nothing was changed, and the partial answer must be taken back.
 #[inline]
 pub fn execute(
     peer: &mut Peer,
@@ -205,7 +206,7 @@ pub fn execute(
             limit_memory(bucket, mebibytes, noreply, out);
         }
         Command::Stats { arguments } => stats::text(bucket, peer, arguments, cx, out),
-        // The session lists keys and tells watchers itself: it takes many turns.
+        // The session itself lists keys and feeds watchers, since that takes many turns.
         Command::Dump(_) | Command::Watch(_) => {}
         Command::Version => {
             out.bytes(b"VERSION ");
@@ -238,10 +239,10 @@ pub fn error(peer: &mut Peer, error: &Error, _: &mut NodeContext, out: &mut Outp
     }
 }
 
-/// Answers a command whose data block is not taken.
+/// Answers a command whose data block is refused.
 ///
-/// COMPAT: the value of a set without a condition that finds no room takes the present one with it, as in memcached
-/// (which does so with any `ms`, and with a binary SET whatever its CAS): [`Bucket::drop_replaced`].
+/// COMPAT: an unconditional set whose value finds no memory removes the present value, as in memcached (which does so
+/// with any `ms`, and with a binary SET whatever its CAS): [`Bucket::drop_replaced`].
 pub fn refuse(
     peer: &mut Peer,
     command: &Command<'_>,
@@ -278,7 +279,7 @@ pub fn refuse(
     reply(out, command.is_noreply(), answer);
 }
 
-/// Tells watchers of a store whose data block is not taken.
+/// Notifies watchers of a store whose data block is refused.
 fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut NodeContext) {
     let mut buffer = [0; text::KEY_MAX];
     let (key, name, exptime) = match command {
@@ -295,7 +296,7 @@ fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &m
     attempt.tell(bucket, cx, key, Err(why));
 }
 
-/// Removes what a refused `set` or `ms` without a condition was to replace.
+/// Removes the document that a refused unconditional `set` or `ms` was to replace.
 fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut NodeContext) {
     let mut buffer = [0; text::KEY_MAX];
     let key = match command {
@@ -307,7 +308,7 @@ fn drop_replaced(bucket: &Bucket, command: &Command<'_>, cx: &mut NodeContext) {
     bucket.drop_replaced(cx, key, at);
 }
 
-/// The first `set` of a port that demands a login; anything else is refused.
+/// The first `set` on a port that requires a login; anything else is refused.
 #[cold]
 fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut NodeContext, out: &mut Output) {
     let block = match (command, body) {
@@ -351,7 +352,7 @@ fn reply(out: &mut Output, noreply: bool, answer: &[u8]) {
     }
 }
 
-/// The answer to an error of the engine; `otherwise` for those that each command tells in its own words.
+/// The answer to an error of the engine; `otherwise` for errors that each command words differently.
 pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8] {
     match error {
         KvError::Locked | KvError::NotLocked => b"SERVER_ERROR document is locked\r\n",
@@ -438,7 +439,7 @@ fn retrieve_and_touch(
     let hit = out.with_entry(false, (bucket, key, at), cx, |entry, out| {
         let Some(document) = entry.document() else { return Ok(false) };
         write_value(out, key.bytes, &document, with_cas);
-        // A locked document is shown, but keeps its expiry; so does one whose new expiry finds no memory.
+        // A locked document is returned but keeps its expiry; so does one whose new expiry finds no memory.
         if !document.is_locked() {
             let _ = entry.set_expiry(expiry);
         }
@@ -470,7 +471,7 @@ fn touch(
     Ok(result)
 }
 
-/// Counts, and counts that.
+/// Applies the increment and updates its meters.
 fn count(
     bucket: &Bucket,
     key: Key<'_>,
@@ -535,7 +536,7 @@ fn store_reply(out: &mut Output, store: &text::Store<'_>, result: Result<Mutated
     reply(out, store.noreply, answer);
 }
 
-/// `append` and `prepend`; memcached's limit holds for the sum.
+/// `append` and `prepend`; memcached's limit applies to the total length.
 fn extend(
     bucket: &Bucket,
     key: Key<'_>,
@@ -564,7 +565,7 @@ fn extend(
     Ok(result)
 }
 
-/// Adds to the present value unless that makes it larger than the port takes.
+/// Extends the present value unless that makes it larger than the port accepts.
 pub(super) fn extend_entry(
     entry: &mut Entry<'_>,
     key: Key<'_>,
@@ -585,7 +586,7 @@ pub(super) fn extend_entry(
     Ok(mutated)
 }
 
-/// `cache_memlimit`: needs no login, so it moves the budget within the configured memory only.
+/// `cache_memlimit`: needs no login, so it changes the budget only within the configured memory.
 fn limit_memory(bucket: &Bucket, mebibytes: u64, noreply: bool, out: &mut Output) {
     if mebibytes < MEMLIMIT_LEAST_MIB {
         return reply(out, noreply, b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n");

@@ -1,19 +1,19 @@
-//! Answers of a session that wait, and what must wait for them.
+//! Waiting answers of a session, and the requests that must wait for them.
 //!
 //! ```text
 //!   in order      | waiting A | held: answers of B, C | deferred: another request for A's key | held ... |
-//!                   └ the outcome comes by a letter with its ticket
-//!   unordered     | waiting A | waiting D |            answers leave as they come
+//!                   └ the outcome arrives in a letter with its ticket
+//!   unordered     | waiting A | waiting D |            answers are sent as they arrive
 //! ```
-//! A request is executed at once also behind a waiting answer; only its own answer is held back. Exceptions are
-//! *deferred*, as owned copies: a request for the key of a waiting one, and a *fence*, a request that is about
-//! everything before and after it (a change of the session, `flush_all`, a barrier). Where unordered execution was
-//! granted nothing is held back; there only quiet requests are about their key ([`couchbase::touch_unordered`]), and
-//! only they and fences are deferred.
+//! A request is executed at once even behind a waiting answer; only its own answer is held back. The exceptions are
+//! *deferred*, as owned copies: a request for the key of a waiting one, and a *fence*, a request that is ordered with
+//! everything before and after it (a change of the session, `flush_all`, a barrier). Under unordered execution nothing
+//! is held back; there only quiet requests touch their key ([`couchbase::touch_unordered`]), and only they and fences
+//! are deferred.
 //!
-//! A request whose value is on disk only is *parked*, as a copy, and executed when the value has been fetched.
+//! A request whose value is only on disk is *parked*, as a copy, and executed once the value has been fetched.
 //!
-//! Slots are kept by their tickets, which rise: that is the order of the requests. A session has all of this only while
+//! Slots are ordered by their tickets, which increase in the order of the requests. A session has this state only while
 //! something waits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -21,15 +21,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::request::OwnedRequest;
 use super::{Filling, Output, Refusal, couchbase};
 
-/// What a slot counts beside the bytes it holds.
+/// Memory charged for a slot besides the bytes it holds.
 const SLOT_BYTES: usize = 256;
 
-/// What a request is about, as far as its order matters.
+/// What a request touches, for ordering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touch {
     /// Nothing that another request changes.
     Nothing,
-    /// One key, by its hash. (Two keys of one hash wait for one another.)
+    /// One key, by its hash. (Two keys with the same hash wait for each other.)
     Key(u64),
     /// Everything: it waits for all before it, and all behind it wait for it.
     Everything,
@@ -38,14 +38,14 @@ pub(super) enum Touch {
 /// A request that is kept.
 pub(super) enum Owned {
     Request(OwnedRequest),
-    /// One whose body is not taken.
+    /// One whose body is refused.
     Refused(OwnedRequest, Refusal),
     /// One with a large value.
     Filled(Box<Filling>),
 }
 
 impl Owned {
-    /// Bytes it holds; a large value is charged already.
+    /// Bytes it holds; a large value is already charged.
     fn bytes(&self) -> usize {
         match self {
             Self::Request(request) | Self::Refused(request, _) => request.bytes().len(),
@@ -57,11 +57,11 @@ impl Owned {
 enum Slot {
     /// Answers that wait for those before them.
     Held(Output),
-    /// It has been executed; its outcome comes by a letter.
+    /// It has been executed; its outcome arrives in a letter.
     Waiting { touch: Touch, answer: couchbase::Pending },
-    /// To be executed when what it waits for is over.
+    /// To be executed when the requests it waits for are finished.
     Deferred { touch: Touch, request: Owned },
-    /// To be executed when its letter comes: a value is being fetched.
+    /// To be executed when its letter arrives: a value is being fetched.
     Parked { touch: Touch, request: Owned, value_bytes: usize },
 }
 
@@ -82,20 +82,20 @@ impl Slot {
 pub(super) enum Awaited {
     /// A request that has been executed.
     Answer(couchbase::Pending),
-    /// One that is executed now.
+    /// One to execute now.
     Request(Owned),
 }
 
-/// See the module.
+/// The waiting answers of a session; see the module.
 #[derive(Default)]
 pub struct Waits {
     slots: BTreeMap<u64, Slot>,
-    /// Those that are not held.
+    /// Tickets of slots that are not held answers.
     unfinished: BTreeSet<u64>,
     fences: BTreeSet<u64>,
-    /// The unfinished ones of each key, in order.
+    /// The unfinished tickets of each key, in order.
     queues: HashMap<u64, VecDeque<u64>>,
-    /// Deferred ones that nothing is in the way of any more.
+    /// Deferred requests that nothing blocks any more.
     ready: BTreeSet<u64>,
     /// The slot whose deferred request is being executed.
     current: Option<(u64, Touch)>,
@@ -103,32 +103,32 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Bytes of held answers and copies, and what the slots themselves take.
+    /// Bytes of held answers and copies, and of the slots themselves.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a fence waits: nothing behind it can be executed.
+    /// Returns true if a fence waits: nothing behind it can be executed.
     pub(super) fn is_fenced(&self) -> bool {
         !self.fences.is_empty()
     }
 
-    /// Whether a request that is about one key is not over yet.
+    /// Returns true if a request that touches one key is unfinished.
     pub(super) fn has_keyed(&self) -> bool {
         !self.queues.is_empty()
     }
 
-    /// Whether nothing waits any more.
+    /// Returns true if nothing waits any more.
     pub(super) fn is_over(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The ticket of the request being executed, if it has one already.
+    /// The ticket of the request being executed, if it already has one.
     pub(super) fn current(&self) -> Option<u64> {
         self.current.map(|(ticket, _)| ticket)
     }
 
-    /// Whether a request must not be executed now.
+    /// Returns true if a request must not be executed now.
     pub(super) fn defers(&self, touch: Touch) -> bool {
         match touch {
             _ if self.is_fenced() => true,
@@ -159,19 +159,19 @@ impl Waits {
         }
     }
 
-    /// The request of this ticket has been executed, and its answer waits.
+    /// Notes that the request of this ticket has been executed and its answer waits.
     pub(super) fn wait(&mut self, ticket: u64, touch: Touch, answer: couchbase::Pending) {
         let touch = self.begin_or_keep(ticket, touch);
         self.put(ticket, Slot::Waiting { touch, answer });
     }
 
-    /// The request of this ticket is executed when its letter comes.
+    /// Parks the request of this ticket until its letter arrives.
     pub(super) fn park(&mut self, ticket: u64, touch: Touch, request: Owned, value_bytes: usize) {
         let touch = self.begin_or_keep(ticket, touch);
         self.put(ticket, Slot::Parked { touch, request, value_bytes });
     }
 
-    /// A request that was deferred or parked before keeps its place.
+    /// Begins a request; one that was deferred or parked before keeps its place.
     fn begin_or_keep(&mut self, ticket: u64, touch: Touch) -> Touch {
         match self.current {
             Some((current, touch)) if current == ticket => touch,
@@ -182,13 +182,13 @@ impl Waits {
         }
     }
 
-    /// The request shall be executed later.
+    /// Defers a request.
     pub(super) fn defer(&mut self, ticket: u64, touch: Touch, request: Owned) {
         self.begin(ticket, touch);
         self.put(ticket, Slot::Deferred { touch, request });
     }
 
-    /// Takes the last slot's output to add more to it, or a new one; give it back with [`Waits::hold`].
+    /// Takes the last slot's output to append to it, or a new one; return it with [`Waits::hold`].
     pub(super) fn tail(&mut self, new_ticket: u64) -> (u64, Output) {
         let last = self.slots.last_key_value().filter(|(_, slot)| matches!(slot, Slot::Held(_)));
         match last.map(|(ticket, _)| *ticket).and_then(|ticket| Some((ticket, self.take(ticket)?))) {
@@ -204,7 +204,7 @@ impl Waits {
         }
     }
 
-    /// What waits under this ticket; `None` if nothing does. After a request: [`Waits::executed`].
+    /// Takes what waits under this ticket; `None` if nothing does. After executing a request, call [`Waits::executed`].
     pub(super) fn awaited(&mut self, ticket: u64) -> Option<Awaited> {
         if !matches!(self.slots.get(&ticket)?, Slot::Waiting { .. } | Slot::Parked { .. }) {
             return None;
@@ -222,7 +222,7 @@ impl Waits {
         }
     }
 
-    /// A deferred request that can be executed now. Afterwards: [`Waits::executed`].
+    /// Takes a deferred request that can be executed now. Afterwards call [`Waits::executed`].
     pub(super) fn next_ready(&mut self) -> Option<Owned> {
         let ticket = self.ready.pop_first()?;
         match self.take(ticket)? {
@@ -234,7 +234,8 @@ impl Waits {
         }
     }
 
-    /// The deferred request has been executed, with this answer to be held; it is finished unless it waits now itself.
+    /// Notes that the deferred request has been executed, and holds its answer. The request is finished unless it now
+    /// waits itself.
     pub(super) fn executed(&mut self, held: Output) {
         let Some((ticket, touch)) = self.current.take() else { return };
         if self.slots.contains_key(&ticket) {
@@ -245,7 +246,7 @@ impl Waits {
         self.finish(ticket, touch);
     }
 
-    /// The connection closes behind the request of this ticket: what came after it is not answered any more.
+    /// Notes that the connection closes after the request of this ticket: later requests are not answered.
     pub(super) fn close_behind(&mut self, ticket: u64) {
         let behind: Vec<u64> = self.slots.range(ticket + 1..).map(|(ticket, _)| *ticket).collect();
         for ticket in behind {
@@ -258,7 +259,7 @@ impl Waits {
         self.queues.retain(|_, queue| !queue.is_empty());
     }
 
-    /// The first answers, as far as nothing before them waits.
+    /// Takes the first answers if nothing before them waits.
     pub(super) fn release(&mut self) -> Option<Output> {
         let (ticket, slot) = self.slots.first_key_value()?;
         let ticket = *ticket;
@@ -271,7 +272,7 @@ impl Waits {
         }
     }
 
-    /// A request is over: those that waited for it alone become ready.
+    /// Finishes a request: those that waited only for it become ready.
     fn finish(&mut self, ticket: u64, touch: Touch) {
         self.unfinished.remove(&ticket);
         match touch {

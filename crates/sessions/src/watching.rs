@@ -1,4 +1,4 @@
-//! A session that watches: it is told what happens, and what it sends is not looked at any more, as in memcached.
+//! A session that watches: it is sent lines about events, and its input is no longer read, as in memcached.
 
 use kv::NodeContext;
 use kv::watch::{BUFFER_BYTES, Watching};
@@ -23,12 +23,12 @@ impl Watch {
 }
 
 impl Session {
-    /// Whether it watches.
+    /// Returns true if it watches.
     pub fn is_watching(&self) -> bool {
         matches!(&self.receive, Receive::Watching(watch) if watch.has_begun())
     }
 
-    /// Whether this is the ticket under which it watches: then there are lines for it, or its bucket is gone.
+    /// Returns true if this is the ticket under which it watches: then there are lines for it, or its bucket is gone.
     pub fn watches_as(&self, ticket: u64) -> bool {
         match &self.receive {
             Receive::Watching(watch) => {
@@ -43,7 +43,7 @@ impl Session {
         if self.is_watching() { BUFFER_BYTES } else { 0 }
     }
 
-    /// Begins to watch, or sends the lines that wait.
+    /// Starts to watch, or sends the waiting lines.
     #[cold]
     pub(super) fn execute_watch(&mut self, cx: &mut NodeContext, out: &mut Output) {
         let Receive::Watching(watch) = &mut self.receive else { return };
@@ -58,7 +58,7 @@ impl Session {
             return;
         };
         match Watching::begin(&bucket, self.peer.cookie(cx), watch.watched) {
-            // Deleted in between, it has called nobody.
+            // A bucket deleted in between has notified nobody.
             Some(_) if bucket.is_gone() => self.peer.close = true,
             Some(watching) => {
                 watch.begun = Some(watching);

@@ -248,7 +248,7 @@ fn statistics_end_with_an_empty_answer() {
     }
 }
 
-/// Cut anywhere, the same bytes give the same answers.
+/// The same bytes produce the same answers wherever they are split.
 #[test]
 fn input_may_be_cut_at_any_byte() {
     let script: Vec<u8> = [

@@ -1,4 +1,4 @@
-//! Compressed values: who sees them how, whatever is done to them, and that nothing but Snappy gets in.
+//! Compressed values: how each client sees them after every operation, and that only Snappy is accepted.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
@@ -42,14 +42,14 @@ const ENOMEM: u16 = 0x82;
 const ETMPFAIL: u16 = 0x86;
 const JSON: u8 = 1;
 const COMPRESSED: u8 = 2;
-/// A level that asks for the active's disk, and the usual time.
+/// A level that requires persistence on the active node, and the usual time.
 const PERSISTED: [u8; 2] = [0x11, 2];
 
 fn block(value: &[u8]) -> Vec<u8> {
     Compressor::default().compress(value).unwrap().to_vec()
 }
 
-/// Text that compresses to a sixth or so.
+/// Text that compresses to about a sixth.
 fn text(len: usize) -> Vec<u8> {
     (0..)
         .flat_map(|n: u32| format!("{{\"line\":{},\"text\":\"...........\"}},", n % 97).into_bytes())
@@ -66,7 +66,7 @@ fn stored(opcode: u8, key: &str, value: &[u8], datatype: u8) -> Frame {
     on(opcode, key).extras(&store_extras(0x0200_0000, 0)).value(value).datatype(datatype)
 }
 
-/// One that takes compressed values, one that does not, one at the memcached port: of one node.
+/// Clients of one node: one that accepts compressed values, one that does not, one on the memcached port.
 struct Doors {
     snappy: Client,
     plain: Client,
@@ -98,7 +98,7 @@ impl Doors {
         answer
     }
 
-    /// What everybody sees is this value.
+    /// Checks that every client sees this value.
     fn all_see(&mut self, key: &str, value: &[u8]) {
         let seen = self.plain.ask(on(GET, key));
         assert_eq!((seen.status, seen.datatype & COMPRESSED), (0, 0));
@@ -132,7 +132,8 @@ impl Doors {
         meta.extras[20] & COMPRESSED != 0
     }
 
-    /// Values compressed, their bytes, these inflated: as the accounts have them, which equal a walk.
+    /// Number of compressed values, their bytes, and these inflated, according to the accounts, which are checked
+    /// against a walk.
     fn accounts(&mut self) -> (u64, u64, u64) {
         for client in [&mut self.plain, &mut self.memcached] {
             client.cx.end_batch();
@@ -144,7 +145,7 @@ impl Doors {
     }
 }
 
-/// The client with the context of another thread.
+/// Moves the client to the context of another thread.
 fn on_thread(mut client: Client, thread: usize) -> Client {
     let now = client.cx.now;
     client.cx = kv::NodeContext::new(Arc::clone(&client.node), thread);
@@ -161,7 +162,7 @@ fn inflated(block: &[u8]) -> Vec<u8> {
 #[test]
 fn what_arrives_compressed_is_kept_so_and_everybody_sees_it_in_his_way() {
     let mut doors = Doors::with(Compression::Passive);
-    // Short; long only inflated; long also compressed.
+    // Short; long only when inflated; long even when compressed.
     for (key, len) in [("short", 200), ("long", 100 << 10), ("longer", 1 << 20)] {
         let (value, sent) = (text(len), block(&text(len)));
         doors.set(key, &value);
@@ -195,7 +196,7 @@ fn only_what_was_negotiated_and_is_snappy_is_taken() {
             assert_eq!(refused.status, EINVAL, "{bytes:02x?}");
         }
     }
-    // Seven bytes that say they are 4 GiB, and a block that would become 20 MiB and a byte.
+    // Seven bytes that claim to be 4 GiB, and a block that would inflate to 20 MiB and a byte.
     let limit = 20 << 20;
     for (bytes, status) in [
         (vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0, b'a'], E2BIG),
@@ -256,7 +257,7 @@ fn every_operation_works_on_compressed_documents() {
         assert_eq!(doors.memcached.send_raw(b"incr a 1\r\n").first(), Some(&b'C'), "no number");
         doors.all_see("a", &value);
     }
-    // A number that somebody found worth compressing.
+    // A number that a client chose to compress.
     let extras = [&5u64.to_be_bytes()[..], &0u64.to_be_bytes(), &0u32.to_be_bytes()].concat();
     for count in [37, 42] {
         doors.set("n", format!("{}", count - 5).as_bytes());
@@ -281,7 +282,7 @@ fn a_bucket_without_compression_keeps_values_inflated() {
         assert_eq!(doors.snappy.ask(on(GET, key)).datatype, JSON);
     }
     assert_eq!(doors.accounts(), (0, 0, 0));
-    // A HELLO that comes when it is known which bucket is meant is granted only what that can do.
+    // A HELLO after the bucket is selected is granted only what that bucket supports.
     for (compression, granted) in [(Compression::Off, false), (Compression::Passive, true)] {
         doors.snappy.node.bucket("default").unwrap().set_compression(compression);
         let answer = doors.snappy.ask(frame(HELLO).value(&SNAPPY.to_be_bytes()));
@@ -303,7 +304,7 @@ fn values_that_find_no_room_to_be_inflated_are_a_temporary_failure() {
         assert_eq!(doors.plain.ask(on(APPEND, "bomb").value(b"x")).status, ETMPFAIL);
         assert!(doors.memcached.send_raw(b"get bomb\r\n").starts_with(b"SERVER_ERROR out of memory"));
     }
-    // Who got an error has changed nothing: no lock, no expiry, nobody who was told to recache it.
+    // A request that fails has changed nothing: no lock, no expiry, no recache winner.
     let cas = doors.snappy.ask(on(GET, "bomb")).cas;
     let soon = 1000u32.to_be_bytes();
     assert_eq!(doors.plain.ask(on(GET_LOCKED, "bomb")).status, ETMPFAIL);
@@ -358,18 +359,19 @@ fn the_journal_keeps_compressed_values_and_gives_them_back() {
     assert_eq!(doors.accounts().0, 4);
 }
 
-/// Turns of the pager's thread until neither it nor the compressor has anything to do; how many values were compressed.
+/// Runs turns of the pager's thread until neither it nor the compressor has anything to do. Returns how many values
+/// were compressed.
 fn pager_turns(doors: &Doors, demand: &mut Demand) -> u64 {
     let bucket = doors.snappy.node.bucket("default").unwrap();
     let before = bucket.meter(kv::Meter::CompressorValues);
     let mut cx = persistent::cx(&doors.snappy);
     kv::pager::turn(&mut cx);
-    // Without a clock a turn goes on to the end of its pass.
+    // Without a clock a turn continues to the end of its pass.
     while kv::pager::compress(&mut cx, demand).is_some() {}
     bucket.meter(kv::Meter::CompressorValues) - before
 }
 
-/// Bytes that nothing makes shorter.
+/// Incompressible bytes.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     numbers(seed).map(|number| (number >> 32) as u8).take(len).collect()
@@ -428,7 +430,7 @@ fn the_compressor_works_while_memory_is_short_and_rests_otherwise() {
     for n in (0..count).step_by(97) {
         doors.all_see(&format!("key{n}"), &value(n));
     }
-    // Nothing is left to do, however often somebody looks.
+    // Nothing is left to do, however often it is called.
     let compressed = doors.accounts().0;
     for _ in 0..5 {
         doors.snappy.node.bucket("default").unwrap().memory();
@@ -452,13 +454,13 @@ fn what_does_not_get_smaller_stays_and_is_looked_at_once() {
     assert!(!bucket.is_compressing());
     assert_eq!(doors.accounts(), (0, 0, 0));
     doors.all_see("key7", &noise(7, 1000));
-    // A little more of what could be compressed is no reason to look at everything again.
+    // A few more compressible values do not cause another full pass.
     for n in 0..20 {
         assert_eq!(doors.plain.ask(stored(SET, &format!("text{n}"), &text(1000), 0)).status, 0);
     }
     bucket.memory();
     assert_eq!(pager_turns(&doors, &mut demand), 0);
-    // Switched on anew it has not seen anything, and finds these.
+    // After being switched on again it starts from scratch and finds these.
     bucket.set_compression(Compression::Active);
     assert_eq!(pager_turns(&doors, &mut demand), 20);
     doors.accounts();
@@ -491,7 +493,7 @@ fn in_a_persistent_bucket_the_disk_need_not_know() {
             persistent::fetch(&doors.snappy);
             assert!(doors.plain.letters()[0].body == *value, "{key}");
             doors.all_see(key, value);
-            // As it was when it was flushed: compressed if that was later.
+            // In the state in which it was flushed: compressed if the flush came after the compression.
             assert_eq!(doors.is_compressed(key), at == 3, "{key}");
         }
         doors.accounts();

@@ -34,7 +34,7 @@ const GET_CLUSTER_CONFIG: u8 = 0xb5;
 const GET_COLLECTION_ID: u8 = 0xbb;
 const GET_ERROR_MAP: u8 = 0xfe;
 
-/// MutationSeqno, Xerror, SelectBucket, JSON, Collections: what the SDKs work with, without server durations.
+/// MutationSeqno, Xerror, SelectBucket, JSON, Collections: what the SDKs use, without server durations.
 const USUAL: [u16; 5] = [0x04, 0x07, 0x08, 0x0b, 0x12];
 
 fn hello(client: &mut Client, features: &[u16]) -> Vec<u16> {
@@ -78,7 +78,7 @@ fn hello_grants_what_works_and_nothing_else() {
     let mut granted = hello(&mut client, &asked);
     granted.sort_unstable();
     assert_eq!(granted, [0x03, 0x04, 0x07, 0x08, 0x0a, 0x0b, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x1d, 0x1e]);
-    // The page for users says the same, and does not take it back elsewhere.
+    // The user documentation says the same, and does not contradict it elsewhere.
     let page = include_str!("../../../docs/couchbase-kv.md");
     let section = page.split("## Features HELLO grants").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows: Vec<(u16, &str)> = section
@@ -349,7 +349,7 @@ fn expiry_touch_and_preserve_ttl() {
 
 #[test]
 fn durability_on_a_node_alone() {
-    // Neither flexible framing nor sync replication was negotiated: pillowfight sends it all the same.
+    // Neither flexible framing nor sync replication was negotiated, but pillowfight sends it anyway.
     let mut client = ready(&USUAL);
     for (framing, status) in [
         (&[0x13u8, 1, 0x11, 0x94][..], 0),
@@ -482,7 +482,7 @@ fn the_failover_log_of_a_vbucket_that_lost_nothing_has_one_entry() {
     ] {
         assert_eq!(client.ask(malformed).status, 4);
     }
-    // Another vBucket state changes nothing about its histories.
+    // Changing the vBucket's state does not change its histories.
     assert_eq!(client.ask(frame(SET_VBUCKET).vbucket(vbucket).extras(&[2])).status, 0);
     assert_eq!(client.ask(frame(GET_FAILOVER_LOG).vbucket(vbucket)).body, log.body);
     let mut stranger = Client::couchbase();

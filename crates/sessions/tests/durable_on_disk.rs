@@ -1,5 +1,5 @@
-//! Durability levels that persist, on a simulated disk: answered by the flush that covers them, and kept by a power
-//! cut.
+//! Persistent durability levels, on a simulated disk: answered by the flush that covers them, and preserved across a
+//! power cut.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
@@ -68,7 +68,7 @@ fn many_writes_share_a_flush_and_a_power_cut_takes_none_of_them() {
     assert!(answers.iter().enumerate().all(|(at, answer)| answer.status == 0 && answer.opaque == at as u32));
     drop((bucket, client));
     disk.crash(Survival::Synced);
-    // What is on disk are the prepares; they are committed again, and were never aborted.
+    // Only the prepares are on disk; they are committed again, and were never aborted.
     let mut client = self::client(&disk);
     flush(&client);
     let bucket = client.node.bucket("default").unwrap();

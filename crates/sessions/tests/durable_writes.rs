@@ -1,4 +1,4 @@
-//! Durable writes that have to wait, through sessions: what is answered, when, and in which order.
+//! Durable writes that have to wait, through sessions: which answers are sent, when, and in which order.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
@@ -46,7 +46,7 @@ fn vb_of(key: &str) -> u16 {
     (crc32fast::hash(key.as_bytes()) >> 16) as u16 & 0x3ff
 }
 
-/// A client, and another one on another thread; every vBucket has a replica that is not there.
+/// Two clients on different threads; every vBucket has an absent replica.
 fn two(features: &[u16]) -> (Client, Client) {
     let mut client = Client::couchbase();
     client.open_bucket(features);
@@ -74,7 +74,7 @@ fn set(key: &str, value: &[u8]) -> Frame {
     on(SET, key).extras(&store_extras(0, 0)).value(value)
 }
 
-/// Level majority within so many ms.
+/// Level majority with this timeout in ms.
 fn durably(frame: Frame, timeout_ms: u16) -> Frame {
     let [high, low] = timeout_ms.to_be_bytes();
     frame.framing(&[0x13, 1, high, low])
@@ -84,7 +84,7 @@ fn bucket(client: &Client) -> Arc<Bucket> {
     client.node.bucket("default").unwrap()
 }
 
-/// The absent replica has everything of the key's vBucket.
+/// Acknowledges everything in the key's vBucket on behalf of the absent replica.
 fn acknowledge(by: &mut Client, key: &str) {
     let bucket = bucket(by);
     bucket.acknowledge(&mut by.cx, VbId(vb_of(key)), "absent", u64::MAX >> 1, 0);
@@ -164,7 +164,7 @@ fn another_chain_commits_what_is_pending() {
     let answers = client.letters();
     assert_eq!(statuses(&answers), [(1, 0), (2, 0)]);
     assert_eq!(answers[1].body, 41u64.to_be_bytes());
-    // Alone, nothing has to wait.
+    // With a single node, nothing has to wait.
     assert_eq!(client.ask(durably(on(DELETE, "a"), 9_000)).status, 0);
     assert_eq!(statistic(&mut other, "durability-monitor", "sync_writes_prepared"), "2");
     set_vbucket(&mut other, vb_of("n"), br#"{"topology":[["us",null]]}"#);
@@ -315,7 +315,7 @@ fn nothing_overtakes_a_quiet_request() {
     assert_eq!(client.ask_all(&requests), []);
     assert_eq!(other.ask(get("b")).status, ENOENT);
     assert_eq!(statuses(&client.pass_ms(300)), [(1, AMBIGUOUS), (3, ENOENT), (4, 0)]);
-    // It overtakes others itself: they have an answer of their own.
+    // A quiet request itself may overtake others that have their own answers.
     let requests = [durably(set("c", b"1"), 9_000).opaque(5), on(GETQ, "b").opaque(6), get("c").opaque(7)];
     assert_eq!(statuses(&client.ask_all(&requests)), [(6, 0), (7, ENOENT)]);
     acknowledge(&mut other, "c");
@@ -369,7 +369,7 @@ fn a_barrier_waits_for_all_before_it_and_holds_all_behind_it() {
         }
         acknowledge(&mut other, "a");
         assert_eq!(statuses(&client.letters()), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)]);
-        // A barrier that waits itself.
+        // A barrier that itself waits.
         let durable_barrier = set("e", b"1").framing(&[0x00, 0x13, 1, 0x20, 0]);
         assert_eq!(client.ask_all(&[durable_barrier.opaque(6), get("a").opaque(7)]), []);
         acknowledge(&mut other, "e");
@@ -383,7 +383,7 @@ fn quit_and_hello_wait_for_what_is_before_them() {
         let (mut client, mut other) = two(features);
         let requests = [
             durably(set("a", b"1"), 9_000).opaque(1),
-            // From here on unordered: that does not concern the answers before it.
+            // Unordered from here on; this does not affect earlier answers.
             frame(HELLO).value(&[0, 0x12, 0, 0x0e]).opaque(2),
             get("a").opaque(3),
             durably(set("b", b"1"), 9_000).opaque(4),
@@ -436,7 +436,7 @@ fn a_vbucket_that_is_not_active_is_not_served() {
         set_vbucket(&mut other, vb_of(key), b"");
     }
     assert_eq!(other.ask(get("k")).body, b"v");
-    // What was inherited never times out, and is committed when the chain allows it.
+    // Inherited writes never time out, and are committed once the chain allows it.
     assert_eq!(client.pass_ms(100_000), []);
     assert_eq!(other.ask(set("j", b"x")).status, IN_PROGRESS);
     acknowledge(&mut other, "j");
@@ -483,7 +483,7 @@ fn ten_thousand_pending_writes_are_each_answered_once_and_never_early() {
     clients.iter_mut().for_each(|client| client.open_bucket(&UNORDERED));
     let mut deadlines = BTreeMap::new();
     for number in 0..10_000u32 {
-        // Deadlines fall and rise again, and meet each other.
+        // Deadlines decrease and increase again, and some coincide.
         let timeout = 1 + (number.wrapping_mul(2_654_435_761) >> 20) as u16 % 3000;
         let write = durably(set(&format!("key-{number}"), b"v"), timeout).opaque(number);
         assert_eq!(clients[number as usize % 4].ask_all(&[write]), []);
@@ -492,13 +492,13 @@ fn ten_thousand_pending_writes_are_each_answered_once_and_never_early() {
     let mut answered = BTreeMap::new();
     for now_ms in 1..=3001u64 {
         if now_ms == 1500 {
-            // A tenth of the vBuckets gets its replica.
+            // A tenth of the vBuckets get their replica.
             for vb in 0..102 {
                 let bucket = bucket(&other);
                 bucket.acknowledge(&mut other.cx, VbId(vb), "absent", u64::MAX >> 1, 0);
             }
         }
-        // A letter from another thread's alarm may come in the same millisecond, after this one looked.
+        // A letter from another thread's alarm may arrive in the same millisecond, after this thread has checked.
         let mut answers: Vec<Answer> = clients.iter_mut().flat_map(|client| client.pass_ms(1)).collect();
         answers.extend(clients.iter_mut().flat_map(Client::letters));
         for answer in answers {
@@ -602,8 +602,8 @@ proptest! {
         prop_assert!(!client.session.has_waits());
     }
 
-    /// Where answers may overtake, each request is still answered once, nothing overtakes a quiet one, and a NOOP
-    /// comes behind everything before it and before everything behind it.
+    /// If answers may overtake, each request is still answered once, nothing overtakes a quiet one, and a NOOP is
+    /// answered after everything before it and before everything after it.
     #[test]
     fn unordered_answers_tell_what_quiet_requests_came_to(steps in steps()) {
         let (mut client, mut other) = two(&UNORDERED);
@@ -619,7 +619,7 @@ proptest! {
                     };
                     let frame = on(opcode, &format!("key-{key}")).opaque(number);
                     let frame = if kind == 0 { frame } else { frame.extras(&store_extras(0, 0)).value(b"v") };
-                    // Some end by their deadline.
+                    // Some end at their deadline.
                     let timeout_ms = if kind == 1 { 300 } else { 60_000 };
                     let frame = if durable && kind != 0 { durably(frame, timeout_ms) } else { frame };
                     asked.insert(number, opcode);

@@ -20,7 +20,7 @@ fn client(disk: &SimulatedDisk) -> Client {
     client
 }
 
-/// History and seqno of a change in this vBucket.
+/// Makes a change in this vBucket; returns its history and seqno.
 fn change(client: &mut Client, vb: u16) -> (u64, u64) {
     let answer = client.ask(frame(SET).key(b"k").vbucket(vb).extras(&store_extras(0, 0)).value(b"v"));
     assert_eq!(answer.status, 0);
@@ -28,7 +28,7 @@ fn change(client: &mut Client, vb: u16) -> (u64, u64) {
     (number(0), number(8))
 }
 
-/// Newest first.
+/// The failover log, newest first.
 fn log(client: &mut Client, vb: u16) -> Vec<(u64, u64)> {
     let answer = client.ask(frame(GET_FAILOVER_LOG).vbucket(vb));
     assert_eq!((answer.status, answer.body.len() % 16), (0, 0));

@@ -1,4 +1,4 @@
-//! Values that are on disk only: who asks for one waits for it, and nobody else does.
+//! Values that are only on disk: requests that need one wait for it, and no others do.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
@@ -54,7 +54,7 @@ fn in_order_the_answers_wait_and_the_requests_do_not() {
         client.send(&set(key, value).bytes());
     }
     let mut item = Vec::new();
-    // The large one came in pieces.
+    // The large value arrives in pieces.
     while let Some(sink) = client.session.sink() {
         let count = sink.len();
         sink.copy_from_slice(&large.as_bytes()[..count]);
@@ -140,7 +140,7 @@ fn many_who_ask_for_one_value_share_one_read() {
             let gets = (0..20).map(|at| on(GET, if at % 2 == 0 { "a" } else { "b" }).opaque(opaque + at));
             assert_eq!(other.ask_all(&gets.collect::<Vec<_>>()), []);
         }
-        // Whoever changes it needs it, too; whoever replaces it does not.
+        // A request that modifies the value needs it too; one that replaces it does not.
         client.send(&on(APPEND, "a").value(b"+").bytes());
         fetch(&client);
         assert_eq!(client.letters()[0].status, 0);
@@ -177,7 +177,7 @@ fn one_read_that_fails_is_told_to_all_who_wait_for_it() {
         let answers = asker.letters();
         assert_eq!((answers.len(), answers[0].status), (1, EINTERNAL));
     }
-    // The next to ask begins another.
+    // The next request starts another fetch.
     assert!(disk.flip(&segment, offset, 0));
     assert_eq!(other.send(&on(GET, "a").bytes()), []);
     fetch(&client);

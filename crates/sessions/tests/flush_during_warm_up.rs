@@ -1,5 +1,5 @@
-//! flush_all while a persistent bucket is still being read: it is refused, because it could not be kept, and so nothing
-//! that was acknowledged is lost.
+//! flush_all while a persistent bucket is still being loaded: it is refused because it could not be made durable, so no
+//! acknowledged operation is lost.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -25,7 +25,7 @@ fn written() -> SimulatedDisk {
     disk
 }
 
-/// A start of which nothing is read yet.
+/// A started node that has not read anything yet.
 fn started(disk: &SimulatedDisk) -> Client {
     Client::of(persistent::node(disk, 4), Port::Memcached)
 }
@@ -57,7 +57,7 @@ fn what_was_acknowledged_survives_a_kill_during_the_warm_up() {
     persistent::flush(&client);
     let expected = if acknowledged { "END\r\n" } else { THERE };
     assert_eq!(ask(&mut client, "get k\r\n"), expected);
-    // Once all is read it is taken, and kept.
+    // Once everything is read it is accepted, and durable.
     assert_eq!(ask(&mut client, "flush_all\r\n"), "OK\r\n");
     persistent::flush(&client);
     disk.crash(Survival::Synced);

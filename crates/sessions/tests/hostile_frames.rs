@@ -1,5 +1,5 @@
-//! Frames of any shape, on both kinds of port: no panic, every answer is a well-formed frame, and the connection lives
-//! on unless it was asked to close.
+//! Frames of any shape, on both kinds of port: no panic, every answer is a well-formed frame, and the connection stays
+//! open unless it was asked to close.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;

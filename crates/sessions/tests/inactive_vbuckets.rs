@@ -1,4 +1,5 @@
-//! Memcached ports and vBuckets that are not active: neither misses nor changes, and nothing else is disturbed.
+//! Memcached ports and vBuckets that are not active: requests neither miss nor change anything, and nothing else is
+//! affected.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
@@ -30,7 +31,7 @@ fn set_state(client: &mut Client, key: &str, state: VbState) {
     bucket(client).set_vbucket(&mut client.cx, vb, state, None);
 }
 
-/// A client, `here` = 1 in an active vBucket, and `away` = 1 in one of this state.
+/// A client, with `here` = 1 in an active vBucket and `away` = 1 in one of this state.
 fn world(state: VbState) -> Client {
     let mut client = Client::memcached();
     assert_eq!(client.send_raw(b"set here 0 0 1\r\n1\r\nset away 0 0 1\r\n1\r\n"), b"STORED\r\nSTORED\r\n");
@@ -115,7 +116,7 @@ fn a_value_that_is_refused_for_its_length_takes_nothing_with_it() {
     let answer = client.send_raw(format!("ms away {}\r\n{long}\r\n", long.len()).as_bytes());
     assert_eq!(answer, b"SERVER_ERROR object too large for cache\r\n");
     assert!(is_untouched(client));
-    // One that is received straight into item memory, and then not stored.
+    // A value that is received directly into item memory and then not stored.
     let mut client = world(VbState::Replica);
     let large = "x".repeat(100_000);
     let answer = client.send_raw(format!("set away 0 0 {}\r\n{large}\r\n", large.len()).as_bytes());

@@ -1,4 +1,4 @@
-//! Large values on their way into item memory.
+//! Large values in transit into item memory.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
@@ -12,7 +12,7 @@ use sessions::Port;
 
 const VALUE: usize = 100_000;
 
-/// Sends what the session wants to have straight in item memory.
+/// Fills the session's sink in item memory.
 fn fill(client: &mut Client, bytes: usize) {
     let mut left = bytes;
     while left > 0
@@ -55,7 +55,7 @@ fn node(eviction: Eviction) -> (Arc<Node>, Arc<Bucket>) {
     (node, bucket)
 }
 
-/// A client that has announced a value, and with it used up what is reserved for values that have not arrived.
+/// A client that has announced a value and thereby used up the reservation for values that have not arrived.
 fn announcer(node: &Arc<Node>) -> Client {
     let mut client = Client::of(Arc::clone(node), Port::Memcached);
     assert_eq!(client.send_raw(b"set announced 0 0 1000000\r\n"), b"");

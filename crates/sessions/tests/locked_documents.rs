@@ -1,5 +1,5 @@
-//! A document that was locked with GET_LOCKED is changed by nobody who does not name the lock's CAS, over no protocol,
-//! and its lock ends by nothing else.
+//! Over any protocol, a document locked with GET_LOCKED can be changed, and its lock ended, only by requests with the
+//! lock's CAS.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -19,7 +19,7 @@ const XERROR: u16 = 0x07;
 const LOCKED: u16 = 0x09;
 const EXISTS: u16 = 0x02;
 
-/// The document `k`, which expires in 100 seconds, and clients of it.
+/// The document `k`, which expires in 100 seconds, and its clients.
 struct World {
     locker: Client,
     text: Client,
@@ -29,7 +29,7 @@ struct World {
 }
 
 impl World {
-    /// In an ephemeral bucket, or a persistent one, where a change of the expiry is written anew.
+    /// Uses an ephemeral bucket, or a persistent one, where a change of the expiry is written to disk.
     fn new(is_persistent: bool) -> Self {
         let text = if is_persistent {
             let text = Client::of(persistent::node(&SimulatedDisk::new(), 4), Port::Memcached);
@@ -58,7 +58,7 @@ impl World {
         self.cas = answer.cas;
     }
 
-    /// It is as it was, and whoever holds the lock can end it.
+    /// Checks that the document is unchanged and that the holder of the lock can release it.
     fn check(&mut self, case: &str) {
         let meta = self.locker.ask(self.on_document(GET_META));
         let expiry = u32::from_be_bytes(meta.extras[8..12].try_into().unwrap());

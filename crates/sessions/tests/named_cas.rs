@@ -1,4 +1,4 @@
-//! A CAS that a client names, or that is found on disk, does not take the clock of CAS values with it.
+//! A CAS that a client supplies, or that is found on disk, does not push the clock of CAS values forward.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -9,7 +9,7 @@ use journal::SimulatedDisk;
 use sessions::Port;
 
 const AHEAD: &str = "CLIENT_ERROR CAS is too far ahead of the clock\r\n";
-/// So far ahead of the clock a CAS may be named.
+/// How far ahead of the clock a supplied CAS may be.
 const DRIFT_NS: u64 = 5_000_000_000;
 const YEAR_S: u32 = 365 * 86_400;
 
@@ -64,12 +64,12 @@ fn any_other_is_taken_and_the_clock_goes_on_above_it() {
     }
     let next = cas_of_store(&mut client, "k");
     assert_eq!(next, named + 1);
-    // What the node has given out itself comes back to it, from a proxy say, after its clock was set back.
+    // A CAS that the node itself issued is sent back, for example by a proxy, after its clock was set back.
     client.cx.now.unix_ns -= 3600 * 1_000_000_000;
     assert_eq!(ask(&mut client, &format!("ms k 1 E{next}\r\ny\r\n")), "HD\r\n");
 }
 
-/// The next start of the same bucket, all of it read.
+/// The next start of the same bucket, completely loaded.
 fn restarted(disk: &SimulatedDisk, now: kv::Now) -> Client {
     let mut client = Client::of(persistent::node(disk, 1), Port::Memcached);
     client.cx.now = now;
@@ -98,7 +98,7 @@ fn no_restart_brings_the_clock_near_the_highest_cas() {
     }
 }
 
-/// As versions did that let clients name any CAS, a clock gone mad brings one onto the disk that no clock shows.
+/// A faulty clock puts a CAS on disk that is far from any real time, as did versions that let clients supply any CAS.
 #[test]
 fn one_on_disk_that_no_clock_shows_is_not_followed() {
     let disk = SimulatedDisk::new();
@@ -135,7 +135,7 @@ fn a_clock_that_was_set_back_repeats_none() {
     let last = cas_of_store(&mut client, "k");
     persistent::flush(&client);
     let mut now = client.cx.now;
-    // The second time it is one that nobody has set since the machine was switched on.
+    // The second is a clock that has not been set since the machine was switched on.
     for seconds in [YEAR_S, now.unix_s - 2 * YEAR_S] {
         now.unix_s -= seconds;
         now.unix_ns -= u64::from(seconds) * 1_000_000_000;

@@ -1,5 +1,5 @@
 //! A store that is refused because its value is too long, or because there is no memory for it, leaves the old document
-//! as it was; only a set without a condition takes it with it, and never in a persistent bucket.
+//! as it was. Only an unconditional set removes it, and never in a persistent bucket.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -12,11 +12,11 @@ use sessions::Port;
 
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// A request that stores over the key `k`, with a value of this length.
+/// A request that overwrites the key `k` with a value of this length.
 struct Attempt {
     name: &'static str,
     request: fn(usize) -> Vec<u8>,
-    /// Whether it is to be stored whatever is there.
+    /// Whether it stores unconditionally.
     is_unconditional: bool,
 }
 
@@ -79,11 +79,11 @@ const BINARY: &[Attempt] = attempts! {
     "PREPENDQ" false |length| binary(0x1a, 0, length);
 };
 
-/// With no memory left: a value that comes with its request, and one that is received into item memory. With enough of
-/// it: one that is too long.
+/// Without memory left: a value that arrives with its request, and one that is received into item memory. With enough
+/// memory: one that is too long.
 const CASES: [(usize, bool); 3] = [(100, true), (40_000, true), (2 << 20, false)];
 
-/// Tries everything, each over a document of its own, and compares what is left with what may be.
+/// Tries every request, each on its own document, and compares what is left with what is allowed.
 fn try_all(new: impl Fn() -> Client, may_drop: bool) {
     for (attempts, is_text) in [(TEXT, true), (BINARY, false)] {
         let mut client = new();
@@ -142,7 +142,7 @@ fn nothing_does_in_a_persistent_bucket() {
     );
 }
 
-/// What a set that failed may not do: end a lock, by whichever protocol.
+/// A failed set must not release a lock, over any protocol.
 #[test]
 fn a_locked_document_stays() {
     let client = without_eviction();

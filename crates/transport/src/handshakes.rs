@@ -1,10 +1,10 @@
-//! Handshakes of TLS, on a thread of their own: their arithmetic takes a millisecond, and a peer may take its time.
+//! TLS handshakes, on a thread of their own: their arithmetic takes a millisecond, and a peer may be slow.
 //!
 //! ```text
 //!   accepted stream ──begin──> dm:handshakes ──done──> the loop that is to own it, connected
-//!                                  │ at most HANDSHAKES_MAX at a time, the oldest makes room; HANDSHAKE_TIME each
+//!                                  │ at most HANDSHAKES_MAX at a time, the oldest is dropped; HANDSHAKE_TIME each
 //! ```
-//! The thread sleeps until a socket has something for it or a time is over.
+//! The thread sleeps until a socket is ready or a handshake times out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,12 +19,12 @@ use parking_lot::Mutex;
 use crate::Stream;
 
 const WAKE: Token = Token(usize::MAX);
-/// Handshakes at a time.
+/// Maximum number of concurrent handshakes.
 const HANDSHAKES_MAX: usize = 1024;
-/// What one may take.
+/// Time limit of a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
-/// What is done with a stream when its handshake is over.
+/// Called with a stream when its handshake is over.
 type Done = Box<dyn FnOnce(io::Result<Stream>) + Send>;
 
 struct Begun {
@@ -38,7 +38,7 @@ struct Inbox {
     stopping: AtomicBool,
 }
 
-/// The thread's handle; it ends when this is dropped.
+/// The handle of the thread, which ends when this is dropped.
 pub struct Handshakes {
     inbox: Arc<Inbox>,
     waker: Waker,
@@ -58,7 +58,7 @@ impl Handshakes {
         Ok(Self { inbox, waker, thread: Some(thread) })
     }
 
-    /// Shakes hands with the peer of `stream`, then calls `done`, on the thread.
+    /// Performs the handshake with the peer of `stream`, then calls `done` on the thread.
     pub fn begin(&self, stream: Stream, done: impl FnOnce(io::Result<Stream>) + Send + 'static) {
         let mut begun = self.inbox.begun.lock();
         begun.push(Begun { stream, done: Box::new(done) });
@@ -88,7 +88,7 @@ struct Pending {
 struct Loop {
     poll: Poll,
     inbox: Arc<Inbox>,
-    /// By number, and so by age.
+    /// Sorted by number, and so by age.
     pending: BTreeMap<usize, Pending>,
     numbers: usize,
 }
@@ -99,11 +99,11 @@ impl Loop {
         while !self.inbox.stopping.load(Relaxed) {
             let now = Instant::now();
             let next = self.pending.values().next().map(|first| first.due.saturating_duration_since(now));
-            // One millisecond late rather than a moment early and awake twice.
+            // One millisecond late rather than slightly early, which would mean waking up twice.
             let timeout = next.map(|next| next + Duration::from_millis(1));
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    tracing::error!(%error, "handshakes of TLS cannot be waited for");
+                    tracing::error!(%error, "cannot wait for TLS handshakes");
                     return;
                 }
                 _ => {}
@@ -124,7 +124,7 @@ impl Loop {
             if self.pending.len() >= HANDSHAKES_MAX
                 && let Some((_, Pending { begun, .. })) = self.pending.pop_first()
             {
-                (begun.done)(Err(io::Error::other("there are too many at a time")));
+                (begun.done)(Err(io::Error::other("too many handshakes at a time")));
             }
             let number = self.numbers;
             self.numbers += 1;

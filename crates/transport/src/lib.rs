@@ -5,7 +5,7 @@
 //!   Stream::{connect_tcp, connect_unix} ─────────────────────────────┘
 //! ```
 //! All of them are non-blocking. Any event loop can watch one: mio's through [`mio::event::Source`], tokio's by its
-//! descriptor. A read that fills less than its room means that the socket is empty now.
+//! descriptor. A read that does not fill its buffer means that the socket is empty now.
 #![forbid(unsafe_code)]
 
 mod handshakes;

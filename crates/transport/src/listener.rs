@@ -22,20 +22,20 @@ use crate::unix::{ShortName, SocketFile, remove_stale};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// Unsent bytes of one connection in the kernel before it takes no more, beside what is under way to the peer. Without
-/// a bound it keeps up to 4 MB for a peer that does not read.
+/// Unsent bytes of one connection at which the kernel accepts no more, besides what is in flight to the peer. Without a
+/// limit it keeps up to 4 MB for a peer that does not read.
 const UNSENT_BYTES: u32 = 128 << 10;
 
 /// Where a socket listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// Of TCP.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// The name in the file system.
+    /// A name in the file system.
     Unix(PathBuf),
 }
 
-/// A socket that is bound and listens. The name of a Unix one goes when it is dropped, if it was made here.
+/// A socket that is bound and listening. The name of a Unix socket is removed on drop, if it was created here.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -50,34 +50,34 @@ enum Socket {
 }
 
 impl Listener {
-    /// Listens on an address of this machine; port 0 takes a free one.
+    /// Listens on an address of this machine. Port 0 selects a free one.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         Self::of_tcp(TcpListener::bind(address)?)
     }
 
     fn of_tcp(socket: TcpListener) -> io::Result<Self> {
-        // Best effort: it is memory of the kernel's, not of this process.
+        // Best effort: the memory is the kernel's, not this process's.
         let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES);
-        // It listens already, with a shorter queue; listening again makes it longer.
+        // It listens already, with a shorter queue; listening again lengthens it.
         rustix::net::listen(&socket, BACKLOG)?;
         let address = Address::Tcp(socket.local_addr()?);
         Ok(Self { socket: Socket::Tcp(socket), address, _file: None })
     }
 
-    /// Listens under a name in the file system with exactly this mode. What a process that was killed has left there is
-    /// replaced; what anybody still uses is an error.
+    /// Listens under a name in the file system with exactly this mode. A socket left there by a killed process is
+    /// replaced; one that is still in use is an error.
     pub fn unix(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path)?;
         let listener = Self::unix_of_mode(path, Mode::from_raw_mode(mode))?;
-        // The umask may have taken something away.
+        // The umask may have removed permissions.
         if fs::symlink_metadata(path)?.mode() & 0o777 != mode {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         }
         Ok(listener)
     }
 
-    /// Listens under a name in the file system in place of whatever has that name; owner and group may connect, as far
-    /// as the umask lets them.
+    /// Listens under a name in the file system, replacing whatever has that name. Owner and group may connect, as far
+    /// as the umask permits.
     pub fn unix_in_place_of(path: &Path) -> io::Result<Self> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -89,8 +89,8 @@ impl Listener {
     fn unix_of_mode(path: &Path, mode: Mode) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // The name gets the mode of the socket, less the umask. (The umask itself is the process's: other threads
-        // create files.)
+        // The name gets the mode of the socket, less the umask. (The umask itself is process-wide: other threads create
+        // files.)
         rustix::fs::fchmod(&socket, mode)?;
         let name = ShortName::of(path)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(&name.path)?)?;
@@ -103,8 +103,8 @@ impl Listener {
         })
     }
 
-    /// Takes a socket that listens already, which this process has inherited under this number. Its name is somebody
-    /// else's.
+    /// Takes over a listening socket that this process has inherited under this descriptor number. Its name belongs to
+    /// another process.
     pub fn inherited(number: u32) -> io::Result<Self> {
         let number = i32::try_from(number).map_err(|_| io::Error::from(Errno::BADF))?;
         let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
@@ -130,12 +130,12 @@ impl Listener {
         }
     }
 
-    /// Where it listens: the address that was asked for, with the port that the system chose; the absolute name.
+    /// Where it listens: the requested address with the port that the system chose, or the absolute name.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Its address, of a TCP socket.
+    /// Its address, if it is a TCP socket.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match self.address {
             Address::Tcp(address) => Some(address),
@@ -143,15 +143,14 @@ impl Listener {
         }
     }
 
-    /// Has the packets of connections that come from now on carry a differentiated services code point; Unix sockets
-    /// have no use for it.
+    /// Sets the differentiated services code point for packets of future connections. It has no effect on Unix sockets.
     pub fn set_dscp(&self, dscp: u8) {
         if let Socket::Tcp(socket) = &self.socket {
             mark(socket, dscp);
         }
     }
 
-    /// The next connection, and the address of its peer where it has one.
+    /// Accepts the next connection. Also returns the address of its peer if there is one.
     pub fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
         match &self.socket {
             Socket::Unix(socket) => socket.accept().map(|(stream, _)| (Stream::of_unix(stream), None)),

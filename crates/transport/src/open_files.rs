@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Open files beside client connections: listeners, polls, logs, HTTP connections.
+/// Open files besides client connections: listeners, polls, logs, HTTP connections.
 const OTHER_FILES: u64 = 1024;
 
 /// Raises the limit on open files to fit `connections`, as far as the system allows. Returns the limit in force.
@@ -13,7 +13,7 @@ pub fn raise_open_files(connections: usize) -> u64 {
     if current >= wanted {
         return current;
     }
-    // A privileged process may raise the hard limit too; others go up to it.
+    // A privileged process may raise the hard limit too; others are limited by it.
     let hard = now.maximum.unwrap_or(u64::MAX).max(wanted);
     if setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: Some(hard) }).is_ok() {
         return wanted;

@@ -1,6 +1,6 @@
-//! An event source that is one of several others.
+//! Event sources that wrap one of several others.
 
-/// Makes a type with a method `source` one that mio can watch.
+/// Lets mio watch a type that has a method `source`.
 macro_rules! delegate {
     ($type:ty) => {
         impl mio::event::Source for $type {

@@ -17,7 +17,7 @@ use crate::tls::session::Session;
 use crate::tls::{OWN_BYTES, Tls};
 use crate::unix::ShortName;
 
-/// A connected socket, or one that is about to be connected.
+/// A socket that is connected or connecting.
 #[derive(Debug)]
 pub struct Stream(Socket);
 
@@ -38,7 +38,7 @@ impl Stream {
         Self(Socket::Unix(socket))
     }
 
-    /// Begins to connect to a socket in the file system.
+    /// Starts connecting to a socket in the file system.
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
         let name = ShortName::of(path)?;
         UnixStream::connect(&name.path).map(Self::of_unix)
@@ -50,12 +50,12 @@ impl Stream {
         Ok(Self::of_tcp(TcpStream::from_std(socket)))
     }
 
-    /// Begins to connect.
+    /// Starts connecting to a TCP address.
     pub fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         TcpStream::connect(address).map(Self::of_tcp)
     }
 
-    /// Makes a TCP connection that was accepted one of TLS; [`crate::Handshakes`] is next.
+    /// Turns an accepted TCP connection into a TLS one; pass it to [`crate::Handshakes`] next.
     pub fn into_tls(self, tls: &ServerTls) -> io::Result<Self> {
         match self.0 {
             Socket::Tcp(socket) => {
@@ -66,12 +66,12 @@ impl Stream {
         }
     }
 
-    /// Makes a TCP connection that was begun one of TLS to a server of this name, or address; [`crate::Handshakes`] is
-    /// next.
+    /// Turns a TCP connection that was started into a TLS one to a server of this name or address; pass it to
+    /// [`crate::Handshakes`] next.
     pub fn into_tls_client(self, tls: &ClientTls, name: &str) -> io::Result<Self> {
         match self.0 {
             Socket::Tcp(socket) => {
-                // Of what can be no name the server is not told: it is resolved by now, and nobody verifies it here.
+                // An invalid name is not sent to the server: it is resolved by now, and it is not verified here.
                 let name = match ServerName::try_from(name.to_owned()) {
                     Ok(name) => name,
                     Err(_) => socket.peer_addr()?.ip().into(),
@@ -83,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// Goes on with the handshake; returns whether it is over.
+    /// Continues the handshake. Returns true if it is over.
     pub(crate) fn shake_hands(&mut self) -> io::Result<bool> {
         match &mut self.0 {
             Socket::Tls(tls) => tls.shake_hands(),
@@ -91,7 +91,7 @@ impl Stream {
         }
     }
 
-    /// Returns true if a read has something to give even though the socket is empty.
+    /// Returns true if a read would return data even though the socket is empty.
     #[inline]
     pub fn has_more(&self) -> bool {
         match &self.0 {
@@ -100,7 +100,7 @@ impl Stream {
         }
     }
 
-    /// What it keeps in memory between two calls.
+    /// Bytes of memory held between two calls.
     pub fn held_bytes(&self) -> usize {
         match &self.0 {
             Socket::Tls(tls) => tls.held_bytes(),
@@ -108,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// What it takes in memory for as long as it is there, beside itself.
+    /// Bytes of memory it takes for its whole life, besides itself.
     pub fn own_bytes(&self) -> usize {
         match &self.0 {
             Socket::Tls(_) => OWN_BYTES,
@@ -116,7 +116,7 @@ impl Stream {
         }
     }
 
-    /// The certificate that a peer of TLS has shown, and its chain, in DER.
+    /// The certificate that a TLS peer has presented, and its chain, in DER.
     pub fn peer_certificates(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         let chain = match &self.0 {
             Socket::Tls(tls) => tls.peer_certificates(),
@@ -133,7 +133,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether a connection that was begun is there: not yet, yes, or why not.
+    /// Returns true if a connection that was started is established, false if not yet. Fails if it could not be.
     pub fn is_connected(&self) -> io::Result<bool> {
         match &self.0 {
             Socket::Unix(socket) => socket.take_error()?.map_or(Ok(true), Err),
@@ -151,24 +151,24 @@ impl Stream {
         }
     }
 
-    /// Returns true of TCP: the kernel does not tell when the peer's machine is gone.
+    /// Returns true for TCP: the kernel does not report when the peer's machine is gone.
     pub fn is_remote(&self) -> bool {
         self.tcp().is_some()
     }
 
-    /// Its own address, of a TCP socket.
+    /// Its own address, if it is a TCP socket.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.tcp().and_then(|socket| socket.local_addr().ok())
     }
 
-    /// Has its packets carry a differentiated services code point; see [`crate::Listener::set_dscp`].
+    /// Sets the differentiated services code point of its packets; see [`crate::Listener::set_dscp`].
     pub fn set_dscp(&self, dscp: u8) {
         if self.is_remote() {
             mark(self, dscp);
         }
     }
 
-    /// What the kernel still has to send is dropped when the socket is closed, and the peer told so: otherwise it is
+    /// When the socket is closed, drops what the kernel still has to send and resets the connection. Otherwise that is
     /// kept for as long as the peer takes nothing.
     pub fn reset_when_closed(&self) {
         if self.is_remote() {
@@ -177,7 +177,7 @@ impl Stream {
         }
     }
 
-    /// Tells the peer that nothing more comes.
+    /// Tells the peer that no more data follows.
     pub fn finish_writing(&mut self) -> io::Result<()> {
         if let Socket::Tls(tls) = &mut self.0 {
             tls.finish_writing();
@@ -194,7 +194,7 @@ impl Stream {
     }
 }
 
-/// It is a wish: a system that refuses it serves all the same.
+/// This is a hint: a system that refuses it works all the same.
 pub(crate) fn mark(socket: &impl AsFd, dscp: u8) {
     if rustix::net::sockopt::set_ip_tos(socket, dscp << 2).is_err() {
         let _ = rustix::net::sockopt::set_ipv6_tclass(socket, u32::from(dscp) << 2);
@@ -223,7 +223,7 @@ impl Write for Stream {
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        // One piece goes with the cheaper call.
+        // A single piece takes the cheaper call.
         if let [only] = slices {
             return self.write(only);
         }

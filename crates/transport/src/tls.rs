@@ -1,17 +1,17 @@
 //! TLS over a socket, as a stream that reads and writes like any other.
 //!
 //! ```text
-//!   socket ──ciphertext──> [incoming] ──rustls──> the reader's room, [plain] what found none
+//!   socket ──ciphertext──> [incoming] ──rustls──> the reader's room, [plain] what did not fit
 //!   slices ──rustls──> ciphertext ──> socket, [outgoing] what it did not take
 //! ```
-//! The buffers in brackets hold something only between two calls, and memory only while they do: rustls keeps none of
-//! its own here ([`rustls::unbuffered`]), so an idle connection is its keys.
+//! The buffers in brackets hold data only between two calls, and memory only while they do. rustls keeps no buffers of
+//! its own here ([`rustls::unbuffered`]), so an idle connection is only its keys.
 //!
-//! * A read that fills less than its room means that the socket is empty, as with a plain one; [`Tls::has_more`] says
-//!   when it is not the socket that has more.
-//! * A write takes what it has encrypted, whether the socket has or not. If the socket takes no more, and everything
-//!   was encrypted, the last byte is not reported as taken: whoever waits for the socket offers it again, and it is
-//!   known to be sent ([`Tls::owed`]).
+//! * A read that does not fill its buffer means that the socket is empty, as with a plain one. [`Tls::has_more`] tells
+//!   whether there is more outside the socket.
+//! * A write takes what it has encrypted, whether the socket has taken it or not. If the socket takes no more, and
+//!   everything was encrypted, the last byte is not reported as taken: a caller that waits for the socket offers it
+//!   again, and it is known to be sent ([`Tls::owed`]).
 
 pub mod certificate;
 pub mod config;
@@ -28,18 +28,18 @@ use mio::net::TcpStream;
 
 use session::{Session, Taken};
 
-/// Ciphertext that is read at once.
+/// Ciphertext read at once.
 const READ_BYTES: usize = 128 << 10;
-/// Plaintext that is encrypted at once: a few records.
+/// Plaintext encrypted at once: a few records.
 const WRITE_BYTES: usize = 64 << 10;
 /// What a record adds, and a record at least, whatever the cipher.
 const RECORD_OVERHEAD: usize = 256;
 const RECORD_BYTES: usize = 16 << 10;
 
-/// What a connection takes for as long as it is there: keys and state of its session, as measured with 2000 idle ones.
+/// Bytes that a connection takes for its whole life: keys and session state, as measured with 2000 idle ones.
 pub(crate) const OWN_BYTES: usize = 3600;
 
-/// What a thread's connections share while one of them reads or writes.
+/// Shared by a thread's connections while one of them reads or writes.
 struct Scratch {
     ciphertext: Vec<u8>,
     plaintext: Vec<u8>,
@@ -55,23 +55,23 @@ thread_local! {
 pub(crate) struct Tls {
     pub(crate) socket: TcpStream,
     session: Session,
-    /// The beginning of a record.
+    /// The beginning of an incomplete record.
     incoming: Vec<u8>,
-    /// What was decrypted and not taken yet, from `plain_start` on.
+    /// Decrypted data that has not been taken yet, from `plain_start` on.
     plain: Vec<u8>,
     plain_start: usize,
-    /// What was encrypted and not sent yet, from `sent` on.
+    /// Encrypted data that has not been sent yet, from `sent` on.
     outgoing: Vec<u8>,
     sent: usize,
-    /// The next byte that is offered was encrypted before.
+    /// The next byte that is offered has already been encrypted.
     owed: bool,
     /// The peer sends nothing more.
     is_ended: bool,
-    /// The end has not been read.
+    /// The end has not been reported to the reader yet.
     end_is_news: bool,
-    /// The session can do nothing any more.
+    /// The session is unusable.
     is_failed: bool,
-    /// Why, until that has been read.
+    /// The reason, until it has been read.
     failure: Option<TlsError>,
 }
 
@@ -98,7 +98,7 @@ impl Tls {
         this
     }
 
-    /// Goes on with the handshake. Returns whether it is over; of an error the peer has been told.
+    /// Continues the handshake. Returns true if it is over. The peer has been told of any error.
     pub(crate) fn shake_hands(&mut self) -> io::Result<bool> {
         if !self.outgoing.is_empty() && !self.flush()? {
             return Ok(false);
@@ -112,14 +112,14 @@ impl Tls {
         }
         let is_over = !self.session.is_handshaking() && self.outgoing.is_empty();
         if is_over {
-            // Nothing is sent now that would carry the acknowledgement, and a peer may wait for it with its first
-            // request. It is a matter of 40 ms, not of correctness.
+            // Nothing is sent now that would carry the acknowledgement, and a peer may wait for it before its first
+            // request. This saves 40 ms; correctness does not depend on it.
             let _ = rustix::net::sockopt::set_tcp_quickack(&self.socket, true);
         }
         Ok(is_over)
     }
 
-    /// Whether a read has something to give although the socket is empty.
+    /// Returns true if a read would return data although the socket is empty.
     pub(crate) fn has_more(&self) -> bool {
         self.plain_start < self.plain.len() || self.end_is_news || self.failure.is_some()
     }
@@ -129,12 +129,12 @@ impl Tls {
         self.session.peer_certificates()
     }
 
-    /// Bytes of its buffers.
+    /// Size of its buffers in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.incoming.capacity() + self.plain.capacity() + self.outgoing.capacity()
     }
 
-    /// Sends what is encrypted. False: the socket takes no more.
+    /// Sends what is encrypted. Returns false if the socket takes no more.
     fn flush(&mut self) -> io::Result<bool> {
         while let Some(rest @ [_, ..]) = self.outgoing.get(self.sent..) {
             match self.socket.write(rest) {
@@ -149,7 +149,7 @@ impl Tls {
         Ok(true)
     }
 
-    /// Moves what was decrypted before into the room. Returns how many bytes.
+    /// Moves data that was decrypted before into `room`. Returns how many bytes.
     fn take_plain(&mut self, room: &mut [u8]) -> usize {
         let rest = self.plain.get(self.plain_start..).unwrap_or_default();
         let count = rest.len().min(room.len());
@@ -163,7 +163,7 @@ impl Tls {
         count
     }
 
-    /// Reads once from the socket and decrypts what is complete. Returns whether the socket may have more.
+    /// Reads once from the socket and decrypts complete records. Returns true if the socket may have more.
     fn read_socket(
         &mut self,
         ciphertext: &mut Vec<u8>,
@@ -171,7 +171,7 @@ impl Tls {
         filled: &mut usize,
     ) -> io::Result<bool> {
         let kept = self.incoming.len();
-        // Of what is read no more is decrypted than there is room for, but for the record at the end.
+        // No more is decrypted than there is room for, except for the record at the end.
         let wanted = (room.len() - *filled + RECORD_BYTES + RECORD_OVERHEAD).min(READ_BYTES);
         if ciphertext.len() < kept + wanted {
             ciphertext.resize(kept + wanted, 0);
@@ -181,7 +181,7 @@ impl Tls {
         let (count, more) = loop {
             match self.socket.read(&mut rest[..wanted]) {
                 Ok(0) => {
-                    // A peer that only closes its socket is not told apart: all protocols here say where a message
+                    // A peer that only closes its socket is treated the same: all protocols here say where a message
                     // ends.
                     self.end();
                     break (0, false);
@@ -205,7 +205,7 @@ impl Tls {
                 false
             }
             Ok(false) => more,
-            // ORDERING: noted before anything can fail: the session must not be asked again.
+            // ORDERING: recorded before anything can fail, so that the session is not asked again.
             Err(error) => {
                 (self.is_failed, self.failure) =
                     (true, Some(TlsError { error, begins_with: bytes.get(used).copied() }));
@@ -225,7 +225,7 @@ impl Tls {
         self.incoming = Vec::new();
     }
 
-    /// Encrypts these bytes and sends them as far as the socket takes them. False: it did not take all.
+    /// Encrypts these bytes and sends as many as the socket takes. Returns false if it did not take all.
     fn send(&mut self, bytes: &[u8], ciphertext: &mut Vec<u8>) -> io::Result<bool> {
         let most = bytes.len() + (bytes.len() / RECORD_BYTES + 2) * RECORD_OVERHEAD;
         if ciphertext.len() < most {
@@ -257,26 +257,26 @@ impl Tls {
         Ok(self.outgoing.is_empty())
     }
 
-    /// Tells the peer that nothing more comes.
+    /// Tells the peer that no more data follows.
     pub(crate) fn finish_writing(&mut self) {
-        // As far as it goes: nobody waits for it.
+        // Best effort: nothing waits for it.
         if !self.is_failed && self.session.close(&mut self.incoming, &mut self.outgoing) {
             let _ = self.flush();
         }
     }
 }
 
-/// Why a session failed: what an [`io::Error`] of kind `InvalidData` has inside.
+/// Why a session failed: the payload of an [`io::Error`] of kind `InvalidData`.
 #[derive(Debug)]
 pub struct TlsError {
     /// What is wrong.
     pub error: rustls::Error,
-    /// The first byte of what was not understood.
+    /// The first byte of the input that was not understood.
     pub begins_with: Option<u8>,
 }
 
 impl TlsError {
-    /// The one inside of an error, if there is one.
+    /// Returns the one inside an error, if there is one.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref().and_then(|inner| inner.downcast_ref())
     }
@@ -373,7 +373,7 @@ impl Write for Tls {
                 }
                 let rest = &piece[skip..];
                 skip = 0;
-                // A long piece is encrypted where it lies; short ones together.
+                // A long piece is encrypted in place, short ones together.
                 let (chunk, count): (&[u8], usize) = if rest.len() >= RECORD_BYTES {
                     let (chunk, rest) = rest.split_at(rest.len().min(WRITE_BYTES));
                     *piece = rest;

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Longest name that the address of a Unix socket holds.
+/// Longest name that fits the address of a Unix socket.
 pub const SOCKET_NAME_MAX: usize = 107;
 
-/// A name that the address of a Unix socket holds: of a long one, the directory is opened and named by its number.
+/// A name that fits the address of a Unix socket. For a long one, the directory is opened and referred to by its
+/// number.
 pub(crate) struct ShortName {
     pub path: PathBuf,
     _directory: Option<File>,
@@ -41,7 +42,7 @@ pub(crate) struct SocketFile {
 
 impl SocketFile {
     pub fn of(path: &Path) -> io::Result<Self> {
-        // Whatever becomes of the working directory, this is the file.
+        // Absolute, so that it stays valid if the working directory changes.
         let path = std::path::absolute(path)?;
         let metadata = fs::symlink_metadata(&path)?;
         Ok(Self { path, id: (metadata.dev(), metadata.ino()) })
@@ -60,7 +61,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes a socket to which nobody listens any more. Whatever else has the name is an error.
+/// Removes a socket that nothing listens on any more. Anything else under that name is an error.
 pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -73,15 +74,15 @@ pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Whether nobody listens on a socket that is there.
+/// Returns true if nothing listens on an existing socket.
 fn is_stale(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
-        // A full queue of connections is somebody's.
+        // A socket with a full connection queue is in use.
         Ok(()) | Err(Errno::AGAIN) => Ok(false),
         Err(Errno::CONNREFUSED) => Ok(true),
-        // Of another kind, which connects to nobody's stream: somebody has it.
+        // A socket of another type, which refuses streams: it is in use.
         Err(Errno::PROTOTYPE) => Ok(false),
         Err(error) => Err(error.into()),
     }

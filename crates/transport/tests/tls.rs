@@ -38,7 +38,7 @@ impl Authority {
         Self { directory, pem, issuer: Issuer::new(params, key) }
     }
 
-    /// The files of a certificate and its key.
+    /// Creates the files of a certificate and its key.
     fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -90,7 +90,7 @@ impl Drop for Authority {
     }
 }
 
-/// Accepts connections, and echoes each in an event loop of its own until its peer ends. What became of each is sent.
+/// Accepts connections, and echoes each in an event loop of its own until its peer ends. Sends the outcome of each.
 fn serve(tls: ServerTls) -> (SocketAddr, Receiver<Result<usize, String>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -196,7 +196,7 @@ fn what_is_sent_comes_back_in_both_versions() {
         }
         stream.conn.send_close_notify();
         stream.flush().unwrap();
-        // Without its socket being closed, the end is seen, and answered.
+        // The end is seen, and answered, although the socket is not closed.
         assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
         assert_eq!(became.recv_timeout(TIME).unwrap(), Ok(sent));
     }
@@ -211,7 +211,7 @@ fn a_peer_that_takes_nothing_for_a_while_gets_everything_once() {
     let bytes: Vec<u8> = (0..size).map(|at: u32| (at ^ at >> 8) as u8).collect();
     let (conn, sock) = stream.into_parts();
     let mut writer = StreamOwned::new(conn, sock);
-    // Both directions at once, by turns: the client writes until nothing moves any more, then reads.
+    // Both directions at once, alternating: the client writes until nothing moves any more, then reads.
     let (mut written, mut back) = (0, Vec::new());
     let mut room = vec![0; 100_000];
     writer.sock.set_nonblocking(true).unwrap();

@@ -16,14 +16,14 @@
 //! With the flexible magics (0x08 request, 0x18 response) byte 2 is the length of the framing extras and byte 3 that of
 //! the key; with the classic ones (0x80, 0x81) bytes 2 and 3 are the key length and there are no framing extras.
 //!
-//! [`parse`] yields the head of one request: header, framing extras, extras and key. The value is not part of it.
-//! It allocates nothing and looks at no byte twice. What a request means is for its executor to say; here only the
-//! lengths are checked, because they decide where the next frame begins:
+//! [`parse`] yields the head of one request: header, framing extras, extras and key. The value is not part of it. It
+//! allocates nothing and reads no byte twice. What a request means is up to its executor. Only the lengths are checked
+//! here, because they decide where the next frame begins:
 //!
 //! * fewer than 24 bytes, or an incomplete head: [`Parsed::Incomplete`];
 //! * an unknown magic: [`Parsed::Fatal`], the only case in which the boundary is unknown;
-//! * lengths that contradict each other, a key no server takes, a frame over the limit: [`Parsed::Malformed`], the
-//!   frame can be skipped and the connection lives.
+//! * lengths that contradict each other, a key that no server accepts, a frame over the limit: [`Parsed::Malformed`],
+//!   the frame can be skipped and the connection stays open.
 
 pub mod header;
 pub mod opcode;

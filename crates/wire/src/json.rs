@@ -1,11 +1,11 @@
 //! JSON as OVSDB speaks it: checking, reading and writing text, without a tree.
 //!
 //! Text is checked once ([`validate`], or [`crate::jsonrpc::Framer`] while it arrives); then a [`Cursor`] walks over
-//! it. A [`Value`] is the span of one value in checked text: 16 bytes, copied freely, read when it is needed.
+//! it. A [`Value`] is the span of one value in checked text: 16 bytes, copied freely, read on demand.
 //!
-//! The rules are those of the stock server: the top is an array or an object; `1.0` and `1e3` are integers; `\u0000` is
-//! refused; of equal member names the last counts. What is not UTF-8 passes here, as it does there: it is refused where
-//! it would become a value of a column.
+//! The rules are those of the stock server: the top level is an array or an object; `1.0` and `1e3` are integers;
+//! `\u0000` is refused; of equal member names the last counts. Bytes that are not UTF-8 pass here, as they do there:
+//! they are refused where they would become a value of a column.
 
 mod cursor;
 mod number;

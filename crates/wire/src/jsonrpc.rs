@@ -1,5 +1,4 @@
-//! JSON-RPC 1.0 as OVSDB speaks it: messages are JSON objects one after another, with nothing between them but perhaps
-//! white space.
+//! JSON-RPC 1.0 as OVSDB speaks it: messages are JSON objects one after another, with at most white space between them.
 
 mod message;
 
@@ -23,8 +22,8 @@ impl Default for Limits {
     }
 }
 
-/// Finds the ends of messages in a stream, checking their syntax in the same pass. Each byte is given to it once, in
-/// pieces of any size. After an error the connection has to go.
+/// Finds the ends of messages in a stream and checks their syntax in the same pass. Each byte is passed in once, in
+/// pieces of any size. After an error the connection must be closed.
 #[derive(Debug, Clone)]
 pub struct Framer {
     scanner: Scanner,
@@ -32,15 +31,16 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// A framer at the start of a stream.
+    /// Creates a framer at the start of a stream.
     pub fn new(limits: Limits) -> Self {
         Self { scanner: Scanner::new(limits.depth), message_bytes_max: limits.message_bytes }
     }
 
-    /// Takes the next bytes of the stream. Returns how many of them belong to the message at hand, once they complete
-    /// it; the next call starts with the byte after them. None: all of them belong to it, and it goes on.
+    /// Takes the next bytes of the stream. Returns how many of them belong to the current message, once they complete
+    /// it; the next call starts with the byte after them. Returns `None` if all of them belong to it and it is
+    /// incomplete.
     ///
-    /// A message is what was taken since the last one ended: perhaps with white space before its value.
+    /// A message is what was taken since the last one ended, possibly with white space before its value.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<Option<usize>, SyntaxError> {
         let before = self.scanner.bytes();
         let end = self.scanner.advance(bytes)?;
@@ -51,12 +51,12 @@ impl Framer {
         Ok(end)
     }
 
-    /// Bytes of the message at hand so far.
+    /// Bytes of the current message so far.
     pub fn pending_bytes(&self) -> usize {
         self.scanner.bytes()
     }
 
-    /// Whether more than white space of a message has come.
+    /// Returns true if more than white space of a message has arrived.
     pub fn is_inside(&self) -> bool {
         self.scanner.is_inside()
     }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   mg <key> <flag>*\r\n              ms <key> <length> <flag>*\r\n  <length bytes>\r\n
-//!   flag = one letter and perhaps a token behind it: `v`, `T30`, `Oopaque`
+//!   flag = one letter, optionally followed by a token: `v`, `T30`, `Oopaque`
 //! ```
 //!
-//! Flags are checked while the line is parsed (known, not repeated, tokens that are numbers where they must be), so
-//! that an executor can ask a [`Flags`] for them without failing. A flag's token is read again when it is asked for,
-//! which keeps the command small. Flags of memcached versions after 1.6.18 are known too.
+//! Flags are checked while the line is parsed (known, not repeated, numeric where they must be), so that an executor
+//! can read them from a [`Flags`] without errors. A flag's token is parsed again when it is read, which keeps the
+//! command small. Flags of memcached versions after 1.6.18 are known too.
 
 mod flags;
 mod key;
@@ -23,7 +23,7 @@ const FLAGS_MAX: usize = 17;
 /// A meta command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// Which.
+    /// The command.
     pub verb: Verb,
     /// The key; empty for [`Verb::Noop`].
     pub key: Key<'a>,
@@ -40,7 +40,7 @@ pub enum Verb {
     Set(SetMode),
     /// `md`
     Delete,
-    /// `ma`; whether it counts down.
+    /// `ma`, which counts up or down.
     Arithmetic {
         /// Mode `D` or `-`.
         decrement: bool,
@@ -60,13 +60,13 @@ pub enum SetMode {
     Add,
     /// `R`: store if present.
     Replace,
-    /// `A`: add behind the present value.
+    /// `A`: append to the existing value.
     Append,
-    /// `P`: add before the present value.
+    /// `P`: prepend to the existing value.
     Prepend,
 }
 
-/// The line after `m` and `verb`.
+/// Parses the line after `m` and `verb`.
 pub(crate) fn parse_line(verb: u8, tokens: Tokens<'_>) -> Line<'_> {
     match verb {
         b'g' => get(tokens),
@@ -176,7 +176,7 @@ fn debug(mut tokens: Tokens<'_>) -> Line<'_> {
     command(Verb::Debug, key, Flags::none())
 }
 
-/// What `md` and `ma` say about bad flags.
+/// The errors that `md` and `ma` report for bad flags.
 const fn vague(error: Error) -> Error {
     match error {
         Error::OpaqueTooLong => error,

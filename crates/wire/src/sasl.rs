@@ -1,7 +1,7 @@
 //! SASL, the server's side: PLAIN (RFC 4616) and SCRAM with SHA-1, SHA-256 and SHA-512 (RFC 5802, RFC 7677).
 //!
-//! No clock and no source of randomness is here: salts and server nonces are arguments.
-//! Everything secret is compared in constant time.
+//! There is no clock and no source of randomness here: salts and server nonces are arguments. All secrets are compared
+//! in constant time.
 
 pub mod plain;
 pub mod scram;
@@ -9,13 +9,13 @@ pub mod scram;
 pub use plain::Plain;
 pub use scram::{Exchange, Hash, ScramKeys};
 
-/// Why a login attempt ends.
+/// Why a login attempt fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SaslError {
     /// The message does not follow the mechanism's grammar.
     #[error("malformed SASL message")]
     Malformed,
-    /// The client insists on channel binding, an authorization identity or an extension we do not have.
+    /// The client insists on channel binding, an authorization identity or an extension that we do not support.
     #[error("unsupported SASL option")]
     Unsupported,
     /// Nonce or channel-binding data differ from what was agreed.
@@ -29,7 +29,7 @@ pub enum SaslError {
 /// A mechanism, under the name Couchbase clients use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// The password as it is: for TLS and loopback.
+    /// The password in clear text: for TLS and loopback.
     Plain,
     /// Challenge and response.
     Scram(Hash),
@@ -56,7 +56,7 @@ impl Mechanism {
     }
 }
 
-/// Compares in a time that depends on the lengths alone.
+/// Compares in a time that depends only on the lengths.
 pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;

@@ -1,28 +1,28 @@
 //! Snappy's raw blocks, as clients send values: `length as a varint | literals and copies`.
 //!
-//! What comes from outside passes [`check`] first, which needs no room for the result: it only adds up what each
-//! element would write. So a few bytes that claim to become twenty mebibytes cost nothing but reading them, and what
-//! has passed inflates.
+//! Input from outside goes through [`check`] first, which needs no room for the result: it only adds up what each
+//! element would write. So a few bytes that claim to become twenty mebibytes cost only the reading, and what has passed
+//! inflates.
 
 use snap::raw::{Decoder, Encoder, max_compress_len};
 
 /// Longest length prefix in bytes.
 const PREFIX_MAX: usize = 5;
-/// Literals longer than this have their length behind the tag.
+/// Literals longer than this have their length after the tag.
 const SHORT_LITERAL: usize = 60;
 
-/// Why a block is not one.
+/// Why a block is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SnappyError {
-    /// Bytes that no compressor makes.
+    /// Bytes that no compressor produces.
     #[error("the bytes are not a Snappy block")]
     Malformed,
-    /// It becomes longer than allowed.
-    #[error("the Snappy block becomes too long")]
+    /// It inflates to more than allowed.
+    #[error("the Snappy block inflates to more than allowed")]
     TooLong,
 }
 
-/// The length that a block says it has when it is inflated, and how many bytes that takes to say.
+/// The inflated length that a block declares, and how many bytes that declaration takes.
 #[inline]
 fn prefix(block: &[u8]) -> Option<(usize, usize)> {
     let mut length = 0u64;
@@ -35,13 +35,13 @@ fn prefix(block: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// The length that a block says it has when it is inflated.
+/// The inflated length that a block declares.
 #[inline]
 pub fn inflated_len(block: &[u8]) -> Option<usize> {
     prefix(block).map(|(length, _)| length)
 }
 
-/// Whether a block inflates to no more than `most` bytes; returns how many.
+/// Checks that a block inflates to no more than `most` bytes. Returns how many.
 pub fn check(block: &[u8], most: usize) -> Result<usize, SnappyError> {
     let (length, head) = prefix(block).ok_or(SnappyError::Malformed)?;
     if length > most {
@@ -51,7 +51,7 @@ pub fn check(block: &[u8], most: usize) -> Result<usize, SnappyError> {
     if written_by(elements, length) == Some(length) { Ok(length) } else { Err(SnappyError::Malformed) }
 }
 
-/// How many bytes the elements write, none beyond `length`; `None` if one of them cannot be followed.
+/// How many bytes the elements write, none beyond `length`; `None` if one of them is invalid.
 fn written_by(mut elements: &[u8], length: usize) -> Option<usize> {
     let mut written = 0usize;
     while let Some((tag, rest)) = elements.split_first() {
@@ -86,13 +86,13 @@ fn little_endian(bytes: &[u8]) -> usize {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// Inflates a block that has passed [`check`] into as many bytes as that gave.
+/// Inflates a block that has passed [`check`] into a buffer of the length that [`check`] returned.
 pub fn inflate(block: &[u8], into: &mut [u8]) {
     let inflated = Decoder::new().decompress(block, into);
     assert_eq!(inflated, Ok(into.len()), "the block was checked");
 }
 
-/// Makes blocks; keeps its tables from one to the next.
+/// Compresses blocks; keeps its tables from one to the next.
 pub struct Compressor {
     encoder: Encoder,
     block: Vec<u8>,
@@ -105,14 +105,14 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// The value as a block; `None` if it is longer than 4 GiB.
+    /// Compresses the value into a block. Returns `None` if it is longer than 4 GiB.
     pub fn compress(&mut self, value: &[u8]) -> Option<&[u8]> {
         self.block.resize(max_compress_len(value.len()), 0);
         let length = self.encoder.compress(value, &mut self.block).ok()?;
         self.block.get(..length)
     }
 
-    /// Bytes of the room for the last block.
+    /// Bytes of the buffer for the last block.
     pub fn room(&self) -> usize {
         self.block.capacity()
     }
@@ -126,7 +126,7 @@ mod tests {
     const MOST: usize = 1 << 20;
 
     fn decoded(block: &[u8]) -> Option<Vec<u8>> {
-        // The decoder takes what it is told the length is: no more than a test can bear.
+        // The decoder allocates the declared length, so this is limited to what a test can bear.
         inflated_len(block).filter(|length| *length <= MOST)?;
         Decoder::new().decompress_vec(block).ok()
     }

@@ -59,7 +59,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Parses all of `input`, arriving in pieces of `chunk` bytes, and says what was found, one line each.
+/// Parses all of `input`, arriving in pieces of `chunk` bytes, and describes what was found, one line each.
 pub(crate) fn describe(input: &[u8], chunk: usize, limits: &Limits) -> String {
     let mut out = String::new();
     let (mut start, mut arrived) = (0, chunk.min(input.len()));

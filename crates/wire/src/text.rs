@@ -5,8 +5,8 @@
 //!   `------------------- head --------------------'  `--- body ---'`trailer`
 //! ```
 //!
-//! [`parse`] looks at the start of the input and needs the whole line; it borrows everything and allocates nothing.
-//! Its answers to malformed lines are those of memcached 1.6.18, byte for byte; what differs on purpose is listed in
+//! [`parse`] looks at the start of the input and needs the whole line; it borrows everything and allocates nothing. Its
+//! answers to malformed lines are those of memcached 1.6.18, byte for byte. Deliberate differences are listed in
 //! `docs/memcached-protocol.md`.
 //!
 //! A retrieval line may be longer than [`Limits::line_bytes`]: it is then handed out in pieces. A piece whose
@@ -52,17 +52,17 @@ pub struct Limits {
     pub line_bytes: usize,
 }
 
-/// What [`Limits::line_bytes`] is at least: each piece of a retrieval line holds a whole key.
+/// Minimum of [`Limits::line_bytes`]: each piece of a retrieval line holds a whole key.
 pub const LINE_BYTES_MIN: usize = 512;
 
 impl Limits {
-    /// The start of `input` in which a line must end.
+    /// The part of `input` in which a line must end.
     #[inline]
     fn window<'a>(&self, input: &'a [u8]) -> &'a [u8] {
         first(input, self.line_bytes.max(LINE_BYTES_MIN))
     }
 
-    /// Whether `window` is as long as a line may be.
+    /// Returns true if `window` is as long as a line may be.
     #[inline]
     fn is_full(&self, window: &[u8]) -> bool {
         window.len() >= self.line_bytes.max(LINE_BYTES_MIN)
@@ -135,7 +135,7 @@ pub enum Command<'a> {
     },
     /// A list of keys.
     Dump(Dump),
-    /// `watch`: from now on the connection is told what happens.
+    /// `watch`: from now on the connection receives events.
     Watch(Watched),
     /// `version`.
     Version,
@@ -150,7 +150,7 @@ pub enum Command<'a> {
 }
 
 impl Command<'_> {
-    /// Whether the client asked for no answer (meta commands have their own rules, see [`meta::Command`]).
+    /// Returns true if the client asked for no answer (meta commands have their own rules, see [`meta::Command`]).
     pub fn is_noreply(&self) -> bool {
         match *self {
             Self::Store(Store { noreply, .. })
@@ -173,7 +173,7 @@ impl Command<'_> {
     }
 }
 
-/// What a line turned out to be.
+/// The result of parsing a line.
 pub(crate) enum Line<'a> {
     /// A command without a data block.
     Command(Command<'a>),
@@ -192,7 +192,7 @@ impl Line<'_> {
     }
 }
 
-/// Looks for one request at the start of `input`.
+/// Parses one request at the start of `input`.
 #[inline]
 pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, Error> {
     let window = limits.window(input);
@@ -249,7 +249,7 @@ fn parse_line(line: &[u8]) -> Line<'_> {
     }
 }
 
-/// Whether an unknown command is an HTTP request line: memcached looks at its last word.
+/// Returns true if an unknown command is an HTTP request line. Like memcached, examines its last word.
 fn is_http(line: &[u8]) -> bool {
     Tokens::new(line).last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }

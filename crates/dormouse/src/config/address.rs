@@ -4,36 +4,36 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What is allowed, in words.
+/// The allowed forms, for messages and help.
 pub const FORMS: &str = "IP:PORT such as \"127.0.0.1:11211\" or \"[::1]:0\" (port 0: any free port), \
 \"localhost:PORT\", \":PORT\", \
                          \"unix:PATH\" or \"unix:PATH,MODE\" (octal, 700 if left out), or \"none\"";
 
-/// Longest path of a socket: the kernel's `sun_path` without its zero.
+/// Longest path of a socket: the kernel's `sun_path` without the terminating NUL.
 const PATH_BYTES_MAX: usize = 107;
-/// Mode of a socket's file, as memcached's.
+/// Default mode of a socket's file, as in memcached.
 const MODE: u32 = 0o700;
 
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// One address of TCP.
+    /// One TCP address.
     Tcp(SocketAddr),
     /// The loopback addresses of both families.
     Localhost(u16),
-    /// All addresses of the machine; without a password of one's own, those of [`Self::Localhost`].
+    /// All addresses of the machine; without a configured password, those of [`Self::Localhost`].
     All(u16),
-    /// A socket in the file system.
+    /// A Unix-domain socket.
     Unix {
-        /// Its name.
+        /// The path of the socket.
         path: PathBuf,
-        /// Who may connect, as in `chmod`.
+        /// File mode that decides who may connect, as in `chmod`.
         mode: u32,
     },
 }
 
 impl Address {
-    /// Reads an address.
+    /// Parses an address.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(rest) = text.strip_prefix("unix:") {
             let (path, mode) = rest.split_once(',').map_or((rest, None), |(path, mode)| (path, Some(mode)));
@@ -51,7 +51,7 @@ impl Address {
         }
     }
 
-    /// Whether only this machine can connect, while the development user is in force.
+    /// Returns true if only this machine can connect while the development user is in force.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -59,7 +59,7 @@ impl Address {
         }
     }
 
-    /// Whether two of them cannot be listened on together.
+    /// Returns true if the node cannot listen on both addresses.
     pub fn collides(&self, other: &Self) -> bool {
         let port = |address: &Self| match address {
             Self::Tcp(address) => Some(address.port()),
@@ -85,10 +85,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// Takes the mode apart from what follows an address on the command line: `unix:PATH,MODE,BUCKET`, `unix:PATH,BUCKET`,
+/// Splits a command-line value into an address and a bucket: `unix:PATH,MODE,BUCKET`, `unix:PATH,BUCKET`,
 /// `IP:PORT,BUCKET`, and each with `=BUCKET`.
 pub fn split_bucket(value: &str) -> (&str, Option<&str>) {
-    // No bucket's name has a slash or an equals sign, so the last one counts, and one within a path does not.
+    // No bucket name contains a slash or an equals sign, so the last equals sign counts and one within a path does not.
     if let Some((address, bucket)) = value.rsplit_once('=')
         && !bucket.contains('/')
     {
@@ -109,7 +109,7 @@ fn port_of(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// Three octal digits, perhaps with a zero before them.
+/// Three octal digits, optionally with a leading zero.
 fn mode_of(text: &str) -> Option<u32> {
     let digits = text.strip_prefix('0').unwrap_or(text);
     (digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit)))

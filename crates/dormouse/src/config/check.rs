@@ -6,7 +6,7 @@ use kv::BucketKind;
 use std::collections::BTreeSet;
 use transport::ClientCertificates;
 
-/// Reports the first rule that the configuration breaks; `on_disk` are the buckets that the data directory holds.
+/// Reports the first rule that the configuration breaks; `on_disk` are the buckets in the data directory.
 pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
     for (index, bucket) in config.buckets.iter().enumerate() {
         if config.buckets.iter().take(index).any(|earlier| earlier.name == bucket.name) {
@@ -69,7 +69,7 @@ pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
     memory(config)
 }
 
-/// A persistent bucket needs a directory, and each kind has its own ways out of a full budget.
+/// A persistent bucket needs a data directory, and each kind has its own eviction policies.
 fn persistence(config: &Config, bucket: &BucketSection) -> Result<(), Problem> {
     let is_persistent = bucket.settings.kind == BucketKind::Persistent;
     if is_persistent && config.node.data.is_none() {
@@ -94,7 +94,7 @@ fn persistence(config: &Config, bucket: &BucketSection) -> Result<(), Problem> {
     )))
 }
 
-/// The budgets must fit the node's memory; the machine is asked only at start.
+/// The budgets must fit the node's memory. The machine's memory is read only at start.
 fn memory(config: &Config) -> Result<(), Problem> {
     let Some(node) = config.node.memory_bytes else { return Ok(()) };
     let sized: u64 =
@@ -120,7 +120,7 @@ fn memory(config: &Config) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A certificate needs its key, and what needs a certificate must have one.
+/// A certificate needs its key, and every setting that needs a certificate must have one.
 fn tls(config: &Config) -> Result<(), Problem> {
     let tls = &config.tls;
     let needs = |given: &str, needed: &str| {

@@ -1,4 +1,4 @@
-//! What a configuration key is: its kind, its default, what is allowed, and how its value reaches the typed section.
+//! A configuration key: its kind, its default, its allowed values, and how a value reaches the typed section.
 //!
 //! A [`Section`] is a static list of [`Key`]s over one typed struct. Reading a file, applying a flag, printing
 //! `config default` and generating `docs/configuration.md` all walk the same list, so they cannot disagree.
@@ -8,7 +8,7 @@ use super::size;
 use kv::{BUCKET_NAME, BucketSetting, BucketSettings, NotAllowed, SettingKind, SettingValue, is_bucket_name};
 use std::path::PathBuf;
 
-/// A value before it is understood: as TOML or the command line had it.
+/// A raw value, as given in TOML or on the command line.
 #[derive(Debug, Clone, Copy)]
 pub enum Raw<'a> {
     /// A TOML string, or the text of a flag.
@@ -20,7 +20,7 @@ pub enum Raw<'a> {
 }
 
 impl Raw<'_> {
-    /// The value as TOML would write it.
+    /// Formats the value as TOML.
     pub fn show(self) -> String {
         match self {
             Self::Text(text) => format!("{text:?}"),
@@ -30,7 +30,7 @@ impl Raw<'_> {
     }
 }
 
-/// What a key accepts, and where its value goes. Bounds are inclusive.
+/// What a key accepts, and how its value is stored. Bounds are inclusive.
 pub enum Kind<T> {
     /// A number of bytes.
     Size { min: u64, max: u64, set: fn(&mut T, u64) },
@@ -44,7 +44,7 @@ pub enum Kind<T> {
     Flag { set: fn(&mut T, bool) },
     /// One of the settings that every bucket has.
     Setting { setting: &'static BucketSetting, settings: fn(&mut T) -> &mut BucketSettings },
-    /// One of some words.
+    /// One of a set of words.
     Choice { allowed: &'static [&'static str], set: fn(&mut T, &str) },
     /// The name of a bucket.
     BucketName { set: fn(&mut T, String) },
@@ -61,7 +61,7 @@ pub enum Kind<T> {
 }
 
 impl<T> Kind<T> {
-    /// What is allowed, in words.
+    /// Describes the allowed values.
     pub fn allowed(&self) -> String {
         match self {
             Self::Size { min, max, .. } => {
@@ -104,7 +104,7 @@ impl<T> Kind<T> {
         }
     }
 
-    /// Understands a value and stores it; `Err` when it is not allowed here.
+    /// Parses a value and stores it; `Err` if it is not allowed.
     pub fn store(&self, target: &mut T, raw: Raw<'_>) -> Result<(), ()> {
         match self {
             Self::Size { min, max, set } => set(target, bytes(raw, *min, *max)?),
@@ -186,16 +186,16 @@ pub struct Key<T> {
 pub struct Section<T: 'static> {
     /// Its name in the file.
     pub name: &'static str,
-    /// Whether it may be given several times.
+    /// Whether it may occur several times.
     pub repeated: bool,
-    /// What it is for.
+    /// Its purpose.
     pub about: &'static str,
     /// Its keys.
     pub keys: &'static [Key<T>],
 }
 
 impl<T: Default> Section<T> {
-    /// The section as it is when nothing was given.
+    /// The section with every key at its default.
     ///
     /// # Panics
     /// If a default in the table is not allowed by its own kind, which a test rules out.
@@ -208,7 +208,7 @@ impl<T: Default> Section<T> {
         target
     }
 
-    /// The key of a name.
+    /// The key with this name.
     pub fn key(&self, name: &str) -> Option<&'static Key<T>> {
         self.keys.iter().find(|key| key.name == name)
     }
@@ -218,7 +218,7 @@ fn choice(words: &[&str]) -> String {
     words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or ")
 }
 
-/// A value as its setting takes it.
+/// Converts a value to its setting's type.
 fn setting_value<'a>(setting: &BucketSetting, raw: Raw<'a>) -> Result<SettingValue<'a>, ()> {
     Ok(match setting.kind {
         SettingKind::Bytes { .. } => SettingValue::Number(bytes(raw, 0, u64::MAX)?),
@@ -265,7 +265,7 @@ fn flag(raw: Raw<'_>) -> Result<bool, ()> {
     }
 }
 
-/// Whether this is a remote that can be served.
+/// Returns true if the text is a remote that can be served.
 fn is_remote(text: &str) -> bool {
     use net::ovsdb::Remote;
     match Remote::parse(text, std::path::Path::new("")) {
@@ -276,7 +276,7 @@ fn is_remote(text: &str) -> bool {
     }
 }
 
-/// Whether this can be the name of a host.
+/// Returns true if the text can be a host name.
 pub fn is_host_name(name: &str) -> bool {
     (1..=253).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))

@@ -1,8 +1,8 @@
 //! The table of configuration keys: every key, its kind, default, meaning, and whether SIGHUP applies it.
 //!
-//! Nothing else lists keys, but for the settings of buckets, whose rows come from [`kv::BUCKET_SETTINGS`]. The file
-//! reader, `config default`, `config reference` and `docs/configuration.md` are all made from here; a test compares the
-//! names of flags.
+//! Nothing else lists keys, except that the rows of bucket settings come from [`kv::BUCKET_SETTINGS`]. The file reader,
+//! `config default`, `config reference` and `docs/configuration.md` are all derived from this table; a test compares
+//! the names of flags.
 
 use super::key::{Key, Kind, Raw, Section};
 use super::{
@@ -53,8 +53,9 @@ pub static NODE: Section<NodeSection> = Section {
             name: "data",
             kind: Kind::Path { set: |s, v| s.data = v },
             default: Raw::Text(""),
-            about: "Directory for what the node writes: endpoints.json, and the persistent buckets in buckets/. It is \
-                made when missing. \"\": nothing is written, which is enough for ephemeral buckets.",
+            about: "Directory for what the node writes: endpoints.json, and the persistent buckets in \
+            buckets/. It is created if missing. \"\": nothing is written, which is enough for ephemeral \
+            buckets.",
             reload: false,
         },
         Key {
@@ -71,9 +72,9 @@ pub static NODE: Section<NodeSection> = Section {
                 set: |s, word| s.durability_timeout_mode = TimeoutMode::from_name(word).unwrap_or_default(),
             },
             default: Raw::Text("event-driven"),
-            about: "When pending durable writes are looked at for their timeouts. \"event-driven\": when one comes, \
-                which costs nothing while none is pending. \"polling\": every vBucket every 25 ms, by a thread of its \
-                own.",
+            about: "When pending durable writes are checked for timeouts. \"event-driven\": when one is \
+            due, which costs nothing while none is pending. \"polling\": every vBucket every 25 ms, by a \
+            thread of its own.",
             reload: true,
         },
     ],
@@ -89,18 +90,18 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
             name: "address",
             kind: Kind::Address { set: |s, v| s.address = v },
             default: Raw::Text("127.0.0.1:11211"),
-            about: "Where to listen. \"localhost:PORT\": 127.0.0.1 and, where the machine has it, ::1. \":PORT\": all \
-                addresses of the machine, or those of localhost while the development user is in force. \
-                \"unix:PATH\": a socket in the file system; its peers count as local, a stale one is replaced, and it \
-                is removed at the end.",
+            about: "Where to listen. \"localhost:PORT\": 127.0.0.1 and, if the machine has it, ::1. \
+            \":PORT\": all addresses of the machine, or those of localhost while the development user \
+            exists. \"unix:PATH\": a socket in the file system; its peers count as local, a stale one is \
+            replaced, and it is removed at exit.",
             reload: false,
         },
         Key {
             name: "bucket",
             kind: Kind::BucketName { set: |s, v| s.bucket = v },
             default: Raw::Text("default"),
-            about: "The bucket this port serves: one of the configuration, or one that the data directory holds. \
-                Where the key is left out and the configuration names a single bucket, that one.",
+            about: "The bucket this port serves: one of the configuration, or one in the data directory. \
+            Default, if the configuration names a single bucket: that one.",
             reload: false,
         },
         Key {
@@ -117,8 +118,8 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
                 set: |s, word| s.rules.spoken = Spoken::of_name(word).unwrap_or_default(),
             },
             default: Raw::Text("auto"),
-            about: "Which protocols are spoken, as memcached's -B: \"text\" (meta included), \"binary\", or \"auto\": \
-                all, by the first byte of a connection.",
+            about: "Which protocols the port speaks, as memcached's -B: \"text\" (meta included), \
+            \"binary\", or \"auto\": all, chosen by the first byte of a connection.",
             reload: false,
         },
         Key {
@@ -137,8 +138,8 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
                 set: |s, v| s.idle_timeout_ms = v * 1000,
             },
             default: Raw::Integer(0),
-            about: "A connection that has asked for nothing for so long is closed, as memcached's -o idle_timeout. 0: \
-                never.",
+            about: "A connection is closed after this time without a request, as memcached's -o \
+            idle_timeout. 0: never.",
             reload: false,
         },
         Key {
@@ -179,8 +180,8 @@ pub static KV: Section<KvSection> = Section {
                 set: |s, v| s.idle_timeout_ms = v * 1000,
             },
             default: Raw::Integer(0),
-            about: "A connection that has asked for nothing for so long is closed. 0: never. (SDKs keep connections \
-                open and send NOOP or nothing.)",
+            about: "A connection is closed after this time without a request. 0: never. (SDKs keep \
+            connections open and send NOOP or nothing.)",
             reload: false,
         },
         Key {
@@ -209,9 +210,10 @@ pub static HTTP: Section<HttpSection> = Section {
             name: "host_names",
             kind: Kind::HostNames { set: |s, v| s.host_names = v },
             default: Raw::Text(""),
-            about: "Names under which clients ask this node, separated by blanks, as in http://NAME:8091. IP \
-                addresses and localhost are always allowed. Any other name is refused, so that a web page cannot make \
-                a name of its own point to the node. \"*\" allows all names and gives this up.",
+            about: "Names by which clients reach this node, separated by blanks, as in http://NAME:8091. \
+            IP addresses and localhost are always allowed. Any other name is refused, so that a web page \
+            cannot make a name of its own point to the node. \"*\" allows all names and loses that \
+            protection.",
             reload: false,
         },
         Key {
@@ -227,8 +229,8 @@ pub static HTTP: Section<HttpSection> = Section {
 pub static BUCKET: LazyLock<Section<BucketSection>> = LazyLock::new(|| Section {
     name: "bucket",
     repeated: true,
-    about: "A bucket that exists from the start. Buckets that the data directory holds exist without an entry. With \
-        no entry at all, a bucket \"default\" exists: the one that the data directory holds, or else an ephemeral one.",
+    about: "A bucket that exists from the start. Buckets in the data directory need no entry. With no \
+    entry at all, there is a bucket \"default\": the one in the data directory, or else an ephemeral one.",
     keys: own_bucket_keys()
         .into_iter()
         .chain(BUCKET_SETTINGS.iter().map(bucket_key))
@@ -252,14 +254,14 @@ fn bucket_key(setting: &'static BucketSetting) -> Key<BucketSection> {
     Key { name: setting.key, kind, default, about: setting.about, reload: setting.live.is_some() }
 }
 
-/// What depends on other keys, or on the node.
+/// The bucket keys that depend on other keys or on the node.
 fn own_bucket_keys() -> [Key<BucketSection>; 4] {
     [
         Key {
             name: "name",
             kind: Kind::BucketName { set: |s, v| s.name = v },
             default: Raw::Text("default"),
-            about: "Its name; each only once.",
+            about: "Its name, unique.",
             reload: false,
         },
         Key {
@@ -298,10 +300,10 @@ fn own_bucket_keys() -> [Key<BucketSection>; 4] {
                 },
             },
             default: Raw::Text("auto"),
-            about: "What happens when the budget is used up. \"auto_delete\": old and rarely used documents go. \
-                \"fail_new_data\": new data is refused. \"value_ejection\", of persistent buckets only and their only \
-                choice: values that are on disk leave memory, their keys stay. \"auto\": auto_delete, or \
-                value_ejection for a persistent bucket.",
+            about: "What happens when the budget is used up. \"auto_delete\": old and rarely used \
+            documents are evicted. \"fail_new_data\": new data is refused. \"value_ejection\", for \
+            persistent buckets only and their only choice: values that are on disk leave memory, their \
+            keys stay. \"auto\": auto_delete, or value_ejection for a persistent bucket.",
             reload: false,
         },
     ]
@@ -310,29 +312,30 @@ fn own_bucket_keys() -> [Key<BucketSection>; 4] {
 pub static OVSDB: Section<OvsdbSection> = Section {
     name: "ovsdb",
     repeated: true,
-    about: "An OVSDB database beside the buckets, from a file that the stock tools read and write. The protocol has \
-        no login: who reaches a remote may do everything.",
+    about: "An OVSDB database beside the buckets, in a file that the stock tools read and write. The \
+    protocol has no login: a client that reaches a remote may do everything.",
     keys: &[
         Key {
             name: "file",
             kind: Kind::Path { set: |s, v| s.file = v },
             default: Raw::Text(""),
-            about: "The database's file, which exists (ovsdb-tool create makes one). \"\": the entry is not in force.",
+            about: "The database's file, which must exist (ovsdb-tool create makes one). \"\": the entry \
+            is ignored.",
             reload: false,
         },
         Key {
             name: "remotes",
             kind: Kind::Remotes { set: |s, v| s.remotes = v },
             default: Raw::Text(""),
-            about: "Where clients reach the databases of this node, all of them by each remote.",
+            about: "Where clients reach the databases of this node. Each remote serves all of them.",
             reload: false,
         },
         Key {
             name: "memory",
             kind: Kind::Size { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
             default: Raw::Text("256MiB"),
-            about: "Its budget, part of node.memory: transactions that would pass it fail with \
-                \"resources exhausted\".",
+            about: "Its budget, part of node.memory: transactions that would exceed it fail with \
+            \"resources exhausted\".",
             reload: false,
         },
     ],
@@ -341,8 +344,8 @@ pub static OVSDB: Section<OvsdbSection> = Section {
 pub static LIMITS: Section<LimitsSection> = Section {
     name: "limits",
     repeated: false,
-    about: "Bounds on what clients may do; each is enforced before memory is taken. (A key has at most 250 bytes; \
-        that is the protocols' bound and not a setting.)",
+    about: "Bounds on what clients may do, each enforced before memory is allocated. (The protocols limit \
+    keys to 250 bytes; that is not a setting.)",
     keys: &[
         Key {
             name: "connections",
@@ -353,8 +356,8 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.connections = to_usize(v),
             },
             default: Raw::Integer(20_000),
-            about: "Client connections on the data ports at a time. The limit on open files is raised to fit, as far \
-                as the system allows.",
+            about: "Maximum number of client connections on the data ports. The limit on open files is \
+            raised to fit, as far as the system allows.",
             reload: true,
         },
         Key {
@@ -366,8 +369,8 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.loopback_connections = to_usize(v),
             },
             default: Raw::Integer(16),
-            about: "So many of these connections (at most half) are for loopback addresses only, so that an operator \
-                on the machine is served when others hold all the rest.",
+            about: "Number of these connections (at most half) reserved for loopback addresses, so that an \
+            operator on the machine is served when others hold all the rest.",
             reload: true,
         },
         Key {
@@ -379,8 +382,8 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.unfinished_request_ms = v * 1000,
             },
             default: Raw::Integer(60),
-            about: "A peer that leaves a request unfinished is disconnected after so long; each 16 KiB of it begin \
-                the time anew. Before a login, where one is demanded, no more than 10 seconds.",
+            about: "A client that leaves a request unfinished is disconnected after this time, which \
+            restarts with every 16 KiB received. At most 10 seconds before a required login.",
             reload: true,
         },
         Key {
@@ -395,7 +398,7 @@ pub static LIMITS: Section<LimitsSection> = Section {
             name: "frame",
             kind: Kind::Size { min: MIB, max: 64 * MIB, set: |s, v| s.frame_bytes = to_usize(v) },
             default: Raw::Text("30MiB"),
-            about: "Largest frame of the binary protocols, header and all.",
+            about: "Largest frame of the binary protocols, including the header.",
             reload: true,
         },
         Key {
@@ -407,7 +410,7 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.turn_requests = to_usize(v),
             },
             default: Raw::Integer(1024),
-            about: "Requests of one connection that are executed before the next connection has its turn.",
+            about: "Requests of one connection that are executed before the next connection gets its turn.",
             reload: true,
         },
         Key {
@@ -418,7 +421,8 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.output_backlog_bytes = to_usize(v),
             },
             default: Raw::Text("1MiB"),
-            about: "Unsent answers after which a connection is not read any more until its peer takes some.",
+            about: "Unsent answers after which the server stops reading from a connection until its client \
+            reads some.",
             reload: true,
         },
         Key {
@@ -430,7 +434,7 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.stuck_peer_ms = v * 1000,
             },
             default: Raw::Integer(60),
-            about: "A peer that takes none of its answers for so long is disconnected.",
+            about: "A client that reads none of its answers for this time is disconnected.",
             reload: true,
         },
         Key {
@@ -460,16 +464,16 @@ pub static LIMITS: Section<LimitsSection> = Section {
                 set: |s, v| s.ovsdb_sessions = to_usize(v),
             },
             default: Raw::Integer(10_000),
-            about: "OVSDB clients at a time. (What one of them may leave unread: output_backlog.)",
+            about: "Maximum number of OVSDB clients. (What one of them may leave unread: output_backlog.)",
             reload: false,
         },
         Key {
             name: "ovsdb_clients",
             kind: Kind::SizeOrAuto { min: MIB, max: 64 * TIB, set: |s, v| s.ovsdb_clients_bytes = v },
             default: Raw::Text("auto"),
-            about: "Memory that half messages, waiting requests and unread replies of all OVSDB clients may take \
-                together. Past it the client that holds most is disconnected. \"auto\": an eighth of node.memory, or \
-                twice the largest database's budget if that is more.",
+            about: "Memory that incomplete messages, waiting requests and unread replies of all OVSDB \
+            clients may take together. Beyond that the client that holds most is disconnected. \"auto\": \
+            an eighth of node.memory, or twice the largest database's budget if that is more.",
             reload: false,
         },
     ],
@@ -478,10 +482,10 @@ pub static LIMITS: Section<LimitsSection> = Section {
 pub static ALLOCATOR: Section<AllocatorSection> = Section {
     name: "allocator",
     repeated: false,
-    about: "jemalloc's settings, see docs/allocator.md. A key that is not given stays as jemalloc has it at the \
-        start; of these builds that is the default here. With another allocator each key is refused by name; a \
-        jemalloc that is preloaded on alloc-system takes all but thp. Options that an operator puts into jemalloc's \
-        environment variable (_RJEM_MALLOC_CONF; MALLOC_CONF of a preloaded one) go over the file.",
+    about: "jemalloc's settings, see docs/allocator.md. A key that is not given keeps jemalloc's own \
+    value; the defaults here are those of the built-in jemalloc. With another allocator each key is \
+    refused by name; a jemalloc preloaded on alloc-system accepts all but thp. Options in jemalloc's \
+    environment variable (_RJEM_MALLOC_CONF; MALLOC_CONF for a preloaded one) override the file.",
     keys: &[
         Key {
             name: "metadata_thp",
@@ -490,22 +494,22 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
                 set: |s, word| s.set(Setting::MetadataThp, word),
             },
             default: Raw::Text("disabled"),
-            about: "Huge pages for the allocator's own bookkeeping. \"auto\": once there is much of it.",
+            about: "Huge pages for the allocator's own metadata. \"auto\": once there is much of it.",
             reload: false,
         },
         Key {
             name: "narenas",
             kind: Kind::Count { min: 1, max: 256, unit: "arenas", set: |s, v| s.set(Setting::Narenas, v) },
             default: Raw::Integer(2),
-            about: "Arenas that threads share for everything but item memory; each tenant has one of its own beside \
-                them.",
+            about: "Arenas that threads share for everything but item memory; each tenant has its own in \
+            addition.",
             reload: false,
         },
         Key {
             name: "cache_oblivious",
             kind: Kind::Flag { set: |s, v| s.set(Setting::CacheOblivious, v) },
             default: Raw::Flag(false),
-            about: "Whether large blocks begin at random offsets, for a page more each.",
+            about: "Whether large blocks begin at random offsets, at the cost of a page each.",
             reload: false,
         },
         Key {
@@ -521,8 +525,8 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
             name: "background_thread",
             kind: Kind::Flag { set: |s, v| s.set(Setting::BackgroundThread, v) },
             default: Raw::Flag(true),
-            about: "Whether a thread of the allocator's gives free pages back. Without one that is done while \
-                something is allocated or freed.",
+            about: "Whether a thread of the allocator gives free pages back. Without it, allocating and \
+            freeing threads do.",
             reload: true,
         },
         Key {
@@ -532,8 +536,8 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
                 set: |s, v| s.set(Setting::DirtyDecayMs, or_never(v)),
             },
             default: Raw::Integer(5000),
-            about: "So long after they became free, pages of the shared arenas go back to the system. Tenants' arenas \
-                do not decay: they give back by amount.",
+            about: "How long free pages of the shared arenas are kept before they are given back. Tenants' \
+            arenas do not decay: they give back by amount.",
             reload: true,
         },
         Key {
@@ -543,17 +547,18 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
                 set: |s, v| s.set(Setting::MuzzyDecayMs, or_never(v)),
             },
             default: Raw::Integer(0),
-            about: "The same for pages that the system may already take (MADV_FREE); 0: pages go back for good at \
-                once when dirty_decay_ms is over.",
+            about: "The same for pages that the system may already reclaim (MADV_FREE). 0: pages are given \
+            back for good after dirty_decay_ms.",
             reload: true,
         },
         Key {
             name: "thp",
             kind: Kind::Choice { allowed: Thp::NAMES, set: |s, word| s.set(Setting::Thp, word) },
             default: Raw::Text("default"),
-            about: "Huge pages for item memory. \"default\": for all chunks of a tenant but its first 8 MiB. \
-                \"always\": for the first as well. \"never\": none. A change reaches memory that is there as advice: \
-                what lies in huge or small pages stays so until it is freed, or the kernel joins it.",
+            about: "Huge pages for item memory. \"default\": for all chunks of a tenant but its first 8 \
+            MiB. \"always\": for the first as well. \"never\": none. A change affects existing memory only \
+            as advice to the kernel: pages stay huge or small until they are freed or the kernel merges \
+            them.",
             reload: true,
         },
     ],
@@ -562,12 +567,12 @@ pub static ALLOCATOR: Section<AllocatorSection> = Section {
 /// Longest decay: a day.
 const DECAY_MS_MAX: u64 = 86_400_000;
 
-/// jemalloc's word for a time or none.
+/// A time as jemalloc writes it; -1 for never.
 fn or_never(time_ms: Option<u64>) -> String {
     time_ms.map_or_else(|| "-1".to_owned(), |time_ms| time_ms.to_string())
 }
 
-/// Why a key cannot be given to this build, with the allocator that really serves.
+/// Why this build does not accept a key, given the allocator that is really in use.
 pub fn missing(section: &str, key: &str) -> Option<String> {
     Setting::from_name(key).filter(|_| section == ALLOCATOR.name)?.missing()
 }
@@ -575,9 +580,9 @@ pub fn missing(section: &str, key: &str) -> Option<String> {
 pub static AUTH: Section<AuthSection> = Section {
     name: "auth",
     repeated: false,
-    about: "The users. Without a password file and a users file the development user Administrator / password is in \
-        force: on loopback addresses only, and memcached ports ask for no login. With one, every protocol demands it. \
-        Each user may do everything.",
+    about: "The users. Without a password file and a users file there is the development user \
+    Administrator / password, on loopback addresses only, and memcached ports require no login. With \
+    either file, every protocol requires a login. Each user may do everything.",
     keys: &[
         Key {
             name: "user",
@@ -590,17 +595,18 @@ pub static AUTH: Section<AuthSection> = Section {
             name: "password_file",
             kind: Kind::Path { set: |s, v| s.password_file = v },
             default: Raw::Text(""),
-            about: "File whose first line is the password. \"\": the development password. SIGHUP takes a changed \
-                file or password; from the development password to one of your own is a restart.",
+            about: "File whose first line is the password. \"\": the development password. SIGHUP applies \
+            a changed file or password; the change from the development password to another needs a \
+            restart.",
             reload: true,
         },
         Key {
             name: "users_file",
             kind: Kind::Path { set: |s, v| s.users_file = v },
             default: Raw::Text(""),
-            about: "File of further users, a line user:password for each, as memcached's --auth-file has it. Names \
-                may have a realm (user@realm). \"\": no others. Without a password file its users are all there are. \
-                SIGHUP takes a changed file.",
+            about: "File of further users, one line user:password each, as for memcached's --auth-file. \
+            Names may have a realm (user@realm). \"\": none. Without a password file its users are the \
+            only ones. SIGHUP applies a changed file.",
             reload: true,
         },
     ],
@@ -609,16 +615,16 @@ pub static AUTH: Section<AuthSection> = Section {
 pub static TLS: Section<TlsSection> = Section {
     name: "tls",
     repeated: false,
-    about: "TLS on the client ports: kv.tls_address, http.tls_address, memcached ports with tls = true, and \
-        ovsdb.remotes of ssl: and pssl:. The files are PEM. SIGHUP reads them again; connections that are there stay \
-        as they are.",
+    about: "TLS on the client ports: kv.tls_address, http.tls_address, memcached ports with tls = true, \
+    and ovsdb.remotes of ssl: and pssl:. The files are PEM. SIGHUP reads them again; existing connections \
+    are not affected.",
     keys: &[
         Key {
             name: "certificate",
             kind: Kind::Path { set: |s, v| s.certificate = v },
             default: Raw::Text(""),
-            about: "The certificate of this node, and those that lead to the authority clients know. \"\": no TLS. To \
-                begin with TLS, or to end it, is a restart.",
+            about: "The certificate of this node, followed by the chain to the authority that clients \
+            trust. \"\": no TLS. Switching TLS on or off needs a restart.",
             reload: true,
         },
         Key {
@@ -632,7 +638,7 @@ pub static TLS: Section<TlsSection> = Section {
             name: "client_ca",
             kind: Kind::Path { set: |s, v| s.client_ca = v },
             default: Raw::Text(""),
-            about: "Certificates of the authorities that sign those of clients.",
+            about: "Certificates of the authorities that sign client certificates.",
             reload: true,
         },
         Key {
@@ -648,9 +654,9 @@ pub static TLS: Section<TlsSection> = Section {
                 },
             },
             default: Raw::Text("none"),
-            about: "Whether clients show a certificate that client_ca has signed. \"none\": they are not asked. \
-                \"optional\": a wrong one is refused, none is not. \"required\": who has none is refused. A login is \
-                demanded all the same.",
+            about: "Whether clients must present a certificate signed by client_ca. \"none\": not \
+            requested. \"optional\": an invalid one is refused, none is accepted. \"required\": clients \
+            without one are refused. A login is required in any case.",
             reload: true,
         },
         Key {
@@ -663,7 +669,7 @@ pub static TLS: Section<TlsSection> = Section {
                 },
             },
             default: Raw::Text("1.2"),
-            about: "The oldest version of TLS that is spoken; the newest is 1.3.",
+            about: "The oldest TLS version that is accepted; the newest is 1.3.",
             reload: true,
         },
     ],
@@ -705,7 +711,7 @@ pub static LOG: Section<LogSection> = Section {
 pub struct KeyRow {
     /// Its name.
     pub name: &'static str,
-    /// What is allowed.
+    /// Its allowed values.
     pub allowed: String,
     /// Its default as TOML.
     pub default: String,
@@ -713,7 +719,7 @@ pub struct KeyRow {
     pub about: &'static str,
     /// Whether SIGHUP applies it.
     pub reload: bool,
-    /// Why it cannot be given here, if it cannot.
+    /// Why this build does not accept it, if so.
     pub missing: Option<String>,
 }
 
@@ -723,7 +729,7 @@ pub struct SectionRow {
     pub name: &'static str,
     /// Whether it is written `[[name]]`.
     pub repeated: bool,
-    /// What it is for.
+    /// Its purpose.
     pub about: &'static str,
     /// Its keys.
     pub keys: Vec<KeyRow>,

@@ -1,7 +1,7 @@
 //! The configuration of a node: typed sections, filled from defaults, then a TOML file, then flags.
 //!
 //! [`keys`] is the one table of keys; [`reader`] applies a file and flags to it and reports the first mistake as a
-//! one-line [`Problem`]; [`check`] holds the rules between keys; [`page`] prints the table for people.
+//! one-line [`Problem`]; [`check`] holds the rules between keys; [`page`] prints the table for readers.
 
 pub mod address;
 pub mod check;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use transport::{ClientCertificates, OldestVersion, ServerFiles};
 
-/// What `--bucket` takes.
+/// The syntax of `--bucket`.
 pub const BUCKET_FLAG: &str = "NAME[,ephemeral|persistent][,SIZE][,auto_delete|fail_new_data]";
 
 /// A complete configuration.
@@ -50,7 +50,8 @@ pub struct Config {
     pub tls: TlsSection,
     /// `[log]`.
     pub log: LogSection,
-    /// What was given, by `section.key` or `section[n].key`, as TOML: two of these tell what a reload changed.
+    /// The values that were given, as TOML, by `section.key` or `section[n].key`. Comparing two of these shows what a
+    /// reload changed.
     pub given: BTreeMap<String, String>,
 }
 
@@ -65,20 +66,20 @@ pub struct NodeSection {
     pub data: Option<PathBuf>,
     /// Whether `shutdown` is honoured.
     pub shutdown_command: bool,
-    /// When durable writes are looked at for their deadlines.
+    /// When the deadlines of durable writes are checked.
     pub durability_timeout_mode: TimeoutMode,
 }
 
 /// One `[[memcached]]`.
 #[derive(Debug, Clone, Default)]
 pub struct MemcachedSection {
-    /// Where to listen.
+    /// The address to listen on.
     pub address: Option<Address>,
-    /// Which bucket.
+    /// The bucket it serves.
     pub bucket: String,
     /// Largest item in bytes.
     pub item_size_max: usize,
-    /// Which protocols, and whether flush_all.
+    /// Which protocols are spoken, and whether flush_all is allowed.
     pub rules: Rules,
     /// Time after which an idle connection is closed; 0: never.
     pub idle_timeout_ms: u64,
@@ -89,24 +90,24 @@ pub struct MemcachedSection {
 /// `[kv]`.
 #[derive(Debug, Clone, Default)]
 pub struct KvSection {
-    /// Where to listen.
+    /// The address to listen on.
     pub address: Option<Address>,
     /// Largest value in bytes.
     pub item_size_max: usize,
     /// Time after which an idle connection is closed; 0: never.
     pub idle_timeout_ms: u64,
-    /// Where TLS is spoken, if there is a certificate.
+    /// The address to listen on for TLS, if there is a certificate.
     pub tls_address: Option<Address>,
 }
 
 /// `[http]`.
 #[derive(Debug, Clone, Default)]
 pub struct HttpSection {
-    /// Where to listen.
+    /// The address to listen on.
     pub address: Option<Address>,
-    /// Names under which the node may be asked.
+    /// Host names under which clients may address the node.
     pub host_names: Vec<String>,
-    /// Where TLS is spoken, if there is a certificate.
+    /// The address to listen on for TLS, if there is a certificate.
     pub tls_address: Option<Address>,
 }
 
@@ -117,28 +118,28 @@ pub struct BucketSection {
     pub name: String,
     /// Its budget, `None` for an equal share.
     pub memory_bytes: Option<u64>,
-    /// What happens at the budget.
+    /// What happens when the budget is reached.
     pub eviction: EvictionChoice,
-    /// Everything else. Budget and eviction in it say nothing.
+    /// All other settings. Its budget and eviction fields are not used.
     pub settings: BucketSettings,
 }
 
-/// What shall happen at a bucket's budget.
+/// What to do when a bucket reaches its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EvictionChoice {
-    /// What fits the bucket's kind.
+    /// The default of the bucket's kind.
     #[default]
     Auto,
-    /// Ephemeral: documents go.
+    /// Ephemeral: documents are evicted.
     AutoDelete,
     /// Ephemeral: new data is refused.
     FailNewData,
-    /// Persistent: values go.
+    /// Persistent: values are ejected.
     ValueEjection,
 }
 
 impl EvictionChoice {
-    /// What an ephemeral bucket does. A persistent one has no choice.
+    /// The eviction policy of an ephemeral bucket. A persistent bucket has no choice.
     pub const fn of_ephemeral(self) -> Eviction {
         match self {
             Self::FailNewData => Eviction::FailNewData,
@@ -152,7 +153,7 @@ impl EvictionChoice {
 pub struct OvsdbSection {
     /// The database's file; `None` for no database.
     pub file: Option<PathBuf>,
-    /// Where it can be reached.
+    /// Its remotes.
     pub remotes: Vec<String>,
     /// Its budget.
     pub memory_bytes: u64,
@@ -163,9 +164,9 @@ pub struct OvsdbSection {
 pub struct LimitsSection {
     /// Open client connections.
     pub connections: usize,
-    /// So many of them for loopback addresses only.
+    /// How many of these are reserved for loopback addresses.
     pub loopback_connections: usize,
-    /// Time that an unfinished request is given.
+    /// Time allowed for an unfinished request.
     pub unfinished_request_ms: u64,
     /// Longest text line.
     pub line_bytes: usize,
@@ -175,26 +176,26 @@ pub struct LimitsSection {
     pub turn_requests: usize,
     /// Unsent output at which reading stops.
     pub output_backlog_bytes: usize,
-    /// Time after which a peer that takes nothing is dropped.
+    /// Time after which a peer that reads nothing is dropped.
     pub stuck_peer_ms: u64,
     /// Longest OVSDB message.
     pub ovsdb_message_bytes: usize,
     /// Deepest nesting in an OVSDB message.
     pub ovsdb_depth: usize,
-    /// OVSDB sessions at a time.
+    /// Concurrent OVSDB sessions.
     pub ovsdb_sessions: usize,
-    /// What all OVSDB sessions may make the node keep; none: it follows from the node's memory.
+    /// Memory that all OVSDB sessions together may take; `None`: derived from the node's memory.
     pub ovsdb_clients_bytes: Option<u64>,
 }
 
-/// `[allocator]`: values in jemalloc's words, defaults among them.
+/// `[allocator]`: values in jemalloc's notation, defaults included.
 #[derive(Debug, Clone, Default)]
 pub struct AllocatorSection {
     values: BTreeMap<Setting, String>,
 }
 
 impl AllocatorSection {
-    /// Puts a value in place of another.
+    /// Replaces the value of a setting.
     pub fn set(&mut self, setting: Setting, value: impl ToString) {
         self.values.insert(setting, value.to_string());
     }
@@ -221,18 +222,18 @@ pub struct AuthSection {
 pub struct TlsSection {
     /// The certificate and its chain; `None`: no TLS.
     pub certificate: Option<PathBuf>,
-    /// Its key.
+    /// Its private key.
     pub key: Option<PathBuf>,
-    /// Who signs certificates of clients.
+    /// The authority that signs client certificates.
     pub client_ca: Option<PathBuf>,
-    /// Whether clients show some.
+    /// Whether clients present certificates.
     pub client_certificates: ClientCertificates,
-    /// The oldest version that is spoken.
+    /// The oldest TLS version accepted.
     pub oldest_version: OldestVersion,
 }
 
 impl TlsSection {
-    /// What the ports are given; `None`: no TLS.
+    /// The files for the TLS ports; `None`: no TLS.
     pub fn files(&self) -> Option<ServerFiles> {
         Some(ServerFiles {
             certificate: self.certificate.clone()?,
@@ -249,7 +250,7 @@ impl TlsSection {
 pub struct LogSection {
     /// The least severe level.
     pub level: Level,
-    /// How a line looks.
+    /// The format of a line.
     pub format: Format,
 }
 
@@ -273,7 +274,7 @@ impl Level {
     /// All names, most severe first.
     pub const NAMES: &'static [&'static str] = &["error", "warn", "info", "debug", "trace"];
 
-    /// The level of a name.
+    /// The level with this name.
     pub fn named(name: &str) -> Option<Self> {
         let levels = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
         Self::NAMES.iter().zip(levels).find(|(known, _)| **known == name).map(|(_, level)| level)
@@ -283,7 +284,7 @@ impl Level {
 /// Form of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// For people.
+    /// Human-readable.
     #[default]
     Text,
     /// One JSON object per line.

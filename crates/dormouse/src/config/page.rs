@@ -1,4 +1,4 @@
-//! The table of keys for people: a commented TOML file, and the reference page.
+//! The table of keys for readers: a commented TOML file, and the reference page.
 
 use super::keys::rows;
 use super::{Config, check};
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 const WIDTH: usize = 100;
 
-/// `dormouse config default`: every key at its default, with what it does and what is allowed.
+/// `dormouse config default`: every key at its default, with its description and allowed values.
 pub fn default_toml() -> String {
     let mut out = String::from(
         "# Dormouse configuration: every key with its default. Leave out what you do not change.\n\
@@ -66,7 +66,7 @@ pub fn reference_markdown() -> String {
     out
 }
 
-/// One line on what a configuration would serve.
+/// Describes in one line what a configuration would serve.
 pub fn summary(config: &Config) -> String {
     let buckets: Vec<&str> = config.buckets.iter().map(|bucket| bucket.name.as_str()).collect();
     let listeners: Vec<String> =
@@ -84,7 +84,7 @@ pub fn summary(config: &Config) -> String {
     format!("correct; serves {} with the buckets {}{databases}", listeners.join(", "), buckets.join(", "))
 }
 
-/// The key of an address as the summary calls its port.
+/// The name of a port in the summary, from the key of its address.
 fn shown(key: &str) -> String {
     key.trim_end_matches(".address").replace(".tls_address", " with TLS")
 }

@@ -1,4 +1,4 @@
-//! A mistake in the configuration, as one line: where, which key, which value, what is allowed.
+//! A mistake in the configuration, as one line: place, key, value, and what is allowed.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use std::fmt;
 pub enum Origin {
     /// A line of a configuration file.
     File {
-        /// The file as it was named.
+        /// The file name as given.
         file: String,
         /// Line, counted from 1.
         line: usize,
     },
-    /// A flag of the command line, with its dashes.
+    /// A command-line flag, with its dashes.
     Flag(&'static str),
 }
 
@@ -38,7 +38,7 @@ impl Problem {
         Self { origin: Some(origin.clone()), text: text.into() }
     }
 
-    /// A mistake that belongs to no single line.
+    /// A mistake that does not belong to a single line.
     pub fn new(text: impl Into<String>) -> Self {
         Self { origin: None, text: text.into() }
     }
@@ -63,7 +63,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The candidate that was probably meant by `word`, if one is near enough.
+/// The candidate that `word` probably means, if one is close enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     candidates
@@ -74,7 +74,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Edit distance with transpositions of neighbours (optimal string alignment), over bytes.
+/// Edit distance with adjacent transpositions (optimal string alignment), over bytes.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let width = b.len() + 1;

@@ -1,4 +1,4 @@
-//! Reads a TOML file and the flags over it into a [`Config`]; stops at the first mistake.
+//! Reads a TOML file and then the flags, which override it, into a [`Config`]; stops at the first mistake.
 
 use super::key::{Key, Raw, Section};
 use super::problem::{Origin, nearest};
@@ -12,15 +12,15 @@ use toml::de::{DeTable, DeValue};
 /// Longest configuration file.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// How `--memcached` begins of a port that speaks TLS.
+/// The prefix of a `--memcached` value whose port speaks TLS.
 const TLS_PREFIX: &str = "tls:";
 
-/// What the command line said, still as text.
+/// The command-line flags, unparsed.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
     /// `--data`.
     pub data: Option<String>,
-    /// `--memcached [tls:]ADDR[=BUCKET]`, each.
+    /// `--memcached [tls:]ADDR[=BUCKET]`, one entry per occurrence.
     pub memcached: Vec<String>,
     /// `--kv`.
     pub kv: Option<String>,
@@ -40,7 +40,7 @@ pub struct Flags {
     pub workers: Option<String>,
     /// `--memory`.
     pub memory: Option<String>,
-    /// `--bucket NAME[,KIND][,SIZE][,EVICTION]`, each.
+    /// `--bucket NAME[,KIND][,SIZE][,EVICTION]`, one entry per occurrence.
     pub bucket: Vec<String>,
     /// `--user`.
     pub user: Option<String>,
@@ -50,7 +50,7 @@ pub struct Flags {
     pub log_level: Option<String>,
 }
 
-/// Defaults, then `file` if there is one, then `flags`, then the rules between keys.
+/// Applies the defaults, then `file` if there is one, then `flags`; then checks the rules between keys.
 pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
     let mut reader = Reader::default();
     let mut config = defaults();
@@ -69,9 +69,8 @@ pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
     Ok(config)
 }
 
-/// What was not said follows from what was, and from the buckets on the disk: a bucket `default` there goes before the
-/// one that exists without being asked for, and a memcached port of which no bucket is said serves the only one that is
-/// named.
+/// Fills in what follows from the given keys and from the buckets on disk. A bucket `default` on disk takes precedence
+/// over the implicit one, and a memcached port without a bucket serves the only bucket that is named.
 fn implied(config: &mut Config, on_disk: &[String], has_buckets: bool) {
     if !has_buckets {
         config.buckets.retain(|bucket| !on_disk.contains(&bucket.name));
@@ -85,7 +84,7 @@ fn implied(config: &mut Config, on_disk: &[String], has_buckets: bool) {
     }
 }
 
-/// The configuration when nothing is given.
+/// The configuration with nothing given.
 pub fn defaults() -> Config {
     Config {
         node: keys::NODE.defaults(),
@@ -119,7 +118,7 @@ struct Reader {
     has_buckets: bool,
 }
 
-/// A file's text with its name, to turn byte positions into lines.
+/// A file's text and name, to map byte positions to lines.
 struct Source<'a> {
     name: &'a str,
     text: &'a str,
@@ -142,7 +141,7 @@ impl Reader {
             let position = error.span().map_or(0, |span| span.start);
             Problem::at(&source.origin(position), format!("not TOML: {}", error.message()))
         })?;
-        // In the order of the file, so that the first mistake is the one reported.
+        // In file order, so that the first mistake is the one reported.
         let mut tables: Vec<_> = document.get_ref().iter().collect();
         tables.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in tables {
@@ -365,7 +364,7 @@ impl Reader {
     }
 }
 
-/// The values of `--bucket` with their keys; after the name they may come in any order, each once.
+/// The values of `--bucket` with their keys. After the name they may come in any order, each at most once.
 fn bucket_parts(value: &str) -> Option<Vec<(&'static str, &str)>> {
     let mut parts = value.split(',');
     let mut found = vec![("name", parts.next().unwrap_or_default())];
@@ -375,7 +374,7 @@ fn bucket_parts(value: &str) -> Option<Vec<(&'static str, &str)>> {
             "auto_delete" | "fail_new_data" | "value_ejection" => "eviction",
             "ephemeral" | "persistent" => "kind",
             size if size == "auto" || size.starts_with(|c: char| c.is_ascii_digit()) => "memory",
-            // Something else takes the place that it stands in, and is refused by that key.
+            // An unrecognised part counts as the kind, or else the memory, which then refuses it.
             _ if !has("kind") => "kind",
             _ => "memory",
         };
@@ -508,7 +507,7 @@ mod tests {
         };
         let config = load(None, &flags)
             .map(|c| c.buckets.iter().map(|b| (b.name.clone(), b.memory_bytes)).collect::<Vec<_>>());
-        // The memcached port serves "default", which is not among them, and none of them is the only one.
+        // The memcached port serves "default", which is not among these, and there is more than one.
         assert!(config.expect_err("no default").to_string().contains("memcached"));
         let only = Flags { bucket: vec!["cache,fail_new_data,64MiB".into()], ..Flags::default() };
         let config = load(None, &only).expect("the only bucket is the one that is served");

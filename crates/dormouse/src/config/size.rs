@@ -1,9 +1,9 @@
-//! Sizes in bytes as people write them: `512MiB`, `64MB`, `1g`, `4096`.
+//! Human-readable sizes in bytes: `512MiB`, `64MB`, `1g`, `4096`.
 //!
-//! `KiB`, `MiB`, `GiB`, `TiB` and the bare letters `k`, `m`, `g`, `t` are powers of two; `KB`, `MB`, `GB`, `TB`
-//! are powers of ten. Case does not matter, and a space may stand before the unit.
+//! `KiB`, `MiB`, `GiB`, `TiB` and the bare letters `k`, `m`, `g`, `t` are powers of two; `KB`, `MB`, `GB`, `TB` are
+//! powers of ten. Case does not matter, and a space may precede the unit.
 
-/// What a size may look like, for messages and help.
+/// Examples of a size, for messages and help.
 pub const FORMS: &str = "such as 512MiB, 64MB or 1g";
 
 const UNITS: &[(&str, u64)] = &[
@@ -23,7 +23,7 @@ const UNITS: &[(&str, u64)] = &[
     ("tb", 1_000_000_000_000),
 ];
 
-/// Reads a size; `None` when it is not one or does not fit 64 bits. A fraction is accepted (`1.5GiB`).
+/// Parses a size; `None` if it is not one or does not fit 64 bits. A fraction is accepted (`1.5GiB`).
 pub fn read(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
@@ -42,7 +42,7 @@ pub fn read(text: &str) -> Option<u64> {
     }
 }
 
-/// Writes a size in the largest binary unit that is exact: `1MiB`, `1536KiB`, `30000000`.
+/// Formats a size in the largest binary unit that is exact: `1MiB`, `1536KiB`, `30000000`.
 pub fn show(bytes: u64) -> String {
     for (unit, factor) in [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= factor && bytes.is_multiple_of(factor) {

@@ -22,7 +22,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let node = Node::new(settings, Limits::default());
     let settings = BucketSettings {
         kind: BucketKind::Persistent,
-        // Values that find no room stay on disk.
+        // Values that do not fit stay on disk.
         memory_bytes: machine::memory_bytes().context("the machine's memory cannot be read")? / 2,
         ..BucketSettings::default()
     };
@@ -46,7 +46,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     }
     let mut flushers: Vec<Flusher> = (0..FLUSHERS).map(|index| Flusher::new(index, Buffer::BYTES)).collect();
     for flusher in &mut flushers {
-        // What is due at once is more of the same work; what is due later is the return of a buffer, or another try.
+        // A turn that is due at once has more of the same work; one that is due later would return a buffer or retry.
         while flusher.turn(&mut cx, &mut || clock.now()).is_some_and(|due_ms| due_ms <= cx.now.mono_ms()) {}
     }
     for trouble in persistence.take_troubles() {

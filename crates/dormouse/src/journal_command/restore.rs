@@ -11,7 +11,7 @@ use std::path::Path;
 
 pub fn run(backup: &Path, data: &Path) -> anyhow::Result<()> {
     let name = name_of(backup)?;
-    // Held until the end: no node starts meanwhile.
+    // Locked until the end, so that no node starts meanwhile.
     let directory = DataDir::open(data)?;
     let place = directory.buckets().directory(&name);
     if place.exists() {
@@ -35,7 +35,7 @@ pub fn run(backup: &Path, data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies under a name that no bucket has, which becomes the bucket's in one step.
+/// Copies under a name that no bucket has, then renames it to the bucket's in one step.
 fn restore(backup: &Path, store: &BucketStore, name: &str) -> io::Result<()> {
     let place = store.directory(name);
     // No bucket's name begins with a dot.

@@ -18,8 +18,8 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What is neither a regular file nor, where there may be some, a directory. None of it was written by a node, and
-/// reading it might never end.
+/// Entries that are neither regular files nor, where these are allowed, directories. No node wrote them, and reading
+/// them might never end.
 fn strange_files(directory: &Path, may_have_directories: bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_known = |path: &PathBuf| {
@@ -38,7 +38,7 @@ fn tell_strange(text: &mut String, strange: &[PathBuf]) -> usize {
     strange.len()
 }
 
-/// A line for each shard and each damage, and how many of the latter there are.
+/// Returns a line for each shard and each damage, and the number of damages.
 pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
     let (disk, mut buffer, mut progress) =
         (RealDisk::default(), Buffer::default(), Progress::new("verifying"));
@@ -58,7 +58,7 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
         damages += tell_strange(&mut text, &strange);
         let verified = match verify_with_progress(&disk, &shard, &mut buffer, has_begun, &mut tell) {
             Ok(verified) => verified,
-            // Named already.
+            // Already reported.
             Err(_) if !strange.is_empty() => continue,
             Err(error) => return Err(error.into()),
         };
@@ -66,9 +66,9 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
         damages += verified.damage.len();
         let end = match (verified.torn_bytes, verified.is_clean) {
             (0, true) => "closed by a clean stop".to_owned(),
-            (0, false) if verified.is_ended => "whole up to the end its manifest names: a backup".to_owned(),
+            (0, false) if verified.is_ended => "complete up to the end in its manifest: a backup".to_owned(),
             (0, false) => "not closed: a node writes to it, or was killed".to_owned(),
-            (bytes, _) => format!("{bytes} bytes of an unfinished batch at the end, which do not count"),
+            (bytes, _) => format!("{bytes} bytes of an unfinished batch at the end, ignored"),
         };
         let _ = writeln!(
             text,

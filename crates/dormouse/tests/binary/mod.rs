@@ -1,4 +1,4 @@
-//! The binary under test as a child process, and scratch directories. Each test binary uses a part of it.
+//! The binary under test as a child process, and scratch directories. Each test binary uses part of it.
 #![allow(dead_code, clippy::expect_used)]
 
 pub mod ovsdb;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A server must serve, and end, within this time.
+/// A server must start serving, and exit, within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The binary with these arguments.
@@ -22,7 +22,7 @@ pub fn dormouse(arguments: &[&str]) -> Command {
     command
 }
 
-/// A directory of its own that goes when it is dropped.
+/// A scratch directory that is removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -52,7 +52,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A running node on ports of the kernel's choice.
+/// A running node on kernel-chosen ports.
 pub struct Server {
     child: Child,
     scratch: Rc<Scratch>,
@@ -60,12 +60,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `dormouse serve` with a small memory and these further arguments.
+    /// Starts `dormouse serve` with little memory and these further arguments.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_in(Scratch::new(), arguments)
     }
 
-    /// Starts a node, which has ended, again on its data.
+    /// Restarts a node, which has ended, on its data.
     pub fn again(self, arguments: &[&str]) -> Self {
         Self::start_in(Rc::clone(&self.scratch), arguments)
     }
@@ -76,12 +76,12 @@ impl Server {
         Self::start_with(scratch, &data, &[&["--memcached", "127.0.0.1:0"][..], arguments].concat())
     }
 
-    /// Starts it on a data directory of the caller's.
+    /// Starts it on the caller's data directory.
     pub fn start_at(data: &str, arguments: &[&str]) -> Self {
         Self::start_at_ports(data, &[&["--memcached", "127.0.0.1:0"][..], arguments].concat())
     }
 
-    /// As [`Self::start_at`]; which memcached ports it has is among the arguments.
+    /// As [`Self::start_at`], but the arguments say which memcached ports it has.
     pub fn start_at_ports(data: &str, arguments: &[&str]) -> Self {
         Self::start_with(Rc::new(Scratch::new()), data, arguments)
     }
@@ -127,7 +127,7 @@ impl Server {
         &self.scratch
     }
 
-    /// What it printed and logged so far.
+    /// What it has printed and logged so far.
     pub fn output(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.scratch.path().join(name)).unwrap_or_default();
         read("stdout") + &read("stderr")
@@ -140,7 +140,7 @@ impl Server {
         names.map(|name| name.trim().to_owned()).collect()
     }
 
-    /// Waits until `holds`.
+    /// Waits until `holds` returns true.
     pub fn wait_until(&self, holds: &dyn Fn() -> bool, what: &str) {
         let started = Instant::now();
         while !holds() {
@@ -170,13 +170,13 @@ impl Server {
         connect(self.endpoints["http"][0].as_str())
     }
 
-    /// One HTTP request; the status and the body.
+    /// Sends one HTTP request; returns the status and the body.
     pub fn http(&self, method: &str, path: &str, login: Option<&str>, body: &str) -> (u16, String) {
         let login = login.map(|login| format!("Authorization: Basic {login}\r\n")).unwrap_or_default();
         self.http_with(method, path, &format!("Host: 127.0.0.1\r\n{login}"), body)
     }
 
-    /// One HTTP request with these headers; the status and the body.
+    /// Sends one HTTP request with these headers; returns the status and the body.
     pub fn http_with(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
         let mut stream = self.http_connection();
         let request = format!(
@@ -199,7 +199,7 @@ impl Server {
         assert!(status.success());
     }
 
-    /// Waits for its end.
+    /// Waits for it to exit.
     pub fn wait(&mut self) -> ExitStatus {
         let started = Instant::now();
         loop {

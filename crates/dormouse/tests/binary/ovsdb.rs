@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is waited for comes within this time, unless the machine is frozen.
+/// Everything that a test waits for happens within this time, unless the machine is frozen.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The file of an empty database "Test" with one table "T", as the stock tool makes it.
+/// The file of an empty database "Test" with one table "T", as the stock tool creates it.
 pub const DATABASE: &str = include_str!("../testdata/test.db");
 
 /// A directory with a database in it.
@@ -23,7 +23,7 @@ pub fn scratch() -> Scratch {
     scratch
 }
 
-/// `ovsdb-server` with these arguments and what it keeps in `scratch`; `@` stands for that directory.
+/// `ovsdb-server` with these arguments and its files in `scratch`; `@` stands for that directory.
 pub fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
     let directory = scratch.path().display().to_string();
     let mut command = dormouse(&["ovsdb-server"]);
@@ -32,12 +32,12 @@ pub fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs it until it exits.
 pub fn run(scratch: &Scratch, arguments: &[&str]) -> Output {
     command(scratch, arguments).output().expect("the binary runs")
 }
 
-/// Its exit code and standard error, with the directory as `@`.
+/// Runs it and returns its exit code and standard error, with the directory as `@`.
 pub fn complaint(scratch: &Scratch, arguments: &[&str]) -> (Option<i32>, String) {
     let output = run(scratch, arguments);
     let text = String::from_utf8_lossy(&output.stderr).replace(&scratch.path().display().to_string(), "@");
@@ -61,7 +61,7 @@ pub fn detached<'a>(scratch: &'a Scratch, arguments: &[&str]) -> Detached<'a> {
     Detached { scratch }
 }
 
-/// A detached server; it is killed when this is dropped.
+/// A detached server, killed on drop.
 pub struct Detached<'a> {
     scratch: &'a Scratch,
 }
@@ -79,12 +79,12 @@ impl Detached<'_> {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// A client's connection.
+    /// Connects a client.
     pub fn client(&self) -> Client {
         Client::connect(&self.path("sock"))
     }
 
-    /// What a command of the control socket answers.
+    /// Runs a command over the control socket.
     pub fn control(&self, command: &str, arguments: &[&str]) -> Result<String, String> {
         control(&self.path("ctl"), command, arguments)
     }
@@ -103,7 +103,7 @@ impl Drop for Detached<'_> {
     }
 }
 
-/// What a command of a control socket answers.
+/// Runs a command over a control socket.
 pub fn control(socket: &Path, command: &str, arguments: &[&str]) -> Result<String, String> {
     let mut client = Client::connect(socket);
     client.send(&json!({ "id": 0, "method": command, "params": arguments }));
@@ -165,7 +165,7 @@ impl Client {
         self.receive()["result"].take()
     }
 
-    /// Whether the server has closed the connection; what came before is skipped.
+    /// Returns true if the server has closed the connection; data received before is skipped.
     pub fn is_closed(&mut self) -> bool {
         let mut bytes = [0; 4096];
         while self.stream.read(&mut bytes).is_ok_and(|count| count > 0) {}

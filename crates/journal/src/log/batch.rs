@@ -1,7 +1,8 @@
-//! A batch: what is committed by one sync.
+//! A batch: what one sync commits.
 //!
-//! Records are encoded straight into the buffer, where their run's header waits to be filled in. A run ends with its
-//! vBucket, at 64 KiB, or when the buffer is written out. A batch that fits the buffer is one write and one sync.
+//! Records are encoded straight into the buffer, after a header of their run that is filled in later. A run ends with
+//! its vBucket, at 64 KiB, or when the buffer is written out. A batch that fits the buffer takes one write and one
+//! sync.
 
 use super::WriteError;
 use super::buffer::Buffer;
@@ -12,9 +13,9 @@ use super::run::{ENTRY_BYTES, RUN_BYTES_MAX, RUN_HEADER_BYTES, Run};
 use super::shard::Shard;
 use crate::Disk;
 
-/// A batch that is being written. Dropped without a commit, it was never there.
+/// A batch that is being written. If it is dropped without a commit, it never existed.
 ///
-/// After an error it is of no more use: drop it.
+/// After an error it is unusable: drop it.
 #[derive(Debug)]
 pub struct Batch<'a, D: Disk> {
     shard: &'a mut Shard<D>,
@@ -29,10 +30,10 @@ pub struct Batch<'a, D: Disk> {
     run: Option<OpenRun>,
 }
 
-/// A run whose header is to be filled in.
+/// A run whose header is yet to be filled in.
 #[derive(Debug)]
 struct OpenRun {
-    /// Of its header in the buffer.
+    /// Position of its header in the buffer.
     position: usize,
     first: u64,
     last: u64,
@@ -42,13 +43,13 @@ struct OpenRun {
 /// What a commit did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// The number of the batch; none where nothing was pushed.
+    /// The number of the batch; `None` if nothing was pushed.
     pub batch: Option<u64>,
-    /// What it has in the file.
+    /// Its bytes in the file.
     pub bytes: u64,
 }
 
-/// After so many runs their list is not kept for the next batch.
+/// A longer list of runs is not kept for the next batch.
 const LIST_KEPT: usize = 1024;
 
 impl<'a, D: Disk> Batch<'a, D> {
@@ -59,7 +60,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         Self { shard, buffer, number, origin, start, base, vbucket: 0, run: None }
     }
 
-    /// The records that follow are of this vBucket.
+    /// Sets the vBucket of the records that follow.
     pub fn begin(&mut self, vbucket: u16) {
         assert!(vbucket < self.shard.identity.vbuckets);
         if vbucket != self.vbucket {
@@ -68,13 +69,13 @@ impl<'a, D: Disk> Batch<'a, D> {
         }
     }
 
-    /// Whether a record of so many encoded bytes can be pushed before the buffer is written out.
+    /// Returns true if a record of `record_bytes` encoded bytes can be pushed before the buffer is written out.
     #[inline]
     pub fn fits(&self, record_bytes: usize) -> bool {
         record_bytes + RUN_HEADER_BYTES <= self.buffer.free()
     }
 
-    /// Whether it can be pushed at all: a longer one is for [`Self::push_long`].
+    /// Returns true if it can be pushed at all. A longer one needs [`Self::push_long`].
     pub fn fits_buffer(&self, record_bytes: usize) -> bool {
         record_bytes + RUN_HEADER_BYTES <= self.buffer.capacity()
     }
@@ -83,7 +84,7 @@ impl<'a, D: Disk> Batch<'a, D> {
     #[inline]
     pub fn push(&mut self, record: &Record<'_>) {
         let record_bytes = record.encoded_bytes();
-        assert!(self.fits(record_bytes), "ask whether it fits");
+        assert!(self.fits(record_bytes), "the record must fit the buffer");
         let position = self.buffer.bytes.len();
         if self.run.as_ref().is_some_and(|run| position - run.position + record_bytes > RUN_BYTES_MAX) {
             self.end_run();
@@ -101,7 +102,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         record.encode(&mut self.buffer.bytes, self.origin, offset);
     }
 
-    /// Writes what the buffer holds; then it is empty.
+    /// Writes out the buffer, which is then empty.
     pub fn write_out(&mut self) -> Result<(), WriteError> {
         self.end_run();
         if !self.buffer.bytes.is_empty() {
@@ -112,7 +113,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         Ok(())
     }
 
-    /// Writes a record that is longer than the buffer, from where its value lies.
+    /// Writes a record that is longer than the buffer, without copying its value.
     pub fn push_long(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
         self.write_out()?;
         let length = u32::try_from(RUN_HEADER_BYTES + record.encoded_bytes());
@@ -129,7 +130,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         Ok(())
     }
 
-    /// Makes it durable: one write where all of it is still in the buffer, and one sync.
+    /// Makes the batch durable: one write if all of it is still in the buffer, and one sync.
     pub fn commit(self, max_cas: u64) -> Result<Committed, WriteError> {
         let mark = self.shard.copy_mark;
         self.commit_copy(max_cas, mark)

@@ -1,9 +1,9 @@
-//! The one buffer of a thread that writes or replays.
+//! The single buffer of a thread that writes or replays.
 
 use crate::File;
 use std::io;
 
-/// A buffer of fixed size, for any number of shards, one after the other.
+/// A buffer of fixed size, for any number of shards, one after another.
 #[derive(Debug)]
 pub struct Buffer {
     /// When writing, what is not yet in the file; when reading, a piece of a file.
@@ -15,10 +15,10 @@ pub struct Buffer {
 const CAPACITY_MIN: usize = 4096;
 
 impl Buffer {
-    /// Its size when nobody asks for another.
+    /// The default size.
     pub const BYTES: usize = 1 << 20;
 
-    /// A buffer of so many bytes.
+    /// Creates a buffer of `bytes` bytes.
     pub fn new(bytes: usize) -> Self {
         let capacity = bytes.max(CAPACITY_MIN);
         Self { bytes: Vec::with_capacity(capacity), capacity }
@@ -48,7 +48,7 @@ pub(super) struct Window<'a, F> {
     capacity: usize,
     /// Offset in the file of the buffer's first byte.
     start: u64,
-    /// Nothing at or past it is looked at.
+    /// Nothing at or beyond it is read.
     pub end: u64,
 }
 
@@ -62,7 +62,7 @@ impl<'a, F: File> Window<'a, F> {
         self.file
     }
 
-    /// The bytes from `offset` on, so many or as many as there are before the end or fit the buffer.
+    /// The `length` bytes from `offset` on; fewer if the end or the buffer's capacity comes first.
     pub fn at(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
         let there = self.end.saturating_sub(offset);
         let length = length.min(self.capacity).min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -80,7 +80,7 @@ impl<'a, F: File> Window<'a, F> {
         Ok(there.get(..length).unwrap_or(there))
     }
 
-    /// The checksum of so many bytes from `offset` on; none if the file ends before.
+    /// The checksum of `bytes` bytes from `offset` on; `None` if the file ends before.
     pub fn checksum(&mut self, mut sum: u32, mut offset: u64, bytes: u64) -> io::Result<Option<u32>> {
         let mut left = bytes;
         while left > 0 {
@@ -96,14 +96,14 @@ impl<'a, F: File> Window<'a, F> {
     }
 }
 
-/// Fills `bytes` with so many bytes of the file from `offset` on, fewer where it ends.
+/// Fills `bytes` with `length` bytes of the file from `offset` on, fewer if the file ends before.
 pub(super) fn read_up_to<F: File>(
     file: &F,
     offset: u64,
     length: usize,
     bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    // Not cleared before: zeros are written only where the buffer was never used.
+    // Not cleared first: zeros are written only where the buffer was never used.
     bytes.resize(length, 0);
     let mut filled = 0;
     while let Some(place) = bytes.get_mut(filled..).filter(|place| !place.is_empty()) {

@@ -1,4 +1,4 @@
-//! The record that ends a batch and makes it one, and the mark of a clean end.
+//! The record that ends a batch and makes it valid, and the mark of a clean end.
 //!
 //! ```text
 //!  0  4  magic
@@ -15,8 +15,8 @@
 //! 64     list: an entry per run
 //! ```
 //!
-//! Each attempt to write a batch has a number of its own, greater than all before: what an earlier attempt
-//! left behind is not taken for a part of the next.
+//! Each attempt to write a batch has a number of its own, greater than all before. So what an earlier attempt left
+//! behind is not taken for a part of the next.
 
 use super::format::{COMMIT_MAGIC, Fields, MAX_48, Origin, Put, checksum, is_intact};
 use super::run::{ENTRY_BYTES, Run};
@@ -49,7 +49,7 @@ impl Commit {
         Self { batch, start, max_cas, synced, copied, is_close, runs: 0, list_checksum: 0 }
     }
 
-    /// The bytes before the list of these runs, for this place of a segment.
+    /// Encodes the bytes before the list of these runs, for this place in a segment.
     pub fn encode(&self, runs: &[Run], origin: Origin, offset: u64) -> [u8; COMMIT_BYTES] {
         let seed = origin.seed(offset);
         let list_checksum = runs.iter().fold(seed, |sum, run| checksum(sum, &run.entry()));
@@ -67,7 +67,7 @@ impl Commit {
             .finish_with_checksum(seed)
     }
 
-    /// The commit record at the start of `bytes`, its list not yet looked at.
+    /// Reads the commit record at the start of `bytes`. Its list is not checked yet.
     pub fn read(bytes: &[u8], origin: Origin, offset: u64) -> Option<Self> {
         let bytes = bytes.get(..COMMIT_BYTES)?;
         if !bytes.starts_with(&COMMIT_MAGIC) || !is_intact(bytes, origin.seed(offset)) {
@@ -94,7 +94,7 @@ impl Commit {
         COMMIT_BYTES as u64 + self.list_bytes()
     }
 
-    /// Whether the list has this checksum.
+    /// Returns true if the list has this checksum.
     pub fn has_list(&self, sum: u32) -> bool {
         self.list_checksum == sum
     }

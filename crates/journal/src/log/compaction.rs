@@ -1,4 +1,4 @@
-//! Compaction: what is live in a segment is written once more, behind everything else, and the segment is unlinked.
+//! Compaction: the live records of a segment are written once more, after everything else, and the segment is unlinked.
 //!
 //! ```text
 //! Choose ──> Survey ──> Check ──> Copy ──> Unlink ──> Choose
@@ -8,17 +8,17 @@
 //!              are old?   elsewhere?          synced
 //! ```
 //!
-//! * Nobody knows where an old version of a key lies, so no segment has an account of its dead bytes. Victims are
+//! * It is unknown where the old versions of a key lie, so no segment has an account of its dead bytes. Victims are
 //!   chosen by asking about a few runs of each.
-//! * A record goes if the engine says that it is dead. A tombstone or an abort, of which the engine knows nothing any
-//!   more, goes if no other segment holds an older record of its key that it still has to hide. That is found out by
-//!   looking at all runs of its vBucket that reach back far enough. Segments that cannot be looked at keep them all.
+//! * A record is dropped if the engine says that it is dead. A tombstone or an abort that the engine no longer knows
+//!   about is dropped if no other segment holds an older record of its key that it still has to hide. To find out, all
+//!   runs of its vBucket that reach back far enough are read. If a segment cannot be searched, all of them are kept.
 //! * A key that is changed more often than it is flushed has a newer version in memory at any time, so the engine never
-//!   knows which of its records on disk is the newest. Of those in one segment all but the newest go.
-//! * A segment is surveyed from front to back; the runs that have anything live are then copied in the order of vBucket
-//!   and seqno, so that small runs become long ones. What is dead stays so, hence no other run need be looked at again.
-//!   Each commit record says how far the copying has come: after a crash it goes on there, and nothing is copied twice.
-//! * A segment that was left after a failure goes first: what counts in it, the header after it says.
+//!   knows which of its records on disk is the newest. Of those in one segment all but the newest are dropped.
+//! * A segment is surveyed from front to back. The runs with anything live are then copied in the order of vBucket and
+//!   seqno, so that small runs become long ones. What is dead stays dead, so no other run need be read again. Each
+//!   commit record says how far the copying has come: after a crash it resumes there, and nothing is copied twice.
+//! * A segment that was left after a failure goes first. The header after it says what counts in it.
 
 use super::WriteError;
 use super::buffer::{Buffer, Window};
@@ -34,35 +34,36 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-/// What the engine says of a record.
+/// The engine's verdict on a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is to be kept. Also what is said of a tombstone or an abort that nothing newer has replaced.
+    /// It is to be kept. Also the verdict on a tombstone or an abort that nothing newer has replaced.
     Live,
     /// A newer record of the key is in memory only, and the engine does not know which one on disk would take its
-    /// place: of several such documents and tombstones of a key the newest is to be kept.
+    /// place: of several such documents and tombstones of a key the newest is kept.
     LiveIfNewest,
-    /// It may go: a newer record of the key (of the vBucket, for a state) is *synced* and takes its place at a replay,
-    /// or the vBucket's synced state says that it no longer counts. A newer one that is only in memory is not enough.
+    /// It may be dropped: a newer record of the key (of the vBucket, for a state) is *synced* and takes its place at a
+    /// replay, or the vBucket's synced state says that it no longer counts. A newer one that is only in memory is not
+    /// enough.
     Dead,
 }
 
-/// What compaction is to come to.
+/// The goal of compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aim {
-    /// What there would be if nothing were superfluous, about.
+    /// Approximate size if nothing were superfluous.
     pub live_bytes: u64,
-    /// Nothing has been written for a while: now there is time to leave little for the next start to read.
+    /// Nothing has been written for a while: there is time to leave little for the next start to read.
     pub at_rest: bool,
 }
 
 impl Aim {
-    /// While batches are written.
+    /// The aim while batches are written.
     pub fn at_work(live_bytes: u64) -> Self {
         Self { live_bytes, at_rest: false }
     }
 
-    /// So many bytes are few enough.
+    /// The size that is small enough.
     fn enough(self, segment_bytes: u64) -> u64 {
         let Self { live_bytes, at_rest } = self;
         let (superfluous, slack) = if at_rest {
@@ -81,35 +82,35 @@ pub enum Step {
     Idle,
     /// Something was done, and there is more to do.
     More,
-    /// A segment is gone.
+    /// A segment has been removed.
     Finished {
         /// Its length.
         freed_bytes: u64,
     },
-    /// A segment could go, but a copy of the shard is being made.
+    /// A segment could be removed, but a copy of the shard is being made.
     Held,
-    /// A segment is damaged, and is left as it is from now on.
+    /// A segment is damaged. It is left as it is from now on.
     Damaged(Damage),
 }
 
-/// Segments of slack before compaction is worth while.
+/// Segments of slack before compaction is worthwhile.
 const SLACK_SEGMENTS: u64 = 2;
-/// Part of a segment that is the slack at rest; and of the live bytes, what may be superfluous then.
+/// The fraction of a segment that is the slack at rest; and that of the live bytes that may be superfluous then.
 const SLACK_AT_REST: u64 = 8;
 const SUPERFLUOUS_AT_REST: u64 = 4;
-/// Segments that are asked about each time a victim is chosen, and runs of each.
+/// Segments sampled each time a victim is chosen, and runs of each.
 const SAMPLED_SEGMENTS: usize = 8;
 const SAMPLED_RUNS: usize = 4;
-/// So many stand together: several records of a key are found in neighbours.
+/// Number of adjacent runs that are sampled together: several records of a key are found in neighbours.
 const NEIGHBOURS: usize = 2;
-/// At rest there is time, and who errs is not told so by the next batch.
+/// At rest there is time, and no later batch corrects a wrong estimate.
 const SAMPLED_RUNS_AT_REST: usize = 64;
-/// Above so many thousandths of live bytes a segment is not worth copying.
+/// A segment with more live bytes than this, in thousandths, is not worth copying.
 const LIVE_MAX: u64 = 900;
-/// Memory for the keys of tombstones that may go, and for those of records of which the newest stays; more of them wait
-/// for another time.
+/// Memory for the keys of tombstones that may be dropped, and for those of records of which the newest stays. Further
+/// ones wait for another time.
 const KEYS_BYTES_MAX: usize = 1 << 20;
-/// What one takes beside its key, roughly.
+/// Approximate bytes that one takes beside its key.
 const KEY_BYTES: usize = 64;
 
 /// What compaction is doing.
@@ -119,7 +120,7 @@ pub(super) struct Compaction<D: Disk> {
     samples: BTreeMap<u64, Sample>,
     /// Of these, how much was ends that have to stay, which the engine does not count.
     ends_thousandths: u64,
-    /// A directory failed to sync: a segment that was unlinked may come back, and with it what a tombstone hides.
+    /// A directory failed to sync: an unlinked segment may come back, and with it what a tombstone hides.
     keeps_tombstones: bool,
 }
 
@@ -133,9 +134,9 @@ impl<D: Disk> Default for Compaction<D> {
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     live_thousandths: u64,
-    /// What of it was tombstones that are too young to go.
+    /// The part of it that was tombstones too young to go.
     ends_thousandths: u64,
-    /// The last batch when it was asked about.
+    /// The last batch at the time of sampling.
     batch: u64,
 }
 
@@ -156,14 +157,14 @@ enum Phase<D: Disk> {
 #[derive(Debug)]
 struct Victim<D: Disk> {
     segment: Arc<Segment<D>>,
-    /// During the survey as they lie in the file, then by vBucket, first seqno and offset.
+    /// During the survey in file order, then by vBucket, first seqno and offset.
     runs: Vec<Surveyed>,
-    /// So many of them, in the latter order, were copied before.
+    /// Number of them, in the latter order, that were copied before.
     copied: usize,
     newest: Newest,
 }
 
-/// Of keys whose records are [`Verdict::LiveIfNewest`], the highest seqno that was seen.
+/// The highest seqno seen of each key whose records are [`Verdict::LiveIfNewest`].
 #[derive(Debug, Default)]
 struct Newest {
     seqnos: Keyed<u64>,
@@ -172,7 +173,7 @@ struct Newest {
 }
 
 impl Newest {
-    /// Notes a record. Returns whether there was another of its key.
+    /// Notes a record. Returns true if there was another of its key.
     fn note(&mut self, vbucket: u16, record: &Record<'_>) -> bool {
         let key = (vbucket, record.key.to_vec());
         if let Some(seqno) = self.seqnos.get_mut(&key) {
@@ -186,7 +187,7 @@ impl Newest {
         false
     }
 
-    /// Whether a newer one was noted.
+    /// Returns true if a newer one was noted.
     fn is_older(&self, key: &(u16, Vec<u8>), record: &Record<'_>) -> bool {
         self.seqnos.get(key).is_some_and(|newest| record.seqno < *newest)
     }
@@ -198,11 +199,11 @@ struct Surveyed {
     has_live: bool,
 }
 
-/// The engine's answers.
+/// Asks the engine for its verdict.
 type Judge<'a> = &'a mut dyn FnMut(u16, &Record<'_>) -> Verdict;
 
 impl<D: Disk> Shard<D> {
-    /// Whether there is enough to be gained.
+    /// Returns true if there is enough to gain.
     pub fn wants_compaction(&self, aim: Aim) -> bool {
         if self.keeps_files {
             return false;
@@ -212,15 +213,15 @@ impl<D: Disk> Shard<D> {
         !is_idle || self.figures().bytes > enough || self.left().is_some() || self.begun().is_some()
     }
 
-    /// How many times as many bytes there are as would be few enough, tombstones that have to stay among them.
+    /// The size as a multiple of what is small enough, which includes tombstones that have to stay.
     pub fn times_enough(&self, aim: Aim) -> u64 {
         let bytes = self.figures().bytes;
         let live_bytes = aim.live_bytes + bytes / 1000 * self.compaction.ends_thousandths;
         bytes / Aim { live_bytes, ..aim }.enough(self.options.segment_bytes).max(1)
     }
 
-    /// Does a part of the work: reads and writes about so many bytes. Records older than `purge_before_unix_s` need no
-    /// tombstone.
+    /// Does a part of the work: reads and writes about `budget_bytes`. Tombstones older than `purge_before_unix_s` may
+    /// be purged.
     pub fn compact_step(
         &mut self,
         buffer: &mut Buffer,
@@ -315,7 +316,8 @@ impl<D: Disk> Shard<D> {
 
     /// The segments that may be compacted, oldest first.
     ///
-    /// Not a damaged one; nor the one after a damaged one that is not sealed: its header says how far that one goes.
+    /// Excludes a damaged one, and the one after a damaged one that is not sealed: its header says how far that one
+    /// goes.
     fn eligible(&self) -> Vec<Arc<Segment<D>>> {
         let active = self.active.as_ref().map(|active| active.segment.number());
         let segments = self.catalogue.segments();
@@ -331,23 +333,23 @@ impl<D: Disk> Shard<D> {
         eligible
     }
 
-    /// Whether what is superfluous may be in the active segment.
+    /// Returns true if superfluous data may be in the active segment.
     fn has_much_active(&self) -> bool {
         let end = self.active.as_ref().map_or(0, |active| active.end);
         end > self.options.segment_bytes / SLACK_AT_REST
     }
 
-    /// A segment that was left after a failure.
+    /// Returns a segment that was left after a failure.
     fn left(&self) -> Option<Arc<Segment<D>>> {
         self.eligible().into_iter().find(|segment| !segment.is_sealed())
     }
 
-    /// A segment of which a part was copied before the process ended.
+    /// Returns a segment of which a part was copied before the process ended.
     fn begun(&self) -> Option<Arc<Segment<D>>> {
         self.eligible().into_iter().find(|segment| segment.number() == self.copy_mark.segment)
     }
 
-    /// Whether a segment other than the victim may hold what its table does not say.
+    /// Returns true if a segment other than the victim may hold what its table does not list.
     fn has_unsearchable(&self, victim: u64) -> bool {
         let active = self.active.as_ref().map(|active| active.segment.number());
         self.catalogue.segments().iter().any(|segment| {
@@ -467,7 +469,7 @@ impl<D: Disk> Shard<D> {
         self.sync_active()?;
         self.remove_junk()?;
         let freed_bytes = segment.state().length;
-        // ORDERING: before the file is gone, nobody may miss it.
+        // ORDERING: the manifest must no longer name the file before it is gone.
         let mut manifest = self.manifest.clone();
         manifest.remove(segment.number());
         self.write_manifest(manifest)?;
@@ -476,7 +478,7 @@ impl<D: Disk> Shard<D> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(WriteError::Poisoned(error)),
             _ => {}
         }
-        // ORDERING: before the next victim's tombstones are judged, what they may hide is gone for good.
+        // ORDERING: before the next victim's tombstones are judged, what they may hide must be gone for good.
         if let Err(error) = self.disk.sync_directory(&segment.path) {
             *keeps_tombstones = true;
             return Err(WriteError::Poisoned(error));
@@ -486,7 +488,7 @@ impl<D: Disk> Shard<D> {
 }
 
 impl<D: Disk> Shard<D> {
-    /// Removes files without a batch that counts, for good.
+    /// Removes files without a batch that counts, permanently.
     pub(super) fn remove_junk(&mut self) -> Result<(), WriteError> {
         for path in &self.junk {
             match self.disk.remove(path) {
@@ -536,7 +538,7 @@ impl<D: Disk> Shard<D> {
             for (vbucket, seqno) in &newest {
                 match segment.runs_before(*vbucket, *seqno) {
                     Ok(Some(runs)) => found.extend(runs.into_iter().map(|run| (segment.clone(), run))),
-                    // What cannot be looked at is looked at again, and found unreadable, when its turn comes.
+                    // What cannot be read is tried again, and found unreadable, when its turn comes.
                     _ => found.push((segment.clone(), Run::new(*vbucket, 0, 0, 0, 0, 0))),
                 }
             }
@@ -545,7 +547,7 @@ impl<D: Disk> Shard<D> {
     }
 }
 
-/// What a survey notes of tombstones and aborts.
+/// What a survey records about tombstones and aborts.
 struct Ends<'a> {
     candidates: &'a mut Candidates,
     /// Memory the candidates take.
@@ -626,18 +628,18 @@ fn is_purgeable(kind: Kind) -> bool {
     matches!(kind, Kind::Tombstone | Kind::Abort)
 }
 
-/// Whether the end of `hider`'s kind keeps a record of kind `hidden` from coming back at a replay.
+/// Returns true if an end of kind `hider` keeps a record of kind `hidden` from coming back at a replay.
 fn hides(hider: Kind, hidden: Kind) -> bool {
     match hidden {
         Kind::Document => hider == Kind::Tombstone,
         Kind::Prepare | Kind::PrepareDelete => true,
-        // An older end without what it ended hides nothing, and comes back as nothing.
+        // An older end without what it ended hides nothing, and has no effect if it comes back.
         Kind::Tombstone | Kind::Abort | Kind::State => false,
     }
 }
 
-/// Whether the record is an end that is purged, or one that such an end hides: the engine may still call that live
-/// where it cannot know better, and without its end it would come back.
+/// Returns true if the record is an end that is purged, or one that such an end hides. The engine may still call the
+/// latter live where it cannot know better, and without its end it would come back.
 fn goes_with(purged: &Candidates, key: &(u16, Vec<u8>), record: &Record<'_>) -> bool {
     purged.get(key).is_some_and(|(seqno, kind)| {
         record.seqno == *seqno && is_purgeable(record.kind)
@@ -645,7 +647,7 @@ fn goes_with(purged: &Candidates, key: &(u16, Vec<u8>), record: &Record<'_>) -> 
     })
 }
 
-/// Candidates stay if this run holds what they hide, or cannot be read.
+/// Removes the candidates that have to stay because this run holds what they hide, or cannot be read.
 fn check<D: Disk>(reading: &mut Reading, segment: &Segment<D>, run: &Run, candidates: &mut Candidates) {
     let mut key = (run.vbucket(), Vec::new());
     let read = reading.records(segment, run, &mut |record| {
@@ -663,7 +665,7 @@ fn check<D: Disk>(reading: &mut Reading, segment: &Segment<D>, run: &Run, candid
     }
 }
 
-/// How much of a segment is live, by a few runs.
+/// Estimates how much of a segment is live, from a few runs.
 fn sample<D: Disk>(
     segment: &Arc<Segment<D>>,
     sampled: usize,
@@ -697,13 +699,13 @@ fn sample<D: Disk>(
     Ok(Sample { live_thousandths: thousandths(live), ends_thousandths: thousandths(ends), batch })
 }
 
-/// On average of all that were asked about.
+/// The average over all samples.
 fn ends_thousandths(samples: &BTreeMap<u64, Sample>) -> u64 {
     let sum: u64 = samples.values().map(|sample| sample.ends_thousandths).sum();
     sum / (samples.len() as u64).max(1)
 }
 
-/// What a step may still read; the first run is read in any case.
+/// What a step may still read. The first run is read in any case.
 struct Budget {
     bytes: usize,
     is_started: bool,
@@ -720,11 +722,11 @@ impl Budget {
     }
 }
 
-/// What runs are read through.
+/// The buffers that runs are read through.
 #[derive(Debug)]
 struct Reading {
     buffer: Buffer,
-    /// A record that is longer.
+    /// For a record longer than the buffer.
     long: Vec<u8>,
 }
 
@@ -739,7 +741,7 @@ impl Reading {
         Passage { segment, window, long: &mut self.long }
     }
 
-    /// Shows the records of a run. Damaged: the segment is marked as such.
+    /// Passes the records of a run to `show`. If the run is damaged, the segment is marked as such.
     fn records<D: Disk>(
         &mut self,
         segment: &Segment<D>,

@@ -1,8 +1,8 @@
 //! A consistent copy of a shard, while it is written to.
 //!
-//! Sealed segments never change: they are linked, or copied where the destination is another file system. Of the others
+//! Sealed segments never change: they are linked, or copied if the destination is another file system. Of the others
 //! the part up to the last batch is copied. Compaction unlinks nothing meanwhile, so the copy is a prefix of the
-//! shard's history: opened, it is the shard as it was at one commit, after an unclean end.
+//! shard's history: opened, it is the shard as of one commit, after an unclean end.
 
 use super::buffer::{Buffer, read_up_to};
 use super::manifest::{End, Entry, Manifest, Sealed};
@@ -31,10 +31,10 @@ impl<D: Disk> Drop for Hold<'_, D> {
 }
 
 impl<D: Disk> Reader<D> {
-    /// Copies the shard into a new directory of the same disk, durably. Returns false if there is no segment, and no
-    /// copy.
+    /// Copies the shard durably into a new directory of the same disk. Returns false, and makes no copy, if there is no
+    /// segment.
     ///
-    /// After an error what is there is not a copy.
+    /// After an error the destination does not hold a copy.
     pub fn copy(&self, destination: &Path, buffer: &mut Buffer) -> io::Result<bool> {
         let catalogue = self.catalogue();
         let _hold = Hold::new(catalogue);
@@ -66,7 +66,7 @@ impl<D: Disk> Reader<D> {
     }
 }
 
-/// What of a segment is copied.
+/// The part of a segment that is copied.
 struct Part {
     sealed: Option<Sealed>,
     length: u64,

@@ -1,4 +1,4 @@
-//! What is damaged, where, and whom it spoils.
+//! What is damaged, where, and which vBuckets it affects.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Damage {
     /// The segment, or the manifest.
     pub path: PathBuf,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
     /// What cannot be served as if nothing had happened.
     pub spoils: Spoils,
@@ -26,7 +26,7 @@ pub enum Spoils {
     VBucket(u16),
     /// Records of these vBuckets, in ascending order.
     VBuckets(Arc<[u16]>),
-    /// Records of nobody knows which vBuckets.
+    /// Records of unknown vBuckets.
     Everything,
 }
 
@@ -47,18 +47,18 @@ pub enum Part {
     Footer,
     /// The manifest, or one of the two copies in it.
     Manifest,
-    /// There is no such file, and there must be one.
+    /// A file that must exist does not.
     Missing,
     /// The file is the segment of this number under another name.
     Misnamed(u64),
     /// The file is not the segment that was written under this name.
     Replaced,
-    /// The file was written to more than once, and the manifest does not name it: one of the two is of another time.
+    /// The file was written to more than once, and the manifest does not name it: one of the two is out of date.
     Unnamed,
 }
 
 impl Part {
-    /// Whether files are missing or mixed up, rather than bytes in them.
+    /// Returns true if files are missing or mixed up, rather than bytes in them.
     pub(super) fn is_of_files(self) -> bool {
         matches!(self, Self::Missing | Self::Misnamed(_) | Self::Replaced | Self::Unnamed)
     }

@@ -1,4 +1,4 @@
-//! Shows all there is in a directory of segments, without changing anything.
+//! Shows everything in a directory of segments, without changing anything.
 
 use super::buffer::{Buffer, Window};
 use super::damage::{Damage, Part, Spoils};
@@ -18,24 +18,24 @@ use std::path::Path;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Dumped<'a> {
-    /// What the manifest says, where there is one.
+    /// What the manifest says, if there is one.
     Manifest {
-        /// Segments that are alive.
+        /// Number of live segments.
         segments: usize,
-        /// It knows where the newest one ends: nothing was written since the shard was closed or copied.
+        /// It records where the newest one ends: nothing was written since the shard was closed or copied.
         is_ended: bool,
     },
     /// A segment begins.
     Segment {
         /// Its file.
         path: &'a Path,
-        /// Whose it is, where its header is readable.
+        /// Identity in its header, if that is readable.
         identity: Option<Identity>,
         /// Length of the file.
         bytes: u64,
         /// It has a footer.
         is_sealed: bool,
-        /// Bytes after the last batch that counts, which are not its footer.
+        /// Bytes after the last batch that counts, without its footer.
         torn_bytes: u64,
     },
     /// A batch begins.
@@ -53,13 +53,13 @@ pub enum Dumped<'a> {
     },
     /// A run of the batch begins.
     Run {
-        /// Whose records they are.
+        /// The vBucket of its records.
         vbucket: u16,
         /// Offset of its header.
         offset: u64,
         /// Length with the header.
         bytes: u32,
-        /// How many records.
+        /// Number of records.
         records: u32,
     },
     /// A record of the run.
@@ -86,7 +86,7 @@ pub fn dump<D: Disk>(
         let (Some(segment), true) = (listed.get(index), counts(&listed, index)) else { continue };
         let next = header_after(&listed, index);
         let path = path_of(directory, segment.number());
-        // Its own header says how many there are; where it does not, no run is refused for its vBucket.
+        // Its own header says how many there are; without one, no run is refused for its vBucket.
         let vbuckets = segment.header.map_or(u16::MAX, |header| header.identity.vbuckets);
         let shown = look(&path, segment, next, vbuckets, buffer)
             .and_then(|looked| show_segment(&path, segment, looked, vbuckets, buffer, visit));
@@ -131,14 +131,14 @@ fn show_segment<F: File>(
             visit(Dumped::Run { vbucket, offset: run.offset(), bytes, records });
             let mut window = Window::new(&segment.file, buffer, looked.end);
             let show = &mut |record: &Record<'_>| visit(Dumped::Record(vbucket, record));
-            // What cannot be read was reported by the scan.
+            // The scan has already reported what cannot be read.
             read_run(&mut window, &mut long, segment.origin, run, show)?;
         }
     }
     Ok(())
 }
 
-/// Bytes from `end` on, without the zeros that are written ahead.
+/// Number of bytes from `end` on, without the zeros that are written ahead.
 fn torn_bytes<F: File>(segment: &Listed<F>, end: u64, buffer: &mut Buffer) -> io::Result<u64> {
     let mut window = Window::new(&segment.file, buffer, segment.length);
     let (mut offset, mut torn_end) = (end, end);

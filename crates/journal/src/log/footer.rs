@@ -41,7 +41,7 @@ pub(super) const TRAILER_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Line {
     pub first: u64,
-    /// Of a line in memory: or more, if it is far from the first.
+    /// In a line kept in memory it may be too high, if it is far from the first.
     pub last: u64,
     pub vbucket: u16,
     pub entry: u32,
@@ -70,8 +70,7 @@ impl Line {
     }
 }
 
-/// A line as it is kept in memory, for each vBucket of every sealed segment there is. Its entries end where those of
-/// the next begin.
+/// A line as kept in memory, for each vBucket of every sealed segment. Its entries end where those of the next begin.
 #[derive(Debug)]
 struct Short {
     first_low: u32,
@@ -84,7 +83,7 @@ struct Short {
 }
 
 const _: () = assert!(size_of::<Short>() == 20);
-/// So far or farther.
+/// This far or farther.
 const FAR: u32 = u32::MAX;
 
 impl Short {
@@ -113,11 +112,11 @@ fn checksum_in(trailer: &[u8]) -> u32 {
     trailer.last_chunk::<CHECKSUM_BYTES>().map_or(0, |sum| u32::from_le_bytes(*sum))
 }
 
-/// What of a footer is kept in memory.
+/// The part of a footer that is kept in memory.
 #[derive(Debug)]
 pub(super) struct Footer {
     pub origin: Origin,
-    /// Offset of the table: end of the last batch.
+    /// Offset of the table, which is the end of the last batch.
     pub table: u64,
     pub entries: u32,
     lines: Box<[Short]>,
@@ -129,7 +128,7 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    /// The footer of a segment with these runs, which it sorts, and its lines.
+    /// Creates the footer of a segment with these runs, which it sorts, and its lines.
     pub fn of(runs: &mut [Run], origin: Origin, table: u64) -> (Self, Vec<Line>) {
         runs.sort_unstable_by_key(Run::place_in_table);
         let mut lines = Vec::new();
@@ -168,7 +167,7 @@ impl Footer {
         self.summary() + (self.lines.len() * LINE_BYTES) as u64
     }
 
-    /// Offset of its end: length of the segment.
+    /// Offset of its end, which is the length of the segment.
     pub fn end(&self) -> u64 {
         self.trailer() + TRAILER_BYTES as u64
     }
@@ -181,7 +180,7 @@ impl Footer {
         (runs.len() * ENTRY_BYTES + vbuckets.len() * LINE_BYTES + TRAILER_BYTES) as u64
     }
 
-    /// Appends what comes after the table, with the lines it was made with.
+    /// Appends what comes after the table, given the lines it was created with.
     pub fn encode_end(&mut self, lines: &[Line], bytes: &mut Vec<u8>) {
         let start = bytes.len();
         for line in lines {
@@ -205,7 +204,7 @@ impl Footer {
         bytes.extend_from_slice(&trailer);
     }
 
-    /// The footer at the end of a file of this length, if there is one and all of it is intact.
+    /// Reads the footer at the end of a file of this length, if there is one and all of it is intact.
     pub fn read<F: File>(file: &F, origin: Origin, length: u64, vbuckets: u16) -> io::Result<Option<Self>> {
         let Some(trailer_offset) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
         let mut bytes = Vec::new();
@@ -266,7 +265,7 @@ impl Footer {
         Ok(Some(footer))
     }
 
-    /// All entries, in the order of the table; none if some are damaged.
+    /// Returns all entries, in the order of the table; `None` if some are damaged.
     pub fn runs<F: File>(&self, file: &F) -> io::Result<Option<Vec<Run>>> {
         let (mut runs, mut bytes) = (Vec::with_capacity(self.entries as usize), Vec::new());
         for line in self.lines() {
@@ -293,7 +292,7 @@ impl Footer {
         self.line_at(self.lines.binary_search_by_key(&vbucket, |line| line.vbucket).ok()?)
     }
 
-    /// Reads the entries of a line; none if they are damaged.
+    /// Reads the entries of a line; `None` if they are damaged.
     pub fn read_entries<'b, F: File>(
         &self,
         file: &F,

@@ -1,4 +1,4 @@
-//! What the records of all kinds have in common: numbers, magic words, checksums.
+//! What records of all kinds share: numbers, magic words, checksums.
 //!
 //! ```text
 //! segment   header | batch | batch | ...                  a file, NNNNNNNNNN.segment
@@ -8,13 +8,13 @@
 //! ```
 //!
 //! All numbers are little-endian. Each checksum is a CRC32C that starts from [`Origin::seed`], so that bytes that were
-//! valid elsewhere, in another segment or at another offset, are not valid here. Since version 2 the seed depends on
-//! the segment's random salt as well: bytes that a client chooses, and knows to be written as they are, cannot pass for
+//! valid elsewhere, in another segment or at another offset, are not valid here. Since version 2 the seed also depends
+//! on the segment's random salt: bytes that a client chooses, knowing that they are written unchanged, cannot pass for
 //! a run or a commit record.
 
-/// The version that is written. Version 1 is read too; it has no salts and no manifest.
+/// The version written. Version 1 can be read too; it has no salts and no manifest.
 pub(super) const VERSION: u32 = 2;
-/// The version before.
+/// The previous version.
 pub(super) const UNSALTED_VERSION: u32 = 1;
 
 /// First bytes of a segment.
@@ -28,7 +28,7 @@ pub(super) const TRAILER_MAGIC: [u8; 8] = *b"DORMSEAL";
 /// First bytes of a manifest.
 pub(super) const MANIFEST_MAGIC: [u8; 8] = *b"DORMLIST";
 
-/// Sequence numbers, revisions and offsets have 48 bits; numbers of batches and segments are not greater either.
+/// Sequence numbers, revisions and offsets have 48 bits; batch and segment numbers are not greater either.
 pub(super) const MAX_48: u64 = (1 << 48) - 1;
 
 /// What the checksums of a segment depend on besides the bytes.
@@ -46,7 +46,7 @@ impl Origin {
         Self { number, salt: 0 }
     }
 
-    /// Where a checksum starts that is stored at `offset` of the segment.
+    /// The start value of a checksum that is stored at `offset` of the segment.
     pub fn seed(self, offset: u64) -> u32 {
         let mixed = (self.number << 40 ^ self.salt ^ offset).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as u32
@@ -59,7 +59,7 @@ pub(super) fn checksum(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
 
-/// Reads numbers one after the other from bytes whose length was checked; past the end there are zeros.
+/// Reads numbers one after another from bytes whose length was checked; zeros past the end.
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {
@@ -99,7 +99,7 @@ impl Fields<'_> {
     }
 }
 
-/// Puts numbers one after the other into an array of fixed length.
+/// Writes numbers one after another into an array of fixed length.
 pub(super) struct Put<const N: usize> {
     bytes: [u8; N],
     at: usize,
@@ -167,7 +167,7 @@ impl<const N: usize> Put<N> {
 /// Length of a checksum.
 pub(super) const CHECKSUM_BYTES: usize = 4;
 
-/// Whether the last four bytes are the checksum of those before.
+/// Returns true if the last four bytes are the checksum of those before.
 pub(super) fn is_intact(bytes: &[u8], seed: u32) -> bool {
     bytes
         .split_last_chunk::<CHECKSUM_BYTES>()

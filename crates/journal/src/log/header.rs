@@ -7,8 +7,8 @@
 //! 14  2  vBuckets of the bucket
 //! 16 16  bucket
 //! 32  6  number of this segment
-//! 38  6  number of the last segment before it that counts, 0 if none; those between the two are nothing
-//! 44  6  last batch committed before this segment; what follows it in the segment before is nothing
+//! 38  6  number of the last segment before it that counts, 0 if none; those between the two do not count
+//! 44  6  last batch committed before this segment; what follows it in the segment before does not count
 //! 50  6  first batch that may be in this segment
 //! 56  8  salt of this segment's checksums
 //! 64  4  whether the segment before was sealed (1)
@@ -41,7 +41,7 @@ pub(super) enum Found {
     Header(Header),
     /// The intact header of another segment.
     Misnamed(Header),
-    /// A header of a version that is not known here.
+    /// A header of an unknown version.
     Version(u32),
     /// None, or a damaged one.
     Unreadable,
@@ -64,7 +64,7 @@ impl Header {
             .finish_with_checksum(Origin::unsalted(self.origin.number).seed(0))
     }
 
-    /// The header of the segment whose name has this number.
+    /// Reads the header of the segment whose name has this number.
     pub fn read(bytes: &[u8], number: u64) -> Found {
         let Some(bytes) = bytes.get(..HEADER_BYTES) else { return Found::Unreadable };
         if !bytes.starts_with(&SEGMENT_MAGIC) {

@@ -1,4 +1,4 @@
-//! What is in a shard's directory, held against what its manifest says is alive.
+//! The content of a shard's directory, compared with what its manifest says is alive.
 //!
 //! | a file | that the manifest names | that it does not |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | with another segment's | damage: the segment of this name is missing | damage: a copy |
 //! | with no readable header | counts as far as it can be read, or damage | a leftover |
 //!
-//! And what it names that has no file is damage. A journal of version 1 has no manifest: all its files count, as far as
-//! their headers say so.
+//! A segment that the manifest names but that has no file is damage too. A journal of version 1 has no manifest: all
+//! its files count, as far as their headers say so.
 
 use super::buffer::read_up_to;
 use super::damage::{Damage, Part, Spoils};
@@ -20,15 +20,15 @@ use crate::{Disk, File, Open};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is in a shard's directory.
+/// The content of a shard's directory.
 pub(super) struct Inventory<F> {
     /// What may count, oldest first.
     pub segments: Vec<Listed<F>>,
-    /// Files that are no segments any more, or never were.
+    /// Files that are not segments any more, or never were.
     pub leftovers: Vec<PathBuf>,
-    /// What is missing, doubled or misnamed.
+    /// What is missing, duplicated or misnamed.
     pub damage: Vec<Damage>,
-    /// None in a journal of version 1, and where it cannot be read.
+    /// `None` in a journal of version 1, and if it cannot be read.
     pub manifest: Option<Manifest>,
     /// No file has this number, or a greater one.
     pub next_segment: u64,
@@ -50,9 +50,9 @@ pub(super) struct Listed<F> {
     pub claim: Claim,
 }
 
-/// What the manifest says of a segment.
+/// What the manifest says about a segment.
 pub(super) enum Claim {
-    /// It is alive; the newest one ended there.
+    /// It is alive; for the newest one, where it ended.
     Named(Entry, Option<End>),
     /// Nothing: it has a number that no segment has had.
     New,
@@ -70,7 +70,7 @@ impl<F> Listed<F> {
     }
 }
 
-/// Looks at the directory. None: there is none, and need not be one.
+/// Reads the directory. Returns `None` if it does not exist and need not.
 ///
 /// `has_begun`: the shard is known to have been written to, so a manifest must be there.
 pub(super) fn take<D: Disk>(
@@ -146,13 +146,13 @@ impl<F: File> Inventory<F> {
         Ok(())
     }
 
-    /// Decides what a file is.
+    /// Classifies a file.
     fn sort_in(&mut self, path: PathBuf, number: u64, file: F, length: u64, found: &Found) {
         let entry = self.manifest.as_ref().and_then(|manifest| manifest.entry(number));
         let spoils = match (&self.manifest, entry) {
             (_, Some(entry)) => entry.spoils(),
             (Some(_), None) => Spoils::Nothing,
-            // Nobody knows what is missing under the name that it should have.
+            // It is unknown what is missing under the name that it should have.
             (None, None) => Spoils::Everything,
         };
         let mut note =
@@ -198,15 +198,15 @@ impl<F: File> Inventory<F> {
     }
 }
 
-/// Whether a segment of this list counts: its manifest says so, or no header of a later one says that it is nothing.
+/// Returns true if a segment of this list counts: its manifest says so, or no later header says that it does not.
 pub(super) fn counts<F>(listed: &[Listed<F>], index: usize) -> bool {
     let Some(segment) = listed.get(index) else { return false };
     let mut later = listed.iter().skip(index + 1).filter_map(|later| later.header);
     segment.is_named() || !later.any(|header| header.previous < segment.number())
 }
 
-/// The header that says what of this segment counts, where one does: the first later one that can be read. Between the
-/// two may be files that were made and never written to.
+/// Returns the header that says what of this segment counts, if there is one: the first later one that can be read.
+/// Files that were created and never written to may lie between the two.
 pub(super) fn header_after<F>(listed: &[Listed<F>], index: usize) -> Option<&Header> {
     listed.iter().skip(index + 1).find_map(|later| later.header.as_ref())
 }

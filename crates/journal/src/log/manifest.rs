@@ -1,4 +1,4 @@
-//! `MANIFEST`: which segments are alive, so that one that is missing, doubled or under another's name is noticed.
+//! `MANIFEST`: which segments are alive, so that one that is missing, duplicated or misnamed is noticed.
 //!
 //! ```text
 //! file      copy | copy                                 the same bytes twice: one flipped bit loses nothing
@@ -25,11 +25,11 @@
 //!           28     if sealed, unless bit 1 is set: a bit per vBucket of the bucket that has runs in the segment
 //! ```
 //!
-//! * The file is replaced as a whole: written under another name, synced, renamed, the directory synced.
-//! * A segment is entered once its first batch is synced, and before anybody is told of that batch. It is taken out
-//!   before it is unlinked. So a file that is not entered is either a leftover of a number below the least unused one,
-//!   or a new segment whose only batch nobody was promised.
-//! * That a segment was sealed is entered with the next one: until then it may have any of the shard's vBuckets.
+//! * The file is replaced as a whole: written under another name, synced and renamed, and the directory synced.
+//! * A segment is entered once its first batch is synced, and before that batch is acknowledged. It is taken out before
+//!   it is unlinked. So a file that is not entered is either a leftover with a number below the least unused one, or a
+//!   new segment whose only batch was never acknowledged.
+//! * That a segment was sealed is entered with the next one. Until then it may have any of the shard's vBuckets.
 
 use super::footer::Footer;
 use super::format::{
@@ -49,34 +49,34 @@ const LENGTH_OFFSET: usize = 12;
 const ENTRY_BYTES: usize = 28;
 const SEALED: u8 = 1;
 const SAME_VBUCKETS: u8 = 2;
-/// A file that is longer is no manifest: some 100,000 segments with vBuckets of their own.
+/// A longer file is not a manifest. This is enough for some 100,000 segments with vBuckets of their own.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Which segments are alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Manifest {
-    /// By number.
+    /// Sorted by number.
     pub entries: Vec<Entry>,
     /// No segment has had this number, or a greater one.
     pub next_segment: u64,
-    /// Where the newest segment ended when the shard was closed or copied. Taken back before anything is written.
+    /// Where the newest segment ended when the shard was closed or copied. Withdrawn before anything is written.
     pub end: Option<End>,
 }
 
-/// A segment that is alive.
+/// A live segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub origin: Origin,
-    /// None while it is written to, and a little longer.
+    /// `None` while it is written to, and a little longer.
     pub sealed: Option<Sealed>,
 }
 
-/// What is known of a segment that does not change any more.
+/// What is known about a segment that does not change any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sealed {
     pub length: u64,
     pub trailer_checksum: u32,
-    /// Those that have runs in it.
+    /// The vBuckets that have runs in it.
     pub vbuckets: Arc<[u16]>,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct End {
     pub offset: u64,
 }
 
-/// What was found where a manifest may be.
+/// What was found in the place of a manifest.
 pub(super) enum Found {
     /// A manifest; `is_whole` unless one of its copies is damaged.
     Manifest {
@@ -97,13 +97,13 @@ pub(super) enum Found {
     Absent,
     /// Neither copy is intact.
     Unreadable,
-    /// One of another bucket or shard.
+    /// A manifest of another bucket or shard.
     Foreign,
-    /// One of a version that is not known here.
+    /// A manifest of an unknown version.
     Version(u32),
 }
 
-/// The manifest of a shard.
+/// The path of a shard's manifest.
 pub(super) fn path_of(directory: &Path) -> PathBuf {
     directory.join(NAME)
 }
@@ -148,7 +148,7 @@ impl Manifest {
         self.end = None;
     }
 
-    /// Notes that a segment is sealed, if it is entered.
+    /// Records that a segment is sealed, if it is entered.
     pub fn seal(&mut self, footer: &Footer) {
         let number = footer.origin.number;
         if let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.origin.number)
@@ -162,7 +162,7 @@ impl Manifest {
         self.entries.retain(|entry| entry.origin.number != number);
     }
 
-    /// Replaces the shard's manifest durably. After an error nobody knows which of the two is on disk.
+    /// Replaces the shard's manifest durably. After an error it is unknown which of the two is on disk.
     pub fn write<D: Disk>(&self, disk: &D, directory: &Path, identity: Identity) -> io::Result<()> {
         let copy = self.encode(identity);
         replace_file(disk, &path_of(directory), &directory.join(NEW), &[copy.as_slice(), &copy].concat())
@@ -216,7 +216,7 @@ impl Manifest {
         copy
     }
 
-    /// The manifest in a shard's directory; with an identity, of that shard only.
+    /// Reads the manifest in a shard's directory; given an identity, only that of this shard.
     pub fn read<D: Disk>(disk: &D, directory: &Path, identity: Option<Identity>) -> io::Result<Found> {
         let file = match disk.open(&path_of(directory), Open::Read) {
             Ok(file) => file,
@@ -251,7 +251,7 @@ impl Manifest {
         })
     }
 
-    /// The rest of a copy whose checksum was compared.
+    /// Decodes the rest of a copy whose checksum was compared.
     fn decode(mut fields: Fields<'_>, vbuckets: u16) -> Option<Self> {
         let entries = fields.u32();
         let (next_segment, batch, offset) = (fields.u64(), fields.u64(), fields.u64());
@@ -280,12 +280,12 @@ impl Manifest {
     }
 }
 
-/// How long the copy is that begins here, as it says itself.
+/// Length of the copy that begins here, as stated in it.
 fn copy_bytes(bytes: &[u8]) -> usize {
     Fields(bytes.get(LENGTH_OFFSET..).unwrap_or_default()).u32() as usize
 }
 
-/// Whether these bytes are a copy as it was written.
+/// Returns true if these bytes are an intact copy.
 fn is_copy(bytes: &[u8]) -> bool {
     bytes.starts_with(&MANIFEST_MAGIC)
         && copy_bytes(bytes) == bytes.len()

@@ -17,10 +17,10 @@ pub struct Reader<D: Disk>(Arc<Catalogue<D>>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system could not.
+    /// An I/O error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It, or what leads to it, is not as it was written.
+    /// The record, or what leads to it, is not as it was written.
     #[error("{0}")]
     Damaged(Damage),
 }
@@ -40,7 +40,8 @@ impl<D: Disk> Reader<D> {
         &self.0
     }
 
-    /// The record of this seqno, if it is in a committed batch. It is in `buffer`, which grows to its run's length.
+    /// Returns the record of this seqno, if it is in a committed batch. It lies in `buffer`, which grows to its run's
+    /// length.
     pub fn read<'b>(
         &self,
         vbucket: u16,
@@ -50,7 +51,7 @@ impl<D: Disk> Reader<D> {
         let place = loop {
             let segments = self.0.segments();
             match find(&segments, vbucket, seqno, buffer) {
-                // Compacted away since the list was taken: what was live in it is in a newer one.
+                // Compacted away since the list was taken: its live records are in a newer one.
                 Err(ReadError::Io(error))
                     if error.kind() == io::ErrorKind::NotFound
                         && !Arc::ptr_eq(&segments, &self.0.segments()) => {}
@@ -93,7 +94,7 @@ fn find<D: Disk>(
     Ok(None)
 }
 
-/// Reads a run; where in the buffer the record with this seqno begins, if it is there.
+/// Reads a run. Returns where in the buffer the record with this seqno begins, if it is there.
 fn find_in_run<D: Disk>(
     segment: &Segment<D>,
     run: &Run,
@@ -110,14 +111,14 @@ fn find_in_run<D: Disk>(
         return bad(run.offset(), Part::Run);
     }
     let mut within = RUN_HEADER_BYTES;
-    // Lengths are trusted here: of the record that is found the checksum is compared.
+    // Lengths are trusted here; the checksum of the record that is found is compared.
     while let Some(header) = RecordHeader::read(buffer.get(within..).unwrap_or_default()) {
         if header.seqno == seqno && !header.is_state() {
             return Ok(Some(within));
         }
         within = within.saturating_add(usize::try_from(header.record_bytes()).unwrap_or(usize::MAX));
     }
-    // It is not there. Or is it, and cannot be told?
+    // Either it is not there, or damage hides it.
     let mut within = RUN_HEADER_BYTES;
     for _ in 0..run.records {
         let offset = run.offset() + within as u64;

@@ -8,7 +8,7 @@
 //! 10  1  datatype
 //! 11  1  level of a prepare
 //! 12  4  flags
-//! 16  4  expiry; of a tombstone when it was deleted; seconds since 1970
+//! 16  4  expiry; for a tombstone, when it was deleted; seconds since 1970
 //! 20  8  CAS
 //! 28  6  seqno
 //! 34  6  revision
@@ -25,13 +25,13 @@ pub enum Kind {
     Document = 1,
     /// The key was deleted.
     Tombstone = 2,
-    /// The key is to have this value once enough nodes know.
+    /// The key is to have this value once enough nodes know of it.
     Prepare = 3,
-    /// The key is to be deleted once enough nodes know.
+    /// The key is to be deleted once enough nodes know of it.
     PrepareDelete = 4,
-    /// The prepare of the key is not to be.
+    /// The prepare of the key is aborted.
     Abort = 5,
-    /// The state of the vBucket; its value is the engine's affair.
+    /// The state of the vBucket; only the engine interprets its value.
     State = 6,
 }
 
@@ -62,7 +62,7 @@ pub struct Record<'a> {
     pub rev: u64,
     /// When the document expires, 0 for never; when the tombstone's key was deleted. Seconds since 1970.
     pub expiry: u32,
-    /// The client's.
+    /// Client flags.
     pub flags: u32,
     /// JSON, compressed, extended attributes.
     pub datatype: u8,
@@ -72,7 +72,7 @@ pub struct Record<'a> {
     pub committed: bool,
     /// As stored, with the collection's prefix; at most 255 bytes.
     pub key: &'a [u8],
-    /// What the key is to stand for.
+    /// The value of the key.
     pub value: &'a [u8],
 }
 
@@ -80,7 +80,7 @@ pub struct Record<'a> {
 pub(super) const RECORD_HEADER_BYTES: usize = 40;
 const COMMITTED_BIT: u8 = 1 << 4;
 
-/// The header of a record, as it was read: nothing of it is trusted before the checksum was compared.
+/// The header of a record, as read: nothing in it is trusted before the checksum is compared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordHeader {
     pub checksum: u32,
@@ -104,7 +104,7 @@ impl RecordHeader {
         RECORD_HEADER_BYTES as u64 + u64::from(self.key_bytes) + u64::from(self.value_bytes)
     }
 
-    /// Of a vBucket's state, which a seqno does not find.
+    /// Returns true for a vBucket's state, which is not found by seqno.
     pub fn is_state(&self) -> bool {
         self.kind_byte & !COMMITTED_BIT == Kind::State as u8
     }
@@ -136,7 +136,7 @@ impl<'a> Record<'a> {
             .finish()
     }
 
-    /// Appends it to `bytes`, for this place of a segment.
+    /// Appends it to `bytes`, encoded for this place in a segment.
     #[inline]
     pub(super) fn encode(&self, bytes: &mut Vec<u8>, origin: Origin, offset: u64) {
         let start = bytes.len();
@@ -150,7 +150,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Appends all of it but the value, which is to be written after it.
+    /// Appends all of it except the value, which is to be written after it.
     pub(super) fn encode_without_value(&self, bytes: &mut Vec<u8>, origin: Origin, offset: u64) {
         let mut header = self.header();
         if let Some((place, body)) = header.split_first_chunk_mut::<CHECKSUM_BYTES>() {
@@ -161,7 +161,7 @@ impl<'a> Record<'a> {
         bytes.extend_from_slice(self.key);
     }
 
-    /// The record at the start of `bytes`, if it is there as it was written at this place of a segment.
+    /// Decodes the record at the start of `bytes`, if it is as it was written at this place in a segment.
     pub(super) fn decode(bytes: &'a [u8], origin: Origin, offset: u64) -> Option<Self> {
         let header = RecordHeader::read(bytes)?;
         let bytes = bytes.get(..usize::try_from(header.record_bytes()).ok()?)?;

@@ -1,12 +1,12 @@
-//! Opens a shard: what is there, what of it counts, where writing goes on.
+//! Opens a shard: what exists, what of it counts, where writing continues.
 //!
-//! * Files at the end that nothing was ever written to hide nothing: they are removed, and the newest segment is the
-//!   one before.
-//! * The newest segment without a footer is cut back to its last batch and goes on being written to, unless it is
+//! * Files at the end that were never written to hide nothing: they are removed, and the newest segment is the one
+//!   before.
+//! * If the newest segment has no footer, it is cut back to its last batch and written to further, unless it is
 //!   damaged.
-//! * Its batches that are not known to be synced are written once more and synced: the process before may have died of
-//!   a failed sync, after which the system's cache and the disk disagree.
-//! * The mark of a clean end is taken away, since from now on the end is not a clean one.
+//! * Its batches that are not known to be synced are written once more and synced: the previous process may have died
+//!   of a failed sync, after which the system's cache and the disk disagree.
+//! * The mark of a clean end is removed, since from now on the end is not a clean one.
 
 use super::buffer::{Buffer, read_up_to};
 use super::commit::CopyMark;
@@ -29,13 +29,13 @@ use std::sync::Arc;
 /// A shard and what is to be replayed.
 #[derive(Debug)]
 pub struct Opened<D: Disk> {
-    /// To write to.
+    /// For writing.
     pub shard: Shard<D>,
     /// To be replayed, newest first.
     pub segments: Vec<Arc<Segment<D>>>,
-    /// The last thing that was done was [`Shard::close`].
+    /// The last operation was [`Shard::close`].
     pub clean: bool,
-    /// What is known to be damaged before anything was replayed; replaying finds damaged records and runs.
+    /// Damage that is known before replay; replay finds damaged records and runs.
     pub damage: Vec<Damage>,
     /// Highest CAS of all batches.
     pub max_cas: u64,
@@ -43,13 +43,13 @@ pub struct Opened<D: Disk> {
 }
 
 impl<D: Disk> Opened<D> {
-    /// How many runs of a vBucket there are in all segments.
+    /// Number of runs of a vBucket in all segments.
     pub fn runs(&self, vbucket: u16) -> u32 {
         self.runs.get(usize::from(vbucket)).copied().unwrap_or(0)
     }
 }
 
-/// A segment that was looked at.
+/// A segment that was examined.
 pub(super) struct Looked {
     pub table: Table,
     pub end: u64,
@@ -57,13 +57,13 @@ pub(super) struct Looked {
     pub max_cas: u64,
     /// How far compaction had come.
     pub copied: Option<CopyMark>,
-    /// What was found where there is no footer.
+    /// The result of the scan, if there is no footer.
     pub scan: Option<Scan>,
     pub damage: Vec<Damage>,
 }
 
 impl Looked {
-    /// It was made, and nothing that counts was ever in it.
+    /// Returns true if it was created, but never held anything that counts.
     fn is_nothing<F>(&self, listed: &Listed<F>) -> bool {
         listed.header.is_none()
             && !listed.is_named()
@@ -71,7 +71,7 @@ impl Looked {
     }
 }
 
-/// Finds the runs of a segment; `next` is the header after it, where there is one.
+/// Finds the runs of a segment; `next` is the header after it, if there is one.
 pub(super) fn look<F: File>(
     path: &Path,
     listed: &Listed<F>,
@@ -117,8 +117,8 @@ pub(super) fn look<F: File>(
         note(0, Spoils::Nothing, Part::Header);
     }
     if sealed.is_some() || follower.is_some_and(|next| next.previous_sealed) {
-        // The file was so long because of what was found and of its footer, or because of batches that are gone: the
-        // segment that knew the last one may have been compacted away.
+        // The length of the file is that of what was found and its footer, or else batches are gone: the segment that
+        // knew the last one may have been compacted away.
         let is_short = |sealed: &Sealed| scan.end + Footer::bytes_of(&scan.runs) != sealed.length;
         let lost = named.filter(|_| scan.flaws.is_empty() && sealed.is_some_and(is_short));
         note(scan.end, lost.map_or(Spoils::Nothing, Entry::spoils), Part::Footer);
@@ -134,7 +134,7 @@ pub(super) fn look<F: File>(
     }
     let mut table = RunTable::default();
     table.add(&scan.runs, vbuckets);
-    // The mark of a clean end is no batch that anything depends on: opening takes it away.
+    // The mark of a clean end is not a batch that anything depends on: opening removes it.
     let last_batch = scan.batches.iter().rfind(|batch| !batch.is_close).map_or(0, |batch| batch.number);
     let max_cas = scan.batches.iter().map(|batch| batch.max_cas).max().unwrap_or(0);
     let copied = scan.batches.last().map(|batch| batch.copied);
@@ -142,7 +142,7 @@ pub(super) fn look<F: File>(
     Ok(Looked { table, end, last_batch, max_cas, copied, scan: Some(scan), damage })
 }
 
-/// Finds the batches of a sealed segment, of which a start reads nothing but the footer.
+/// Finds the batches of a sealed segment, of which a start reads only the footer.
 pub(super) fn scan_sealed<F: File>(
     listed: &Listed<F>,
     footer: &Footer,
@@ -161,8 +161,7 @@ pub(super) fn scan_sealed<F: File>(
 }
 
 impl<D: Disk> Shard<D> {
-    /// Opens the shard that this directory holds; where there is none, an empty one that creates it with its first
-    /// commit.
+    /// Opens the shard in this directory. If there is none, returns an empty one that creates it with its first commit.
     pub fn open(
         disk: D,
         directory: &Path,
@@ -172,8 +171,8 @@ impl<D: Disk> Shard<D> {
         Self::open_known(disk, directory, identity, options, false)
     }
 
-    /// As [`Self::open`]. `has_begun`: [`Shard::begin`] is known to have succeeded, so that a shard without a manifest
-    /// is damaged.
+    /// Like [`Self::open`]. `has_begun`: [`Shard::begin`] is known to have succeeded, so that a shard without a
+    /// manifest is damaged.
     pub fn open_known(
         disk: D,
         directory: &Path,
@@ -183,7 +182,7 @@ impl<D: Disk> Shard<D> {
     ) -> Result<Opened<D>, OpenError> {
         let mut buffer = Buffer::default();
         let found = inventory::take(&disk, directory, Open::ReadWrite, Some(identity), has_begun)?;
-        // One without a file may never have been synced.
+        // A directory without a file may never have been synced.
         let directory_exists =
             found.as_ref().is_some_and(|found| found.manifest.is_some() || !found.segments.is_empty());
         let found = found.unwrap_or_default();
@@ -205,7 +204,7 @@ impl<D: Disk> Shard<D> {
                 junk: found.leftovers,
                 directory_exists,
                 manifest: found.manifest.clone().unwrap_or_default(),
-                // The cache may show one that the disk never got.
+                // The cache may show one that never reached the disk.
                 manifest_is_written: false,
                 keeps_files: false,
                 is_frozen: false,
@@ -247,7 +246,7 @@ impl<D: Disk> Shard<D> {
     }
 }
 
-/// Why a segment was not taken in.
+/// Why a segment was not accepted.
 enum Refusal {
     Io(io::Error),
     Foreign,
@@ -269,8 +268,8 @@ impl Refusal {
 }
 
 impl<D: Disk> Opened<D> {
-    /// Takes from the end of the list what was made and never written to: a process may have ended between the two,
-    /// after it had left the segment before with batches that nobody has synced. That one is the newest. Returns true
+    /// Removes from the end of the list files that were created and never written to. A process may have ended between
+    /// the two, after it had left the segment before with unsynced batches. That one is then the newest. Returns true
     /// if there was such a file.
     fn drop_unwritten(
         &mut self,
@@ -291,7 +290,7 @@ impl<D: Disk> Opened<D> {
         Ok(listed.len() < files)
     }
 
-    /// Where something is not as it was written nothing is removed; where nobody knows what is whole nothing is written
+    /// If something is not as it was written, nothing is removed; if it is unknown what is whole, nothing is written
     /// either.
     fn heed_damage(&mut self) {
         let is_everything = |damage: &Damage| damage.spoils == Spoils::Everything;
@@ -304,7 +303,7 @@ impl<D: Disk> Opened<D> {
         }
     }
 
-    /// Makes durable which segments there are: the process before may have died in between.
+    /// Makes durable which segments exist: the previous process may have died in between.
     fn sync_names(&mut self) -> Result<(), OpenError> {
         let shard = &mut self.shard;
         let sync =
@@ -315,10 +314,10 @@ impl<D: Disk> Opened<D> {
         if shard.junk.is_empty() {
             return Ok(());
         }
-        // ORDERING: before anything is removed, no manifest that the power may bring back names it.
+        // ORDERING: before anything is removed, no manifest that a power failure may bring back must name it.
         match shard.write_manifest(shard.manifest.clone()) {
             Ok(()) => {}
-            // Nothing is removed then.
+            // Then nothing is removed.
             Err(WriteError::NoSpace(_)) => return Ok(()),
             Err(WriteError::Poisoned(error)) => return Err(OpenError::io(&shard.directory, error)),
         }
@@ -346,7 +345,7 @@ impl<D: Disk> Opened<D> {
         let scanned = looked.scan.as_ref().map_or(0, |scan| scan.last_number);
         shard.next_batch = shard.next_batch.max(looked.last_batch.max(scanned).max(header_batches) + 1);
         shard.last_batch = shard.last_batch.max(looked.last_batch);
-        // Copies are behind what they are copies of.
+        // Copies lie behind what they are copies of.
         let copied = looked.copied.filter(|mark| mark.segment < listed.number());
         shard.copy_mark = copied.unwrap_or(shard.copy_mark);
         self.max_cas = self.max_cas.max(looked.max_cas);
@@ -367,7 +366,7 @@ impl<D: Disk> Opened<D> {
                 length = looked.end;
             }
             if is_newest {
-                // What the next header will call synced, in a damaged one too.
+                // What the next header will call synced, even in a damaged segment.
                 let end = looked.end.min(listed.length);
                 write_again(&listed.file, first_unsynced(&scan, end), end, buffer)?;
             }
@@ -377,13 +376,13 @@ impl<D: Disk> Opened<D> {
             set_length_again(&listed.file, length)?;
             write_again(&listed.file, looked.end, length, buffer)?;
         }
-        // Where a damaged record was found the replay finds it again.
+        // Replay finds damaged records and runs again.
         let by_replay = |damage: &Damage| matches!(damage.part, Part::Record | Part::Run);
         self.damage.extend(looked.damage.into_iter().filter(|damage| !by_replay(damage)));
         if !listed.is_named() {
             shard.manifest.enter(listed.origin);
         }
-        // Of any other the sync may have failed, and the footer be in the cache alone.
+        // For any other, the sync may have failed and the footer may be in the cache alone.
         let is_known_sealed =
             goes_on || next.is_some_and(|next| next.previous_sealed && next.previous == listed.number());
         if let Table::Sealed(footer) = &looked.table
@@ -410,7 +409,7 @@ impl<D: Disk> Opened<D> {
     }
 }
 
-/// Cuts the segment back to its last batch, without the mark of a clean end; returns its end.
+/// Cuts the segment back to its last batch, without the mark of a clean end. Returns its end.
 fn cut<F: File>(file: &F, scan: &Scan) -> io::Result<u64> {
     let closed = scan.batches.last().filter(|batch| batch.is_close);
     let end = closed.map_or(scan.end, |mark| mark.start);
@@ -418,21 +417,21 @@ fn cut<F: File>(file: &F, scan: &Scan) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Where in the file begins what nobody knows to be synced.
+/// Offset in the file of the first byte that is not known to be synced.
 fn first_unsynced(scan: &Scan, end: u64) -> u64 {
     let unsynced = scan.batches.iter().find(|batch| !batch.is_synced).map_or(end, |batch| batch.start);
     // The header is written with the first batch.
     if unsynced == HEADER_BYTES as u64 { 0 } else { unsynced }
 }
 
-/// The next sync makes this length durable, even if one that failed has dropped it: set to what it is, it would be no
+/// Makes the next sync write this length, even if a failed sync has dropped it: setting the current length would be no
 /// change.
 fn set_length_again<F: File>(file: &F, length: u64) -> io::Result<()> {
     file.set_length(length + 1)?;
     file.set_length(length)
 }
 
-/// Writes and syncs what is read there.
+/// Reads this range, writes it again and syncs.
 fn write_again<F: File>(file: &F, start: u64, end: u64, buffer: &mut Buffer) -> io::Result<()> {
     let mut offset = start;
     while offset < end {

@@ -1,4 +1,4 @@
-//! Replays a segment, from front to back.
+//! Replays a segment from front to back.
 
 use super::buffer::{Buffer, Window, read_up_to};
 use super::damage::{Damage, Part, Spoils};
@@ -9,19 +9,19 @@ use super::segment::Segment;
 use crate::{Disk, File};
 use std::io;
 
-/// What is met while a segment is replayed.
+/// An event of a segment's replay.
 #[derive(Debug)]
 pub enum Replayed<'a> {
     /// A record of a vBucket.
     Record(u16, &'a Record<'a>),
-    /// A run of a vBucket is over. When as many have come as [`super::Opened::runs`] says, the vBucket is complete.
+    /// A run of a vBucket is over. Once as many have come as [`super::Opened::runs`] says, the vBucket is complete.
     RunDone(u16),
-    /// Something is not readable. For a run that is, `RunDone` comes all the same.
+    /// Something is not readable. For an unreadable run, `RunDone` still follows.
     Damage(&'a Damage),
 }
 
 impl<D: Disk> Segment<D> {
-    /// Shows all records. An error: the file, or its table of runs, cannot be read at all.
+    /// Passes all records to `visit`. Returns an error if the file, or its table of runs, cannot be read at all.
     pub fn replay(&self, buffer: &mut Buffer, visit: &mut dyn FnMut(Replayed<'_>)) -> io::Result<()> {
         let Some(runs) = self.runs()? else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the table of runs is damaged"));
@@ -33,7 +33,7 @@ impl<D: Disk> Segment<D> {
             let mut show = |record: &Record<'_>| visit(Replayed::Record(run.vbucket(), record));
             let flaw = match read_run(&mut window, &mut long, self.origin, run, &mut show) {
                 Ok(flaw) => flaw,
-                // A bad sector spoils what is in it, not the rest of the file.
+                // A bad sector spoils only what is in it, not the rest of the file.
                 Err(_) => Some((run.offset(), Part::Run)),
             };
             if let Some((offset, part)) = flaw {
@@ -47,7 +47,7 @@ impl<D: Disk> Segment<D> {
     }
 }
 
-/// Shows the records of a run, up to the first damaged one, whose offset is returned.
+/// Passes on the records of a run, up to the first damaged one, whose offset is returned.
 pub(super) fn read_run<F: File>(
     window: &mut Window<'_, F>,
     long: &mut Vec<u8>,

@@ -14,8 +14,8 @@
 //! 40     records
 //! ```
 //!
-//! First and last are the least and the greatest seqno of its records, those of kind `State` not counted: nobody looks
-//! for a state by its seqno. A run of states has 0 and 0.
+//! First and last are the least and the greatest seqno of its records, excluding those of kind `State`: a state is
+//! never looked up by seqno. A run of states has 0 and 0.
 
 use super::format::{Fields, MAX_48, Origin, Put, RUN_MAGIC, is_intact};
 
@@ -23,10 +23,10 @@ use super::format::{Fields, MAX_48, Origin, Put, RUN_MAGIC, is_intact};
 pub(super) const RUN_HEADER_BYTES: usize = 40;
 /// Bytes of an entry.
 pub(super) const ENTRY_BYTES: usize = 28;
-/// A run that is longer holds one record.
+/// A longer run holds a single record.
 pub(super) const RUN_BYTES_MAX: usize = 64 * 1024;
 
-/// Where a run is and what it holds. Kept in memory for each run of a segment that is not sealed.
+/// Where a run is and what it holds. Kept in memory for each run of an unsealed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub first: u64,
@@ -58,12 +58,12 @@ impl Run {
         self.offset() + u64::from(self.bytes)
     }
 
-    /// What tables of sealed segments are sorted by.
+    /// The sort key of tables of sealed segments.
     pub fn place_in_table(&self) -> (u16, u64, u64) {
         (self.vbucket(), self.first, self.offset())
     }
 
-    /// Whether a record with this seqno may be in it.
+    /// Returns true if a record with this seqno may be in it.
     pub fn may_hold(&self, seqno: u64) -> bool {
         self.first <= seqno && seqno <= self.last
     }
@@ -81,7 +81,7 @@ impl Run {
             .finish_with_checksum(origin.seed(self.offset()))
     }
 
-    /// The run whose header is at the start of `bytes`, and its batch.
+    /// Reads the run header at the start of `bytes`. Returns the run and its batch.
     pub fn read_header(bytes: &[u8], origin: Origin, offset: u64) -> Option<(Self, u64)> {
         let bytes = bytes.get(..RUN_HEADER_BYTES)?;
         if !bytes.starts_with(&RUN_MAGIC) || !is_intact(bytes, origin.seed(offset)) {
@@ -106,7 +106,7 @@ impl Run {
             .finish()
     }
 
-    /// The run of an entry whose checksum was compared.
+    /// Reads the run of an entry whose checksum was compared.
     pub fn read_entry(bytes: &[u8]) -> Self {
         let mut fields = Fields(bytes);
         let (offset, vbucket) = (fields.u48(), fields.u16());

@@ -1,8 +1,8 @@
-//! Reads a segment that has no footer: which batches there are, and where they end.
+//! Reads a segment that has no footer: which batches it has, and where they end.
 //!
-//! Commit records decide. One that is readable vouches for the place and length of all runs of its batch, so a run
-//! whose header is damaged is still known to be of a certain vBucket. Where a commit record is itself damaged, the next
-//! one says where its own batch began, and the runs before that place speak for themselves.
+//! Commit records decide. A readable one vouches for the place and length of all runs of its batch, so the vBucket of a
+//! run with a damaged header is still known. If a commit record is itself damaged, the next one says where its own
+//! batch began, and the runs before that place speak for themselves.
 //!
 //! ```text
 //! | run | run | commit 7 | run | #### | commit 8 | run | ######## | run | commit 10 | ####
@@ -10,8 +10,8 @@
 //!                                   its vBucket           it: that was commit 9      that this was ever synced
 //! ```
 //!
-//! Damage in a batch that is known to be synced is reported. A batch that is not known to be synced counts if
-//! all of it is there; otherwise it, and what follows, is a torn tail.
+//! Damage in a batch that is known to be synced is reported. A batch that is not known to be synced counts if all of it
+//! is there; otherwise it and what follows are a torn tail.
 
 use super::buffer::{Buffer, Window};
 use super::commit::{COMMIT_BYTES, Commit, CopyMark};
@@ -45,7 +45,7 @@ pub(super) struct Flaw {
     pub part: Part,
 }
 
-/// What a segment without a footer holds.
+/// The content of a segment without a footer.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub batches: Vec<BatchFound>,
@@ -54,7 +54,7 @@ pub(super) struct Scan {
     pub flaws: Vec<Flaw>,
     /// End of the last batch, or of the header.
     pub end: u64,
-    /// The greatest batch number seen, of batches that do not count too.
+    /// The greatest batch number seen, including batches that do not count.
     pub last_number: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Subject<'a, F> {
     pub file: &'a F,
     pub origin: Origin,
     pub vbuckets: u16,
-    /// Bytes to look at.
+    /// Number of bytes to scan.
     pub length: u64,
     /// First batch that may be in it, if its header says so.
     pub first_batch: Option<u64>,
@@ -71,17 +71,17 @@ pub(super) struct Subject<'a, F> {
     pub bound: Option<u64>,
 }
 
-/// A run with a readable header that no commit record has spoken of yet.
+/// A run with a readable header that no commit record has listed yet.
 struct Pending {
     run: Run,
     batch: u64,
     flaw: Option<Flaw>,
 }
 
-/// A batch as it was found, before it is decided whether it counts.
+/// A batch as found, before it is decided whether it counts.
 struct Group {
     batch: BatchFound,
-    /// The last batch known synced when its commit was written; none without a commit.
+    /// The last batch known synced when its commit was written; `None` without a commit.
     synced: Option<u64>,
     runs: Vec<Run>,
     flaws: Vec<Flaw>,
@@ -187,8 +187,8 @@ impl<F: File> Walk<'_, F> {
         Ok(Some(end))
     }
 
-    /// Makes a batch of what was found from the last commit to `end`, where there must have been one with at most this
-    /// number.
+    /// Makes a batch of what was found between the last commit and `end`, where there must have been one with at most
+    /// this number.
     fn orphan(&mut self, end: u64, number: u64) {
         let start = self.end;
         let taken: Vec<Pending> = self.pending.extract_if(.., |pending| pending.run.end() <= end).collect();
@@ -197,7 +197,7 @@ impl<F: File> Walk<'_, F> {
         let commit_bytes = (COMMIT_BYTES + ENTRY_BYTES * runs.len()) as u64;
         let mut flaws: Vec<Flaw> = taken.iter().filter_map(|pending| pending.flaw.clone()).collect();
         flaws.push(match runs_end {
-            // Nothing but the commit record is missing.
+            // Only the commit record is missing.
             Some(offset) if offset + commit_bytes == end => {
                 Flaw { offset, spoils: Spoils::Nothing, part: Part::Commit }
             }
@@ -240,7 +240,7 @@ impl<F: File> Walk<'_, F> {
         scan.last_number = numbers.max().unwrap_or(0);
         for group in self.groups {
             let is_synced = group.batch.number <= synced;
-            // The manifest of a closed shard knows the batch before the mark of the clean end.
+            // The manifest of a closed shard names the batch before the mark of the clean end.
             let is_beyond = self.subject.bound.is_some() && !group.batch.is_close;
             if !is_synced && (is_beyond || !group.flaws.is_empty()) {
                 break;
@@ -253,7 +253,7 @@ impl<F: File> Walk<'_, F> {
         scan
     }
 
-    /// Where the next magic word is at which something may begin.
+    /// Returns the offset of the next magic word at which something may begin.
     fn next_magic(&mut self, mut offset: u64) -> io::Result<Option<u64>> {
         const WORD: usize = RUN_MAGIC.len();
         loop {

@@ -1,4 +1,4 @@
-//! The segments of a shard, as writer, readers and compaction share them.
+//! The segments of a shard, as shared by writer, readers and compaction.
 
 use super::Identity;
 use super::footer::{Footer, Line};
@@ -34,12 +34,12 @@ pub struct Segment<D: Disk> {
     pub(super) origin: Origin,
     pub(super) path: PathBuf,
     disk: D,
-    /// Opened by whoever needs it first.
+    /// Opened on first use.
     file: OnceLock<D::File>,
     state: RwLock<State>,
 }
 
-/// What changes about a segment.
+/// The mutable part of a segment.
 #[derive(Debug)]
 pub(super) struct State {
     pub table: Table,
@@ -49,7 +49,7 @@ pub(super) struct State {
     pub last_batch: u64,
     /// Length of the file, the footer included.
     pub length: u64,
-    /// Something in it cannot be read: it stays as it is, and what it may hold stays too.
+    /// Something in it cannot be read. It stays as it is, and what it may hold stays too.
     pub damaged: bool,
 }
 
@@ -70,7 +70,7 @@ impl<D: Disk> Segment<D> {
         &self.disk
     }
 
-    /// Its file. `NotFound`: it was compacted away.
+    /// Its file. `NotFound` means that it was compacted away.
     pub(super) fn file(&self) -> io::Result<&D::File> {
         if let Some(file) = self.file.get() {
             return Ok(file);
@@ -102,7 +102,7 @@ impl<D: Disk> Segment<D> {
         matches!(self.state.read().table, Table::Sealed(_))
     }
 
-    /// All its runs, in the order of the file. None: its footer has become unreadable.
+    /// All its runs, in file order. `None` if its footer has become unreadable.
     pub(super) fn runs(&self) -> io::Result<Option<Vec<Run>>> {
         let mut runs = self.runs_in_any_order()?;
         if let Some(runs) = &mut runs {
@@ -111,7 +111,7 @@ impl<D: Disk> Segment<D> {
         Ok(runs)
     }
 
-    /// As [`Self::runs`], without the order.
+    /// Like [`Self::runs`], in any order.
     pub(super) fn runs_in_any_order(&self) -> io::Result<Option<Vec<Run>>> {
         match &self.state.read().table {
             Table::Memory(table) => Ok(Some(table.runs().to_vec())),
@@ -119,7 +119,7 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// The runs of a vBucket that may hold this seqno. None: its footer has become unreadable.
+    /// The runs of a vBucket that may hold this seqno. `None` if its footer has become unreadable.
     pub(super) fn runs_with(&self, vbucket: u16, seqno: u64) -> io::Result<Option<Vec<Run>>> {
         self.runs_of(vbucket, |line| line.first <= seqno && seqno <= line.last, |run| run.may_hold(seqno))
     }
@@ -144,7 +144,7 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// The runs of a vBucket that may hold a lesser seqno. None: its footer has become unreadable.
+    /// The runs of a vBucket that may hold a smaller seqno. `None` if its footer has become unreadable.
     pub(super) fn runs_before(&self, vbucket: u16, seqno: u64) -> io::Result<Option<Vec<Run>>> {
         let is_before = |run: &Run| run.last > 0 && run.first < seqno;
         self.runs_of(vbucket, |line| line.last > 0 && line.first < seqno, is_before)
@@ -164,7 +164,7 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// From now on it is sealed.
+    /// Marks it as sealed.
     pub(super) fn seal(&self, footer: Footer) {
         let mut state = self.state.write();
         state.length = footer.end();
@@ -173,7 +173,7 @@ impl<D: Disk> Segment<D> {
 }
 
 impl State {
-    /// Of a segment that is begun.
+    /// The state of a new segment.
     pub fn empty() -> Self {
         Self { table: Table::Memory(RunTable::default()), end: 0, last_batch: 0, length: 0, damaged: false }
     }
@@ -182,10 +182,10 @@ impl State {
 /// The segments of a shard, by number.
 #[derive(Debug)]
 pub(super) struct Catalogue<D: Disk> {
-    /// Whose they are.
+    /// The shard they belong to.
     pub identity: Identity,
     segments: RwLock<Arc<Vec<Arc<Segment<D>>>>>,
-    /// Copies under way: none of the files may be unlinked meanwhile.
+    /// Number of copies in progress: no file may be unlinked meanwhile.
     pub holds: Mutex<usize>,
 }
 
@@ -199,7 +199,7 @@ impl<D: Disk> Catalogue<D> {
         self.segments.read().clone()
     }
 
-    /// Adds the newest.
+    /// Adds the newest segment.
     pub fn add(&self, segment: Arc<Segment<D>>) {
         let mut segments = self.segments.write();
         *segments = Arc::new(segments.iter().cloned().chain([segment]).collect());

@@ -1,4 +1,4 @@
-//! The writer's side of a shard: which segment is written to, and what failures do to it.
+//! The write side of a shard: which segment is written to, and what failures do to it.
 //!
 //! ```text
 //!            first batch            full: footer, synced
@@ -8,9 +8,9 @@
 //!     └──────────────────────┴──────────────────────────────> left as it is
 //! ```
 //!
-//! A segment that was left is never written or synced again: after a failed sync the system may have dropped what it
-//! was to write, and says that all is well the next time. Its committed batches were synced before and count; what
-//! follows them is nothing, which the next segment's header says.
+//! A segment that was left is never written or synced again: after a failed sync the system may have dropped the data,
+//! and report success the next time. Its committed batches were synced before and count. What follows them does not
+//! count, as the next segment's header says.
 
 use super::batch::Batch;
 use super::buffer::Buffer;
@@ -31,10 +31,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Runs after which a segment is full, however few bytes they have: until it is sealed, 36 bytes of memory each.
+/// Runs after which a segment is full, however few bytes they have: each takes 36 bytes of memory until it is sealed.
 pub(super) const RUNS_MAX: usize = 32_768;
-/// Zeros are written ahead for so many batches like the last one, up to so many bytes, if they are enough for the least
-/// number.
+/// Zeros are written ahead for this many batches like the last one, limited in bytes, if that is enough for the minimum
+/// number of batches.
 const RUNWAY_BATCHES: u64 = 32;
 const RUNWAY_BATCHES_MIN: u64 = 8;
 const RUNWAY_BYTES_MAX: u64 = 512 << 10;
@@ -50,7 +50,7 @@ pub struct Shard<D: Disk> {
     pub(super) catalogue: Arc<Catalogue<D>>,
     pub(super) active: Option<Active<D>>,
     pub(super) next_segment: u64,
-    /// The next segment's, once it is to be begun.
+    /// Salt of the next segment, once that is to be begun.
     pub(super) salt: Option<u64>,
     /// Number of the next attempt to write a batch.
     pub(super) next_batch: u64,
@@ -60,15 +60,15 @@ pub struct Shard<D: Disk> {
     pub(super) max_cas: u64,
     /// The last segment that counts before the active one, and whether it is sealed.
     pub(super) previous: (u64, bool),
-    /// Files without a batch that counts. The header of a later segment says so, and must not go before them.
+    /// Files without a batch that counts. The header of a later segment says so, and must not be removed before them.
     pub(super) junk: Vec<PathBuf>,
     pub(super) directory_exists: bool,
     pub(super) manifest: Manifest,
-    /// It is on disk; otherwise an older one is, or none, and nobody knows which.
+    /// It is on disk. If not, an older one or none is, and it is unknown which.
     pub(super) manifest_is_written: bool,
-    /// Files are missing or mixed up: none is removed before that is put right.
+    /// Files are missing or mixed up: none is removed before that is repaired.
     pub(super) keeps_files: bool,
-    /// Nobody knows what of it is whole: nothing is written.
+    /// It is unknown what of it is whole: nothing is written.
     pub(super) is_frozen: bool,
     /// The last thing in it is the mark of a clean end.
     pub(super) is_closed: bool,
@@ -79,14 +79,14 @@ pub struct Shard<D: Disk> {
     pub(super) batch_runs: Vec<Run>,
 }
 
-/// The segment that is written to.
+/// The segment that is being written to.
 #[derive(Debug)]
 pub(super) struct Active<D: Disk> {
     pub segment: Arc<Segment<D>>,
     pub file: D::File,
     /// End of the last batch; 0 before the first.
     pub end: u64,
-    /// Of the file. Behind the last batch, and what is being written, are zeros: see [`Shard::lengthen`].
+    /// Length of the file. After the last batch, and what is being written, it holds zeros: see [`Shard::lengthen`].
     pub length: u64,
     /// The file may be longer than that.
     pub has_tail: bool,
@@ -97,35 +97,35 @@ pub(super) struct Active<D: Disk> {
 /// Figures about a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// Files.
+    /// Number of files.
     pub segments: usize,
-    /// Their length.
+    /// Their total length.
     pub bytes: u64,
-    /// Runs whose place is in memory: those of segments that are not sealed.
+    /// Runs whose place is kept in memory: those of unsealed segments.
     pub runs_in_memory: usize,
     /// The last batch that was committed.
     pub last_batch: u64,
 }
 
-/// Whether the disk, or this user's part of it, is full.
+/// Returns true if the disk, or this user's part of it, is full.
 pub(super) fn is_no_space(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     errno == Some(Errno::NOSPC.raw_os_error()) || errno == Some(Errno::DQUOT.raw_os_error())
 }
 
 impl<D: Disk> Shard<D> {
-    /// Begins a batch. I/O where a segment is full or the last batch failed.
+    /// Begins a batch. Does I/O if a segment is full or the last batch failed.
     pub fn batch<'a>(&'a mut self, buffer: &'a mut Buffer) -> Result<Batch<'a, D>, WriteError> {
         self.prepare(buffer)?;
         Ok(Batch::new(self, buffer))
     }
 
-    /// Looks up records, from any thread.
+    /// Returns a reader, which looks up records from any thread.
     pub fn reader(&self) -> Reader<D> {
         Reader::new(self.catalogue.clone())
     }
 
-    /// Marks the end as a clean one: opened again, nobody need doubt what was promised.
+    /// Marks the end as a clean one, so that the next start need not doubt what was acknowledged.
     pub fn close(&mut self) -> Result<(), WriteError> {
         let is_empty = self.catalogue.segments().is_empty();
         if self.is_closed || is_empty || self.is_frozen {
@@ -134,12 +134,12 @@ impl<D: Disk> Shard<D> {
         let mut buffer = Buffer::new(0);
         self.prepare(&mut buffer)?;
         if self.active.is_none() {
-            // A segment with a salt is not to be there without a manifest.
+            // A segment with a salt must not exist without a manifest.
             self.begin()?;
         }
         let batch = self.last_batch;
         let (number, start, origin) = self.begin_attempt(&mut buffer);
-        // All before this was committed; where commits are not synced, this sync covers them.
+        // Everything before this was committed; if commits are not synced, this sync covers them.
         let commit = Commit::new(number, start, self.max_cas, batch, self.copy_mark, true);
         let bytes = commit.encode(&[], origin, start);
         buffer.bytes.extend_from_slice(&bytes);
@@ -147,7 +147,7 @@ impl<D: Disk> Shard<D> {
         self.batch_runs.clear();
         self.shorten(start + commit.bytes())?;
         self.settle(start + commit.bytes(), true)?;
-        // Without the mark, which the next start takes away.
+        // Without the mark, which the next start removes.
         let end = Some(End { batch, offset: start });
         if self.manifest.end != end || !self.manifest_is_written {
             self.write_manifest(Manifest { end, ..self.manifest.clone() })?;
@@ -156,7 +156,7 @@ impl<D: Disk> Shard<D> {
         Ok(())
     }
 
-    /// How much there is.
+    /// The figures of the shard.
     pub fn figures(&self) -> Figures {
         let segments = self.catalogue.segments();
         let mut figures =
@@ -172,7 +172,7 @@ impl<D: Disk> Shard<D> {
         figures
     }
 
-    /// Makes durable that the shard is being written to: from now on its manifest must be there.
+    /// Makes durable that the shard is being written to. From now on its manifest must exist.
     pub fn begin(&mut self) -> Result<(), WriteError> {
         if self.manifest_is_written && self.manifest.end.is_none() {
             return Ok(());
@@ -184,7 +184,7 @@ impl<D: Disk> Shard<D> {
     /// Replaces the manifest durably.
     pub(super) fn write_manifest(&mut self, manifest: Manifest) -> Result<(), WriteError> {
         if self.is_frozen {
-            let what = "files of the journal are missing or mixed up, and it is not written to";
+            let what = "files of the journal are missing or mixed up; it is not written to";
             return Err(WriteError::Poisoned(io::Error::other(what)));
         }
         self.manifest_is_written = false;
@@ -194,13 +194,13 @@ impl<D: Disk> Shard<D> {
         Ok(())
     }
 
-    /// Leaves the disk as it must be before the next batch: seals the active segment if it is full.
+    /// Prepares the disk for the next batch: seals the active segment if it is full.
     fn prepare(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
         self.clear(buffer)?;
         let is_full = |active: &Active<D>| {
             let state = active.segment.state();
             let runs = if let Table::Memory(table) = &state.table { table.runs().len() } else { 0 };
-            // Checksums without a salt are none to go on with.
+            // A segment with unsalted checksums is not continued.
             let is_old = active.segment.origin.salt == 0;
             active.end >= self.options.segment_bytes || runs >= RUNS_MAX || is_old
         };
@@ -208,13 +208,13 @@ impl<D: Disk> Shard<D> {
             self.seal(buffer)?;
         }
         if self.active.is_none() && self.salt.is_none() {
-            // A salt of 0 would be none.
+            // A salt of 0 would mean none.
             self.salt = Some(self.disk.random().map_err(WriteError::Poisoned)?.max(1));
         }
         Ok(())
     }
 
-    /// Takes away what a batch without a commit has left behind.
+    /// Removes what a batch without a commit has left behind.
     fn clear(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
         buffer.bytes.clear();
         if self.active.as_ref().is_some_and(|active| active.has_tail) {
@@ -223,13 +223,13 @@ impl<D: Disk> Shard<D> {
         Ok(())
     }
 
-    /// Ends the active segment, full or not: what is superfluous in it can be compacted then.
+    /// Seals the active segment, full or not, so that what is superfluous in it can be compacted.
     pub(super) fn seal_early(&mut self, buffer: &mut Buffer) -> Result<(), WriteError> {
         self.clear(buffer)?;
         self.seal(buffer)
     }
 
-    /// Number, offset and segment of the next batch; where it begins a segment, the header is put into the buffer.
+    /// Number, offset and segment of the next batch. If it begins a segment, the header is put into the buffer.
     pub(super) fn begin_attempt(&mut self, buffer: &mut Buffer) -> (u64, u64, Origin) {
         let number = self.next_batch;
         self.next_batch += 1;
@@ -252,19 +252,19 @@ impl<D: Disk> Shard<D> {
         }
     }
 
-    /// Of the segment that the next write is for.
+    /// The origin of the segment that the next write is for.
     fn next_origin(&self) -> Origin {
         let new = Origin { number: self.next_segment, salt: self.salt.unwrap_or_default() };
         self.active.as_ref().map_or(new, |active| active.segment.origin)
     }
 
-    /// Bytes that stand before the first batch and are not yet in the file.
+    /// Bytes before the first batch that are not yet in the file.
     fn header_length(&self) -> u64 {
         let is_new = self.active.as_ref().is_none_or(|active| active.end == 0);
         if is_new { HEADER_BYTES as u64 } else { 0 }
     }
 
-    /// Writes at this offset of the active segment, which is created where there is none.
+    /// Writes at this offset of the active segment, which is created if there is none.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<(), WriteError> {
         self.begin()?;
         self.write_at(bytes, offset)
@@ -290,8 +290,8 @@ impl<D: Disk> Shard<D> {
     }
 
     fn create(&mut self) -> Result<&mut Active<D>, WriteError> {
-        // As far as the disk lets us: one that fails for long shall not be filled with what failed. But a manifest of
-        // which nobody knows whether it is on disk may name them.
+        // As far as the disk permits: a disk that fails for long must not fill up with failed segments. But a manifest
+        // that may or may not be on disk may name them.
         if self.manifest_is_written {
             for path in &self.junk {
                 let _ = self.disk.remove(path);
@@ -303,7 +303,7 @@ impl<D: Disk> Shard<D> {
             Ok(file) => file,
             Err(error) if is_no_space(&error) => return Err(WriteError::NoSpace(error)),
             Err(error) => {
-                // Perhaps the name is taken, by a file that is not ours to write to.
+                // Perhaps the name is taken by a file that is not ours to write to.
                 self.next_segment += 1;
                 return Err(WriteError::Poisoned(error));
             }
@@ -337,8 +337,8 @@ impl<D: Disk> Shard<D> {
         }
     }
 
-    /// Writes zeros behind a short batch that ends at `end` if there are none any more. Where the syncs that follow
-    /// find the file long enough they need not write its length, which is half of what a short one costs.
+    /// Writes zeros after a short batch that ends at `end`, if there are none left. If the syncs that follow find the
+    /// file long enough, they need not write its length, which is half the cost of a short one.
     fn lengthen(&mut self, end: u64) -> Result<(), WriteError> {
         let Some(active) = &mut self.active else { return Ok(()) };
         let batch = end - active.end;
@@ -356,14 +356,14 @@ impl<D: Disk> Shard<D> {
         }
         match written {
             Ok(()) => active.length = offset,
-            // The batch is there, and is all that is needed.
+            // The batch is written, which is all that is needed.
             Err(error) if is_no_space(&error) => return self.shorten(end),
             Err(error) => return Err(self.leave(error)),
         }
         Ok(())
     }
 
-    /// Takes the zeros behind `end` away.
+    /// Removes the zeros after `end`.
     fn shorten(&mut self, end: u64) -> Result<(), WriteError> {
         let Some(active) = &mut self.active else { return Ok(()) };
         if let Err(error) = active.file.set_length(end) {
@@ -378,7 +378,7 @@ impl<D: Disk> Shard<D> {
         WriteError::Poisoned(error)
     }
 
-    /// The active segment is never used again.
+    /// Stops using the active segment for good.
     fn abandon(&mut self) {
         if let Some(active) = self.active.take() {
             if active.is_named {
@@ -389,13 +389,13 @@ impl<D: Disk> Shard<D> {
         }
     }
 
-    /// What was written up to `end` becomes durable, and counts.
+    /// Makes what was written up to `end` durable, so that it counts.
     pub(super) fn settle(&mut self, end: u64, must_sync: bool) -> Result<(), WriteError> {
         if self.options.sync && !must_sync {
             self.lengthen(end)?;
         }
         let Some(active) = &mut self.active else { return Ok(()) };
-        // What the manifest names must be there.
+        // What the manifest names must exist.
         let must_sync = must_sync || self.options.sync || !active.is_named;
         let mut synced = if must_sync { active.file.sync() } else { Ok(()) };
         if synced.is_ok() && !active.is_named {
@@ -414,7 +414,7 @@ impl<D: Disk> Shard<D> {
         if !active.is_named {
             self.catalogue.add(active.segment.clone());
             active.is_named = true;
-            // The sync of the directory was one of what is gone from it, too.
+            // Syncing the directory also made the removals from it durable.
             self.junk.retain(|path| self.disk.exists(path).unwrap_or(true));
         }
         active.end = end;
@@ -427,14 +427,14 @@ impl<D: Disk> Shard<D> {
         Ok(())
     }
 
-    /// Enters a segment whose first batch is synced into the manifest.
+    /// Enters a segment, whose first batch is synced, into the manifest.
     fn enter(&mut self, origin: Origin) -> Result<(), WriteError> {
         let mut manifest = self.manifest.clone();
         manifest.enter(origin);
         self.write_manifest(manifest).inspect_err(|_| self.abandon())
     }
 
-    /// All that was committed becomes durable, where commits alone do not do that.
+    /// Makes everything that was committed durable, if commits alone do not do that.
     pub(super) fn sync_active(&mut self) -> Result<(), WriteError> {
         let Some(active) = self.active.as_ref().filter(|_| !self.options.sync) else { return Ok(()) };
         match active.file.sync() {
@@ -479,7 +479,7 @@ impl<D: Disk> Shard<D> {
         if let Err(error) = active.file.sync() {
             return Err(self.leave(error));
         }
-        // The next one that is entered makes that durable.
+        // Entering the next one makes that durable.
         self.manifest.seal(&footer);
         active.segment.seal(footer);
         self.synced_batch = self.last_batch;

@@ -1,7 +1,7 @@
 //! Which runs a segment has.
 //!
-//! While a segment is written to, all its runs are in memory, in the order of the file, and each names the run before
-//! it of the same vBucket. Of a sealed segment a line per vBucket is in memory; the runs are in its footer.
+//! While a segment is written to, all its runs are in memory, in file order, and each refers to the previous run of the
+//! same vBucket. Of a sealed segment a line per vBucket is in memory; the runs are in its footer.
 
 use super::footer::Footer;
 use super::run::Run;
@@ -15,9 +15,9 @@ const GROWTH: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct RunTable {
     runs: Vec<Run>,
-    /// Of each run, the run before it of its vBucket.
+    /// For each run, the previous run of its vBucket.
     before: Vec<u32>,
-    /// Of each vBucket, its newest run; empty without runs.
+    /// For each vBucket, its newest run; empty without runs.
     newest: Vec<u32>,
 }
 
@@ -37,7 +37,7 @@ impl RunTable {
         }
     }
 
-    /// In the order of the file.
+    /// In file order.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
@@ -52,7 +52,7 @@ impl RunTable {
         .map(|(run, _)| run)
     }
 
-    /// How many runs of each vBucket that has some.
+    /// Adds the number of runs of each vBucket that has some.
     pub fn count(&self, counts: &mut [u32]) {
         for run in &self.runs {
             if let Some(count) = counts.get_mut(usize::from(run.vbucket())) {
@@ -62,7 +62,8 @@ impl RunTable {
     }
 }
 
-/// Makes room for so many more, and little beyond: a table lies as it is until its segment is full, which may be never.
+/// Makes room for `more` items, and little beyond: a table stays as it is until its segment is full, which may be
+/// never.
 fn grow<T>(list: &mut Vec<T>, more: usize) {
     if list.capacity() - list.len() < more {
         list.reserve_exact(more + list.len() / GROWTH);

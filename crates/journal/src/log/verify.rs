@@ -1,4 +1,4 @@
-//! Reads all there is in a directory of segments and says what is wrong with it.
+//! Reads everything in a directory of segments and reports what is wrong with it.
 
 use super::buffer::Buffer;
 use super::damage::Damage;
@@ -7,12 +7,12 @@ use super::{Identity, OpenError};
 use crate::Disk;
 use std::path::Path;
 
-/// What there is in a directory of segments.
+/// The content of a directory of segments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Whose shard it is, where a header says so.
+    /// Identity of the shard, if a header states it.
     pub identity: Option<Identity>,
-    /// Files.
+    /// Number of files.
     pub segments: u64,
     /// Those of them with a footer.
     pub sealed_segments: u64,
@@ -26,20 +26,20 @@ pub struct Verified {
     pub runs: u64,
     /// Their records, the readable ones.
     pub records: u64,
-    /// The last thing that was done was to close it.
+    /// The last operation was to close it.
     pub is_clean: bool,
-    /// Its manifest knows where it ends: nothing was written since it was closed or copied.
+    /// Its manifest records where it ends: nothing was written since it was closed or copied.
     pub is_ended: bool,
     /// What is not as it was written.
     pub damage: Vec<Damage>,
 }
 
-/// Reads all segments of a shard, every byte that counts; changes nothing.
+/// Reads all segments of a shard, every byte that counts. Changes nothing.
 pub fn verify<D: Disk>(disk: &D, directory: &Path, buffer: &mut Buffer) -> Result<Verified, OpenError> {
     verify_with_progress(disk, directory, buffer, false, &mut |_| {})
 }
 
-/// As [`verify`]; shows what it has whenever a segment begins. `has_begun`: see [`super::Shard::open_known`].
+/// Like [`verify`]; reports what it has whenever a segment begins. `has_begun`: see [`super::Shard::open_known`].
 pub fn verify_with_progress<D: Disk>(
     disk: &D,
     directory: &Path,

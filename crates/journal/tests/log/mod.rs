@@ -1,4 +1,4 @@
-//! What the tests of the log share: records that tell by themselves what they should be, and what a shard replays.
+//! What the tests of the log share: self-describing records, and what a shard replays.
 #![allow(dead_code)]
 
 pub mod model;
@@ -64,7 +64,7 @@ pub fn commit<D: Disk>(
     batch.commit(max_cas).map(drop)
 }
 
-/// A record of its own.
+/// An owned record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owned {
     pub kind: Kind,
@@ -81,7 +81,7 @@ impl From<&Record<'_>> for Owned {
     }
 }
 
-/// All records of a shard, by vBucket and seqno; and the damage that was met.
+/// All records of a shard, by vBucket and seqno; and the damage that was found.
 pub fn replay<D: Disk>(opened: &Opened<D>) -> (BTreeMap<(u16, u64), Owned>, Vec<Damage>) {
     let (mut records, mut damage) = (BTreeMap::new(), opened.damage.clone());
     let mut runs = [0; 16];

@@ -25,12 +25,12 @@ pub const NOW: u32 = 1000;
 pub struct Engine {
     pub shard: Shard<SimulatedDisk>,
     pub buffer: Buffer,
-    /// As of the last commit that was acknowledged. Tombstones are forgotten, as a real engine does.
+    /// As of the last acknowledged commit. Tombstones are forgotten, as in a real engine.
     pub durable: BTreeMap<Key, Version>,
     /// Newer than that.
     pub dirty: BTreeMap<Key, Version>,
     pub next_seqno: [u64; 16],
-    /// Compaction aims at little, as when nothing has been written for a while.
+    /// Compaction aims low, as when nothing has been written for a while.
     pub at_rest: bool,
     pub purge_before: u32,
 }
@@ -95,7 +95,7 @@ impl Engine {
         self.dirty.insert((vbucket, key.to_vec()), version);
     }
 
-    /// What is there once all that is dirty is committed.
+    /// The documents once everything dirty is committed.
     pub fn wanted(&self) -> Documents {
         let mut versions = self.durable.clone();
         versions.extend(self.dirty.clone());
@@ -136,7 +136,7 @@ impl Engine {
         let (durable, dirty) = (&self.durable, &self.dirty);
         let judge = &mut |vbucket: u16, record: &Record<'_>| {
             let key = (vbucket, record.key.to_vec());
-            // Of a key that is dirty a real engine does not know what it was when it was clean.
+            // If a key is dirty, a real engine does not know what it was when it was clean.
             if dirty.contains_key(&key) {
                 return Verdict::LiveIfNewest;
             }
@@ -150,7 +150,7 @@ impl Engine {
         self.shard.compact_step(&mut self.buffer, budget_bytes, judge, aim, self.purge_before)
     }
 
-    /// All that is durable is found by its seqno.
+    /// Everything durable is found by its seqno.
     pub fn check_reads(&self) {
         let (reader, mut buffer) = (self.shard.reader(), Vec::new());
         for ((vbucket, key), version) in &self.durable {
@@ -164,7 +164,7 @@ pub fn documents(versions: &BTreeMap<Key, Version>) -> Documents {
     versions.iter().filter_map(|(key, version)| Some((key.clone(), version.value.clone()?))).collect()
 }
 
-/// Numbers that look random, the same ones for the same seed.
+/// Pseudo-random numbers, the same ones for the same seed.
 pub struct Random(pub u64);
 
 impl Random {

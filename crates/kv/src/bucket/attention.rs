@@ -1,4 +1,5 @@
-//! Why an operation has to look closer, though almost none has to: one byte of the bucket, looked at by each.
+//! Flags that send an operation to its slow path, which almost none needs: one byte per bucket, read by every
+//! operation.
 
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
@@ -6,17 +7,17 @@ use super::Bucket;
 use crate::index::Kind;
 use crate::{Key, Place, ThreadContext, Unavailable, VbId};
 
-/// A flush_all is to come.
+/// A flush_all is pending.
 pub(crate) const FLUSH: u8 = 1;
 /// Not all vBuckets are served.
 pub(crate) const GATES: u8 = 2;
 /// Some values are not in memory.
 pub const EJECTED: u8 = 4;
-/// Somebody watches what is asked for.
+/// Watchers want to see requests.
 pub(crate) const WATCHED: u8 = 8;
 
 impl Bucket {
-    /// What an operation has to look after before it begins: a flush_all that is due, and whether the vBucket is
+    /// Handles what has to come before an operation: runs a flush_all that is due, and checks that the vBucket is
     /// served.
     #[cold]
     pub(super) fn attend(&self, cx: &ThreadContext, vb: VbId) -> Result<(), Unavailable> {
@@ -30,21 +31,22 @@ impl Bucket {
         self.closed(vb).map_or(Ok(()), Err)
     }
 
-    /// Whether any document may be unavailable: then ask [`Bucket::check_available`]. Or whether somebody watches.
+    /// Returns true if any document may be unavailable, or if requests are watched: then call
+    /// [`Bucket::check_available`].
     #[inline]
     pub fn may_be_unavailable(&self) -> bool {
         self.attention.load(Relaxed) & (GATES | EJECTED | WATCHED) != 0
     }
 
-    /// Whether somebody watches what is asked for.
+    /// Returns true if watchers want to see requests.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.attention.load(Relaxed) & WATCHED != 0
     }
 
-    /// Whether a document can be looked at: its vBucket is served, and its value is in memory or not wanted. Asked
-    /// before a request is executed; it costs nothing while there is nothing of the kind. Whoever does not ask is told
-    /// by the operation itself.
+    /// Checks that a document is available: its vBucket is served, and its value is in memory or not wanted. Called
+    /// before a request is executed; it costs nothing while everything is available. Callers that skip the check get
+    /// the error from the operation itself.
     #[inline]
     pub fn check_available(
         &self,
@@ -69,15 +71,15 @@ impl Bucket {
     ) -> Result<(), Unavailable> {
         self.attend(cx, at.vb)?;
         let is_all_resident = || self.dirty().is_none_or(|dirty| dirty.ejected().0 == 0);
-        // The start leaves it raised.
+        // The flag is set at the start.
         if is_all_resident()
             && self.persistence.as_ref().is_some_and(|persistence| !persistence.warm_up().is_running())
             && let Some(_nobody_sweeps) = self.sweeper.try_lock()
             && is_all_resident()
         {
             self.lower(EJECTED);
-            // ORDERING: whoever ejects raises it again when it has: without the sweeper, where it empties slabs. One of
-            // the two sees what the other has done.
+            // ORDERING: whoever ejects sets the flag again afterwards, without holding the sweeper when it empties
+            // slabs. One of the two sees what the other has done.
             if !is_all_resident() {
                 self.raise(EJECTED);
             }
@@ -87,19 +89,19 @@ impl Bucket {
         if locked.header(present).kind == Kind::Ejected {
             return Err(Unavailable::NotResident);
         }
-        // Somebody will read it in a moment: it is not the next to be ejected.
+        // It will be read in a moment, so it must not be the next to be ejected.
         locked.record_access(present);
         Ok(())
     }
 
-    /// An operation has met a value that is on disk only: from now on requests look before they are executed.
+    /// Notes that an operation met a value that is on disk only: from now on requests check before they are executed.
     #[cold]
     pub fn note_missed(&self) -> Unavailable {
         self.raise(EJECTED);
         Unavailable::NotResident
     }
 
-    /// For tests: requests no longer look whether their values are in memory, as if the word of it were late.
+    /// For tests: requests no longer check whether their values are in memory, as if they had not been told yet.
     #[doc(hidden)]
     pub fn overlook_ejected(&self) {
         self.lower(EJECTED);

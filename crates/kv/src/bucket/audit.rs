@@ -1,19 +1,19 @@
-//! A walk over everything a bucket has, held against its accounts to the byte.
+//! An audit: a walk over everything a bucket has, compared with its accounts to the byte.
 //!
 //! ```text
 //!   index walk, one vBucket per hold of its lock     items by kind and size, index blocks
 //!   slab walk, one hold of the slabs' lock           slots with an owner, slabs, their bookkeeping
 //!   accounts, before and after                       equal, and nothing allocated or freed: so all three must agree
 //! ```
-//! What must hold whatever happens meanwhile is an error at once: an item that two slots name, a slot of another
+//! A violation of what must hold at any time is an error at once: an item that two slots name, a slot of another
 //! vBucket's. Sums are compared only if the bucket was at rest.
 //!
-//! What nothing in the bucket names any more is counted apart from what the walk finds, from the moment on it is not
-//! named, which is under its vBucket's lock: index blocks that somebody may be peeking at ([`Gauge::Retired`]), and
-//! large items that an answer, the flusher or the compressor still reads ([`Gauge::InFlight`]). They may be freed at
-//! any time, by anybody, without a lock: the figures that are compared do not change then. All other memory changes
-//! hands under the lock of a vBucket, so that whoever has begun before the walk has ended before it comes by, and notes
-//! a change first if it begins later; or it is a slab's, which is [`Gauge::Underway`] meanwhile.
+//! Memory that nothing in the bucket names any more is counted apart from what the walk finds, from the moment the last
+//! name goes, which is under its vBucket's lock: index blocks that a thread may be peeking at ([`Gauge::Retired`]), and
+//! large items that an answer, the flusher or the compressor still reads ([`Gauge::InFlight`]). Any thread may free
+//! them at any time, without a lock: the figures that are compared do not change then. All other memory changes hands
+//! under the lock of a vBucket, or it is a slab's, which is [`Gauge::Underway`] meanwhile. So a change that began
+//! before the walk has ended when the walk reaches its vBucket, and one that begins later is noted first.
 
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -23,23 +23,23 @@ use super::Bucket;
 use crate::index::Audit;
 use crate::{ThreadContext, VbId};
 
-/// A walk that is going on.
+/// A walk in progress.
 pub struct Auditing<'a> {
     bucket: &'a Bucket,
     changes: u64,
-    /// A slab was on its way when the walk began.
+    /// Set if a slab was changing hands when the walk began.
     underway: bool,
     before: Audit,
     found: Audit,
     vb: u16,
 }
 
-/// What a walk has found, without a contradiction.
+/// The result of a walk that met no contradiction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Audited {
-    /// What is there.
+    /// What the walk found.
     pub found: Audit,
-    /// Whether nothing changed meanwhile: only then was it compared with the accounts.
+    /// Set if nothing changed during the walk: only then was it compared with the accounts.
     pub at_rest: bool,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Auditing<'a> {
         Self { bucket, changes, underway, before: bucket.counted(), found: Audit::default(), vb: 0 }
     }
 
-    /// Walks over the next vBucket. Returns whether there is another. The error says what is wrong.
+    /// Walks over the next vBucket. Returns true if there is another. The error says what is wrong.
     pub fn step(&mut self, cx: &mut ThreadContext) -> Result<bool, String> {
         let vb = self.vb;
         let audit = self.bucket.lock(cx, VbId(vb)).audit();
@@ -61,7 +61,7 @@ impl<'a> Auditing<'a> {
         Ok(self.vb < self.bucket.vbuckets())
     }
 
-    /// After the last vBucket: walks over the slabs, and compares.
+    /// Ends the walk after the last vBucket: walks over the slabs, and compares.
     pub fn end(mut self) -> Result<Audited, String> {
         let slabs = self.bucket.tenant().walk_slabs()?;
         self.found.index_bytes += slabs.bookkeeping_bytes;
@@ -69,9 +69,9 @@ impl<'a> Auditing<'a> {
         self.found.slab_bytes = slabs.slab_bytes;
         let counted = self.bucket.counted();
         let underway = self.underway || self.bucket.tenant().gauge(Gauge::Underway) > 0;
-        // ORDERING: the changes last. Whoever changes one of the figures above notes it before.
+        // ORDERING: the changes last. Whoever changes one of the figures above notes that first.
         fence(SeqCst);
-        // Equal sums are not enough: an item that has moved may have been met in two slabs, or in none.
+        // Equal sums do not suffice: the walk may have met an item that moved in two slabs, or in none.
         let is_still = self.bucket.tenant().gauge(Gauge::Changes) == self.changes && counted == self.before;
         let (found, at_rest) = (self.found, is_still && !underway);
         if at_rest
@@ -84,7 +84,7 @@ impl<'a> Auditing<'a> {
 }
 
 impl Bucket {
-    /// Walks over everything while nobody else uses the bucket. The error says what is wrong.
+    /// Audits the whole bucket while nobody else uses it. The error says what is wrong.
     pub fn audit(&self, cx: &mut ThreadContext) -> Result<Audit, String> {
         let mut walk = Auditing::new(self);
         while walk.step(cx)? {}
@@ -92,7 +92,7 @@ impl Bucket {
         if audited.at_rest { Ok(audited.found) } else { Err("the bucket is in use".to_owned()) }
     }
 
-    /// What the accounts say. Slots they do not count, only their bytes.
+    /// Returns what the accounts say. They do not count slots, only their bytes.
     fn counted(&self) -> Audit {
         let gauge = |gauge| self.tenant().gauge(gauge);
         Audit {
@@ -158,7 +158,8 @@ mod tests {
         }
     }
 
-    /// However many slots of the seqno order are superseded, and wherever its next compaction is.
+    /// An audit changes nothing, however many slots of the seqno order are superseded and wherever its next compaction
+    /// is.
     #[test]
     fn what_it_walks_over_it_leaves_as_it_is() {
         let (mut cx, bucket) = world(HeapChoice::Slab);

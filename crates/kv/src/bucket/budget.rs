@@ -1,4 +1,4 @@
-//! The bucket's memory budget: who may take more, and when something has to go for it.
+//! The bucket's memory budget: whether more may be taken, and when something has to be evicted for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -11,15 +11,15 @@ use crate::memory_policy::{self, Admission, Figures, POLICY, Watermarks};
 use crate::settings::Eviction;
 use crate::{Key, KvError, Meter, ThreadContext};
 
-/// Who stores something empties slabs for as long as it takes to move so many bytes, and evicts then.
+/// A thread that stores moves up to this many bytes to empty slabs before it evicts.
 const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
-/// This part of the budget may be reserved for values that were announced and have not arrived.
+/// The budget divided by this may be reserved for values that were announced and have not arrived.
 const AHEAD_FRACTION: u64 = 64;
 
-/// Buffers of connections are charged to their bucket up to this part of its budget.
+/// A bucket is charged for connection buffers up to its budget divided by this.
 const BUFFERS_FRACTION: u64 = 16;
 
-/// Room that was reserved for a value before it arrived.
+/// Room reserved for a value before it arrives.
 pub struct Ahead {
     bucket: Arc<Bucket>,
     bytes: u64,
@@ -44,8 +44,8 @@ impl Bucket {
         self.resources.watermarks()
     }
 
-    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. While slabs are owed,
-    /// pays for some.
+    /// Makes sure that `bytes` more may be taken: evicts, or refuses with [`KvError::NoMemory`]. Works off some of the
+    /// slab debt first, if there is any.
     #[inline]
     pub fn admit(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
         if self.resources.tenant.has_slab_debt() && !self.is_gone() {
@@ -54,7 +54,7 @@ impl Bucket {
         self.admit_in_place(cx, bytes)
     }
 
-    /// The same for what may only be written where something else lies: no slab is taken for it.
+    /// The same for a write that overwrites something in place: it takes no slab.
     #[inline]
     pub(super) fn admit_in_place(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
         if bytes > VALUE_MAX {
@@ -89,7 +89,7 @@ impl Bucket {
         }
     }
 
-    /// What decisions about memory are made from.
+    /// Returns the figures that decisions about memory are based on.
     pub(super) fn memory_figures(&self) -> Figures {
         let tenant = &self.resources.tenant;
         Figures {
@@ -103,7 +103,7 @@ impl Bucket {
         }
     }
 
-    /// Whether there could be room for a value of `value_len` bytes when it has arrived.
+    /// Checks whether there could be room for a value of `value_len` bytes once it has arrived.
     pub fn may_hold(&self, key: Key<'_>, value_len: usize) -> Result<(), KvError> {
         if self.is_gone() {
             return Err(KvError::BucketGone);
@@ -116,8 +116,8 @@ impl Bucket {
         if stays + bytes > self.watermarks().refuse { Err(KvError::NoMemory) } else { Ok(()) }
     }
 
-    /// Whether room for a value may be reserved before the value arrives: in a small part of the budget, and only if
-    /// nothing has to go for it.
+    /// Reserves room for a value before it arrives: only a small part of the budget, and only if nothing has to be
+    /// evicted for it.
     pub fn reserve_ahead(self: &Arc<Self>, value_len: usize) -> Option<Ahead> {
         let bytes = value_len as u64;
         if self.resources.tenant.used() + bytes > self.watermarks().high {
@@ -129,7 +129,7 @@ impl Bucket {
         Some(Ahead { bucket: Arc::clone(self), bytes })
     }
 
-    /// Whether anything may go to make room: documents of an ephemeral bucket, values of a persistent one.
+    /// Returns true if anything may be evicted: documents of an ephemeral bucket, values of a persistent one.
     pub(crate) fn may_evict(&self) -> bool {
         self.persistence.is_some() || self.settings.eviction == Eviction::AutoDelete
     }
@@ -140,29 +140,29 @@ impl Bucket {
         self.resources.tenant.count_shared(Gauge::InFlight, bytes);
     }
 
-    /// Whether it is charged for the buffers of those who use it. Beyond a part of its budget the node is: all buckets
-    /// lose a little then, and none of them its items.
+    /// Returns true if the bucket is charged for the buffers of its connections. Beyond a part of its budget the node
+    /// is charged: then all buckets lose a little, and none of them its items.
     pub fn pays_for_buffers(&self) -> bool {
         let charged = u64::try_from(self.buffer_bytes.load(Relaxed)).unwrap_or(0);
         charged < self.resources.tenant.budget() / BUFFERS_FRACTION
     }
 
-    /// Configures the budget.
+    /// Sets the configured budget.
     pub fn set_budget(&self, bytes: u64) {
         self.configured_budget.store(bytes, SeqCst);
         self.resources.tenant.set_budget(bytes);
         self.doorbell.ring();
     }
 
-    /// Moves the budget within the configured one until that is set again (`cache_memlimit`). The error is the
-    /// configured one.
+    /// Changes the budget within the configured one, until that is set again (`cache_memlimit`). The error is the
+    /// configured budget.
     pub fn lower_budget(&self, bytes: u64) -> Result<(), u64> {
         let configured = self.configured_budget.load(SeqCst);
         if bytes > configured {
             return Err(configured);
         }
         self.resources.tenant.set_budget(bytes);
-        // ORDERING: a configured budget that was set meanwhile wins.
+        // ORDERING: a configured budget that was set meanwhile takes precedence.
         let configured = self.configured_budget.load(SeqCst);
         if bytes > configured {
             self.resources.tenant.set_budget(configured);

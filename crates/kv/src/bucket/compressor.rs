@@ -5,16 +5,15 @@
 //!      ^                                                                                                │
 //!      └──── the end of the table, or memory is not short any more ─────────────────────────────────────┘
 //! ```
-//! A pass walks over all vBuckets. A slice of it copies some values under the vBucket's lock, compresses them without
-//! it, and puts those that take an eighth less in their places under it again (the index's `compressing.rs`).
-//! CAS and seqno stay: nobody but a reader who takes Snappy can see that anything happened, and nothing is written to
-//! disk for it.
+//! A pass walks over all vBuckets. Each slice copies some values under the vBucket's lock, compresses them without it,
+//! and replaces those that shrink by an eighth under it again (the index's `compressing.rs`). CAS and seqno stay: only
+//! a reader that takes Snappy can tell that anything happened, and nothing is written to disk for it.
 //!
-//! Values that do not get smaller cost nothing per item to remember: of each vBucket it is known up to which seqno
-//! everything has been looked at. When little of a pass was of use, the next one waits until as much as there are items
-//! has been stored anew.
+//! Values that do not shrink need no mark per item: for each vBucket the compressor remembers the seqno up to which
+//! everything has been tried. After a pass of little use, the next one waits until as many items have been stored as
+//! there are.
 //!
-//! As the defragmenter, it works for a fraction of a millisecond at a time on the caller's thread, and rests for a
+//! Like the defragmenter, it works for a fraction of a millisecond at a time on the caller's thread, and rests for a
 //! multiple of it.
 
 use std::sync::Arc;
@@ -30,21 +29,21 @@ use crate::memory_policy::POLICY;
 use crate::settings::Compression;
 use crate::{Bucket, LargeItem, Meter, ThreadContext, VbId};
 
-/// Work of a turn: for so long.
+/// Length of a turn's work.
 const WORK_US: u64 = 250;
-/// A compressed value is kept if it has at most so many eighths of its length.
+/// A compressed value is kept if it has at most this many eighths of its length.
 const KEPT_EIGHTHS: usize = 7;
-/// A pass that saves less than this part of what it looks at was of little use.
+/// A pass that saves no more than what it tried divided by this was of little use.
 const FRUITFUL_PART: u64 = 16;
-/// After a pass of use the next one waits for stores of so many parts of the items.
+/// After a useful pass the next one waits for as many stores as there are items, divided by this.
 const TURNOVER_PART: u64 = 8;
-/// Room for blocks that is kept between slices.
+/// Largest buffer for blocks that is kept between slices.
 const ROOM_KEPT: usize = 1 << 20;
 
 /// A bucket's compressor.
 #[derive(Default)]
 pub(crate) struct Compressor {
-    /// There has been a measurement that it has not seen.
+    /// Set by a measurement that the compressor has not seen yet.
     measured: AtomicBool,
     work: Ranked<Work, { rank::COMPRESSOR }>,
 }
@@ -52,7 +51,7 @@ pub(crate) struct Compressor {
 #[derive(Default)]
 struct Work {
     pass: Option<Pass>,
-    /// By vBucket: everything up to this seqno has been looked at. Empty until the first pass.
+    /// By vBucket: everything up to this seqno has been tried. Empty until the first pass.
     seen: Vec<u64>,
     /// Stores counted when the last pass ended, and how many more the next one waits for.
     stores: u64,
@@ -71,20 +70,20 @@ struct Tools {
 struct Pass {
     vb: u16,
     passage: Passage,
-    /// Of the vBucket being walked, when its walk began.
+    /// High seqno of the vBucket being walked, as its walk began.
     high_seqno: Option<u64>,
     seen_bytes: u64,
     saved_bytes: u64,
 }
 
 impl Compressor {
-    /// There has been a measurement.
+    /// Notes that there has been a measurement.
     pub(crate) fn note_measured(&self) {
         self.measured.store(true, Relaxed);
     }
 }
 
-/// Does some work, if there is any; returns after how many microseconds it wants the next turn.
+/// Does some work, if there is any. Returns the microseconds until the next turn.
 pub(crate) fn turn(buckets: &[Arc<Bucket>], cx: &mut ThreadContext, demand: &mut Demand) -> Option<u64> {
     let bucket = buckets.iter().find(|bucket| bucket.wants_compressing())?;
     let began_us = cx.fresh_us();
@@ -98,19 +97,19 @@ pub(crate) fn turn(buckets: &[Arc<Bucket>], cx: &mut ThreadContext, demand: &mut
 }
 
 impl Bucket {
-    /// Whether the compressor is at work.
+    /// Returns true if the compressor is at work.
     pub fn is_compressing(&self) -> bool {
         self.compressor.work.lock().pass.is_some()
     }
 
-    /// The mode has changed: what a pass had found out does not count.
+    /// Discards what a pass has learnt, because the mode has changed.
     pub(crate) fn restart_compressor(&self) {
         *self.compressor.work.lock() = Work::default();
         self.compressor.note_measured();
         self.ring_pager();
     }
 
-    /// Whether there is work; looks at what was measured meanwhile.
+    /// Returns true if there is work, after taking note of new measurements.
     fn wants_compressing(&self) -> bool {
         let measured = self.compressor.measured.swap(false, Relaxed);
         if self.compression() != Compression::Active {
@@ -130,7 +129,7 @@ impl Bucket {
         work.pass.is_some()
     }
 
-    /// Stores since so many had been counted; the counter may have been set back.
+    /// Returns the stores since `before` was read; the counter may have been reset.
     fn stores_since(&self, before: u64) -> u64 {
         let now = self.meter(Meter::TotalItems);
         now.checked_sub(before).unwrap_or(now)
@@ -151,14 +150,14 @@ impl Bucket {
         if !goes_on {
             work.end_pass(self);
             drop(work);
-            // What came free may lie scattered: the defragmenter has a look.
+            // The memory freed may be scattered: let the defragmenter check.
             self.tenant().purge();
             self.tenant().measure();
             self.note_measured();
         }
     }
 
-    /// Compresses all it can: for tests and examples, which have little.
+    /// Compresses everything it can: for tests and examples, which have little.
     pub fn compress_everything(&self, cx: &mut ThreadContext) {
         let (mut pass, mut tools) = (Pass::default(), Tools::default());
         let mut seen = vec![0; usize::from(self.vbuckets())];
@@ -179,7 +178,7 @@ impl Work {
 }
 
 impl Pass {
-    /// Works on what one hold of a lock gives. Returns whether there is more.
+    /// Works on what one hold of a lock yields. Returns true if there is more.
     fn slice(
         &mut self,
         bucket: &Bucket,
@@ -192,7 +191,7 @@ impl Pass {
         tools.candidates.clear();
         let mut locked = bucket.lock(cx, vb);
         let high_seqno = *self.high_seqno.get_or_insert(locked.high_seqno());
-        // A vBucket that was deleted meanwhile begins anew.
+        // A vBucket that was deleted meanwhile starts over.
         let above = if *seen <= high_seqno { *seen } else { 0 };
         let next = locked.take_compressible(self.passage, above, &mut tools.candidates);
         drop(locked);
@@ -218,7 +217,7 @@ impl Pass {
             let block = if block.len() <= LARGE_VALUE {
                 Block::Small(block)
             } else {
-                // What it takes the place of is larger: the budget need not be asked.
+                // It replaces a larger value: the budget need not be checked.
                 let Ok(LargeItem { block: mut item, value_offset }) =
                     bucket.new_large_item(cx, candidate.key_len, block.len())
                 else {

@@ -1,19 +1,19 @@
-//! The defragmenter: gives back pages that hold few items, by moving these elsewhere.
+//! The defragmenter: moves items out of pages that hold few, and gives the pages back.
 //!
 //! ```text
 //!   disarmed ── a measurement shows waste, and slabs to be gained ──> armed
 //!      ^                                                              │ passes over all vBuckets: slices of work, and rests
 //!      └──── clean, or the last pass has brought too little ──────────┘
 //! ```
-//! Nothing is looked at while it is disarmed: what arms it are the measurements that allocating and freeing cause
+//! Nothing is examined while it is disarmed. It is armed by the measurements that allocating and freeing cause
 //! ([`memory::Tenant::wants_measure`], [`memory::Tenant::wants_purge`]). A pass first empties slabs of the item heap,
-//! one after the other ([`memory::Victim`]); then it goes by one survey of the allocator's slabs, and moves items and
-//! index blocks out of the thin ones (`index/relocate.rs`). It ends with a purge and the next survey; while it goes on,
+//! one after the other ([`memory::Victim`]). Then it follows one survey of the allocator's slabs, and moves items and
+//! index blocks out of the sparse ones (`index/relocate.rs`). It ends with a purge and the next survey; during a pass,
 //! each measurement brings both.
 //!
-//! The caller owns the thread: it calls [`crate::pager::defragment`] and waits as long as that says. A turn works for a
-//! fraction of a millisecond and rests for a multiple of what it took, so that whoever waits for the processor or for a
-//! lock does not wait long; where nobody asks anything of the node, it rests less.
+//! The caller owns the thread: it calls [`crate::pager::defragment`] and waits as long as the result says. A turn works
+//! for a fraction of a millisecond and rests for a multiple of the time it took, so that nobody waits long for the
+//! processor or for a lock. It rests less while nobody sends requests to the node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,40 +25,40 @@ use crate::lock_order::{Ranked, rank};
 use crate::memory_policy::{Gain, POLICY};
 use crate::{Bucket, Meter, ThreadContext, VbId};
 
-/// A pass that leaves more than this part, in eighths, of what it could have gained, is the last.
+/// A pass that leaves more than this many eighths of what it could have gained is the last one,
 const FRUITLESS_EIGHTHS: u64 = 7;
-/// But not if meanwhile as many items were stored or removed as this part of all there are: what it leaves is new.
+/// unless more items than all of them divided by this were stored or removed meanwhile: what it leaves is new then.
 const CHANGED_PART: u64 = 16;
-/// After that, so much more than was left, in eighths, must be there to be gained.
+/// After that, the next pass needs this many eighths of what was left to be gained.
 const AGAIN_EIGHTHS: u64 = 10;
-/// Work of a turn: for so long, or so many holds of a lock.
+/// Bounds of a turn's work: its time, and its holds of a lock.
 const WORK_US: u64 = 100;
 const HOLDS_MAX: usize = 256;
-/// After so many slabs that could not be emptied a pass tries no more.
+/// A pass gives up after this many slabs that could not be emptied.
 const STUCK_SLABS_MAX: u32 = 8;
-/// While slabs are owed, who stores something takes so many items, or bytes, out of thin ones first.
+/// While there is slab debt, a thread that stores first takes this many items, or bytes, out of sparse slabs.
 const PAID_ITEMS: usize = 32;
 const PAID_BYTES: u64 = 64 << 10;
 /// Rest after a turn, as a multiple of its work: while clients are served, and while none is.
 const REST_BUSY: u64 = 22;
-/// So many times that where blocks of the allocator are moved, which costs who uses them as much again.
+/// The rest is this many times longer while the allocator's blocks are moved, which costs their users as much again.
 const REST_BLOCKS: u64 = 2;
 const REST_IDLE: u64 = 1;
-/// Clients are being served if there was an operation in every such time, on average since the last turn.
+/// Clients are being served if there was at least one operation in this time, on average since the last turn.
 const BUSY_OPERATION_US: u64 = 500;
-/// Blocks that somebody may be peeking at are waited for.
+/// How long to wait for blocks that a thread may be peeking at.
 const RETIRED_WAIT_US: u64 = 1000;
 
 /// A bucket's defragmenter.
 pub(crate) struct Defragmenter {
-    /// Whether it may work at all.
+    /// Set if it may not work at all.
     is_off: AtomicBool,
-    /// There has been a measurement that it has not seen.
+    /// Set by a measurement that it has not seen yet.
     measured: AtomicBool,
-    /// And threads have come to rest before it.
+    /// Set if threads came to rest before that measurement.
     rested: AtomicBool,
     work: Ranked<Work, { rank::DEFRAGMENTER }>,
-    /// What empties slabs for those who take others, see [`Bucket::pay_for_slabs`].
+    /// Empties slabs for threads that take new ones, see [`Bucket::pay_for_slabs`].
     paying: Ranked<Option<Emptier>, { rank::PAYING }>,
 }
 
@@ -75,30 +75,30 @@ struct Work {
     pass: Option<Pass>,
     /// Bytes to be gained, as last surveyed.
     recoverable_bytes: u64,
-    /// Of these it knows that it does not get them, by a pass with these thresholds.
+    /// The part of them that a pass with these thresholds could not gain.
     stuck_bytes: u64,
     stuck_at: Option<&'static Gain>,
 }
 
 struct Pass {
     thresholds: &'static Gain,
-    /// Until there are no more slabs to be emptied.
+    /// `None` once there are no more slabs to empty.
     emptier: Option<Emptier>,
-    /// If the allocator tells how full its slabs are.
+    /// `None` if the allocator does not report how full its slabs are.
     mover: Option<Mover>,
     moved: Moved,
-    /// Slabs, the allocator's and the heap's, at its beginning.
+    /// Bytes of slabs, the allocator's and the heap's, at its beginning.
     slab_bytes: u64,
     recoverable_bytes: u64,
-    /// Stores into the bucket before it, and items in it.
+    /// Stores into the bucket, and its items, at the beginning of the pass.
     stores: u64,
     items: u64,
-    /// Stores before it was told to be thorough.
+    /// Stores when the pass began, or was told to be thorough.
     quiet_stores: u64,
     work_us: u64,
 }
 
-/// What there was to be gained at one moment.
+/// What could be gained at one moment.
 struct Prospect {
     survey: Option<Survey>,
     slabs: SlabFigures,
@@ -109,14 +109,14 @@ struct Prospect {
 /// Empties slabs of the item heap.
 struct Emptier {
     free_per_mille: u32,
-    /// Where what is worth least goes instead of being moved: how much that is.
+    /// Set if the least valuable items are evicted instead of moved: the census to judge them by.
     evicts: Option<Census>,
     evicted: u64,
     current: Option<(Victim, std::vec::IntoIter<(Location, u16)>)>,
     stuck: u32,
 }
 
-/// A walk over all of a bucket that moves what a survey says. It works in slices, and anything may happen between two.
+/// A walk over a bucket that moves what a survey selects. It works in slices, and anything may happen between two.
 #[derive(Debug)]
 pub struct Mover {
     survey: Survey,
@@ -125,14 +125,14 @@ pub struct Mover {
     moved: Moved,
 }
 
-/// What the defragmenter says of itself.
+/// The defragmenter's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefragmenterFigures {
     /// Whether the bucket has it switched on.
     pub is_on: bool,
     /// Whether it is at work.
     pub is_armed: bool,
-    /// Bytes of the pages that could be given back if every item lay well, as last surveyed.
+    /// Bytes of pages that could be given back if items were packed densely, as last surveyed.
     pub recoverable_bytes: u64,
 }
 
@@ -145,26 +145,26 @@ pub struct Passed {
     pub items: u64,
     /// Bytes that were moved.
     pub bytes: u64,
-    /// Bytes of slabs less than before.
+    /// Bytes by which slabs have shrunk.
     pub freed_bytes: u64,
     /// Microseconds of work.
     pub work_us: u64,
     /// What could still be gained.
     pub recoverable_bytes: u64,
-    /// Whether there is another pass.
+    /// Whether another pass follows.
     pub goes_on: bool,
 }
 
-/// A turn of the defragmenter.
+/// The result of a turn.
 #[derive(Debug, Default)]
 pub struct Turn {
-    /// After so many microseconds it wants the next turn; `None` while it is disarmed.
+    /// Microseconds until the next turn; `None` while it is disarmed.
     pub rest_us: Option<u64>,
-    /// The pass that has ended in this turn.
+    /// The pass that ended in this turn.
     pub passed: Option<Passed>,
 }
 
-/// What clients asked for until a turn: the caller keeps it for the next.
+/// Client operations counted up to a turn; the caller keeps it for the next one.
 #[derive(Debug, Default)]
 pub struct Demand {
     operations: u64,
@@ -175,7 +175,7 @@ pub struct Demand {
 /// Does some work, if there is any.
 pub(crate) fn turn(buckets: &[Arc<Bucket>], cx: &mut ThreadContext, demand: &mut Demand) -> Turn {
     let began_us = cx.fresh_us();
-    // Each in its turn: where clients never rest, the work does not end.
+    // The buckets take turns: where clients never rest, the work does not end.
     let first = demand.next_bucket(buckets.len());
     let mut in_turn = buckets[first..].iter().chain(&buckets[..first]);
     let Some(bucket) = in_turn.find(|bucket| bucket.wants_defragmenting()) else {
@@ -192,13 +192,13 @@ pub(crate) fn turn(buckets: &[Arc<Bucket>], cx: &mut ThreadContext, demand: &mut
 }
 
 impl Demand {
-    /// Which of so many buckets is looked at first.
+    /// Returns which of this many buckets is checked first.
     fn next_bucket(&mut self, buckets: usize) -> usize {
         self.turns = self.turns.wrapping_add(1);
         self.turns % buckets.max(1)
     }
 
-    /// Whether clients were being served since this was asked last.
+    /// Returns true if clients were served since the last call.
     pub(crate) fn is_lively(&mut self, buckets: &[Arc<Bucket>], now_us: u64) -> bool {
         let operations = buckets.iter().map(|bucket| bucket.operations()).fold(0, u64::wrapping_add);
         let before = std::mem::replace(self, Self { operations, at_us: now_us, turns: self.turns });
@@ -207,13 +207,13 @@ impl Demand {
     }
 }
 
-/// How long to rest after so much work.
+/// Returns how long to rest after this much work.
 pub(crate) fn rest_us(worked_us: u64, is_busy: bool) -> u64 {
     worked_us * if is_busy { REST_BUSY } else { REST_IDLE }
 }
 
 impl Bucket {
-    /// The defragmenter's state.
+    /// Returns the defragmenter's state.
     pub fn defragmenter(&self) -> DefragmenterFigures {
         let work = self.defragmenter.work.lock();
         DefragmenterFigures {
@@ -223,7 +223,7 @@ impl Bucket {
         }
     }
 
-    /// Whether the defragmenter is switched on.
+    /// Returns true if the defragmenter is switched on.
     pub fn has_defragmenter(&self) -> bool {
         !self.defragmenter.is_off.load(Relaxed)
     }
@@ -243,25 +243,25 @@ impl Bucket {
         self.ring_pager();
     }
 
-    /// There has been a measurement.
+    /// Notes that there has been a measurement.
     pub(crate) fn note_measured(&self) {
         self.defragmenter.measured.store(true, Relaxed);
         self.compressor.note_measured();
     }
 
-    /// Threads have come to rest, and there has been a measurement.
+    /// Notes that threads have come to rest, and that there has been a measurement.
     pub(crate) fn note_measured_at_rest(&self) {
         self.defragmenter.rested.store(true, Relaxed);
         self.note_measured();
     }
 
-    /// Bytes of pages that hold nothing, as measured last, and those free in slabs now.
+    /// Returns the bytes of pages that hold nothing, as last measured, plus those free in slabs now.
     fn wasted_bytes(&self) -> u64 {
         let slabs = self.tenant().slab_figures();
         self.tenant().waste() + slabs.slab_bytes.saturating_sub(slabs.slot_bytes)
     }
 
-    /// Whether what was measured last is reason enough to look for thin slabs.
+    /// Returns true if the last measurement is reason enough to look for sparse slabs.
     pub(crate) fn is_wasteful(&self) -> bool {
         self.wastes(&POLICY.serving)
     }
@@ -270,7 +270,7 @@ impl Bucket {
         thresholds.is_wasteful(self.tenant().used(), self.wasted_bytes())
     }
 
-    /// Whether there is work; looks at what was measured meanwhile.
+    /// Returns true if there is work, after taking note of new measurements.
     fn wants_defragmenting(&self) -> bool {
         let measured = self.defragmenter.measured.swap(false, Relaxed);
         if !self.has_defragmenter() {
@@ -288,7 +288,7 @@ impl Bucket {
                     if thresholds == &POLICY.at_rest {
                         pass.be_thorough(self.meter(Meter::TotalItems));
                     }
-                    // What has come free in it so far does not always fit what is wanted now.
+                    // The memory freed so far does not always fit what is wanted now.
                     self.tenant().purge();
                     self.tenant().measure();
                     pass.look_again(self.tenant().survey());
@@ -307,17 +307,17 @@ impl Bucket {
         }
     }
 
-    /// So much must be there to be gained.
+    /// Returns the least gain worth a pass.
     fn worth_bytes(&self, thresholds: &Gain) -> u64 {
         thresholds.worth_bytes(self.tenant().used())
     }
 
-    /// Whether the pass it is at has no slabs of ours to empty any more.
+    /// Returns true if the current pass has no more slabs of the item heap to empty.
     fn moves_blocks(&self) -> bool {
         self.defragmenter.work.lock().pass.as_ref().is_some_and(|pass| pass.emptier.is_none())
     }
 
-    /// Works for a while on the pass it is at. Returns the pass if it has ended.
+    /// Works on the current pass for a while. Returns the pass if it has ended.
     fn defragment(&self, cx: &mut ThreadContext, began_us: u64) -> Option<Passed> {
         let mut work = self.defragmenter.work.lock();
         let pass = work.pass.as_mut()?;
@@ -339,7 +339,7 @@ impl Bucket {
         if goes_on {
             return None;
         }
-        // What was replaced of the index is in the way of its old slabs.
+        // Index blocks that were replaced keep their old slabs from being freed.
         cx.end_batch();
         let pass = work.pass.take()?;
         if pass.moved.bytes > 0 {
@@ -362,15 +362,15 @@ impl Bucket {
         })
     }
 
-    /// Takes some items out of thin slabs, for the slabs that were taken while there were such: what slabs have free is
-    /// bounded by that, however fast clients make them thin.
+    /// Works off slab debt by taking some items out of sparse slabs. This bounds the free space in slabs, however fast
+    /// clients make them sparse.
     #[cold]
     pub(crate) fn pay_for_slabs(&self, cx: &mut ThreadContext) {
         if !self.has_defragmenter() {
             self.tenant().forgive_slabs();
             return;
         }
-        // Who has the lock is paying; that is enough as long as it suffices.
+        // Whoever has the lock is paying; that suffices unless the debt is large.
         let paying = self.defragmenter.paying.try_lock();
         let paying =
             paying.or_else(|| self.tenant().has_large_slab_debt().then(|| self.defragmenter.paying.lock()));
@@ -393,14 +393,14 @@ impl Bucket {
         self.count(cx, Meter::DefragmentedBytes, moved.bytes);
     }
 
-    /// Leaves the slab that is being emptied as it is: it may be that nobody stores anything any more.
+    /// Abandons the slab that is being emptied: there may be no more stores to finish it.
     pub(crate) fn end_paying(&self) {
         *self.defragmenter.paying.lock() = None;
     }
 
-    /// Empties slabs while slabs have more free than they may, until `used` is down to `target` or about `moved_max`
-    /// bytes have been moved. Where items may be evicted, the least used ones of a slab go and the others move:
-    /// evicting by itself would only make more free slots.
+    /// Empties slabs while they have more free space than they may, until `used` is down to `target` or about
+    /// `moved_max` bytes have been moved. Where items may be evicted, the least used ones of a slab are evicted and the
+    /// others moved: evicting alone would only make more free slots.
     pub(crate) fn give_slack_back(&self, cx: &mut ThreadContext, target: u64, moved_max: u64) {
         if !self.has_defragmenter() {
             return;
@@ -420,17 +420,17 @@ impl Bucket {
         }
     }
 
-    /// Operations served so far, more or less.
+    /// Returns the approximate number of operations served so far.
     fn operations(&self) -> u64 {
         self.meter(Meter::CmdGet).wrapping_add(self.meter(Meter::CmdSet))
     }
 }
 
 impl Work {
-    /// Begins a pass if there is enough to be gained, and not only what the last one has left behind.
+    /// Begins a pass if there is enough to be gained beyond what the last one left behind.
     fn consider(&mut self, prospect: Prospect, thresholds: &'static Gain, worth_bytes: u64) {
         self.recoverable_bytes = prospect.recoverable_bytes();
-        // One that was less thorough has not tried all.
+        // A less thorough pass has not tried everything.
         let has_tried = self.stuck_at.is_none_or(|tried| tried == &POLICY.at_rest || tried == thresholds);
         let again = if has_tried { self.stuck_bytes / 8 * AGAIN_EIGHTHS } else { 0 };
         if self.recoverable_bytes > worth_bytes.max(again) {
@@ -438,7 +438,7 @@ impl Work {
         }
     }
 
-    /// After a pass: the next one, or none.
+    /// Begins the pass after this one, if there is to be another.
     fn go_on(&mut self, pass: &Pass, prospect: Prospect, thresholds: &'static Gain, worth_bytes: u64) {
         self.recoverable_bytes = prospect.recoverable_bytes();
         self.stuck_bytes = 0;
@@ -472,7 +472,7 @@ impl Pass {
         }
     }
 
-    /// From here on, as one that begins at rest.
+    /// From here on the pass is as thorough as one that begins at rest.
     fn be_thorough(&mut self, stores: u64) {
         (self.thresholds, self.quiet_stores) = (&POLICY.at_rest, stores);
         if let Some(emptier) = &mut self.emptier {
@@ -480,23 +480,23 @@ impl Pass {
         }
     }
 
-    /// For the pass after this one: it was no rest if much has been stored since.
+    /// Returns the thresholds of the next pass. If much has been stored since, it was no rest.
     fn thresholds_after(&self, prospect: &Prospect) -> &'static Gain {
         let stored = prospect.stores.saturating_sub(self.quiet_stores);
         if stored > prospect.items / CHANGED_PART { &POLICY.serving } else { self.thresholds }
     }
 
-    /// What is thin now may not have been when the walk began.
+    /// Takes a new survey: what is sparse now may not have been when the walk began.
     fn look_again(&mut self, survey: Option<Survey>) {
         if let (Some(mover), Some(survey)) = (&mut self.mover, survey) {
             mover.survey = survey;
         }
     }
 
-    /// Works under one hold of a lock. Returns whether there is more to do.
+    /// Works under one hold of a lock. Returns true if there is more to do.
     fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
         if let Some(emptier) = &mut self.emptier {
-            // Once everything could have been moved, what is left is new.
+            // Once as much as everything has been moved, what is left is new.
             if self.moved.bytes > self.slab_bytes || !emptier.slice(bucket, cx, &mut self.moved) {
                 self.emptier = None;
             }
@@ -527,7 +527,8 @@ impl Emptier {
         Self { free_per_mille, evicts: None, evicted: 0, current: None, stuck: 0 }
     }
 
-    /// Takes one item out of the slab that is being emptied, or takes the next slab on. Returns whether there is one.
+    /// Takes one item out of the slab that is being emptied, or starts on the next slab. Returns false if there is
+    /// none.
     fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext, moved: &mut Moved) -> bool {
         let Some((victim, occupied)) = &mut self.current else {
             let victim = Victim::choose(bucket.tenant(), self.free_per_mille);
@@ -541,7 +542,7 @@ impl Emptier {
             Some((location, owner)) => {
                 let mut gone = bucket.wants_evictions().then(Vec::new);
                 let mut locked = bucket.lock(cx, VbId(owner));
-                // What was there may have gone meanwhile; under this lock it does not.
+                // The item may have gone meanwhile; under this lock it stays.
                 if victim.holds(location, owner) {
                     match &mut self.evicts {
                         Some(census) => {
@@ -565,7 +566,7 @@ impl Emptier {
     }
 }
 
-/// Empties slabs of the item heap while any of their class's slots are free, up to `slabs` of them: for tests, whose
+/// Empties slabs of the item heap while any slots of their class are free, up to `slabs` of them: for tests, whose
 /// slabs are few. Returns how many items were moved.
 pub fn empty_slabs(bucket: &Bucket, cx: &mut ThreadContext, slabs: usize) -> u64 {
     let mut moved = Moved::default();
@@ -577,17 +578,17 @@ pub fn empty_slabs(bucket: &Bucket, cx: &mut ThreadContext, slabs: usize) -> u64
 }
 
 impl Mover {
-    /// Moves what lies in slabs that the survey calls thin.
+    /// Creates a mover of what lies in slabs that the survey calls sparse.
     fn new(survey: Survey) -> Self {
         Self { survey, vb: 0, position: WalkPosition::default(), moved: Moved::default() }
     }
 
-    /// Moves everything that may move, wherever it lies: for tests, which have few items.
+    /// Creates a mover of everything that may move, wherever it lies: for tests, which have few items.
     pub fn of_everything() -> Self {
         Self::new(Survey::everything_is_thin())
     }
 
-    /// Moves a slice under one hold of a lock. Returns whether there is more.
+    /// Moves a slice under one hold of a lock. Returns true if there is more.
     pub fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
         let (moved, position) =
             bucket.lock(cx, VbId(self.vb)).move_out_of_thin_slabs(self.position, &self.survey);
@@ -598,7 +599,7 @@ impl Mover {
         self.vb < bucket.vbuckets()
     }
 
-    /// How many items it has moved.
+    /// Returns how many items it has moved.
     pub fn moved_items(&self) -> u64 {
         self.moved.items
     }

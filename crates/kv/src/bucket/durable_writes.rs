@@ -5,11 +5,11 @@
 //!                                 ^ acknowledge, persisted, set_vbucket, expire
 //! ```
 //! A write whose level is met as soon as it is in memory is not prepared at all. All others are prepared under the
-//! vBucket's lock and tracked by its [`DurabilityMonitor`]; whatever may end one goes through `tend`, which ends
-//! what can be ended and posts the outcomes when the lock is free again.
+//! vBucket's lock and tracked by its [`DurabilityMonitor`]. Every event that may end one goes through `tend`, which
+//! ends what can be ended and posts the outcomes after the lock is released.
 //!
-//! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`ThreadContext::arm`]); whoever
-//! finds nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
+//! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`ThreadContext::arm`]). A thread
+//! that finds nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
 
 use wire::couchbase::frame_info::DurabilityLevel;
 
@@ -21,11 +21,11 @@ use crate::sync_writes::{Durability, Notices, TimeoutMode, Written};
 use crate::topology::{Topology, VbState};
 use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext, VbId};
 
-/// How long a durable write may take when the client does not say.
+/// Timeout of a durable write for which the client names none.
 const TIMEOUT_DEFAULT_MS: u16 = 30_000;
 
 impl Locked<'_> {
-    /// Ends the prepares that can be ended, in their order.
+    /// Ends the prepares that can be ended, in seqno order.
     pub(crate) fn end_sync_writes(&mut self, vb_uuid: u64, notices: &mut Notices) {
         while let Some(sync) = self.sync_writes().filter(|sync| sync.state == VbState::Active)
             && let Some((verdict, seqno)) = sync.monitor.verdict()
@@ -34,7 +34,7 @@ impl Locked<'_> {
                 Verdict::Commit => self.commit(seqno),
                 Verdict::Abort => self.abort(seqno),
             };
-            // Without memory it stays prepared, and is looked at again with the next event of the vBucket.
+            // Without memory it stays prepared until the next event of the vBucket.
             if matches!(ended, Err(KvError::NoMemory)) {
                 return;
             }
@@ -54,7 +54,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Makes the topology alone decide whether a write of this level has to be prepared.
+    /// Returns true if a write of this level has to be prepared. Only the topology decides that.
     fn must_prepare(&self, level: DurabilityLevel) -> Result<bool, KvError> {
         match self.sync_writes() {
             None => Ok(level != DurabilityLevel::Majority),
@@ -139,7 +139,7 @@ impl Bucket {
         result.map(|(written, number)| (number, written))
     }
 
-    /// What `f` changes of a key is prepared and tracked, unless it is durable as soon as it is done.
+    /// Prepares and tracks what `f` changes of a key, unless the change is durable as soon as it is made.
     fn durably<R>(
         &self,
         cx: &mut ThreadContext,
@@ -154,8 +154,8 @@ impl Bucket {
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
         let mut notices = Notices::default();
         let result = self.change(cx, key, at, |entry| {
-            // Under the lock: whoever deletes the bucket, or takes the vBucket away, tells those that were tracked
-            // before.
+            // Under the lock: deleting the bucket, or taking the vBucket away, notifies the sessions whose writes were
+            // tracked before.
             if self.is_gone() {
                 return Err(KvError::BucketGone);
             }
@@ -183,7 +183,7 @@ impl Bucket {
         result
     }
 
-    /// Does `f` to the SyncWrites of a vBucket, ends what can be ended by it, and tells those who wait.
+    /// Applies `f` to the SyncWrites of a vBucket, ends what can be ended by it, and notifies the sessions that wait.
     fn tend(&self, cx: &mut ThreadContext, vb: VbId, f: impl FnOnce(&mut Locked<'_>, &mut Notices)) {
         let vb_uuid = self.vb_uuid(vb);
         let mut notices = Notices::default();
@@ -218,8 +218,8 @@ impl Bucket {
         }
     }
 
-    /// A node has everything of a vBucket up to these seqnos, in memory and on its disk. This is where replication
-    /// tells what replicas have acknowledged.
+    /// Notes that a node has everything of a vBucket up to these seqnos, in memory and on its disk. This is where
+    /// replication reports what replicas have acknowledged.
     pub fn acknowledge(
         &self,
         cx: &mut ThreadContext,
@@ -233,7 +233,7 @@ impl Bucket {
         });
     }
 
-    /// This node has everything of a vBucket up to this seqno on its disk.
+    /// Notes that this node has everything of a vBucket up to this seqno on its disk.
     pub(crate) fn persisted(&self, cx: &mut ThreadContext, vb: VbId, seqno: u64) {
         let mut may_end = false;
         self.with_sync_writes(vb, |sync| {
@@ -245,8 +245,8 @@ impl Bucket {
         }
     }
 
-    /// After the journal has been read: state and chains are what they were when they were last written, unless
-    /// somebody has set them since; then the prepares that were found are tracked.
+    /// Restores state and chains as last written once the journal has been read, unless they have been set since; then
+    /// tracks the prepares that were found.
     pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
         let mut locked = self.lock(cx, vb);
         if let Some((state, topology)) = locked.durable().setting.take()
@@ -264,7 +264,7 @@ impl Bucket {
         }
     }
 
-    /// Tracks the prepares that were found at warm-up: they are committed when the chains allow it, and never time out.
+    /// Tracks the prepares found at warm-up: they are committed when the chains allow it, and never time out.
     pub fn adopt_prepares(&self, cx: &mut ThreadContext, vb: VbId) {
         self.tend(cx, vb, |locked, _| {
             for prepared in locked.all_prepared() {
@@ -278,7 +278,7 @@ impl Bucket {
         });
     }
 
-    /// State and chains of a vBucket.
+    /// Returns the state and chains of a vBucket.
     pub fn vbucket_setting(&self, cx: &mut ThreadContext, vb: VbId) -> (VbState, Topology) {
         let locked = self.lock(cx, vb);
         let sync = locked.sync_writes();
@@ -303,14 +303,14 @@ impl Bucket {
         });
     }
 
-    /// Forgets a vBucket: its documents are gone, its durable writes are answered "ambiguous", it is dead.
-    /// [`KvError::NoMemory`]: it is dead, but some of its prepares could not be ended, and its documents are still
-    /// there; to be asked for again.
+    /// Deletes a vBucket: its documents are gone, its durable writes are answered "ambiguous", and it is dead. After
+    /// [`KvError::NoMemory`] it is dead, but some of its prepares could not be ended, and its documents are still
+    /// there; the caller must try again.
     pub fn delete_vbucket(&self, cx: &mut ThreadContext, vb: VbId) -> Result<(), KvError> {
         self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
         let mut ended = Ok(());
         self.tend(cx, vb, |locked, notices| {
-            // Who came in between is told, too.
+            // Sessions that came in between are notified, too.
             locked.sync_writes_mut().abandon(notices);
             let mut first_left = u64::MAX;
             for prepared in locked.all_prepared() {
@@ -320,7 +320,7 @@ impl Bucket {
                 }
                 notices.aborted += 1;
             }
-            // A prepare that is left stays tracked: otherwise nobody would ever end it.
+            // A prepare that is left stays tracked: otherwise nothing would ever end it.
             let monitor = &mut locked.sync_writes_mut().monitor;
             while monitor.first_seqno().is_some_and(|seqno| seqno < first_left) {
                 monitor.end_first();
@@ -331,13 +331,13 @@ impl Bucket {
         Ok(())
     }
 
-    /// Whether a vBucket is active; whether it exists is known.
+    /// Returns true if a vBucket is active. The caller knows that it exists.
     #[cold]
     pub(crate) fn is_active(&self, vb: VbId) -> bool {
         self.vbucket_state(vb) == VbState::Active
     }
 
-    /// Tells those whose durable writes are overdue.
+    /// Notifies the sessions whose durable writes are overdue.
     pub(crate) fn expire_sync_writes(&self, cx: &mut ThreadContext, vb: VbId) {
         let now_us = cx.fresh_us();
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven && cx.keeps_alarms;
@@ -353,7 +353,7 @@ impl Bucket {
         });
     }
 
-    /// The bucket goes: whoever waits is told.
+    /// Notifies all waiting sessions that the bucket is being deleted.
     pub(crate) fn abandon_sync_writes(&self, post: &mut dyn FnMut(Cookie, Outcome)) {
         for vb in 0..self.vbuckets() {
             let mut notices = Notices::default();
@@ -362,7 +362,7 @@ impl Bucket {
         }
     }
 
-    /// `stats durability-monitor`: sums, the lateness of "ambiguous" answers, and every vBucket that is not as by
+    /// `stats durability-monitor`: sums, the lateness of "ambiguous" answers, and every vBucket that differs from the
     /// default.
     pub fn sync_write_statistics(&self, emit: &mut dyn FnMut(&str, std::fmt::Arguments<'_>)) {
         for meter in [

@@ -1,33 +1,35 @@
-//! Staying within the budget: who goes when memory runs out.
+//! Eviction: what keeps a bucket within its budget when memory runs out.
 //!
-//! A clock hand walks over all vBuckets, one group of items per hold of a lock. Items visited take note of whether they
-//! were accessed since the last visit (see `index/rank.rs`), and those of them go that belong to the least worthy
-//! quarter of all visited lately. Dead items met on the way go too. In a persistent bucket only values go, of documents
-//! that are on disk. Workers turn the hand themselves only above the refusing watermark; below it the pager does.
+//! A clock hand walks over all vBuckets, one group of items per hold of a lock. Visited items record whether they were
+//! accessed since the last visit (see `index/rank.rs`); of these, the items that belong to the least worthy quarter of
+//! all visited lately are evicted. Dead items met on the way are freed. In a persistent bucket only values are ejected,
+//! of documents that are on disk. Workers move the hand themselves only above the refusing watermark; below it the
+//! pager does.
 //!
-//! What goes out of a slab leaves a free slot, not a free page. So where slabs have more free than new items need, one
-//! slab after the other is emptied instead: its least used items go, the others move (`docs/decisions/0016`).
+//! Evicting an item from a slab leaves a free slot, not a free page. So where slabs have more free space than new items
+//! need, slabs are emptied one after the other instead: their least used items are evicted, the others move
+//! (`docs/decisions/0016`).
 
 use super::attention;
 use crate::index::{Census, Hand, Swept};
 use crate::memory_policy::{self, Action, Done, POLICY};
 use crate::{Bucket, Meter, ThreadContext, VbId};
 
-/// Rounds of the hand over all items after which evicting ends, whatever is left.
+/// Eviction ends after this many rounds of the hand over all items, whatever is left.
 const ROUNDS_MAX: usize = 32;
-/// Free pages are given back so long after they became many.
+/// Free pages are given back this long after they became many.
 const PURGE_DELAY_S: u32 = 4;
-/// Where a search has found nothing to eject, it is not repeated for so long: all that is left waits for the flusher.
+/// After a search that found nothing to eject, the next one waits this long: all that is left waits for the flusher.
 const FRUITLESS_MS: u64 = 100;
-/// Times of evicting, purging and measuring per turn of the pager, and of emptying slabs and evicting to make room.
+/// Rounds of evicting, purging and measuring per turn of the pager, and of emptying slabs and evicting to make room.
 const TURNS_MAX: usize = 8;
-/// In each of them the pager moves at most so many bytes, as a part of the budget.
+/// In each round the pager moves at most the budget divided by this, in bytes.
 const MOVED_FRACTION: u64 = 64;
-/// Where less than this is missing (or than that part of the budget), more may go than is missing, so that slabs can be
-/// emptied.
+/// If less than this is missing (or than the budget divided by [`MOVED_FRACTION`]), more may be evicted than is
+/// missing, so that slabs can be emptied.
 const EVICTED_MAX: u64 = 256 << 10;
 
-/// Where the hand stands, and what the pager has planned.
+/// The hand's position, and what the pager has planned.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
     vb: u16,
@@ -35,21 +37,21 @@ pub(crate) struct Sweeper {
     census: Census,
     /// When free pages are to be given back, in unix seconds.
     purge_at_s: Option<u32>,
-    /// In a persistent bucket nothing could be freed: not looked for again before this, ms of the monotonic clock.
+    /// Nothing could be freed in a persistent bucket: no new search before this, ms of the monotonic clock.
     fruitless_until_ms: u64,
-    /// What was evicted left thin slabs: the pager does not go on before this.
+    /// Eviction left sparse slabs: the pager does not continue before this.
     thin_until_ms: u64,
 }
 
 impl Bucket {
     /// Evicts until `used` is down to `target`: by slabs, until about `moved_max` bytes have been moved; then by the
-    /// hand, until everything has been visited often enough. What goes by the hand may leave free slots only: then once
-    /// more by slabs, which have room now to be emptied into each other. While it was not enough for that, twice as
-    /// much goes, up to [`EVICTED_MAX`].
+    /// hand, until everything has been visited often enough. The hand may leave free slots only: then slabs, which now
+    /// have room to be emptied into each other, are emptied once more. While that was not enough, twice as much is
+    /// evicted, up to [`EVICTED_MAX`].
     pub(crate) fn make_room(&self, cx: &mut ThreadContext, target: u64, moved_max: u64) {
         let persistent = self.persistence().is_some();
         if persistent {
-            // Before the first value goes, so that whoever misses one has looked.
+            // Before the first value is ejected, so that a request that misses one has checked.
             self.raise(attention::EJECTED);
         }
         let evicted_max = EVICTED_MAX.min(self.tenant().budget() / MOVED_FRACTION);
@@ -70,16 +72,16 @@ impl Bucket {
         }
     }
 
-    /// Values may have left memory since requests were told to look: if nobody missed one meanwhile, somebody may have
-    /// taken that back.
+    /// Sets the flag again, since values may have left memory since it was set: if no request missed one meanwhile,
+    /// another thread may have cleared it.
     fn note_ejected(&self) {
-        // ORDERING: after the last value went; see `attention`.
+        // ORDERING: after the last value was ejected; see `attention`.
         if self.dirty().is_some_and(|dirty| dirty.ejected().0 > 0) {
             self.raise(attention::EJECTED);
         }
     }
 
-    /// Gives back the pages of freed slabs, if they are many.
+    /// Gives back the pages of freed slabs, if there are many.
     pub(crate) fn give_freed_slabs_back(&self) {
         if POLICY.has_many_freed_slabs(self.tenant().budget(), self.tenant().freed_slabs()) {
             self.tenant().purge();
@@ -87,7 +89,7 @@ impl Bucket {
         }
     }
 
-    /// Evicts about `most` bytes by the hand. Returns whether `least` could go.
+    /// Evicts about `most` bytes by the hand. Returns true if at least `least` were evicted.
     fn evict(&self, cx: &mut ThreadContext, least: u64, most: u64) -> bool {
         let mut sweeper = self.sweeper.lock();
         let persistent = self.persistence().is_some();
@@ -118,18 +120,18 @@ impl Bucket {
         could_go
     }
 
-    /// What is known of the worth of items, for whoever evicts otherwise than by the hand.
+    /// Returns what is known of the worth of items, for eviction other than by the hand.
     pub(crate) fn census(&self) -> Census {
         self.sweeper.lock().census.clone()
     }
 
-    /// Keeps what the other has learnt.
+    /// Keeps a census that other evictions have added to.
     pub(crate) fn keep_census(&self, census: Census) {
         self.sweeper.lock().census = census;
     }
 
-    /// Moves the hand over all items, until what has gone makes up for the excess. Starting within a vBucket, it comes
-    /// there twice.
+    /// Moves the hand over all items, until the evicted bytes make up for the excess. If it starts within a vBucket, it
+    /// visits that one twice.
     fn sweep_round(&self, cx: &mut ThreadContext, sweeper: &mut Sweeper, excess: &mut u64) -> Swept {
         let (mut round, mut ended) = (Swept::default(), 0);
         let mut gone = self.wants_evictions().then(Vec::new);
@@ -153,7 +155,7 @@ impl Bucket {
         round
     }
 
-    /// The pager's part: what [`memory_policy::decide`] says, until resident memory is within the watermarks.
+    /// The pager's part: does what [`memory_policy::decide`] says, until resident memory is within the watermarks.
     pub(crate) fn keep_within_budget(&self, cx: &mut ThreadContext) {
         for _ in 0..TURNS_MAX {
             if !self.turn_pager(cx) {
@@ -162,7 +164,7 @@ impl Bucket {
         }
     }
 
-    /// Decides and acts, until something was evicted. Returns whether more of it may help.
+    /// Decides and acts, until something was evicted. Returns true if more of it may help.
     fn turn_pager(&self, cx: &mut ThreadContext) -> bool {
         let mut done = Done::default();
         loop {
@@ -199,7 +201,7 @@ impl Bucket {
         }
     }
 
-    /// Gives free pages back some seconds after much was freed: what is freed now may be needed in a moment. Returns
+    /// Gives free pages back some seconds after much was freed, since they may be needed again in a moment. Returns
     /// when.
     pub(crate) fn purge_when_due(&self, cx: &ThreadContext) -> Option<u32> {
         if !self.tenant().wants_purge() {
@@ -224,7 +226,7 @@ impl Bucket {
         self.measure();
     }
 
-    /// As [`Self::purge`], for a bucket that threads have come to rest on.
+    /// As [`Self::purge`], after threads have come to rest on the bucket.
     pub(crate) fn purge_at_rest(&self) {
         self.end_paying();
         self.tenant().purge_at_rest();

@@ -1,4 +1,4 @@
-//! flush_all: what was stored until a moment is gone. The items are reclaimed in the background.
+//! flush_all: removes what was stored before some moment. The items are reclaimed in the background.
 
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
@@ -7,13 +7,13 @@ use crate::storage::Persistence;
 use crate::{KvError, Meter, ThreadContext, VbId};
 
 impl Bucket {
-    /// flush_all: everything stored until now (`at_unix_s` 0), or until that time comes, is gone. Replaces a delayed
-    /// flush.
+    /// flush_all: removes everything stored until now (`at_unix_s` 0), or until that time once it has come. Replaces a
+    /// delayed flush.
     ///
-    /// [`KvError::WarmingUp`] while any vBucket is still being read from disk. What such a vBucket has is not known
-    /// yet, so that nothing could be written down of its flush; kept in memory it would be lost with a crash, and the
-    /// documents that the client was told are gone would come back. Reads and writes are refused then, too. A vBucket
-    /// that is damaged stays as it is: nobody can read it.
+    /// [`KvError::WarmingUp`] while any vBucket is still being read from disk. The content of such a vBucket is not
+    /// known yet, so its flush could not be written down; kept in memory it would be lost in a crash, and documents
+    /// that the client was told are gone would come back. Reads and writes are refused then, too. A damaged vBucket
+    /// stays as it is: nobody can read it.
     pub fn flush(&self, cx: &mut ThreadContext, at_unix_s: u32) -> Result<(), KvError> {
         if self.attention.load(Relaxed) & attention::GATES != 0
             && self.persistence().is_some_and(Persistence::is_warming_up)
@@ -38,7 +38,7 @@ impl Bucket {
         if at_s == 0 || at_s > cx.now.unix_s {
             return;
         }
-        // ORDERING: lowered before the time is taken: a flush_all asked for meanwhile raises it again after it has set
+        // ORDERING: cleared before the time is taken: a flush_all requested meanwhile sets it again after it has set
         // its time.
         self.lower(attention::FLUSH);
         if self.flush_at_s.compare_exchange(at_s, 0, SeqCst, SeqCst).is_ok() {
@@ -48,7 +48,7 @@ impl Bucket {
         }
     }
 
-    /// Everything stored in one vBucket until now is gone.
+    /// Removes everything stored in one vBucket until now.
     pub(crate) fn flush_vbucket(&self, vb: VbId) {
         if self.vbucket(vb).flush(self.dirty(), vb.0) {
             self.note_flushed();
@@ -65,13 +65,13 @@ impl Bucket {
         }
     }
 
-    /// There are flushed items to be reclaimed.
+    /// Notes that there are flushed items to be reclaimed.
     pub(crate) fn note_flushed(&self) {
         self.flushed.store(true, Relaxed);
         self.doorbell.ring();
     }
 
-    /// When a delayed flush is due, in unix seconds.
+    /// Returns when a delayed flush is due, in unix seconds.
     pub(crate) fn flush_due_s(&self) -> Option<u32> {
         Some(self.flush_at_s.load(Relaxed)).filter(|at| *at != 0)
     }

@@ -1,4 +1,4 @@
-//! A persistent bucket's journals: what it tells of them, and their end with it.
+//! A persistent bucket's journals: their figures, and their removal.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,12 +7,12 @@ use crate::storage::{self, Gate, Persistence, PersistenceFigures};
 use crate::{ThreadContext, VbId};
 
 impl Bucket {
-    /// Whether writes are refused for want of space on the disk.
+    /// Returns true if writes are refused because the disk is full.
     pub fn is_disk_full(&self) -> bool {
         self.dirty().is_some_and(|dirty| dirty.is_full())
     }
 
-    /// Figures of the journal; walks all vBuckets. `None` for an ephemeral bucket.
+    /// Returns the figures of the journal; walks all vBuckets. `None` for an ephemeral bucket.
     pub fn persistence_figures(&self, cx: &mut ThreadContext) -> Option<PersistenceFigures> {
         let persistence = self.persistence()?;
         let counters = &persistence.counters;
@@ -47,7 +47,7 @@ impl Bucket {
         Some(figures)
     }
 
-    /// From now on there is no bucket in its directory; durably, or it is as it was.
+    /// Marks the bucket as deleted in its directory, durably; after an error it is as it was.
     pub(crate) fn mark_deleted(&self) -> std::io::Result<()> {
         let Some(persistence) = self.persistence() else { return Ok(()) };
         persistence.mark_deleted()
@@ -62,7 +62,7 @@ impl Bucket {
         storage::remove_deleted(&persistence.disk, &persistence.directory)
     }
 
-    /// The part of the journal of this vBucket is in.
+    /// Opens a vBucket whose part of the journal is in.
     pub(crate) fn open_gate(&self, persistence: &Persistence, vb: u16) {
         if let Some(gate) = persistence.gates.get(usize::from(vb)) {
             gate.store(Gate::Open as u8, Relaxed);

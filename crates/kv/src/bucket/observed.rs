@@ -1,4 +1,4 @@
-//! What is known of a document beside its value: whether it is on disk, and whether what is there is the same.
+//! What is known of a document besides its value: whether it is on disk, and whether the copy there is the same.
 
 use super::Bucket;
 use crate::storage::Stored;
@@ -7,18 +7,19 @@ use crate::{Key, KvError, Place, ThreadContext, Unavailable};
 /// How far the last change of a key has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observed {
-    /// The document is in memory alone: so are all of an ephemeral bucket.
+    /// The document is in memory only, as all documents of an ephemeral bucket are.
     Unpersisted,
     /// It is on disk.
     Persisted,
-    /// There is no document, and nothing of it that has yet to be written.
+    /// There is no document, and nothing of it is still to be written.
     Missing,
-    /// It is deleted, and that is not on disk.
+    /// The document is deleted, and the deletion is not on disk.
     DeletionUnpersisted,
 }
 
 impl Bucket {
-    /// How far the last change of a key has come, and the document's CAS as readers see it; 0 without a document.
+    /// Returns how far the last change of a key has come, and the document's CAS as readers see it; 0 without a
+    /// document.
     pub fn observe(
         &self,
         cx: &mut ThreadContext,
@@ -39,8 +40,8 @@ impl Bucket {
         Ok(observed)
     }
 
-    /// The statistics of a document, by the names that Couchbase's tools read; `None` without one. With `validates` it
-    /// is compared with what is on disk, which is read for that.
+    /// Returns the statistics of a document under the names that Couchbase's tools read; `None` without a document.
+    /// With `validates`, reads the copy on disk and compares it.
     pub fn document_statistics(
         &self,
         cx: &mut ThreadContext,

@@ -45,8 +45,9 @@ impl Bucket {
         self.mutate_any(cx, key, at, mutation)
     }
 
-    /// The commonest mutation: a plain SET of another value of much the same size over a small document, without a
-    /// condition or an expiry. Its arguments stay in registers; `None`, with nothing changed: it is something else.
+    /// The most common mutation: a plain SET of another value of much the same size over a small document, without a
+    /// condition or an expiry. Its arguments stay in registers. Returns `None`, with nothing changed, for anything
+    /// else.
     #[inline(always)]
     fn overwrite(
         &self,
@@ -70,7 +71,7 @@ impl Bucket {
         Some(Mutated { cas, seqno, vb_uuid: self.vb_uuid(at.vb) })
     }
 
-    /// [`Bucket::with_entry`] with one kind of error: that the document is unavailable is one among others.
+    /// Like [`Bucket::with_entry`], with a single error type that includes unavailability.
     #[inline(always)]
     pub fn change<R>(
         &self,
@@ -108,7 +109,7 @@ impl Bucket {
         result
     }
 
-    /// Counts a store that was tried.
+    /// Counts an attempted store.
     pub fn count_store(&self, cx: &ThreadContext, with_cas: bool, result: Result<(), KvError>) {
         self.count(cx, Meter::CmdSet, 1);
         match result {
@@ -148,12 +149,12 @@ impl Bucket {
         result
     }
 
-    /// A set without a condition was refused for its length or for want of memory: as in memcached the old document
-    /// goes, or readers would go on seeing what was replaced. A persistent bucket keeps it: what is on disk is not
-    /// given up for a request that failed. What is locked, or waits for a durable write, stays too.
+    /// Removes the old document after an unconditional set was refused for its length or for lack of memory: as in
+    /// memcached, readers must not go on seeing what was replaced. A persistent bucket keeps it: what is on disk is not
+    /// given up for a failed request. A document that is locked, or waits for a durable write, stays too.
     pub fn drop_replaced(&self, cx: &mut ThreadContext, key: Key<'_>, at: Place) {
         if self.persistence().is_none() && self.serves(at.vb.0) {
-            // Whether it was there, and could go, is nobody's question.
+            // Nobody asks whether it existed and could be removed.
             let _ = self.change(cx, key, at, |entry| entry.remove());
         }
     }
@@ -194,7 +195,7 @@ impl Bucket {
         result
     }
 
-    /// Counts a counter operation: whether the document was there.
+    /// Counts a counter operation. `hit`: the document existed.
     pub fn count_arithmetic(&self, cx: &ThreadContext, decrement: bool, hit: bool) {
         let meter = match (decrement, hit) {
             (false, true) => Meter::IncrHits,
@@ -205,7 +206,7 @@ impl Bucket {
         self.count(cx, meter, 1);
     }
 
-    /// Counts a change of an expiry that was tried.
+    /// Counts an attempted change of an expiry.
     pub fn count_touch(&self, cx: &ThreadContext, result: Result<(), KvError>) {
         self.count(cx, Meter::CmdTouch, 1);
         match result {
@@ -216,7 +217,7 @@ impl Bucket {
     }
 }
 
-/// A document's version must be `cas` (0 = any), and its lock, if any, the caller's.
+/// Checks that a document's version is `cas` (0 = any), and that its lock, if any, is the caller's.
 #[inline(always)]
 pub(crate) fn check_version(entry: &mut Entry<'_>, cas: u64) -> Result<(), KvError> {
     if cas == 0 && !entry.may_be_held() {
@@ -271,7 +272,7 @@ pub(crate) fn count_entry(entry: &mut Entry<'_>, how: &Arithmetic) -> Result<(u6
         other => other?,
     }
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
-    // Before a longer one is inflated.
+    // Checked before a longer one is inflated.
     if document.value_len() > LONGEST_NUMBER {
         return Err(KvError::DeltaBadValue);
     }
@@ -283,7 +284,7 @@ pub(crate) fn count_entry(entry: &mut Entry<'_>, how: &Arithmetic) -> Result<(u6
     entry.store(store).map(|mutated| (number, mutated))
 }
 
-/// A counter's number: decimal digits, trailing spaces allowed, at most 20 characters.
+/// Parses a counter's number: decimal digits, trailing spaces allowed, at most 20 characters.
 fn parse_number(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= LONGEST_NUMBER)?;
     let digits = text.trim_end_matches(' ');

@@ -1,14 +1,14 @@
-//! `watch`: clients who are told what happens in a bucket, a line for each event, in memcached's words.
+//! `watch`: reports to clients what happens in a bucket, a line for each event, in memcached's words.
 //!
 //! ```text
 //!   a request, the evicting hand, a connection ──event──> Watchers ──line──> buffer of each watcher ──letter──> its worker
 //! ```
-//! A watcher has a buffer of a fixed size, and a letter is on its way while that holds anything: what finds no room is
-//! skipped and counted, in the statistics and in a line of its own. So nobody waits for a watcher. A bucket without
-//! watchers costs nothing: those who ask for documents look at a bit they look at anyway
+//! Each watcher has a buffer of a fixed size, and a letter is on its way while the buffer holds anything. A line that
+//! finds no room is skipped and counted, in the statistics and in a line of its own. So nobody waits for a watcher. A
+//! bucket without watchers pays nothing: operations test a bit of a byte that they read anyway
 //! ([`crate::bucket::attention`]).
 //!
-//! Events of the same key are told in their order where one connection causes them, otherwise in any.
+//! Events of the same key are reported in order if one connection causes them, otherwise in any order.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use crate::lock_order::{Ranked, rank};
 use crate::sizes::class_of;
 use crate::{Bucket, Cookie, Document, Entry, Expiry, Key, KvError, Mutation, Outcome, ThreadContext};
 
-/// Watchers of a bucket at most, as in memcached.
+/// Most watchers of a bucket, as in memcached.
 pub(crate) const WATCHERS_MAX: usize = 20;
-/// Bytes of lines that wait for a watcher's worker.
+/// Most bytes of lines that wait for a watcher's worker.
 pub const BUFFER_BYTES: usize = 64 << 10;
-/// What memcached counts of a small item beside key and value.
+/// What memcached counts for a small item besides key and value.
 const ITEM_OVERHEAD: usize = 48;
 
 /// The watchers of a bucket.
 #[derive(Default)]
 pub(crate) struct Watchers {
-    /// What any of them wants.
+    /// The events that any watcher wants.
     wanted: AtomicU8,
     inner: Ranked<Inner, { rank::WATCHERS }>,
 }
@@ -42,20 +42,20 @@ pub(crate) struct Watchers {
 struct Inner {
     watchers: Vec<Watcher>,
     figures: Figures,
-    /// Kept for its room.
+    /// Kept to reuse its memory.
     line: Vec<u8>,
 }
 
-/// What has been told.
+/// Statistics of the watchers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures {
-    /// Events that anybody wanted; the number of the last one.
+    /// Events that any watcher wanted; the number of the last one.
     pub events: u64,
-    /// Lines put into buffers,
+    /// Lines put into buffers.
     pub sent: u64,
-    /// and those that found no room.
+    /// Lines skipped because they found no room.
     pub skipped: u64,
-    /// Those who watch now.
+    /// Number of watchers now.
     pub watchers: usize,
 }
 
@@ -63,20 +63,20 @@ struct Watcher {
     cookie: Cookie,
     watched: Watched,
     buffer: Vec<u8>,
-    /// A letter is on its way, or its worker knows.
+    /// A letter is on its way, or the worker knows already.
     called: bool,
     /// Lines that found no room since the last one that did.
     skipped: u64,
 }
 
-/// A session's place among the watchers; it goes with it.
+/// A session's place among the watchers, given up on drop.
 pub struct Watching {
     bucket: Arc<Bucket>,
     cookie: Cookie,
 }
 
 impl Watching {
-    /// `None`: there are enough watchers.
+    /// Starts watching. `None` if there are enough watchers.
     pub fn begin(bucket: &Arc<Bucket>, cookie: Cookie, watched: Watched) -> Option<Self> {
         let mut inner = bucket.watchers.inner.lock();
         if inner.watchers.len() >= WATCHERS_MAX {
@@ -88,17 +88,17 @@ impl Watching {
         Some(Self { bucket: Arc::clone(bucket), cookie })
     }
 
-    /// The ticket of the letters that tell of new lines.
+    /// Returns the ticket of the letters that announce new lines.
     pub fn ticket(&self) -> u64 {
         self.cookie.ticket
     }
 
-    /// The bucket that is watched.
+    /// Returns the bucket that is watched.
     pub fn bucket(&self) -> &Bucket {
         &self.bucket
     }
 
-    /// The lines that wait.
+    /// Takes the waiting lines.
     pub fn take(&self) -> Vec<u8> {
         let mut inner = self.bucket.watchers.inner.lock();
         let watcher = inner.watchers.iter_mut().find(|watcher| watcher.cookie == self.cookie);
@@ -126,7 +126,7 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// What a request meets that is about to be executed.
+    /// Looks up what a request meets that is about to be executed.
     #[cold]
     pub(crate) fn before(locked: &mut Locked<'_>, key: Key<'_>, hash: u64) -> Self {
         let status = match locked.look_up(key, hash) {
@@ -143,10 +143,10 @@ impl Lookup {
     }
 }
 
-/// An attempt to store, while it is made.
+/// An attempt to store, while it is in progress.
 pub struct Attempt {
     command: &'static str,
-    /// Of the value that was sent; of what has become of it once that is known.
+    /// Size of the value that was sent; of the resulting value once that is known.
     size: usize,
     class: u32,
     /// Unix seconds; 0: never.
@@ -154,7 +154,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// `None`: nobody watches.
+    /// Begins an attempt. `None` if nobody watches.
     #[inline]
     pub fn new(
         bucket: &Bucket,
@@ -179,14 +179,14 @@ impl Attempt {
         Self::new(bucket, command, key, size, expiry)
     }
 
-    /// A counter that may be created, with this number.
+    /// Begins an attempt of a counter operation that may create a document with this number.
     #[inline]
     pub fn to_count(bucket: &Bucket, key: Key<'_>, initial: u64, expiry: Expiry) -> Option<Self> {
         let digits = initial.checked_ilog10().map_or(1, |exponent| exponent as usize + 1);
         Self::new(bucket, "add", key, digits, expiry)
     }
 
-    /// It has succeeded: what counts is what is there now.
+    /// Notes success: what counts is the document as it is now.
     pub fn note(&mut self, entry: &Entry<'_>) {
         if let Some(document) = entry.document() {
             self.size = document.noted_value_len();
@@ -195,7 +195,7 @@ impl Attempt {
         }
     }
 
-    /// Tells the watchers how it ended.
+    /// Reports the outcome to the watchers.
     #[cold]
     pub fn tell(&self, bucket: &Bucket, cx: &mut ThreadContext, key: Key<'_>, result: Result<(), KvError>) {
         let status = match (result, self.command) {
@@ -220,7 +220,7 @@ impl Attempt {
 }
 
 impl Bucket {
-    /// Tells the threads which events anybody wants.
+    /// Updates the flags by which threads see which events are wanted.
     fn note_wanted(&self, inner: &Inner) {
         let none = Watched::default();
         let wanted = inner.watchers.iter().fold(none, |wanted, watcher| wanted.and(watcher.watched));
@@ -237,18 +237,18 @@ impl Bucket {
         Watched::of_bits(self.watchers.wanted.load(Relaxed)).has(watched)
     }
 
-    /// Whether anybody wants to know what is evicted: then [`Bucket::tell_evicted`].
+    /// Returns true if any watcher wants evictions: then call [`Bucket::tell_evicted`].
     pub(crate) fn wants_evictions(&self) -> bool {
         self.wants(Watched::EVICTIONS)
     }
 
-    /// What the watchers have been told.
+    /// Returns the statistics of the watchers.
     pub fn watch_figures(&self) -> Figures {
         let inner = self.watchers.inner.lock();
         Figures { watchers: inner.watchers.len(), ..inner.figures }
     }
 
-    /// Tells the watchers that there is news, or that the bucket is gone.
+    /// Notifies the watchers that there is news, or that the bucket is gone.
     pub(crate) fn call_watchers(&self, post: &mut dyn FnMut(Cookie, Outcome)) {
         for watcher in &mut self.watchers.inner.lock().watchers {
             watcher.called = true;
@@ -256,7 +256,7 @@ impl Bucket {
         }
     }
 
-    /// An event of this kind, in the words that `write` adds.
+    /// Reports an event of this kind, with the text that `write` adds.
     #[cold]
     fn announce(
         &self,
@@ -296,7 +296,7 @@ impl Bucket {
         }
     }
 
-    /// A key was looked for.
+    /// Reports the lookup of a key.
     #[cold]
     pub(crate) fn tell_lookup(&self, cx: &mut ThreadContext, key: Key<'_>, lookup: Lookup) {
         self.announce(cx, Watched::FETCHERS, |line, cx| {
@@ -307,7 +307,7 @@ impl Bucket {
         });
     }
 
-    /// These have gone.
+    /// Reports evicted documents.
     #[cold]
     pub(crate) fn tell_evicted(&self, cx: &mut ThreadContext, evicted: impl Iterator<Item = Evicted>) {
         for Evicted { key, is_fetched, expiry, idle_s, size, class } in evicted {
@@ -324,7 +324,7 @@ impl Bucket {
         }
     }
 
-    /// A connection to one of the bucket's ports has come, or goes for a reason.
+    /// Reports that a connection to one of the bucket's ports was opened, or closed for a reason.
     pub fn tell_connection(&self, cx: &mut ThreadContext, client: &Client, closed: Option<&str>) {
         self.announce(cx, Watched::CONNECTIONS, |line, _| {
             let what = if closed.is_some() { "conn_close" } else { "conn_new" };

@@ -108,7 +108,7 @@ fn abandoned_prepares_never_time_out() {
     it.track(1, Majority, Some(10), 7);
     it.track(2, Majority, Some(20), 8);
     assert_eq!(expired(&mut it, 15), [1]);
-    // The first is aborted before.
+    // The first one is aborted first.
     assert_eq!(ended(&mut it), [(1, Verdict::Abort)]);
     let mut told = Vec::new();
     it.abandon(|entry| told.push(*entry));
@@ -191,7 +191,7 @@ struct Waiting {
     told: bool,
 }
 
-/// The rules, written down once more without any cleverness.
+/// The rules, written down once more in the simplest way.
 struct Model {
     chains: Vec<Vec<&'static str>>,
     in_memory: BTreeMap<&'static str, u64>,

@@ -1,9 +1,9 @@
-//! A walk over everything a vBucket has, that believes nothing: for tests, and for operators who ask for it
+//! A walk over everything a vBucket has that trusts nothing: for tests, and for operators who ask for it
 //! (`bucket/audit.rs`).
 //!
-//! Every item is reachable from exactly one index slot, or is a prepare or an abort; the seqno order names what it must
-//! and nothing else; a slot of a slab says that it is this vBucket's; and every byte is counted: items and index
-//! blocks, as the accounts count them.
+//! It checks that every item is reachable from exactly one index slot, or is a prepare or an abort; that the seqno
+//! order names what it must and nothing else; that a slot of a slab says it is this vBucket's; and that every byte is
+//! counted: items and index blocks, as the accounts count them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,7 +18,7 @@ use super::vbucket::Locked;
 pub struct Audit {
     /// Documents, without tombstones.
     pub documents: u64,
-    /// Items of every kind, with what the allocator adds.
+    /// Items of every kind, with the allocator's overhead.
     pub item_bytes: u64,
     /// Key and value bytes.
     pub payload_bytes: u64,
@@ -38,7 +38,7 @@ pub struct Audit {
     pub compressed: u64,
     /// Their bytes, a part of the payload.
     pub compressed_bytes: u64,
-    /// What these would be inflated.
+    /// Length of the compressed values when inflated.
     pub inflated_bytes: u64,
 }
 
@@ -184,7 +184,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// The header of an item that is named, whose slot must say so too.
+    /// Returns the header of an item that is named. Its slot must name this vBucket, too.
     fn header_of(&self, location: Location) -> Result<Header, String> {
         let owner = self.memory.resources.tenant.owner_of_slot(location);
         if location.is_slab() && owner != Some(self.memory.owner) {

@@ -1,5 +1,5 @@
-//! What the background does to a vBucket under its lock, in slices: expired and flushed items go, rarely used ones are
-//! evicted or leave their values on disk; and what is left is freed when its bucket ends.
+//! Background work on a vBucket under its lock, in slices: frees expired and flushed items, evicts rarely used ones or
+//! ejects their values, and frees everything when its bucket ends.
 
 use memory::{ItemHeap, Location, prefetch};
 
@@ -14,22 +14,22 @@ use crate::Document;
 /// Most items of a group.
 const GROUP_ITEMS: usize = 8 * 64;
 
-/// What a visit of the evicting hand came to.
+/// The result of a visit by the evicting hand.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) freed_bytes: u64,
-    /// Living items that went, or their values.
+    /// Living items that were evicted, or their values ejected.
     pub(crate) evicted: u64,
     /// Those of them that nobody had read.
     pub(crate) unfetched: u64,
-    /// Items that may go, now or another time.
+    /// Items that may be evicted, now or later.
     pub(crate) candidates: usize,
-    /// Where the hand goes on; `None` at the end of the vBucket.
+    /// Where the hand continues; `None` at the end of the vBucket.
     pub(crate) next: Option<Hand>,
 }
 
 impl Locked<'_> {
-    /// Frees what has expired, up to a slice; returns how many items went, how many of them nobody had read, and
+    /// Frees what has expired, up to a slice. Returns how many items were freed, how many of them nobody had read, and
     /// whether more is due.
     pub(crate) fn reclaim_expired(&mut self, taken: &mut Vec<HashPart>) -> (usize, usize, bool) {
         taken.clear();
@@ -60,10 +60,10 @@ impl Locked<'_> {
                 {
                     freed += 1;
                     unfetched += usize::from(is_unfetched);
-                    // A removal may move its neighbours' slots; an entry of the same hash part comes again.
+                    // A removal may move neighbouring slots; an entry of the same hash part comes again.
                     break;
                 }
-                // Where it could not go (a prepare waits for the key) it is looked at again.
+                // If it could not be freed (a prepare waits for the key), it is tried again.
                 let expiry = if dead.is_some() { now_s } else { expiry };
                 let Some(rare) = &mut self.state.rare else { break };
                 let _ =
@@ -74,9 +74,9 @@ impl Locked<'_> {
         (freed, unfetched, more)
     }
 
-    /// Frees the flushed items of one group of the table; returns how many went, and the next hand.
+    /// Frees the flushed items of one group of the table. Returns how many, and the next hand.
     ///
-    /// Groups split and merge meanwhile, so that a walk may miss some: walk again until one finds none.
+    /// Groups split and merge meanwhile, so a walk may miss some: walk again until one finds none.
     pub(crate) fn reclaim_flushed(&mut self, hand: Hand) -> (usize, Option<Hand>) {
         let mut dead = arrayvec::ArrayVec::<Location, GROUP_ITEMS>::new();
         let this = &*self;
@@ -91,9 +91,9 @@ impl Locked<'_> {
         (dead.len(), if self.state.table.items == 0 { None } else { next })
     }
 
-    /// Visits one group of the table with the evicting hand. The dead go, and of the living those that are worth least
-    /// (in a persistent bucket: their values, once they are on disk), but nobody who is new or was asked for since the
-    /// last visit. Of those that go it tells `gone`.
+    /// Visits one group of the table with the evicting hand. Frees the dead, and evicts the living items that are worth
+    /// least (in a persistent bucket: ejects their values, once they are on disk), except those that are new or were
+    /// accessed since the last visit. Records evicted items in `gone`.
     pub(crate) fn sweep(
         &mut self,
         hand: Hand,
@@ -146,8 +146,8 @@ impl Locked<'_> {
         swept
     }
 
-    /// Visits an item of a slab that is to be emptied: it goes if it would by a visit of the hand, and moves otherwise.
-    /// Returns whether a living item has gone, or its value.
+    /// Visits an item of a slab that is to be emptied: evicts it if a visit of the hand would, and moves it otherwise.
+    /// Returns true if a living item, or its value, has gone.
     pub(crate) fn evict_or_move(
         &mut self,
         location: Location,
@@ -184,7 +184,7 @@ impl Locked<'_> {
         false
     }
 
-    /// An item is about to be evicted: its bucket's watchers may want to know.
+    /// Records an item that is about to be evicted, in case its bucket's watchers want to know.
     #[inline]
     fn note_evicted(&self, location: Location, gone: Option<&mut Vec<Evicted>>) {
         if let Some(gone) = gone {
@@ -195,13 +195,13 @@ impl Locked<'_> {
         }
     }
 
-    /// Whether nobody has read the item since it was stored.
+    /// Returns true if nobody has read the item since it was stored.
     fn is_unfetched(&self, item: ItemPtr) -> bool {
         // SAFETY: the item is in the table and the lock is held.
         unsafe { item.header() }.marks & mark::FETCHED == 0
     }
 
-    /// Removes the item at a location of the table; returns the bytes it took.
+    /// Removes the item at a location of the table. Returns the bytes it took.
     fn remove_at(&mut self, location: Location) -> u64 {
         let present = self.present_at(location);
         let bytes = location.footprint(self.header(present).item_size()) as u64;
@@ -218,8 +218,8 @@ impl Locked<'_> {
         Present { found, item: self.item(location) }
     }
 
-    /// Calls `f` with key and document of each living document of the default collection in one group of the table;
-    /// gives the next hand.
+    /// Calls `f` with key and document of each living document of the default collection in one group of the table.
+    /// Returns the next hand.
     pub(crate) fn list(&self, hand: Hand, f: &mut dyn FnMut(&[u8], &Document<'_>)) -> Option<Hand> {
         self.root.walk(hand, |found, _| {
             let item = self.item(found.location);
@@ -253,7 +253,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Gives the wheel's and locks' memory back if nothing is left in them.
+    /// Frees the memory of the wheel and the locks if nothing is left in them.
     pub(crate) fn tidy(&mut self) {
         if self.state.table.items == 0
             && let Some(rare) = &mut self.state.rare

@@ -1,8 +1,7 @@
-//! Values that are to become smaller: copied under the lock, and put back compressed under it later.
+//! Compression of stored values: copied under the lock, and replaced by the compressed form under it later.
 //!
 //! In between the lock is free, and anything may happen to the item: it is found again by hash and seqno. As long as it
-//! has that seqno its value is the one that was copied; expiry, CAS and marks may be others, and those it has then
-//! stay.
+//! has that seqno its value is the one that was copied; expiry, CAS and marks may have changed, and are kept.
 
 use arrayvec::ArrayVec;
 use memory::{ItemHeap, LargeBlock, Location, large};
@@ -13,7 +12,7 @@ use super::table::{Found, Hand};
 use super::vbucket::{Locked, Present, SLICE_ITEMS};
 use crate::PinnedValue;
 
-/// Most bytes copied under one hold of the lock, but for a single value.
+/// Most bytes copied under one hold of the lock, except for a single value.
 const SLICE_BYTES: usize = 64 << 10;
 /// Shorter values have nothing to repeat.
 const VALUE_LEAST: usize = 64;
@@ -52,7 +51,7 @@ impl Candidates {
     }
 }
 
-/// A place in a walk over a vBucket's table: a group, and how many of its items have been looked at.
+/// A position in a walk over a vBucket's table: a group, and how many of its items have been visited.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Passage {
     hand: Hand,
@@ -75,8 +74,8 @@ fn footprint(at: Location, header: &Header) -> usize {
 }
 
 impl Locked<'_> {
-    /// Copies what may be compressed of a slice of the table, if its seqno is above `above`. Returns where the walk
-    /// goes on.
+    /// Copies the compressible values of a slice of the table whose seqnos are above `above`. Returns where the walk
+    /// continues.
     pub(crate) fn take_compressible(
         &mut self,
         from: Passage,
@@ -106,7 +105,7 @@ impl Locked<'_> {
             }
             let value = match self.pin(present, &header) {
                 Some(_) if !into.list.is_empty() => {
-                    // A large value by itself.
+                    // A large value gets a slice to itself.
                     looked_at = done + at;
                     break;
                 }
@@ -135,8 +134,8 @@ impl Locked<'_> {
         next.map(|hand| Passage { hand, done: 0 })
     }
 
-    /// Puts a compressed value in the place of the one it was made of, if that is still there and it takes an eighth
-    /// less. Returns how much less.
+    /// Replaces a value by its compressed form, if the original is still there and the result takes an eighth less.
+    /// Returns how much less.
     pub(crate) fn put_compressed(&mut self, hash: u64, seqno: u64, block: Block<'_>) -> Option<u64> {
         let heap = &self.memory.resources.heap;
         // SAFETY: the locations come from the table and the lock is held.

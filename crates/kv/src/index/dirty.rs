@@ -1,27 +1,27 @@
-//! What all vBuckets of a persistent bucket have in common: which of them have something to flush, and what is not in
+//! State shared by all vBuckets of a persistent bucket: which of them have something to flush, and how much is not in
 //! memory.
 //!
-//! A vBucket has a bit, set under its lock by whoever makes the first change, cleared by the flusher before it looks.
+//! A vBucket has a bit. The first change sets it under the vBucket's lock; the flusher clears it before it looks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::doorbell::Doorbell;
 
-/// The set.
+/// The set of dirty vBuckets.
 pub(crate) struct DirtySet {
     words: Box<[AtomicU64]>,
     shards: Box<[Mark]>,
-    /// How many shards found the disk full.
+    /// Number of shards that found the disk full.
     full: AtomicU32,
     ejected_items: AtomicI64,
     ejected_bytes: AtomicI64,
 }
 
-/// Whether any vBucket of a shard is marked, and who waits for that.
+/// Whether any vBucket of a shard is marked, and the bell of the flusher that waits for it.
 struct Mark {
     any: AtomicBool,
-    /// The bell was not heard: it is rung with the next mark, though it is not the first.
+    /// The bell was not heard: the next mark rings it, though it is not the first.
     unheard: AtomicBool,
     /// Its last flush found the disk full.
     full: AtomicBool,
@@ -36,7 +36,7 @@ impl Mark {
 }
 
 impl DirtySet {
-    /// An empty set for so many vBuckets; each shard has a flusher, which waits behind its bell.
+    /// Creates an empty set for this many vBuckets; each shard has a flusher, which waits for its bell.
     pub(crate) fn new(vbuckets: u16, bells: impl Iterator<Item = Arc<Doorbell>>) -> Self {
         Self {
             words: (0..vbuckets.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
@@ -47,7 +47,7 @@ impl DirtySet {
         }
     }
 
-    /// This vBucket has something to flush.
+    /// Notes that this vBucket has something to flush.
     pub(crate) fn mark(&self, vb: u16) {
         let shard = self.shards.get(usize::from(vb) % self.shards.len());
         let (Some(word), Some(shard)) = (self.words.get(usize::from(vb / 64)), shard) else { return };
@@ -66,7 +66,7 @@ impl DirtySet {
         }
     }
 
-    /// Whether any vBucket of the shard is marked.
+    /// Returns true if any vBucket of the shard is marked.
     pub(crate) fn any(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|shard| shard.any.load(Ordering::SeqCst))
     }
@@ -91,20 +91,20 @@ impl DirtySet {
         taken
     }
 
-    /// A shard's flusher was not there to hear its bell: the next mark rings it again.
+    /// Notes that a shard's flusher was not there to hear its bell: the next mark rings it again.
     pub(crate) fn note_unheard(&self, shard: usize) {
         if let Some(shard) = self.shards.get(shard) {
             shard.unheard.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether the disk is full: one shard that cannot write is enough.
+    /// Returns true if the disk is full: one shard that cannot write is enough.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a shard finds the disk full.
+    /// Sets whether a shard finds the disk full.
     pub(crate) fn set_full(&self, shard: usize, full: bool) {
         let Some(shard) = self.shards.get(shard) else { return };
         match (shard.full.swap(full, Ordering::Relaxed), full) {
@@ -114,13 +114,13 @@ impl DirtySet {
         }
     }
 
-    /// So many values with so many bytes are in memory no longer (negative: again).
+    /// Counts values that have left memory, and their bytes (negative: that are back).
     pub(super) fn count_ejected(&self, items: i64, bytes: i64) {
         self.ejected_items.fetch_add(items, Ordering::Relaxed);
         self.ejected_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// How many values are not in memory, and their bytes.
+    /// Returns how many values are not in memory, and their bytes.
     pub(crate) fn ejected(&self) -> (u64, u64) {
         let get = |count: &AtomicI64| u64::try_from(count.load(Ordering::Relaxed)).unwrap_or(0);
         (get(&self.ejected_items), get(&self.ejected_bytes))

@@ -24,31 +24,32 @@ impl<'a> Document<'a> {
         Self { locked, present }
     }
 
-    /// Read anew by each method, which keeps of it what it needs: a copy that is handed around costs more.
+    /// Each method reads it again and keeps what it needs: passing a copy around costs more.
     #[inline(always)]
     fn header(&self) -> Header {
         self.locked.header(*self.present)
     }
 
-    /// Whether the value is in memory; if not, [`Document::value`] is empty.
+    /// Returns true if the value is in memory; if not, [`Document::value`] is empty.
     #[inline]
     pub fn is_resident(&self) -> bool {
         self.header().kind != Kind::Ejected
     }
 
-    /// The value's bytes as they are stored.
+    /// Returns the value's bytes as they are stored.
     #[inline]
     pub fn stored(&self) -> &'a [u8] {
         self.locked.value(*self.present, &self.header())
     }
 
-    /// Whether it is stored compressed.
+    /// Returns true if it is stored compressed.
     #[inline]
     pub fn is_compressed(&self) -> bool {
         self.header().is_compressed()
     }
 
-    /// The value, inflated if it is compressed. Under the lock: only what is short, see [`Document::value_len`].
+    /// Returns the value, inflated if it is compressed. The lock is held: only for short values, see
+    /// [`Document::value_len`].
     pub fn value(&self) -> Cow<'a, [u8]> {
         let stored = self.stored();
         if !self.is_compressed() {
@@ -59,20 +60,21 @@ impl<'a> Document<'a> {
         Cow::Owned(value)
     }
 
-    /// Length of the value, inflated if it is compressed.
+    /// Returns the length of the value, inflated if it is compressed.
     #[inline]
     pub fn value_len(&self) -> usize {
-        // Not of the header alone: of an ejected value it is noted that it was wanted.
+        // The header alone does not suffice: for an ejected value this notes that it was wanted.
         let (stored, header) = (self.stored(), self.header());
         if header.is_compressed() { header.inflated_len } else { stored.len() }
     }
 
-    /// The same without asking for the value: of one that is on disk only, its length there.
+    /// The same without asking for the value: if that is on disk only, its length there.
     pub fn noted_value_len(&self) -> usize {
         if self.is_resident() { self.value_len() } else { self.header().value_len }
     }
 
-    /// A handle that keeps a large value where it is, to be sent after the lock is gone; `None` for small values.
+    /// Returns a handle that keeps a large value where it is, to be sent after the lock is released; `None` for small
+    /// values.
     #[inline]
     pub fn pin(&self) -> Option<PinnedValue> {
         self.locked.pin(*self.present, &self.header()).map(PinnedValue::new)
@@ -90,7 +92,7 @@ impl<'a> Document<'a> {
         self.header().expiry
     }
 
-    /// The CAS, also while the document is locked; readers may see [`Document::visible_cas`].
+    /// The CAS, even while the document is locked; readers may see [`Document::visible_cas`].
     #[inline]
     pub fn cas(&self) -> u64 {
         self.header().cas
@@ -102,7 +104,7 @@ impl<'a> Document<'a> {
         if self.is_locked() { LOCKED_CAS } else { self.header().cas }
     }
 
-    /// Whether the document is locked now (GET_LOCKED).
+    /// Returns true if the document is locked now (GET_LOCKED).
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.locked.locked_until(self.header().seqno).is_some()
@@ -124,7 +126,7 @@ impl<'a> Document<'a> {
         self.header().datatype
     }
 
-    /// Meta protocol: read at least once since it was stored, this access not counted.
+    /// Meta protocol: read at least once since it was stored, not counting this access.
     pub fn fetched(&self) -> bool {
         self.header().marks & mark::FETCHED != 0
     }
@@ -134,7 +136,7 @@ impl<'a> Document<'a> {
         self.header().marks & mark::STALE != 0
     }
 
-    /// Meta protocol: somebody was already told to recache it.
+    /// Meta protocol: a client was already told to recache it.
     pub fn win_sent(&self) -> bool {
         self.header().marks & mark::WIN_SENT != 0
     }
@@ -150,7 +152,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A large value kept alive and in place until dropped, charged to its bucket meanwhile. Send it from where it lies.
+/// A large value kept alive and in place until dropped, charged to its bucket meanwhile. It is sent from where it lies.
 pub struct PinnedValue(Pin);
 
 impl PinnedValue {

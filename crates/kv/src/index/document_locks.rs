@@ -3,10 +3,9 @@
 //! ```text
 //!   cells   a power of two of them, at most three quarters in use; a lock lies in the first free cell behind that of its hash
 //! ```
-//! Asked of every document that is read or changed while there is any lock in its vBucket: a look or two, however many
-//! there are. The hash is the bucket's, so that nobody can choose documents whose locks lie behind each other. A lock
-//! that is over leaves with its document, at the latest when the table would grow; so there are never more than
-//! documents.
+//! While a vBucket has any lock, every read or change of a document looks here: a probe or two, however many locks
+//! there are. The hash is the bucket's, so clients cannot choose documents whose locks collide. An expired lock is
+//! removed with its document, at the latest when the table would grow; so there are never more locks than documents.
 
 use memory::{Tenant, TenantCache, TenantVec};
 use rapidhash::v3::RapidSecrets;
@@ -15,19 +14,19 @@ use super::hashing::hash_stored;
 use super::vbucket::Locked;
 use crate::KvError;
 
-/// What one line holds.
+/// The cells of one cache line.
 const CELLS_LEAST: usize = 4;
-/// A table of more cells, of which fewer than an eighth are in use, becomes smaller.
+/// A table with more cells, of which fewer than an eighth are in use, shrinks.
 const CELLS_KEPT: usize = 64;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct DocumentLock {
-    /// The locked item: nothing changes its seqno while it is locked. 0: the cell is free.
+    /// Seqno of the locked item, which does not change while it is locked. 0: the cell is free.
     seqno: u64,
     until_s: u32,
 }
 
-/// The locks of a vBucket. All zero, it has none.
+/// The locks of a vBucket. All zero means none.
 #[derive(Default)]
 pub(super) struct DocumentLocks {
     cells: TenantVec<DocumentLock>,
@@ -48,7 +47,7 @@ impl DocumentLocks {
         self.used = 0;
     }
 
-    /// The cell of a lock, or the free one where it would lie, and how many others were looked at; `None` without
+    /// Returns the cell of a lock, or the free one where it would go, and how many others were probed; `None` without
     /// cells.
     fn look_up(&self, seqno: u64, secrets: &RapidSecrets) -> Option<(usize, usize)> {
         debug_assert!(seqno != 0);
@@ -68,7 +67,7 @@ impl DocumentLocks {
         (cell.seqno == seqno).then_some(cell.until_s)
     }
 
-    /// How many cells one more lock needs, if those there are do not do.
+    /// Returns how many cells one more lock needs, if there are too few.
     fn wants_cells(&self, now_s: u32) -> Option<usize> {
         let cells = self.cells.as_slice();
         if (self.used as usize + 1) * 4 <= cells.len() * 3 {
@@ -78,8 +77,8 @@ impl DocumentLocks {
         Some(((living + 1) * 2).next_power_of_two().max(CELLS_LEAST))
     }
 
-    /// Moves the locks that are not over into so many cells, of which they take at most three quarters. `false`, and
-    /// nothing has changed: no memory.
+    /// Moves the unexpired locks into this many cells, of which they take at most three quarters. Returns false, with
+    /// nothing changed, if there is no memory.
     fn rebuild(
         &mut self,
         count: usize,
@@ -102,7 +101,7 @@ impl DocumentLocks {
         true
     }
 
-    /// Enters a lock, for which there is room, or writes it anew.
+    /// Adds a lock, for which there is room, or overwrites it.
     fn put(&mut self, lock: DocumentLock, secrets: &RapidSecrets) {
         let Some((at, _)) = self.look_up(lock.seqno, secrets) else { return };
         let cell = &mut self.cells.as_mut_slice()[at];
@@ -110,7 +109,7 @@ impl DocumentLocks {
         *cell = lock;
     }
 
-    /// Takes a lock out; those behind it move up. Returns true if there was one.
+    /// Removes a lock; those behind it move up. Returns true if there was one.
     fn take(&mut self, seqno: u64, secrets: &RapidSecrets) -> bool {
         let Some((mut hole, _)) = self.look_up(seqno, secrets) else { return false };
         let cells = self.cells.as_mut_slice();
@@ -120,7 +119,7 @@ impl DocumentLocks {
         let mask = cells.len() - 1;
         let mut at = (hole + 1) & mask;
         while cells[at].seqno != 0 {
-            // It may lie no nearer than where its hash says.
+            // It must not move ahead of its home cell.
             let from_home = at.wrapping_sub(home(cells[at].seqno, secrets)) & mask;
             if from_home >= at.wrapping_sub(hole) & mask {
                 cells[hole] = cells[at];
@@ -139,13 +138,13 @@ fn home(seqno: u64, secrets: &RapidSecrets) -> usize {
 }
 
 impl Locked<'_> {
-    /// Whether any document of the vBucket may be locked, or waits for a commit.
+    /// Returns true if any document of the vBucket may be locked, or wait for a commit.
     #[inline]
     pub(crate) fn has_holds(&self) -> bool {
         self.state.rare.as_ref().is_some_and(|rare| !rare.locks.is_empty() || rare.prepares.is_some())
     }
 
-    /// Until when a document is locked, if it is.
+    /// Returns until when a document is locked, if it is.
     #[inline]
     pub(crate) fn locked_until(&self, seqno: u64) -> Option<u32> {
         let rare = self.state.rare.as_ref().filter(|rare| !rare.locks.is_empty())?;
@@ -175,7 +174,7 @@ impl Locked<'_> {
         if used == 0 {
             rare.locks.clear(&self.memory.resources.tenant, self.memory.cache);
         } else if count > CELLS_KEPT && used < count / 8 {
-            // Without memory for it, it stays as large as it is.
+            // Without memory, the table keeps its size.
             self.rebuild_locks(count / 4);
         }
     }
@@ -221,7 +220,7 @@ mod tests {
             self.locks.until_s(seqno, &self.secrets)
         }
 
-        /// Cells that are looked at besides the first, on average.
+        /// Returns the cells probed besides the first, on average.
         fn steps(&self, seqnos: impl Iterator<Item = u64>) -> f64 {
             let (mut asked, mut steps) = (0u32, 0);
             for seqno in seqnos {

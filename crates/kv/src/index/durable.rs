@@ -1,4 +1,4 @@
-//! What a vBucket of a persistent bucket has beside an ephemeral one's: tombstones, the flusher's walk, ejected values.
+//! What only vBuckets of persistent buckets have: tombstones, the flusher's walk, ejected values.
 //!
 //! ```text
 //!   clean     no order, no mark; everything up to high_seqno is on disk
@@ -7,8 +7,8 @@
 //!             when the walk meets the end is S: for every key its newest version up to S has been handed out
 //!   flushed   persisted = S, slots up to S trimmed, tombstones and aborts up to S freed
 //! ```
-//! A tombstone stays in the table until it is flushed, so that it has its place in the order and an older version on
-//! disk cannot be mistaken for the key's. An ejected item keeps header and key; the record on disk is found by the
+//! A tombstone stays in the table until it is flushed: so it has its place in the order, and an older version on disk
+//! cannot be mistaken for the current one. An ejected item keeps header and key; its record on disk is found by the
 //! seqno.
 
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, prefetch};
@@ -20,19 +20,19 @@ use super::replay::Replay;
 use super::vbucket::{Locked, Present};
 use crate::{Key, KvError, Topology, VbState};
 
-/// Lines of an item that the walk loads ahead of its turn.
+/// How many items ahead the walk prefetches, and how many lines of each.
 const AHEAD_ITEMS: usize = 8;
 const LINE_BYTES: usize = 64;
 const AHEAD_LINES: usize = 2;
-/// A value stays for what would be gained less than this: to fetch it costs a read.
+/// A value stays in memory if ejecting it gains less than this: fetching it costs a read.
 const EJECT_GAIN_LEAST: usize = 8;
 
 /// The persistent side of a vBucket.
 #[derive(Default)]
 pub(crate) struct Durable {
-    /// Everything up to here is on disk.
+    /// Everything up to this seqno is on disk.
     pub(crate) persisted_seqno: u64,
-    /// Up to here the flush_all that is on disk goes.
+    /// The flush_all that is on disk reaches up to this seqno.
     pub(crate) persisted_flushed: u64,
     /// Highest revision of a deleted document: a new one starts above it.
     pub(crate) max_deleted_rev: u64,
@@ -40,14 +40,14 @@ pub(crate) struct Durable {
     pub(super) tombstones: u32,
     /// Aborts in the order.
     pub(super) aborts: u32,
-    /// Counts changes of the vBucket's state; another than on disk: to be written.
+    /// Counts changes of the vBucket's state, which is to be written if the count on disk differs.
     pub(crate) state_version: u64,
     pub(crate) state_persisted: u64,
     /// History ids, oldest first, each with the seqno it began at; the last is the present one's.
     pub(crate) histories: Vec<(u64, u64)>,
-    /// State and chains as they were found on disk, until they are put into force.
+    /// State and chains as found on disk, until they take effect.
     pub(crate) setting: Option<(VbState, Topology)>,
-    /// While the journal is read.
+    /// Set while the journal is read.
     pub(super) replay: Option<Box<Replay>>,
 }
 
@@ -55,13 +55,13 @@ pub(crate) struct Durable {
 pub(crate) struct Dirty<'a> {
     pub(crate) header: &'a Header,
     pub(crate) stored_key: &'a [u8],
-    /// None for tombstones and aborts.
+    /// Empty for tombstones and aborts.
     pub(crate) value: &'a [u8],
-    /// Of a prepare.
+    /// Level of a prepare.
     pub(crate) level: u8,
 }
 
-/// An unflushed item beyond the lock.
+/// An unflushed item, for use without the lock.
 pub(crate) struct Taken {
     pub(crate) header: Header,
     stored_key: Vec<u8>,
@@ -70,7 +70,7 @@ pub(crate) struct Taken {
 }
 
 enum TakenValue {
-    /// A large one, kept where it lies.
+    /// A large value, pinned in place.
     Pinned(Pin),
     Copied(Vec<u8>),
 }
@@ -85,19 +85,19 @@ impl Taken {
     }
 }
 
-/// How far a walk came.
+/// How far a walk got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Walked {
-    /// To the end: all up to the highest seqno was handed out.
+    /// To the end: everything up to the highest seqno was handed out.
     ToTheEnd,
-    /// So many items, and there are more.
+    /// A slice, and there is more.
     Slice,
     /// To an item that was not taken.
     Refused,
 }
 
 impl Durable {
-    /// Whether a prepare has ended without effect, and that is not on disk.
+    /// Returns true if a prepare was aborted and that is not on disk.
     pub(crate) fn has_unflushed_aborts(&self) -> bool {
         self.aborts > 0
     }
@@ -109,13 +109,14 @@ impl Locked<'_> {
         self.memory.resources.dirty.is_some()
     }
 
-    /// Whether the disk is full.
+    /// Returns true if the disk is full.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.memory.resources.dirty.as_ref().is_some_and(DirtySet::is_full)
     }
 
-    /// [`KvError::NoSpace`] while the disk is full: nothing new is taken. What ends a prepare is taken all the same.
+    /// [`KvError::NoSpace`] while the disk is full: nothing new is accepted. What ends a prepare is accepted all the
+    /// same.
     #[inline]
     pub(super) fn check_space(&self) -> Result<(), KvError> {
         if self.is_full() { Err(KvError::NoSpace) } else { Ok(()) }
@@ -129,19 +130,19 @@ impl Locked<'_> {
         self.state.rare.as_ref()?.durable.as_deref()
     }
 
-    /// The first unflushed item is about to come: from here on there is a list of them, and the flusher knows.
+    /// Starts the list of unflushed items before the first one, and tells the flusher.
     #[cold]
     pub(super) fn arm(&mut self) {
         let durable = self.durable();
         if durable.histories.is_empty() {
-            // The first change of all: the state goes with it.
+            // The very first change: the state is written with it.
             durable.state_version += 1;
         }
         self.state.order = Some(Box::new(SeqnoOrder::above(self.state.high_seqno)));
         self.mark_dirty();
     }
 
-    /// State or chains are about to change: that is written.
+    /// Notes that state or chains are about to change, and have to be written.
     pub(crate) fn note_state(&mut self) {
         if !self.is_persistent() {
             return;
@@ -164,29 +165,29 @@ impl Locked<'_> {
         }
     }
 
-    /// There is something to flush.
+    /// Marks the vBucket, since there is something to flush.
     pub(crate) fn mark_dirty(&self) {
         if let Some(dirty) = &self.memory.resources.dirty {
             dirty.mark(self.memory.owner);
         }
     }
 
-    /// The revision of a new document.
+    /// Returns the revision of a new document.
     pub(crate) fn first_rev(&self) -> u64 {
         self.durable_if_any().map_or(1, |durable| durable.max_deleted_rev + 1)
     }
 
-    /// The last seqno that was given out.
+    /// Returns the last seqno assigned.
     pub(crate) fn high_seqno(&self) -> u64 {
         self.state.high_seqno
     }
 
-    /// Everything up to here is on disk; in an ephemeral bucket nothing is.
+    /// Everything up to this seqno is on disk; in an ephemeral bucket nothing is.
     pub(crate) fn persisted_seqno(&self) -> u64 {
         self.durable_if_any().map_or(0, |durable| durable.persisted_seqno)
     }
 
-    /// How many items are not on disk.
+    /// Returns how many items are not on disk.
     pub(crate) fn unflushed(&mut self) -> u32 {
         match &mut self.state.order {
             Some(order) if self.memory.resources.dirty.is_some() => {
@@ -198,7 +199,7 @@ impl Locked<'_> {
 
     // ---- tombstones -----------------------------------------------------------------------------------------------
 
-    /// Puts a tombstone in the place of an item; returns its seqno.
+    /// Replaces an item by a tombstone. Returns its seqno.
     pub(super) fn leave_tombstone(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
         let old = self.header(present);
         let seqno = self.state.high_seqno + 1;
@@ -227,7 +228,7 @@ impl Locked<'_> {
         Ok(seqno)
     }
 
-    /// Buries an expired item, unless a prepare waits for its key: its end must be the next that happens to it.
+    /// Replaces an expired item by a tombstone, unless a prepare waits for its key: the prepare must end first.
     pub(super) fn bury_expired(&mut self, present: Present) -> bool {
         let hash = self.hash_of(present.found.location);
         if self.pending(hash).is_some() {
@@ -237,13 +238,13 @@ impl Locked<'_> {
         self.leave_tombstone(present, cas).is_ok()
     }
 
-    /// Whether a key is deleted, and that is not on disk.
+    /// Returns true if a key is deleted, and that is not on disk.
     pub(crate) fn has_tombstone(&self, key: Key<'_>, hash: u64) -> bool {
         let found = self.find(key, hash).map(|present| self.header(present));
         found.is_some_and(|header| header.kind == Kind::Tombstone && header.seqno > self.state.flushed_seqno)
     }
 
-    /// A new block with this header, which has no value, and the key of `from`.
+    /// Allocates a block with this header, which has no value, and the key of `from`.
     fn copy_without_value(&mut self, from: ItemPtr, header: &Header) -> Result<Location, KvError> {
         debug_assert_eq!(header.resident_len(), 0);
         let (heap, owner) = (&self.memory.resources.heap, self.memory.owner);
@@ -258,7 +259,7 @@ impl Locked<'_> {
         Ok(location)
     }
 
-    /// An item with the header `new`, whose key was not there, is in the table now.
+    /// Notes that an item with the header `new`, whose key was not there, is in the table now.
     pub(super) fn added(&mut self, new: &Header) {
         if new.kind == Kind::Tombstone {
             self.note_tombstone(new.rev);
@@ -267,7 +268,7 @@ impl Locked<'_> {
         }
     }
 
-    /// An item with the header `new` has taken the place of one with the header `old`.
+    /// Notes that an item with the header `new` has replaced one with the header `old`.
     #[inline]
     pub(super) fn exchange(&mut self, old: &Header, new: &Header) {
         if (old.kind, new.kind) == (Kind::Document, Kind::Document) {
@@ -278,7 +279,7 @@ impl Locked<'_> {
         self.removed(old);
     }
 
-    /// An item with this header is not in the table any more.
+    /// Notes that an item with this header is not in the table any more.
     pub(super) fn removed(&mut self, old: &Header) {
         self.uncount(old);
         self.unlock_seqno(old.seqno);
@@ -301,7 +302,7 @@ impl Locked<'_> {
         let durable = self.durable();
         durable.tombstones += 1;
         durable.max_deleted_rev = durable.max_deleted_rev.max(rev);
-        // The state keeps what is forgotten with the tombstone: the revision, and the seqno.
+        // The state keeps what is lost with the tombstone: the revision, and the seqno.
         durable.state_version += 1;
     }
 
@@ -319,8 +320,8 @@ impl Locked<'_> {
 
     // ---- the flusher's walk ---------------------------------------------------------------------------------------
 
-    /// Hands out the unflushed items above `after`, in the order of their seqnos, until `take` refuses one or `slices`
-    /// times [`super::vbucket::SLICE_ITEMS`] are done. `after` becomes the seqno of the last one taken.
+    /// Hands out the unflushed items above `after` in seqno order, until `take` refuses one or `slices` times
+    /// [`super::vbucket::SLICE_ITEMS`] are done. `after` becomes the seqno of the last one taken.
     pub(crate) fn walk_dirty(
         &mut self,
         after: &mut u64,
@@ -371,7 +372,7 @@ impl Locked<'_> {
         take(&Dirty { header: &header, stored_key, value, level })
     }
 
-    /// The next unflushed item above `after`, to be used without the lock.
+    /// Returns the next unflushed item above `after`, for use without the lock.
     pub(crate) fn next_dirty(&mut self, after: u64) -> Option<Taken> {
         let order = self.state.order.as_mut()?;
         let slots = order.next(after, &self.memory.resources.tenant, self.memory.cache);
@@ -379,7 +380,7 @@ impl Locked<'_> {
         Some(self.taken(*location))
     }
 
-    /// All unflushed items above `after`, to be used without the lock.
+    /// Returns all unflushed items above `after`, for use without the lock.
     pub(crate) fn all_dirty(&mut self, mut after: u64) -> Vec<Taken> {
         let mut taken = Vec::new();
         while let Some(order) = &mut self.state.order {
@@ -410,8 +411,8 @@ impl Locked<'_> {
         taken.unwrap_or_else(|| unreachable!("an item is handed out"))
     }
 
-    /// Everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all. Returns
-    /// whether there is more to flush already.
+    /// Notes that everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all.
+    /// Returns true if there is more to flush already.
     pub(crate) fn complete(&mut self, seqno: u64, state_version: u64, flushed_seqno: u64) -> bool {
         let durable = self.durable();
         durable.persisted_seqno = durable.persisted_seqno.max(seqno);
@@ -466,7 +467,7 @@ impl Locked<'_> {
 
     // ---- ejection -------------------------------------------------------------------------------------------------
 
-    /// Whether the value may go: the document is alive and on disk, and there is something to gain.
+    /// Returns true if the value may be ejected: the document is alive and on disk, and there is something to gain.
     pub(super) fn may_eject(&self, at: Location) -> bool {
         // SAFETY: the item is in the table and the lock is held.
         let header = unsafe { self.item(at).header() };
@@ -476,11 +477,11 @@ impl Locked<'_> {
                 >= at.footprint(header.item_size() - header.value_len) + EJECT_GAIN_LEAST
     }
 
-    /// Frees a document's value; returns the bytes that came of it.
+    /// Frees a document's value. Returns the bytes gained.
     pub(super) fn eject(&mut self, present: Present) -> u64 {
         let old = self.header(present);
         let marks = old.marks & !mark::LARGE;
-        // What comes back from the disk may have been compressed in memory only.
+        // The value may be compressed in memory only, and not on the disk it comes back from.
         let header = Header { kind: Kind::Ejected, marks, value_len: old.inflated_len, ..old }.with_words();
         let Ok(location) = self.copy_without_value(present.item, &header) else { return 0 };
         let mut moved = present;
@@ -493,7 +494,7 @@ impl Locked<'_> {
         size(present.found.location, &old).saturating_sub(size(location, &header))
     }
 
-    /// Seqno, stored key and value's length of a live document whose value is not in memory.
+    /// Returns seqno, stored key and value length of a live document whose value is not in memory.
     pub(crate) fn ejected(&self, key: Key<'_>, hash: u64) -> Option<(u64, Vec<u8>, usize)> {
         let present = self.live(key, hash)?;
         let header = self.header(present);
@@ -502,8 +503,8 @@ impl Locked<'_> {
         (header.kind == Kind::Ejected).then(|| (header.seqno, stored_key(), header.value_len))
     }
 
-    /// Whether the document of this seqno is still there, and without its value. Of one that was flushed nothing need
-    /// be on disk.
+    /// Returns true if the document of this seqno is still there, without its value. A flushed one does not count: it
+    /// need not be on disk.
     pub(crate) fn is_ejected(&self, stored_key: &[u8], hash: u64, seqno: u64) -> bool {
         seqno > self.state.flushed_seqno
             && self.find_stored(stored_key, hash).is_some_and(|present| {
@@ -512,13 +513,13 @@ impl Locked<'_> {
             })
     }
 
-    /// Seqno of what the table has of a key: a document, dead or alive, or a tombstone.
+    /// Returns the seqno of what the table has of a key: a document, dead or alive, or a tombstone.
     pub(crate) fn current_seqno(&self, stored_key: &[u8]) -> Option<u64> {
         let hash = super::hashing::hash_stored(stored_key, &self.memory.resources.secrets);
         self.find_stored(stored_key, hash).map(|present| self.header(present).seqno)
     }
 
-    /// Up to this seqno everything was flushed by flush_all.
+    /// Returns the seqno up to which flush_all has removed everything.
     pub(crate) fn flushed_seqno(&self) -> u64 {
         self.state.flushed_seqno
     }
@@ -537,7 +538,7 @@ impl Locked<'_> {
         if old.kind != Kind::Ejected || old.seqno != seqno {
             return Ok(());
         }
-        // In memory it may have been compressed since it was written.
+        // It may have been compressed in memory since it was written.
         let header = Header { kind: Kind::Document, datatype, ..old };
         let (location, header) = self.place_stored(stored_key, header, value)?;
         let mut moved = present;

@@ -1,9 +1,9 @@
-//! What is remembered of a document that was evicted, for those who watch.
+//! What is remembered of an evicted document, for watchers.
 
 use super::Document;
 use crate::sizes::class_of;
 
-/// A document that has gone for want of memory.
+/// A document that was evicted for lack of memory.
 #[derive(Debug)]
 pub(crate) struct Evicted {
     pub(crate) key: Box<[u8]>,

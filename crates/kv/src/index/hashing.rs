@@ -1,10 +1,10 @@
-//! Of what the index hashes, and how: one hash of the key as it is stored, seeded per bucket.
+//! What the index hashes, and how: one hash of the key as it is stored, seeded per bucket.
 
 use rapidhash::v3::RapidSecrets;
 
 use crate::Key;
 
-/// The bucket's hash of a stored key (with its collection id); must agree with [`hash`].
+/// Returns the bucket's hash of a stored key (with its collection id); must agree with [`hash`].
 #[inline]
 pub(super) fn hash_stored(stored: &[u8], secrets: &RapidSecrets) -> u64 {
     match stored.split_first() {
@@ -13,7 +13,7 @@ pub(super) fn hash_stored(stored: &[u8], secrets: &RapidSecrets) -> u64 {
     }
 }
 
-/// The bucket's hash of a key.
+/// Returns the bucket's hash of a key.
 #[inline]
 pub(crate) fn hash(key: Key<'_>, secrets: &RapidSecrets) -> u64 {
     if key.collection == 0 {

@@ -7,7 +7,7 @@
 //!   24  optional words, 4 B each, in this order: flags, expiry, rev high 32
 //!    .  key (LEB128 collection id, then the key) | value
 //! ```
-//! An ejected item has no value, but its length; a tombstone has none at all. The expiry of a tombstone is the second
+//! An ejected item has no value, but keeps its length; a tombstone has neither. The expiry of a tombstone is the second
 //! of the deletion.
 //!
 //! Invariants: `key_len` counts the collection id. Large items (`LARGE`) carry all optional words, have a reference
@@ -49,7 +49,7 @@ const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 
 /// Longest value an item can hold.
 pub(crate) const VALUE_MAX: usize = (1 << VALUE_LEN_BITS) - 1;
-/// Bytes of a key with its collection id at most.
+/// Most bytes of a key with its collection id.
 pub(crate) const STORED_KEY_MAX: usize = (1 << KEY_LEN_BITS) - 1;
 
 /// Bits of an item's state.
@@ -78,7 +78,7 @@ pub(crate) enum Kind {
     Prepare,
     /// A deletion that waits for its commit.
     PrepareDelete,
-    /// The end of a prepare, not on disk yet.
+    /// An aborted prepare, not on disk yet.
     Abort,
     /// A document whose value is on disk only.
     Ejected,
@@ -110,11 +110,11 @@ pub(crate) struct Header {
     pub(crate) cas: u64,
     pub(crate) seqno: u64,
     pub(crate) kind: Kind,
-    /// It was prepared before: a commit of a SyncWrite.
+    /// Set if it was prepared before: the commit of a SyncWrite.
     pub(crate) committed: bool,
     pub(crate) rev: u64,
     pub(crate) value_len: usize,
-    /// Length of the value as a client sees it: another than `value_len` where that is compressed, and in memory.
+    /// Length of the value as a client sees it: differs from `value_len` if the value is compressed, and in memory.
     pub(crate) inflated_len: usize,
     pub(crate) key_len: usize,
     pub(crate) datatype: u8,
@@ -125,7 +125,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Marks for the words this header needs, beside its other marks.
+    /// Sets the marks for the words this header needs, and keeps its other marks.
     pub(crate) fn with_words(mut self) -> Self {
         self.marks &= !mark::WORDS;
         if self.marks & mark::LARGE != 0 {
@@ -144,13 +144,13 @@ impl Header {
         self
     }
 
-    /// Size of the whole item in memory.
+    /// Returns the size of the whole item in memory.
     #[inline]
     pub(crate) fn item_size(&self) -> usize {
         self.value_offset() + self.resident_len()
     }
 
-    /// Length of the value in memory.
+    /// Returns the length of the value in memory.
     #[inline]
     pub(crate) fn resident_len(&self) -> usize {
         if self.kind == Kind::Ejected { 0 } else { self.value_len }
@@ -161,7 +161,7 @@ impl Header {
         key_offset(self.marks) + self.key_len
     }
 
-    /// Whether the value in memory is compressed.
+    /// Returns true if the value in memory is compressed.
     #[inline]
     pub(crate) fn is_compressed(&self) -> bool {
         self.datatype & datatype::SNAPPY != 0 && self.kind.may_have_value()
@@ -174,7 +174,8 @@ impl Header {
     }
 }
 
-/// Length of a compressed value as a client sees it. Without a panic, so that who does not use it does not pay for it.
+/// Returns the length of a compressed value as a client sees it. It does not panic, so that callers which ignore the
+/// result do not pay for it.
 #[inline]
 pub(crate) fn inflated_len(block: &[u8]) -> usize {
     let length = snappy::inflated_len(block);
@@ -187,7 +188,7 @@ fn key_offset(marks: u8) -> usize {
     HEADER + WORD * (marks & mark::WORDS).count_ones() as usize
 }
 
-/// Where the value of a large item with a key of `key_len` bytes starts.
+/// Returns where the value of a large item with a key of `key_len` bytes starts.
 pub(crate) const fn large_value_offset(key_len: usize) -> usize {
     HEADER + 3 * WORD + key_len
 }
@@ -208,7 +209,7 @@ pub(crate) fn collection_prefix(collection: u32) -> ([u8; 5], usize) {
     (bytes, len)
 }
 
-/// What follows the collection id of a stored key.
+/// Returns what follows the collection id of a stored key.
 pub(crate) fn key_of(stored: &[u8]) -> &[u8] {
     let end = stored.iter().position(|byte| byte & 0x80 == 0).map_or(0, |at| at + 1);
     stored.get(end..).unwrap_or_default()
@@ -231,7 +232,7 @@ pub(crate) struct Room {
     rev: u64,
 }
 
-/// A pointer to an item. Copyable and dangling at will: every method that looks needs the item's lock.
+/// A pointer to an item. Copyable, and may dangle: every method that reads the item needs its lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ItemPtr(pub(crate) NonNull<u8>);
 
@@ -407,8 +408,8 @@ impl ItemPtr {
         }
     }
 
-    /// Room for a new value over the present one: a small item without expiry that keeps its words and, where it lies,
-    /// its size class.
+    /// Returns the room for a new value over the present one, if this is a small item without expiry that keeps its
+    /// words and the size class of its location.
     #[inline]
     pub(crate) unsafe fn room_for(self, at: Location, flags: u32, value_len: usize) -> Option<Room> {
         // SAFETY: see the impl.
@@ -470,7 +471,7 @@ impl ItemPtr {
         }
     }
 
-    /// Writes the key of an item whose header is written, collection id and all.
+    /// Writes the key of an item whose header is written, including the collection id.
     pub(crate) unsafe fn set_stored_key(self, stored: &[u8]) {
         // SAFETY: see the impl; the header's key_len is that of `stored`.
         unsafe {
@@ -501,7 +502,7 @@ impl ItemPtr {
         }
     }
 
-    /// Whether it is the item of this key.
+    /// Returns true if the item has this key.
     #[inline]
     pub(crate) unsafe fn is(self, key: Key<'_>) -> bool {
         // SAFETY: see the impl.
@@ -522,7 +523,7 @@ impl ItemPtr {
         }
     }
 
-    /// The value's bytes, to be written. Never for a large item that is linked.
+    /// Returns the value's bytes for writing. Never for a large item that is linked.
     #[inline]
     pub(crate) unsafe fn value_mut<'a>(self, header: &Header) -> &'a mut [u8] {
         // SAFETY: see the impl; 'a must not outlive the lock, and nobody else refers to the value.

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   locked  0 free, 1 held                   taken by compare-and-swap, released by a store
-//!   parked  0 nobody waits, 1 somebody may   set by whoever waits, looked at by whoever releases
+//!   parked  0 nobody waits, 1 somebody may   set by a waiting thread, read by the releasing one
 //! ```
-//! A release by an atomic exchange would wait until every store made under the lock has left the processor's buffer,
-//! which after the rewrite of an item costs more than the rest of the lock together. A plain store does not; but then
-//! the look at `parked` may run ahead of it, and miss a waiter that came in the same moment. Such a waiter is not lost:
-//! nobody parks for longer than [`PATIENCE`] before looking again. Waiters park; they do not spin.
+//! A release by an atomic exchange would wait until every store made under the lock has left the processor's store
+//! buffer, which after the rewrite of an item costs more than the rest of the lock together. A plain store does not;
+//! but then the load of `parked` may run ahead of it, and miss a waiter that came at the same moment. Such a waiter is
+//! not lost: nobody parks for longer than [`PATIENCE`] before checking again. Waiters park; they do not spin.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN};
 
 use crate::lock_order::{self, rank};
 
-/// How long a waiter that was overlooked sleeps at most.
+/// Longest time that a waiter which was overlooked sleeps.
 const PATIENCE: Duration = Duration::from_micros(500);
 
-/// The lock without its data; all zero, it is free.
+/// The lock without its data; all zero means free.
 pub(crate) struct RawLock {
     locked: AtomicBool,
     parked: AtomicBool,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn lock_is_waited_for(lock: &Lock<()>) -> bool {
-        // SAFETY: only the flag is looked at.
+        // SAFETY: only the flag is read.
         unsafe { lock.raw() }.parked.load(Ordering::SeqCst)
     }
 }

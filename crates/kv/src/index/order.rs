@@ -6,17 +6,16 @@
 //!   chunk   base seqno 48 | live | slots ...
 //!   slot    seqno - base 18 | location 46 (kind 1, number 45)    location 0: superseded
 //! ```
-//! An ephemeral bucket keeps a slot for every item, while somebody reads it in this order (`docs/decisions/0002`); a
-//! persistent one only for unflushed items, those above the *floor*, which makes this its dirty list: armed by the
-//! first unflushed item, trimmed when a flush is complete, dropped when nothing is left. Slots are appended (seqnos
-//! only rise), cleared when their item is overwritten or removed, and rewritten when it moves. Clearing is put off:
-//! superseded seqnos collect in `retired` and are cleared eight at a time, so that their cache misses overlap. Every
-//! reader drains `retired` first or passes over what it names; to everybody outside this file a stale slot does not
-//! exist.
+//! An ephemeral bucket keeps a slot for every item, while somebody reads it in this order (`docs/decisions/0002`). A
+//! persistent one keeps slots only for unflushed items, those above the *floor*, which makes this its dirty list: armed
+//! by the first unflushed item, trimmed when a flush is complete, dropped when nothing is left. Slots are appended
+//! (seqnos only rise), cleared when their item is overwritten or removed, and rewritten when it moves. Clearing is
+//! deferred: superseded seqnos collect in `retired` and are cleared eight at a time, so that their cache misses
+//! overlap. Every reader drains `retired` first or skips what it names; outside this file a stale slot does not exist.
 //!
-//! When a third of the slots is superseded, runs of sealed chunks are rewritten densely, a bounded number at a time.
-//! What is left of old seqnos is then anything but evenly spread; between two fences it nearly is, so that a slot is
-//! found by a guess that is off by few places, mostly within one cache line.
+//! When a third of the slots are superseded, runs of sealed chunks are rewritten densely, a bounded number at a time.
+//! The old seqnos that remain are anything but evenly spread; between two fences they nearly are, so a slot is found by
+//! a guess that is off by few places, mostly within one cache line.
 
 use arrayvec::ArrayVec;
 use memory::{Location, Tenant, TenantCache, TenantVec, prefetch};
@@ -28,7 +27,7 @@ const _: () = assert!(DELTA_BITS == 18);
 
 /// Slots of a full chunk: 5 KiB, what the tail's growth by quarters comes to.
 const CHUNK_SLOTS: usize = 640;
-/// So few superseded slots are never worth rewriting.
+/// This few superseded slots are never worth rewriting.
 const DEAD_LEAST: u32 = 8;
 const RETIRED: usize = 8;
 /// Fences of a sealed chunk.
@@ -42,7 +41,7 @@ const COMPACT_CHUNKS: usize = 64;
 struct Chunk {
     base: u64,
     live: u32,
-    /// Highest delta: a search need not touch the last slot to know it.
+    /// Highest delta, so that a search need not touch the last slot.
     span: u32,
     slots: TenantVec<u64>,
 }
@@ -52,13 +51,13 @@ struct Chunk {
 #[repr(C)]
 struct Sealed {
     chunk: Chunk,
-    /// Delta of every [`FENCE_SLOTS`]th slot, from the first on; the highest possible beyond the last slot.
+    /// Delta of every [`FENCE_SLOTS`]th slot, from the first on; the highest possible value beyond the last slot.
     fences: [u32; FENCES],
 }
 
 const _: () = assert!(size_of::<Sealed>() == 64);
 
-/// Some slots in a row.
+/// A run of slots.
 pub(crate) type Slots = ArrayVec<(u64, Location), { super::vbucket::SLICE_ITEMS }>;
 
 /// The order. It has no destructor: [`SeqnoOrder::clear`] it, or let the tenant's arena go.
@@ -74,7 +73,7 @@ pub(crate) struct SeqnoOrder {
     sealed: TenantVec<Sealed>,
     live: u32,
     dead: u32,
-    /// Seqnos up to here have no slots: their items are flushed.
+    /// Seqnos up to this have no slots: their items are flushed.
     floor: u64,
     retired: [u64; RETIRED],
 }
@@ -92,7 +91,8 @@ fn location_of(slot: u64) -> Option<Location> {
     Location::from_bits(slot & ((1 << LOCATION_BITS) - 1))
 }
 
-/// Where the slot of `delta` is among `count` slots from `from` to `to` over which deltas are about evenly spread.
+/// Estimates the position of the slot of `delta` among `count` slots whose deltas, `from` to `to`, are about evenly
+/// spread.
 #[inline]
 fn interpolate(delta: u64, from: u64, to: u64, count: usize) -> usize {
     let at = delta.saturating_sub(from) * count as u64 / (to.saturating_sub(from) + 1);
@@ -108,7 +108,7 @@ impl Sealed {
         Self { chunk, fences }
     }
 
-    /// About where the slot of this seqno is.
+    /// Estimates the position of this seqno's slot.
     #[inline]
     fn guess(&self, seqno: u64) -> usize {
         let delta = seqno.saturating_sub(self.chunk.base);
@@ -125,13 +125,13 @@ impl Sealed {
 }
 
 impl Chunk {
-    /// About where the slot of this seqno is in a chunk without fences: seqnos follow one another there.
+    /// Estimates the position of this seqno's slot in a chunk without fences: seqnos follow one another there.
     #[inline]
     fn guess(&self, seqno: u64) -> usize {
         interpolate(seqno.saturating_sub(self.base), 0, u64::from(self.span), self.slots.as_slice().len())
     }
 
-    /// Index of the slot of this seqno, looked for from `at` on.
+    /// Returns the index of this seqno's slot, searching from `at` on.
     #[inline]
     fn find(&self, seqno: u64, mut at: usize) -> Option<usize> {
         let slots = self.slots.as_slice();
@@ -145,7 +145,7 @@ impl Chunk {
         (delta_of(*slots.get(at)?) == delta).then_some(at)
     }
 
-    /// Appends a slot; there is room, and the delta fits.
+    /// Appends a slot. There is room, and the delta fits.
     #[inline]
     fn push(&mut self, seqno: u64, location: Location, tenant: &Tenant, cache: &mut TenantCache) {
         let delta = seqno - self.base;
@@ -163,7 +163,7 @@ impl Chunk {
         }
     }
 
-    /// The highest seqno that had a slot.
+    /// Returns the highest seqno that had a slot.
     fn last(&self) -> u64 {
         self.base + u64::from(self.span)
     }
@@ -174,12 +174,12 @@ impl Chunk {
 }
 
 impl SeqnoOrder {
-    /// An order for items above `floor` only.
+    /// Creates an order for items above `floor` only.
     pub(crate) fn above(floor: u64) -> Self {
         Self { floor, ..Self::default() }
     }
 
-    /// Makes sure that [`SeqnoOrder::push`] finds room; `false` when there is no memory.
+    /// Makes sure that [`SeqnoOrder::push`] finds room. Returns false if there is no memory.
     #[inline]
     pub(crate) fn reserve(&mut self, seqno: u64, tenant: &Tenant, cache: &mut TenantCache) -> bool {
         let len = self.tail.slots.as_slice().len();
@@ -215,7 +215,7 @@ impl SeqnoOrder {
         self.live += 1;
     }
 
-    /// The item of this seqno is gone or has a newer one.
+    /// Notes that the item of this seqno is gone or has a newer one.
     #[inline]
     pub(crate) fn retire(&mut self, seqno: u64, tenant: &Tenant, cache: &mut TenantCache) {
         if seqno <= self.floor {
@@ -228,7 +228,7 @@ impl SeqnoOrder {
         self.retired_len += 1;
     }
 
-    /// Where the item of this seqno lies, if it has a slot.
+    /// Returns where the item of this seqno lies, if it has a slot.
     pub(crate) fn location(&mut self, seqno: u64) -> Option<Location> {
         if seqno <= self.floor {
             return None;
@@ -237,7 +237,7 @@ impl SeqnoOrder {
         location_of(*chunk.slots.as_slice().get(chunk.find(seqno, guess)?)?)
     }
 
-    /// The item of this seqno lies there now.
+    /// Notes that the item of this seqno lies there now.
     pub(crate) fn relocate(&mut self, seqno: u64, location: Location) {
         if seqno <= self.floor {
             return;
@@ -263,7 +263,7 @@ impl SeqnoOrder {
         }
     }
 
-    /// All items in seqno order. Changes nothing: an audit of memory may read it.
+    /// Calls `f` with all items in seqno order. Changes nothing: an audit of memory may read it.
     pub(crate) fn iterate(&self, mut f: impl FnMut(u64, Location)) {
         let retired = self.retired();
         for chunk in self.chunks() {
@@ -278,13 +278,13 @@ impl SeqnoOrder {
         }
     }
 
-    /// How many items have a slot.
+    /// Returns how many items have a slot.
     pub(crate) fn live(&mut self, tenant: &Tenant, cache: &mut TenantCache) -> u32 {
         self.drain(tenant, cache);
         self.live
     }
 
-    /// The first items above `after`, in seqno order; none when there are no more.
+    /// Returns the first items above `after`, in seqno order; none if there are no more.
     pub(crate) fn next(&mut self, after: u64, tenant: &Tenant, cache: &mut TenantCache) -> Slots {
         self.drain(tenant, cache);
         let mut slots = Slots::new();
@@ -308,7 +308,7 @@ impl SeqnoOrder {
         slots
     }
 
-    /// Items up to `floor` are flushed: their slots go. Returns whether none is left.
+    /// Removes the slots of items up to `floor`, which are flushed. Returns true if none is left.
     pub(crate) fn trim(&mut self, floor: u64, tenant: &Tenant, cache: &mut TenantCache) -> bool {
         self.drain(tenant, cache);
         self.floor = self.floor.max(floor);
@@ -339,17 +339,17 @@ impl SeqnoOrder {
         self.live == 0
     }
 
-    /// Seqnos up to here have no slots.
+    /// Returns the seqno up to which there are no slots.
     pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// Bytes of its blocks, as the accounts count them.
+    /// Returns the bytes of its blocks, as the accounts count them.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.chunks().map(|chunk| chunk.slots.allocated_bytes()).sum::<u64>() + self.sealed.allocated_bytes()
     }
 
-    /// Gives all memory back.
+    /// Frees all memory.
     pub(crate) fn clear(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
         for sealed in self.sealed.as_mut_slice() {
             sealed.chunk.slots.clear(tenant, cache);
@@ -363,7 +363,7 @@ impl SeqnoOrder {
         self.sealed.as_slice().iter().map(|sealed| &sealed.chunk).chain(std::iter::once(&self.tail))
     }
 
-    /// The chunk of a seqno, and about where in it its slot is.
+    /// Returns the chunk of a seqno, and about where in it its slot is.
     #[inline]
     fn chunk_of(&mut self, seqno: u64) -> (&mut Chunk, usize) {
         if seqno >= self.tail.base {
@@ -380,7 +380,7 @@ impl SeqnoOrder {
         }
     }
 
-    /// Seqnos whose slots are yet to be cleared.
+    /// Returns the seqnos whose slots are yet to be cleared.
     fn retired(&self) -> &[u64] {
         &self.retired[..self.retired_len as usize]
     }
@@ -390,7 +390,7 @@ impl SeqnoOrder {
             self.clear_slot(self.retired[at]);
         }
         self.retired_len = 0;
-        // What is superseded in the tail waits until the tail is sealed.
+        // Superseded slots in the tail wait until the tail is sealed.
         if self.dead - self.tail.dead() > self.live / 2 + DEAD_LEAST {
             self.compact(tenant, cache);
         }
@@ -416,8 +416,8 @@ impl SeqnoOrder {
         let mut target: Option<Chunk> = None;
         for at in first..end {
             let mut source = std::mem::take(&mut self.sealed.as_mut_slice()[at]).chunk;
-            // A source opens at most one new target, and every target can hold a whole source: so there are never more
-            // chunks written than read. Without memory for a target the source stays as it is.
+            // A source opens at most one new target, and every target can hold a whole source: so never more chunks are
+            // written than read. Without memory for a target the source stays as it is.
             let mut spare = TenantVec::new();
             if source.dead() == 0 || !spare.resize(tenant, cache, CHUNK_SLOTS) {
                 self.keep(&mut kept, target.replace(source));

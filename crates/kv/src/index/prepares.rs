@@ -4,8 +4,8 @@
 //!   by_seqno   Prepared ...      in the order of their seqnos: commits and most aborts take the first
 //!   by_key     hash -> seqno     one per key: a key with a pending prepare accepts no other write
 //! ```
-//! Readers see the committed version meanwhile, since only it is in the table. In a persistent bucket a prepare has a
-//! slot in the seqno order as any unflushed item; a commit gives its block a new seqno and puts it into the table, an
+//! Meanwhile readers see the committed version, since only that is in the table. In a persistent bucket a prepare has a
+//! slot in the seqno order like any unflushed item. A commit gives its block a new seqno and puts it into the table; an
 //! abort gives it a new seqno and leaves it to the flusher.
 
 use std::collections::{HashMap, VecDeque};
@@ -24,7 +24,7 @@ pub(crate) struct Prepared {
     pub(crate) seqno: u64,
     pub(super) hash: u64,
     pub(super) location: Location,
-    /// The durability level it was asked with.
+    /// The durability level that was requested.
     pub(crate) level: u8,
 }
 
@@ -57,7 +57,7 @@ impl Prepares {
     }
 }
 
-/// What a commit or an abort did.
+/// The result of a commit or an abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// Its seqno.
@@ -67,26 +67,26 @@ pub(crate) struct Ended {
 }
 
 impl Locked<'_> {
-    /// The seqno of the prepare that this key waits for. (Two keys of one hash wait for one another.)
+    /// Returns the seqno of the prepare that this key waits for. (Two keys of one hash wait for one another.)
     #[inline]
     pub(crate) fn pending(&self, hash: u64) -> Option<u64> {
         let prepares = self.state.rare.as_ref()?.prepares.as_ref()?;
         prepares.by_key.get(&hash).copied()
     }
 
-    /// The prepared write of this seqno.
+    /// Returns the prepared write of this seqno.
     pub(crate) fn prepared(&self, seqno: u64) -> Option<Prepared> {
         let prepares = self.state.rare.as_ref()?.prepares.as_ref()?;
         prepares.by_seqno.get(prepares.position(seqno)?).copied()
     }
 
-    /// All prepared writes, in the order of their seqnos.
+    /// Returns all prepared writes in seqno order.
     pub(crate) fn all_prepared(&self) -> Vec<Prepared> {
         let prepares = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref());
         prepares.map(|prepares| prepares.by_seqno.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// The first prepared writes above `after`, in the order of their seqnos.
+    /// Returns the first prepared writes above `after` in seqno order.
     pub(super) fn prepared_above<const N: usize>(&self, after: u64) -> ArrayVec<Prepared, N> {
         let Some(prepares) = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref()) else {
             return ArrayVec::new();
@@ -95,7 +95,7 @@ impl Locked<'_> {
         prepares.by_seqno.iter().skip(first).take(N).copied().collect()
     }
 
-    /// The prepared write of this seqno lies there now.
+    /// Notes that the prepared write of this seqno lies there now.
     pub(super) fn relocate_prepare(&mut self, seqno: u64, location: Location) {
         if let Some(prepares) = self.state.rare.as_mut().and_then(|rare| rare.prepares.as_mut())
             && let Some(at) = prepares.position(seqno)
@@ -105,8 +105,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Prepares a value (`None`: the deletion of the key) as `header` describes it; returns its seqno.
-    /// As [`Locked::write`], the header's seqno, kind, lengths and word marks are filled in here.
+    /// Prepares a value (`None`: the deletion of the key) as `header` describes it. Returns its seqno. As in
+    /// [`Locked::write`], the header's seqno, kind, lengths and word marks are filled in here.
     pub(crate) fn prepare(
         &mut self,
         key: Key<'_>,
@@ -125,7 +125,7 @@ impl Locked<'_> {
             header.kind = Kind::PrepareDelete;
             header.datatype = 0;
             header.flags = 0;
-            // A place for the time of the deletion.
+            // Makes room for the time of the deletion.
             header.expiry = self.now.unix_s.max(1);
         }
         let value = value.unwrap_or(NewValue::Parts(&[], &[]));
@@ -166,7 +166,7 @@ impl Locked<'_> {
     }
 
     /// Makes a prepared write the key's current version, under a new seqno. [`KvError::NotFound`] if there is no such
-    /// prepare; [`KvError::NoMemory`] if there is no room for it: then it stays prepared.
+    /// prepare; after [`KvError::NoMemory`] it stays prepared.
     pub(crate) fn commit(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
         let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
         let item = self.item(prepared.location);
@@ -221,7 +221,7 @@ impl Locked<'_> {
         Ok(ended)
     }
 
-    /// Ends a prepared write without effect, under a new seqno. [`KvError::NotFound`] if there is no such prepare.
+    /// Aborts a prepared write, under a new seqno. [`KvError::NotFound`] if there is no such prepare.
     pub(crate) fn abort(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
         let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
         let item = self.item(prepared.location);

@@ -1,4 +1,4 @@
-//! How much an item is asked for, in the 8 bits an index slot has for it: `frequency 4 | age 4`.
+//! How often an item is accessed, in the 8 bits an index slot has for it: `frequency 4 | age 4`.
 //!
 //! ```text
 //!   new        age = AGE_NEW
@@ -6,26 +6,26 @@
 //!   visited    age 0: frequency + 1, age = 1      AGE_NEW: age = 1
 //!              else age + 1; past AGE_MAX: frequency / 2, age = AGE_AGAIN
 //! ```
-//! Time is counted in visits of the evicting hand, so that it runs as fast as memory is needed, and an access costs a
-//! store only if it is the first one after a visit. The frequency is the number of visits before which the item was
-//! accessed, however often, less what it has lost in long silence. A new item has none: what is asked for once, as by a
-//! scan, is worth less than all that was asked for again. But it is not taken at its first visit, so that it is told
-//! apart from what came before it.
+//! Time is counted in visits of the evicting hand, so it runs as fast as memory is needed, and an access costs a store
+//! only if it is the first one after a visit. The frequency is the number of visits before which the item was accessed,
+//! however often, less what it has lost while idle. A new item has none: an item that is read once, as by a scan, is
+//! worth less than one that was read again. But it is not evicted at its first visit, so that it is told apart from
+//! what came before it.
 
 const AGE_BITS: u32 = 4;
 const AGE_MASK: u8 = (1 << AGE_BITS) - 1;
 const FREQUENCY_MAX: u8 = 15;
-/// Visits without an access after which the frequency is halved, and where the age goes on then.
+/// Visits without an access after which the frequency is halved, and the age that follows.
 const AGE_MAX: u8 = 8;
 const AGE_AGAIN: u8 = 4;
-/// Of an item that was never visited.
+/// The age of an item that was never visited.
 const AGE_NEW: u8 = AGE_MASK;
 const _: () = assert!(AGE_AGAIN < AGE_MAX && AGE_MAX < AGE_NEW);
 
 /// A new item.
 pub(super) const NEW: u8 = AGE_NEW;
 
-/// Of all visited lately, one in so many may go.
+/// One in this many of all visited lately may be evicted.
 const SHARE: u32 = 4;
 /// Items counted before older counts are halved.
 const WINDOW: u32 = 1024;
@@ -38,7 +38,7 @@ pub(super) fn accessed(rank: u8) -> u8 {
     rank & !AGE_MASK
 }
 
-/// Whether it was accessed since the last visit, or is new since then.
+/// Returns true if it was accessed since the last visit, or is newer than that.
 pub(super) fn is_fresh(rank: u8) -> bool {
     matches!(rank & AGE_MASK, 0 | AGE_NEW)
 }
@@ -53,13 +53,13 @@ pub(super) fn visited(old: u8) -> u8 {
     }
 }
 
-/// The higher, the later it goes: by frequency, then by age.
+/// The higher, the later it is evicted: by frequency, then by age.
 pub(super) fn worth(rank: u8) -> u8 {
     rank ^ AGE_MASK
 }
 
-/// What the items are worth that the hand has visited lately: tells who is among the least, also where a single vBucket
-/// has few items.
+/// The worth of the items that the hand has visited lately: tells which are among the least, even where a single
+/// vBucket has few items.
 #[derive(Debug, Clone)]
 pub(crate) struct Census {
     counts: [u16; 256],
@@ -82,7 +82,7 @@ impl Census {
         self.total += 1;
     }
 
-    /// The highest worth with which an item may go.
+    /// Returns the highest worth with which an item may be evicted.
     pub(super) fn bar(&self) -> u8 {
         let mut below = 0;
         let bar = self.counts.iter().position(|&count| {
@@ -92,7 +92,7 @@ impl Census {
         bar.and_then(|worth| u8::try_from(worth).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Forgets all: those it has counted are not the ones that are left.
+    /// Forgets everything: the items it has counted are not the ones that are left.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,17 +1,17 @@
-//! Moving items, so that the pages they leave come free.
+//! Moves items, so that the pages they leave become free.
 //!
 //! ```text
 //!   document, tombstone, ejected   index slot, and a seqno slot where the order has one
 //!   prepare                        entry of the prepares, and a seqno slot in a persistent bucket
 //!   abort                          seqno slot
 //! ```
-//! That is all that refers to an item, and all of it changes under the vBucket's lock. Who peeks ahead of the lock
-//! loads a slot with one atomic read and only prefetches what it names. Large items stay: pins hold their address.
+//! Nothing else refers to an item, and all of it changes under the vBucket's lock. A thread that peeks ahead of the
+//! lock loads a slot with one atomic read and only prefetches what it names. Large items stay: pins hold their address.
 //!
-//! Two ways lead to what has to move. Blocks are found by walking the table and asking the allocator about each; there
-//! aborts stay, which go with the next flush, and the groups of the table move too, which share their classes with
-//! items. Slots are found from the slab that is to be emptied: it tells the vBucket of each, under whose lock the item
-//! is as it is.
+//! There are two ways to find what has to move. Blocks are found by walking the table and asking the allocator about
+//! each. Aborts stay then, since they go with the next flush; the groups of the table move too, since they share their
+//! size classes with items. Slots are found from the slab that is to be emptied: it names the vBucket of each, and
+//! under that lock the item does not change.
 
 use std::ptr::NonNull;
 
@@ -22,10 +22,10 @@ use super::item::{Header, Kind, mark};
 use super::table::{Found, Hand};
 use super::vbucket::{Locked, SLICE_ITEMS};
 
-/// Most bytes moved under one hold of the lock, but for a single item.
+/// Most bytes moved under one hold of the lock, except for a single item.
 const SLICE_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
-/// Lines of an item that are loaded ahead of its turn; the hardware follows from there.
+/// Lines of an item that are prefetched ahead of its turn; the hardware follows from there.
 const AHEAD_LINES: usize = 4;
 
 /// What was moved.
@@ -33,16 +33,16 @@ const AHEAD_LINES: usize = 4;
 pub(crate) struct Moved {
     pub(crate) items: u64,
     pub(crate) bytes: u64,
-    /// Items that went instead, and that nobody had read.
+    /// Items that were evicted instead, and that nobody had read.
     pub(crate) unfetched_gone: u64,
 }
 
-/// A place in a walk over all that can be moved of a vBucket.
+/// A position in a walk over everything in a vBucket that can be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WalkPosition {
     /// At the first prepare above this seqno.
     Prepares { after: u64 },
-    /// At a group of the table, so many items of which have been looked at.
+    /// At a group of the table, `done` of whose items have been visited.
     Table { hand: Hand, done: usize },
 }
 
@@ -61,7 +61,7 @@ enum Holder {
 }
 
 impl Locked<'_> {
-    /// Moves what lies in thin slabs, a slice of it; returns what was moved, and where the walk goes on.
+    /// Moves a slice of what lies in sparse slabs. Returns what was moved, and where the walk continues.
     pub(crate) fn move_out_of_thin_slabs(
         &mut self,
         position: WalkPosition,
@@ -120,7 +120,7 @@ impl Locked<'_> {
         (moved, next.map(|hand| WalkPosition::Table { hand, done: 0 }))
     }
 
-    /// Which of these lie in thin slabs; their first lines are on their way when it returns.
+    /// Returns which of these lie in sparse slabs, and prefetches their first lines.
     fn thin_among(&self, locations: &[Location], survey: &Survey) -> ArrayVec<usize, SLICE_ITEMS> {
         let resources = self.memory.resources;
         let is_block = |at: &usize| !locations[*at].is_slab() || survey.moves_everything();
@@ -142,7 +142,7 @@ impl Locked<'_> {
         thin
     }
 
-    /// Moves the item at a location, which is of this vBucket and in use.
+    /// Moves the item at a location that this vBucket uses.
     pub(crate) fn move_item(&mut self, from: Location, moved: &mut Moved) {
         // SAFETY: what is in use of this vBucket is an item while its lock is held.
         let header = unsafe { self.item(from).header() };
@@ -169,14 +169,14 @@ impl Locked<'_> {
         }
     }
 
-    /// Whether the slice has room for this item, or the item is the first.
+    /// Returns true if the slice has room for this item, or the item is the first.
     fn may_move_more(&self, moved: &Moved, location: Location) -> bool {
         // SAFETY: the location is in the table or among the prepares, and the lock is held.
         let size = unsafe { self.item(location).header() }.item_size();
         moved.items == 0 || moved.bytes as usize + size <= SLICE_BYTES
     }
 
-    /// Moves an item, unless it has to stay where it is or there is no better place.
+    /// Moves an item, unless it has to stay or there is no better place.
     fn transplant(&mut self, from: Location, holder: Holder, survey: &Survey, moved: &mut Moved) {
         let item = self.item(from);
         // SAFETY: the holder names the item, and the lock is held.
@@ -190,8 +190,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Moves a small item to where the heap would have it now, and points everything there that named it. `false`: no
-    /// memory.
+    /// Moves a small item to where the heap would place it now, and updates everything that names it. Returns false if
+    /// there is no memory.
     fn relocate(&mut self, from: Location, header: &Header, holder: Holder) -> bool {
         debug_assert!(header.marks & mark::LARGE == 0);
         let (heap, size) = (&self.memory.resources.heap, header.item_size());

@@ -1,8 +1,8 @@
 //! A vBucket that is being read from its journal.
 //!
-//! Records come in any order, from several threads, each under the lock; for every key the one with the highest seqno
-//! wins. Tombstones stay in the table until the last run is in, lest an older record bring the key back. A prepare
-//! counts if nothing of its key is newer, a document, a tombstone or an abort, and no flush_all came after its end.
+//! Records come in any order, from several threads, each under the lock; for every key the highest seqno wins.
+//! Tombstones stay in the table until the last run is in, lest an older record bring the key back. A prepare counts if
+//! its key has nothing newer, be it a document, a tombstone or an abort, and no flush_all came after its end.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Replay {
     runs_left: u32,
     /// The newest prepare or abort of a key.
     ends: HashMap<Box<[u8]>, End>,
-    /// Of the newest state.
+    /// The prepares that the newest state names.
     prepares: Vec<u64>,
     /// A flush_all came meanwhile.
     flush: bool,
@@ -28,7 +28,7 @@ pub(super) struct Replay {
 
 struct End {
     seqno: u64,
-    /// None: an abort.
+    /// `None` for an abort.
     prepared: Option<Box<Stored>>,
 }
 
@@ -43,16 +43,16 @@ pub(crate) struct Stored {
 /// A vBucket's state as it was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StateRecord {
-    /// Which of several is the newest.
+    /// The highest is the newest.
     pub(crate) version: u64,
     pub(crate) high_seqno: u64,
     pub(crate) flushed_seqno: u64,
     pub(crate) max_deleted_rev: u64,
     pub(crate) histories: Vec<(u64, u64)>,
-    /// Prepares up to `flushed_seqno` that have not ended: flush_all leaves them alone, while whatever ended others may
-    /// be gone.
+    /// Prepares up to `flushed_seqno` that have not ended: flush_all leaves them alone, but the records that ended
+    /// others may be gone.
     pub(crate) prepares: Vec<u64>,
-    /// State and chains, where they are not as by default.
+    /// State and chains, if they differ from the default.
     pub(crate) setting: Option<(VbState, Topology)>,
 }
 
@@ -67,7 +67,7 @@ impl Replay {
 }
 
 impl VBucket {
-    /// It is going to be read from so many runs.
+    /// Notes that the vBucket is going to be read from this many runs.
     pub(crate) fn begin_replay(&self, runs: u32) {
         let mut state = self.state.lock();
         let durable = state.rare.get_or_insert_default().durable.get_or_insert_default();
@@ -76,7 +76,7 @@ impl VBucket {
 }
 
 impl Locked<'_> {
-    /// A document or tombstone of the journal. Without `resident`, the value stays on disk.
+    /// Takes a document or tombstone of the journal. Without `resident`, the value stays on disk.
     pub(crate) fn replay_item(
         &mut self,
         stored_key: &[u8],
@@ -131,14 +131,14 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// A prepare of the journal.
+    /// Takes a prepare of the journal.
     pub(crate) fn replay_prepare(&mut self, stored_key: &[u8], stored: Stored) {
         let seqno = stored.header.seqno;
         self.note_seqno(seqno, stored.header.cas);
         self.replay_end(stored_key, End { seqno, prepared: Some(Box::new(stored)) });
     }
 
-    /// An abort of the journal.
+    /// Takes an abort of the journal.
     pub(crate) fn replay_abort(&mut self, stored_key: &[u8], seqno: u64, cas: u64) {
         self.note_seqno(seqno, cas);
         self.replay_end(stored_key, End { seqno, prepared: None });
@@ -153,7 +153,7 @@ impl Locked<'_> {
         }
     }
 
-    /// A state of the journal.
+    /// Takes a state of the journal.
     pub(crate) fn replay_state(&mut self, state: StateRecord) {
         self.note_seqno(state.high_seqno, 0);
         self.state.flushed_seqno = self.state.flushed_seqno.max(state.flushed_seqno);
@@ -169,15 +169,15 @@ impl Locked<'_> {
         }
     }
 
-    /// One run is in. Returns whether it was the last.
+    /// Notes that one run is in. Returns true if it was the last.
     pub(crate) fn run_replayed(&mut self) -> bool {
         let Some(replay) = &mut self.durable().replay else { return false };
         replay.runs_left = replay.runs_left.saturating_sub(1);
         replay.runs_left == 0
     }
 
-    /// All of the journal is in: no item is dirty, and the present history is `history`, begun at the highest seqno if
-    /// there is any other. Returns whether there are flushed items to be reclaimed.
+    /// Ends the replay: no item is dirty, and the present history is `history`, begun at the highest seqno if there is
+    /// any other. Returns true if there are flushed items to be reclaimed.
     pub(crate) fn end_replay(&mut self, history: u64, max_cas: u64) -> Result<bool, KvError> {
         self.note_stored_cas(max_cas);
         let (high_seqno, flushed_seqno) = (self.state.high_seqno, self.state.flushed_seqno);
@@ -207,7 +207,7 @@ impl Locked<'_> {
                 self.enter(Prepared { seqno: header.seqno, hash, location, level: stored.level });
             }
         }
-        // Not before: a tombstone may be the end of a prepare.
+        // Not earlier: a tombstone may be the end of a prepare.
         self.drop_tombstones();
         Ok(self.state.flushed_seqno > 0 && self.state.table.items > 0)
     }

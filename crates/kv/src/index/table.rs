@@ -17,10 +17,9 @@
 //! * Every group sizes itself to its items (load 0.62 to 0.875), the table splits at 36 to 43 items per group on
 //!   average: the load of the whole stays near 0.8 for any number of items. An empty table has no memory.
 //!
-//! Who may call: everything but [`Root::prefetch_line`] and [`Root::prefetch_item`] under the vBucket's lock. Those two
-//! run ahead of it, between [`memory::Quiescence::enter`] and `leave`; they read directory, entries and slots as
-//! relaxed atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not
-//! freed.
+//! Everything but [`Root::prefetch_line`] and [`Root::prefetch_item`] is called under the vBucket's lock. Those two run
+//! ahead of it, between [`memory::Quiescence::enter`] and `leave`; they read directory, entries and slots as relaxed
+//! atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not freed.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -48,16 +47,16 @@ const POINTER_BITS: u32 = 48;
 const ITEMS_SHIFT: u32 = POINTER_BITS;
 /// Most lines of a group: beyond what an honest hash fills.
 const LINES_MAX: usize = (1 << LINES_BITS) - 8;
-/// Items per line at most when a group is laid out: load 0.875.
+/// Most items per line when a group is laid out: load 0.875.
 const LINE_FILL: usize = 7;
 /// Average items per group above which the table splits one, and below which it merges one. The threshold differs a
-/// little from vBucket to vBucket: filled alike, they would all need the same sizes of groups at the same time and
-/// leave the room of the former size empty.
+/// little from vBucket to vBucket: if filled alike, they would otherwise all need the same sizes of groups at the same
+/// time and leave the room of the former size empty.
 const SPLIT_AT: usize = 36;
 const SPLIT_SPREAD: usize = 8;
 const MERGE_AT: usize = 24;
 
-/// What is freed once no thread can be peeking at it any more.
+/// A block to be freed once no thread can be peeking at it any more.
 pub(crate) struct Retired {
     pub(crate) stamp: Stamp,
     pub(crate) slot: usize,
@@ -69,7 +68,7 @@ pub(crate) struct Retired {
 unsafe impl Send for Retired {}
 
 impl Retired {
-    /// Frees it.
+    /// Frees the block.
     ///
     /// # Safety
     /// `tenant` is the one it was allocated from, and its stamp has passed.
@@ -79,22 +78,22 @@ impl Retired {
     }
 }
 
-/// What all vBuckets of a bucket stand on.
+/// What all vBuckets of a bucket share.
 pub(crate) struct Resources {
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) heap: Heap,
     pub(crate) quiescence: Arc<Quiescence>,
     /// The bucket's place among a thread's caches.
     pub(crate) slot: usize,
-    /// Of the hash of its keys.
+    /// Secrets of the key hash.
     pub(crate) secrets: RapidSecrets,
-    /// Which vBuckets have something to flush; a persistent bucket has it.
+    /// Which vBuckets have something to flush; only in a persistent bucket.
     pub(crate) dirty: Option<DirtySet>,
-    /// What clients take away of its budget.
+    /// The part of the budget that client memory takes away.
     pub(crate) share: Share,
 }
 
-/// What a vBucket needs to allocate, free and retire. Handed on by every operation: kept small.
+/// What a vBucket needs to allocate, free and retire. Passed on by every operation: kept small.
 pub(crate) struct Memory<'a> {
     pub(crate) resources: &'a Resources,
     pub(crate) cache: &'a mut TenantCache,
@@ -115,7 +114,7 @@ impl Memory<'_> {
         Some(block)
     }
 
-    /// Frees a block that was reachable until now, when nobody peeks at it any more.
+    /// Frees a block that was reachable until now, once nobody peeks at it any more.
     fn retire(&mut self, block: NonNull<AtomicU64>, words: usize) {
         let (stamp, size) = (self.resources.quiescence.stamp(), words * 8);
         self.resources.tenant.retire_lines(self.cache, size);
@@ -185,7 +184,7 @@ impl Group {
         unsafe { self.slots.add(index).as_ref() }
     }
 
-    /// Which slots of a line have the tag, a bit each. Without branches: where a match lies cannot be foretold.
+    /// Returns a bit for each slot of a line that has the tag. Branch-free: the position of a match is unpredictable.
     #[inline]
     fn matches(&self, line: usize, tag: u64) -> u32 {
         (0..LINE_SLOTS).fold(0, |bits, index| {
@@ -198,7 +197,7 @@ impl Group {
         if line + 1 == self.lines { 0 } else { line + 1 }
     }
 
-    /// Puts a slot into the first empty place from its home line on. There is one: the load is below 1.
+    /// Puts a slot into the first empty place from its home line on. There is one, since the load is below 1.
     fn place(&self, slot: Slot) {
         let mut line = self.home(slot.tag());
         for _ in 0..self.lines {
@@ -251,7 +250,7 @@ fn lines_for(items: usize) -> usize {
     items.div_ceil(LINE_FILL).max(1)
 }
 
-/// Where a found item's slot is. Valid until the table changes.
+/// The slot of a found item. Valid until the table changes.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     group: usize,
@@ -259,7 +258,7 @@ pub(crate) struct Found {
     pub(crate) location: Location,
 }
 
-/// A place in a walk over the table; starts at [`Hand::default`].
+/// A position in a walk over the table; starts at [`Hand::default`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hand {
     group: usize,
@@ -280,8 +279,8 @@ impl Directory {
     fn groups(&self) -> usize {
         self.word(0).load(Acquire) as usize
     }
-    /// An entry that was within the directory when its number of groups was read: whoever peeks may find it merged
-    /// away.
+    /// Returns an entry that was within the directory when its number of groups was read: a peeking thread may find it
+    /// merged away.
     #[inline]
     fn group(&self, index: usize) -> Option<Group> {
         Group::unpack(self.word(1 + index).load(Acquire))
@@ -308,11 +307,11 @@ fn directory_words(groups: usize) -> usize {
     memory::size_class(((groups + 1) * 8).max(64)) / 8
 }
 
-/// The table's entrance: the pointer to the directory. Everything else hangs from it.
+/// The table's root: the pointer to the directory, from which everything else is reached.
 #[derive(Default)]
 pub(crate) struct Root(AtomicU64);
 
-/// The part of the table only the lock's holder sees.
+/// The part of the table that only the lock's holder sees.
 #[derive(Default)]
 pub(crate) struct TableState {
     pub(crate) items: u32,
@@ -344,7 +343,7 @@ impl Root {
         }
     }
 
-    /// Starts loading the index line of this hash. Within a quiescence section.
+    /// Starts loading the index line of this hash. Allowed within a quiescence section.
     #[inline]
     pub(crate) fn prefetch_line(&self, hash: u64) {
         if let Some(group) = self.peek(hash) {
@@ -352,7 +351,8 @@ impl Root {
         }
     }
 
-    /// Starts loading the items the index line names for this hash, `bytes` of each. Within a quiescence section.
+    /// Starts loading the items the index line names for this hash, `bytes` of each. Allowed within a quiescence
+    /// section.
     #[inline]
     pub(crate) fn prefetch_item(&self, heap: &Heap, hash: u64, bytes: usize) {
         let Some(group) = self.peek(hash) else { return };
@@ -364,7 +364,7 @@ impl Root {
             matches &= matches - 1;
             if let Some(location) = Slot(group.slot(index).load(Relaxed)).location() {
                 let item = heap.address(location).as_ptr();
-                // As many steps for every item of a size, wherever it begins in its first line.
+                // The same number of steps for every item of a size, wherever it begins in its first line.
                 for line in 0..bytes.div_ceil(LINE_BYTES) {
                     prefetch(item.wrapping_add(line * LINE_BYTES));
                 }
@@ -373,7 +373,7 @@ impl Root {
         }
     }
 
-    /// The item of this hash for which `is` holds.
+    /// Finds the item of this hash for which `is` holds.
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(Location) -> bool) -> Option<Found> {
         let directory = self.directory()?;
@@ -408,7 +408,7 @@ impl Root {
         (directory, group)
     }
 
-    /// Notes that a found item was accessed; writes only when that is news.
+    /// Notes that a found item was accessed; writes only if that changes something.
     #[inline]
     pub(crate) fn record_access(&self, found: &Found) {
         let (_, group) = self.found_group(found);
@@ -420,20 +420,20 @@ impl Root {
         }
     }
 
-    /// Frequency and age of a found item.
+    /// Returns frequency and age of a found item.
     pub(crate) fn rank(&self, found: &Found) -> u8 {
         let (_, group) = self.found_group(found);
         Slot(group.slot(found.index).load(Relaxed)).rank()
     }
 
-    /// Notes frequency and age of a found item.
+    /// Sets frequency and age of a found item.
     pub(crate) fn set_rank(&self, found: &Found, rank: u8) {
         let (_, group) = self.found_group(found);
         let slot = group.slot(found.index);
         slot.store(Slot(slot.load(Relaxed)).with_rank(rank).0, Relaxed);
     }
 
-    /// Points a found item's slot to where it lies now.
+    /// Points a found item's slot to its new location.
     pub(crate) fn relocate(&self, found: &mut Found, location: Location) {
         let (_, group) = self.found_group(found);
         let slot = group.slot(found.index);
@@ -442,8 +442,8 @@ impl Root {
         found.location = location;
     }
 
-    /// Makes sure that one more item of this hash finds room; `false` when there is no memory.
-    /// `hash_of` gives the hash of an item in the table.
+    /// Makes sure that one more item of this hash finds room. Returns false if there is no memory. `hash_of` returns
+    /// the hash of an item in the table.
     pub(crate) fn reserve(
         &self,
         state: &mut TableState,
@@ -460,7 +460,7 @@ impl Root {
         };
         if state.items as usize >= (SPLIT_AT + usize::from(memory.owner) % SPLIT_SPREAD) * directory.groups()
         {
-            // A table that finds no memory to split goes on with fuller groups.
+            // A table that finds no memory to split continues with fuller groups.
             self.split(state, memory, &mut hash_of);
         }
         let Some(directory) = self.directory() else { return false };
@@ -488,7 +488,7 @@ impl Root {
         state.items += 1;
     }
 
-    /// Removes a found item's slot and gives back what the table no longer needs.
+    /// Removes a found item's slot and frees what the table no longer needs.
     pub(crate) fn remove(&self, state: &mut TableState, memory: &mut Memory<'_>, found: &Found) {
         let (directory, mut group) = self.found_group(found);
         group.empty(found.index);
@@ -520,7 +520,7 @@ impl Root {
         Some(directory)
     }
 
-    /// Gives all memory back; what items there are is forgotten.
+    /// Frees all memory and forgets all items.
     pub(crate) fn clear(&self, state: &mut TableState, memory: &mut Memory<'_>) {
         let Some(directory) = self.directory() else { return };
         self.set_directory(None);
@@ -533,7 +533,7 @@ impl Root {
         state.directory_words = 0;
     }
 
-    /// Moves the directory to one of `words` words; `false` when there is no memory.
+    /// Moves the directory to one of `words` words. Returns false if there is no memory.
     fn resize_directory(&self, state: &mut TableState, memory: &mut Memory<'_>, words: usize) -> bool {
         let Some(old) = self.directory() else { return false };
         let (Some(block), Ok(new_words)) = (memory.allocate(words), u32::try_from(words)) else {
@@ -638,8 +638,8 @@ impl Root {
         (next < directory.groups()).then_some(Hand { group: next })
     }
 
-    /// Moves the block of a group, and with the first one the directory's, if `is_thin` wants it, of so many bytes,
-    /// away from where it lies. Returns how many bytes were moved.
+    /// Moves the block of a group, and with the first group also the directory's, if `is_thin` returns true for the
+    /// block and its size in bytes. Returns how many bytes were moved.
     pub(crate) fn move_blocks(
         &self,
         state: &mut TableState,
@@ -666,7 +666,7 @@ impl Root {
         moved
     }
 
-    /// Bytes of its blocks, as the accounts count them.
+    /// Returns the bytes of its blocks, as the accounts count them.
     pub(crate) fn allocated_bytes(&self, state: &TableState) -> u64 {
         let Some(directory) = self.directory() else { return 0 };
         let groups = (0..directory.groups()).filter_map(|at| directory.group(at));
@@ -674,7 +674,7 @@ impl Root {
         (groups + memory::line_footprint(state.directory_words as usize * 8)) as u64
     }
 
-    /// Calls `visit` for each item that may have the hash of which `tag_and_low` keeps the tag and the low bits.
+    /// Calls `visit` for each item that may have the hash of which `part` keeps the tag and the low bits.
     pub(crate) fn matching(&self, part: HashPart, mut visit: impl FnMut(Found)) {
         let Some(directory) = self.directory() else { return };
         let groups = directory.groups();
@@ -709,7 +709,7 @@ impl HashPart {
     }
 }
 
-/// Lays a group out anew with `lines` lines; `false` when there is no memory.
+/// Lays a group out again with `lines` lines. Returns false if there is no memory.
 fn relayout(
     directory: Directory,
     at: usize,
@@ -734,7 +734,7 @@ fn relayout(
     true
 }
 
-/// A group of these slots, none if there are none. The outer `None`: no memory.
+/// Lays out a group of these slots, or none if there are none. The outer `None`: no memory.
 fn new_group(memory: &mut Memory<'_>, slots: &[Slot]) -> Option<Option<Group>> {
     if slots.is_empty() {
         return Some(None);

@@ -34,17 +34,17 @@ use crate::{Key, KvError, Now};
 /// Most items handled under one hold of the lock by background work.
 pub(crate) const SLICE_ITEMS: usize = 64;
 
-/// A CAS that a client names is at most so far ahead of the clock: the vBucket's own follows it.
+/// A CAS that a client names may be at most this far ahead of the clock, since the vBucket's own follows it.
 const CAS_DRIFT_NS: u64 = 5_000_000_000;
-/// One that is found on disk is at most so far ahead. It may have been written before the clock was set back, and by no
+/// A CAS found on disk may be at most this far ahead. It may have been written before the clock was set back, and by no
 /// more than that; versions before this bound let clients name any.
 const STORED_CAS_DRIFT_NS: u64 = 10 * 365 * 86_400 * 1_000_000_000;
-/// The start of 2026. A clock that shows less has not been set yet, and says nothing about what is on disk.
+/// The start of 2026. An earlier clock has not been set yet, and says nothing about what is on disk.
 const CLOCK_LEAST_NS: u64 = 1_767_225_600 * 1_000_000_000;
-/// The highest CAS of a document: the one above is what readers see while it is locked.
+/// The highest CAS of a document: the next one is what readers see while it is locked.
 pub(crate) const CAS_MOST: u64 = LOCKED_CAS - 1;
 
-/// A vBucket: one cache line. Empty, it is all zero and holds no memory but itself.
+/// A vBucket: one cache line. Empty, it is all zero and owns no other memory.
 #[repr(C, align(64))]
 pub(crate) struct VBucket {
     root: Root,
@@ -58,17 +58,16 @@ pub(super) struct State {
     pub(super) table: TableState,
     pub(super) high_seqno: u64,
     pub(super) max_cas: u64,
-    /// Items up to this seqno were flushed.
+    /// Items up to this seqno were removed by flush_all.
     pub(super) flushed_seqno: u64,
     pub(super) rare: Option<Box<Rare>>,
-    /// Kept while somebody reads the items in the order of their seqnos; in a persistent bucket, while there are
-    /// unflushed items.
+    /// Kept while somebody reads the items in seqno order; in a persistent bucket, while there are unflushed items.
     pub(super) order: Option<Box<SeqnoOrder>>,
 }
 
 impl State {
-    /// When an expiry window is due. None while the journal is read: what has expired may have been replaced by a
-    /// record that is yet to be read, and a tombstone would count as later than that.
+    /// Returns when an expiry window is due. None while the journal is read: what has expired may have been replaced by
+    /// a record that is yet to be read, and a tombstone would count as later than that.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
         let is_replayed = rare.durable.as_ref().is_some_and(|durable| durable.replay.is_some());
@@ -81,11 +80,11 @@ impl State {
 pub(super) struct Rare {
     pub(super) wheel: ExpiryWheel,
     pub(super) locks: DocumentLocks,
-    /// None while nothing is prepared.
+    /// `None` while nothing is prepared.
     pub(super) prepares: Option<Box<Prepares>>,
-    /// Of a persistent bucket, from the first item on.
+    /// In a persistent bucket, from the first item on.
     pub(super) durable: Option<Box<Durable>>,
-    /// State, chains and who waits, where they are not as by default.
+    /// State, chains and who waits, if they differ from the default.
     pub(super) sync_writes: Option<Box<SyncWrites>>,
 }
 
@@ -125,7 +124,7 @@ impl NewValue<'_> {
         }
     }
 
-    /// Its length inflated, if it is compressed. (Only whole values are.)
+    /// Returns its length inflated, if it is compressed. (Only whole values are.)
     fn inflated_len(&self, key_len: usize) -> usize {
         inflated_len(match self {
             Self::Parts(first, _) => first,
@@ -134,7 +133,7 @@ impl NewValue<'_> {
     }
 }
 
-/// State of a vBucket, as a copy.
+/// A copy of a vBucket's state.
 pub(crate) struct Snapshot {
     pub(crate) items: u32,
     pub(crate) high_seqno: u64,
@@ -143,7 +142,7 @@ pub(crate) struct Snapshot {
 }
 
 impl VBucket {
-    /// `count` empty vBuckets. Their pages stay untouched until they are used.
+    /// Creates `count` empty vBuckets. Their pages stay untouched until they are used.
     pub(crate) fn table(count: u16) -> Box<[Self]> {
         let layout =
             Layout::array::<Self>(usize::from(count.max(1))).unwrap_or_else(|_| unreachable!("a few KiB"));
@@ -204,14 +203,14 @@ impl VBucket {
         }
     }
 
-    /// Its history ids, oldest first; none while it never had any but the present one.
+    /// Returns its history ids, oldest first; none if it never had any but the present one.
     pub(crate) fn histories(&self) -> Vec<(u64, u64)> {
         let state = self.state.lock();
         let durable = state.rare.as_ref().and_then(|rare| rare.durable.as_ref());
         durable.map(|durable| durable.histories.clone()).unwrap_or_default()
     }
 
-    /// flush_all: what is there now is gone. Returns whether there was anything.
+    /// flush_all: removes what is there now. Returns true if there was anything.
     pub(crate) fn flush(&self, dirty: Option<&DirtySet>, vb: u16) -> bool {
         let mut state = self.state.lock();
         if let Some(durable) = state.rare.as_mut().and_then(|rare| rare.durable.as_mut()) {
@@ -236,7 +235,7 @@ impl VBucket {
         }
     }
 
-    /// Frees everything it has: its bucket ends, and the arena leaves that to us.
+    /// Frees everything it has when its bucket ends, where the arena leaves that to us.
     pub(crate) fn end(&mut self, resources: &Resources, cache: &mut TenantCache) {
         let (mut retired, now) = (Vec::new(), Now::default());
         self.lock(Memory { resources, cache, retired: &mut retired, owner: 0 }, &now).free_all();
@@ -258,7 +257,7 @@ pub(crate) struct Locked<'v> {
     pub(super) memory: Memory<'v>,
     pub(crate) now: &'v Now,
     armed_s: u32,
-    /// Somebody asked for a value that is not in memory.
+    /// Set if a value was wanted that is not in memory.
     missed: Cell<bool>,
 }
 
@@ -274,14 +273,14 @@ impl<'v> Locked<'v> {
         hash_stored(stored, &self.memory.resources.secrets)
     }
 
-    /// Finds a key's item if it is alive; a dead one stays as it is.
+    /// Finds a key's item if it is alive; leaves a dead one as it is.
     #[inline(always)]
     pub(crate) fn live(&self, key: Key<'_>, hash: u64) -> Option<Present> {
         let present = self.find(key, hash)?;
         self.death(present.item).is_none().then_some(present)
     }
 
-    /// Finds a key's item; lets go of it if it is dead, and tells why it was.
+    /// Finds a key's item. A dead one is freed as far as it may be, and the error says why it was dead.
     #[inline(always)]
     pub(crate) fn look_up(&mut self, key: Key<'_>, hash: u64) -> Result<Present, Option<Dead>> {
         let present = self.find(key, hash).ok_or(None)?;
@@ -295,8 +294,8 @@ impl<'v> Locked<'v> {
         }
     }
 
-    /// Frees a dead item, or as much of it as may go: in a persistent bucket an expired one leaves a tombstone.
-    /// Returns whether it looks any different now.
+    /// Frees a dead item, or as much of it as may go: in a persistent bucket an expired one leaves a tombstone. Returns
+    /// true if it looks any different now.
     pub(super) fn let_go(&mut self, present: Present, dead: Dead) -> bool {
         match dead {
             Dead::Deleted => false,
@@ -337,8 +336,8 @@ impl<'v> Locked<'v> {
         unsafe { present.item.header() }
     }
 
-    /// The value's bytes; they live as long as the lock and are not changed meanwhile but through `&mut self`.
-    /// Of an ejected item there are none, and it is noted that they were wanted.
+    /// Returns the value's bytes; they live as long as the lock and change only through `&mut self`. An ejected item
+    /// has none, and it is noted that they were wanted.
     #[inline]
     pub(crate) fn value(&self, present: Present, header: &Header) -> &[u8] {
         if header.kind == Kind::Ejected {
@@ -348,7 +347,7 @@ impl<'v> Locked<'v> {
         unsafe { present.item.value(header) }
     }
 
-    /// Whether a value was wanted that is not in memory.
+    /// Returns true if a value was wanted that is not in memory.
     #[inline]
     pub(crate) fn has_missed(&self) -> bool {
         self.missed.get()
@@ -390,15 +389,15 @@ impl<'v> Locked<'v> {
         unsafe { present.item.set_marks(present.item.marks() & !clear | set) }
     }
 
-    /// The CAS of the next change.
+    /// Returns the CAS of the next change.
     #[inline]
     pub(crate) fn next_cas(&mut self) -> u64 {
         self.state.max_cas = self.state.max_cas.saturating_add(1).max(self.now.unix_ns).min(CAS_MOST);
         self.state.max_cas
     }
 
-    /// The CAS of a change for which the client names one; 0: it does not. [`KvError::CasAhead`] if the clock would
-    /// have to jump to follow it.
+    /// Returns the CAS of a change: the one that the client names, or the next one if it names none (0).
+    /// [`KvError::CasAhead`] if the clock would have to jump to follow it.
     #[inline]
     pub(crate) fn cas_for(&mut self, named: u64) -> Result<u64, KvError> {
         if named == 0 {
@@ -412,7 +411,7 @@ impl<'v> Locked<'v> {
         Ok(named)
     }
 
-    /// A CAS that was found on disk: the clock goes on above it, unless it cannot be one of the clock's.
+    /// Moves the clock above a CAS that was found on disk, unless it cannot be one of the clock's.
     pub(super) fn note_stored_cas(&mut self, cas: u64) {
         let most = self.now.unix_ns.max(CLOCK_LEAST_NS).saturating_add(STORED_CAS_DRIFT_NS);
         if cas <= most {
@@ -429,8 +428,8 @@ impl<'v> Locked<'v> {
         unsafe { present.item.set_cas(cas) }
     }
 
-    /// The commonest write: another value of the same size class over a small item, neither with an expiry. Returns CAS
-    /// and seqno, or `None` with nothing changed: then it takes [`Locked::write`].
+    /// The most common write: another value of the same size class over a small item, neither with an expiry. Returns
+    /// CAS and seqno, or `None` with nothing changed: then use [`Locked::write`].
     #[inline]
     pub(crate) fn overwrite(
         &mut self,
@@ -478,8 +477,8 @@ impl<'v> Locked<'v> {
         Some((cas, seqno))
     }
 
-    /// Writes an item as `header` describes it, over `old` if there is one; gives it the next seqno, which is returned.
-    /// `header`'s seqno, kind, lengths and word marks are filled in here. On failure nothing has changed.
+    /// Writes an item as `header` describes it, over `old` if there is one. Returns its new seqno. `header`'s seqno,
+    /// kind, lengths and word marks are filled in here. On failure nothing has changed.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -498,7 +497,7 @@ impl<'v> Locked<'v> {
         header.seqno = seqno;
         (header.kind, header.committed) = (Kind::Document, false);
         let header = Self::shaped(key, header, &value);
-        // What looks missing may still be there in a persistent bucket, as a tombstone.
+        // What looks missing may still exist in a persistent bucket, as a tombstone.
         let old = if self.is_persistent() { old.or_else(|| self.find(key, hash)) } else { old };
         let old = old.map(|present| (present, self.header(present)));
         let size = header.item_size();
@@ -539,7 +538,7 @@ impl<'v> Locked<'v> {
         Ok((present, seqno))
     }
 
-    /// The header with the lengths and words that key and value give it.
+    /// Returns the header with the lengths and words that key and value require.
     pub(super) fn shaped(key: Key<'_>, mut header: Header, value: &NewValue<'_>) -> Header {
         header.key_len = stored_key_len(key);
         header.value_len = value.len(header.key_len);
@@ -563,7 +562,7 @@ impl<'v> Locked<'v> {
         if reserved { Ok(()) } else { Err(KvError::NoMemory) }
     }
 
-    /// Puts an item of a new key into the table, which has room.
+    /// Puts an item with a new key into the table, which has room.
     pub(super) fn insert(&mut self, hash: u64, location: Location) -> Present {
         self.root.insert(&mut self.state.table, hash, rank::NEW, location);
         let found = self.root.find(hash, |at| at == location);
@@ -571,19 +570,19 @@ impl<'v> Locked<'v> {
         Present { found, item: self.item(location) }
     }
 
-    /// Whether the budget allows so many bytes more. Nothing is evicted for them.
+    /// Returns true if the budget allows this many bytes more. Nothing is evicted for them.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         let tenant = &self.memory.resources.tenant;
         tenant.used() + bytes as u64 <= self.memory.resources.watermarks().refuse
     }
 
-    /// Room for a large item of the same vBucket's tenant.
+    /// Allocates room for a large item of the vBucket's tenant.
     pub(crate) fn new_large(&mut self, key_len: usize, value_len: usize) -> Result<LargeBlock, KvError> {
         let size = super::large_value_offset(key_len) + value_len;
         LargeBlock::new(&self.memory.resources.tenant, self.memory.cache, size).ok_or(KvError::NoMemory)
     }
 
-    /// Writes the header of a large item anew; its value stays as it is. Returns the new seqno.
+    /// Rewrites the header of a large item; its value stays as it is. Returns the new seqno.
     pub(crate) fn rewrite_large(
         &mut self,
         present: Present,
@@ -619,7 +618,7 @@ impl<'v> Locked<'v> {
         Ok(())
     }
 
-    /// Gives an item its seqno, and the order its slot, for which room is reserved, in place of the old one.
+    /// Gives an item its seqno, and the order its slot in place of the old one. Room is reserved for it.
     #[inline]
     pub(super) fn renumber(&mut self, old: Option<u64>, new: u64, location: Location) {
         self.state.high_seqno = new;
@@ -631,8 +630,8 @@ impl<'v> Locked<'v> {
         }
     }
 
-    /// Keeps the items in the order of their seqnos from now on, or no longer. Nothing changes if that is so already,
-    /// nor in a persistent bucket, where the order is the flusher's.
+    /// Starts or stops keeping the items in seqno order. Changes nothing if that is so already, or in a persistent
+    /// bucket, where the order is the flusher's.
     pub(crate) fn keep_order(&mut self, keep: bool) -> Result<(), KvError> {
         if self.is_persistent() {
             return Ok(());
@@ -667,7 +666,7 @@ impl<'v> Locked<'v> {
         Ok(())
     }
 
-    /// Calls `f` with seqno and header of every item, in the order of the seqnos; `false` if the order is not kept.
+    /// Calls `f` with seqno and header of every item in seqno order. Returns false if the order is not kept.
     pub(crate) fn in_order(&mut self, f: &mut dyn FnMut(u64, &Header)) -> bool {
         let heap = &self.memory.resources.heap;
         let Some(order) = &self.state.order else { return false };
@@ -678,7 +677,7 @@ impl<'v> Locked<'v> {
         true
     }
 
-    /// Appends to a small item in its place, if it fits its allocation.
+    /// Appends to a small item in place, if it fits its allocation.
     pub(crate) fn append_in_place(&mut self, present: Present, tail: &[u8], cas: u64) -> Option<u64> {
         let (old, at) = (self.header(present), present.found.location);
         if old.is_compressed() {
@@ -714,7 +713,7 @@ impl<'v> Locked<'v> {
         Some(seqno)
     }
 
-    /// Changes the expiry of an item that has the word already, without a new seqno, or gives `false`.
+    /// Changes the expiry of an item that already has the word, without a new seqno. Returns false if it cannot.
     pub(crate) fn set_expiry_in_place(
         &mut self,
         present: Present,
@@ -763,30 +762,30 @@ impl<'v> Locked<'v> {
         self.removed(&header);
     }
 
-    /// State, chains and pending durable writes, where they are not as by default.
+    /// Returns state, chains and pending durable writes, if they differ from the default.
     pub(crate) fn sync_writes(&self) -> Option<&SyncWrites> {
         self.state.rare.as_ref()?.sync_writes.as_deref()
     }
 
-    /// The same, which from now on they have.
+    /// The same, created if they are missing.
     pub(crate) fn sync_writes_mut(&mut self) -> &mut SyncWrites {
         let persisted_seqno = self.persisted_seqno();
         let rare = self.state.rare.get_or_insert_default();
         rare.sync_writes.get_or_insert_with(|| Box::new(SyncWrites::new(persisted_seqno)))
     }
 
-    /// When an expiry window of this vBucket is due.
+    /// Returns when an expiry window of this vBucket is due.
     pub(crate) fn expiry_due_s(&self) -> Option<u32> {
         self.state.expiry_due_s()
     }
 
-    /// When the earliest window entered under this hold of the lock is due; `u32::MAX` if none was.
+    /// Returns when the earliest window entered under this hold of the lock is due; `u32::MAX` if none was.
     #[inline]
     pub(crate) fn armed_s(&self) -> u32 {
         self.armed_s
     }
 
-    /// Makes sure that an item with an expiry is in the wheel; returns the header with the mark for it.
+    /// Makes sure that an item with an expiry is in the wheel. Returns the header with the mark for it.
     #[inline]
     pub(super) fn queue_expiry(
         &mut self,
@@ -811,7 +810,7 @@ impl<'v> Locked<'v> {
         Ok(header)
     }
 
-    /// Writes a new item somewhere new.
+    /// Writes an item into newly allocated memory.
     #[inline]
     pub(super) fn place(
         &mut self,
@@ -831,7 +830,7 @@ impl<'v> Locked<'v> {
                 Ok(location)
             }
             NewValue::Large(block) => {
-                // The bucket it was meant for may have been deleted, and made anew, while it arrived.
+                // The bucket it was meant for may have been deleted, and created again, while it arrived.
                 if !block.is_of(&self.memory.resources.tenant) {
                     return Err(KvError::BucketGone);
                 }

@@ -6,7 +6,7 @@
 //! ```
 //! An item has at least one entry at or before its expiry (its mark `EXPIRY_QUEUED`), found again by its hash: an entry
 //! refers to no memory. When a narrow window has passed, each of its entries is looked up; what has expired is freed,
-//! what was given a later expiry is entered anew. A wide window is taken apart into narrower ones when it starts.
+//! what was given a later expiry is entered again. A wide window is taken apart into narrower ones when it starts.
 //! So the cost is per expiring item, never per living one, and an expired item is gone at most one narrow window late.
 
 use memory::{Tenant, TenantCache, TenantVec};
@@ -14,7 +14,7 @@ use memory::{Tenant, TenantCache, TenantVec};
 use super::table::HashPart;
 
 const WIDTHS_S: [u32; 3] = [32, 1024, 32768];
-/// A width is used up to so many windows ahead.
+/// A width is used up to this many windows ahead.
 const WINDOWS: u32 = 64;
 
 struct List {
@@ -24,7 +24,7 @@ struct List {
 }
 
 impl List {
-    /// When it must be looked at: a narrow one when it has passed, a wide one when it starts.
+    /// When it must be processed: a narrow one when it has passed, a wide one when it starts.
     fn due_s(&self) -> u32 {
         if self.width_s == WIDTHS_S[0] { self.start_s.saturating_add(self.width_s) } else { self.start_s }
     }
@@ -37,7 +37,7 @@ pub(crate) struct ExpiryWheel {
 }
 
 impl ExpiryWheel {
-    /// Enters an item and returns when its list is due; `None` when there is no memory.
+    /// Enters an item. Returns when its list is due; `None` if there is no memory.
     pub(crate) fn enter(
         &mut self,
         part: HashPart,
@@ -65,7 +65,7 @@ impl ExpiryWheel {
         self.lists.push(tenant, cache, list).then_some(due_s)
     }
 
-    /// When the next list is due, in unix seconds.
+    /// Returns when the next list is due, in unix seconds.
     pub(crate) fn due_s(&self) -> Option<u32> {
         self.lists.as_slice().iter().map(List::due_s).min()
     }
@@ -95,13 +95,13 @@ impl ExpiryWheel {
         }
     }
 
-    /// Bytes of its blocks, as the accounts count them.
+    /// Returns the bytes of its blocks, as the accounts count them.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         let lists = self.lists.as_slice().iter();
         lists.map(|list| list.entries.allocated_bytes()).sum::<u64>() + self.lists.allocated_bytes()
     }
 
-    /// Gives all memory back.
+    /// Frees all memory.
     pub(crate) fn clear(&mut self, tenant: &Tenant, cache: &mut TenantCache) {
         for list in self.lists.as_mut_slice() {
             list.entries.clear(tenant, cache);

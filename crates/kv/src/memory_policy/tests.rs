@@ -80,13 +80,13 @@ fn evicting_that_leaves_thin_slabs_is_not_repeated() {
     }
 }
 
-/// A bucket as far as decisions see it: evicting frees bytes, a part of which stays as waste until pages are given
+/// A bucket as far as decisions see it: eviction frees bytes, a part of which stays as waste until pages are given
 /// back.
 struct Simulated {
     figures: Figures,
     /// Waste that the next measurement will find.
     unmeasured: u64,
-    /// Of what is evicted, so much leaves pages that nothing gives back but the defragmenter, per cent.
+    /// Per cent of what is evicted that leaves pages which only the defragmenter gives back.
     thin_percent: u64,
 }
 
@@ -114,7 +114,7 @@ impl Simulated {
         }
     }
 
-    /// As the pager does, at most so many turns. Returns how many steps it took.
+    /// Acts as the pager does, for at most this many turns. Returns how many steps it took.
     fn turn(&mut self, turns: usize) -> usize {
         let mut steps = 0;
         for _ in 0..turns {
@@ -136,8 +136,8 @@ impl Simulated {
     }
 }
 
-/// Writers fill a bucket for long, by steps of any size: the pager always comes to an end, and unless slabs stay thin
-/// each of its turns leaves the bucket within the watermarks.
+/// Writers fill a bucket for a long time, by steps of any size: the pager always terminates, and unless slabs stay
+/// sparse each of its turns leaves the bucket within the watermarks.
 #[test]
 fn a_simulated_bucket_stays_within_its_watermarks() {
     for thin_percent in [0, 20, 60, 100] {
@@ -161,7 +161,7 @@ fn a_simulated_bucket_stays_within_its_watermarks() {
             if thin_percent <= 20 {
                 assert!(used <= watermarks.high, "{used} at step {step}, {thin_percent} % thin");
             }
-            // The defragmenter comes along.
+            // The defragmenter runs.
             if step % 100 == 0 {
                 let gained = bucket.figures.waste;
                 bucket.figures.waste = 0;
@@ -171,8 +171,8 @@ fn a_simulated_bucket_stays_within_its_watermarks() {
     }
 }
 
-/// Figures of a soak (200 clients, values of 1 byte to 20 MiB, a bucket of 1 GiB) with what was decided then: whoever
-/// changes a threshold sees here what it would have changed.
+/// Figures of a soak (200 clients, values of 1 byte to 20 MiB, a bucket of 1 GiB) with the decisions made then: after a
+/// change of a threshold, this shows what it would have changed.
 #[test]
 fn what_was_decided_in_a_soak_is_decided_still() {
     let recorded = include_str!("../../testdata/memory_policy.csv");

@@ -1,7 +1,7 @@
-//! What of the journal is still needed: the engine's answers to [`journal::log::Shard::compact_step`].
+//! Which records of the journal are still needed: the engine's answers to [`journal::log::Shard::compact_step`].
 //!
-//! A record may go when what makes it superfluous is on disk: a newer version that is only in memory is not enough, nor
-//! is a flush_all whose state has not been written. After a crash the record would be missed.
+//! A record may be dropped once what makes it superfluous is on disk: a newer version that is only in memory is not
+//! enough, nor is a flush_all whose state has not been written. After a crash the record would be missed.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,26 +11,27 @@ use crate::index::Locked;
 use crate::storage::{self, JournalDisk, Persistence, decode_state};
 use crate::{Bucket, ThreadContext, VbId};
 
-/// Read and written per step, bytes: so long a flush waits, unless compaction owes much.
+/// Bytes read and written per step: a flush waits that long, unless the compaction debt is large.
 const STEP_BYTES: usize = 1 << 20;
-/// Above so much that compaction owes, nothing is flushed: or writers that never rest would fill the disk.
+/// Above this compaction debt nothing is flushed: otherwise writers that never rest would fill the disk.
 const OWED_MAX: u64 = 64 << 20;
-/// It owes so many times what was flushed at most, and so much in all.
+/// Bounds of the debt: as a multiple of what was flushed, and in all.
 const OWED_TIMES_MAX: u64 = 8;
 const OWED_LIMIT: u64 = 320 << 20;
-/// Where somebody waits for a sync, it goes first for no longer than this takes.
+/// While somebody waits for a sync, compaction goes first for this many bytes at most.
 const AHEAD_OF_WAITERS_BYTES: u64 = 16 << 20;
-/// Of a record beside key and value, about.
+/// Approximate size of a record besides key and value.
 const RECORD_BYTES: u64 = 48;
-/// Looking at the segments reads some of each: not again before this part of a segment more is superfluous.
+/// Checking the segments reads some of each: the next check waits until a segment's length divided by this more is
+/// superfluous.
 const LOOK_AGAIN_PART: u64 = 8;
-/// A shard is at rest when nothing has been written for so long.
+/// A shard is at rest when nothing has been written for this long.
 pub(super) const REST_MS: u64 = 10_000;
-/// A copy is being made: looked at again after so long.
+/// A copy is being made: the next check comes after this.
 const HELD_MS: u64 = 1000;
 
-/// What was flushed is to be compacted if there is much on disk that is superfluous: the more, the more work it is for
-/// what is gained.
+/// Adds compaction debt for what was flushed, if much on disk is superfluous. The debt is a multiple of what was
+/// flushed: how much work there is for what is gained.
 pub(super) fn add_debt(
     bucket: &Bucket,
     persistence: &Persistence,
@@ -47,7 +48,7 @@ pub(super) fn add_debt(
     shard.worked_bytes.store(0, Relaxed);
 }
 
-/// Does a part of the work in a shard if there is any. Returns after how many milliseconds there is more.
+/// Does a part of the compaction of a shard, if there is any. Returns the milliseconds until there is more.
 pub(super) fn compact(
     bucket: &Bucket,
     cx: &mut ThreadContext,
@@ -63,7 +64,7 @@ pub(super) fn compact(
             shard.worked_bytes.fetch_add(STEP_BYTES as u64, Relaxed);
             shard.debt_bytes.load(Relaxed).saturating_sub(STEP_BYTES as u64)
         }
-        // It cannot, or has nothing to do: nobody waits for that.
+        // It cannot, or has nothing to do: nobody has to wait for it.
         _ => 0,
     };
     shard.debt_bytes.store(debt_bytes, Relaxed);
@@ -133,15 +134,15 @@ fn step(
 }
 
 impl storage::Shard {
-    /// Whether compaction is so far behind that it goes before the next flush.
+    /// Returns true if compaction is so far behind that it goes before the next flush.
     pub(super) fn compacts_first(&self) -> bool {
         let somebody_waits = self.hurry.load(Relaxed);
         let for_long = self.worked_bytes.load(Relaxed) >= AHEAD_OF_WAITERS_BYTES;
         self.debt_bytes.load(Relaxed) > OWED_MAX && !(somebody_waits && for_long)
     }
 
-    /// There is nothing to be done until something is written, or the shard comes to rest: gives after how many
-    /// milliseconds.
+    /// Notes that there is nothing to do until something is written, or the shard comes to rest. Returns the
+    /// milliseconds until then.
     fn end_compaction(&self, at_rest: bool, now_ms: u64) -> Option<u64> {
         self.may_compact.store(false, Relaxed);
         if at_rest {
@@ -152,7 +153,7 @@ impl storage::Shard {
     }
 }
 
-/// What a shard would have on disk if nothing in it were superfluous, about.
+/// Estimates what a shard would have on disk if nothing in it were superfluous.
 fn live_bytes(bucket: &Bucket, persistence: &Persistence) -> u64 {
     let accounts = bucket.accounts();
     let (_, ejected_bytes) = bucket.dirty().map_or((0, 0), |dirty| dirty.ejected());

@@ -1,8 +1,8 @@
-//! Ejected values come back: a fetcher reads them by vBucket and seqno and puts them into memory, while no worker
+//! Fetching ejected values: a fetcher reads them by vBucket and seqno and puts them back into memory, while no worker
 //! waits.
 //!
-//! However many ask for a value, it is read once: who asks while it is asked for already, or being read, waits for the
-//! same read.
+//! A value is read once, however many requests want it: a request for a value that is already queued or being read
+//! waits for the same read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,8 +11,8 @@ use crate::fetch_queue::{Fetch, FetchDone};
 use crate::storage::{FETCHERS, check_value};
 use crate::{Bucket, Key, KvError, NodeContext, Now, Place};
 
-/// While there is no memory for a value, the pager makes room: it is tried again after so long, and for longer than the
-/// pager puts off its search for what may go. Then who waits is told to try again.
+/// While there is no memory for a value, the pager makes room: the fetcher tries again after this time, and for longer
+/// than the pager puts off its search for what to eject. Then the requests that wait are told to try again.
 const AGAIN_MS: u64 = 5;
 const PATIENCE_MS: u64 = 250;
 /// A read buffer that has grown larger is not kept.
@@ -22,18 +22,18 @@ const BUFFER_KEPT: usize = 1 << 20;
 pub struct Fetcher {
     index: usize,
     buffer: Vec<u8>,
-    /// Since when there is no memory for any value.
+    /// Set while there is no memory for any value: since when.
     refused_since_ms: Option<u64>,
 }
 
 impl Fetcher {
-    /// The fetcher of this number, below [`FETCHERS`].
+    /// Creates the fetcher of this number, below [`FETCHERS`].
     pub fn new(index: usize) -> Self {
         Self { index, buffer: Vec::new(), refused_since_ms: None }
     }
 
-    /// Fetches all that is asked for. Returns when to call again though the bell does not ring, ms of the monotonic
-    /// clock.
+    /// Fetches all values that were asked for. Returns when to call again even if the bell does not ring, ms of the
+    /// monotonic clock.
     pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         let node = Arc::clone(&cx.node);
         let queue = node.fetch_queue(self.index);
@@ -81,7 +81,7 @@ impl Fetcher {
         let is_ejected = |cx: &mut NodeContext| {
             bucket.lock(cx, fetch.vb).is_ejected(&fetch.stored_key, fetch.hash, fetch.seqno)
         };
-        // Asked for just when a read of it was over, or overwritten since: good as well.
+        // Asked for just when a read of it was over, or overwritten since: that is fine as well.
         if !is_ejected(cx) {
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl Fetcher {
             Ok(_) => false,
             Err(_) => true,
         };
-        // Overwritten, deleted or flushed meanwhile, and no longer on disk: who waits looks again.
+        // Overwritten, deleted or flushed meanwhile, and no longer on disk: the waiting request looks again.
         if !is_ejected(cx) {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Fetcher {
     }
 }
 
-/// Asks for an ejected value, whose length it gives; `done` is called when it is there, on the fetcher's thread.
+/// Asks for an ejected value, and returns its length; `done` is called when it is there, on the fetcher's thread.
 /// `None`: there is nothing to wait for, and `done` is not called.
 pub fn fetch(
     bucket: &Arc<Bucket>,

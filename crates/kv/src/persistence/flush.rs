@@ -5,13 +5,13 @@
 //!              ─> at the walk's end: state record if it changed, S noted
 //!   commit     ─> per vBucket: persisted = S, order trimmed; marked again if there is more already
 //! ```
-//! What is kept per vBucket of a batch is [`Walk`]; nothing is kept per item. On failure the vBuckets are marked again:
+//! The state per vBucket of a batch is [`Walk`]; nothing is kept per item. On failure the vBuckets are marked again:
 //! what was walked is still in their orders.
 //!
-//! Writers may be faster than the disk, so that a walk never meets the end of the order: whenever the lock is let go
+//! Writers may be faster than the disk, so that a walk never meets the end of the order: whenever the lock is released
 //! for a write, a key that was walked is changed again. A walk that has written more than there was to write when it
-//! began, and a batch that is long, takes what is left under one hold of the lock: large values pinned, the rest
-//! copied. That is what the vBucket's writers changed during one write, as a rule.
+//! began, and one of a long batch, takes what is left under one hold of the lock: large values are pinned, the rest is
+//! copied. As a rule that is what the vBucket's writers changed during one write.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +23,7 @@ use crate::storage::{JournalDisk, Persistence, encode_state};
 use crate::sync_writes::SyncWrites;
 use crate::{Bucket, ThreadContext, VbId};
 
-/// A batch that is longer takes no further vBucket: who waits for its sync does not wait for everybody's data.
+/// A batch longer than this takes no further vBucket: whoever waits for its sync must not wait for everybody's data.
 const BATCH_BYTES: u64 = 32 << 20;
 /// Waiting times after a failure, doubled each time, ms.
 const REST_FIRST_MS: u64 = 100;
@@ -37,7 +37,7 @@ struct Walk {
     flushed_seqno: u64,
 }
 
-/// What a batch has taken in.
+/// What a batch contains.
 #[derive(Default)]
 struct Taken {
     walks: Vec<Walk>,
@@ -46,7 +46,7 @@ struct Taken {
     max_cas: u64,
 }
 
-/// Flushes what is dirty in a shard, in one batch. Returns whether anything was.
+/// Flushes what is dirty in a shard, in one batch. Returns true if anything was.
 pub(super) fn flush_shard(
     bucket: &Bucket,
     cx: &mut ThreadContext,
@@ -59,12 +59,12 @@ pub(super) fn flush_shard(
     let Some(journal) = &mut *journal else { return Ok(false) };
     let hurried = shard.hurry.swap(false, Relaxed);
     let mut marked = dirty.take(at);
-    // What is still being read has nothing to flush yet; what is damaged must stay as it is.
+    // A vBucket that is still being read has nothing to flush yet; a damaged one must stay as it is.
     marked.retain(|vb| persistence.closed(VbId(*vb)).is_none());
     if marked.is_empty() {
         return Ok(false);
     }
-    // Writers may be faster than the disk: then each vBucket has its turn.
+    // Writers may be faster than the disk: the vBuckets take turns.
     let resume = shard.resume.load(Relaxed);
     let first = marked.partition_point(|vb| *vb < resume);
     marked.rotate_left(first);
@@ -79,7 +79,7 @@ pub(super) fn flush_shard(
             shard.resume.store(left.first().copied().unwrap_or(0), Relaxed);
             shard.is_long.store(!left.is_empty(), Relaxed);
             if hurried && !left.is_empty() {
-                // Among those who waited may be some whose vBucket is left.
+                // Somebody may wait for one of the vBuckets that are left.
                 shard.hurry.store(true, Relaxed);
             }
             left.iter().for_each(|vb| dirty.mark(*vb));
@@ -110,7 +110,7 @@ fn note_failure(persistence: &Persistence, at: usize, now_ms: u64) {
     let before = shard.failures.fetch_add(1, Relaxed);
     let rest_ms = REST_FIRST_MS.checked_shl(before.min(16) as u32).unwrap_or(REST_MAX_MS).min(REST_MAX_MS);
     shard.rest_until_ms.store(now_ms + rest_ms, Relaxed);
-    // What failed may have left a segment behind.
+    // The failed flush may have left a segment behind.
     shard.compact_from_bytes.store(0, Relaxed);
 }
 
@@ -190,7 +190,7 @@ fn walk(
                 if batch.fits_buffer(refused_bytes) {
                     continue;
                 }
-                // From where its value lies. The lock must not live as long as the item.
+                // Written from where its value lies. The lock must not be held as long as the item.
                 let item = bucket.lock(cx, VbId(vb)).next_dirty(after);
                 if let Some(item) = item {
                     push(batch, taken, &record_of(&item.as_dirty()))?;
@@ -202,7 +202,7 @@ fn walk(
     }
 }
 
-/// Writes a record of an item, however long it is. I/O: not under a lock.
+/// Writes a record of an item, however long it is. It does I/O: not under a lock.
 fn push(
     batch: &mut Batch<'_, JournalDisk>,
     taken: &mut Taken,
@@ -222,7 +222,7 @@ fn push(
     Ok(())
 }
 
-/// What was noted under the same hold of the lock under which a walk met the end.
+/// What was noted when a walk met the end, under the same hold of the lock.
 struct End {
     walk: Walk,
     max_cas: u64,
@@ -230,7 +230,7 @@ struct End {
 }
 
 impl End {
-    /// Writes the state if it has changed; then the walk is a part of the batch.
+    /// Writes the state if it has changed; then the walk is part of the batch.
     fn write(self, batch: &mut Batch<'_, JournalDisk>, taken: &mut Taken) -> Result<(), WriteError> {
         if let Some(state) = &self.state {
             push(batch, taken, &state_record(self.walk.seqno, state))?;
@@ -296,7 +296,8 @@ fn state_record(seqno: u64, value: &[u8]) -> Record<'_> {
 }
 
 impl crate::index::Locked<'_> {
-    /// The walk has met the end of the order: S is the highest seqno. `history` is the vBucket's present history id.
+    /// Notes that the walk has met the end of the order: S is the highest seqno. `history` is the vBucket's present
+    /// history id.
     fn end_of_walk(&mut self, vb: u16, history: u64) -> End {
         let seqno = self.high_seqno();
         let state = self.state_record(seqno, history);
@@ -306,7 +307,8 @@ impl crate::index::Locked<'_> {
         End { walk, max_cas: self.max_cas(), state: state.as_ref().map(encode_state) }
     }
 
-    /// The vBucket's state up to `seqno`, if it is another than on disk; `history` is its present history id.
+    /// Returns the vBucket's state up to `seqno`, if it differs from what is on disk; `history` is its present history
+    /// id.
     fn state_record(&mut self, seqno: u64, history: u64) -> Option<StateRecord> {
         let flushed_seqno = self.flushed_seqno();
         if self.durable().state_version == self.durable().state_persisted {

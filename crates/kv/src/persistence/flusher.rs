@@ -1,8 +1,8 @@
 //! A flusher: flushes and compacts. The caller owns the thread.
 //!
-//! It sleeps until its bell rings or the deadline it gave has come; while nothing is dirty there is neither. Its buffer
-//! is there while it has work, and a few seconds longer; so long after the last flush, what that has freed goes back
-//! too. Compaction may go on, with a small one.
+//! It sleeps until its bell rings or the deadline that it returned has come; while nothing is dirty there is neither.
+//! It has its buffer while it has work, and a few seconds longer; that long after the last flush, the memory the flush
+//! has freed is given back, too. Compaction may go on, with a small buffer.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,11 +12,11 @@ use super::{compaction, flush};
 use crate::storage::{Persistence, flusher_of};
 use crate::{Bucket, NodeContext, Now, ThreadContext};
 
-/// An unused buffer goes back after so long, and what a flush has freed.
+/// How long an unused buffer is kept, and the memory that a flush has freed.
 const IDLE_MS: u64 = 3000;
-/// A buffer of so many bytes does for compaction while nothing is flushed.
+/// A buffer of this many bytes suffices for compaction while nothing is flushed.
 const SMALL_BYTES: usize = 128 << 10;
-/// Compaction that has failed is tried again after so long.
+/// Failed compaction is tried again after this.
 const COMPACT_AGAIN_MS: u64 = 1000;
 
 /// One of a node's flushers.
@@ -25,12 +25,13 @@ pub struct Flusher {
     buffer_bytes: usize,
     buffer: Option<Buffer>,
     used_ms: u64,
-    /// When what was freed goes back, if there was a flush.
+    /// When freed memory is given back, if there was a flush.
     rests_ms: Option<u64>,
 }
 
 impl Flusher {
-    /// The flusher of this number, below [`super::FLUSHERS`], with a buffer of so many bytes ([`Buffer::BYTES`]).
+    /// Creates the flusher of this number, below [`super::FLUSHERS`], with a buffer of so many bytes
+    /// ([`Buffer::BYTES`]).
     pub fn new(index: usize, buffer_bytes: usize) -> Self {
         Self { index, buffer_bytes, buffer: None, used_ms: 0, rests_ms: None }
     }
@@ -41,7 +42,7 @@ impl Flusher {
         self.buffer.get_or_insert_with(|| Buffer::new(bytes))
     }
 
-    /// Does what there is to do. Returns when to call again though the bell does not ring, ms of the monotonic clock.
+    /// Does what there is to do. Returns when to call again even if the bell does not ring, ms of the monotonic clock.
     pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         cx.now = clock();
         cx.node.flusher_bell(self.index).answer();
@@ -83,7 +84,7 @@ impl Flusher {
         next
     }
 
-    /// Flushes and compacts a shard if it is time; returns when to look again.
+    /// Flushes and compacts a shard if it is time. Returns when to check again.
     fn tend_shard(
         &mut self,
         bucket: &Bucket,
@@ -95,7 +96,7 @@ impl Flusher {
             return None;
         }
         let flush_ms = self.flush(bucket, persistence, cx, at);
-        // What there is to flush later is flushed before any rest.
+        // What is to be flushed later is flushed before any rest.
         self.rests_ms = self.rests_ms.max(flush_ms.map(|due_ms| due_ms + IDLE_MS));
         let most_bytes = if self.rests_ms.is_some() { self.buffer_bytes } else { SMALL_BYTES };
         let buffer_bytes = self.buffer_bytes.min(most_bytes);

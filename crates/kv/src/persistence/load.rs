@@ -1,8 +1,8 @@
 //! Warm-up: reading a bucket's journals into memory.
 //!
-//! Opening has looked at the ends of the segments alone. Any thread takes the next segment, newest first, and replays
-//! it, while others do the same; a vBucket opens when all its runs are in. Values that find no room in the budget stay
-//! on disk.
+//! Opening has read only the ends of the segments. Any thread takes the next segment, newest first, and replays it,
+//! while others do the same; a vBucket opens when all its runs are in. Values that find no room in the budget stay on
+//! disk.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,8 +13,8 @@ use crate::index::{CAS_MOST, Header, Kind, Locked, Stored};
 use crate::storage::{Part, Persistence, Trouble, check_value, decode_state, spoil};
 use crate::{Bucket, KvError, Node, NodeContext, Unavailable, VbId};
 
-/// Reads the next segment that waits for it, of any bucket; `false` where none waits. Any number of threads may do so
-/// at a time.
+/// Reads the next segment that waits for it, of any bucket. Returns false if none waits. Any number of threads may do
+/// so at a time.
 pub fn load_next(cx: &mut NodeContext, buffer: &mut Buffer) -> bool {
     let next = cx.node.buckets().into_iter().find_map(|bucket| {
         let part = bucket.persistence()?.take_part().filter(|_| !bucket.is_gone())?;
@@ -25,7 +25,7 @@ pub fn load_next(cx: &mut NodeContext, buffer: &mut Buffer) -> bool {
     true
 }
 
-/// Whether there is a segment that nobody reads yet.
+/// Returns true if there is a segment that nobody reads yet.
 pub fn waits_for_load(node: &Node) -> bool {
     node.buckets().iter().filter_map(|bucket| bucket.persistence()).any(Persistence::waits_for_load)
 }
@@ -104,7 +104,7 @@ impl Loader<'_> {
                 self.bucket.restore_setting(self.cx, VbId(vb));
                 self.persistence.warm_up.vbuckets_done.fetch_add(1, Relaxed);
                 self.bucket.open_gate(self.persistence, vb);
-                // ORDERING: not before: the flusher passes over what is not open.
+                // ORDERING: not earlier: the flusher skips what is not open.
                 self.bucket.lock(self.cx, VbId(vb)).mark_if_dirty();
             }
             Err(error) => {
@@ -134,7 +134,7 @@ fn apply(locked: &mut Locked<'_>, record: &Record<'_>, resident: bool) -> Result
     };
     check_value(record.datatype, record.value)?;
     let header = Header {
-        // Clients of versions that let them name any may have named what readers see of a locked document.
+        // Versions that let clients name any CAS may have stored the one that readers see of a locked document.
         cas: record.cas.min(CAS_MOST),
         seqno: record.seqno,
         kind,

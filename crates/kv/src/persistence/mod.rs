@@ -1,7 +1,7 @@
-//! The work on what persistent buckets have on disk ([`crate::Persistence`]): who reads and writes it.
+//! The work on what persistent buckets have on disk ([`crate::Persistence`]): reading and writing it.
 //!
 //! ```text
-//!   directory/bucket.json        who it is, fixed when it was made (meta)
+//!   directory/bucket.json        its identity, fixed when it was created (meta)
 //!   directory/shard-N/           the journal of the vBuckets whose number is N modulo the shards
 //!
 //!   workers ──change──> vBucket: order of unflushed items ──first one──> DirtySet ──bell──> Flusher
@@ -26,7 +26,7 @@ pub use crate::storage::{
 };
 use crate::{Bucket, ThreadContext};
 
-/// A stop tries so often to write what is left.
+/// How often a stop tries to write what is left.
 const CLOSE_TRIES: usize = 2;
 
 /// Flushes everything and ends the journal with the mark of a clean end. The bucket must not be changed any more.
@@ -40,7 +40,7 @@ pub fn close_journal(
     let is_whole = !persistence.warm_up.is_running();
     let mut failed = None;
     for (at, shard) in persistence.shards.iter().enumerate() {
-        // After a failure there is another segment to be tried.
+        // After a failure there is another segment to try.
         let flushed = (0..CLOSE_TRIES).find_map(|_| flush_all(bucket, cx, at, flusher).ok());
         if flushed.is_none() {
             failed = failed.or(flush_all(bucket, cx, at, flusher).err());

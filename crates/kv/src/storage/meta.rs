@@ -1,4 +1,4 @@
-//! `bucket.json`: who a persistent bucket is. Replaced as a whole, by a new file that is synced and renamed.
+//! `bucket.json`: the identity of a persistent bucket. Replaced as a whole, by a new file that is synced and renamed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const NEW: &str = "bucket.json.new";
 const DELETED: &str = "bucket.json.deleted";
 const BYTES_MAX: usize = 64 << 10;
 
-/// What is fixed when a bucket is made, and how it ended.
+/// What is fixed when a bucket is created, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) format: u32,
@@ -26,16 +26,16 @@ pub(super) struct Meta {
     pub(super) uuid: String,
     pub(super) vbuckets: u16,
     pub(super) shards: u16,
-    /// From this the vBuckets' history ids came, where the bucket had a clean end and nobody has opened it since.
-    /// Otherwise histories may have lost their end, and get other ids.
+    /// Seed of the vBuckets' history ids, if the bucket had a clean end and nobody has opened it since. Otherwise
+    /// histories may have lost their end, and get other ids.
     pub(super) clean_seed: Option<u64>,
-    /// Shards that were written to since there are manifests, ascending: theirs must be there.
+    /// Shards that were written to since there are manifests, ascending: their manifests must exist.
     #[serde(default)]
     pub(super) written_shards: Vec<u16>,
 }
 
 impl Meta {
-    /// Whether it can be opened here as this bucket.
+    /// Checks that it can be opened here as this bucket.
     pub(super) fn check(&self, name: &str) -> Result<(), OpenBucketError> {
         let fits = self.vbuckets.is_power_of_two() && (1..=self.vbuckets).contains(&self.shards);
         let problem = if ![FORMAT, FORMAT_WITHOUT_MANIFESTS].contains(&self.format) {
@@ -50,12 +50,12 @@ impl Meta {
         Err(OpenBucketError::Meta(problem))
     }
 
-    /// Whether the shard's manifest must be there.
+    /// Returns true if the shard's manifest must exist.
     pub(super) fn has_written(&self, shard: u16) -> bool {
         self.written_shards.binary_search(&shard).is_ok()
     }
 
-    /// The bucket's identity in its segments.
+    /// Returns the bucket's identity in its segments.
     pub(super) fn identity(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
         for (byte, pair) in bytes.iter_mut().zip(self.uuid.as_bytes().chunks(2)) {
@@ -65,7 +65,7 @@ impl Meta {
         bytes
     }
 
-    /// Reads it; `None` where there is no bucket.
+    /// Reads it; `None` if there is no bucket.
     pub(super) fn read(disk: &AnyDisk, directory: &Path) -> io::Result<Option<Self>> {
         let file = match disk.open(&directory.join(NAME), Open::Read) {
             Ok(file) => file,
@@ -97,12 +97,14 @@ impl Meta {
     }
 }
 
-/// From here on there is no bucket in this directory, only files to be removed. After an error there still is.
+/// Marks the bucket as deleted: from here on there are only files to be removed in this directory. After an error there
+/// still is a bucket.
 pub(super) fn mark_deleted(disk: &AnyDisk, directory: &Path) -> io::Result<()> {
     let (name, deleted) = (directory.join(NAME), directory.join(DELETED));
     disk.rename(&name, &deleted)?;
     disk.sync_directory(&deleted).inspect_err(|_| {
-        // Who deletes is told that it failed: then the next start must not end it. Where this fails too, it may.
+        // The caller is told that the deletion failed, so the next start must not complete it. If this fails too, it
+        // may.
         let _ = disk.rename(&deleted, &name).and_then(|()| disk.sync_directory(&name));
     })
 }
@@ -111,9 +113,9 @@ pub(super) fn is_deleted(disk: &AnyDisk, directory: &Path) -> io::Result<bool> {
     disk.exists(&directory.join(DELETED))
 }
 
-/// All else is removed: the last of it goes.
+/// Removes the mark of a deleted bucket, after everything else.
 pub(super) fn forget_deleted(disk: &AnyDisk, directory: &Path) -> io::Result<()> {
-    // Where it was stopped while it was deleted, it may have been written once more.
+    // If the deletion was interrupted, the file may have been written once more.
     for left in [directory.join(NEW), directory.join(NAME)] {
         if disk.exists(&left)? {
             disk.remove(&left)?;
@@ -123,7 +125,7 @@ pub(super) fn forget_deleted(disk: &AnyDisk, directory: &Path) -> io::Result<()>
     disk.sync_directory(&directory.join(DELETED))
 }
 
-/// Where a shard's segments are.
+/// Returns the directory of a shard's segments.
 pub(super) fn shard_directory(directory: &Path, shard: usize) -> PathBuf {
     directory.join(format!("shard-{shard}"))
 }

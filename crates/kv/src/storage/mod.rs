@@ -1,8 +1,8 @@
 //! What a persistent bucket has on disk: the journals of its shards, the gates of its vBuckets, and its `bucket.json`.
 //!
-//! [`crate::persistence`] is the work on it. A shard has no file before its first write. Its journal is locked by the
-//! flusher while it flushes; nobody else waits for that lock but a stop and a deletion. A vBucket is *closed* until its
-//! own part of the journal is in, and for good if that is damaged.
+//! [`crate::persistence`] does the work on it. A shard has no file before its first write. The flusher holds the lock
+//! of a journal while it flushes; only a stop and a deletion wait for that lock besides. A vBucket is *closed* until
+//! its own part of the journal is in, and for good if that is damaged.
 
 pub mod figures;
 mod meta;
@@ -29,12 +29,12 @@ use crate::settings::PersistenceSettings;
 use crate::{Key, KvError, Unavailable, VbId};
 use meta::Meta;
 
-/// Flusher threads of a node at most: each shard belongs to one of them.
+/// Most flusher threads of a node: each shard belongs to one of them.
 pub const FLUSHERS: usize = 2;
 /// Threads that fetch values for clients.
 pub const FETCHERS: usize = 2;
 
-/// Which flusher a shard of the bucket in this slot belongs to.
+/// Returns which flusher a shard of the bucket in this slot belongs to.
 pub(crate) fn flusher_of(slot: usize, shard: usize) -> usize {
     (slot + shard) % FLUSHERS
 }
@@ -48,7 +48,7 @@ pub(crate) enum Gate {
     Damaged,
 }
 
-/// What the journals are on.
+/// The disk that journals are on.
 pub(crate) type JournalDisk = Metered<AnyDisk>;
 
 /// The journal of a bucket.
@@ -79,31 +79,31 @@ pub(crate) struct Shard {
     pub(crate) reader: Reader<JournalDisk>,
     /// Highest CAS of the journal when it was opened.
     pub(crate) max_cas: u64,
-    /// Not flushed again before this, ms of the monotonic clock.
+    /// No flush before this, ms of the monotonic clock.
     pub(crate) rest_until_ms: AtomicU64,
     /// Somebody waits for the next flush.
     pub(crate) hurry: AtomicBool,
-    /// The last flush did not come to the end.
+    /// The last flush did not get to the end.
     pub(crate) is_long: AtomicBool,
     /// The vBucket at which the next flush starts: where the last one had to stop.
     pub(crate) resume: AtomicU16,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(crate) failures: AtomicU64,
     /// Something was written since compaction found nothing to do.
     pub(crate) may_compact: AtomicBool,
-    /// From when on nothing has been written for a while, ms of the monotonic clock; 0 once all is done that is done
-    /// then.
+    /// When the shard is at rest if nothing more is written, ms of the monotonic clock; 0 once what is done then has
+    /// been done.
     pub(crate) at_rest_ms: AtomicU64,
-    /// Compaction has looked at the segments in vain: it does so again when so many bytes are superfluous.
+    /// Compaction has checked the segments in vain: it does so again when this many bytes are superfluous.
     pub(crate) compact_from_bytes: AtomicU64,
-    /// So much is compaction to read and write for what was flushed.
+    /// Compaction debt: bytes that compaction still has to read and write for what was flushed.
     pub(crate) debt_bytes: AtomicU64,
-    /// So much it has done since the last flush.
+    /// Bytes that compaction has worked off since the last flush.
     pub(crate) worked_bytes: AtomicU64,
 }
 
 impl Shard {
-    /// Whether the next flush is due at once.
+    /// Returns true if the next flush is due at once.
     pub(crate) fn hurries(&self) -> bool {
         (self.hurry.load(Relaxed) || self.is_long.load(Relaxed)) && self.failures.load(Relaxed) == 0
     }
@@ -122,18 +122,18 @@ pub(crate) struct Counters {
 }
 
 impl Persistence {
-    /// Where it is.
+    /// Returns its directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Its settings.
+    /// Returns its settings.
     pub fn settings(&self) -> &PersistenceSettings {
         &self.settings
     }
 
-    /// Copies the bucket into a new directory of the same disk, durably and while it is served: each shard as it is at
-    /// one commit. After an error what is there is no bucket.
+    /// Copies the bucket into a new directory of the same disk, durably and while it is served: each shard as of one
+    /// commit. After an error the directory holds no bucket.
     pub fn copy(&self, directory: &Path, buffer: &mut Buffer) -> std::io::Result<()> {
         if self.disk.exists(directory)? {
             return Err(std::io::ErrorKind::AlreadyExists.into());
@@ -145,17 +145,17 @@ impl Persistence {
                 written_shards.push(at as u16);
             }
         }
-        // Last of all: without this file the rest is nothing. Nobody stopped the bucket for the copy.
+        // Last of all: without this file the rest is not a bucket. A copy has no clean end.
         let meta = Meta { clean_seed: None, written_shards, ..self.meta.lock().clone() };
         meta.write(&self.disk, directory)
     }
 
-    /// How many journals it has.
+    /// Returns how many journals it has.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// Makes durable, before a shard's first commit, that its manifest must be there from now on.
+    /// Records durably, before a shard's first commit, that its manifest must exist from now on.
     pub(crate) fn note_written(
         &self,
         at: usize,
@@ -175,7 +175,7 @@ impl Persistence {
         self.shards.get(usize::from(vb.0) % self.shards.len())
     }
 
-    /// Why a vBucket is not served, if it is not.
+    /// Returns why a vBucket is not served, or `None` if it is.
     pub(crate) fn closed(&self, vb: VbId) -> Option<Unavailable> {
         match self.gates.get(usize::from(vb.0))?.load(Relaxed) {
             gate if gate == Gate::WarmingUp as u8 => Some(Unavailable::WarmingUp),
@@ -184,12 +184,12 @@ impl Persistence {
         }
     }
 
-    /// The document of this key as it was written with this seqno, if it is on disk still; its value inflated.
+    /// Returns the document of this key as written with this seqno, with its value inflated, if it is still on disk.
     pub(crate) fn stored(&self, vb: VbId, seqno: u64, key: Key<'_>) -> Result<Option<Stored>, KvError> {
         let shard = self.shard_of(vb).ok_or(KvError::BucketGone)?;
         let mut buffer = Vec::new();
         let record = shard.reader.read(vb.0, seqno, &mut buffer).map_err(|_| KvError::ReadFailed)?;
-        // In the journal a key of the default collection begins with its id.
+        // In the journal a key of the default collection begins with the collection's id.
         let is_it = |stored: &[u8]| stored.split_first() == Some((&0, key.bytes));
         let Some(record) = record.filter(|record| is_it(record.key)) else { return Ok(None) };
         check_value(record.datatype, record.value)?;
@@ -205,49 +205,49 @@ impl Persistence {
         Ok(Some(Stored { flags: record.flags, value }))
     }
 
-    /// Whether any vBucket waits for its part of the journal to be read.
+    /// Returns true if any vBucket waits for its part of the journal to be read.
     pub(crate) fn is_warming_up(&self) -> bool {
         self.gates.iter().any(|gate| gate.load(Relaxed) == Gate::WarmingUp as u8)
     }
 
-    /// vBuckets that are not served, for good, because their part of the journal is damaged.
+    /// Returns the vBuckets that are not served, for good, because their part of the journal is damaged.
     pub fn damaged(&self) -> impl Iterator<Item = VbId> {
         let is_damaged = |gate: &AtomicU8| gate.load(Relaxed) == Gate::Damaged as u8;
         (0..).zip(&self.gates).filter(move |(_, gate)| is_damaged(gate)).map(|(vb, _)| VbId(vb))
     }
 
-    /// The next flush of a vBucket is not to wait for its time. Returns whether it would have.
+    /// Makes the next flush of a vBucket due at once. Returns true if it might have had to wait.
     pub(crate) fn hurry(&self, vb: VbId) -> bool {
         if let Some(shard) = self.shard_of(vb) {
-            // ORDERING: before the bell is looked at.
+            // ORDERING: before the bell is checked.
             shard.hurry.swap(true, SeqCst);
         }
         self.settings.flush_interval_ms > 0
     }
 
-    /// Whether nobody was told yet that the journal is read to its end.
+    /// Returns true the first time: the caller then reports that the journal is read to its end.
     pub fn tell_warm(&self) -> bool {
         !self.warm_told.swap(true, Relaxed)
     }
 
-    /// From now on there is no bucket in its directory; durably, or it is as it was.
+    /// Marks the bucket as deleted in its directory, durably; after an error it is as it was.
     pub(crate) fn mark_deleted(&self) -> std::io::Result<()> {
         meta::mark_deleted(&self.disk, &self.directory)
     }
 
-    /// Notes that everything is on disk; the histories go on where they end now.
+    /// Records that everything is on disk; the histories continue where they end now.
     pub(crate) fn note_clean_end(&self, history_seed: u64) -> Result<(), WriteError> {
         let meta = Meta { clean_seed: Some(history_seed), ..self.meta.lock().clone() };
         meta.write(&self.disk, &self.directory).map_err(WriteError::Poisoned)
     }
 
-    /// How far the journal has been read after the start.
+    /// Returns how far the journal has been read since the start.
     pub fn warm_up(&self) -> WarmUp {
         self.warm_up.figures()
     }
 }
 
-/// Removes what is left of a bucket that was deleted. Does nothing where none was.
+/// Removes what is left of a deleted bucket. Does nothing if there was none.
 pub fn remove_deleted(disk: &AnyDisk, directory: &Path) -> std::io::Result<()> {
     if !meta::is_deleted(disk, directory)? {
         return Ok(());

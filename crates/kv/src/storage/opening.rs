@@ -1,4 +1,4 @@
-//! Opening a bucket's journals: looks at the ends of the segments alone, and notes what is to be read.
+//! Opening a bucket's journals: reads only the ends of the segments, and notes what is to be read.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::lock_order::Ranked;
 use crate::settings::PersistenceSettings;
 use crate::{KvError, VbId};
 
-/// Troubles that are kept until somebody asks.
+/// Most troubles that are kept until somebody asks.
 const TROUBLES_MAX: usize = 100;
 
 /// Why a persistent bucket could not be opened.
@@ -35,7 +35,7 @@ pub enum OpenBucketError {
     Meta(String),
 }
 
-/// Something an operator should read.
+/// Something an operator should know.
 #[derive(Debug, Clone)]
 pub enum Trouble {
     /// A part of the journal is damaged.
@@ -59,9 +59,9 @@ impl fmt::Display for Trouble {
 /// How far a journal has been read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WarmUp {
-    /// Segments there were at the start, and those that are read.
+    /// Segments at the start.
     pub segments: u64,
-    /// Read.
+    /// Segments that have been read.
     pub segments_done: u64,
     /// vBuckets that had anything to read.
     pub vbuckets: u64,
@@ -72,7 +72,7 @@ pub struct WarmUp {
 }
 
 impl WarmUp {
-    /// Whether there is more to read.
+    /// Returns true if there is more to read.
     pub fn is_running(&self) -> bool {
         self.segments_done < self.segments
     }
@@ -116,26 +116,26 @@ impl Loading {
     }
 }
 
-/// A journal that is open, and what its bucket has to know of it.
+/// An open journal, and what its bucket has to know of it.
 pub(crate) struct Opened {
     pub(crate) persistence: Persistence,
     pub(crate) uuid: String,
     pub(crate) vbuckets: u16,
-    /// From this the vBuckets' history ids come.
+    /// Seed of the vBuckets' history ids.
     pub(crate) history_seed: u64,
-    /// Runs to be read of each vBucket.
+    /// Number of runs to be read for each vBucket.
     pub(crate) runs: Vec<u32>,
 }
 
 impl Opened {
-    /// Whether all vBuckets are served at once.
+    /// Returns true if all vBuckets are served at once.
     pub(crate) fn is_all_open(&self) -> bool {
         self.persistence.gates.iter().all(|gate| gate.load(Relaxed) == Gate::Open as u8)
     }
 }
 
-/// Opens what is in the directory, or makes a new bucket there. `fresh` gives the identity of a new one, and a seed for
-/// history ids that were never used.
+/// Opens what is in the directory, or creates a new bucket there. `fresh` returns the identity of a new one, and a seed
+/// for history ids that were never used.
 pub(crate) fn open(
     disk: AnyDisk,
     directory: &Path,
@@ -177,12 +177,12 @@ pub(crate) fn open(
     let is_clean = opened.iter().all(|opened| opened.clean || opened.segments.is_empty());
     let history_seed = match meta.clean_seed.take() {
         Some(seed) => {
-            // From now on the end is not a clean one, whatever happens.
+            // From now on there is no clean end, whatever happens.
             match meta.write(&disk, directory) {
                 Ok(()) if is_clean => seed,
                 Ok(()) => fresh_seed,
-                // A full disk is no reason not to serve what is there. Opening has taken the marks off the journals
-                // already; an empty one had none.
+                // A full disk is no reason not to serve what is there. Opening has already removed the marks of a clean
+                // end from the journals; an empty one had none.
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                     let is_marked = opened.iter().any(|opened| opened.clean);
                     if is_clean && is_marked { seed } else { fresh_seed }
@@ -252,7 +252,7 @@ fn spoil_vbucket(gates: &[AtomicU8], vb: u16) {
     }
 }
 
-/// Closes the vBuckets that damage makes unfit to be served.
+/// Closes the vBuckets that cannot be served because of damage.
 pub(crate) fn spoil(gates: &[AtomicU8], shard: usize, shards: usize, spoils: &Spoils) {
     match spoils {
         Spoils::Nothing => {}
@@ -288,7 +288,7 @@ impl Persistence {
         self.note(Trouble::Write(error.to_string()));
     }
 
-    /// What was found damaged and what failed since the last call, for the log.
+    /// Returns what was found damaged and what failed since the last call, for the log.
     pub fn take_troubles(&self) -> Vec<Trouble> {
         self.loading.lock().take_troubles()
     }

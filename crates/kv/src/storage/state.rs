@@ -17,7 +17,7 @@ use crate::{Topology, VbState};
 
 const FORMAT: u8 = 1;
 
-/// Histories that are remembered.
+/// Most histories that are remembered.
 const HISTORIES_MAX: usize = 20;
 
 pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
@@ -46,7 +46,7 @@ pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
     bytes
 }
 
-/// `None`: it is not one of ours.
+/// Decodes a state; `None` if it is not one of ours.
 pub(crate) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
     let bytes = &mut bytes;
     if take::<1>(bytes)? != [FORMAT] {

@@ -7,13 +7,12 @@
 //!     a minute without one   forgotten
 //! ```
 //!
-//! While an entry is blocked, attempts are refused without looking at the password, with the answer of a wrong
-//! password, and do not prolong the block. Nobody waits for it: no thread sleeps, and no connection is held.
+//! While an entry is blocked, attempts are refused without checking the password, with the answer to a wrong password,
+//! and do not prolong the block. Nobody waits for it: no thread sleeps, and no connection is held.
 //!
-//! * Entries are per network and user, so whoever guesses from one address locks nobody out at another. A network is
-//!   one IPv4 address or one IPv6 /64; all of this machine's own addresses are one network.
-//! * All names that nobody has share one entry per network: making up names neither fills the table nor pushes entries
-//!   out.
+//! * Entries are per network and user, so guessing from one address locks nobody out at another. A network is one IPv4
+//!   address or one IPv6 /64; all of this machine's own addresses are one network.
+//! * All unknown names share one entry per network: making up names neither fills the table nor pushes entries out.
 //! * The table is bounded. What is forgotten goes first, then the entry with the fewest failures.
 
 use std::collections::HashMap;
@@ -29,9 +28,9 @@ pub const FREE_FAILURES: u32 = 10;
 const DELAY_FIRST_US: u64 = 50_000;
 /// Longest delay.
 pub const DELAY_MAX_US: u64 = 4_000_000;
-/// An entry without a failure for so long is forgotten.
+/// An entry without a failure for this long is forgotten.
 pub const MEMORY_US: u64 = 60_000_000;
-/// Entries of the table.
+/// Most entries of the table.
 pub const ENTRIES_MAX: usize = 4096;
 /// Least time between two notices.
 const NOTICE_INTERVAL_US: u64 = 10_000_000;
@@ -52,7 +51,7 @@ pub struct Caller {
 pub struct LoginFigures {
     /// Logins that failed, refused ones included.
     pub failed: u64,
-    /// Of these, refused without a look at the password because of failures before.
+    /// Of these, refused without checking the password because of earlier failures.
     pub refused: u64,
 }
 
@@ -88,7 +87,7 @@ struct Table {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     network: Network,
-    /// `None` stands for all names that nobody has.
+    /// `None` stands for all unknown names.
     user: Option<Arc<str>>,
 }
 
@@ -140,8 +139,8 @@ impl Entry {
 }
 
 impl Attempts {
-    /// Runs `check` unless the caller is blocked for this user, and notes how it ended. `user` is the name if somebody
-    /// has it; `named` is what the client called itself.
+    /// Runs `check` unless the caller is blocked for this user, and notes the outcome. `user` is the name if there is
+    /// such a user; `named` is what the client called itself.
     pub(super) fn attempt<T, E>(
         &self,
         caller: Caller,
@@ -152,7 +151,7 @@ impl Attempts {
     ) -> Result<T, E> {
         let key = Key { network: Network::of(caller), user };
         let now_us = caller.mono_us;
-        // Held over the check: otherwise parallel attempts would all be let in before the first of them has failed.
+        // Held during the check: otherwise parallel attempts would all be let in before the first of them has failed.
         let mut table = self.table.lock();
         let entry = table.entries.get(&key).copied();
         let is_blocked = entry.is_some_and(|entry| now_us < entry.blocked_until_us);

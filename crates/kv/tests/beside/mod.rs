@@ -11,7 +11,7 @@ pub const WRITERS: usize = 2;
 /// Number of the thread that peeks.
 pub const PEEKER: usize = WRITERS;
 
-/// A node for so many threads, with a bucket of two vBuckets.
+/// Creates a node for this many threads, with a bucket of two vBuckets.
 pub fn node(threads: usize, item_heap: HeapChoice) -> (Arc<Node>, Arc<Bucket>) {
     let settings = NodeSettings { threads, shutdown_command: false, version: "test".into(), seed: 7 };
     let node = Node::new(settings, Limits::default());
@@ -30,7 +30,7 @@ pub fn key(writer: usize, number: usize) -> String {
     format!("{writer}:{number}")
 }
 
-/// Peeks at the writers' keys until it is done; returns how often.
+/// Peeks at the writers' keys until it is done. Returns how often.
 pub fn peek(
     node: &Arc<Node>,
     bucket: &Arc<Bucket>,
@@ -57,7 +57,7 @@ pub fn peek(
     })
 }
 
-/// Lets the writers write, each on a thread of its own, to their end.
+/// Runs the writers to their end, each on a thread of its own.
 pub fn write_all(
     node: &Arc<Node>,
     bucket: &Arc<Bucket>,

@@ -1,4 +1,4 @@
-//! Options that jemalloc reads before `main` does anything: how they are changed, by starting the program once more.
+//! Options that jemalloc reads before `main` runs, and how they are changed: by starting the program once more.
 //!
 //! ```text
 //!   Environment::take ── is an option of the configuration not in force?
@@ -6,11 +6,10 @@
 //!       yes ── exec this program with the options in jemalloc's variable ── Environment::take, again ── go on
 //! ```
 //! The process keeps its id. What jemalloc reads later wins: the options of the linked program first, then its
-//! environment. So an operator who sets the variable himself is obeyed, before the configuration: his options are put
-//! behind ours.
+//! environment. So an operator who sets the variable overrides the configuration: his options are appended to ours.
 //!
-//! Our own variable says that this process has been started again, and what the operator's options were. It carries
-//! the process's id: one that was inherited says nothing.
+//! Our own variable records that this process has been started again, and what the operator's options were. It carries
+//! the process's id, so that an inherited one is ignored.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use std::time::Duration;
 use super::chosen;
 use super::settings::Setting;
 
-/// Says `PID` or `PID:OPTIONS`, where OPTIONS are what the operator had set.
+/// Holds `PID` or `PID:OPTIONS`, where OPTIONS are what the operator had set.
 pub const AGAIN: &str = "DORMOUSE_ALLOCATOR_STARTED_AGAIN";
 
 /// How long a new thread is given to name itself.
@@ -33,12 +32,12 @@ pub struct Environment {
     pub again: bool,
 }
 
-/// A setting with a value.
+/// A setting and the value requested for it.
 pub type Wish = (Setting, String);
 
 impl Environment {
-    /// Reads the environment, and makes it again what it was before this process was started a second time. To be
-    /// called before any thread is started; nothing is taken out if it is too late for that.
+    /// Reads the environment, and restores it to what it was before this process was started a second time. Call it
+    /// before any thread is started; if it is too late for that, nothing is restored.
     pub fn take() -> Self {
         let variable = variable();
         let read = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -55,20 +54,20 @@ impl Environment {
         read
     }
 
-    /// `note` is of this process, or of one that is an ancestor; `set` is what jemalloc has read.
+    /// `note` is from this process or an ancestor; `set` is what jemalloc has read.
     fn understand(note: &str, process: u32, set: Option<String>) -> Self {
         let (id, own) = note.split_once(':').map_or((note, None), |(id, own)| (id, Some(own.to_owned())));
         if id.parse() == Ok(process) { Self { own, again: true } } else { Self { own: set, again: false } }
     }
 
-    /// Whether the operator's own options say something about a setting.
+    /// Returns true if the operator's own options name a setting.
     pub fn decides(&self, setting: Setting) -> bool {
         let Some(option) = setting.option() else { return false };
         let own = self.own.as_deref().unwrap_or_default();
         own.split(',').any(|pair| pair.split(':').next() == Some(option))
     }
 
-    /// Of the wishes for boot options those that are not in force and that the operator has not decided.
+    /// Returns the wishes for boot options that are not in force and that the operator has not decided.
     pub fn unfulfilled(&self, wishes: &[Wish]) -> Vec<Wish> {
         let differs = |(setting, value): &&Wish| {
             setting.is_of_boot() && !self.decides(*setting) && setting.at_boot().as_ref() != Some(value)
@@ -76,7 +75,7 @@ impl Environment {
         wishes.iter().filter(differs).cloned().collect()
     }
 
-    /// The variables for a second start, in which the wishes for boot options are fulfilled.
+    /// The variables for a second start, which puts the wishes for boot options in force.
     pub fn of_second_start(&self, wishes: &[Wish]) -> Vec<(&'static str, String)> {
         let Some(variable) = variable() else { return Vec::new() };
         let id = std::process::id();
@@ -90,15 +89,15 @@ pub fn variable() -> Option<&'static str> {
     chosen::controls().map(|controls| controls.variable)
 }
 
-/// Wishes for boot options in jemalloc's words, and behind them the operator's, which win.
+/// The wishes for boot options in jemalloc's syntax, followed by the operator's options, which win.
 fn options(wishes: &[Wish], own: Option<&str>) -> String {
     let wishes = wishes.iter().filter(|(setting, _)| setting.is_of_boot());
     let pairs = wishes.filter_map(|(setting, value)| Some(format!("{}:{value}", setting.option()?)));
     pairs.chain(own.filter(|own| !own.is_empty()).map(str::to_owned)).collect::<Vec<_>>().join(",")
 }
 
-/// Whether no thread but this one reads the environment: there is none, but for jemalloc's own. A thread of jemalloc's
-/// that has just been started bears our name until it has run for a moment: that moment is waited for.
+/// Returns true if no thread but this one reads the environment: there is none except jemalloc's own. A thread that
+/// jemalloc has just started has our name until it has run for a moment, so this waits for that moment.
 fn is_alone() -> bool {
     (0..NAMING_MS).any(|_| {
         let alone = other_threads() == Some(0);
@@ -109,7 +108,7 @@ fn is_alone() -> bool {
     })
 }
 
-/// The threads beside this one that are not jemalloc's, by their names.
+/// Number of threads other than this one and jemalloc's, by their names.
 fn other_threads() -> Option<usize> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?;
     let name = |thread: std::io::Result<std::fs::DirEntry>| {
@@ -119,7 +118,7 @@ fn other_threads() -> Option<usize> {
 }
 
 fn restore(name: impl AsRef<OsStr>, value: Option<&str>) {
-    // SAFETY: there is no other thread that could read the environment meanwhile, see `is_alone`.
+    // SAFETY: no other thread can read the environment meanwhile, see `is_alone`.
     unsafe {
         match value {
             Some(value) => std::env::set_var(name, value),

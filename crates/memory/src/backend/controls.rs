@@ -5,11 +5,11 @@ use std::ptr::{self, null_mut};
 
 use super::ControlError;
 
-/// The one function there is.
+/// The only function of the interface.
 pub(super) type Call =
     unsafe extern "C" fn(*const c_char, *mut c_void, *mut usize, *mut c_void, usize) -> c_int;
 
-/// A jemalloc and how it is spoken to.
+/// A jemalloc and its control interface.
 #[derive(Clone, Copy)]
 pub(super) struct Controls {
     call: Call,
@@ -36,7 +36,7 @@ impl Controls {
         check(name, errno).map(|()| value)
     }
 
-    /// Reads a control that gives a static text.
+    /// Reads a control whose value is a static string.
     pub(super) fn read_text(self, name: &CStr) -> Result<String, ControlError> {
         let mut text: *const c_char = ptr::null();
         let mut length = size_of_val(&text);
@@ -68,19 +68,19 @@ impl Controls {
         check(name, errno)
     }
 
-    /// Runs a control that takes a text, such as a file's name.
+    /// Runs a control that takes a string, such as a file name.
     pub(super) fn write_text(self, name: &CStr, text: &CStr) -> Result<(), ControlError> {
         self.write(name, text.as_ptr())
     }
 
-    /// Runs a control that takes and gives nothing.
+    /// Runs a control without input and output.
     pub(super) fn run(self, name: &CStr) -> Result<(), ControlError> {
         // SAFETY: null pointers with zero lengths mean that nothing is read or written.
         let errno = unsafe { (self.call)(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
         check(name, errno)
     }
 
-    /// Brings the figures up to date. Walks all arenas.
+    /// Updates the figures. Walks all arenas.
     pub(super) fn refresh(self) {
         let _ = self.write(c"epoch", 1u64);
     }

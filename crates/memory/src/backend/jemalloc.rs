@@ -21,12 +21,12 @@ mod extents;
 mod size_class;
 mod utilization;
 
-/// What is left in an arena goes with it.
+/// What is left in an arena is freed with it.
 pub const ARENA_GOES_AS_A_WHOLE: bool = true;
 /// Whole pages have no header.
 pub(crate) const PAGES_HEADER: usize = 0;
 
-/// Free extents that are taken in search of the one that an arena's next blocks come from.
+/// Free extents that are allocated in search of the one that an arena's next blocks come from.
 const FREE_EXTENTS: [usize; 6] =
     [HUGE_PAGE, HUGE_PAGE, HUGE_PAGE, HUGE_PAGE / 2, HUGE_PAGE / 4, HUGE_PAGE / 8];
 
@@ -40,25 +40,25 @@ pub(super) fn controls() -> Option<Controls> {
     Some(CONTROLS)
 }
 
-/// All that jemalloc knows is read through its controls.
+/// All of jemalloc's figures are read through its controls.
 pub(super) fn figures() -> Vec<Figure> {
     Vec::new()
 }
 
-/// Brings the figures up to date. Walks all arenas: call it on events, not per request.
+/// Updates the figures. Walks all arenas: call it on events, not per request.
 pub(crate) fn refresh() {
     CONTROLS.refresh();
 }
 
-/// Gives the free pages of the shared arenas, those of no tenant, back to the system now.
+/// Returns the free pages of the shared arenas, which belong to no tenant, to the system now.
 pub fn purge_shared() {
-    // The arena behind those that threads share is jemalloc's own for blocks of 8 MiB and more.
+    // The arena after those that threads share is jemalloc's own for blocks of 8 MiB and more.
     for arena in 0..=CONTROLS.read::<u32>(c"opt.narenas").unwrap_or(0) {
         let _ = CONTROLS.run(&numbered("arena", arena, "purge"));
     }
 }
 
-/// An arena of its own. Destroyed, with everything allocated from it, on drop.
+/// An arena. Dropping it destroys it and everything allocated from it.
 pub(crate) struct Arena {
     index: u32,
     /// Where its address space comes from; must outlive the arena, see `Drop`.
@@ -71,13 +71,13 @@ pub(crate) struct ThreadCache {
 }
 
 impl Arena {
-    /// Makes an arena.
+    /// Creates an arena.
     pub(crate) fn new() -> Result<Self, ControlError> {
         let extents = Extents::new();
         let index = control::create_arena(extents.hooks())?;
         let arena = Self { index, extents };
-        // Pages are given back when much has been freed (see `Tenant::wants_purge`), not because time passes: under
-        // steady churn the pages freed now are needed in a moment, and each one given back breaks up a huge page.
+        // Pages are returned when much has been freed (see `Tenant::wants_purge`), not because time passes: under
+        // steady churn the pages freed now are needed in a moment, and each one returned breaks up a huge page.
         for decay in ["dirty_decay_ms", "muzzy_decay_ms"] {
             CONTROLS.write(&arena.control("arena", decay), -1isize)?;
         }
@@ -96,7 +96,7 @@ impl Arena {
         NonNull::new(block.cast::<u8>())
     }
 
-    /// As [`Arena::allocate`], at a multiple of a cache line: every class that is whole lines lies so.
+    /// Like [`Arena::allocate`], aligned to a cache line: every class of whole lines is.
     #[inline]
     pub(crate) fn allocate_lines(&self, cache: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
         let block = self.allocate(cache, size)?;
@@ -104,14 +104,14 @@ impl Arena {
         Some(block)
     }
 
-    /// Whole pages, at a multiple of a page; past the caches.
+    /// Allocates whole pages, page-aligned, bypassing the caches.
     pub(crate) fn allocate_pages(&self, size: usize) -> Option<NonNull<u8>> {
         let page = sys::MALLOCX_LG_ALIGN(PAGE.trailing_zeros() as usize);
         // SAFETY: as in `allocate`.
         NonNull::new(unsafe { sys::mallocx(size, self.flags(None) | page) }.cast::<u8>())
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Safety
     /// `block` came from [`Arena::allocate`] or [`Arena::allocate_pages`] of this arena with this `size`, and nothing
@@ -129,20 +129,19 @@ impl Arena {
         let _ = CONTROLS.write(c"tcache.destroy", cache.id);
     }
 
-    /// Gives all free pages back to the system now.
+    /// Returns all free pages to the system now.
     pub(crate) fn purge(&self) {
         let _ = CONTROLS.run(&self.control("arena", "purge"));
     }
 
-    /// Makes free pages, which the next purge gives back, of those that lie in memory though they were never handed
-    /// out: the end of the huge page that blocks come from next. To the allocator these are as good as unmapped, so
-    /// that a purge by itself leaves them. Returns whether there may be any.
+    /// Turns pages that are resident but were never handed out into free pages, which the next purge returns: the end
+    /// of the huge page that blocks come from next. The allocator treats them as unmapped, so a purge alone leaves
+    /// them. Returns true if there may be any.
     pub(crate) fn free_what_was_never_used(&self) -> bool {
         if !self.extents.asks_for_huge_pages() {
             return false;
         }
-        // Which of its free extents the allocator hands out first is its own affair: often the oldest, which may be a
-        // purged one.
+        // Which free extent the allocator hands out first is up to it: often the oldest, which may be a purged one.
         let blocks = FREE_EXTENTS.map(|size| (self.allocate_pages(size), size));
         for (block, size) in blocks {
             if let Some(block) = block {
@@ -174,7 +173,7 @@ impl Arena {
         utilization::occupancy(blocks, found);
     }
 
-    /// Whether the next block of this one's class comes from the same slab.
+    /// Returns true if the next block of this one's class comes from the same slab.
     pub(crate) fn is_in_current_slab(&self, block: NonNull<u8>) -> bool {
         utilization::is_in_current_slab(block)
     }

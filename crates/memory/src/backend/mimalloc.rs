@@ -1,10 +1,10 @@
 //! mimalloc: a heap per tenant.
 //!
-//! A heap of mimalloc 3 may be allocated from by any thread: each has a part of its own, made when it first allocates,
-//! so a thread needs no cache of ours. Blocks are freed by any thread. A part's empty pages are given back by its own
-//! thread alone, when it rests; what was freed by others lies in them until then.
+//! Any thread may allocate from a heap of mimalloc 3. Each has a part of its own, made when it first allocates, so a
+//! thread needs no cache of ours. Any thread may free blocks. Only a part's own thread returns its empty pages, when it
+//! rests; what others freed lies in them until then.
 //!
-//! A heap is deleted, not destroyed: blocks that are still in use move to the process's heap and stay as they are.
+//! A heap is deleted, not destroyed: blocks still in use move to the process's heap and stay in place.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{NonNull, null_mut};
@@ -21,12 +21,12 @@ pub use size_class::{size_class, size_class as footprint};
 
 mod size_class;
 
-/// Blocks outlive their heap: whoever lets go of a tenant frees them.
+/// Blocks outlive their heap: the owner of a tenant frees them.
 pub const ARENA_GOES_AS_A_WHOLE: bool = false;
 /// Whole pages have no header.
 pub(crate) const PAGES_HEADER: usize = 0;
 
-/// Gives the process's free pages back to the system now, but for those of other threads.
+/// Returns the process's free pages to the system now, except those of other threads.
 pub fn purge_shared() {
     // SAFETY: collects what is free.
     unsafe { sys::mi_collect(true) }
@@ -70,17 +70,17 @@ unsafe impl GlobalAlloc for GlobalAllocator {
 
 /// Name and version of the allocator.
 pub(super) fn version() -> String {
-    // SAFETY: it only tells a number.
+    // SAFETY: it only returns a number.
     let version = unsafe { sys::mi_version() };
     format!("mimalloc {}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// Its options are other ones, and read once.
+/// It has other options, which are read once.
 pub(super) fn controls() -> Option<Controls> {
     None
 }
 
-/// Item memory lies where mimalloc puts it.
+/// mimalloc decides where item memory lies.
 pub(super) fn thp() -> Option<Thp> {
     None
 }
@@ -88,7 +88,7 @@ pub(super) fn thp() -> Option<Thp> {
 /// See [`thp`].
 pub(super) fn set_thp(_thp: Thp) {}
 
-/// What mimalloc knows of the process.
+/// mimalloc's figures of the process.
 pub(super) fn figures() -> Vec<Figure> {
     let (mut committed, mut peak) = (0, 0);
     let none = null_mut();
@@ -105,12 +105,12 @@ unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
-/// The sign that a thread may have a part of the heap, whose empty pages it gives back when it rests.
+/// Marks that a thread may have a part of the heap, whose empty pages it returns when it rests.
 pub(crate) struct ThreadCache;
 
 impl Arena {
     pub(crate) fn new() -> Result<Self, ControlError> {
-        // SAFETY: makes a heap or gives null.
+        // SAFETY: creates a heap or returns null.
         let heap = unsafe { sys::mi_heap_new() };
         NonNull::new(heap)
             .map(Self)
@@ -124,13 +124,13 @@ impl Arena {
         NonNull::new(block.cast())
     }
 
-    /// As [`Arena::allocate`], at a multiple of a cache line.
+    /// Like [`Arena::allocate`], aligned to a cache line.
     #[inline]
     pub(crate) fn allocate_lines(&self, _cache: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
         self.allocate_aligned(size, LINE_BYTES)
     }
 
-    /// Whole pages, at a multiple of a page.
+    /// Allocates whole pages, page-aligned.
     pub(crate) fn allocate_pages(&self, size: usize) -> Option<NonNull<u8>> {
         self.allocate_aligned(size, PAGE)
     }
@@ -150,7 +150,7 @@ impl Arena {
         }
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Safety
     /// `block` came from this arena, and nothing uses it any more.
@@ -168,7 +168,7 @@ impl Arena {
         self.purge();
     }
 
-    /// Gives the empty pages of this thread's part, and the process's free pages, back to the system now.
+    /// Returns the empty pages of this thread's part, and the process's free pages, to the system now.
     pub(crate) fn purge(&self) {
         // SAFETY: the heap lives as long as `self`.
         unsafe { sys::mi_heap_collect(self.0.as_ptr(), true) }
@@ -177,7 +177,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the heap is ours and used by nobody any more; blocks in use move to another.
+        // SAFETY: the heap is ours and not used any more; blocks in use move to another.
         unsafe {
             sys::mi_heap_delete(self.0.as_ptr());
             sys::mi_collect(true);

@@ -1,4 +1,4 @@
-//! What the allocator says of itself and of the process: who it is, what is in force, where memory is.
+//! What the allocator reports about itself and the process: its name, the settings in force, where memory is.
 
 use super::chosen;
 use super::controls::Controls;
@@ -15,32 +15,32 @@ pub struct Figure {
     pub value: u64,
 }
 
-/// jemalloc's figures: control, name, meaning. All are of the process: tenants and the rest.
+/// jemalloc's figures: control, name, meaning. All are of the whole process, tenants included.
 const JEMALLOC: &[(&std::ffi::CStr, &str, &str)] = &[
     (c"stats.allocated", "allocated_bytes", "Bytes of all blocks handed out"),
     (c"stats.active", "active_bytes", "Pages that hold blocks"),
     (c"stats.metadata", "metadata_bytes", "The allocator's bookkeeping"),
-    (c"stats.metadata_thp", "metadata_huge_pages", "Huge pages asked for the bookkeeping"),
+    (c"stats.metadata_thp", "metadata_huge_pages", "Huge pages requested for the bookkeeping"),
     (c"stats.resident", "resident_bytes", "Pages the allocator holds: active, bookkeeping and free ones"),
     (c"stats.mapped", "mapped_bytes", "Address space of active extents and bookkeeping"),
     (c"stats.retained", "retained_bytes", "Address space kept without pages"),
-    (c"stats.background_thread.num_threads", "background_threads", "Threads that give free pages back"),
+    (c"stats.background_thread.num_threads", "background_threads", "Threads that return free pages"),
 ];
 
-/// What the kernel says, by its names in `smaps_rollup`, in KiB there.
+/// The kernel's figures, by their names in `smaps_rollup`, in KiB there.
 const KERNEL: &[(&str, &str, &str)] = &[
     ("Rss:", "process_resident_bytes", "Physical memory of the process, code included"),
-    ("AnonHugePages:", "process_huge_bytes", "Part of it that lies in huge pages"),
+    ("AnonHugePages:", "process_huge_bytes", "Part of it in huge pages"),
 ];
 
-/// The settings the allocator in use has, with their values in force.
+/// The settings that the allocator in use has, with their values in force.
 pub fn settings() -> Vec<(Setting, String)> {
     let has = |setting: &&Setting| setting.missing().is_none();
     Setting::ALL.iter().filter(has).filter_map(|setting| Some((*setting, setting.in_force()?))).collect()
 }
 
-/// The figures of the process. Walks all arenas, and the kernel walks all pages of the process: some ten milliseconds
-/// for each GiB in small pages. For people and their tools, not for requests.
+/// The figures of the process. Walks all arenas, and makes the kernel walk all pages of the process: some ten
+/// milliseconds for each GiB in small pages. For people and their tools, not for requests.
 pub fn figures() -> Vec<Figure> {
     let mut figures = chosen::controls().map_or_else(chosen::figures, of_jemalloc);
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
@@ -70,7 +70,7 @@ pub(super) fn of_mimalloc(committed_bytes: usize, peak_bytes: usize) -> Vec<Figu
     .collect()
 }
 
-/// The system's choice of huge pages: `always`, `madvise` or `never`; empty where there is none.
+/// The system's huge page setting: `always`, `madvise` or `never`; empty if there is none.
 pub fn system_thp() -> String {
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     chosen_word(&text).unwrap_or_default().to_owned()
@@ -107,7 +107,7 @@ mod tests {
         let figures = figures();
         let value = |name: &str| figures.iter().find(|figure| figure.name == name).map(|figure| figure.value);
         assert!(value("process_resident_bytes").is_some_and(|bytes| bytes >= 64 << 20), "{figures:?}");
-        // The tests of this crate run on the C library's allocator, whatever the tenants have.
+        // The tests of this crate run on the C library's allocator, whichever the tenants use.
         #[cfg(feature = "alloc-system")]
         assert!(value("allocated_bytes").is_none_or(|bytes| bytes >= 64 << 20), "{figures:?}");
         #[cfg(feature = "alloc-jemalloc")]

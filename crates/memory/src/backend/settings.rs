@@ -1,14 +1,14 @@
-//! What an operator may set of the allocator, by jemalloc's own names.
+//! Allocator settings that an operator may change, by jemalloc's own names.
 //!
 //! ```text
 //!                       at boot only (opt.*)                       while it runs
 //!   jemalloc, linked    metadata_thp, narenas, cache_oblivious,    background_thread, dirty_decay_ms,
 //!   or preloaded        profile                                    muzzy_decay_ms
 //!   jemalloc, linked                                               thp, of item memory
-//!   others              none: each has ways of its own, its environment variables
+//!   others              none: each has its own environment variables
 //! ```
-//! Values are texts in jemalloc's words, so that a value that is wished for, one that is in force and one for the
-//! environment compare as they are.
+//! Values are strings in jemalloc's syntax, so that a requested value, one in force and one for the environment compare
+//! as they are.
 
 use std::fmt;
 
@@ -27,17 +27,17 @@ pub enum Setting {
     CacheOblivious,
     /// Whether allocations are sampled, for a heap profile.
     Profile,
-    /// A thread that gives free pages back.
+    /// A thread that returns free pages.
     BackgroundThread,
-    /// When dirty pages of the shared arenas go back.
+    /// When dirty pages of the shared arenas are returned.
     DirtyDecayMs,
-    /// When their muzzy pages go back.
+    /// When their muzzy pages are returned.
     MuzzyDecayMs,
     /// Huge pages for item memory.
     Thp,
 }
 
-/// Huge pages for item memory: what each chunk of a tenant's arena is advised to be.
+/// Huge page setting for item memory: the advice for each chunk of a tenant's arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thp {
     /// From the first chunk.
@@ -49,10 +49,10 @@ pub enum Thp {
 }
 
 impl Thp {
-    /// All words.
+    /// All names.
     pub const NAMES: &'static [&'static str] = &["always", "default", "never"];
 
-    /// Its word.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -66,13 +66,13 @@ impl Thp {
     }
 }
 
-/// Why a setting could not be made.
+/// Why a setting could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
     /// The allocator in use does not have it.
     #[error("{0}")]
     Missing(String),
-    /// It is not one of the values that the setting has, or can only be set at boot.
+    /// It is not one of the setting's values, or can only be set at boot.
     #[error("not a value that can be set while the process runs")]
     Value,
     /// The allocator refused.
@@ -93,7 +93,7 @@ impl Setting {
         Self::Thp,
     ];
 
-    /// Its name: in the configuration, and in jemalloc's options but for `profile` and `thp`.
+    /// Its name: in the configuration, and in jemalloc's options except for `profile` and `thp`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MetadataThp => "metadata_thp",
@@ -107,13 +107,13 @@ impl Setting {
         }
     }
 
-    /// The setting of a name.
+    /// Returns the setting with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|setting| setting.name() == name)
     }
 
-    /// jemalloc's own name for it among the options it reads when the process starts. Its `thp` is another thing: ours
-    /// is of chunks that jemalloc does not map.
+    /// jemalloc's own name for it among the options it reads when the process starts. jemalloc's `thp` is something
+    /// else: ours applies to chunks that jemalloc does not map.
     pub const fn option(self) -> Option<&'static str> {
         match self {
             Self::Profile => Some("prof"),
@@ -122,12 +122,12 @@ impl Setting {
         }
     }
 
-    /// Whether it is fixed when the process starts.
+    /// Returns true if it is fixed when the process starts.
     pub const fn is_of_boot(self) -> bool {
         matches!(self, Self::MetadataThp | Self::Narenas | Self::CacheOblivious | Self::Profile)
     }
 
-    /// Why the allocator in use does not have it; `None` where it has.
+    /// Why the allocator in use does not have it; `None` if it does.
     pub fn missing(self) -> Option<String> {
         let Some(controls) = chosen::controls() else {
             return Some(format!("{} has no such setting", version()));
@@ -156,7 +156,7 @@ impl Setting {
         }
     }
 
-    /// Its value when the process started, after all that jemalloc reads.
+    /// Its value when the process started, after everything that jemalloc reads.
     pub fn at_boot(self) -> Option<String> {
         let controls = chosen::controls()?;
         match self {
@@ -171,7 +171,7 @@ impl Setting {
         }
     }
 
-    /// Sets it while the process runs. Decay is that of the shared arenas: those of tenants do not decay
+    /// Changes it while the process runs. Decay is that of the shared arenas: those of tenants do not decay
     /// (`docs/decisions/0003`).
     pub fn apply(self, value: &str) -> Result<(), SettingError> {
         if let Some(why) = self.missing() {
@@ -186,7 +186,7 @@ impl Setting {
             }
             Self::DirtyDecayMs | Self::MuzzyDecayMs => {
                 let decay_ms = value.parse::<isize>().map_err(|_| SettingError::Value)?;
-                // For arenas that do not exist yet, then for those that do.
+                // First for arenas that do not exist yet, then for those that do.
                 let name = if self == Self::DirtyDecayMs {
                     c"arenas.dirty_decay_ms"
                 } else {
@@ -215,7 +215,7 @@ fn text<T: ToString>(read: Result<T, ControlError>) -> Option<String> {
     read.ok().map(|value| value.to_string())
 }
 
-/// Writes what the profile has sampled to a file, in jemalloc's format.
+/// Writes the sampled profile to a file, in jemalloc's format.
 pub fn dump_profile(file: &std::path::Path) -> Result<(), SettingError> {
     use std::os::unix::ffi::OsStrExt as _;
     let sampling = |controls: &Controls| controls.read(c"opt.prof").unwrap_or(false);

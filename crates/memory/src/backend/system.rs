@@ -1,7 +1,7 @@
-//! The system's `malloc`: the C library's, or what is preloaded in its place ([`provider`]).
+//! The system's `malloc`: the C library's, or one preloaded in its place ([`provider`]).
 //!
-//! There are no arenas: all tenants share one heap, so blocks of a tenant that goes lie between those of others, and
-//! are freed one by one. Nobody can tell how many pages a tenant has; its budget is held against the accounts alone.
+//! There are no arenas: all tenants share one heap, so the blocks of a dropped tenant lie between those of others and
+//! are freed one by one. A tenant's pages cannot be counted; only its accounts count against its budget.
 //!
 //! ```text
 //!   request | rounded up to a multiple of 8, the class |        no malloc rounds any less: it costs nothing,
@@ -20,21 +20,21 @@ pub use std::alloc::System as GlobalAllocator;
 
 mod provider;
 
-/// Blocks belong to no arena: whoever lets go of a tenant frees them.
+/// Blocks belong to no arena: the owner of a tenant frees them.
 pub const ARENA_GOES_AS_A_WHOLE: bool = false;
 
 /// Whole pages follow one another without gaps if the header of each is the end of the one before.
 pub(crate) const PAGES_HEADER: usize = HEADER_BYTES;
 
-/// Gives the process's free pages back to the system now.
+/// Returns the process's free pages to the system now.
 pub fn purge_shared() {
-    // Under Miri there is no library that could be asked who it is.
+    // Under Miri there is no library to identify.
     if !cfg!(miri) {
         provider::trim();
     }
 }
 
-/// Item memory lies where the library puts it.
+/// The library decides where item memory lies.
 pub(super) fn thp() -> Option<Thp> {
     None
 }
@@ -43,19 +43,19 @@ pub(super) fn thp() -> Option<Thp> {
 pub(super) fn set_thp(_thp: Thp) {}
 
 const GRAIN: usize = 8;
-/// Of glibc: what stands before a block, and the smallest block with it.
+/// For glibc: the header before a block, and the smallest block including it.
 const HEADER_BYTES: usize = 8;
 const CHUNK_LEAST: usize = 32;
 const CHUNK_GRAIN: usize = 16;
 
-/// How many bytes may be used of a block of `size` bytes: so many are asked for.
+/// Usable bytes of a block of `size` bytes. This many are requested.
 #[inline]
 pub const fn size_class(size: usize) -> usize {
     if size <= BLOCK_ALIGNMENT { BLOCK_ALIGNMENT } else { (size + GRAIN - 1) & !(GRAIN - 1) }
 }
 
-/// How many bytes a block of `size` bytes takes with its header, by glibc's rule; other libraries differ by few bytes.
-/// Blocks that glibc maps singly (above 128 KiB, at first) end at a page, which is not counted.
+/// Bytes that a block of `size` bytes takes with its header, by glibc's rule; other libraries differ by a few bytes.
+/// Blocks that glibc maps individually (above 128 KiB, at first) end at a page boundary, which is not counted.
 #[inline]
 pub const fn footprint(size: usize) -> usize {
     let chunk = (size_class(size) + HEADER_BYTES + CHUNK_GRAIN - 1) & !(CHUNK_GRAIN - 1);
@@ -65,7 +65,7 @@ pub const fn footprint(size: usize) -> usize {
 /// A tenant's part of the one heap.
 pub(crate) struct Arena;
 
-/// What a thread keeps is the library's own affair; there is never one.
+/// The library keeps its own thread caches; there is never one of ours.
 pub(crate) enum ThreadCache {}
 
 impl Arena {
@@ -81,13 +81,13 @@ impl Arena {
         Some(block)
     }
 
-    /// As [`Arena::allocate`], at a multiple of a cache line.
+    /// Like [`Arena::allocate`], aligned to a cache line.
     #[inline]
     pub(crate) fn allocate_lines(&self, _cache: Option<&ThreadCache>, size: usize) -> Option<NonNull<u8>> {
         Self::allocate_aligned(size, LINE_BYTES)
     }
 
-    /// Pages, at a multiple of a page.
+    /// Allocates pages, page-aligned.
     pub(crate) fn allocate_pages(&self, size: usize) -> Option<NonNull<u8>> {
         Self::allocate_aligned(size, PAGE)
     }
@@ -100,7 +100,7 @@ impl Arena {
         if errno == 0 { NonNull::new(block.cast()) } else { None }
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Safety
     /// `block` came from this arena, and nothing uses it any more.
@@ -119,7 +119,7 @@ impl Arena {
         match cache {}
     }
 
-    /// Gives the process's free pages back to the system now.
+    /// Returns the process's free pages to the system now.
     pub(crate) fn purge(&self) {
         purge_shared();
     }
@@ -135,7 +135,7 @@ impl Drop for Arena {
 mod tests {
     use super::*;
 
-    /// Also of the library that really serves: run with one preloaded, it says whether the rule holds there.
+    /// Also checks the library that actually serves: run with one preloaded, it shows whether the rule holds there.
     #[test]
     fn agrees_with_the_allocator() {
         let is_glibc = version().starts_with("glibc");
@@ -144,7 +144,7 @@ mod tests {
             // SAFETY: the block is a live one of malloc's.
             let usable = unsafe { libc::malloc_usable_size(block.as_ptr().cast()) };
             assert!(usable >= size_class(size), "{usable} of {size} bytes");
-            // Of a free block that is too small to be split the rest is given away with it.
+            // If a free block is too small to be split, its rest is handed out with it.
             let expected = footprint(size) - HEADER_BYTES;
             let mapped_by_itself = size >= 128 << 10;
             assert!(

@@ -1,4 +1,4 @@
-//! What allocators other than jemalloc do not tell: they count the process's memory, not an arena's.
+//! What allocators other than jemalloc do not report: they count the process's memory, not an arena's.
 
 use std::ptr::NonNull;
 
@@ -11,27 +11,27 @@ impl Arena {
         None
     }
 
-    /// Nothing: a malloc has no such classes, and mimalloc does not say how full the page of a block is. So blocks are
-    /// not moved.
+    /// Nothing: a malloc has no such classes, and mimalloc does not report how full the page of a block is. So blocks
+    /// are not moved.
     pub(crate) fn classes(&self) -> Option<Vec<ClassFigures>> {
         None
     }
 
-    /// No huge pages are asked for.
+    /// No huge pages are requested.
     pub(crate) fn free_what_was_never_used(&self) -> bool {
         false
     }
 
-    /// Nothing is known: every block seems to have its pages to itself.
+    /// Nothing is known: every block appears to have its pages to itself.
     pub(crate) fn occupancy(&self, _blocks: &[NonNull<u8>], found: &mut [Occupancy]) {
         found.fill(Occupancy::default());
     }
 
-    /// As [`Arena::occupancy`].
+    /// Like [`Arena::occupancy`].
     pub(crate) fn is_in_current_slab(&self, _block: NonNull<u8>) -> bool {
         false
     }
 }
 
-/// There are no figures to bring up to date.
+/// There are no figures to update.
 pub(crate) fn refresh() {}

@@ -1,4 +1,4 @@
-//! Sizes: of slots, and of the slabs they are cut from.
+//! Sizes of slots, and of the slabs they are cut from.
 //!
 //! ```text
 //!   slots   multiples of 4 up to 256 bytes; above, 32 classes per doubling up to 32 KiB
@@ -8,34 +8,34 @@
 
 use crate::backend;
 
-/// Slots are aligned to, and the smallest are multiples of, so many bytes: locations count in these units.
+/// Alignment of slots, and the step between the smallest ones. Locations count in these units.
 pub(crate) const GRAIN: usize = 4;
 const PER_DOUBLING_LOG2: u32 = 5;
-/// Up to here every multiple of the grain is a class.
+/// Every multiple of the grain up to here is a class.
 const EVEN_MAX: usize = 256;
-/// The largest slot; what is larger is a block.
+/// The largest slot; larger items are blocks.
 pub(crate) const SLOT_MAX: usize = 32 << 10;
 
 const EVEN_CLASSES: usize = EVEN_MAX / GRAIN;
 const DOUBLINGS: usize = (SLOT_MAX / EVEN_MAX).trailing_zeros() as usize;
-/// How many classes there are.
+/// Number of classes.
 pub(super) const CLASSES: usize = EVEN_CLASSES + (DOUBLINGS << PER_DOUBLING_LOG2);
 const _: () = assert!(CLASSES == 288);
 const _: () = assert!(GRAIN >= align_of::<u32>(), "items hold words of 32 bits");
 
-/// Slabs are whole pages, and begin with one.
+/// Slabs are whole pages, page-aligned.
 pub(crate) const PAGE: usize = 4096;
 const SLAB_FIRST: usize = 16 << 10;
 pub(super) const SLAB_USUAL: usize = 64 << 10;
 const SLAB_MAX: usize = 512 << 10;
-/// A new slab takes at most this part of what its class has.
+/// A new slab takes at most this fraction of the bytes of its class.
 const GROWTH: usize = 8;
-/// So much of a slab may be left over behind its last slot. Of larger slots few shall lie in one slab: the more there
-/// are, the less often is it empty enough to be worth emptying.
+/// Fraction of a slab that may be left over after its last slot. A slab should hold only few of the larger slots: the
+/// more there are, the less often is it empty enough to be worth emptying.
 const TAIL_FRACTION: usize = 512;
 const TAIL_FRACTION_LARGE: usize = 64;
 const LARGE: usize = 2 << 10;
-/// The sizes of slabs: the allocator has them all, so nothing is lost by asking for one.
+/// The sizes of slabs. The allocator has a class for each, so none of them wastes memory.
 const SLABS: [usize; 21] = {
     let mut sizes = [0; 21];
     let (mut at, mut size) = (0, SLAB_FIRST);
@@ -83,7 +83,7 @@ pub(super) const fn bytes_of(class: usize) -> usize {
     from + (within + 1) * (from >> PER_DOUBLING_LOG2)
 }
 
-/// Size of the next slab for slots of `slot` bytes, of which there are slabs of `class_bytes` in all.
+/// Size of the next slab for slots of `slot` bytes, given that the existing slabs have `class_bytes` in all.
 pub(super) fn next_slab(slot: usize, class_bytes: usize) -> usize {
     let limit = (class_bytes / GROWTH).clamp(SLAB_FIRST, SLAB_MAX);
     let least = if limit < SLAB_USUAL { SLAB_FIRST } else { SLAB_USUAL };
@@ -98,7 +98,7 @@ pub(super) fn next_slab(slot: usize, class_bytes: usize) -> usize {
         .unwrap_or(SLAB_MAX)
 }
 
-/// Bytes of a slab of this size that slots may lie in.
+/// Bytes of a slab of this size that slots may use.
 pub(crate) const fn usable(slab: usize) -> usize {
     slab - backend::PAGES_HEADER
 }

@@ -1,4 +1,4 @@
-//! What is changed under the lock of a tenant's slabs: which slabs there are, and which of them have room.
+//! State that changes under the lock of a tenant's slabs: which slabs exist, and which of them have room.
 //!
 //! ```text
 //!   class ── bin 0 (nearly empty) ── slab ── slab
@@ -6,8 +6,8 @@
 //!         ── bin 7 (nearly full)  ── slab              slots are reserved from here first
 //!   full slabs, and victims: in no list
 //! ```
-//! Frees do not take the lock unless a slab's bin may be another afterwards; so a slab is in the list of its bin, or a
-//! thread is on its way to [`Lists::settle`] it.
+//! A free does not take the lock unless it may change the slab's bin. So a slab is in the list of its bin, or a thread
+//! is about to [`Lists::settle`] it.
 
 use std::ptr::NonNull;
 
@@ -16,23 +16,23 @@ use super::map::PageMap;
 use super::slab::{BINS, Reserved, SlabPtr, WORD_SLOTS, notes_bytes, slots_in, unlisted};
 use crate::tenant::Tenant;
 
-/// A thread reserves at most one in so many of a class's slots, divided by the number of threads.
+/// A thread reserves at most one in this many of a class's slots, divided by the number of threads.
 const RESERVE_FRACTION: usize = 16;
 /// The slabs of one class.
 #[derive(Clone, Copy)]
 struct Class {
     bins: [Option<SlabPtr>; BINS],
-    /// How many are in each list.
+    /// Number of slabs in each list.
     listed: [u32; BINS],
     slabs: usize,
     bytes: usize,
     slots: usize,
 }
 
-/// Under the lock.
+/// The state under the lock.
 pub(super) struct Lists {
     classes: Box<[Class]>,
-    /// Of the page map.
+    /// Number of leaves of the page map.
     leaves: usize,
 }
 
@@ -49,7 +49,7 @@ impl Lists {
         self.classes[class].bytes
     }
 
-    /// Reserves slots for a thread, of `threads`, in the fullest slab that has room.
+    /// Reserves slots for one of `threads` threads, in the fullest slab that has room.
     pub(super) fn reserve(&mut self, class: usize, threads: usize) -> Option<Reserved> {
         let slab = self.classes[class].bins.iter().rev().find_map(|slab| *slab)?;
         Some(self.reserve_in(slab, threads))
@@ -63,10 +63,10 @@ impl Lists {
         reserved
     }
 
-    /// Puts the slab at an address where it belongs; if nothing of it is used, takes it out. Returns what is to be
-    /// freed then.
+    /// Moves the slab at an address to the list it belongs in, or removes it if nothing of it is used. Returns what is
+    /// to be freed then.
     ///
-    /// It may be another slab than the one that was meant, or none: what is done is right for any.
+    /// It may be another slab than the one that was meant, or none: the result is right for any.
     pub(super) fn settle(&mut self, map: &PageMap, address: usize) -> Option<Remains> {
         let slab = map.find(address)?;
         // SAFETY: the lock is held.
@@ -86,10 +86,10 @@ impl Lists {
         Some(Remains { base: slab.base(), bytes: slab.bytes(), notes: slab.notes(), slots: slab.slots() })
     }
 
-    /// A new slab of a class, in no list yet. `None` when there is no memory for the map.
+    /// Creates a slab of a class, in no list yet. Returns `None` if there is no memory for the map.
     ///
     /// # Safety
-    /// `base` and `notes` are blocks for a slab of this size and its notes; if it was entered, they are its own.
+    /// `base` and `notes` are blocks for a slab of this size and its notes. Once it is entered, they are its own.
     pub(super) unsafe fn enter(
         &mut self,
         tenant: &Tenant,
@@ -137,7 +137,7 @@ impl Lists {
         }
     }
 
-    /// Takes a slab out of its list, if it is in one: it counts as full then.
+    /// Takes a slab out of its list, if it is in one. It then counts as full.
     fn unlist(&mut self, slab: SlabPtr) {
         // SAFETY: the lock is held; one of the links is used after the other.
         unsafe {
@@ -159,8 +159,8 @@ impl Lists {
         }
     }
 
-    /// A slab to be emptied, of a class of which more than `free_per_mille` of the slots are free: one of its emptiest,
-    /// if the others have room for what is in it. Nothing is reserved from it any more.
+    /// Picks a slab to be emptied, of a class of which more than `free_per_mille` of the slots are free: one of its
+    /// emptiest, if the others have room for its items. Nothing is reserved from it any more.
     pub(super) fn victim(&mut self, free_per_mille: usize) -> Option<SlabPtr> {
         let mut best: Option<(usize, SlabPtr)> = None;
         for class in self.classes.iter() {
@@ -184,7 +184,7 @@ impl Lists {
         Some(slab)
     }
 
-    /// A victim is a slab as any other again.
+    /// Makes a victim an ordinary slab again.
     pub(super) fn pardon(&mut self, slab: SlabPtr) {
         // SAFETY: the lock is held.
         unsafe { slab.links() }.bin = unlisted::FULL;
@@ -209,8 +209,9 @@ impl Lists {
 }
 
 impl Class {
-    /// Whether the other slabs have room for what is in this one. Counted and not taken from [`Class::free`]: were that
-    /// wrong, what is moved out would go to a new slab, and that would be the next to be emptied.
+    /// Returns true if the other slabs have room for the items of this one. This is counted rather than taken from
+    /// [`Class::free`]: were that wrong, the items moved out would go to a new slab, which would be the next to be
+    /// emptied.
     fn has_room_beside(&self, slab: SlabPtr) -> bool {
         let needed = slab.used();
         let mut room = 0;
@@ -220,7 +221,7 @@ impl Class {
         })
     }
 
-    /// About how many of its slots are free: taking each slab for one of the usual size and in the middle of its bin.
+    /// Estimates how many of its slots are free, taking each slab to be of average size and in the middle of its bin.
     fn free(&self) -> usize {
         let sixteenths: usize =
             self.listed.iter().enumerate().map(|(bin, slabs)| *slabs as usize * (2 * (BINS - bin) - 1)).sum();
@@ -228,13 +229,13 @@ impl Class {
     }
 }
 
-/// The slabs from this one on. Under the lock.
+/// The slabs of a list from this one on. Under the lock.
 fn listed(first: Option<SlabPtr>) -> impl Iterator<Item = SlabPtr> {
     // SAFETY: the lock is held.
     std::iter::successors(first, |slab| unsafe { slab.links() }.next)
 }
 
-/// What is left of a slab that was taken out: its pages and its notes.
+/// What remains of a removed slab: its pages and its notes.
 pub(super) struct Remains {
     base: usize,
     bytes: usize,
@@ -260,23 +261,23 @@ impl Remains {
     }
 }
 
-/// The blocks of a new slab. `None` when the system has no memory.
+/// Allocates the blocks of a new slab. Returns `None` if the system is out of memory.
 pub(super) fn new_blocks(tenant: &Tenant, bytes: usize, class: usize) -> Option<(NonNull<u8>, NonNull<u8>)> {
     let base = tenant.allocate_slab(bytes)?;
     match tenant.allocate_notes(notes_bytes(slots_in(bytes, class))) {
         Some(notes) => Some((base, notes)),
         None => {
-            // SAFETY: just allocated, and used by nobody.
+            // SAFETY: just allocated, and not used yet.
             unsafe { tenant.free_slab(base, bytes) }
             None
         }
     }
 }
 
-/// Gives back what [`new_blocks`] gave.
+/// Frees what [`new_blocks`] returned.
 ///
 /// # Safety
-/// They are not used.
+/// They are not in use.
 pub(super) unsafe fn free_blocks(
     tenant: &Tenant,
     blocks: (NonNull<u8>, NonNull<u8>),

@@ -1,13 +1,13 @@
-//! From an address to its slab.
+//! Maps an address to its slab.
 //!
 //! ```text
 //!   address 47 = | region 26 | page 9 | offset 12 |
 //!   table    open addressing: | leaf / 4096 35 | region 26 |      grows by doubling; 8 bytes per 2 MiB, and slack
 //!   leaf     the slab of each page of a region                    4 KiB per 2 MiB
 //! ```
-//! Written under the lock of the slabs, read without: who asks for an address has it from a location, which was given
-//! out after the slab was entered. Leaves stay when their slabs go, and so do tables that have grown, until the tenant
-//! ends: who reads may still be in an old one.
+//! Written under the lock of the slabs, read without it: a reader has the address from a location, which was handed out
+//! after the slab was entered. Leaves outlive their slabs, and outgrown tables stay too, until the tenant ends: a
+//! reader may still be in an old one.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -24,7 +24,7 @@ const _: () = assert!(LEAF_BYTES == PAGE, "a leaf is a page, so that its address
 const _: () = assert!(PAGE_BITS + LEAF_BITS + REGION_BITS == 47);
 const TABLE_FIRST: usize = 64;
 
-/// Words: how many entries, the table before, then the entries.
+/// Header words: the number of entries and the previous table. The entries follow.
 const TABLE_HEAD: usize = 2;
 
 /// The map of one tenant.
@@ -37,7 +37,7 @@ fn region_of(address: usize) -> u64 {
     (address >> (PAGE_BITS + LEAF_BITS)) as u64
 }
 
-/// Where a region's entry is looked for first.
+/// Where the search for a region's entry starts.
 #[inline]
 fn home(region: u64, entries: usize) -> usize {
     (region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (entries - 1)
@@ -75,7 +75,7 @@ impl PageMap {
         }
     }
 
-    /// Makes sure that [`PageMap::enter`] finds its leaves; `false` when there is no memory. Under the lock.
+    /// Makes sure that [`PageMap::enter`] finds its leaves. Returns false if out of memory. Under the lock.
     pub(super) fn reserve(&self, tenant: &Tenant, base: usize, bytes: usize, leaves: &mut usize) -> bool {
         for region in region_of(base)..=region_of(base + bytes - 1) {
             if self.leaf(region).is_some() {
@@ -93,7 +93,7 @@ impl PageMap {
         true
     }
 
-    /// Notes the slab of these pages, or that there is none any more. Under the lock; their leaves are there.
+    /// Records the slab of these pages, or that there is none any more. Under the lock; their leaves exist.
     pub(super) fn enter(&self, base: usize, bytes: usize, slab: Option<SlabPtr>) {
         let word = slab.map_or(0, SlabPtr::to_address) as u64;
         for address in (base..base + bytes).step_by(PAGE) {
@@ -104,7 +104,7 @@ impl PageMap {
         }
     }
 
-    /// Whether one more leaf leaves a quarter of the table empty.
+    /// Returns true if one more leaf leaves a quarter of the table empty.
     fn has_room(&self, leaves: usize) -> bool {
         self.entries() / 4 * 3 > leaves
     }
@@ -154,7 +154,7 @@ impl PageMap {
         true
     }
 
-    /// Calls `f` with every page that is part of a slab. Returns what leaves and tables are counted with. Under the
+    /// Calls `f` with every page that is part of a slab. Returns the bytes counted for leaves and tables. Under the
     /// lock.
     pub(super) fn for_each_page(&self, mut f: impl FnMut(usize, SlabPtr)) -> u64 {
         let mut bytes = 0;
@@ -188,7 +188,7 @@ impl PageMap {
     /// Frees leaves and tables.
     ///
     /// # Safety
-    /// `tenant` is where they came from, and nobody reads the map any more.
+    /// `tenant` is where they came from, and the map is not read any more.
     pub(super) unsafe fn end(&mut self, tenant: &Tenant) {
         let mut next = NonNull::new(std::mem::take(self.table.get_mut()));
         let mut is_newest = true;

@@ -8,14 +8,14 @@
 //!                            page map: address -> descriptor                         (map)
 //!   slab                     slots; descriptor, bitmap and owners lie elsewhere      (slab)
 //! ```
-//! * A location is the address: nothing is looked up to find an item, so its lines can be asked for ahead of the lock.
-//! * Room is taken from the fullest slabs, so that the emptiest become empty; their pages go back to the arena at once.
-//! * A thread reserves slots of up to one word of a bitmap at a time, and together all reserve at most a sixteenth of a
-//!   class (or a slot each): many threads times many classes cost a small bucket little.
-//! * A slot's owner is the vBucket under whose lock it was allocated and will be freed. So whoever empties a slab can
-//!   take that lock first, and then find the slot as it is ([`Victim`]).
-//! * Slots are counted as items, slabs as `slab_bytes` of their tenant; all else as index. What lies between slots and
-//!   slabs is the slack.
+//! * A location is the address: finding an item takes no lookup, so its lines can be prefetched ahead of the lock.
+//! * Room is taken from the fullest slabs, so that the emptiest become empty. Their pages return to the arena at once.
+//! * A thread reserves slots of up to one word of a bitmap at a time, and all threads together reserve at most a
+//!   sixteenth of a class (or a slot each). So many threads times many classes cost a small bucket little.
+//! * A slot's owner is the vBucket under whose lock it was allocated and will be freed. So a thread that empties a slab
+//!   can take that lock first and then check that the slot is unchanged ([`Victim`]).
+//! * Slots are counted as items, slabs as `slab_bytes` of their tenant, everything else as index. The difference
+//!   between slots and slabs is the slack.
 //!
 //! Why it is built like this, and what it costs: `docs/decisions/0009-slab-heap.md`.
 
@@ -56,7 +56,7 @@ unsafe impl Sync for Slabs {}
 /// The slots one thread has reserved, by class.
 pub(crate) struct SlotCache(Box<[Reserved; CLASSES]>);
 
-// SAFETY: reserved slots belong to whoever has them.
+// SAFETY: reserved slots belong to the cache that holds them.
 unsafe impl Send for SlotCache {}
 
 impl SlotCache {
@@ -83,7 +83,7 @@ impl Slabs {
         self.lists.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Reserves slots for `size` bytes, of which none are reserved. `false` when the system has no memory.
+    /// Reserves slots for `size` bytes when none are reserved. Returns false if the system is out of memory.
     #[cold]
     pub(crate) fn reserve(&self, tenant: &Tenant, slots: &mut SlotCache, size: usize) -> bool {
         let class = class_of(size);
@@ -104,7 +104,7 @@ impl Slabs {
             unsafe { lists::free_blocks(tenant, blocks, bytes, class) }
             return false;
         };
-        // From this one, whatever else has room by now: a slab of which nothing is used is in no list.
+        // From this one, even if another has room by now: a slab of which nothing is used is in no list.
         slots.0[class] = lists.reserve_in(slab, tenant.threads());
         true
     }
@@ -122,7 +122,7 @@ impl Slabs {
         }
     }
 
-    /// Starts loading what freeing the slot at an address will need.
+    /// Prefetches what freeing the slot at an address will need.
     #[inline]
     pub(crate) fn prefetch_notes(&self, address: usize) {
         if let Some(slab) = self.map.find(address) {
@@ -140,7 +140,7 @@ impl Slabs {
         }
     }
 
-    /// Gives back what a thread has reserved.
+    /// Releases the slots that a thread has reserved.
     pub(crate) fn give_back(&self, tenant: &Tenant, mut slots: SlotCache) {
         for reserved in slots.0.iter_mut() {
             if let Some(address) = reserved.give_up() {
@@ -159,7 +159,7 @@ impl Slabs {
     }
 }
 
-/// While a slab is counted and not in the map, or the other way about.
+/// Exists while a slab is counted but not in the map, or the reverse.
 struct Underway<'a> {
     tenant: &'a Tenant,
     bytes: i64,
@@ -179,8 +179,8 @@ impl Drop for Underway<'_> {
     }
 }
 
-/// A slab that is being emptied: nothing new comes into it. Dropped, it goes back if nothing is left in it; otherwise
-/// it is used as before.
+/// A slab that is being emptied: nothing new is placed in it. Dropping it frees the slab if nothing is left in it;
+/// otherwise the slab is used as before.
 ///
 /// ```text
 ///   for each (location, owner) of `occupied`: take the lock of that vBucket; if `holds`, move the item, free its location
@@ -191,14 +191,14 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// A slab worth emptying: one of the emptiest of a class of which more than `free_per_mille` of the slots are free,
-    /// if the others of its class have room for what is in it.
+    /// Picks a slab worth emptying: one of the emptiest of a class of which more than `free_per_mille` of the slots are
+    /// free, if the others of its class have room for its items.
     pub fn choose(tenant: &Arc<Tenant>, free_per_mille: u32) -> Option<Self> {
         let slab = tenant.slabs()?.lock().victim(free_per_mille as usize)?;
         Some(Self { tenant: Arc::clone(tenant), slab })
     }
 
-    /// Bytes of one slot.
+    /// Size of one slot in bytes.
     pub fn slot_bytes(&self) -> usize {
         bytes_of(self.slab.class())
     }
@@ -208,14 +208,14 @@ impl Victim {
         self.slab.used()
     }
 
-    /// What was in it a moment ago: locations, and the vBucket of each.
+    /// A snapshot of what is in it: locations, and the vBucket of each.
     pub fn occupied(&self) -> impl Iterator<Item = (Location, u16)> + '_ {
         (0..self.slab.words()).flat_map(|word| {
             self.slab.occupied(word).map(|(address, owner)| (Location::of_slot(address), owner))
         })
     }
 
-    /// Whether the slot of this location is in use by this vBucket, whose lock is held.
+    /// Returns true if the slot of this location is in use by this vBucket, whose lock is held.
     pub fn holds(&self, location: Location, owner: u16) -> bool {
         self.slab.is_of(location.address(), owner)
     }
@@ -232,7 +232,7 @@ impl Drop for Victim {
     }
 }
 
-/// Bytes in slabs, and of them those of slots in use.
+/// Bytes in slabs, and of those the bytes of slots in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlabFigures {
     /// All slabs.
@@ -242,7 +242,7 @@ pub struct SlabFigures {
 }
 
 impl SlabFigures {
-    /// Bytes that emptying slabs could give back, of classes of which more than `free_per_mille` is free.
+    /// Bytes that emptying slabs could free, in classes of which more than `free_per_mille` is free.
     pub fn recoverable_bytes(&self, free_per_mille: u32) -> u64 {
         let free = self.slab_bytes.saturating_sub(self.slot_bytes);
         free.saturating_sub(self.slab_bytes / 1000 * u64::from(free_per_mille))
@@ -255,7 +255,7 @@ impl Tenant {
         SlabFigures { slab_bytes: self.slab_bytes(), slot_bytes: self.gauge(Gauge::Slots) }
     }
 
-    /// Gives back the slots a thread has reserved.
+    /// Releases the slots that a thread has reserved.
     pub(crate) fn give_back_slots(&self, cache: &mut TenantCache) {
         if let (Some(slots), Some(slabs)) = (cache.take_slots(), self.slabs()) {
             slabs.give_back(self, slots);

@@ -1,4 +1,4 @@
-//! One slab: a run of pages cut into slots of one class, and what is known of it, which lies elsewhere.
+//! One slab: a run of pages cut into slots of one class, and the notes on it, which lie elsewhere.
 //!
 //! ```text
 //!   slab         slot 0 | slot 1 | ... | slot n-1 | less than a slot          16 to 512 KiB of the tenant's arena
@@ -8,16 +8,16 @@
 //!   bit           0                   1                     1               0
 //!   owner                          NOBODY                vBucket
 //! ```
-//! * Bits are set under the lock of the slabs, for a thread that will hand the slots out; they are cleared by anybody,
-//!   without it.
-//! * `used` counts the bits that are set: it is raised after bits are set, and lowered after one is cleared. So while a
-//!   bit is set, `used` is above 0 or about to be raised by the lock's holder, and the slab stays.
-//! * After it has lowered `used`, a thread does not touch the notes any more: the slab may be gone. It knows the
-//!   address of a slot that was in it, and what is there is found anew under the lock.
+//! * Bits are set under the lock of the slabs, for a thread that will hand the slots out. Any thread clears them,
+//!   without the lock.
+//! * `used` counts the set bits. It is raised after bits are set, and lowered after one is cleared. So while a bit is
+//!   set, `used` is above 0 or about to be raised by the lock's holder, and the slab stays.
+//! * After lowering `used`, a thread does not touch the notes any more: the slab may be gone. It knows the address of a
+//!   slot that was in it, and looks up under the lock what is there now.
 //!
-//! ORDERING: clearing a bit releases what was done to the slot, seeing it clear acquires it. Lowering `used` is part of
-//! one release sequence, so whoever sees 0 has everything behind it. Setting an owner, and clearing a bit, releases
-//! that the change was noted ([`Gauge::Changes`](crate::Gauge)): who walks over the slabs acquires it.
+//! ORDERING: clearing a bit releases what was done to the slot; seeing it clear acquires it. Lowering `used` is part of
+//! one release sequence, so a thread that sees 0 has everything before it. Setting an owner, and clearing a bit,
+//! releases the count of the change ([`Gauge::Changes`](crate::Gauge)); a walk over the slabs acquires it.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -33,14 +33,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::class::{self, GRAIN};
 use crate::prefetch;
 
-/// The owner of a slot that is in nobody's use.
+/// The owner of a slot that is not in use.
 pub(super) const NOBODY: u16 = u16::MAX;
-/// Slots whose bits are in one word.
+/// Slots per word of the bitmap.
 pub(super) const WORD_SLOTS: usize = 64;
 
-/// How full a slab is, in eighths: the list it is in. A full one is in none.
+/// Number of lists: a slab is listed by how full it is, in eighths. A full one is in none.
 pub(super) const BINS: usize = 8;
-/// Where a slab is if it is in no list.
+/// What `bin` says of a slab that is in no list.
 pub(super) mod unlisted {
     /// All slots are used.
     pub(in crate::slab) const FULL: u8 = super::BINS as u8;
@@ -48,21 +48,21 @@ pub(super) mod unlisted {
     pub(in crate::slab) const VICTIM: u8 = FULL + 1;
 }
 
-/// A descriptor: a line, behind which the bitmap begins with the next.
+/// A descriptor. It fills a cache line; the bitmap begins with the next one.
 #[repr(C, align(64))]
 pub(super) struct Slab {
     used: AtomicU32,
-    /// Threads that have reserved slots not handed out yet.
+    /// Threads with reserved slots that are not handed out yet.
     reservations: AtomicU32,
     base: usize,
-    /// Of the slot's size: (1 << 32) / bytes, rounded up.
+    /// Inverse of the slot size: (1 << 32) / bytes, rounded up.
     inverse: u32,
-    /// Of the number of slots: (BINS << 16) / slots.
+    /// Inverse of the number of slots: (BINS << 16) / slots.
     bin_scale: u32,
     bytes: u32,
     slots: u16,
     class: u16,
-    /// Seen and changed under the lock alone.
+    /// Read and changed under the lock alone.
     links: UnsafeCell<Links>,
 }
 
@@ -76,24 +76,24 @@ pub(super) struct Links {
     pub(super) previous: Option<SlabPtr>,
     /// The list it is in, or one of [`unlisted`].
     pub(super) bin: u8,
-    /// The word that is looked at first for a free bit.
+    /// The word that is searched first for a free bit.
     pub(super) hint: u8,
 }
 
-/// The address of a slab's notes. Good to look at while a slot of it is in use or reserved, while it is a victim, and
-/// under the lock if it was found there.
+/// The address of a slab's notes. Valid while a slot of it is in use or reserved, while it is a victim, and under the
+/// lock if it was found there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlabPtr(NonNull<Slab>);
 
-// SAFETY: what is shared of a descriptor is atomic or constant while its slab lives, the rest is used under the lock.
+// SAFETY: the shared part of a descriptor is atomic, or constant while its slab lives; the rest is used under the lock.
 unsafe impl Send for SlabPtr {}
 
 /// Slots of one word that one thread may hand out.
 #[derive(Clone, Copy)]
 pub(super) struct Reserved {
-    /// None: nothing is reserved.
+    /// `None` if nothing is reserved.
     slab: Option<SlabPtr>,
-    /// The slot of the word's first bit, and its owner.
+    /// Addresses of the slot of the word's first bit, and of its owner.
     first: usize,
     owners: usize,
     /// Bits of the slots that are left.
@@ -101,17 +101,17 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Of nothing.
+    /// Reserves nothing.
     pub(super) const NONE: Self = Self { slab: None, first: 0, owners: 0, mask: 0 };
 
-    /// Hands a slot out: its address. There is one left.
+    /// Hands out a slot and returns its address. At least one must be left.
     #[inline]
     pub(super) fn hand_out(&mut self, slot_bytes: usize, owner: u16) -> NonNull<u8> {
         debug_assert!(self.mask != 0 && owner != NOBODY);
         let bit = self.mask.trailing_zeros() as usize;
         let address = self.first + bit * slot_bytes;
         let owner_at = self.owners + bit * size_of::<AtomicU16>();
-        // SAFETY: the slot is reserved, so its slab and the notes are there: `owner_at` is its place in them.
+        // SAFETY: the slot is reserved, so its slab and the notes exist: `owner_at` is its place in them.
         unsafe {
             (*std::ptr::with_exposed_provenance::<AtomicU16>(owner_at)).store(owner, Release);
         }
@@ -121,11 +121,11 @@ impl Reserved {
         {
             slab.slab().reservations.fetch_sub(1, Release);
         }
-        // SAFETY: slabs do not lie at zero.
+        // SAFETY: slabs do not lie at address zero.
         unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(address)) }
     }
 
-    /// Gives up what is left; returns an address in the slab if its place among the others may be another now.
+    /// Gives up the slots that are left. Returns an address in the slab if its bin may have changed.
     pub(super) fn give_up(&mut self) -> Option<usize> {
         let Self { slab, first, mask, .. } = std::mem::replace(self, Self::NONE);
         let slab = slab?;
@@ -140,7 +140,7 @@ impl Reserved {
     }
 }
 
-/// The bin of a slab with so many slots used.
+/// The bin of a slab with `used` slots in use.
 #[inline]
 fn bin_of(used: u32, slots: u32, scale: u32) -> u8 {
     if used >= slots { unlisted::FULL } else { ((used * scale) >> 16) as u8 }
@@ -150,12 +150,12 @@ const fn words_for(slots: usize) -> usize {
     slots.div_ceil(WORD_SLOTS)
 }
 
-/// Slots of a slab of this size and class.
+/// Number of slots in a slab of this size and class.
 pub(super) fn slots_in(slab: usize, class: usize) -> usize {
     class::usable(slab) / class::bytes_of(class)
 }
 
-/// Bytes of the notes on a slab with so many slots: whole lines.
+/// Bytes of the notes on a slab with `slots` slots: whole lines.
 pub(super) fn notes_bytes(slots: usize) -> usize {
     let bytes =
         size_of::<Slab>() + words_for(slots) * size_of::<AtomicU64>() + slots * size_of::<AtomicU16>();
@@ -163,11 +163,11 @@ pub(super) fn notes_bytes(slots: usize) -> usize {
 }
 
 impl SlabPtr {
-    /// A slab begins: nothing of it is used.
+    /// Initialises a slab of which nothing is used.
     ///
     /// # Safety
-    /// `base` has room for `bytes`, `notes` for the notes on so many slots and begins with a line, until the slab is
-    /// taken apart.
+    /// `base` has room for `bytes`. `notes` is aligned to a line and has room for the notes on its slots. Both hold
+    /// until the slab is taken apart.
     pub(super) unsafe fn begin(notes: NonNull<u8>, base: NonNull<u8>, bytes: usize, class: usize) -> Self {
         let (slots, slot_bytes) = (slots_in(bytes, class), class::bytes_of(class));
         let this = Self(notes.cast());
@@ -225,7 +225,7 @@ impl SlabPtr {
         (((address - slab.base) as u64 * u64::from(slab.inverse)) >> 32) as usize
     }
 
-    /// Starts loading what [`SlabPtr::free`] needs: the descriptor and, of most slabs, all of the bitmap.
+    /// Prefetches what [`SlabPtr::free`] needs: the descriptor and, for most slabs, all of the bitmap.
     #[inline]
     pub(super) fn prefetch(self) {
         prefetch(self.0.as_ptr());
@@ -246,10 +246,10 @@ impl SlabPtr {
         unsafe { self.0.as_ref() }
     }
 
-    /// What it is linked to.
+    /// Its links.
     ///
     /// # Safety
-    /// The lock is held, and the links so given out before are not used any more.
+    /// The lock is held, and links returned before are not used any more.
     pub(super) unsafe fn links<'a>(self) -> &'a mut Links {
         // SAFETY: by the contract.
         unsafe { &mut *self.slab().links.get() }
@@ -275,12 +275,12 @@ impl SlabPtr {
         self.slab().used.load(Acquire) as usize
     }
 
-    /// Slots that are free.
+    /// Number of free slots.
     pub(super) fn room(self) -> usize {
         self.slots().saturating_sub(self.used())
     }
 
-    /// Whether a thread may still hand out slots of it.
+    /// Returns true if a thread may still hand out slots of it.
     pub(super) fn is_reserved(self) -> bool {
         self.slab().reservations.load(Acquire) > 0
     }
@@ -290,13 +290,13 @@ impl SlabPtr {
         self.0.cast()
     }
 
-    /// The list it belongs in, from what is used of it.
+    /// The list it belongs in, by its slots in use.
     pub(super) fn proper_bin(self) -> u8 {
         let slab = self.slab();
         bin_of(slab.used.load(Acquire), u32::from(slab.slots), slab.bin_scale)
     }
 
-    /// Frees the slot at an address. Returns whether the slab's place among the others may be another now.
+    /// Frees the slot at an address. Returns true if the slab's bin may have changed.
     #[inline]
     pub(super) fn free(self, address: usize) -> bool {
         let slab = self.slab();
@@ -306,7 +306,7 @@ impl SlabPtr {
         debug_assert_eq!(slab.base + slot * class::bytes_of(self.class()), address);
         let bit = 1u64 << (slot % WORD_SLOTS);
         let word = self.word(slot / WORD_SLOTS).fetch_and(!bit, Release);
-        debug_assert!(word & bit != 0, "a slot is freed that is free");
+        debug_assert!(word & bit != 0, "freed a slot that is already free");
         let before = slab.used.fetch_sub(1, AcqRel);
         debug_assert!(before > 0);
         before == 1 || bin_of(before, slots, scale) != bin_of(before - 1, slots, scale)
@@ -348,8 +348,7 @@ impl SlabPtr {
         unreachable!("a listed slab has a free slot")
     }
 
-    /// Slots of a word that are in use, with their owners: address, owner. A look without the lock of any owner: a
-    /// hint.
+    /// Slots of a word that are in use, as address and owner. Read without the lock of any owner: a hint.
     pub(super) fn occupied(self, word: usize) -> impl Iterator<Item = (usize, u16)> {
         let slab = self.slab();
         let last = usize::from(slab.slots).saturating_sub(word * WORD_SLOTS).min(WORD_SLOTS);
@@ -366,12 +365,12 @@ impl SlabPtr {
         words_for(self.slots())
     }
 
-    /// Whether the slot at an address is this owner's now. Under the owner's lock that is the truth.
+    /// Returns true if the slot at an address is this owner's now. Definite under the owner's lock.
     pub(super) fn is_of(self, address: usize, owner: u16) -> bool {
         self.owner_of(address) == Some(owner)
     }
 
-    /// In whose use the slot that begins at an address is.
+    /// The owner of the slot that begins at an address, if it is in use.
     pub(super) fn owner_of(self, address: usize) -> Option<u16> {
         let slot = self.slot_of(address);
         let begins = self.slab().base + slot * class::bytes_of(self.class()) == address;

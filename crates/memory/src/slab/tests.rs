@@ -7,7 +7,7 @@ use super::*;
 use crate::heap::{ItemHeap, SlabHeap};
 use proptest::prelude::*;
 
-/// Every slab's bits, owners and place, and every byte of the accounts, against what is held.
+/// Checks every slab's bits, owners and list, and every byte of the accounts, against what is held.
 fn audit(tenant: &Tenant, held: &BTreeMap<usize, (usize, u16)>) -> Result<(), TestCaseError> {
     let Some(slabs) = tenant.slabs() else {
         prop_assert!(held.is_empty());
@@ -44,7 +44,7 @@ fn audit(tenant: &Tenant, held: &BTreeMap<usize, (usize, u16)>) -> Result<(), Te
         prop_assert!(slab.is_reserved() || in_use == slab.used(), "{in_use} of {}", slab.used());
     }
     prop_assert_eq!(&found, held);
-    // A slab all of whose slots are reserved is found by neither way.
+    // Neither way finds a slab all of whose slots are reserved.
     let (all_bytes, all_slots) = lists.totals();
     prop_assert!(all_bytes >= bytes && all_slots >= slots);
     prop_assert_eq!(tenant.slab_bytes(), all_bytes as u64);
@@ -75,7 +75,7 @@ enum Step {
 }
 
 const THREADS: usize = 3;
-/// Miri takes its time for each access.
+/// Miri is slow for each access.
 const TIMES_MAX: usize = if cfg!(miri) { 12 } else { 200 };
 const CASES: u32 = if cfg!(miri) { 4 } else { 96 };
 const STEPS_MAX: usize = if cfg!(miri) { 16 } else { 80 };
@@ -98,7 +98,7 @@ struct World {
     tenant: Arc<Tenant>,
     heap: SlabHeap,
     caches: Vec<TenantCache>,
-    /// Address to size, owner and fill.
+    /// Location, size, owner and fill byte.
     items: Vec<(Location, usize, u16, u8)>,
     filled: u8,
 }
@@ -148,7 +148,7 @@ impl World {
         self.items.iter().map(of).collect()
     }
 
-    /// Moves what a victim holds, but for some.
+    /// Moves what a victim holds, except the first `keep` items.
     fn empty(&mut self, keep: usize, free_per_mille: u32) {
         let Some(victim) = Victim::choose(&self.tenant, free_per_mille) else { return };
         let occupied: Vec<(Location, u16)> = victim.occupied().collect();
@@ -229,8 +229,8 @@ fn the_fullest_slab_is_used_first_and_the_emptiest_goes() {
     assert!(dense.slab_bytes < dense.slot_bytes * 108 / 100, "{dense:?} after {victims} victims");
 }
 
-/// A class that has shrunk has large slabs, and the next one is small. Where all the large ones are full, there is
-/// nothing to be gained.
+/// A class that has shrunk has large slabs, and the next one is small. If all the large ones are full, there is nothing
+/// to gain.
 #[test]
 fn emptying_comes_to_an_end() {
     let mut world = World::new();
@@ -305,7 +305,7 @@ fn who_sees_a_slot_free_sees_that_something_changed() {
     let walk = tenant.slabs().unwrap().lock();
     let before = tenant.gauge(Gauge::Changes);
     std::thread::scope(|scope| {
-        // Its slab goes with it, so it waits for the walk.
+        // Its slab is freed with it, so the thread waits for the walk.
         // SAFETY: an item that is held, freed once.
         scope.spawn(|| unsafe { heap.free(&mut frees, location, 500) });
         while tenant.owner_of_slot(location).is_some() {

@@ -1,4 +1,4 @@
-//! A walk over all slabs of a tenant, that believes neither the lists nor the accounts: for who checks both.
+//! A walk over all slabs of a tenant that trusts neither the lists nor the accounts, for checks of both.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use super::{Slabs, bytes_of};
 use crate::heap::Location;
 use crate::tenant::Tenant;
 
-/// What lies in slabs, as their own notes say.
+/// What lies in slabs, according to their own notes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlabWalk {
-    /// Slots that somebody owns.
+    /// Slots that have an owner.
     pub slots: u64,
     /// Bytes of these.
     pub slot_bytes: u64,
@@ -21,13 +21,13 @@ pub struct SlabWalk {
 }
 
 impl Tenant {
-    /// Walks over all slabs while their lock is held: no slab comes or goes meanwhile, but slots do, unless nobody uses
-    /// the tenant. The error says what is wrong with a slab whatever happens to its slots.
+    /// Walks over all slabs under their lock. Slabs do not come or go meanwhile, but slots do unless the tenant is
+    /// idle. An error describes a slab that is wrong whatever happens to its slots.
     pub fn walk_slabs(&self) -> Result<SlabWalk, String> {
         self.slabs().map_or(Ok(SlabWalk::default()), Slabs::walk)
     }
 
-    /// The vBucket in whose use the slot of a location is: `None` if it is free, or reserved, or in no slab.
+    /// The vBucket that uses the slot of a location; `None` if the slot is free, reserved, or in no slab.
     pub fn owner_of_slot(&self, location: Location) -> Option<u16> {
         let slab = self.slabs()?.map.find(location.address())?;
         slab.owner_of(location.address())
@@ -53,8 +53,8 @@ impl Slabs {
                     ));
                 }
             }
-            // Bits are set under the lock, and cleared before `used` is lowered: asked first, it is no less than what
-            // is seen after.
+            // Bits are set under the lock, and cleared before `used` is lowered: read first, it is no less than the
+            // number seen after.
             let used = slab.used();
             let owned: usize = (0..slab.words()).map(|word| slab.occupied(word).count()).sum();
             if owned > used || used > slab.slots() {

@@ -10,28 +10,28 @@ use super::control::Ticket;
 use super::event_loop::EventLoop;
 use super::logger::Level;
 
-/// How long compactions take, and take others.
+/// How long compactions take, and how long they block the loop.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CompactionTimes {
-    /// Compactions that have ended well.
+    /// Compactions that succeeded.
     pub finished: u64,
-    /// The longest time that a slice held the loop.
+    /// The longest time that a slice blocked the loop.
     pub longest_hold: Duration,
-    /// What the last one took from its beginning to its end.
+    /// Duration of the last compaction.
     pub last: Duration,
 }
 
-/// A compaction on its way.
+/// A compaction in progress.
 #[derive(Debug)]
 struct Running {
     begun: Instant,
-    /// There is more to do at once; else a thread is waited for.
+    /// True if there is more to do at once; otherwise it waits for a thread.
     more: bool,
     /// Commands to be answered when it ends.
     tickets: Vec<Ticket>,
 }
 
-/// The compactions on their way, by database.
+/// The compactions in progress, by database.
 #[derive(Debug, Default)]
 pub(super) struct Compactions {
     running: BTreeMap<String, Running>,
@@ -45,12 +45,12 @@ impl Compactions {
 }
 
 impl EventLoop {
-    /// What compactions cost so far.
+    /// The times of compactions so far.
     pub fn compaction_times(&self) -> CompactionTimes {
         self.compactions.times
     }
 
-    /// Begins to compact a database, or joins in where that is happening; `ticket` is answered when it is done.
+    /// Starts compacting a database, or joins a compaction in progress. `ticket` is answered when it is done.
     pub fn start_compaction(&mut self, name: &str, ticket: Option<Ticket>) -> Result<(), Error> {
         let now = self.now;
         if !self.compactions.running.contains_key(name) {
@@ -74,7 +74,7 @@ impl EventLoop {
         times.longest_hold = times.longest_hold.max(begun.elapsed());
     }
 
-    /// Does the next slice of each compaction, and begins those that are due.
+    /// Runs the next slice of each compaction, and starts those that are due.
     pub(super) fn compact(&mut self) {
         self.begin_due();
         if self.compactions.running.is_empty() {

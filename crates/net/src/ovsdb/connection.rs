@@ -12,7 +12,7 @@ use transport::Stream;
 /// What a connection is for.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// A client of the databases, with the remote it came by.
+    /// A client of the databases, with the remote through which it came.
     Session { id: SessionId, remote: Box<str> },
     /// Commands for the process.
     Control(ControlState),
@@ -23,25 +23,25 @@ pub(super) enum Role {
 pub(super) struct ControlState {
     /// Answers not sent yet.
     pub output: Vec<u8>,
-    /// A command that is not answered yet; no other is taken meanwhile.
+    /// True while a command is unanswered; no other is executed meanwhile.
     pub busy: bool,
-    /// Commands that came meanwhile.
+    /// Commands received meanwhile.
     pub waiting: Vec<Vec<u8>>,
 }
 
 impl ControlState {
-    /// What it keeps.
+    /// The bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.output.capacity() + self.waiting.iter().map(Vec::len).sum::<usize>()
     }
 }
 
-/// How a connection is watched for dead peers.
+/// How a connection is probed for a dead peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probe {
-    /// Silence after which the peer is asked, and again after which it is given up; 0: never.
+    /// Silence after which the peer is probed, and again after which it is given up; 0: never.
     pub interval_ms: u64,
-    /// Since when an answer is waited for.
+    /// Since when the answer to a probe is outstanding.
     pub asked_ms: Option<u64>,
 }
 
@@ -49,29 +49,29 @@ pub(super) struct Probe {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub stream: Stream,
-    /// How logs call it.
+    /// Its name in logs.
     pub name: String,
     pub role: Role,
     pub framer: Framer,
-    /// The beginning of a message whose end has not come.
+    /// The beginning of an incomplete message.
     pub rest: GrowingBytes,
-    /// What was read and must wait, because the peer has too much to take first.
+    /// Bytes read that must wait until the peer has read its output.
     pub unframed: Vec<u8>,
-    /// There may be something to read.
+    /// There may be data to read.
     pub readable: bool,
     /// The peer has closed its end: a short read does not mean that nothing more comes.
     pub closed_by_peer: bool,
-    /// In the queue of those to be read.
+    /// It is in the queue of connections to be read.
     pub queued: bool,
-    /// Waits until the socket takes more.
+    /// Waits until the socket is writable.
     pub blocked: bool,
-    /// Is read no longer, and closed when its output is sent.
+    /// It is no longer read, and is closed once its output is sent.
     pub closing: bool,
     pub received_ms: u64,
     pub probe: Probe,
-    /// What it was last counted to hold.
+    /// The bytes that it held when last counted.
     pub held_bytes: usize,
-    /// Tells this connection from others that had its slot.
+    /// Distinguishes this connection from others that had its slot.
     pub serial: u64,
 }
 
@@ -96,7 +96,8 @@ impl Connection {
         }
     }
 
-    /// One read. A short one means that the socket is empty now; an event tells when it is not. `None`: nothing there.
+    /// Reads once. A short read means that the socket is empty; an event follows when it is not. `None`: nothing to
+    /// read.
     pub fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.stream.read(room) {
@@ -116,10 +117,10 @@ impl Connection {
         }
     }
 
-    /// Asks to be told when the socket takes more, or no longer.
+    /// Starts or stops watching for writability.
     pub fn set_blocked(&mut self, blocked: bool, poll: &Registry, token: Token) -> io::Result<()> {
         if self.blocked != blocked {
-            // Writability is not watched otherwise: each read of the peer would wake this process up.
+            // Writability is not watched otherwise: each read by the peer would wake this process.
             let interest = if blocked { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
             poll.reregister(&mut self.stream, token, interest)?;
             self.blocked = blocked;
@@ -127,12 +128,12 @@ impl Connection {
         Ok(())
     }
 
-    /// What it keeps of what came, and the half records of its TLS.
+    /// The bytes of received data that it holds, with its partial TLS records.
     pub fn input_bytes(&self) -> usize {
         self.rest.held_bytes() + self.unframed.len() + self.stream.held_bytes()
     }
 
-    /// Whether there is, or may be, something to receive.
+    /// Returns true if there is, or may be, something to receive.
     pub fn has_input(&self) -> bool {
         !self.closing && (self.readable || !self.unframed.is_empty())
     }

@@ -1,7 +1,6 @@
-//! The control socket: JSON-RPC requests with arguments that are strings, answered with a text.
+//! The control socket: JSON-RPC requests whose arguments are strings, answered with a text.
 //!
-//! A connection's commands are executed one after another, each at the end of a turn, outside of the loop: by the
-//! [`Host`].
+//! The [`Host`] executes a connection's commands one after another, outside of the loop, each at the end of a turn.
 
 use std::path::Path;
 
@@ -16,7 +15,7 @@ use super::logger::text_of;
 use mio::{Interest, Token};
 use transport::Listener;
 
-/// Names a command whose answer is outstanding.
+/// Identifies a command whose answer is outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
     pub(super) slot: usize,
@@ -28,25 +27,25 @@ pub struct Ticket {
 pub struct Command {
     /// Its name.
     pub name: String,
-    /// Its arguments; `None` for what is not a string.
+    /// Its arguments; `None` for those that are not strings.
     pub arguments: Vec<Option<String>>,
     /// For an answer that comes later.
     pub ticket: Ticket,
 }
 
-/// What a command comes to.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It worked; the text may be empty.
+    /// Success; the text may be empty.
     Text(String),
-    /// It did not.
+    /// Failure.
     Error(String),
-    /// So many parts of it are answered later ([`EventLoop::start_compaction`]); the texts of those that fail come
+    /// This many parts are answered later ([`EventLoop::start_compaction`]); the texts of those that fail are sent
     /// together.
     Later(usize),
 }
 
-/// Commands that are answered later: what is outstanding, what was said, and the request's id.
+/// A command that is answered later: the outstanding parts, the texts so far, and the request's id.
 #[derive(Debug)]
 pub(super) struct Outstanding {
     ticket: Ticket,
@@ -56,7 +55,7 @@ pub(super) struct Outstanding {
 }
 
 impl EventLoop {
-    /// Listens for commands. Fails with the system's text.
+    /// Listens for commands. Fails with the system's error text.
     pub fn open_control(&mut self, path: &Path) -> Result<(), String> {
         self.count(Event::ListenerOpened);
         let slot = self.new_slot();
@@ -111,7 +110,7 @@ impl EventLoop {
         }
     }
 
-    /// One part of a command that is answered later has ended.
+    /// Notes that one part of a command that is answered later has ended.
     pub(super) fn answer_part(&mut self, ticket: Ticket, error: Option<String>) {
         let outstanding = &mut self.remotes.outstanding;
         let Some(at) = outstanding.iter().position(|other| other.ticket == ticket) else { return };
@@ -157,7 +156,7 @@ impl EventLoop {
         self.send(ticket.slot);
     }
 
-    /// Ends a control connection that sent nonsense.
+    /// Ends a control connection that sent an invalid message.
     fn reject(&mut self, ticket: Ticket, module: &'static str, why: &str) {
         if let Some(Slot::Connection(connection)) = self.slots.get(ticket.slot)
             && connection.serial == ticket.serial

@@ -1,19 +1,18 @@
-//! How often things have happened, under the stock server's names for them: `coverage/show` and
-//! `coverage/read-counter`.
+//! Event counters under the stock server's names: `coverage/show` and `coverage/read-counter`.
 //!
-//! Only what means the same here is counted. Nothing samples the counters: each event is entered under the interval in
-//! which it happened, and intervals that have passed are added up when somebody asks.
+//! Only events that mean the same here are counted. There is no sampling: each event is counted in the interval in
+//! which it happened, and past intervals are summed on request.
 
 use std::fmt::Write as _;
 
-/// What is counted.
+/// A counted event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A listener was to be opened.
+    /// An attempt to open a listener.
     ListenerOpened,
-    /// A connection was to be made.
+    /// An attempt to open a connection.
     StreamOpened,
-    /// A command came through the control socket.
+    /// A command arrived at the control socket.
     CommandReceived,
     /// A command was answered.
     CommandReplied,
@@ -29,7 +28,7 @@ const NAMES: [(&str, Event); 4] = [
 
 const SHORT_MS: u64 = 5_000;
 const MINUTE_MS: u64 = 60_000;
-/// Short intervals of a minute, and minutes of an hour; and the one that has not passed yet.
+/// Short intervals of a minute, and minutes of an hour, each plus the current one.
 const SHORT_SLOTS: usize = (MINUTE_MS / SHORT_MS) as usize + 1;
 const MINUTE_SLOTS: usize = 61;
 
@@ -54,7 +53,7 @@ impl<const N: usize> Intervals<N> {
         *count += 1;
     }
 
-    /// Events per second over the last `intervals` that have passed.
+    /// Events per second over the last `intervals` complete intervals.
     fn rate(&self, now_ms: u64, intervals: u64) -> f64 {
         let number = now_ms / self.length_ms;
         let passed = number.saturating_sub(intervals)..number;
@@ -92,7 +91,7 @@ impl Coverage {
         }
     }
 
-    /// How often the event of that name has happened.
+    /// How often the event with this name has happened.
     pub fn total(&self, name: &str) -> Option<u64> {
         let place = NAMES.iter().position(|(known, _)| *known == name)?;
         self.0.get(place).map(|counter| counter.total)
@@ -142,7 +141,7 @@ mod tests {
             line(120_100),
             "unixctl_received           0.0/sec     0.067/sec        0.0011/sec   total: 4"
         );
-        // An hour later the slots mean other intervals.
+        // An hour later the slots stand for other intervals.
         assert_eq!(
             line(3_800_000),
             "unixctl_received           0.0/sec     0.000/sec        0.0000/sec   total: 4"

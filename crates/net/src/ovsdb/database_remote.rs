@@ -1,5 +1,5 @@
-//! `db:DATABASE,TABLE,COLUMN`: remotes that a database names. The column has them as strings, or refers to rows with a
-//! column `target` and, perhaps, more about each.
+//! `db:DATABASE,TABLE,COLUMN`: remotes that a database names. The column contains them as strings, or refers to rows
+//! with a column `target` and, optionally, columns with more settings.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use ovsdb::schema::{ColumnId, ColumnRef, TableId, TableSchema};
 use super::remote::DatabaseRemote;
 use super::remotes::Options;
 
-/// A peer is not asked more often.
+/// Shortest interval between probes of a peer.
 const PROBE_MIN_MS: u64 = 1_000;
-/// The highest code point.
+/// The highest DSCP code point.
 const DSCP_MAX: u8 = 63;
 
-/// Why a database remote cannot be.
+/// Why a database remote is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteError {
-    /// Not of the form.
+    /// Malformed.
     Syntax,
     /// There is no such database.
     Database(String),
@@ -28,9 +28,9 @@ pub enum RemoteError {
     Table(String),
     /// There is no such column in this table.
     Column(String, String),
-    /// This table's column has no strings.
+    /// The table's column does not contain strings.
     NotStrings(String, String),
-    /// Not while the process serves.
+    /// Sockets cannot be inherited while the process serves.
     Inherited,
 }
 
@@ -51,12 +51,12 @@ impl fmt::Display for RemoteError {
 
 impl std::error::Error for RemoteError {}
 
-/// Where a database remote leads in a schema.
+/// Where a database remote points in a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub table: TableId,
     pub column: ColumnId,
-    /// The table whose rows have the targets, where the column refers to one.
+    /// The table whose rows contain the targets, if the column refers to one.
     pub targets: Option<TableId>,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn place(database: &Database, remote: &DatabaseRemote) -> Result<Plac
     }
 }
 
-/// The first string that is not empty in a column of strings.
+/// The first non-empty string in a column of strings.
 pub(super) fn first_string(
     database: &Database,
     remote: &DatabaseRemote,
@@ -92,7 +92,7 @@ pub(super) fn first_string(
     Ok({ texts }.next())
 }
 
-/// The remotes that are named there, with what rows say of them.
+/// The remotes named there, with the options that their rows state.
 pub(super) fn targets(database: &Database, place: Place) -> Vec<(String, Option<Options>)> {
     if place.targets.is_some() {
         let named = rows(database, place).filter_map(target_of);
@@ -105,7 +105,7 @@ pub(super) fn targets(database: &Database, place: Place) -> Vec<(String, Option<
     named.collect()
 }
 
-/// The rows that the column refers to; one may come twice.
+/// The rows that the column refers to; a row may occur twice.
 pub(super) fn rows(database: &Database, place: Place) -> impl Iterator<Item = Row<'_>> {
     atoms(database, place).filter_map(move |atom| match (atom, place.targets) {
         (Atom::Uuid(uuid), Some(targets)) => database.row_by_uuid(targets, &uuid).map(|(_, row)| row),
@@ -113,7 +113,7 @@ pub(super) fn rows(database: &Database, place: Place) -> impl Iterator<Item = Ro
     })
 }
 
-/// What the column holds, of all rows; nothing of a map.
+/// The column's values in all rows; none if it is a map.
 fn atoms(database: &Database, place: Place) -> impl Iterator<Item = Atom<'_>> {
     let kind = &database.schema().table(place.table).column(place.column).kind;
     Some(kind).filter(|kind| kind.value.is_none()).into_iter().flat_map(move |kind| {
@@ -130,11 +130,11 @@ pub(super) fn target(row: Row<'_>) -> Option<&str> {
     }
 }
 
-/// What such a row says.
+/// The target and the options in such a row.
 fn target_of(row: Row<'_>) -> Option<(String, Options)> {
     let target = target(row)?;
     let milliseconds = |name| match value(row, name, AtomType::Integer) {
-        // Less than nothing is little.
+        // Negative values count as 1.
         Some(Atom::Integer(ms)) => Some(u64::try_from(ms).unwrap_or(1)),
         _ => None,
     };
@@ -151,7 +151,7 @@ fn target_of(row: Row<'_>) -> Option<(String, Options)> {
     Some((target.to_owned(), options))
 }
 
-/// The code point in the column `other_config`, if there is one of six bits.
+/// The DSCP code point in the column `other_config`, if there is one of six bits.
 fn dscp(row: Row<'_>) -> Option<u8> {
     let schema = row.schema();
     let ColumnRef::Column(id) = schema.find_column("other_config")? else { return None };

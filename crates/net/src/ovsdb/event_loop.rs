@@ -31,24 +31,24 @@ use transport::{Listener, Stream};
 
 const WAKE: Token = Token(usize::MAX);
 const EVENTS: usize = 1024;
-/// What is read from one connection in one turn, at most. Fits the second-level cache.
+/// Most bytes read from one connection in one turn. Fits the second-level cache.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Connections that are read before what they sent is written to the logs.
+/// Connections that are read before their changes are written to the logs.
 const TURN_CONNECTIONS: usize = 256;
-/// Listeners that cannot be opened are tried again after so long.
+/// Delay until listeners that could not be opened are tried again.
 const LISTEN_RETRY_MS: u64 = 5_000;
 
-/// What the loop is given.
+/// The loop's settings.
 pub struct Settings {
     /// Where its log lines go.
     pub logger: Arc<dyn Logger>,
-    /// Relative names of sockets are below it.
+    /// Relative names of sockets are below this directory.
     pub run_directory: PathBuf,
-    /// What messages may be.
+    /// Limits of messages.
     pub messages: wire::jsonrpc::Limits,
-    /// Unsent output of a session beyond which it is not read from, in bytes.
+    /// Unsent output of a session beyond which the loop does not read from it, in bytes.
     pub backlog_bytes: usize,
-    /// What all clients together may make the loop keep, in bytes.
+    /// Most bytes that the loop may hold for all clients together.
     pub client_bytes: usize,
 }
 
@@ -57,14 +57,14 @@ pub trait Host {
     /// Executes a command of the control socket.
     fn command(&mut self, events: &mut EventLoop, command: &Command) -> Answer;
 
-    /// A signal has come, or somebody has called a [`Waker`].
+    /// A signal has arrived, or a [`Waker`] was called.
     fn woken(&mut self, events: &mut EventLoop);
 
-    /// A turn ends: everything that was asked for is answered.
+    /// A turn ends: all requests are answered.
     fn turn_ended(&mut self, _events: &mut EventLoop) {}
 }
 
-/// Wakes the loop up, from any thread.
+/// Wakes the loop, from any thread.
 #[derive(Clone)]
 pub struct Waker {
     waker: Arc<mio::Waker>,
@@ -82,7 +82,7 @@ impl Waker {
 /// What a token stands for.
 pub(super) enum Slot {
     Free,
-    /// Of a remote, or the control socket's when it has none.
+    /// A remote's listener, or the control socket's if there is no remote.
     Listener(Listener, Option<Box<str>>),
     Connection(Box<Connection>),
     /// An outgoing remote's socket that is not connected yet.
@@ -99,7 +99,7 @@ pub struct EventLoop {
     waker: Waker,
     pub(super) slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Slots that become free at the end of the turn: events at hand may still mean what was there.
+    /// Slots that become free at the end of the turn: pending events may still refer to what was there.
     freed: Vec<usize>,
     pub(super) ready: VecDeque<usize>,
     pub(super) sessions: BTreeMap<SessionId, usize>,
@@ -108,7 +108,7 @@ pub struct EventLoop {
     pub(super) resolver: Resolver,
     pub(super) tls: Tls,
     pub(super) reporting: Reporting,
-    /// When which connection (slot, serial) is to be looked at, if it is still there.
+    /// When to check which connection (slot, serial), if it still exists.
     pub(super) probes: BTreeSet<(u64, usize, u64)>,
     pub(super) compactions: Compactions,
     coverage: Coverage,
@@ -118,13 +118,13 @@ pub struct EventLoop {
     pub(super) settings: Settings,
     pub(super) now: Now,
     clock: Clock,
-    /// Unix connections so far: they are numbered in logs.
+    /// Unix connections so far: logs number them.
     pub(super) unix_connections: u64,
     serials: u64,
     pub(super) control_connections: usize,
     /// No connection can be accepted until one closes.
     pub(super) starved: bool,
-    /// Listeners that could not be opened are tried again then.
+    /// When to try again to open listeners that could not be opened.
     pub(super) listen_again_ms: Option<u64>,
     stopping: bool,
     longest_turn: Duration,
@@ -184,7 +184,7 @@ impl EventLoop {
         &mut self.server
     }
 
-    /// The server of databases, to look at.
+    /// The server of databases, read-only.
     pub fn core(&self) -> &Core {
         &self.server
     }
@@ -199,12 +199,12 @@ impl EventLoop {
         self.longest_turn
     }
 
-    /// The counters of events, as the stock server shows its own.
+    /// The event counters in the stock server's format.
     pub fn coverage(&self) -> String {
         self.coverage.show(self.now.monotonic_ms)
     }
 
-    /// One of the counters of events.
+    /// One of the event counters.
     pub fn coverage_of(&self, name: &str) -> Option<u64> {
         self.coverage.total(name)
     }
@@ -213,7 +213,7 @@ impl EventLoop {
         self.coverage.count(event, self.now.monotonic_ms);
     }
 
-    /// A handle by which other threads wake the loop up.
+    /// A handle with which other threads wake the loop.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
@@ -247,7 +247,7 @@ impl EventLoop {
         self.configure();
     }
 
-    /// Runs until [`Self::stop`] is called. Everything is closed then, and the names of the sockets are gone.
+    /// Runs until [`Self::stop`] is called. Then closes everything and removes the names of the sockets.
     pub fn run(&mut self, host: &mut dyn Host) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
@@ -277,7 +277,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// What follows when everything that was there has been read.
+    /// The end of a turn, when everything available has been read.
     fn end_turn(&mut self, host: &mut dyn Host) {
         self.take_shaken();
         self.server.flush(self.now);
@@ -297,7 +297,7 @@ impl EventLoop {
         self.listen_again();
         self.report();
         self.tell_notes();
-        // Commands, changed remotes and probes may have given sessions something to hear.
+        // Commands, changed remotes and probes may have produced output for sessions.
         self.send_ready();
         self.free.append(&mut self.freed);
         host.turn_ended(self);
@@ -354,7 +354,7 @@ impl EventLoop {
         }
     }
 
-    /// How long to sleep: for ever, unless something is armed.
+    /// How long to sleep: indefinitely, unless something is armed.
     fn sleep(&self) -> Option<Duration> {
         if !self.ready.is_empty() || self.compactions.has_more() {
             return Some(Duration::ZERO);
@@ -371,7 +371,7 @@ impl EventLoop {
         Some(Duration::from_millis(next.saturating_sub(now_ms)))
     }
 
-    /// Reads the clocks for this turn. Returns when it begins, in microseconds.
+    /// Reads the clocks for this turn. Returns its start in microseconds.
     fn read_clock(&mut self) -> u64 {
         let now = self.clock.now();
         self.now = Now { wall_ms: now.unix_ns / 1_000_000, monotonic_ms: now.mono_ms() };
@@ -391,7 +391,7 @@ impl EventLoop {
         }
     }
 
-    /// Takes what is in a slot, which is to be put back or freed.
+    /// Takes the contents of a slot, which must be put back or the slot freed.
     pub(super) fn take(&mut self, slot: usize) -> Slot {
         self.slots.get_mut(slot).map_or(Slot::Free, |place| std::mem::replace(place, Slot::Free))
     }
@@ -410,7 +410,7 @@ impl EventLoop {
         self.logger.log(module, level, text);
     }
 
-    /// Opens a remote's listener. Failures are logged, and tried again later.
+    /// Opens a remote's listener. Failures are logged and retried later.
     pub(super) fn open_listener(
         &mut self,
         name: &str,
@@ -470,19 +470,19 @@ impl EventLoop {
         }
     }
 
-    /// Logs that a Unix socket could not be bound, as the stock server does: it tries to remove the name then.
+    /// Logs that a Unix socket could not be bound, and tries to remove its name, as the stock server does.
     pub(super) fn tell_not_bound(&self, path: &std::path::Path, error: &str) {
         if let Err(error) = std::fs::remove_file(path) {
             let text = format!("could not unlink \"{}\" ({})", path.display(), text_of(&error));
             self.log("fatal_signal", Level::Warning, &text);
         }
-        // COMPAT: of names that do not fit an address the stock server says no more.
+        // COMPAT: for names that do not fit an address the stock server logs nothing more.
         if path.as_os_str().len() <= transport::SOCKET_NAME_MAX {
             self.log("stream_unix", Level::Error, &format!("{}: binding failed: {error}", path.display()));
         }
     }
 
-    /// Has listeners that are not open tried again.
+    /// Schedules a retry for listeners that are not open.
     pub(super) fn listen_again_later(&mut self) {
         self.listen_again_ms = Some(self.now.monotonic_ms + LISTEN_RETRY_MS);
     }
@@ -499,7 +499,7 @@ impl EventLoop {
         self.remotes.in_force.get(remote).map(|state| state.options.clone()).unwrap_or_default()
     }
 
-    /// Whether those who come by a remote speak TLS.
+    /// Returns true if peers that connect through a remote speak TLS.
     pub(super) fn is_tls(&self, remote: &str) -> bool {
         self.remotes.in_force.get(remote).is_some_and(|state| state.security() == Security::Tls)
     }

@@ -1,16 +1,17 @@
-//! What clients make the loop keep: half messages, requests that wait, replies and notifications they have not taken.
+//! What the loop holds for clients: partial messages, waiting requests, replies and notifications that they have not
+//! read.
 //!
-//! Each connection's part is counted anew after each of its turns and sends; the sum is the number that a node adds to
-//! its total. Past the bound the connection that holds most is closed, then the next, until the rest fits: clients that
-//! take what they are sent hold next to nothing.
+//! Each connection's share is recounted after each of its turns and sends; the sum is the number that a node adds to
+//! its total. Above the bound the loop closes the connection that holds most, then the next, until the rest fits.
+//! Clients that read their output hold next to nothing.
 
 use super::EventLoop;
 use super::connection::{Connection, Role};
 use super::event_loop::Slot;
 use super::logger::Level;
 
-/// Parts of what is shared change when others have sent theirs: near the bound all connections are counted anew, not
-/// more often than this.
+/// Shares of shared buffers change when other connections have sent theirs: near the bound all connections are
+/// recounted, at most once per this interval.
 const RECOUNT_MS: u64 = 250;
 
 /// The sum of what connections hold.
@@ -23,7 +24,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// A connection that held `before` holds `now`.
+    /// Records that a connection that held `before` now holds `now`.
     fn change(&mut self, before: &mut usize, now: usize) {
         if *before != now {
             self.total = self.total.saturating_sub(*before) + now;
@@ -31,24 +32,24 @@ impl Held {
         }
     }
 
-    /// All connections are gone.
+    /// All connections are closed.
     pub fn clear(&mut self) {
         self.total = 0;
     }
 }
 
 impl EventLoop {
-    /// The bytes that all clients make the loop keep.
+    /// The bytes held for all clients.
     pub fn client_bytes(&self) -> usize {
         self.held.total
     }
 
-    /// Clients that were disconnected because they held most when all held too much.
+    /// Clients that were disconnected because they held most when all together held too much.
     pub fn clients_over_bound(&self) -> u64 {
         self.held.closed
     }
 
-    /// Counts what a connection holds.
+    /// Recounts what a connection holds.
     pub(super) fn count_held(&mut self, slot: usize) {
         let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) else { return };
         let kept = match &connection.role {
@@ -59,12 +60,12 @@ impl EventLoop {
         self.held.change(&mut connection.held_bytes, now);
     }
 
-    /// A connection is about to go.
+    /// Subtracts a connection that is about to close.
     pub(super) fn forget_held(&mut self, connection: &mut Connection) {
         self.held.change(&mut connection.held_bytes, 0);
     }
 
-    /// Closes the connections that hold most, where all hold more than they may.
+    /// Closes the connections that hold most while the sum exceeds the bound.
     pub(super) fn bound_held(&mut self) {
         let bound = self.settings.client_bytes;
         let is_near = self.held.total > bound / 2;

@@ -1,29 +1,29 @@
-//! Where log lines go. Their modules, levels and texts are the stock server's; the form is the process's.
+//! Where log lines go. Their modules, levels and texts are the stock server's; the process chooses the format.
 
 use std::io;
 
-/// How severe a line is, the most severe first.
+/// The severity of a line, the most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// The process cannot go on.
+    /// The process cannot continue.
     Emergency,
     /// Something failed.
     Error,
-    /// Something is odd.
+    /// Something is unusual.
     Warning,
-    /// What an administrator wants to know.
+    /// Of interest to administrators.
     Information,
-    /// What a developer wants to know.
+    /// Of interest to developers.
     Debug,
 }
 
-/// Takes log lines, from any thread.
+/// Accepts log lines, from any thread.
 pub trait Logger: Send + Sync {
-    /// One line, without its end.
+    /// One line, without a newline.
     fn log(&self, module: &'static str, level: Level, text: &str);
 }
 
-/// An error as the stock server names it: the system's text alone.
+/// An error in the stock server's form: the system's text alone.
 pub(super) fn text_of(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => ovsdb::error::system_text(number),

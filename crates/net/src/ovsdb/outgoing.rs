@@ -15,7 +15,7 @@ use super::remotes::Options;
 use super::tls::NOT_SET_UP;
 use transport::Stream;
 
-/// The system's number of "connection timed out".
+/// The system's error number for "connection timed out".
 const ETIMEDOUT: i32 = 110;
 
 /// An outgoing remote.
@@ -24,9 +24,9 @@ pub(super) struct Outgoing {
     remote: Remote,
     options: Options,
     pub reconnect: Reconnect,
-    /// Where its socket is.
+    /// The slot of its socket.
     pub slot: Option<usize>,
-    /// Tells this attempt to connect from others.
+    /// Distinguishes this connection attempt from others.
     attempt: u64,
 }
 
@@ -35,7 +35,7 @@ impl Outgoing {
         self.reconnect.deadline_ms()
     }
 
-    /// Whether this attempt to connect is under way.
+    /// Returns true if this connection attempt is in progress.
     pub fn awaits(&self, attempt: u64) -> bool {
         self.attempt == attempt && matches!(self.reconnect.state, State::Connecting(_))
     }
@@ -49,7 +49,7 @@ impl EventLoop {
         self.outgoing.insert(name.into(), outgoing);
     }
 
-    /// The options of a remote, if it is an outgoing one, have changed.
+    /// Applies changed options to a remote, if it is an outgoing one.
     pub(super) fn change_outgoing(&mut self, name: &str, options: &Options) {
         let now_ms = self.now.monotonic_ms;
         if let Some(outgoing) = self.outgoing.get_mut(name) {
@@ -64,7 +64,7 @@ impl EventLoop {
         }
     }
 
-    /// Does what is due: connects, or gives an attempt up.
+    /// Does what is due: starts an attempt to connect, or gives one up.
     pub(super) fn outgoing_due(&mut self) {
         if self.outgoing.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl EventLoop {
         }
     }
 
-    /// Goes on with the remotes that waited for the name of a host.
+    /// Continues with the remotes that waited for the name of a host.
     pub(super) fn connect_named(&mut self, host: &str, address: Option<SocketAddr>) {
         let waits = |outgoing: &Outgoing| {
             outgoing.reconnect.state == State::Resolving
@@ -114,13 +114,13 @@ impl EventLoop {
         self.open(name, None);
     }
 
-    /// Begins to connect; `address` is that of the host, if it has a name and that has resolved.
+    /// Starts to connect. `address` is the address of the host, if it was given by name and has been resolved.
     fn open(&mut self, name: &str, address: Option<SocketAddr>) {
         self.count(Event::StreamOpened);
         let now_ms = self.now.monotonic_ms;
         let Some(outgoing) = self.outgoing.get(name) else { return };
         let is_tls = matches!(&outgoing.remote, Remote::ConnectTcp(_, Security::Tls));
-        // Before the attempt is told of, as with the stock server.
+        // Before the attempt is logged, as with the stock server.
         let is_possible = !is_tls || self.can_use_tls(outgoing.reconnect.is_loud());
         let Some(outgoing) = self.outgoing.get_mut(name) else { return };
         outgoing.attempt += 1;
@@ -172,14 +172,14 @@ impl EventLoop {
                 if let Some(outgoing) = self.outgoing.get_mut(name) {
                     outgoing.slot = Some(slot);
                 }
-                // One that is refused at once, as most are that fail, is not worth telling that it began.
+                // Most attempts that fail are refused at once; their start is not worth a report.
                 self.report_later();
                 self.connecting(slot);
             }
         }
     }
 
-    /// Looks whether the connection in a slot is there.
+    /// Checks whether the connection in a slot is established.
     pub(super) fn connecting(&mut self, slot: usize) {
         let (mut stream, name) = match self.take(slot) {
             Slot::Connecting(stream, name) => (stream, name),
@@ -211,7 +211,7 @@ impl EventLoop {
         }
     }
 
-    /// The connection of a remote is there, and what is spoken on it is JSON-RPC.
+    /// Makes a session of a remote's connection, which is ready for JSON-RPC.
     pub(super) fn connected(&mut self, name: &str, stream: Stream) {
         let options = self.outgoing.get(name).map(|outgoing| outgoing.options.clone());
         let Some(options) = options else { return };
@@ -244,7 +244,7 @@ impl EventLoop {
         self.report_soon();
     }
 
-    /// The connection of a remote, if it is an outgoing one, is lost.
+    /// Handles a lost connection, if it belongs to an outgoing remote.
     pub(super) fn outgoing_lost(&mut self, name: &str, slot: usize, received_ms: u64) {
         let now_ms = self.now.monotonic_ms;
         if let Some(outgoing) = self.outgoing.get_mut(name)

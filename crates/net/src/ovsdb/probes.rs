@@ -1,7 +1,7 @@
-//! Probes: peers that have been silent for long are asked whether they are there, and given up if they do not answer.
+//! Probes: a peer that has been silent for long is sent an echo request, and given up if it does not answer.
 //!
-//! A connection has one entry among the deadlines, which is not moved when something is received: it is looked at when
-//! it is due, and entered again for what is left. So receiving costs nothing.
+//! Each connection has one entry among the deadlines. Receiving does not move it: when it is due it is checked, and
+//! entered again for the time that is left. So receiving costs nothing.
 
 use super::EventLoop;
 use super::connection::Role;
@@ -11,11 +11,11 @@ use super::reconnect::seconds;
 use super::remotes::PROBE_MS;
 use transport::Stream;
 
-/// What peers are asked to see whether they are there.
+/// The probe.
 const PROBE: &[u8] = br#"{"id":"echo","method":"echo","params":[]}"#;
 
 impl EventLoop {
-    /// Asks the peers that have been silent for long, and gives up those that do not answer.
+    /// Probes the peers that have been silent for long, and gives up those that did not answer.
     pub(super) fn probes_due(&mut self) {
         let now_ms = self.now.monotonic_ms;
         while let Some((due_ms, slot, serial)) =
@@ -29,7 +29,7 @@ impl EventLoop {
             let interval_ms = connection.probe.interval_ms;
             let since_ms = connection.probe.asked_ms.unwrap_or(connection.received_ms);
             if connection.closing {
-                // It did not take its last output in time.
+                // The peer did not read its last output in time.
                 self.close_slot(slot);
                 continue;
             }
@@ -55,7 +55,7 @@ impl EventLoop {
             if let Role::Session { id, .. } = connection.role
                 && let Some(output) = self.server.output(id)
             {
-                // Nothing is held between two groups, so this makes nothing else visible.
+                // Nothing is held between two groups, so this publishes nothing else.
                 output.append(PROBE);
                 output.publish();
                 self.send(slot);
@@ -63,7 +63,7 @@ impl EventLoop {
         }
     }
 
-    /// The sessions of a remote are asked after another silence from now on.
+    /// Applies a remote's changed probe interval to its sessions.
     pub(super) fn change_probes(&mut self, name: &str, probe_ms: Option<u64>) {
         let now_ms = self.now.monotonic_ms;
         for (slot, entry) in self.slots.iter_mut().enumerate() {
@@ -72,7 +72,7 @@ impl EventLoop {
             {
                 connection.probe.interval_ms = probe_interval(&connection.stream, probe_ms);
                 if connection.probe.interval_ms > 0 {
-                    // An entry of before goes, or falls together with this one, when it is due.
+                    // An earlier entry is dropped, or merges with this one, when it is due.
                     self.probes.insert((now_ms + connection.probe.interval_ms, slot, connection.serial));
                 }
             }
@@ -80,7 +80,7 @@ impl EventLoop {
     }
 }
 
-/// After how much silence a peer is asked: a local one not at all, where nothing else is configured.
+/// The silence after which a peer is probed. Local peers are probed only if configured.
 pub(super) fn probe_interval(stream: &Stream, configured_ms: Option<u64>) -> u64 {
     configured_ms.unwrap_or(if stream.is_remote() { PROBE_MS } else { 0 })
 }

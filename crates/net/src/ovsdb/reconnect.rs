@@ -1,37 +1,37 @@
-//! When to try again to reach a peer: the stock server's rule, without its clock.
+//! When to retry a connection: the stock server's rule, without its clock.
 //!
 //! ```text
 //!   Backoff(until) ──> [Resolving ──>] Connecting(since) ──> Active(since) ──┐
 //!        ^───────────────── failed ┴─────────────┴──── lost ─────────────────┘
 //! ```
-//! The first retry is after a second, and each one after twice as long as the one before, up to a bound. A connection
-//! that lasted longer than the last wait starts from the beginning.
+//! The first retry comes after a second. Each further wait is twice as long as the one before, up to a bound. After a
+//! connection that lasted longer than the last wait, waits start from the beginning.
 
 /// First wait.
 const BACKOFF_MIN_MS: u64 = 1000;
-/// Longest wait where nothing else is configured.
+/// Longest wait, unless configured otherwise.
 pub(super) const BACKOFF_MAX_MS: u64 = 8000;
 
-/// Where an outgoing remote is.
+/// The state of an outgoing remote's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Waits until then.
+    /// Waits until this time.
     Backoff(u64),
-    /// Waits for the name of its host; who resolves it gives up some day.
+    /// Waits for its host name to be resolved; the resolver gives up eventually.
     Resolving,
-    /// Has begun to connect then.
+    /// Has been connecting since this time.
     Connecting(u64),
-    /// Is connected since then.
+    /// Has been connected since this time.
     Active(u64),
 }
 
-/// What is to be logged about the next attempt.
+/// What to log about the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Announcement {
     Nothing,
     /// The wait, in milliseconds.
     Waiting(u64),
-    /// There will be no more lines.
+    /// No further lines follow.
     Suppressing,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Reconnect {
     pub state: State,
     backoff_ms: u64,
     max_ms: u64,
-    /// When it was connected last, and when that ended last.
+    /// When it last connected, and when it last lost a connection.
     pub connected_ms: Option<u64>,
     pub disconnected_ms: Option<u64>,
 }
@@ -57,7 +57,7 @@ impl Reconnect {
         }
     }
 
-    /// Waits no longer than that from now on.
+    /// Limits waits to this from now on.
     pub fn set_max(&mut self, now_ms: u64, max_ms: u64) {
         self.max_ms = max_ms.max(BACKOFF_MIN_MS);
         self.backoff_ms = self.backoff_ms.min(self.max_ms);
@@ -66,18 +66,18 @@ impl Reconnect {
         }
     }
 
-    /// The connection is there.
+    /// The connection is established.
     pub fn connected(&mut self, now_ms: u64) {
         self.state = State::Active(now_ms);
         self.connected_ms = Some(now_ms);
     }
 
-    /// Whether attempts are logged.
+    /// Returns true if attempts are logged.
     pub fn is_loud(&self) -> bool {
         self.backoff_ms < self.max_ms
     }
 
-    /// When to look again.
+    /// When to check again.
     pub fn deadline_ms(&self) -> Option<u64> {
         match self.state {
             State::Backoff(until_ms) => Some(until_ms),
@@ -86,7 +86,7 @@ impl Reconnect {
         }
     }
 
-    /// An attempt failed, or the connection is lost; `received_ms` is when something came last.
+    /// An attempt failed, or the connection was lost. `received_ms` is when data was last received.
     pub fn failed(&mut self, now_ms: u64, received_ms: u64) -> Announcement {
         if matches!(self.state, State::Active(_)) {
             self.disconnected_ms = Some(now_ms);

@@ -1,12 +1,12 @@
-//! A remote as the stock server writes it: where to listen, whom to connect to, or where in a database that is said.
+//! A remote as the stock server writes it: where to listen, where to connect, or where in a database that is stated.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// The port where none is given.
+/// The default port.
 pub const PORT: u16 = 6640;
 
-/// One remote, understood.
+/// A parsed remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remote {
     /// `punix:FILE`
@@ -21,20 +21,20 @@ pub enum Remote {
     ConnectTcp(Endpoint, Security),
     /// `db:DATABASE,TABLE,COLUMN`
     Database(DatabaseRemote),
-    /// What is not served: why, as a log line's module and text, and the system's error for it.
+    /// A remote that is not served: the reason as a log line's module and text, and the system's error for it.
     Unusable {
-        /// The module that the stock server's log line has.
+        /// The module of the stock server's log line.
         module: &'static str,
-        /// Its text; empty where the stock server says nothing.
+        /// Its text; empty where the stock server logs nothing.
         text: String,
         /// Whether it would listen.
         listens: bool,
-        /// The error that an attempt gives.
+        /// The error that an attempt returns.
         error: &'static str,
     },
 }
 
-/// What is spoken over TCP.
+/// The protocol spoken over TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Security {
     /// JSON-RPC.
@@ -43,17 +43,17 @@ pub enum Security {
     Tls,
 }
 
-/// Where a TCP socket is.
+/// The address of a TCP socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// It needs no more.
+    /// A complete address.
     Address(SocketAddr),
-    /// The name of a host is to be resolved first.
+    /// A host name, which must be resolved first, and a port.
     Host(String, u16),
 }
 
 impl Endpoint {
-    /// Its host: a name, or an address.
+    /// The host: a name, or an address.
     pub fn host(&self) -> String {
         match self {
             Self::Address(address) => address.ip().to_string(),
@@ -62,7 +62,7 @@ impl Endpoint {
     }
 }
 
-/// `db:DATABASE,TABLE,COLUMN`: the column has remotes, or refers to rows that have.
+/// `db:DATABASE,TABLE,COLUMN`: the column contains remotes, or refers to rows that do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DatabaseRemote {
     /// The database's name.
@@ -73,12 +73,12 @@ pub struct DatabaseRemote {
     pub column: String,
 }
 
-/// What an attempt to reach or use an address says that is none.
+/// The error of an attempt to connect to, or listen on, something that is not an address.
 pub(super) const NO_FAMILY: &str = "Address family not supported by protocol";
 
 impl Remote {
-    /// Understands `text`; relative file names are below `run_directory`. Never fails: what cannot be served says so
-    /// when it is opened, as with the stock server.
+    /// Parses `text`; relative file names are below `run_directory`. Never fails: a remote that cannot be served
+    /// reports that when it is opened, as with the stock server.
     pub fn parse(text: &str, run_directory: &Path) -> Self {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         match kind {
@@ -107,7 +107,7 @@ impl Remote {
         }
     }
 
-    /// Whether it waits for connections.
+    /// Returns true if it listens for connections.
     pub fn listens(&self) -> bool {
         match self {
             Self::ListenUnix(_) | Self::ListenTcp(..) | Self::ListenInherited(_) => true,
@@ -118,7 +118,7 @@ impl Remote {
 }
 
 impl DatabaseRemote {
-    /// Understands what stands behind `db:`.
+    /// Parses the part after `db:`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ',').map(str::to_owned);
         let (database, table, column) = (parts.next()?, parts.next()?, parts.next()?);
@@ -146,14 +146,14 @@ fn port(text: &str, port: &str) -> Result<u16, Complaint> {
 
 fn at(host: &str, port: u16) -> Endpoint {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    // COMPAT: an address may have a zone (fe80::1%eth0): who resolves names knows those.
+    // COMPAT: an address may have a zone (fe80::1%eth0), which the resolver understands.
     match bare.parse() {
         Ok(address) => Endpoint::Address(SocketAddr::new(address, port)),
         Err(_) => Endpoint::Host(bare.to_owned(), port),
     }
 }
 
-/// The two parts around the colon that is not in brackets. More than one colon: nobody knows which separates.
+/// The two parts around the colon that is not in brackets. More than one such colon is ambiguous.
 fn halves(text: &str) -> Result<(&str, Option<&str>), Complaint> {
     let mut is_in_brackets = false;
     let mut colons = text.bytes().enumerate().filter(|(_, byte)| {

@@ -1,12 +1,12 @@
-//! What the rows that name remotes are told of them: the columns `is_connected` and `status`, where their table has
-//! them.
+//! Status reports to the rows that name remotes: the columns `is_connected` and `status`, where their table has them.
 //!
 //! ```text
 //!   a session comes or goes, a state or lock changes, remotes change ─> due, at least INTERVAL_MS after the last time
-//!   due ─> each row compared with what there is to tell ─> one transaction per database, if anything differs
+//!   due ─> each row compared with the current status ─> one transaction per database, if anything differs
 //! ```
-//! COMPAT: the stock server writes them every 2.5 s for as long as it runs, for the numbers of seconds grow. Here
-//! nothing ticks: those are as old as the last event, and a row is written when something else in it has changed.
+//! COMPAT: the stock server writes them every 2.5 s as long as it runs, because the numbers of seconds grow. Here there
+//! is no periodic write: those are as old as the last event, and a row is written when something else in it has
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,22 +26,22 @@ use super::outgoing::Outgoing;
 use super::reconnect::State;
 use super::remotes::InForce;
 
-/// Rows are written so seldom.
+/// Shortest interval between writes of rows.
 const INTERVAL_MS: u64 = 2_500;
 const SINCE_CONNECT: &str = "sec_since_connect";
 const SINCE_DISCONNECT: &str = "sec_since_disconnect";
 
-/// When a connection came last, and when one was lost last.
+/// When a connection was last established, and when one was last lost.
 type Times = (Option<u64>, Option<u64>);
 
-/// When to look, and what was told.
+/// When to report, and what was reported.
 #[derive(Debug, Default)]
 pub(super) struct Reporting {
     due_ms: Option<u64>,
-    /// Not before that.
+    /// Earliest time of the next report.
     next_ms: u64,
     lock_changes: u64,
-    /// The times behind the numbers of seconds that rows have, by target.
+    /// The times behind the numbers of seconds in rows, by target.
     told: BTreeMap<Box<str>, Times>,
 }
 
@@ -51,7 +51,7 @@ impl Reporting {
     }
 }
 
-/// What there is to tell about a remote.
+/// The status of a remote.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
     is_connected: bool,
@@ -60,12 +60,12 @@ struct Status {
 }
 
 impl EventLoop {
-    /// Something that rows are told has changed.
+    /// Schedules a report: something in the rows has changed.
     pub(super) fn report_soon(&mut self) {
         self.report_at(self.now.monotonic_ms);
     }
 
-    /// Something has changed that may soon be different again.
+    /// Schedules a later report: something has changed that may soon change again.
     pub(super) fn report_later(&mut self) {
         self.report_at(self.now.monotonic_ms + INTERVAL_MS);
     }
@@ -78,7 +78,7 @@ impl EventLoop {
         }
     }
 
-    /// Writes what differs, when it is time.
+    /// Writes what differs, when it is due.
     pub(super) fn report(&mut self) {
         let lock_changes = self.server.lock_changes();
         if std::mem::replace(&mut self.reporting.lock_changes, lock_changes) != lock_changes {
@@ -115,12 +115,12 @@ impl EventLoop {
                     self.log("ovsdb_server", Level::Error, &text);
                 }
             }
-            // Somebody may wait for what has just become true.
+            // Transactions may wait for what has just become true.
             self.server.flush(self.now);
         }
     }
 
-    /// The text of a transaction that brings the rows in line; none where they are.
+    /// The text of a transaction that updates the rows; `None` if they are up to date.
     fn operations(
         &self,
         database: &Database,
@@ -166,7 +166,7 @@ impl EventLoop {
         let mut status =
             Status { times: (reconnect.connected_ms, reconnect.disconnected_ms), ..Status::default() };
         status.is_connected = matches!(reconnect.state, State::Active(_));
-        // COMPAT: the stock server says IDLE while it waits for the answer to a probe.
+        // COMPAT: the stock server reports IDLE while it waits for the answer to a probe.
         let state = match reconnect.state {
             State::Backoff(_) => "BACKOFF",
             State::Resolving | State::Connecting(_) => "CONNECTING",
@@ -194,7 +194,7 @@ impl EventLoop {
         status
     }
 
-    /// COMPAT: both numbers of seconds are there, as zeros.
+    /// COMPAT: both numbers of seconds are present, as zeros.
     fn status_of_listener(&self, state: Option<&InForce>) -> Status {
         let mut status = Status::default();
         status.pairs.insert(SINCE_CONNECT, "0".to_owned());
@@ -213,7 +213,7 @@ impl EventLoop {
     }
 }
 
-/// The members of a row that brings this one in line; none where it is.
+/// The members that bring a row up to date; `None` if it is.
 fn difference(row: Row<'_>, status: &Status, is_known: bool) -> Option<Vec<u8>> {
     let is_boolean =
         |kind: &ColumnType| kind.key.kind == AtomType::Boolean && kind.value.is_none() && kind.n_max == 1;
@@ -247,7 +247,7 @@ fn difference(row: Row<'_>, status: &Status, is_known: bool) -> Option<Vec<u8>> 
     (!text.is_empty()).then_some(text)
 }
 
-/// Whether a row's status is this one, but for how much time has passed.
+/// Returns true if a row's status is this one, apart from the time that has passed.
 fn says(kind: &ColumnType, cell: &[u8], status: &Status) -> bool {
     cell::len(kind, cell) == status.pairs.len()
         && cell::atoms(kind, cell).all(|(key, value)| match (key, value) {

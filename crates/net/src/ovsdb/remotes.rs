@@ -1,4 +1,4 @@
-//! Which remotes are configured, which are in force, and how the second follow from the first.
+//! Which remotes are configured, which are in force, and how the latter follow from the former.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,21 +18,21 @@ use super::logger::Level;
 use super::remote::{DatabaseRemote, Endpoint, Remote, Security};
 use super::{Core, DatabaseLog};
 
-/// A peer on another machine is asked after so much silence, where nothing else is configured.
+/// Silence after which a peer on another machine is probed, unless configured otherwise.
 pub(super) const PROBE_MS: u64 = 5_000;
-/// Packets ask for the service of those that keep a network together, where nothing else is configured.
+/// The DSCP code point of packets, unless configured otherwise: network control (CS6).
 const DSCP: u8 = 48;
 
-/// What is configured about a remote besides its name.
+/// The settings of a remote besides its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Silence after which the peer is asked; 0: never.
+    /// Silence after which the peer is probed; 0: never.
     pub probe_ms: Option<u64>,
     /// Longest wait between attempts to connect.
     pub backoff_max_ms: Option<u64>,
     pub read_only: bool,
     pub role: String,
-    /// The code point of its packets, of six bits.
+    /// The DSCP code point of its packets, of six bits.
     pub dscp: u8,
 }
 
@@ -43,7 +43,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// These, with what they leave open as it was.
+    /// These options, with the values in `before` for those that are unset.
     fn over(self, before: &Self) -> Self {
         Self {
             probe_ms: self.probe_ms.or(before.probe_ms),
@@ -52,7 +52,7 @@ impl Options {
         }
     }
 
-    /// Whether sessions made with others have to go: what they may do has changed.
+    /// Returns true if sessions made with `other` must be closed: what they may do has changed.
     fn ends_sessions_of(&self, other: &Self) -> bool {
         (self.read_only, &self.role, self.dscp) != (other.read_only, &other.role, other.dscp)
     }
@@ -65,14 +65,14 @@ pub(super) struct InForce {
     pub options: Options,
     /// Its listener's slot, if it is open.
     pub listener: Option<usize>,
-    /// Sessions that came by it.
+    /// Sessions that came through it.
     pub sessions: usize,
-    /// The log knows that its host has no address.
+    /// The log already says that its host has no address.
     is_known_unresolved: bool,
 }
 
 impl InForce {
-    /// What is spoken by those who come by it.
+    /// The protocol of those who connect through it.
     pub fn security(&self) -> Security {
         match self.remote {
             Remote::ListenTcp(_, security) => security,
@@ -80,7 +80,7 @@ impl InForce {
         }
     }
 
-    /// The host whose name its listener has to wait for.
+    /// The host name that its listener has to wait for.
     fn host(&self) -> Option<&str> {
         match &self.remote {
             Remote::ListenTcp(Endpoint::Host(host, _), _) if self.listener.is_none() => Some(host),
@@ -89,11 +89,10 @@ impl InForce {
     }
 }
 
-/// How the name of a socket begins that the process has inherited. Only who starts the process knows what its open
-/// files are.
+/// The prefix of a socket that the process has inherited. Only whoever starts the process knows its open files.
 const INHERITED: &str = "pfd:";
 
-/// A configured database remote: where it led when it was last looked at.
+/// A configured database remote, and where it pointed when it was last checked.
 #[derive(Debug)]
 struct Watched {
     remote: DatabaseRemote,
@@ -102,7 +101,7 @@ struct Watched {
 
 #[derive(Debug)]
 struct Seen {
-    /// In this schema.
+    /// Its place in this schema.
     place: Place,
     schema: Arc<DatabaseSchema>,
     commit: CommitId,
@@ -111,7 +110,7 @@ struct Seen {
 /// All remotes.
 #[derive(Debug, Default)]
 pub(super) struct Remotes {
-    /// As given, with the parsed form of those of databases.
+    /// As given, with the parsed form of database remotes.
     configured: BTreeMap<String, Option<Watched>>,
     pub in_force: BTreeMap<Box<str>, InForce>,
     /// The names of the databases that have logs.
@@ -122,7 +121,7 @@ pub(super) struct Remotes {
 }
 
 impl Remotes {
-    /// The database remotes that lead to rows: their databases and places.
+    /// The database remotes that point to rows: their databases and places.
     pub fn reported(&self) -> impl Iterator<Item = (&str, Place)> {
         self.configured.values().flatten().filter_map(|watched| {
             let place = watched.seen.as_ref()?.place;
@@ -132,7 +131,7 @@ impl Remotes {
 }
 
 impl EventLoop {
-    /// As [`Self::add_remote`], while the process serves: sockets that it has inherited are not to be had.
+    /// As [`Self::add_remote`], while the process serves: inherited sockets are refused.
     pub fn add_remote_later(&mut self, text: &str) -> Result<(), RemoteError> {
         if text.starts_with(INHERITED) {
             return Err(RemoteError::Inherited);
@@ -140,7 +139,7 @@ impl EventLoop {
         self.add_remote(text)
     }
 
-    /// Adds a remote, as it is written; takes effect when the loop runs. One that is there already stays as it is.
+    /// Adds a remote as written; it takes effect when the loop runs. An existing one is left unchanged.
     pub fn add_remote(&mut self, text: &str) -> Result<(), RemoteError> {
         let watched = match text.strip_prefix("db:") {
             Some(rest) => {
@@ -159,7 +158,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Removes a configured remote and ends its sessions. False: there is none.
+    /// Removes a configured remote and ends its sessions. Returns false if there is none.
     pub fn remove_remote(&mut self, text: &str) -> bool {
         let removed = self.remotes.configured.remove(text).is_some();
         if removed {
@@ -182,7 +181,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Hosts a database no longer. False: there is none of that name.
+    /// Stops hosting a database. Returns false if there is none with this name.
     pub fn remove_database(&mut self, name: &str, reason: &str) -> bool {
         self.remotes.hosted.retain(|hosted| hosted != name);
         let removed = self.server.remove_database(name, reason, self.now).is_some();
@@ -195,7 +194,7 @@ impl EventLoop {
         &self.remotes.hosted
     }
 
-    /// Brings the remotes in force in line if something changed that they depend on.
+    /// Updates the remotes in force if something that they depend on has changed.
     pub(super) fn configure_if_changed(&mut self) {
         let server = &self.server;
         let mut changed = self.remotes.changed;
@@ -207,7 +206,7 @@ impl EventLoop {
         }
     }
 
-    /// Brings the remotes in force in line with the configured ones.
+    /// Updates the remotes in force to match the configured ones.
     pub(super) fn configure(&mut self) {
         self.remotes.changed = false;
         let mut wanted: BTreeMap<Box<str>, Options> = BTreeMap::new();
@@ -228,8 +227,8 @@ impl EventLoop {
                         refused.push(target);
                         continue;
                     }
-                    // COMPAT: the remote may be there already, given on the command line, by a string or by another
-                    // row. What a row says of it holds then.
+                    // COMPAT: the remote may exist already, from the command line, a string or another row. What a row
+                    // states about it prevails.
                     let merged = wanted.entry(target.into()).or_default();
                     if let Some(options) = options {
                         *merged = options.over(merged);
@@ -261,7 +260,7 @@ impl EventLoop {
         self.report_soon();
     }
 
-    /// What a remote's row says besides its target has changed. Sessions stay unless they must not.
+    /// Applies changed options from a remote's row. Sessions are kept unless they must be closed.
     fn change_options(&mut self, name: &str, options: Options) {
         let Some(state) = self.remotes.in_force.get_mut(name) else { return };
         let before = std::mem::replace(&mut state.options, options.clone());
@@ -297,7 +296,7 @@ impl EventLoop {
             Remote::ListenUnix(_) | Remote::ListenTcp(..) | Remote::ListenInherited(_) => {
                 listener = self.open_listener(name, &remote, options.dscp, true).ok();
             }
-            // A database remote among those that a database names leads nowhere.
+            // A database remote that is itself named in a database is ignored.
             Remote::Database(_) => {}
             _ => self.add_outgoing(name, remote.clone(), &options),
         }
@@ -307,8 +306,8 @@ impl EventLoop {
         );
     }
 
-    /// Waits for the names of hosts that listeners need, at most so long. Before the loop runs: who starts it wants to
-    /// find the listeners there.
+    /// Waits at most this long for the host names that listeners need. For use before the loop runs: whoever starts the
+    /// process expects the listeners to be open.
     pub fn await_names(&mut self, at_most: Duration) {
         let begun = Instant::now();
         while self.resolver.is_busy() {
@@ -318,7 +317,7 @@ impl EventLoop {
         }
     }
 
-    /// Goes on with what waited for the names of hosts that are resolved now.
+    /// Continues with what waited for host names that are now resolved.
     pub(super) fn use_names(&mut self) {
         for (host, address) in self.resolver.take() {
             let waiting: Vec<Box<str>> = self
@@ -338,7 +337,7 @@ impl EventLoop {
         }
     }
 
-    /// The host of a listener has no address now; the first time that is worth a line.
+    /// The host of a listener has no address now; the first time this is logged.
     fn cannot_resolve(&mut self, name: &str, host: &str) {
         self.listen_again_later();
         if let Some(state) = self.remotes.in_force.get_mut(name)
@@ -360,7 +359,7 @@ impl EventLoop {
         self.report_soon();
     }
 
-    /// Tries to open the listeners that could not be opened.
+    /// Retries the listeners that could not be opened.
     pub(super) fn retry_listeners(&mut self) {
         let closed: Vec<(Box<str>, Remote, u8)> = self
             .remotes
@@ -385,7 +384,7 @@ impl EventLoop {
     }
 }
 
-/// Whether a commit since the last look touched what a database remote depends on.
+/// Returns true if a commit since the last check touched what a database remote depends on.
 fn has_changed(server: &Core, watched: &mut Watched) -> bool {
     let Some(database) = server.database(&watched.remote.database) else { return watched.seen.is_some() };
     let Some(Seen { place, schema, commit }) = &mut watched.seen else { return true };
@@ -397,7 +396,7 @@ fn has_changed(server: &Core, watched: &mut Watched) -> bool {
         return false;
     }
     let before = std::mem::replace(commit, last);
-    // Undone commits and those too far back: look again.
+    // The last commit checked was undone, or is too old: check again.
     before > last
         || before < database.oldest_kept()
         || database
@@ -405,7 +404,7 @@ fn has_changed(server: &Core, watched: &mut Watched) -> bool {
             .any(|change| change.table == place.table || Some(change.table) == place.targets)
 }
 
-/// What the logs of the databases have to say.
+/// Takes the notes of the databases' logs.
 pub(super) fn take_notes(server: &mut Core, hosted: &[String]) -> Vec<(&'static str, Level, String)> {
     let mut notes = Vec::new();
     for name in hosted {
@@ -419,7 +418,7 @@ pub(super) fn take_notes(server: &mut Core, hosted: &[String]) -> Vec<(&'static 
     notes
 }
 
-/// A note's level as a logger has it.
+/// Converts a note's level to a logger's.
 pub(super) fn level(level: file::Level) -> Level {
     match level {
         file::Level::Info => Level::Information,

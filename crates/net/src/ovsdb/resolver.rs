@@ -1,20 +1,20 @@
-//! Names of hosts, resolved by threads that live no longer than there are names: the system's resolver blocks, the loop
-//! does not.
+//! Resolves host names on threads that live only while there are names to resolve: the system's resolver blocks, the
+//! loop does not.
 //!
 //! ```text
 //!   start ─> queue ─> up to THREADS_MAX threads ─> answers, and the loop is woken ─> take
 //! ```
-//! A name is under way once, however many ask for it. Nothing is kept: who asks again gets a new answer.
+//! A name is resolved once at a time, however many ask for it. Nothing is cached: each request gets a new answer.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Names that are resolved at once: a dead name server holds each for some seconds.
+/// Names resolved concurrently: an unresponsive name server blocks each for some seconds.
 const THREADS_MAX: usize = 8;
 
-/// A name, and its address if it has one; the port is to be set.
+/// A name, and its address if it has one; the caller sets the port.
 pub(super) type Resolved = (String, Option<SocketAddr>);
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does.
+    /// The body of a thread.
     fn work(&self, waker: &mio::Waker) {
         loop {
             let next = {
@@ -64,12 +64,12 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    /// One that calls `waker` when there is an answer.
+    /// A resolver that calls `waker` when there is an answer.
     pub fn new(waker: Arc<mio::Waker>) -> Self {
         Self { shared: Arc::default(), waker, under_way: BTreeSet::new() }
     }
 
-    /// Starts to resolve a name, unless that is happening.
+    /// Starts resolving a name, unless that is in progress.
     pub fn start(&mut self, host: &str) {
         if !self.under_way.insert(host.to_owned()) {
             return;
@@ -83,7 +83,7 @@ impl Resolver {
         let thread = std::thread::Builder::new().name("dm:resolver".into());
         match thread.spawn(move || shared.work(&waker)) {
             Ok(_) => state.threads += 1,
-            // The threads that there are will come to it; without any, it is a name that does not resolve.
+            // The existing threads will get to it; without any, the name counts as unresolvable.
             Err(_) if state.threads > 0 => {}
             Err(_) => {
                 let lost: Vec<String> = state.waiting.drain(..).collect();
@@ -93,7 +93,7 @@ impl Resolver {
         }
     }
 
-    /// Whether answers are to come.
+    /// Returns true if answers are outstanding.
     pub fn is_busy(&self) -> bool {
         !self.under_way.is_empty()
     }
@@ -110,7 +110,7 @@ impl Resolver {
         answers
     }
 
-    /// Waits until there is an answer, or for so long.
+    /// Waits until there is an answer, at most this long.
     pub fn wait(&self, at_most: Duration) {
         let state = self.shared.state();
         let waited =
@@ -119,7 +119,7 @@ impl Resolver {
     }
 }
 
-/// The address of a host: of several an IPv4 one, which is what the stock server asks for first.
+/// The address of a host: of several, an IPv4 one, which is what the stock server asks for first.
 fn lookup(host: &str) -> Option<SocketAddr> {
     let addresses: Vec<SocketAddr> = (host, 0).to_socket_addrs().ok()?.collect();
     addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()

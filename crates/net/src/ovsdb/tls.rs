@@ -3,8 +3,8 @@
 //! ```text
 //!   accepted, or connected ──current──> identity, authorities, choices ──Handshakes──> shaken ──take_shaken──> a session
 //! ```
-//! Nothing watches the files, nor the columns that name them: whenever a handshake begins they are looked at, and read
-//! where they are not those of the last time. Sessions that are there stay.
+//! Nothing watches the files or the columns that name them: whenever a handshake begins they are checked, and read if
+//! they have changed. Existing sessions are kept.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -20,47 +20,48 @@ use super::event_loop::EventLoop;
 use super::logger::{Level, text_of};
 use super::remote::{DatabaseRemote, Endpoint};
 
-/// What an attempt to use TLS says that is not set up.
+/// The error of an attempt to use TLS when it is not set up.
 pub(super) const NOT_SET_UP: &str = "Protocol not available";
-/// What a session ends with that does not come about.
+/// The error of a TLS session that could not be established.
 const PROTOCOL_ERROR: &str = "Protocol error";
 
 const MODULE: &str = "stream_ssl";
 const DATABASE: &str = "db:";
 
-/// The TLS options of the command line. Each is a text, or `db:DATABASE,TABLE,COLUMN`: where a database has it.
+/// The TLS options of the command line. Each is a literal, or `db:DATABASE,TABLE,COLUMN`, the place of the value in a
+/// database.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsOptions {
-    /// The file of the key.
+    /// The private key file.
     pub private_key: Option<String>,
-    /// The file of the certificate.
+    /// The certificate file.
     pub certificate: Option<String>,
-    /// The file of the authorities that sign the certificates of peers; `none` trusts everybody.
+    /// The file of the CA certificates that sign peers' certificates; `none` trusts every peer.
     pub ca_cert: Option<String>,
-    /// That file is made of what the first server shows, if it is not there.
+    /// Creates that file from what the first server presents, if it does not exist.
     pub bootstrap: bool,
-    /// The file of certificates that peers are shown beside that of this server.
+    /// The file of certificates that peers are sent in addition to this server's.
     pub peer_ca_cert: Option<String>,
-    /// The versions that are spoken.
+    /// The TLS versions that are allowed.
     pub protocols: Option<String>,
     /// The cipher suites of TLS 1.2.
     pub ciphers: Option<String>,
     /// The cipher suites of TLS 1.3.
     pub ciphersuites: Option<String>,
-    /// The name of the server that connections are for, in place of its host's.
+    /// The name of the server to connect to, in place of its host's.
     pub server_name: Option<String>,
 }
 
-/// What the options come to now.
+/// The current values of the options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Inputs {
-    /// The options, with what the databases have in place of what says where.
+    /// The options, with values from the databases in place of references to them.
     options: TlsOptions,
-    /// What the files were when they were looked at.
+    /// The state of the files when they were checked.
     stamps: Vec<Option<Stamp>>,
 }
 
-/// Tells a file from what it was before: device, number, size, time of the last change.
+/// Identifies a version of a file: device, inode number, size, time of the last change.
 type Stamp = (u64, u64, u64, i64, i64);
 
 fn stamp(file: &str) -> Option<Stamp> {
@@ -68,7 +69,7 @@ fn stamp(file: &str) -> Option<Stamp> {
     Some((of.dev(), of.ino(), of.size(), of.mtime(), of.mtime_nsec()))
 }
 
-/// What was read of them.
+/// What was read from them.
 #[derive(Default)]
 struct Loaded {
     inputs: Inputs,
@@ -78,11 +79,11 @@ struct Loaded {
     peer: Option<PeerTls>,
 }
 
-/// Whose handshake it is.
+/// The connection that a handshake belongs to.
 pub(super) enum Whose {
-    /// Of one who came by this remote.
+    /// Accepted through this remote.
     Accepted { name: String, remote: Box<str> },
-    /// Of an attempt to connect; `bootstraps`: the server's certificate is not verified, but taken over.
+    /// An attempt to connect; `bootstraps`: the server's certificate is not verified, but adopted.
     Outgoing { name: Box<str>, attempt: u64, bootstraps: bool },
 }
 
@@ -95,7 +96,7 @@ struct Shaken {
 pub(super) struct Tls {
     options: TlsOptions,
     loaded: Loaded,
-    /// Runs once there was something to do.
+    /// Started when first needed.
     handshakes: Option<Handshakes>,
     shaken: Arc<Mutex<Vec<Shaken>>>,
     waker: Arc<mio::Waker>,
@@ -112,7 +113,7 @@ impl Tls {
         }
     }
 
-    /// Has a handshake done elsewhere; the loop is woken when it is over.
+    /// Starts a handshake on another thread; the loop is woken when it is over.
     fn begin(&mut self, stream: Stream, whose: Whose) -> io::Result<()> {
         let handshakes = match &mut self.handshakes {
             Some(handshakes) => handshakes,
@@ -128,7 +129,7 @@ impl Tls {
 }
 
 impl EventLoop {
-    /// Sets the options of TLS and reads what they name. Fails with a line for each that leads nowhere in the
+    /// Sets the TLS options and reads the files they name. Fails with a line for each option that points nowhere in the
     /// databases.
     pub fn set_tls(&mut self, options: TlsOptions) -> Result<(), String> {
         self.tls.options = options;
@@ -140,7 +141,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// What the options come to now, and what is wrong with them, line by line.
+    /// The current values of the options, and their errors, line by line.
     fn tls_inputs(&self) -> (Inputs, Vec<String>) {
         let mut errors = Vec::new();
         let mut read = |option: &Option<String>| {
@@ -195,7 +196,7 @@ impl EventLoop {
         if let (Some(identity), Some(trust)) = (&identity, &loaded.trust) {
             match PeerTls::new(identity, trust, &choice) {
                 Ok(peer) => loaded.peer = Some(peer),
-                Err(error) => self.log(MODULE, Level::Error, &format!("nothing can be spoken: {error}")),
+                Err(error) => self.log(MODULE, Level::Error, &format!("no usable TLS settings: {error}")),
             }
         }
         self.tls.loaded = Loaded { inputs, ..loaded };
@@ -226,7 +227,7 @@ impl EventLoop {
         if let Some(file) = &options.peer_ca_cert {
             match Certificates::load(Path::new(file)) {
                 Ok(more) => chain = chain.and(&more),
-                Err(error) => failed("failed to load the certificates that peers are shown", &error),
+                Err(error) => failed("failed to load the CA certificates for peers", &error),
             }
         }
         match Identity::load(chain, file, key_file) {
@@ -293,7 +294,7 @@ impl EventLoop {
         choice
     }
 
-    /// Whether TLS is set up, as things are now. If it is `loud`, what is lacking is logged.
+    /// Returns true if TLS is set up now. If `loud`, logs what is missing.
     pub(super) fn can_use_tls(&mut self, loud: bool) -> bool {
         self.refresh_tls();
         let loaded = &self.tls.loaded;
@@ -311,7 +312,7 @@ impl EventLoop {
         false
     }
 
-    /// Shakes hands with a peer that came by a remote. `listener`: how logs call that.
+    /// Starts a handshake with a peer that was accepted through a remote; `listener` is its name in logs.
     pub(super) fn accept_tls(&mut self, stream: Stream, name: String, remote: Box<str>, listener: &str) {
         self.can_use_tls(true);
         let begun = match &self.tls.loaded.peer {
@@ -325,7 +326,7 @@ impl EventLoop {
         }
     }
 
-    /// Shakes hands with the server of an attempt to connect.
+    /// Starts a handshake with the server of a connection attempt.
     pub(super) fn connect_tls(
         &mut self,
         stream: Stream,
@@ -339,12 +340,12 @@ impl EventLoop {
         let host = endpoint.host();
         let server = loaded.inputs.options.server_name.as_deref().unwrap_or(&host);
         let stream = stream.into_tls_client(&tls.client, server)?;
-        // What is trusted may be another when the handshake is over.
+        // The trusted certificates may have changed when the handshake is over.
         let bootstraps = matches!(loaded.trust, Some(Trust::AnyServer));
         self.tls.begin(stream, Whose::Outgoing { name: name.into(), attempt, bootstraps })
     }
 
-    /// Goes on with the connections whose handshakes are over.
+    /// Continues with the connections whose handshakes are over.
     pub(super) fn take_shaken(&mut self) {
         if self.tls.handshakes.is_none() {
             return;
@@ -395,7 +396,7 @@ impl EventLoop {
         }
     }
 
-    /// Logs why a session of TLS failed.
+    /// Logs why a TLS session failed.
     pub(super) fn tell_tls_failure(&self, doing: &str, name: &str, error: &io::Error) {
         self.log(MODULE, Level::Warning, &format!("{doing}: {}", transport::in_words_of_openssl(error)));
         if TlsError::of(error).is_some_and(|failure| failure.begins_with == Some(b'{')) {
@@ -404,7 +405,7 @@ impl EventLoop {
         }
     }
 
-    /// Trusts from now on the authority that a server shows. The connection was made in good faith, and is made anew.
+    /// Trusts the CA that a server presented from now on. This connection was not verified, so it is made again.
     fn bootstrap(&mut self, stream: &Stream) {
         let Some(file) = self.tls.loaded.inputs.options.ca_cert.clone() else { return };
         let cannot = |why: &str| {
@@ -424,7 +425,7 @@ impl EventLoop {
             return self.log(
                 MODULE,
                 Level::Error,
-                "the server has to show its authority's certificate too (--peer-ca-cert)",
+                "the server must also send its CA certificate (--peer-ca-cert)",
             );
         }
         let written = fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&file).and_then(
@@ -451,16 +452,16 @@ impl EventLoop {
     }
 }
 
-/// Which versions a list of them allows.
+/// The TLS versions that a list allows.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Versions {
     tls12: bool,
     tls13: bool,
-    /// Those in it that are not spoken.
+    /// Versions in the list that are not supported.
     too_old: Vec<String>,
 }
 
-/// Reads a list such as `TLSv1.2,TLSv1.3` or `TLSv1.2+`. Fails with the word that is none.
+/// Parses a list such as `TLSv1.2,TLSv1.3` or `TLSv1.2+`. Fails with the word that is not a version.
 fn versions_of(list: &str) -> Result<Versions, &str> {
     let mut versions = Versions::default();
     for word in list.split([' ', ',', '\t']).filter(|word| !word.is_empty()) {

@@ -1,24 +1,24 @@
-//! Deadlines of connections: a request must be finished and an answer taken in time, an idle connection may be closed.
+//! Deadlines of connections: a request must be finished and an answer taken in time; an idle connection may be closed.
 //!
-//! A connection has at most one entry in the ordered set, its deadline when that was entered. What a peer does moves
-//! the deadline, not the entry: an entry that comes up early is entered again with the deadline of now. So a busy
-//! connection costs a comparison per turn, and a worker without deadlines sleeps.
+//! A connection has at most one entry in the ordered set: its deadline at the time of insertion. A peer's activity
+//! moves the deadline, not the entry. An entry that comes up early is inserted again with the current deadline. So a
+//! busy connection costs one comparison per turn, and a worker without deadlines sleeps.
 
 use super::Worker;
 
 /// Why a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overdue {
-    /// It left a request unfinished.
+    /// The peer left a request unfinished.
     Unfinished,
-    /// It took nothing of its answers.
+    /// The peer took none of its answers.
     Stuck,
-    /// It asked for nothing.
+    /// The peer sent no request.
     Idle,
 }
 
 impl Worker {
-    /// Enters a connection's deadline, unless an earlier one is entered already.
+    /// Inserts a connection's deadline unless it already has an earlier entry.
     pub(super) fn arm(&mut self, id: u32) {
         let now_ms = self.cx.now.mono_ms();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
@@ -32,12 +32,12 @@ impl Worker {
         }
     }
 
-    /// When the next deadline comes up.
+    /// When the next entry comes up.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.deadlines.first().map(|(at_ms, _)| *at_ms)
     }
 
-    /// Closes the connections whose deadline is over.
+    /// Closes the connections whose deadline has passed.
     pub(super) fn close_overdue(&mut self, now_ms: u64) {
         while let Some((at_ms, id)) = self.deadlines.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) {
             self.deadlines.remove(&(at_ms, id));
@@ -46,7 +46,7 @@ impl Worker {
             connection.look_for_unfinished(now_ms);
             match connection.deadline(&self.limits) {
                 Some((at_ms, why)) if at_ms <= now_ms => {
-                    tracing::debug!(connection = id, ?why, "closed a connection that was waited for in vain");
+                    tracing::debug!(connection = id, ?why, "closed a connection that missed its deadline");
                     let reason = if why == Overdue::Idle { "idle_timeout" } else { "error" };
                     match why {
                         Overdue::Unfinished => self.cx.node.connection_timed_out(),

@@ -1,8 +1,8 @@
-//! What connections hold is counted, and the largest are cut off when all of them together hold too much.
+//! Accounts for the memory that connections hold, and cuts off the largest when all of them together hold too much.
 //!
-//! Every worker knows its own connections by what they hold, and tells the others only the most that one of them holds.
-//! Under pressure a worker cuts off its largest unless another worker has a far larger one, and wakes one that has a
-//! larger one.
+//! Every worker orders its own connections by what they hold, and shares only the maximum with the other workers. Under
+//! pressure a worker cuts off its largest connection unless another worker has a far larger one, and wakes a worker
+//! that has a larger one.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,15 +12,15 @@ use transport::Stream;
 
 use super::Worker;
 
-/// Under [`Pressure::Soft`] a peer goes that has taken and sent nothing for so long.
+/// Under [`Pressure::Soft`], a peer is cut off if it has taken and sent nothing for this long.
 const PATIENCE_MS: u64 = 1000;
-/// One that holds less than this part of what the largest holds stays.
+/// A connection that holds less than this fraction of the largest stays.
 const WORTH_FRACTION: usize = 8;
-/// So many of the largest are looked at for one.
+/// How many of the largest connections are searched for one to cut off.
 const CANDIDATES: usize = 64;
 
-/// What an idle connection takes: itself, its entry in the list of connections, its place in the worker's tables, and
-/// what the allocator adds.
+/// Memory of an idle connection: itself, its entry in the list of connections, its place in the worker's tables, and
+/// the allocator's overhead.
 pub(super) fn own_bytes(stream: &Stream) -> i64 {
     const PLAIN_BYTES: usize =
         size_of::<crate::connection::Connection>() + size_of::<kv::clients::Client>() + 160;
@@ -52,7 +52,7 @@ impl Holders {
 }
 
 impl Worker {
-    /// Accounts for what a connection holds now.
+    /// Updates the account of what a connection holds.
     pub(super) fn charge(&mut self, id: u32) {
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
         let before = connection.charged();
@@ -62,7 +62,7 @@ impl Worker {
         self.count_change(id, before, after);
     }
 
-    /// Accounts for a connection that holds nothing any more.
+    /// Updates the accounts for a change in what a connection holds.
     pub(super) fn count_change(&mut self, id: u32, before: Charged, after: Charged) {
         if before == after {
             return;
@@ -77,13 +77,13 @@ impl Worker {
         memory.change_large(difference(after.large, before.large));
     }
 
-    /// Cuts off peers until the node's connections hold little enough.
+    /// Cuts off peers until the pressure is relieved.
     #[inline]
     pub(super) fn relieve(&mut self) {
         let memory = self.cx.node.client_memory();
         match memory.pressure() {
             Pressure::None if !memory.has_too_much_large() => self.relief_at_ms = None,
-            // Who makes no progress is looked for once in a millisecond.
+            // Peers without progress are searched for once per millisecond.
             Pressure::None | Pressure::Soft if self.relief_looked_ms == self.cx.now.mono_ms() => {
                 self.relief_at_ms.get_or_insert(self.relief_looked_ms + PATIENCE_MS);
             }
@@ -110,7 +110,7 @@ impl Worker {
                 }
                 victim = self.stuck_one(&self.holders.buffers, now_ms);
                 if victim.is_none() && pressure == Pressure::Hard {
-                    // Another worker may be long in coming: only one with a far larger peer is waited for.
+                    // Another worker may take long to react: wait only for one with a far larger peer.
                     let is_large = other.is_none_or(|inbox| inbox.largest.load(Relaxed) / 2 <= own);
                     victim = self.holders.buffers.last().map(|(_, id)| *id).filter(|_| is_large);
                 }
@@ -122,7 +122,7 @@ impl Worker {
                 self.relief_looked_ms = now_ms;
                 return;
             };
-            tracing::debug!(connection = id, ?pressure, "cut off a peer that holds much");
+            tracing::debug!(connection = id, ?pressure, "cut off a peer that holds much memory");
             self.cx.node.client_memory().note_cut_off();
             if let Some(Some(connection)) = self.connections.get(id as usize) {
                 connection.socket.reset_when_closed();
@@ -131,7 +131,7 @@ impl Worker {
         }
     }
 
-    /// The largest of those that make no progress, if it is large enough to be of use.
+    /// The largest connection without progress, if it is large enough to help.
     fn stuck_one(&self, holders: &BTreeSet<(usize, u32)>, now_ms: u64) -> Option<u32> {
         let is_stuck = |id: u32| {
             let connection = self.connections.get(id as usize)?.as_ref()?;
@@ -143,14 +143,14 @@ impl Worker {
     }
 }
 
-/// What a connection is charged with.
+/// What is charged for a connection.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charged {
     /// Unfinished input, unsent and held answers.
     pub(crate) buffers: usize,
-    /// The part of these that no bucket is charged for.
+    /// The part of `buffers` that is charged to no bucket.
     pub(crate) outside: usize,
-    /// Large values on their way: their bucket is charged with them as items.
+    /// Large values in transit: charged to their bucket as items.
     pub(crate) large: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Turns of connections: read, parse, execute; many connections' requests as one batch.
+//! Turns of connections: read, parse, and execute the requests of many connections as one batch.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -13,40 +13,40 @@ use crate::backlog::Sent;
 use crate::connection::Connection;
 use crate::refusals::begins_tls;
 
-/// A round collects connections until so many bytes are together.
+/// A round collects input from connections until it has this many bytes.
 const COLLECT_BYTES: usize = 64 << 10;
 /// Output of a turn after which others get theirs.
 const TURN_BYTES: usize = 128 << 10;
-/// While others are ready, a turn is no longer than this part of one.
+/// While others are ready, a turn is limited to this fraction of its normal length.
 const CROWDED_FRACTION: usize = 4;
-/// Room a connection is read into at least, beside what is left of it.
+/// Minimum room to read a connection into, besides its leftover input.
 const READ_LEAST: usize = 64 << 10;
-/// Where a connection is allowed less than this, few of its requests are parsed before it is seen whether the peer
-/// takes the answers.
+/// If a connection's allowance is below this, only a few of its requests are parsed before checking that the peer takes
+/// the answers.
 const ALLOWANCE_SCARCE: usize = 64 << 10;
-/// So many requests.
+/// The number of these requests.
 const SCARCE_REQUESTS: usize = 8;
-/// Bytes of one read at least, however little a connection is allowed.
+/// Minimum size of one read, however small the allowance.
 const READ_SCARCE: usize = 4 << 10;
 
 /// A connection taking part in a batch, with the input that was read for it.
 struct Turn<'a> {
     id: u32,
     input: &'a [u8],
-    /// Bytes of the input that are parsed.
+    /// Bytes of the input that have been parsed.
     consumed: usize,
     /// There may be more requests in the input: the batch was full, or its last request had to be executed first.
     more: bool,
     /// Its requests in the batch.
     requests: Range<usize>,
-    /// Requests of this turn in all its batches, and bytes they were answered with.
+    /// Requests of this turn in all its batches, and the bytes of their answers.
     done: usize,
     answered: usize,
 }
 
 impl Worker {
-    /// One round: collect ready connections, at least one, execute their requests, send; again while the last of them
-    /// has more.
+    /// One round: collects at least one ready connection, executes the requests and sends the answers; repeats while
+    /// the last connection has more.
     pub(super) fn round(&mut self, buffer: &mut [u8]) {
         let quiescence = Arc::clone(self.cx.node.quiescence());
         quiescence.enter(self.thread);
@@ -79,8 +79,8 @@ impl Worker {
         self.retired = self.cx.end_batch();
     }
 
-    /// Reads a ready connection into `space`, behind what was left of it. Returns how much input there is; `None`:
-    /// nothing to do with it now. `is_whole`: nobody has taken any of the space.
+    /// Reads a ready connection into `space`, after its leftover input. Returns the length of the input; `None` if
+    /// there is nothing to do for it now. `is_whole`: none of the space is in use.
     fn receive(&mut self, id: u32, space: &mut [u8], is_whole: bool) -> Option<usize> {
         let now_ms = self.cx.now.mono_ms();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
@@ -122,7 +122,7 @@ impl Worker {
             return None;
         }
         if connection.session.is_stalled() {
-            // A letter brings it back into the queue.
+            // A letter will queue it again.
             return None;
         }
         match connection.fill_sink(now_ms) {
@@ -145,8 +145,7 @@ impl Worker {
         let least = if may_read { READ_LEAST } else { 0 };
         let Some((head, room)) = space.split_at_mut_checked(rest).filter(|(_, room)| room.len() >= least)
         else {
-            // What is unparsed came out of such a space, and what a request lacks its end for is short: there is always
-            // room.
+            // Unparsed input came out of such a space, and an incomplete request is short, so there is always room.
             debug_assert!(!is_whole, "{rest} bytes left over");
             if is_whole {
                 return self.close_none(id);
@@ -203,7 +202,7 @@ impl Worker {
     fn parse<'a>(&mut self, mut turn: Turn<'a>, batch: &mut Batch<'a>) -> Turn<'a> {
         let first = batch.len();
         if let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) {
-            // A peer that is behind with reading is served request by request, so that its backlog stays bounded.
+            // A peer that lags in reading is served one request at a time, so that its backlog stays bounded.
             let most = match connection.backlog.is_some() {
                 true => 1,
                 false if self.allowance < ALLOWANCE_SCARCE => SCARCE_REQUESTS,
@@ -224,7 +223,7 @@ impl Worker {
         turn
     }
 
-    /// Executes the batch and sends each connection's answers; returns the turn that goes on in the next batch, whose
+    /// Executes the batch and sends each connection's answers. Returns the turn that continues in the next batch; its
     /// answers wait in the output.
     fn execute<'a>(
         &mut self,
@@ -261,7 +260,7 @@ impl Worker {
         None
     }
 
-    /// Whether a turn goes on in the next batch rather than behind the others.
+    /// Returns true if a turn continues in the next batch rather than after the other connections.
     fn may_go_on(&self, turn: &Turn<'_>) -> bool {
         let Some(Some(connection)) = self.connections.get(turn.id as usize) else { return false };
         let parts = if self.ready.is_empty() { 1 } else { CROWDED_FRACTION };
@@ -273,7 +272,7 @@ impl Worker {
             && !connection.session.peer.close
     }
 
-    /// Keeps what is left of a turn's input, and decides whether its connection comes again or closes.
+    /// Keeps the rest of a turn's input, and decides whether its connection is queued again or closed.
     fn end_turn(&mut self, turn: &Turn<'_>) {
         let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) else { return };
         if turn.done > 0 {

@@ -4,7 +4,7 @@ use super::modules::{self, MODULES};
 use super::rate::Rates;
 use net::ovsdb::Level;
 
-/// Where lines go.
+/// A destination of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Destination {
@@ -20,14 +20,14 @@ pub enum Destination {
 pub const DESTINATIONS: [Destination; 3] = [Destination::Console, Destination::Syslog, Destination::File];
 
 impl Destination {
-    /// The destination of a name.
+    /// The destination with this name.
     pub fn find(name: &str) -> Option<Self> {
         let names = [("console", Self::Console), ("syslog", Self::Syslog), ("file", Self::File)];
         names.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, found)| found)
     }
 }
 
-/// The least severe level that passes; none: nothing passes.
+/// The least severe level that passes; `None`: nothing passes.
 type Threshold = Option<Level>;
 
 /// The levels.
@@ -66,7 +66,7 @@ fn find_level(name: &str) -> Option<Threshold> {
 }
 
 impl Levels {
-    /// Whether a line of a module passes; modules without an entry are as at the start.
+    /// Returns true if a line of a module passes; modules without an entry have the initial levels.
     pub fn allows(&self, module: Option<usize>, destination: Destination, level: Level) -> bool {
         let threshold = match module.and_then(|module| self.0.get(module)) {
             Some(thresholds) => thresholds.get(destination as usize).copied().flatten(),
@@ -84,8 +84,8 @@ impl Levels {
         }
     }
 
-    /// Sets levels from words for a module, a destination and a level, in any order; what is missing is any, and the
-    /// level DBG.
+    /// Sets levels from words for a module, a destination and a level, in any order. A missing module or destination
+    /// means all of them, a missing level DBG.
     pub fn set(&mut self, spec: &str) -> Result<(), String> {
         let (mut module, mut destination, mut level) = (None, None, None);
         for word in spec.split([' ', ',', ':']).filter(|word| !word.is_empty()) {

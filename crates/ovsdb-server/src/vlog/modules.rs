@@ -1,5 +1,5 @@
 //! The modules whose levels can be set. COMPAT: scripts name modules of the stock server that this one does not have;
-//! they must be known all the same.
+//! they must be accepted all the same.
 
 /// All of them, in order.
 pub const MODULES: &[&str] = &[
@@ -114,7 +114,7 @@ pub const MODULES: &[&str] = &[
     "vlog",
 ];
 
-/// The place of a module in [`MODULES`], whatever the case of its name.
+/// The index of a module in [`MODULES`], ignoring case.
 pub fn find(name: &str) -> Option<usize> {
     MODULES.iter().position(|module| module.eq_ignore_ascii_case(name))
 }

@@ -1,4 +1,4 @@
-//! Lines from patterns such as `%D{%Y-%m-%dT%H:%M:%S.###Z}|%05N|%c%T|%p|%m`.
+//! Formats lines from patterns such as `%D{%Y-%m-%dT%H:%M:%S.###Z}|%05N|%c%T|%p|%m`.
 //!
 //! A `%` may be followed by `-` (left), `0` (zeros) and a width. All times are UTC.
 
@@ -14,7 +14,7 @@ const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 /// What `%d` and `%D` mean without a pattern of their own.
 const DATE: &str = "%Y-%m-%d %H:%M:%S.###";
 
-/// What a line can show.
+/// The fields of a line.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     pub program: &'a str,
@@ -28,7 +28,7 @@ pub struct Line<'a> {
     pub text: &'a str,
 }
 
-/// Severities of the system log.
+/// Severities in the system log.
 fn severity(level: Level) -> u8 {
     match level {
         Level::Emergency => 1,
@@ -40,7 +40,7 @@ fn severity(level: Level) -> u8 {
 }
 
 impl Line<'_> {
-    /// The line, as the pattern has it.
+    /// Formats the line with a pattern.
     pub fn format(&self, pattern: &str) -> String {
         let mut out = String::new();
         let mut rest = pattern;
@@ -53,13 +53,13 @@ impl Line<'_> {
         out
     }
 
-    /// One field; returns what is behind it.
+    /// Formats one field. Returns the rest of the pattern.
     fn field<'p>(&self, mut rest: &'p str, out: &mut String) -> &'p str {
         let left = rest.strip_prefix('-').inspect(|after| rest = after).is_some();
         let zeros = rest.strip_prefix('0').inspect(|after| rest = after).is_some();
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (width, after) = rest.split_at(digits);
-        // Nobody needs more than a line's width; the bound keeps a typing error from filling the memory.
+        // No line needs more width; the bound keeps a typing error from filling the memory.
         let width = width.parse::<usize>().unwrap_or(0).min(200);
         let mut letters = after.chars();
         let letter = letters.next();
@@ -120,7 +120,7 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A UTC time in `strftime`'s language, as far as log patterns use it; `#` are digits of the fraction of a second.
+/// A UTC time in the syntax of `strftime`, as far as log patterns use it; `#` are digits of the fraction of a second.
 fn time_text(pattern: &str, time: Duration) -> String {
     let (days, second_of_day) = (time.as_secs() / SECONDS_PER_DAY, time.as_secs() % SECONDS_PER_DAY);
     let (year, month, day) = date_of(days);
@@ -166,7 +166,7 @@ fn time_text(pattern: &str, time: Duration) -> String {
     out
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar.
+/// Year, month and day in the Gregorian calendar, from days since 1970.
 fn date_of(days: u64) -> (u64, u64, u64) {
     // Years are counted from March, so that the leap day is the last; eras are of 400 years.
     let shifted = days + 719_468;

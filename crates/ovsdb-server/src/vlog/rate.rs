@@ -1,11 +1,11 @@
-//! A bound on how many warnings and errors a module may log: a client that sends nonsense must not fill the disk.
+//! A limit on how many warnings and errors a module may log: a client that sends garbage must not fill the disk.
 
 use super::modules::{MODULES, find};
 use net::ovsdb::Level;
 
-/// Lines at once.
+/// Lines in a burst.
 const BURST: u64 = 60;
-/// Lines per minute after that.
+/// Lines per minute after a burst.
 const PER_MINUTE: u64 = 60;
 const SECONDS_PER_MINUTE: u64 = 60;
 
@@ -20,7 +20,7 @@ struct Bucket {
     last_dropped_s: u64,
 }
 
-/// The bounds of all modules.
+/// The limits of all modules.
 #[derive(Debug, Clone)]
 pub struct Rates(Vec<Bucket>);
 
@@ -39,7 +39,7 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// Whether a line may be logged now, and what is to be said before it about those that were not.
+    /// Returns whether a line may be logged now, and what to log before it about lines that were suppressed.
     pub fn take(&mut self, module: &str, level: Level, now_s: u64) -> (bool, Option<String>) {
         let bucket = find(module).and_then(|module| self.0.get_mut(module));
         let Some(bucket) = bucket else { return (true, None) };
@@ -71,21 +71,21 @@ impl Rates {
         (true, told)
     }
 
-    /// Bounds a module, or does not.
+    /// Enables or disables the limit of a module.
     pub fn set(&mut self, module: usize, limited: bool) {
         if let Some(bucket) = self.0.get_mut(module) {
             bucket.limited = limited;
         }
     }
 
-    /// Bounds all modules, or none.
+    /// Enables or disables the limits of all modules.
     pub fn set_all(&mut self, limited: bool) {
         for bucket in &mut self.0 {
             bucket.limited = limited;
         }
     }
 
-    /// Whether a module is bounded.
+    /// Returns true if a module is limited.
     pub fn is_limited(&self, module: usize) -> bool {
         self.0.get(module).is_none_or(|bucket| bucket.limited)
     }

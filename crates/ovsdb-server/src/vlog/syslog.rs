@@ -1,4 +1,4 @@
-//! The system log's socket, and perhaps one to a collector of logs. Where there is none, nothing is said.
+//! The system log's socket, and optionally one to a log collector. Without either, messages are dropped silently.
 
 use std::net::{ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -14,27 +14,27 @@ const FACILITIES: [&str; 24] = [
 const DAEMON: u8 = 3;
 const LOCAL0: u8 = 16;
 
-/// The way to the system log.
+/// The connection to the system log.
 #[derive(Debug, Default)]
 pub struct Syslog {
     socket: Option<UnixDatagram>,
-    /// Of `--syslog-target`.
+    /// The socket of `--syslog-target`.
     target: Option<UdpSocket>,
     facility: Option<u8>,
 }
 
 impl Syslog {
-    /// The number of the facility in force at the local system log.
+    /// The number of the facility in force for the local system log.
     pub fn facility(&self) -> u8 {
         self.facility.unwrap_or(DAEMON)
     }
 
-    /// COMPAT: the facility that patterns and collectors are told is another one where none is set.
+    /// COMPAT: where none is set, patterns and collectors show another facility.
     pub fn shown_facility(&self) -> u8 {
         self.facility.unwrap_or(LOCAL0)
     }
 
-    /// Sends messages also to `HOST:PORT` from now on.
+    /// Also sends messages to `HOST:PORT` from now on.
     pub fn set_target(&mut self, target: &str) -> Result<(), String> {
         let port = target.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
         let port = port.filter(|port| !port.is_empty());
@@ -52,7 +52,7 @@ impl Syslog {
         Ok(())
     }
 
-    /// Whether there is a collector.
+    /// Returns true if there is a collector.
     pub fn has_target(&self) -> bool {
         self.target.is_some()
     }
@@ -71,7 +71,7 @@ impl Syslog {
         Ok(())
     }
 
-    /// Sends one message, if anybody takes it at once.
+    /// Sends one message, if it is accepted at once.
     pub fn send(&mut self, message: &str) {
         if self.socket.is_none() {
             self.socket = UnixDatagram::unbound()
@@ -79,7 +79,7 @@ impl Syslog {
                 .filter(|socket| socket.set_nonblocking(true).and_then(|()| socket.connect(SOCKET)).is_ok());
         }
         if self.socket.as_ref().is_some_and(|socket| socket.send(message.as_bytes()).is_err()) {
-            // The daemon may have been restarted: another socket next time.
+            // The daemon may have restarted: use another socket next time.
             self.socket = None;
         }
     }

@@ -1,4 +1,4 @@
-//! Sets and maps as sets: union, difference, inclusion. One pass over both cells, which are sorted.
+//! Set operations on sets and maps: union, difference, inclusion. One pass over both sorted cells.
 
 use super::{Element, packed};
 use crate::atom::{self, AtomType};
@@ -15,7 +15,7 @@ pub(super) enum Side<'a> {
     Both(Element<'a>, Element<'a>),
 }
 
-/// Walks two cells at once, ascending by key.
+/// Walks two cells in parallel, ascending by key.
 pub(super) fn merge<'a>(
     key: AtomType,
     first: impl Iterator<Item = Element<'a>>,
@@ -55,8 +55,8 @@ fn compare_keys(kind: AtomType, one: &[u8], other: &[u8]) -> Ordering {
     if one == other { Ordering::Equal } else { atom::compare_packed(kind, one, other) }
 }
 
-/// Whether `cell` has all elements of `argument` (of a map: with the same values). Both are of type `kind`, which may
-/// have other limits on the number of elements but must be scalar for both or for none.
+/// Returns true if `cell` has all elements of `argument` (for maps: with the same values). Both are of type `kind`,
+/// which may have other limits on the number of elements, but both or neither must be scalar.
 pub fn includes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
     let mut all = true;
     merge(kind.key.kind, packed(kind, cell), packed(kind, argument), |side| match side {
@@ -67,7 +67,7 @@ pub fn includes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
     all
 }
 
-/// Whether `cell` has none of the elements of `argument` (of a map: with the same values).
+/// Returns true if `cell` has none of the elements of `argument` (for maps: with the same values).
 pub fn excludes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
     let mut none = true;
     merge(kind.key.kind, packed(kind, cell), packed(kind, argument), |side| {
@@ -103,7 +103,7 @@ fn first_difference<'a>(
     pairs.map(|(one, other)| compare(one, other)).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
-/// Appends the cell with the elements of both; of a map's equal keys the value of `one` stays.
+/// Appends the cell with the elements of both; for equal keys of a map the value of `one` is kept.
 pub fn union(kind: &ColumnType, one: &[u8], other: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     let mut count = 0;
@@ -115,8 +115,8 @@ pub fn union(kind: &ColumnType, one: &[u8], other: &[u8], out: &mut Vec<u8>) {
     super::seal(kind, count, start, out);
 }
 
-/// Appends the cell with the elements of `one` that are not in `other`. `other_kind` is the type of `other`: where it
-/// has values, a pair goes only if its value is the same too; where it has none, all with such a key go.
+/// Appends the cell with the elements of `one` that are not in `other`, whose type is `other_kind`. If that has values,
+/// a pair is removed only if its value is the same too; otherwise all pairs with such a key are.
 pub fn subtract(kind: &ColumnType, one: &[u8], other_kind: &ColumnType, other: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     let mut count = 0;

@@ -17,7 +17,7 @@ pub enum Operator {
     Multiply,
     /// `/=`
     Divide,
-    /// `%=`, of integers only.
+    /// `%=`, for integers only.
     Modulo,
 }
 
@@ -40,7 +40,7 @@ impl Operator {
             .find(|operator| operator.name() == name)
     }
 
-    /// COMPAT: where stock 3.1.0 wraps or dies (a negative integer times 0), this is exact or out of range.
+    /// COMPAT: where stock 3.1.0 wraps or crashes (a negative integer times 0), this is exact or out of range.
     fn integer(self, one: i64, other: i64) -> Result<i64, Error> {
         let result = match self {
             Self::Add => one.checked_add(other),
@@ -71,9 +71,9 @@ impl Operator {
     }
 }
 
-/// COMPAT: the stock server's bounds refuse some products that would fit: of two positive integers from the greatest
-/// integer divided by the second on, which is `1 * 2^62`; of two negative ones where the second one's square would not
-/// fit, whatever the first is.
+/// COMPAT: the stock server's bounds reject some products that would fit. Of two positive integers: when the first is
+/// at least the greatest integer divided by the second, e.g. `1 * 2^62`. Of two negative ones: when the square of the
+/// second does not fit, whatever the first is.
 fn multiply(one: i64, other: i64) -> Option<i64> {
     let is_refused = match (one.signum(), other.signum()) {
         (1, 1) => one >= i64::MAX / other,
@@ -88,8 +88,8 @@ fn division_by_zero() -> Error {
     Error::domain_error("Division by zero.")
 }
 
-/// Appends the cell with `operator argument` applied to each element (of a column of integers or reals, no map) and
-/// checks the results. After an error `out` is as before.
+/// Appends the cell with `operator argument` applied to each element (of a column of integers or reals, not a map) and
+/// checks the results. After an error `out` is unchanged.
 pub fn arithmetic(
     kind: &ColumnType,
     cell: &[u8],

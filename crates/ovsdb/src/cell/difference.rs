@@ -1,8 +1,8 @@
-//! Differences of cells, as the log file and `update2` tell changes.
+//! Differences of cells, as the log file and `update2` express changes.
 //!
-//! Of a column of at most one element the difference is the new cell. Of others: the elements that only one of the two
-//! has, and the new pairs whose value changed. Applied to the old cell: an equal element (pair) goes, a pair with
-//! another value replaces, what is new comes.
+//! For a column of at most one element the difference is the new cell. For others it has the elements that only one of
+//! the two cells has, and the new pairs whose value changed. When it is applied to the old cell, an equal element
+//! (pair) is removed, a pair with another value replaces the old one, and a new element is added.
 
 use super::algebra::{Side, merge};
 use super::packed;
@@ -29,7 +29,7 @@ pub fn diff(kind: &ColumnType, old: &[u8], new: &[u8], out: &mut Vec<u8>) {
     super::seal(kind, count, start, out);
 }
 
-/// Appends what `difference` makes of `old`. The result must have a number of elements that the type allows.
+/// Appends the result of applying `difference` to `old`. The type must allow its number of elements.
 pub fn apply_diff(kind: &ColumnType, old: &[u8], difference: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     if !kind.is_composite() {
         out.extend_from_slice(difference);

@@ -1,4 +1,4 @@
-//! From JSON to a cell in one pass, with the stock server's complaints.
+//! Parses JSON into a cell in one pass, with the stock server's errors.
 
 use super::sort::Builder;
 use crate::atom::{self, Atom, AtomType};
@@ -10,23 +10,23 @@ use crate::uuid::Uuid;
 use std::borrow::Cow;
 use wire::json::{Cursor, Number, Value};
 
-/// What of a value is checked besides its form.
+/// What is checked of a value besides its form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// The constraints of its atoms, and how many there are.
+    /// The constraints of its atoms, and their number.
     All,
     /// Nothing: the value has been checked before.
     Nothing,
 }
 
-/// For [`parse`] where named UUIDs have no place.
+/// For [`parse`] where named UUIDs are not allowed.
 pub fn no_names(_: &str) -> Option<Uuid> {
     None
 }
 
 /// Reads a `<value>` and appends its cell to `out`, which is unchanged after an error.
 ///
-/// `names` gives the UUID of a `["named-uuid", ...]`, or none where such have no place (for all names the same).
+/// `names` returns the UUID of a `["named-uuid", ...]`, or `None` where those are not allowed (the same for all names).
 pub fn parse(
     kind: &ColumnType,
     value: Value<'_>,
@@ -50,11 +50,11 @@ pub fn parse(
     result
 }
 
-/// What a value is with regard to `["class", [...]]`.
+/// How a value relates to `["class", [...]]`.
 enum Inner<'a> {
-    /// It is that, or has more elements; the cursor stands at the inner array.
+    /// It has that form, or more elements; the cursor is at the inner array.
     Array(Cursor<'a>),
-    /// An array that starts with the class, but is not that.
+    /// An array that starts with the class, but does not have that form.
     Malformed,
     /// Something else.
     Other,
@@ -76,7 +76,7 @@ fn inner_of<'a>(value: Value<'a>, class: &[u8]) -> Inner<'a> {
     Inner::Array(cursor)
 }
 
-/// Whether something follows the inner array, at which the cursor stands.
+/// Returns true if something follows the inner array at the cursor.
 fn is_followed(mut array: Cursor<'_>) -> bool {
     array.skip();
     array.next_element()
@@ -139,7 +139,7 @@ fn parse_map(
     builder.finish(out).map_err(|_| Error::new("ovsdb error", "map contains duplicate key"))
 }
 
-/// What is wrong with the array as a whole comes before what is wrong with an element.
+/// Errors in the array as a whole take precedence over errors in an element.
 #[cold]
 fn array_or(
     kind: &ColumnType,
@@ -292,7 +292,7 @@ fn parse_string(
     put_checked(base, Atom::String(&text), checks, out)
 }
 
-/// The complaint about bytes that are not UTF-8: it shows them up to the first that cannot be, 0 at the end.
+/// The error about bytes that are not UTF-8. Shows them up to the first invalid byte, with 0 for the end.
 #[cold]
 fn not_utf8(bytes: &[u8]) -> Error {
     let start = std::str::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);
@@ -324,7 +324,7 @@ fn parse_uuid(cursor: &mut Cursor<'_>, names: &mut dyn FnMut(&str) -> Option<Uui
     parse_any_uuid(cursor.skip(), names)
 }
 
-/// A UUID in whatever notation, or what is wrong with it.
+/// Parses a UUID in any notation; the error states what is wrong with it.
 fn parse_any_uuid(value: Value<'_>, names: &mut dyn FnMut(&str) -> Option<Uuid>) -> Result<Uuid, Error> {
     let mut elements = value.elements();
     let pair = match (elements.next(), elements.next(), elements.next()) {
@@ -334,7 +334,7 @@ fn parse_any_uuid(value: Value<'_>, names: &mut dyn FnMut(&str) -> Option<Uuid>)
     match pair {
         Some((class, text)) if class == "uuid" => Uuid::parse(&text)
             .ok_or_else(|| Error::syntax_error(value, format!("\"{text}\" is not a valid UUID"))),
-        // Whether names are allowed here shows in any of them.
+        // Any name shows whether names are allowed here.
         Some((class, name)) if class == "named-uuid" => {
             if !is_id(&name) {
                 return Err(match names("_") {

@@ -1,4 +1,4 @@
-//! Puts the elements of a cell in order while they are appended.
+//! Sorts the elements of a cell while they are appended.
 //!
 //! ```text
 //!   key, end_of_key, value, end_of_element,   key, ...   finish
@@ -9,8 +9,9 @@ use crate::column_type::ColumnType;
 use crate::uuid::Uuid;
 use std::cmp::Ordering;
 
-/// Makes a cell at the end of a buffer from elements in any order: append a packed key, [`Self::end_of_key`], of a map
-/// a packed value, [`Self::end_of_element`]; or [`Self::push`]. Elements that come ascending are not touched again.
+/// Builds a cell at the end of a buffer from elements in any order: append a packed key, call [`Self::end_of_key`], for
+/// a map append a packed value, call [`Self::end_of_element`]; or use [`Self::push`]. Elements that arrive in ascending
+/// order are not touched again.
 #[derive(Debug)]
 pub struct Builder<'k> {
     kind: &'k ColumnType,
@@ -40,7 +41,7 @@ impl<'k> Builder<'k> {
         self.count
     }
 
-    /// Whether there are no elements so far.
+    /// Returns true if there are no elements so far.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -55,7 +56,7 @@ impl<'k> Builder<'k> {
         self.end_of_element(out);
     }
 
-    /// What was appended to `out` since the last element is the next one's key.
+    /// Makes what was appended to `out` since the last element the next one's key.
     #[inline]
     pub fn end_of_key(&mut self, out: &[u8]) {
         if self.count > 0 && self.ascending {
@@ -67,19 +68,19 @@ impl<'k> Builder<'k> {
         self.last_end = out.len();
     }
 
-    /// What was appended to `out` since the key is its value (nothing, unless it is a map).
+    /// Makes what was appended to `out` since the key its value (nothing, unless it is a map).
     #[inline]
     pub fn end_of_element(&mut self, out: &[u8]) {
         self.element = out.len();
         self.count += 1;
     }
 
-    /// Gives up: `out` is as before.
+    /// Abandons the cell and restores `out`.
     pub fn abandon(self, out: &mut Vec<u8>) {
         out.truncate(self.start);
     }
 
-    /// Completes the cell. With a duplicate, `out` is as before.
+    /// Completes the cell. If there is a duplicate, restores `out`.
     pub fn finish(self, out: &mut Vec<u8>) -> Result<(), Duplicate> {
         if !self.ascending
             && let Err(duplicate) = self.sort(out)
@@ -91,7 +92,7 @@ impl<'k> Builder<'k> {
         Ok(())
     }
 
-    /// As [`Self::finish`]; of elements with the same key the first stays.
+    /// As [`Self::finish`]; of elements with the same key the first is kept.
     pub fn finish_without_duplicates(self, out: &mut Vec<u8>) {
         let mut count = self.count;
         if !self.ascending {

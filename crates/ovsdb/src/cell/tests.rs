@@ -263,7 +263,7 @@ fn kinds() -> impl Strategy<Value = ColumnType> {
     )
 }
 
-/// An atom as the model knows it.
+/// An atom in the model.
 #[derive(Debug, Clone, PartialEq)]
 enum Plain {
     Integer(i64),
@@ -274,7 +274,7 @@ enum Plain {
 }
 
 impl Plain {
-    /// From a few bits: few distinct atoms, so that they meet.
+    /// Made from a few bits: few distinct atoms, so that they collide.
     fn new(kind: AtomType, bits: u8) -> Self {
         let small = i64::from(bits % 16) - 8;
         match kind {
@@ -324,7 +324,7 @@ impl Ord for Plain {
     }
 }
 
-/// A set or map as the model knows it. The value of a set's element is none.
+/// A set or map in the model. The values of a set's elements are `None`.
 type Model = BTreeMap<Plain, Option<Plain>>;
 
 fn model(kind: &ColumnType, bits: &[(u8, u8)]) -> Model {
@@ -341,7 +341,7 @@ fn model(kind: &ColumnType, bits: &[(u8, u8)]) -> Model {
 fn packed(kind: &ColumnType, model: &Model) -> Vec<u8> {
     let mut out = Vec::new();
     let mut builder = super::Builder::new(kind, &out);
-    // Not in order, to be sorted.
+    // Out of order, to be sorted.
     for (key, value) in model.iter().rev() {
         builder.push(&mut out, key.atom(), value.as_ref().map(Plain::atom));
     }

@@ -1,5 +1,5 @@
-//! Complaints of commit. Of several that could be made, the stock server makes the first that it comes upon in its hash
-//! tables: so does this, as far as the order is known here.
+//! Errors of commit. If several apply, the stock server reports the first that it finds in its hash tables; so does
+//! this, as far as that order is known here.
 
 use std::collections::HashMap;
 
@@ -23,15 +23,15 @@ impl Changes<'_> {
         old.or(new).map_or(Uuid::zero(), row::uuid_of)
     }
 
-    /// The entries in the order in which the stock server looks at them: tables as they were first touched, rows by
-    /// their UUIDs' hashes.
+    /// The entries in the order in which the stock server visits them: tables in the order of their first write, rows
+    /// by the hashes of their UUIDs.
     pub(super) fn stock_entries(&self) -> Vec<usize> {
         let entries = &self.database.scratch.entries;
         let rows = entries.iter().enumerate().map(|(place, entry)| (entry.table, self.uuid_of(place), place));
         self.stock_order(rows.collect())
     }
 
-    /// These rows in the order in which the stock server looks at the rows of a transaction.
+    /// These rows in the order in which the stock server visits the rows of a transaction.
     pub(super) fn stock_order<T: Copy>(&self, rows: Vec<(TableId, Uuid, T)>) -> Vec<T> {
         let mut tables = self.database.scratch.touched.clone();
         for (table, ..) in &rows {
@@ -48,7 +48,7 @@ impl Changes<'_> {
         order
     }
 
-    /// The complaint about a reference that leads nowhere: of several, about the one the stock server finds first.
+    /// The error about a dangling reference: of several, the one that the stock server finds first.
     #[cold]
     pub(super) fn first_missing(&mut self) -> Option<Error> {
         for place in self.stock_entries() {
@@ -88,8 +88,8 @@ impl Changes<'_> {
         duplicate(this, schema, index, row, other, &old)
     }
 
-    /// The complaint about two rows with the same values in a declared index: of several, about those that the stock
-    /// server finds first.
+    /// The error about two rows with the same values in a declared index: of several, those that the stock server finds
+    /// first.
     #[cold]
     pub(super) fn first_duplicate(&self) -> Option<Error> {
         let mut seen: HashMap<(TableId, usize, Vec<u8>), RowId> = HashMap::new();
@@ -116,7 +116,7 @@ fn hash_of(uuid: Uuid) -> u32 {
     uuid.0.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// All columns of a table in the order in which the stock server walks them.
+/// All columns of a table in the order in which the stock server visits them.
 fn stock_columns(schema: &TableSchema) -> Vec<ColumnRef> {
     let mut columns = vec![ColumnRef::Uuid, ColumnRef::Version];
     columns.extend(schema.columns().map(|(id, _)| ColumnRef::Column(id)));
@@ -153,10 +153,10 @@ pub(super) fn no_such_target(
     ))
 }
 
-/// What a row was before the transaction: nothing known, `None`; not there, `Some(None)`.
+/// A row before the transaction: `None` if unknown, `Some(None)` if it did not exist.
 type Before<'a> = &'a dyn Fn(RowId) -> Option<Option<&'a [u8]>>;
 
-/// The complaint about two rows with the same values in a declared index.
+/// The error about two rows with the same values in a declared index.
 #[cold]
 pub(super) fn duplicate<'a>(
     table: &Table,

@@ -1,12 +1,12 @@
-//! What must hold when a transaction is over, in the order of the stock server.
+//! What must hold at the end of a transaction, in the order of the stock server.
 //!
-//! 1. rows that are as they were drop out; 2. strong references are counted, none may lead nowhere or to a deleted row;
-//! 3. rows of tables that are not root go when nothing refers to them, and what only they referred to; 4. limits of
+//! 1. unchanged rows are dropped; 2. strong references are counted, none may dangle or refer to a deleted row; 3. in
+//!    tables that are not root, rows that nothing refers to are deleted, and what only they referred to; 4. limits of
 //!    tables;
 //! 5. weak references to rows that do not exist are removed; 6. declared indexes have no duplicates.
 //!
-//! COMPAT: where stock 3.1.0 leaves a weak reference to a row that the transaction deletes, because it had looked at
-//! the referring row before, this removes it.
+//! COMPAT: stock 3.1.0 leaves a weak reference to a row that the transaction deletes if it visited the referring row
+//! before. This removes it.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +22,7 @@ use crate::schema::{ColumnId, TableId};
 use crate::uuid::Uuid;
 
 impl Changes<'_> {
-    /// Completes the changes, if they may stay. Entries are left where anything has changed. After an error the caller
-    /// aborts.
+    /// Completes the changes, if they may stay. Entries remain for what has changed. After an error the caller aborts.
     pub fn settle(&mut self) -> Result<(), Error> {
         self.drop_unchanged()?;
         if self.are_plain() {
@@ -39,7 +38,7 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Whether no table is concerned in which more could be wrong than the number of rows, and that is right.
+    /// Returns true if only the number of rows can be wrong in the tables concerned, and is right.
     fn are_plain(&self) -> bool {
         let entries = &self.database.scratch.entries;
         entries.iter().all(|entry| {
@@ -48,7 +47,7 @@ impl Changes<'_> {
         })
     }
 
-    /// The changes may stay.
+    /// Completes changes that may stay.
     pub fn finish(&mut self) {
         self.drop_garbage();
         self.adjustments.clear();
@@ -57,14 +56,14 @@ impl Changes<'_> {
         self.database.scratch.entries = entries;
     }
 
-    /// Drops entries of rows that are as they were before the transaction.
+    /// Drops entries of rows that are the same as before the transaction.
     fn drop_unchanged(&mut self) -> Result<(), Error> {
         let mut failed = None;
         let Database { tables, records, scratch, .. } = &mut *self.database;
         let schema = self.schema;
         scratch.entries.retain_mut(|entry| {
             let (table, schema) = (&mut tables[entry.table], schema.table(entry.table));
-            // Of a new row its record need not be looked at, which is in no cache where there are many.
+            // The record of a new row need not be read; with many rows it is in no cache.
             if entry.old.is_none() {
                 let exists = table.record(entry.row).is_some();
                 if !exists {
@@ -79,7 +78,7 @@ impl Changes<'_> {
                     {
                         records.free(new);
                     }
-                    // In a declared index it may be missing: it was another meanwhile.
+                    // It may be missing from a declared index: it had other values meanwhile.
                     if !schema.indexes.is_empty() {
                         failed = table.settle_unique(schema, records, entry.row).err().or(failed.take());
                     }
@@ -94,8 +93,8 @@ impl Changes<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Drops entries of rows that were inserted and are gone. COMPAT: those of rows from which just what was added has
-    /// been removed stay: such a row has a new version, which is told.
+    /// Drops entries of rows that were inserted and are gone. COMPAT: entries of rows from which just what was added
+    /// has been removed stay: such a row has a new version, which is reported.
     fn drop_garbage(&mut self) {
         let Database { tables, scratch, .. } = &mut *self.database;
         scratch.entries.retain_mut(|entry| {
@@ -110,7 +109,7 @@ impl Changes<'_> {
         });
     }
 
-    /// Counts strong references up and down.
+    /// Updates the counts of strong references.
     fn count_references(&mut self) -> Result<(), Error> {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         for place in 0..self.database.scratch.entries.len() {
@@ -131,8 +130,8 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Appends the strong references of an entry that are gone, and those that have come. Returns its table if it has
-    /// any such columns.
+    /// Appends the strong references that an entry has removed, and those that it has added. Returns its table if it
+    /// has any such columns.
     fn changed_strong_references(
         &self,
         place: usize,
@@ -172,7 +171,8 @@ impl Changes<'_> {
         (!table.plan.strong.is_empty()).then(|| (entry.table, table.plan.strong.clone()))
     }
 
-    /// The references of a column of an entry that are gone, and those that have come; not those to the row itself.
+    /// The references in a column of an entry that were removed, and those that were added; not those to the row
+    /// itself.
     pub(super) fn changed_references(&self, place: usize, referring: &Referring) -> Difference {
         let nothing = (Vec::new(), Vec::new());
         let Some(entry) = self.database.scratch.entries.get(place) else { return nothing };
@@ -193,7 +193,7 @@ impl Changes<'_> {
         (removed, added)
     }
 
-    /// Counts a reference; `false` when there is no such row, nor was before the transaction.
+    /// Counts a reference. Returns `false` if the row does not exist, nor did before the transaction.
     fn count(&mut self, target: TableId, uuid: Uuid, by: i32) -> bool {
         let found = self.database.tables[target].find(&uuid);
         let Some(row) = found.or_else(|| self.find_deleted(target, uuid)) else { return false };
@@ -202,7 +202,7 @@ impl Changes<'_> {
         true
     }
 
-    /// No deleted row may be referred to.
+    /// Fails if a deleted row is still referred to.
     fn check_deleted(&self) -> Result<(), Error> {
         let entries = &self.database.scratch.entries;
         let count = |entry: &Entry| self.database.tables[entry.table].counts.get(&entry.row).copied();
@@ -222,7 +222,7 @@ impl Changes<'_> {
         )))
     }
 
-    /// Deletes rows that have to be referred to and are not.
+    /// Deletes rows that must be referred to and are not.
     fn collect_garbage(&mut self) {
         let tables = &self.database.tables;
         let entries = self.database.scratch.entries.iter().map(|entry| (entry.table, entry.row));
@@ -284,8 +284,7 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Removes weak references that lead nowhere: from what the transaction wrote, and from rows that refer to what it
-    /// deleted.
+    /// Removes dangling weak references: from what the transaction wrote, and from rows that refer to what it deleted.
     fn remove_dangling(&mut self) -> Result<(), Error> {
         let mut affected: BTreeSet<(TableId, RowId)> = BTreeSet::new();
         for entry in &self.database.scratch.entries {
@@ -310,7 +309,7 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// The complaint about a column that is empty without its dangling references: of several, about the one the stock
+    /// The error about a column that is empty without its dangling references: of several, the one that the stock
     /// server finds first.
     #[cold]
     fn first_dangling(&mut self, affected: &BTreeSet<(TableId, RowId)>) -> Option<Error> {
@@ -355,7 +354,7 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Removes the weak references of a row that lead nowhere, if it may be without.
+    /// Removes a row's dangling weak references, if its columns may do without them.
     pub fn remove_dangling_of_row(&mut self, table: TableId, row: RowId) -> Result<(), Error> {
         match self.prune(table, row, |_| true, true) {
             Err(error) if error.is_resources_exhausted() => Err(error),
@@ -385,7 +384,7 @@ impl Changes<'_> {
         row::start(&mut scratch.row, this, self.version);
         scratch.row.extend_from_slice(&pruned.cells);
         let after = Row::new(schema, &scratch.row, 0);
-        // Strong references in a pair of which the other half was a weak one.
+        // Strong references in pairs whose other half was a weak one.
         let strong = &tables[table].plan.strong;
         let gone: Vec<(TableId, Uuid)> = strong
             .iter()

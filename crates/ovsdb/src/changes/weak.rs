@@ -12,13 +12,13 @@ use crate::uuid::Uuid;
 
 /// The cells of a row without its dangling references.
 pub(super) struct Pruned {
-    /// All of them, one behind the other.
+    /// All of them, concatenated.
     pub cells: Vec<u8>,
     /// Whether there were dangling ones.
     pub differs: bool,
 }
 
-/// Whether a row has references to rows that do not exist, in any column.
+/// Returns true if a row has dangling references, in any column.
 pub(super) fn has_dangling(tables: &Tables, schema: &TableSchema, table: TableId, bytes: &[u8]) -> bool {
     let mut dangles = false;
     for referring in &tables[table].plan.weak {
@@ -30,8 +30,8 @@ pub(super) fn has_dangling(tables: &Tables, schema: &TableSchema, table: TableId
     dangles
 }
 
-/// Removes the references to rows that do not exist from the columns for which `wanted` holds. `existed` tells whether
-/// the row was there before the transaction, for the complaint when nothing remains in a column that may not be empty.
+/// Removes the dangling references from the columns for which `wanted` holds. `existed`: the row existed before the
+/// transaction, for the error about a column that would be empty and must not be.
 pub(super) fn without_dangling(
     tables: &Tables,
     schema: &DatabaseSchema,
@@ -89,7 +89,7 @@ fn prune(
     if count < column.kind.n_min as usize {
         return Err(too_few(schema, &column.name, row, removed, has_zero, existed));
     }
-    // A scalar column has too few already, so this type packs alike.
+    // A scalar column has failed with too few elements, so this type packs the same way.
     let mut builder = Builder::new(&column.kind, &pruned.cells);
     for (key, value) in cell::atoms(&column.kind, cell) {
         if is_kept(&key, value.as_ref()) {

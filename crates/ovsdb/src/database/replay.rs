@@ -1,14 +1,14 @@
 //! Filling a database from its log.
 //!
 //! `begin_replay`, then for each record of the log `begin_replayed_commit`, `apply_replayed` (or `insert_replayed`) for
-//! each row, `settle_replayed_commit`, which refuses what no transaction may leave behind, and `end_replayed_commit`.
-//! The last commit is what opening the database changes: `finish_replay` belongs to it.
+//! each row, `settle_replayed_commit`, which rejects what no transaction may leave behind, and `end_replayed_commit`.
+//! The last commit has the changes made by opening the database: `finish_replay` belongs to it.
 //!
-//! The log does not tell of ephemeral columns. So until `finish_replay` nothing of them is looked after: what they have
-//! may come from elsewhere, between the records, and go again. (A strong reference to a row that goes without is never
-//! ephemeral: see `DatabaseSchema::parse`.)
+//! The log does not contain ephemeral columns. So until `finish_replay` their references are not tracked: their values
+//! may come from elsewhere between the records, and be removed again. (A strong reference that keeps a row alive is
+//! never ephemeral: see `DatabaseSchema::parse`.)
 //!
-//! Where a row belongs in a large table is not in any cache: `prefetch_row` some rows before it is asked for.
+//! A row's place in a large table is in no cache: call `prefetch_row` some rows before it is needed.
 
 use super::Database;
 use super::settle::nth_cell;
@@ -21,19 +21,19 @@ use crate::schema::TableId;
 use crate::uuid::Uuid;
 use std::sync::Arc;
 
-/// What a record of the log says of a row.
+/// What a record of the log says about a row.
 #[derive(Debug, Clone, Copy)]
 pub enum ReplayedRow<'a> {
-    /// It is gone.
+    /// It is deleted.
     Delete,
-    /// It is this: the cells of all columns, one behind the other.
+    /// It has these cells, of all columns, concatenated.
     Cells(&'a [u8]),
 }
 
 /// Why a row or a record cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayError {
-    /// There is no such row to delete.
+    /// The row to delete does not exist.
     NoSuchRow,
     /// No transaction may leave this behind.
     Violation(Error),
@@ -51,7 +51,7 @@ impl From<ReplayError> for Error {
 }
 
 impl Database {
-    /// Starts to fill the database, which is empty.
+    /// Starts filling the database, which is empty.
     pub fn begin_replay(&mut self) {
         self.scratch.entries.clear();
         self.set_plans(Plan::lasting(&self.schema));
@@ -63,12 +63,12 @@ impl Database {
         }
     }
 
-    /// Tells how many rows a table may have in the end.
+    /// Announces how many rows a table may have in the end.
     pub fn expect_rows(&mut self, table: TableId, rows: usize) {
         self.tables[table].expect(&mut self.records, rows);
     }
 
-    /// Starts loading what [`Self::row_by_uuid`] and [`Self::apply_replayed`] look at first.
+    /// Starts loading the memory that [`Self::row_by_uuid`] and [`Self::apply_replayed`] read first.
     #[inline]
     pub fn prefetch_row(&self, table: TableId, uuid: &Uuid) {
         self.tables[table].prefetch(uuid);
@@ -79,7 +79,7 @@ impl Database {
         debug_assert!(self.scratch.entries.is_empty());
     }
 
-    /// Inserts a row with these cells unless it is there: then it stays as it is. Returns whether it was new.
+    /// Inserts a row with these cells unless it exists; an existing row is left unchanged. Returns whether it was new.
     pub fn insert_replayed(
         &mut self,
         table: TableId,
@@ -133,8 +133,8 @@ impl Database {
         Ok(())
     }
 
-    /// Forgets of the rows that were applied since so many were noted those with which nothing can be wrong. Returns
-    /// how many are noted now. The commit can no longer be undone, and history must not tell of it.
+    /// Of the rows applied since this many were noted, forgets those that cannot be invalid. Returns how many are noted
+    /// now. The commit can no longer be undone, and must not appear in history.
     pub fn forget_replayed(&mut self, noted: usize) -> usize {
         let Self { schema, tables, records, scratch, .. } = self;
         let mut kept = noted;
@@ -157,8 +157,8 @@ impl Database {
         kept
     }
 
-    /// Does with the rows of a commit what the end of a transaction does: references are counted, rows that nothing
-    /// refers to go, limits and indexes hold. Undoes the commit if it may not be.
+    /// Does for the rows of a commit what the end of a transaction does: counts references, deletes rows that nothing
+    /// refers to, checks limits and indexes. Undoes the commit if it is invalid.
     pub fn settle_replayed_commit(&mut self) -> Result<(), ReplayError> {
         let schema = Arc::clone(&self.schema);
         let mut changes = Changes::new(self, &schema);
@@ -179,7 +179,7 @@ impl Database {
         self.history.excuse_last();
     }
 
-    /// Ends a commit. Without `history` it is the point from which history counts: what was before is not kept.
+    /// Ends a commit. Without `history` it is where history starts: what came before is not kept.
     pub fn end_replayed_commit(&mut self, transaction_id: Uuid, history: bool) -> CommitId {
         let mut entries = std::mem::take(&mut self.scratch.entries);
         let commit = self.history.add(&mut entries, None);
@@ -197,8 +197,8 @@ impl Database {
         commit
     }
 
-    /// All has been replayed: from now on ephemeral columns are looked after, too. Within a commit of its own, as weak
-    /// references go from them that lead nowhere; returns whether there were any. An error when there is no memory.
+    /// Ends the replay: ephemeral columns are tracked from now on, too. Must run within a commit of its own, because it
+    /// removes their dangling weak references; returns whether there were any. Fails if there is no memory.
     pub fn finish_replay(&mut self) -> Result<bool, Error> {
         for table in self.tables.iter_mut() {
             table.fit(&mut self.records);
@@ -215,8 +215,8 @@ impl Database {
         Ok(!self.scratch.entries.is_empty())
     }
 
-    /// Counts the strong references of ephemeral columns and lists the weak ones. Returns the rows with weak ones that
-    /// lead nowhere.
+    /// Counts the strong references of ephemeral columns and lists the weak ones. Returns the rows with dangling weak
+    /// references.
     fn note_ephemeral_references(&mut self) -> Vec<(TableId, RowId)> {
         let schema = Arc::clone(&self.schema);
         let mut dangling = Vec::new();
@@ -246,8 +246,8 @@ impl Database {
                         Some(target) if uuid != this => {
                             table.adjust_count(target, 1);
                         }
-                        // COMPAT: what is not in the log (an ephemeral column that must refer to something) leads
-                        // nowhere, and is no reason not to open it.
+                        // COMPAT: what is not in the log (an ephemeral column that must refer to something) dangles,
+                        // which is no reason not to open it.
                         _ => {}
                     }
                 }

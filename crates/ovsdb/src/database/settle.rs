@@ -1,5 +1,4 @@
-//! Brings the tables beside the rows up to date with changes that are done: counts of strong references, lists of weak
-//! ones, declared indexes.
+//! Updates the tables beside the rows after changes: counts of strong references, lists of weak ones, declared indexes.
 
 use super::Database;
 use crate::error::Error;
@@ -11,7 +10,7 @@ use crate::table::Table;
 use crate::uuid::Uuid;
 
 impl Database {
-    /// Brings the lists of weak references up to date with these changes.
+    /// Updates the lists of weak references with these changes.
     pub(crate) fn note_weak_references(&mut self, entries: &[Entry]) {
         let schema = std::sync::Arc::clone(&self.schema);
         let (mut gone, mut come) = (Vec::new(), Vec::new());
@@ -29,7 +28,7 @@ impl Database {
         }
     }
 
-    /// Appends the weak references of a row that are gone, and those that have come.
+    /// Appends the weak references of a row that were removed, and those that were added.
     fn changed_weak_references(
         &self,
         schema: &TableSchema,
@@ -55,7 +54,7 @@ impl Database {
         }
     }
 
-    /// Brings the lists up to date with what is gone and what has come in one row; takes both.
+    /// Updates the lists with the references that one row has removed and added; drains both.
     fn list_weak_references(
         &mut self,
         schema: &DatabaseSchema,
@@ -82,7 +81,7 @@ impl Database {
         }
     }
 
-    /// Drops those from a row's list who do not refer to it any more.
+    /// Drops the rows that no longer refer to a row from its list.
     fn sweep(&mut self, schema: &DatabaseSchema, target: TableId, row: RowId) {
         let table = &mut self.tables[target];
         let (Some(mut sources), Some(bytes)) = (table.sources.remove(&row), table.bytes(row)) else { return };
@@ -105,7 +104,7 @@ impl Database {
         }
     }
 
-    /// Adds to the counts of all rows that these rows refer to, as they are now.
+    /// Adds `by` to the counts of all rows that these rows now refer to.
     pub(super) fn count_strong_references(&mut self, entries: &[Entry], by: i32) {
         let schema = std::sync::Arc::clone(&self.schema);
         let mut references = Vec::new();
@@ -128,7 +127,7 @@ impl Database {
         }
     }
 
-    /// Puts changed rows into the declared indexes that they are missing from.
+    /// Adds changed rows to the declared indexes that they are missing from.
     pub(super) fn note_unique(&mut self, entries: &[Entry]) -> Result<(), Error> {
         let Self { schema, tables, records, .. } = self;
         for entry in entries {

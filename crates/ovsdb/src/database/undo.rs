@@ -4,19 +4,18 @@ use super::Database;
 use crate::history::{CommitId, Entry};
 
 impl Database {
-    /// Brings the database back to where it was after `commit`. Later commits must all be kept: see
-    /// [`Self::hold_from`].
+    /// Restores the database to its state after `commit`. Later commits must all be kept: see [`Self::hold_from`].
     pub fn undo_since(&mut self, commit: CommitId) {
         while self.history.last() > commit {
             let entries = self.history.take_last();
-            assert!(entries.is_some(), "a commit is gone that may have to be undone");
+            assert!(entries.is_some(), "a commit that may have to be undone is gone");
             self.undo(entries.unwrap_or_default());
         }
     }
 
     fn undo(&mut self, entries: Vec<Entry>) {
-        // What the commit added to other rows' counts and lists goes first, while the rows that it refers to are there;
-        // what it took from them comes back last.
+        // What the commit added to other rows' counts and lists is removed first, while the rows that it refers to
+        // exist; what it removed from them is restored last.
         let schema = std::sync::Arc::clone(&self.schema);
         self.count_strong_references(&entries, -1);
         let mut undone = Vec::new();
@@ -27,7 +26,7 @@ impl Database {
                     table.replace(table_schema, &mut self.records, row, old)
                 }
                 Some(old) => {
-                    // Its place in the index was freed when it was taken out, so there is memory for it.
+                    // Its place in the index was freed when it was removed, so there is memory for it.
                     if let Err(error) = table.restore(table_schema, &mut self.records, row, old) {
                         self.note_damage(&error);
                     }

@@ -9,15 +9,14 @@
 //! Renamed   it has the name; the directory is synced on another thread; commits still go to both files
 //! ```
 //!
-//! The snapshot is of one commit, S: a row that a later commit wrote is passed by; what it was at S, that commit hands
-//! over ([`Compaction::observe`]) if the cursor has not been there yet. Rows of tables that come later wait as text in
-//! memory.
+//! The snapshot is of one commit, S. A row that a later commit wrote is skipped; that commit hands over the row's state
+//! at S ([`Compaction::observe`]) if the cursor has not reached it yet. Rows of later tables wait as text in memory.
 //!
-//! The record's length and SHA-1 are known at its end only, so its header is written with a length of fixed width and
+//! The record's length and SHA-1 are known only at its end, so its header is written with a fixed-width length and
 //! filled in then.
 //!
-//! Until the directory is synced a crash may leave either file, so whatever is acknowledged as durable from the
-//! renaming on is synced in both.
+//! Until the directory is synced a crash may leave either file, so from the renaming on whatever is acknowledged as
+//! durable is synced in both.
 
 use super::header::{Header, WIDE_DIGITS};
 use super::log::{Log, schema_and_id};
@@ -34,27 +33,27 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A slice ends when so much text has been made or copied: well below a millisecond's work.
+/// A slice ends after this much text has been produced or copied: well below a millisecond's work.
 const SLICE_BYTES: usize = 128 << 10;
-/// A slice ends when so many rows have been looked at.
+/// A slice ends after this many rows have been visited.
 const SLICE_ROWS: usize = 4096;
-/// So much of the tail may be copied at once.
+/// This much of the tail may be copied at once.
 const TAIL_REST_BYTES: u64 = SLICE_BYTES as u64;
 
-/// What a slice of compaction came to.
+/// The result of a slice of compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// There is no compaction.
     Idle,
     /// There is more to do at once, between commits.
     Again,
-    /// Another thread syncs; there is more to do when it is done.
+    /// Another thread syncs; there is more to do afterwards.
     Waiting,
-    /// The new file has taken the old one's place.
+    /// The new file has replaced the old one.
     Finished(CompactionFigures),
 }
 
-/// What a compaction did.
+/// Figures of a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompactionFigures {
     /// Rows of the snapshot.
@@ -79,21 +78,21 @@ enum Phase {
     Finished,
 }
 
-/// A compaction on its way.
+/// A compaction in progress.
 pub(super) struct Compaction<D: Disk> {
     disk: D,
     temporary: PathBuf,
-    /// There until it is adopted.
+    /// Present until it is adopted.
     file: Option<D::File>,
     phase: Phase,
     /// The commit of the snapshot.
     commit: CommitId,
-    /// The next row to look at.
+    /// The next row to visit.
     table: TableId,
     row: RowId,
     /// Whether the table's member is open in the text.
     open: bool,
-    /// Of each table not begun yet: rows that a later commit has changed, as text.
+    /// For each table not begun yet: rows that a later commit has changed, as text.
     earlier: Vec<Vec<u8>>,
     /// Text not written yet.
     out: Vec<u8>,
@@ -101,7 +100,7 @@ pub(super) struct Compaction<D: Disk> {
     header_at: u64,
     length: u64,
     hash: Sha1,
-    /// Where the old file is copied from, and the new one's end.
+    /// How far the old file has been copied, and the new one's end.
     copied: u64,
     end: u64,
     /// The new file may be longer than `end`.
@@ -116,7 +115,7 @@ pub(super) fn temporary_path(path: &Path) -> PathBuf {
 }
 
 impl<D: Disk> Compaction<D> {
-    /// Begins a snapshot of the database as it is.
+    /// Starts a snapshot of the database's current state.
     pub(super) fn start(
         log: &Log<D>,
         database: &Database,
@@ -162,12 +161,12 @@ impl<D: Disk> Compaction<D> {
         write_all_at(file, bytes, offset).map_err(|error| failed(&self.temporary, "write failed", &error))
     }
 
-    /// Whether the new file has the log's name, in memory at least.
+    /// Returns true if the new file has the log's name, at least in memory.
     pub(super) fn is_renamed(&self) -> bool {
         matches!(self.phase, Phase::Renamed(_) | Phase::Finished)
     }
 
-    /// Looks at a commit that was just made: takes the rows it replaced that the snapshot still lacks.
+    /// Observes a commit that was just made: takes the rows it replaced that the snapshot still lacks.
     pub(super) fn observe(&mut self, database: &Database, commit: CommitId) {
         if !matches!(self.phase, Phase::Rows) {
             return;
@@ -191,7 +190,7 @@ impl<D: Disk> Compaction<D> {
         }
     }
 
-    /// Opens the table's member, or separates from the row before.
+    /// Opens the table's member, or appends the separator after the row before.
     fn open_table(&mut self, name: &str) {
         self.out.push(b',');
         if !self.open {
@@ -201,7 +200,7 @@ impl<D: Disk> Compaction<D> {
         }
     }
 
-    /// The new file, once it has caught up and takes what the old one takes.
+    /// The new file, once it has caught up and receives the same writes as the old one.
     fn following(&self) -> Option<&D::File> {
         self.file.as_ref().filter(|_| matches!(self.phase, Phase::Both(_) | Phase::Renamed(_)))
     }
@@ -222,23 +221,23 @@ impl<D: Disk> Compaction<D> {
         self.following().map_or(Ok(()), D::File::sync)
     }
 
-    /// What was written last is in the log: so many bytes.
+    /// Accepts the last write, of this many bytes: it is in the log.
     pub(super) fn accept(&mut self, bytes: u64) {
         if self.following().is_some() {
             self.end += bytes;
         }
     }
 
-    /// What was written last is not in the log.
+    /// Discards the last write: it is not in the log.
     pub(super) fn cut(&mut self) {
         if let Some(file) = self.following() {
-            // If it fails, it is tried again before the next write.
+            // If it fails, it is retried before the next write.
             let _ = file.set_length(self.end);
             self.must_cut = true;
         }
     }
 
-    /// Does the next slice.
+    /// Runs the next slice.
     pub(super) fn step(&mut self, log: &Log<D>, database: &Database) -> Result<Step, Error> {
         self.figures.slices += 1;
         match &mut self.phase {
@@ -280,7 +279,7 @@ impl<D: Disk> Compaction<D> {
         Ok(Step::Again)
     }
 
-    /// Does all of it, waiting for the disk. There are no commits meanwhile, and those of before do not matter.
+    /// Runs all of it, waiting for the disk. There are no commits meanwhile, and earlier ones do not matter.
     pub(super) fn run(&mut self, log: &Log<D>, database: &Database) -> Result<CompactionFigures, Error> {
         while matches!(self.phase, Phase::Rows) {
             self.rows(database)?;
@@ -315,7 +314,7 @@ impl<D: Disk> Compaction<D> {
         }
     }
 
-    /// Writes the next slice of rows; at the end, the record's end and its header.
+    /// Writes the next slice of rows; after the last one, the record's end and its header.
     fn rows(&mut self, database: &Database) -> Result<(), Error> {
         let mut looked_at = 0;
         while self.out.len() < SLICE_BYTES && looked_at < SLICE_ROWS {
@@ -379,7 +378,7 @@ impl<D: Disk> Compaction<D> {
         Ok(())
     }
 
-    /// Copies the next slice of what the old file has more. Returns whether that was all.
+    /// Copies the next slice of what the old file has in addition. Returns true if that was all.
     fn tail(&mut self, log: &Log<D>) -> Result<bool, Error> {
         let left = log.end.saturating_sub(self.copied);
         let length = usize::try_from(left.min(TAIL_REST_BYTES)).unwrap_or(SLICE_BYTES);
@@ -414,7 +413,7 @@ fn failed(path: &Path, what: &str, error: &io::Error) -> Error {
 impl<D: Disk> Drop for Compaction<D> {
     fn drop(&mut self) {
         if !self.is_renamed() {
-            // What is left of it would only be in the way of the next one, which removes it, too.
+            // A leftover would only be in the way of the next compaction, which also removes it.
             let _ = self.disk.remove(&self.temporary);
         }
     }

@@ -1,22 +1,22 @@
-//! What ephemeral columns became: a file beside the database, for clients that come back after a restart.
+//! The values of ephemeral columns: a file beside the database, for clients that reconnect after a restart.
 //!
 //! ```text
 //! .NAME.ephemeral, in the framing of the log, each record {"_id":ID,"gone":[...],"changed":[...]}
 //!
-//!   the values of all rows after some commit | what the next commit that touched any changed | the next | ...
+//!   the values of all rows after some commit | the changes of the next commit that touched any | the next | ...
 //! ```
 //!
 //! * The log must not have ephemeral columns, and opening it resets them; but a client that was connected before holds
-//!   what they had, and monitors tell sets and maps as differences. So the values are kept here, whole, by the id of
-//!   the transaction that made them; commits that leave them alone have no record. `changed` has the columns that
-//!   differ (of a new row: from the default); `gone` has deleted rows that had any.
-//! * The file says what is true for ever: that a tag ([`super::transaction_id`]) stands for these values. It need not
-//!   be synced and may be old, cut short or gone: then tags that clients know are not in it, and they are told
-//!   everything, as if there were no such file. Nothing else depends on it.
-//! * What it says of a tag must be complete. So records are written in the order of commits, before the log's and
-//!   before anybody is told; and after a write that failed, here or in the log, it is made anew with a later commit.
-//! * Opening makes it anew from history ([`Ephemeral::start`]), with each commit that is kept, and so does growing: it
-//!   is at most [`GROWTH`] times what that takes.
+//!   their old values, and monitors report sets and maps as differences. So the whole values are kept here, by the id
+//!   of the transaction that made them; commits that do not touch them have no record. `changed` has the columns that
+//!   differ (for a new row: from the default); `gone` has deleted rows that had any.
+//! * The file states only what is permanently true: that a tag ([`super::transaction_id`]) stands for these values. It
+//!   need not be synced and may be old, truncated or missing: tags that clients know are then not in it, and they are
+//!   sent everything, as if there were no such file. Nothing else depends on it.
+//! * What it says about a tag must be complete. So records are written in the order of commits, before the log's and
+//!   before any client is notified; after a failed write, here or in the log, it is rewritten with a later commit.
+//! * Opening rewrites it from history ([`Ephemeral::start`]), with each commit that is kept, and so does growing: it is
+//!   at most [`GROWTH`] times the size of that.
 
 mod record;
 mod recovery;
@@ -35,11 +35,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Up to this size the file is not made anew.
+/// Up to this size the file is not rewritten.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Above that it is when it has grown so many times.
+/// Above that it is rewritten when it has grown by this factor.
 const GROWTH: u64 = 4;
-/// After a failure it is not made anew before so many commits have touched it: that takes long, and may fail again.
+/// After a failure it is not rewritten before this many commits have touched it: that takes long, and may fail again.
 const RETRY_COMMITS: u32 = 64;
 /// Memory that the text of pending records keeps between groups.
 const PENDING_KEPT_BYTES: usize = 64 << 10;
@@ -48,20 +48,20 @@ const PENDING_KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Ephemeral<D: Disk> {
     disk: D,
     path: PathBuf,
-    /// None after something failed, until it is made anew.
+    /// `None` after a failure, until it is rewritten.
     file: Option<D::File>,
-    /// Commits before it is made anew.
+    /// Commits before it is rewritten.
     wait: u32,
     end: u64,
-    /// It is made anew before it passes this size.
+    /// It is rewritten before it exceeds this size.
     end_max: u64,
-    /// What the last commit that was looked at changed: a record without its beginning and its end.
+    /// The changes of the last observed commit: a record without its beginning and its end.
     body: Vec<u8>,
     pending: Vec<u8>,
     note: Option<Note>,
 }
 
-/// Where the file of a database is.
+/// The path of the file of a database.
 pub(super) fn path(database: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(database.file_name().unwrap_or_default());
@@ -69,18 +69,18 @@ pub(super) fn path(database: &Path) -> PathBuf {
     database.with_file_name(name)
 }
 
-/// Whether a table has ephemeral columns.
+/// Returns true if a table has ephemeral columns.
 fn is_ephemeral(table: &TableSchema) -> bool {
     table.columns().any(|(_, column)| column.ephemeral)
 }
 
-/// Whether a schema has any.
+/// Returns true if a schema has ephemeral columns.
 pub(super) fn has_ephemeral(schema: &DatabaseSchema) -> bool {
     schema.tables().any(|(_, table)| is_ephemeral(table))
 }
 
 impl<D: Disk> Ephemeral<D> {
-    /// Makes the file anew for a database that was just opened or converted; none for one without ephemeral columns.
+    /// Rewrites the file for a database that was just opened or converted; `None` for one without ephemeral columns.
     pub(super) fn start(disk: &D, path: PathBuf, database: &Database) -> Option<Self> {
         if !has_ephemeral(database.schema()) {
             return None;
@@ -100,14 +100,15 @@ impl<D: Disk> Ephemeral<D> {
         Some(this)
     }
 
-    /// Looks at a commit that was just made. Returns the text of what it changed of ephemeral columns; none: nothing.
+    /// Observes a commit that was just made. Returns the text of its changes to ephemeral columns; `None`: there are
+    /// none.
     pub(super) fn observe(&mut self, database: &Database, commit: CommitId) -> Option<&[u8]> {
         self.body.clear();
         record::write_commit(database, commit, &mut self.body);
         Some(&*self.body).filter(|body| !body.is_empty())
     }
 
-    /// Takes the commit that was observed last, once it has its id.
+    /// Appends the record of the commit that was last observed, once it has its id.
     pub(super) fn append(&mut self, database: &Database, id: Uuid) {
         if self.file.is_none() {
             match self.wait.checked_sub(1) {
@@ -122,7 +123,7 @@ impl<D: Disk> Ephemeral<D> {
         }
     }
 
-    /// Notes where the log begins from now on: at this state.
+    /// Records where the log begins from now on: at this state.
     pub(super) fn mark(&mut self, id: Uuid) {
         if self.file.is_some() {
             record::write(id, b"", &mut self.pending);
@@ -130,7 +131,7 @@ impl<D: Disk> Ephemeral<D> {
         }
     }
 
-    /// Writes what was appended since the last time.
+    /// Writes what was appended since the last call.
     pub(super) fn write(&mut self) {
         if let Some(file) = &self.file
             && !self.pending.is_empty()
@@ -143,14 +144,14 @@ impl<D: Disk> Ephemeral<D> {
         self.forget_pending();
     }
 
-    /// What comes now does not follow from what is in the file: it is made anew with the next commit.
+    /// Stops writing: what follows does not continue what is in the file. It is rewritten with the next commit.
     pub(super) fn stop(&mut self) {
         self.file = None;
         self.wait = 0;
         self.forget_pending();
     }
 
-    /// What the server's log should say, once.
+    /// The note for the server's log, once.
     pub(super) fn take_note(&mut self) -> Option<Note> {
         self.note.take()
     }
@@ -174,7 +175,7 @@ impl<D: Disk> Ephemeral<D> {
         self.wait = RETRY_COMMITS;
     }
 
-    /// Makes the file anew from what history keeps.
+    /// Rewrites the file from what history keeps.
     fn rewrite(&mut self, database: &Database) {
         self.stop();
         let mut text = Vec::new();
@@ -200,7 +201,7 @@ impl<D: Disk> Ephemeral<D> {
         let file = self.disk.open(&temporary, Open::CreateNew)?;
         let renamed = write_all_at(&file, text, 0).and_then(|()| self.disk.rename(&temporary, &self.path));
         if renamed.is_err() {
-            // It would only be in the way of the next one, which removes it, too.
+            // A leftover would only be in the way of the next attempt, which also removes it.
             let _ = self.disk.remove(&temporary);
         }
         renamed.map(|()| file)

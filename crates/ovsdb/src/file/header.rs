@@ -6,15 +6,15 @@ use crate::hexadecimal;
 pub(super) const MAGIC: &[u8] = b"OVSDB JSON ";
 /// What every record of a clustered database starts with.
 pub(super) const CLUSTER_MAGIC: &[u8] = b"OVSDB CLUSTER ";
-/// A header and its line end are at most so long.
+/// Most bytes of a header and its line end.
 pub(super) const LENGTH_MAX: usize = 127;
-/// Digits of the length where it is not known yet when the header is written.
+/// Digits of a length that is not known yet when the header is written.
 pub(super) const WIDE_DIGITS: usize = 12;
 
 /// A SHA-1 checksum.
 pub(super) type Checksum = [u8; 20];
 
-/// What a header says of the record after it.
+/// What a header states about the record after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     /// Bytes of the record, its line end included; not 0.
@@ -45,7 +45,7 @@ impl Header {
         (length > 0 && wrong < 16).then_some(Self { length, checksum })
     }
 
-    /// Appends the header with its line end; the length with at least so many digits.
+    /// Appends the header with its line end; the length has at least this many digits.
     pub(super) fn write(&self, digits: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         let start = out.len();

@@ -1,4 +1,4 @@
-//! Reading a database from its log, and from the file beside it what ephemeral columns were.
+//! Reads a database from its log, and the values of ephemeral columns from the file beside it.
 
 use super::ephemeral::{self, Recovery, Remembered, has_ephemeral};
 use super::log::{Make, OpenError};
@@ -19,15 +19,15 @@ use wire::json::{Kind, validate};
 pub(super) struct Loaded {
     pub database: Database,
     pub id: Uuid,
-    /// Where the last good record ends, and where the first transaction does.
+    /// Where the last valid record ends, and where the first transaction does.
     pub end: u64,
     pub base: u64,
-    /// The commit that stands for opening it.
+    /// The commit that represents its opening.
     pub opened_at: CommitId,
     pub notes: Vec<Note>,
 }
 
-/// Reads a database. Begins again where a large record turns out to make no sense when some of it has been applied.
+/// Reads a database. Starts over if a large record proves to be invalid after some of it has been applied.
 pub(super) fn load<F: File>(
     open: &dyn Fn() -> Result<F, Error>,
     name: &str,
@@ -59,21 +59,21 @@ pub(super) fn load<F: File>(
     }
 }
 
-/// Offsets of records that an earlier attempt found to be no part of the database.
+/// Offsets of records that an earlier attempt found not to be part of the database.
 #[derive(Default)]
 struct LeftOut {
     records: BTreeSet<u64>,
-    /// This one and all that follow.
+    /// This record and all that follow.
     end: Option<u64>,
 }
 
 enum Stop {
     Fatal(Error),
-    /// The record at this offset is to be passed over.
+    /// Skip the record at this offset.
     PassOver(u64, Note),
     /// The log is damaged in the record at this offset.
     EndAt(u64, Error),
-    /// There is no memory for what ephemeral columns were.
+    /// There is no memory for the values of ephemeral columns.
     Forget,
 }
 
@@ -96,8 +96,8 @@ fn load_once<F: File>(
     let mut notes = Vec::new();
     let mut replay = Replay::new(database.schema().clone(), id);
     database.begin_replay();
-    // A state is found by its id if the commit that made it is in history, and neither the empty
-    // database nor a snapshot is a commit that history keeps. So each is followed by an empty one of the same id.
+    // A state is found by its id if the commit that made it is in history, and neither the empty database nor a
+    // snapshot is a commit that history keeps. So each is followed by an empty one with the same id.
     database.begin_replayed_commit();
     database.end_replayed_commit(id, true);
     recovery.follow(&mut database, id).map_err(|_| Stop::Forget)?;
@@ -139,7 +139,7 @@ fn load_once<F: File>(
     Ok(Loaded { database, id, end, base, opened_at, notes })
 }
 
-/// The database has what the log and the file beside it say: a last commit is what opening it changes. Returns its id.
+/// Ends the replay of the log and the file beside it: a last commit has the changes made by opening. Returns its id.
 fn open_replayed(
     database: &mut Database,
     id: Uuid,
@@ -164,7 +164,7 @@ fn open_replayed(
     Ok((id, opened_at))
 }
 
-/// Reads the schema. Returns an empty database, its id, and where the record ends.
+/// Reads the schema. Returns an empty database, its id, and the end of the record.
 fn load_schema<F: File>(reader: &mut Reader<F>, make: Make<'_>) -> Result<(Database, Uuid, u64), Error> {
     let record: Record = match reader.header()? {
         Some(record) => record,
@@ -172,7 +172,7 @@ fn load_schema<F: File>(reader: &mut Reader<F>, make: Make<'_>) -> Result<(Datab
     };
     if !reader.is_small(&record) {
         reader.verify(&record)?;
-        return Err(Error::resources_exhausted(format!("a schema of {} bytes", record.length)));
+        return Err(Error::resources_exhausted(format!("a schema of {} bytes is too large", record.length)));
     }
     let text = reader.body(&record)?;
     let schema = match validate(text) {

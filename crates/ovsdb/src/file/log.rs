@@ -4,10 +4,10 @@
 //! commit --append--> pending (memory)  --write--> file, and the file that compaction makes once it has caught up
 //! ```
 //!
-//! Invariants: `end` is where the last good record ends, and everything written goes there. What the file has after it
-//! (a torn record of before, a write that failed) is cut off before the next write. A write that failed is an error of
-//! its group alone: a disk that was full may have room again. After a sync that failed, the log is poisoned: nothing is
-//! ever written again, as nobody knows what the disk has. What ephemeral columns became goes to a file of its own
+//! Invariants: `end` is where the last valid record ends, and every write goes there. What the file has after it (an
+//! earlier torn record, a failed write) is cut off before the next write. A failed write is an error of its group
+//! alone: a full disk may have room again. After a failed sync the log is poisoned: nothing is ever written again,
+//! because the contents of the disk are unknown. Values of ephemeral columns go to a file of their own
 //! ([`super::ephemeral`]), before the log.
 
 mod opening;
@@ -37,11 +37,11 @@ const PENDING_KEPT_BYTES: usize = 256 << 10;
 pub struct Log<D: Disk> {
     pub(super) disk: D,
     _lock: D::Lock,
-    /// As given: what errors call it.
+    /// As given: its name in errors.
     pub(super) name: String,
-    /// As given, made absolute: what the server's log calls it.
+    /// As given, made absolute: its name in the server's log.
     display_name: String,
-    /// Where it is: symbolic links followed.
+    /// Its path, with symbolic links resolved.
     pub(super) path: PathBuf,
     pub(super) file: D::File,
     pub(super) end: u64,
@@ -56,17 +56,17 @@ pub struct Log<D: Disk> {
     poisoned: Option<Error>,
     notes: Vec<Note>,
     compaction: Option<Compaction<D>>,
-    /// None where there are no ephemeral columns.
+    /// `None` if there are no ephemeral columns.
     ephemeral: Option<Ephemeral<D>>,
     /// Where the first transaction, perhaps a snapshot, ends.
     pub(super) base: u64,
-    /// When it was compacted last, or somebody first asked.
+    /// When it was last compacted, or first checked for that.
     pub(super) compacted_ms: Option<u64>,
 }
 
-/// From so many rows on, a commit's text is long enough that two copies of it would be felt.
+/// From this many rows on, a commit's text is so long that a second copy of it would be noticeable.
 const BULK_ROWS: usize = 4096;
-/// What a row is taken to need of a record: room that is not used stays untouched.
+/// Assumed bytes of a row in a record: room that is not used stays untouched.
 const BULK_ROW_BYTES: usize = 192;
 
 fn schema_record(schema: &DatabaseSchema) -> (Vec<u8>, [u8; 20]) {
@@ -87,8 +87,8 @@ pub(super) fn schema_and_id(schema: &DatabaseSchema) -> (Vec<u8>, Uuid) {
 }
 
 impl<D: Disk> Log<D> {
-    /// Takes the last commit of the database, before there is another one. This only makes the record's text, and gives
-    /// the commit its id.
+    /// Appends the last commit of the database, before there is another one. This only makes the record's text, and
+    /// assigns the commit its id.
     pub fn append(&mut self, database: &mut Database, commit: CommitId, now_ms: u64) {
         let rows = database.changes_of(commit).count();
         let checksum = if rows < BULK_ROWS {
@@ -96,7 +96,7 @@ impl<D: Disk> Log<D> {
         } else {
             self.encode_bulk(database, commit, now_ms, rows)
         };
-        // What the commit has from its predecessor. Not what was appended last: that may have been undone.
+        // What the commit has from its predecessor. Not the id that was appended last: that may have been undone.
         self.id = database.transaction_id();
         if let Some(checksum) = &checksum {
             self.id = transaction_id::successor(self.id, checksum);
@@ -117,7 +117,7 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Makes a commit's record; returns its checksum, or `None` if there is nothing to log.
+    /// Makes a commit's record. Returns its checksum, or `None` if there is nothing to log.
     fn encode(&mut self, database: &Database, commit: CommitId, now_ms: u64) -> Option<Checksum> {
         self.text.clear();
         record::write_commit(database, commit, now_ms, &mut self.scratch, &mut self.text).then(|| {
@@ -152,9 +152,9 @@ impl<D: Disk> Log<D> {
         Some(checksum)
     }
 
-    /// Writes what was appended since the last time, and makes it durable if asked to. After an error none of it is in
-    /// the log, and the commits must be undone before there are others. The next write is tried again, unless the log
-    /// is poisoned.
+    /// Writes what was appended since the last call, and syncs it if asked to. After an error none of it is in the log,
+    /// and the commits must be undone before there are others. The next write is tried again, unless the log is
+    /// poisoned.
     pub fn write(&mut self, durable: bool) -> Result<(), Error> {
         if let Some(ephemeral) = &mut self.ephemeral {
             ephemeral.write();
@@ -219,7 +219,7 @@ impl<D: Disk> Log<D> {
         self.notes.push(Note::new(Level::Warn, "ovsdb_log", text));
     }
 
-    /// The group at hand could not be written: cuts off what of it may be there. The next one is tried again.
+    /// Handles a failed write of the current group: cuts off what may be there of it. The next write is tried again.
     fn fail(&mut self, what: &str, errno: i32) -> Error {
         let error = self.cut(what, errno);
         self.notes.push(Note::new(Level::Error, "ovsdb_server", error.to_string()));
@@ -229,22 +229,23 @@ impl<D: Disk> Log<D> {
     fn cut(&mut self, what: &str, errno: i32) -> Error {
         let text = format!("{}: {what} ({})", self.display_name, system_text(errno));
         self.notes.push(Note::new(Level::Warn, "ovsdb_log", text));
-        // As good as it goes: the error is told in any case, and nothing is written behind what may be left.
+        // Best effort: the error is reported in any case, and nothing is written after what may be left.
         let _ = self.file.set_length(self.end);
         self.must_cut = true;
         match &mut self.compaction {
             Some(compaction) if compaction.is_renamed() => compaction.cut(),
-            // What it has observed of the commits that are undone now is in its snapshot.
+            // Its snapshot has what it observed of the commits that are now undone.
             compaction => *compaction = None,
         }
-        // The same holds for this file, which is made anew from what is left.
+        // The same holds for this file, which is rewritten from what is left.
         if let Some(ephemeral) = &mut self.ephemeral {
             ephemeral.stop();
         }
         Error::io(errno, format!("{}: {what}", self.name))
     }
 
-    /// Nobody knows what the disk has: cuts off what may be half written, and writes nothing any more.
+    /// Poisons the log, as the contents of the disk are unknown: cuts off what may be half written, and stops all
+    /// writes.
     pub(super) fn poison(&mut self, what: &str, errno: i32) -> Error {
         let error = self.cut(what, errno);
         self.compaction = None;
@@ -254,29 +255,29 @@ impl<D: Disk> Log<D> {
         error
     }
 
-    /// Why nothing is written any more, if so.
+    /// Why nothing is written any more, if the log is poisoned.
     pub fn poisoned(&self) -> Option<&Error> {
         self.poisoned.as_ref()
     }
 
-    /// Whether something was appended and not written.
+    /// Returns true if something was appended but not written.
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// What the server's log should say, since the last time.
+    /// Takes the notes for the server's log.
     pub fn take_notes(&mut self) -> Vec<Note> {
         let mut notes = std::mem::take(&mut self.notes);
         notes.extend(self.ephemeral.as_mut().and_then(Ephemeral::take_note));
         notes
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// As it was called when it was opened.
+    /// Its name as given when it was opened.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -286,7 +287,7 @@ impl<D: Disk> Log<D> {
         self.end
     }
 
-    /// The commit that stands for opening it: a state known from before it has forgotten its ephemeral columns.
+    /// The commit that represents its opening: a state from before it has lost its ephemeral columns.
     pub fn opened_at(&self) -> CommitId {
         self.opened_at
     }

@@ -1,6 +1,6 @@
-//! What is to be told in the server's log, in the stock server's words.
+//! Lines for the server's log, in the stock server's words.
 
-/// How important a note is.
+/// The severity of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// INFO
@@ -14,11 +14,11 @@ pub enum Level {
 /// A line for the server's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// How important it is.
+    /// Its severity.
     pub level: Level,
-    /// The stock server's module that says it.
+    /// The stock server's module that logs it.
     pub module: &'static str,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 

@@ -1,8 +1,8 @@
-//! Takes apart records of the plainest notation: no white space, no escapes, integers without fraction or exponent.
+//! Parses records in the plainest notation: no white space, no escapes, integers without fraction or exponent.
 //!
-//! Nearly all records are like that, and loading a large log is mostly reading them. What this accepts is JSON and
-//! means what it says, so nobody checks the text before or after; at anything else it gives up, and the general way,
-//! which knows all notations and all complaints, begins again.
+//! Nearly all records are like that, and loading a large log is mostly reading them. What this accepts is valid JSON
+//! with this meaning, so the text is not checked before or after. At anything else it gives up, and the general parser,
+//! which handles all notations and all errors, starts over.
 
 use crate::uuid::Uuid;
 use wire::json::{DEPTH_MAX, Scanner, Value, special};
@@ -10,7 +10,7 @@ use wire::json::{DEPTH_MAX, Scanner, Value, special};
 /// Characters of a UUID.
 const UUID_LENGTH: usize = 36;
 
-/// A place in the text of a record.
+/// A position in the text of a record.
 pub(super) struct Plain<'a, 's> {
     rest: &'a [u8],
     scanner: &'s mut Scanner,
@@ -45,20 +45,20 @@ impl<'a, 's> Plain<'a, 's> {
         Some(())
     }
 
-    /// Whether the rest has these bytes somewhere. Quotation marks in strings are escaped: a member of an object is
-    /// found only where it is one.
+    /// Returns true if the rest contains these bytes. Quotation marks in strings are escaped, so a member name is found
+    /// only where it is one.
     #[cold]
     pub(super) fn contains(&self, wanted: &[u8]) -> bool {
         self.rest.windows(wanted.len()).any(|window| window == wanted)
     }
 
-    /// Where this is, for [`Self::go_back`].
+    /// The current position, for [`Self::go_back`].
     #[inline]
     pub(super) fn place(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Goes back to where it was.
+    /// Returns to an earlier position.
     #[inline]
     pub(super) fn go_back(&mut self, place: &'a [u8]) {
         self.rest = place;
@@ -69,12 +69,12 @@ impl<'a, 's> Plain<'a, 's> {
         self.rest.len()
     }
 
-    /// Whether all has been taken.
+    /// Returns true if all has been taken.
     pub(super) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// After a member or element: whether there is another one (a comma) or an end (`end`).
+    /// After a member or element: returns true if there is another one (a comma), false at the end (`end`).
     #[inline]
     pub(super) fn goes_on(&mut self, end: u8) -> Option<bool> {
         let (first, rest) = self.rest.split_first()?;
@@ -96,7 +96,7 @@ impl<'a, 's> Plain<'a, 's> {
         Some(name)
     }
 
-    /// Takes this name of a member, which is without quotes and backslashes, with its colon.
+    /// Takes this member name, which has no quotes or backslashes, with its colon.
     #[inline]
     pub(super) fn take_name(&mut self, name: &str) -> Option<()> {
         let [b'"', rest @ ..] = self.rest else { return None };
@@ -109,7 +109,7 @@ impl<'a, 's> Plain<'a, 's> {
         Some(())
     }
 
-    /// Takes the name of a member that is a UUID, with its colon.
+    /// Takes a member name that is a UUID, with its colon.
     #[inline]
     pub(super) fn uuid_name(&mut self) -> Option<Uuid> {
         let [b'"', text @ ..] = self.rest else { return None };
@@ -119,13 +119,13 @@ impl<'a, 's> Plain<'a, 's> {
         Uuid::parse_bytes(uuid)
     }
 
-    /// Whether a null is next.
+    /// Returns true if a null is next.
     #[inline]
     pub(super) fn is_null(&self) -> bool {
         self.rest.starts_with(b"null")
     }
 
-    /// Takes a string without escapes: what is between its quotes.
+    /// Takes a string without escapes. Returns what is between its quotes.
     #[inline]
     pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let [b'"', text @ ..] = self.rest else { return None };
@@ -149,7 +149,7 @@ impl<'a, 's> Plain<'a, 's> {
         }
         let is_plain = if digits.first() == Some(&b'0') { count == 1 } else { (1..=18).contains(&count) };
         let is_negative = digits.len() != self.rest.len();
-        // A fraction or exponent would show as something else than the end of a member or element.
+        // A fraction or exponent shows in what follows: that is not the end of a member or element.
         self.rest = digits.get(count..).filter(|_| is_plain)?;
         Some(if is_negative { -value } else { value })
     }
@@ -161,7 +161,7 @@ impl<'a, 's> Plain<'a, 's> {
         Some(Value::of_checked(value))
     }
 
-    /// Takes a value that is no object.
+    /// Takes a value that is not an object.
     #[inline]
     pub(super) fn value(&mut self) -> Option<Value<'a>> {
         match self.rest {
@@ -179,7 +179,7 @@ impl<'a, 's> Plain<'a, 's> {
                     [b'0', ..] => count == 1,
                     _ => (1..=18).contains(&count),
                 };
-                // A fraction or exponent would show as something else than the end of a member or element.
+                // A fraction or exponent shows in what follows: that is not the end of a member or element.
                 is_plain.then(|| self.split(self.rest.len() - digits.len() + count))?
             }
             [b't', ..] if self.rest.starts_with(b"true") => self.split(4),

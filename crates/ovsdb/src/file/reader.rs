@@ -1,6 +1,6 @@
-//! Reads a log front to back through one buffer, whatever the size of its records.
+//! Reads a log from start to end through one buffer, whatever the size of its records.
 //!
-//! A record that fits the buffer is handed out whole. A larger one (the snapshot that compaction writes) is checked
+//! A record that fits the buffer is returned whole. A larger one (the snapshot that compaction writes) is checked
 //! against its SHA-1 first and then read again piece by piece: the caller takes tokens and values off the front
 //! ([`Reader::token`], [`Reader::value`]), and no more than one value is ever in memory.
 
@@ -14,19 +14,19 @@ use wire::json::{DEPTH_MAX, Kind, Scanner, validate};
 /// Size of the buffer: records up to this are read at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
-/// So much is read at a time: what was read is still near the processor when it is looked at.
+/// Bytes read at a time: what was read is still in the processor's cache when it is parsed.
 const READ_BYTES: usize = 128 << 10;
 
 /// Where a record is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    /// Of its header.
+    /// The offset of its header.
     pub(super) offset: u64,
-    /// Of its text.
+    /// The offset of its text.
     pub(super) body: u64,
-    /// Of its text.
+    /// The length of its text.
     pub(super) length: u64,
-    /// As the header says; verified once the body was read.
+    /// From the header; verified once the body was read.
     pub(super) checksum: Checksum,
 }
 
@@ -49,11 +49,11 @@ pub(super) struct Reader<F> {
     /// Bytes of the buffer that are filled and that are consumed.
     filled: usize,
     taken: usize,
-    /// What fits at once.
+    /// Bytes that fit at once.
     capacity: usize,
 }
 
-/// The number by which the stock server knows the end of a file from errors of the system.
+/// The number by which the stock server distinguishes the end of a file from system errors.
 const END_OF_FILE: i32 = -1;
 
 pub(super) fn errno(error: &io::Error) -> i32 {
@@ -74,7 +74,7 @@ impl<F: File> Reader<F> {
         }
     }
 
-    /// Goes to that offset.
+    /// Moves to that offset.
     pub(super) fn seek(&mut self, offset: u64) {
         match offset.checked_sub(self.start).and_then(|taken| usize::try_from(taken).ok()) {
             Some(taken) if taken <= self.filled => self.taken = taken,
@@ -82,17 +82,17 @@ impl<F: File> Reader<F> {
         }
     }
 
-    /// Where in the file the reader is.
+    /// The reader's offset in the file.
     pub(super) fn position(&self) -> u64 {
         self.start + self.taken as u64
     }
 
-    /// Bytes of the file, as far as that is known.
+    /// Bytes of the file, as far as known.
     pub(super) fn length(&self) -> u64 {
         self.file.length().unwrap_or_default()
     }
 
-    /// What is next: `wanted` bytes or more, less only where the file ends.
+    /// The next `wanted` bytes or more; fewer only at the end of the file.
     fn ahead(&mut self, wanted: usize) -> io::Result<&[u8]> {
         if self.filled - self.taken < wanted {
             self.buffer.copy_within(self.taken..self.filled, 0);
@@ -117,7 +117,7 @@ impl<F: File> Reader<F> {
         Ok(self.buffer.get(self.taken..self.filled).unwrap_or_default())
     }
 
-    /// Whether it is a log of a standalone database at all.
+    /// Checks that this is a log of a standalone database.
     pub(super) fn identify(&mut self) -> Result<(), Error> {
         let name = self.name.clone();
         let ahead = self
@@ -158,12 +158,12 @@ impl<F: File> Reader<F> {
         }
     }
 
-    /// Whether the record's text fits the buffer.
+    /// Returns true if the record's text fits the buffer.
     pub(super) fn is_small(&self, record: &Record) -> bool {
         record.length <= self.capacity as u64
     }
 
-    /// The text of a small record, checked against its SHA-1; the reader is then after it.
+    /// The text of a small record, checked against its SHA-1. The reader is then after it.
     pub(super) fn body(&mut self, record: &Record) -> Result<&[u8], Error> {
         let length = usize::try_from(record.length).unwrap_or(usize::MAX).min(self.capacity);
         let there = match self.ahead(length) {
@@ -180,7 +180,7 @@ impl<F: File> Reader<F> {
         Ok(self.buffer.get(start..self.taken).unwrap_or_default())
     }
 
-    /// Checks the text of a record of any size against its SHA-1; the reader is then before the text.
+    /// Checks the text of a record of any size against its SHA-1. The reader is then before the text.
     pub(super) fn verify(&mut self, record: &Record) -> Result<(), Error> {
         let mut hash = Sha1::new();
         self.seek(record.body);
@@ -193,7 +193,7 @@ impl<F: File> Reader<F> {
         if checksum == record.checksum { Ok(()) } else { Err(self.wrong_checksum(record, &checksum)) }
     }
 
-    /// Why the text of a record of any size is no JSON object, if it is not. Reads all of it into memory.
+    /// Fails if the text of a record of any size is not a JSON object. Reads all of it into memory.
     pub(super) fn check_syntax(&mut self, record: &Record) -> Result<(), Error> {
         let mut text = Vec::new();
         self.seek(record.body);
@@ -208,7 +208,7 @@ impl<F: File> Reader<F> {
         }
     }
 
-    /// Gives the text of a record to `take`, piece by piece.
+    /// Passes the text of a record to `take`, piece by piece.
     fn pieces(
         &mut self,
         record: &Record,
@@ -248,7 +248,7 @@ impl<F: File> Reader<F> {
         ))
     }
 
-    /// The complaint that a record is no JSON at all.
+    /// The error about a record that is not JSON.
     pub(super) fn not_json(&self, record: &Record, why: &dyn std::fmt::Display) -> Error {
         let Record { length, body, .. } = record;
         let name = &self.name;
@@ -257,7 +257,7 @@ impl<F: File> Reader<F> {
         ))
     }
 
-    /// The complaint that a record is some other JSON.
+    /// The error about a record that is some other JSON.
     pub(super) fn not_an_object(&self, record: &Record) -> Error {
         let Record { length, body, .. } = record;
         let name = &self.name;
@@ -266,7 +266,7 @@ impl<F: File> Reader<F> {
         ))
     }
 
-    /// What is next: so many bytes or more, less where the file ends.
+    /// The next bytes: this many or more, fewer at the end of the file.
     pub(super) fn window(&mut self, wanted: usize) -> Result<&[u8], Error> {
         if let Err(error) = self.ahead(wanted) {
             return Err(Error::io(errno(&error), format!("{}: read failed", self.name)));
@@ -274,12 +274,12 @@ impl<F: File> Reader<F> {
         Ok(self.buffer.get(self.taken..self.filled).unwrap_or_default())
     }
 
-    /// Passes so many bytes of the window.
+    /// Skips this many bytes of the window.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.taken = (self.taken + bytes).min(self.filled);
     }
 
-    /// The next byte that is no white space; 0 at the end.
+    /// The next byte that is not white space; 0 at the end.
     pub(super) fn token(&mut self) -> Result<u8, Error> {
         loop {
             let ahead = match self.ahead(1) {
@@ -294,12 +294,13 @@ impl<F: File> Reader<F> {
         }
     }
 
-    /// Passes the byte that [`Self::token`] showed.
+    /// Skips the byte that [`Self::token`] returned.
     pub(super) fn pass(&mut self) {
         self.taken = (self.taken + 1).min(self.filled);
     }
 
-    /// Takes the next value, which begins with the byte that [`Self::token`] showed, as a whole. None: there is none.
+    /// Takes the next value, which begins with the byte that [`Self::token`] returned, as a whole. `None`: there is
+    /// none.
     pub(super) fn value(&mut self) -> Result<Option<&[u8]>, Error> {
         let mut wanted = 1;
         loop {
@@ -316,14 +317,14 @@ impl<F: File> Reader<F> {
                 }
                 Found::Wrong => return Ok(None),
                 Found::More if ended => return Ok(None),
-                // Geometric, so that a value of any size is looked at a few times only.
+                // Geometric, so that a value of any size is scanned only a few times.
                 Found::More => wanted = (ahead.len() * 2).max(4096),
             }
         }
     }
 }
 
-/// How long the value at the start of some text is.
+/// The length of the value at the start of some text.
 enum Found {
     Length(usize),
     More,

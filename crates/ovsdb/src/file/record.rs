@@ -1,9 +1,9 @@
 //! The text of records: of a commit, of a snapshot's rows.
 //!
-//! COMPAT: a stock server of version 3.1 misreads some differences of columns with several elements: it refuses one of
-//! more elements than the column may have, and it takes one for the whole value where the column has the default of its
-//! type (which for a column of at least one element is not empty). A commit with such a difference is written without
-//! `_is_diff`, in whole values, which every version reads.
+//! COMPAT: a stock server of version 3.1 misreads some differences of columns with several elements. It rejects a
+//! difference of more elements than the column may have, and it takes one for the whole value if the column has the
+//! default of its type (which for a column of at least one element is not empty). A commit with such a difference is
+//! written without `_is_diff`, in whole values, which every version reads.
 
 use crate::cell;
 use crate::column_type::{ColumnType, UNLIMITED};
@@ -13,19 +13,19 @@ use crate::row::Row;
 use crate::schema::TableSchema;
 use wire::json::write;
 
-/// What became of a commit.
+/// The result of writing a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// The text is there.
+    /// The text was written.
     Record,
-    /// There is nothing to tell.
+    /// There is nothing to log.
     Nothing,
     /// Some server would misread a difference in it.
     Misleading,
 }
 
-/// Appends the record's text, with its line end. False: the commit changes nothing that a log keeps, and nothing was
-/// appended.
+/// Appends the record's text, with its line end. Returns false if the commit changes nothing that a log keeps; then
+/// nothing was appended.
 pub(super) fn write_commit(
     database: &Database,
     commit: CommitId,
@@ -134,7 +134,7 @@ fn write_row_name(row: Row<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\":");
 }
 
-/// Appends a row that the reader does not have yet: `"uuid":{...}`.
+/// Appends a row that the reader does not know yet: `"uuid":{...}`.
 pub(super) fn write_row(table: &TableSchema, row: Row<'_>, out: &mut Vec<u8>) {
     write_row_name(row, out);
     out.push(b'{');

@@ -1,15 +1,15 @@
-//! Puts the records of a log into a database.
+//! Applies the records of a log to a database.
 //!
 //! ```text
 //!   small record ──> PlainRecord ──> staged rows ──────────────────> database
 //!                └─> (not plain) ──> AnyRecord ──> staged rows ────────^
 //!   large record ──> checksum, then rows as they come (LargeRecord) ───'
 //! ```
-//! Each record is a transaction. One that makes no sense (a table or column that does not exist, a value of the wrong
-//! type, a deleted row that was not there), or leaves behind what no transaction may (a reference that leads nowhere,
-//! equal rows in a declared index), is complained about and passed over, as the stock server does. If it fits the
-//! reader's buffer it is understood as a whole before anything of it is applied, and undone if it may not stay. A
-//! larger one is applied row by row; the caller begins again with a new database and passes over it then.
+//! Each record is a transaction. One that is invalid (a table or column that does not exist, a value of the wrong type,
+//! a deleted row that did not exist), or leaves behind what no transaction may (a dangling reference, equal rows in a
+//! declared index), is reported and skipped, as the stock server does. If it fits the reader's buffer it is parsed as a
+//! whole before anything of it is applied, and undone if it may not stay. A larger one is applied row by row; on
+//! failure the caller starts over with a new database and skips it then.
 
 mod any_record;
 mod large_record;
@@ -36,26 +36,26 @@ use wire::json::{Kind, Scanner, validate};
 
 /// Why a record was not applied.
 pub(super) enum Failure {
-    /// It is no part of the database; nothing of it was applied.
+    /// It is not part of the database; nothing of it was applied.
     Rejected(Note),
-    /// It is no part of the database, but something of it was applied.
+    /// It is not part of the database, but some of it was applied.
     Halfway(Note),
-    /// The log is damaged here: this and what follows is not part of the database.
+    /// The log is damaged here: this record and those that follow are not part of the database.
     Damaged(Error),
-    /// As [`Failure::Damaged`], but something of the record was applied.
+    /// As [`Failure::Damaged`], but some of the record was applied.
     DamagedHalfway(Error),
     /// The database cannot be loaded.
     Fatal(Error),
 }
 
 impl Failure {
-    /// A record that makes no sense, of which something was applied.
+    /// An invalid record, of which some was applied.
     fn senseless(error: &Error) -> Self {
         Self::Halfway(senseless(error))
     }
 }
 
-/// A record that makes no sense.
+/// An invalid record.
 fn senseless(error: &Error) -> Note {
     Note::new(Level::Error, "ovsdb_server", error.to_string())
 }
@@ -65,17 +65,17 @@ fn violates(error: &Error) -> Note {
     Note::new(Level::Info, "ovsdb_server", error.to_string())
 }
 
-/// From which length on a log's tables are given room by what its beginning shows of them, and from which part of it.
+/// Tables of logs from this length on are presized according to the beginning of the log: after this fraction of it.
 const FORESEEN_BYTES_MIN: u64 = 1 << 20;
 const FORESEEN_PART: u64 = 16;
-/// So often, evenly spread over the log, it is looked at whether the room will do.
+/// How often, evenly spread over the log, the size is checked again.
 const LOOKS: u64 = 64;
 
 /// What a record does to a row.
 struct Staged {
     table: TableId,
     uuid: Uuid,
-    /// Where in `Replay::cells` its cells are; none where it is deleted.
+    /// Where its cells are in `Replay::cells`; `None` if it is deleted.
     cells: Option<Range<usize>>,
 }
 
@@ -93,15 +93,15 @@ pub(super) struct Replay {
     /// Of a large record.
     streamed: Vec<Streamed>,
     in_slice: usize,
-    /// Rows of the record so far that the database has to look at in the end.
+    /// Rows of the record so far that the database must check at the end.
     noted: usize,
-    /// Whether rows are taken to be new until it shows that they are not.
+    /// Whether rows are assumed to be new until one is not.
     are_new: bool,
     /// The id of the last transaction.
     id: Uuid,
-    /// Records so far, the schema not counted.
+    /// Records so far, without the schema.
     records: u64,
-    /// Where in the log room is looked at next.
+    /// Where in the log the tables' size is checked next.
     look_at: u64,
 }
 
@@ -155,7 +155,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Makes room for the rows that the rest of the log will bring if it is like what has been read of it.
+    /// Makes room for the rows that the rest of the log will add if it is like the part read so far.
     fn foresee<F: File>(&mut self, reader: &Reader<F>, database: &mut Database) {
         let position = reader.position();
         if position < self.look_at {
@@ -176,7 +176,7 @@ impl Replay {
         }
     }
 
-    /// Records so far, the schema not counted.
+    /// Records so far, without the schema.
     pub(super) fn records(&self) -> u64 {
         self.records
     }
@@ -187,7 +187,7 @@ impl Replay {
         self.records += 1;
     }
 
-    /// Counts a record that is applied. Returns whether clients may be told of it as a change.
+    /// Counts a record that is applied. Returns true if clients may be told of it as a change.
     fn count(&mut self, record: &Record, comment: Option<&str>) -> bool {
         let carried = comment.filter(|_| self.records == 0).and_then(transaction_id::of_comment);
         self.id = carried.unwrap_or_else(|| transaction_id::successor(self.id, &record.checksum));
@@ -198,7 +198,7 @@ impl Replay {
     fn end_commit(&self, database: &mut Database, history: bool) {
         database.end_replayed_commit(self.id, history);
         if !history {
-            // The state is found by its id only if some commit that is kept has it.
+            // The state is found by its id only if a commit that is kept has it.
             database.begin_replayed_commit();
             database.end_replayed_commit(self.id, true);
         }

@@ -1,18 +1,18 @@
-//! Ids of transactions that mean the same before and after a restart, though no record of the log names its own.
+//! Transaction ids that mean the same before and after a restart, although no record of the log contains its own.
 //!
 //! ```text
 //! 12 bytes   chain: SHA-1 of the chain before it and of the record's SHA-1, cut; of the schema record: of zeros and that
-//!  4 bytes   tag: which values the ephemeral columns have; 0 where nobody knows, or there are no such columns
+//!  4 bytes   tag: which values the ephemeral columns have; 0 if unknown, or if there are no such columns
 //! ```
 //!
-//! Whoever reads the records finds the chain. A record that is equal to another gets another id, because its
-//! predecessor differs. Compaction forgets the records, so the comment of the snapshot carries the chain ([`comment`]).
+//! Every reader of the records can compute the chain. A record that is equal to another gets another id, because its
+//! predecessor differs. Compaction drops the records, so the comment of the snapshot carries the chain ([`comment`]).
 //!
-//! A commit that leaves ephemeral columns alone keeps the tag of its predecessor; one that changes them gets a new one,
-//! and so does opening the log, which resets them. The tag is made from the id before, the change and the time: none
-//! comes again with another meaning, not after a restart, nor where a commit was undone. Chain and tag together thus
-//! name one state exactly: whoever knows what the chain stands for (the log) and what the tag stands for (the file
-//! beside it, [`super::ephemeral`]) knows all that a client knew.
+//! A commit that does not touch ephemeral columns keeps the tag of its predecessor. One that changes them gets a new
+//! tag, and so does opening the log, which resets them. The tag is derived from the previous id, the change and the
+//! time: none recurs with another meaning, neither after a restart nor after a commit was undone. Chain and tag
+//! together thus name exactly one state: whoever knows what the chain stands for (the log) and what the tag stands for
+//! (the file beside it, [`super::ephemeral`]) knows all that a client knew.
 
 use crate::uuid::Uuid;
 use sha1::{Digest, Sha1};
@@ -21,7 +21,7 @@ const CHAIN_BYTES: usize = 12;
 const OPENING: &str = " (transaction ";
 const CLOSING: &str = ")";
 
-/// The id after the next record, whose SHA-1 is given, if it leaves ephemeral columns alone.
+/// The id after the next record, whose SHA-1 is given, if it does not touch ephemeral columns.
 pub fn successor(previous: Uuid, checksum: &[u8; 20]) -> Uuid {
     let mut hash = Sha1::new();
     hash.update(previous.0.get(..CHAIN_BYTES).unwrap_or_default());
@@ -51,7 +51,7 @@ pub fn tagged(previous: Uuid, change: &[u8], now_ms: u64) -> Uuid {
     id
 }
 
-/// The id without its tag: what the log alone knows of it.
+/// The id without its tag: the part that the log alone determines.
 pub fn logged(id: Uuid) -> Uuid {
     with_tag_of(id, Uuid::zero())
 }
@@ -65,7 +65,7 @@ pub fn with_tag_of(chain: Uuid, tag: Uuid) -> Uuid {
     id
 }
 
-/// Whether it says which values ephemeral columns have.
+/// Returns true if it tells which values ephemeral columns have.
 pub fn is_tagged(id: Uuid) -> bool {
     logged(id) != id
 }

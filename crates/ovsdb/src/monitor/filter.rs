@@ -1,4 +1,4 @@
-//! Which rows of a table a monitor is about: those for which any clause of its `where` is true.
+//! Which rows of a table a monitor shows: those for which any clause of its `where` is true.
 
 use crate::condition::Condition;
 use crate::error::Error;
@@ -9,7 +9,7 @@ use wire::json::{Value, write};
 /// Filters with longer text are not compared: their monitors form groups of one.
 const KEY_BYTES_MAX: usize = 1024;
 
-/// A `where` of a monitor that does not let every row pass.
+/// A `where` of a monitor that does not match every row.
 #[derive(Debug)]
 pub(crate) struct Filter {
     condition: Condition,
@@ -18,7 +18,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Reads a `where`, an array. None: every row passes.
+    /// Parses a `where`, an array. `None`: every row matches.
     pub fn parse(schema: &TableSchema, json: Value<'_>) -> Result<Option<Self>, Error> {
         let condition = Condition::parse(schema, json, &mut crate::cell::no_names)?;
         if json.elements().next().is_none() {
@@ -35,18 +35,18 @@ impl Filter {
         Ok(Some(Self { condition, columns, key }))
     }
 
-    /// Whether it lets a row pass.
+    /// Returns true if it matches a row.
     #[inline]
     pub fn matches(&self, row: Row<'_>) -> bool {
         self.condition.evaluate_any(row)
     }
 
-    /// The columns it looks at.
+    /// The columns it reads.
     pub fn columns(&self) -> impl Iterator<Item = ColumnRef> {
         self.columns.iter().copied()
     }
 
-    /// Filters of equal keys let the same rows pass. None: nothing is said about equality.
+    /// Filters with equal keys match the same rows. `None`: not comparable.
     pub fn key(&self) -> Option<&[u8]> {
         self.key.as_deref()
     }

@@ -1,4 +1,4 @@
-//! Groups of equal monitors, and which of them look at a table.
+//! Groups of equal monitors, and which of them monitor a table.
 
 use super::plan::Spec;
 use crate::history::CommitId;
@@ -7,7 +7,7 @@ use crate::server::{DatabaseId, SessionId};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// Names a group.
+/// Identifies a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GroupId(u32);
 
@@ -15,13 +15,13 @@ pub(crate) struct GroupId(u32);
 #[derive(Debug)]
 pub(crate) struct Group {
     pub spec: Spec,
-    /// In the order they came.
+    /// In order of arrival.
     pub members: Vec<Member>,
     /// `{"id":null,"method":"update","params":[`
     pub head: Box<[u8]>,
-    /// The rows that were there at a commit, while anybody still sends them.
+    /// The rows that existed at a commit, while a session still sends them.
     pub initial: Option<(CommitId, Weak<Vec<u8>>)>,
-    /// What members were told that had missed all between two commits, while anybody still sends it.
+    /// What members that missed everything between two commits were sent, while a session still sends it.
     pub missed: Option<(CommitId, CommitId, Weak<Vec<u8>>)>,
     key: Option<Box<[u8]>>,
     stamp: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Member {
     pub session: SessionId,
     /// Its id, as canonical JSON.
     pub id: Box<[u8]>,
-    /// The last commit it was told of, if it was left behind.
+    /// The last commit it was notified of, if it was left behind.
     pub behind: Option<CommitId>,
 }
 
@@ -43,7 +43,7 @@ impl Group {
         self.members.iter_mut().find(|member| member.session == session && *member.id == *id)
     }
 
-    /// The rows there are at `commit`: those that somebody still sends, or what `make` makes.
+    /// The rows that exist at `commit`: those that a session still sends, or the result of `make`.
     pub fn initial(&mut self, commit: CommitId, make: impl FnOnce(&Spec) -> Vec<u8>) -> Arc<Vec<u8>> {
         if let Some((at, rows)) = &self.initial
             && *at == commit
@@ -56,7 +56,7 @@ impl Group {
         rows
     }
 
-    /// What happened after commit `from` up to `to`: the text that somebody still sends, or what `make` makes.
+    /// What happened after commit `from` up to `to`: the text that a session still sends, or the result of `make`.
     pub fn missed(
         &mut self,
         from: CommitId,
@@ -84,7 +84,7 @@ pub(crate) struct Groups {
     /// By database, by table.
     interested: Vec<Vec<Vec<GroupId>>>,
     stamp: u64,
-    /// Monitors in all.
+    /// Number of monitors.
     members: usize,
 }
 
@@ -104,7 +104,7 @@ impl Groups {
         self.groups.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// In no order that means anything.
+    /// In no particular order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         self.groups.iter_mut().flatten()
     }
@@ -158,7 +158,7 @@ impl Groups {
         tables.get_mut(table.index())
     }
 
-    /// Removes a monitor; the group goes with its last.
+    /// Removes a monitor; the group is removed with its last one.
     pub fn leave(&mut self, id: GroupId, session: SessionId, monitor: &[u8]) -> Option<Member> {
         let group = self.groups.get_mut(id.0 as usize)?.as_mut()?;
         let place =
@@ -180,7 +180,7 @@ impl Groups {
         Some(member)
     }
 
-    /// Appends the groups that look at any of the tables to `found`, each once.
+    /// Appends the groups that monitor any of the tables to `found`, each once.
     pub fn find_interested(
         &mut self,
         database: DatabaseId,
@@ -204,7 +204,7 @@ impl Groups {
         }
     }
 
-    /// Whether nobody looks at the database.
+    /// Returns true if nobody monitors the database.
     #[inline]
     pub fn is_unwatched(&self, database: DatabaseId) -> bool {
         self.interested.get(database.index()).is_none_or(|tables| tables.iter().all(Vec::is_empty))

@@ -1,4 +1,4 @@
-//! What monitors are told, as JSON text: the `table-updates` of initial replies and notifications.
+//! Notifications of monitors as JSON text: the `table-updates` of initial replies and notifications.
 
 use super::Select;
 use super::Version;
@@ -10,7 +10,7 @@ use crate::row::Row;
 use crate::schema::{TableId, TableSchema};
 use crate::uuid::Uuid;
 
-/// A `table-updates` object while it is written. Rows of one table must come one after another.
+/// A `table-updates` object being written. Rows of one table must be consecutive.
 #[derive(Debug)]
 pub(crate) struct Notification<'a> {
     out: &'a mut Vec<u8>,
@@ -18,7 +18,7 @@ pub(crate) struct Notification<'a> {
     difference: Vec<u8>,
 }
 
-/// What happens to a row in the eyes of a monitor.
+/// What happens to a row from a monitor's point of view.
 #[derive(Debug, Clone, Copy)]
 enum Event<'a> {
     Initial(Row<'a>),
@@ -39,12 +39,12 @@ impl Event<'_> {
 }
 
 impl<'a> Notification<'a> {
-    /// Starts one at the end of `out`.
+    /// Starts an object at the end of `out`.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out, table: None, difference: Vec::new() }
     }
 
-    /// Ends it. False: nothing happened, the object is empty.
+    /// Ends the object. Returns false if nothing happened and it is empty.
     pub fn finish(self) -> bool {
         self.out.extend_from_slice(if self.table.is_some() { b"}}" } else { b"{}" });
         self.table.is_some()
@@ -152,7 +152,7 @@ impl<'a> Notification<'a> {
         true
     }
 
-    /// The columns of a row that `select` shows; those of no other than the default value only if `defaults`.
+    /// The columns of a row that `select` shows; those with their default value only if `defaults`.
     fn row(&mut self, plan: &TablePlan, schema: &TableSchema, row: Row<'_>, select: Select, defaults: bool) {
         let start = self.open();
         if plan.uuid.is_some_and(|shown| shown.has(select)) {
@@ -174,7 +174,7 @@ impl<'a> Notification<'a> {
         self.out.push(b'}');
     }
 
-    /// The columns that differ. False: none of those that count do.
+    /// The columns that differ. Returns false if none that count do.
     fn changes(
         &mut self,
         plan: &TablePlan,
@@ -231,17 +231,17 @@ impl<'a> Notification<'a> {
     }
 }
 
-/// What of a changed column is shown.
+/// Which value of a changed column is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Old,
     Difference,
 }
 
-/// Rows after which the length of what is still to come is estimated.
+/// Rows after which the length of the rest is estimated.
 const ESTIMATE_ROWS: usize = 256;
 
-/// Appends what a monitor is told when it starts: the rows that are there.
+/// Appends what a monitor is sent when it starts: the existing rows.
 pub(crate) fn write_initial(spec: &Spec, database: &Database, out: &mut Vec<u8>) {
     let mut notification = Notification::new(out);
     for plan in &spec.tables {
@@ -264,8 +264,8 @@ pub(crate) fn write_initial(spec: &Spec, database: &Database, out: &mut Vec<u8>)
     notification.finish();
 }
 
-/// Appends what a monitor is told when what it asks for changes from `old` to `new` in nothing but filters: the rows
-/// that come into its sight, and those that leave it. False: there are none.
+/// Appends what a monitor is sent when its request changes from `old` to `new` in nothing but filters: the rows that
+/// become visible, and those that no longer are. Returns false if there are none.
 pub(crate) fn write_refiltered(old: &Spec, new: &Spec, database: &Database, out: &mut Vec<u8>) -> bool {
     let mut notification = Notification::new(out);
     for (old, plan) in old.tables.iter().zip(&new.tables) {

@@ -1,4 +1,4 @@
-//! What a monitor asks for, ready to be answered.
+//! What a monitor asks for, prepared for execution.
 
 use super::filter::Filter;
 use super::{Select, Version};
@@ -7,7 +7,7 @@ use crate::server::DatabaseId;
 use std::sync::Arc;
 use wire::json::write;
 
-/// All that a monitor asks for.
+/// Everything that a monitor asks for.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     pub database: DatabaseId,
@@ -24,7 +24,7 @@ impl Spec {
         self.tables.get(place).map(|plan| &**plan)
     }
 
-    /// Monitors of equal keys ask for the same. None: nothing is said about equality.
+    /// Monitors with equal keys ask for the same. `None`: not comparable.
     pub fn key(&self) -> Option<Vec<u8>> {
         let mut key = vec![self.version as u8];
         write::unsigned(&mut key, self.database.index() as u64);
@@ -36,38 +36,38 @@ impl Spec {
     }
 }
 
-/// What a monitor asks for of one table.
+/// What a monitor asks for in one table.
 #[derive(Debug, Clone)]
 pub(crate) struct TablePlan {
     pub table: TableId,
     /// `"Name":`
     pub name: Box<[u8]>,
-    /// What any of its requests selects.
+    /// What any of its requests select.
     pub select: Select,
     pub uuid: Option<Select>,
     pub version: Option<Select>,
-    /// Whether a changed `_version` counts, as it is a column of the filter.
+    /// Whether a changed `_version` counts, because the filter reads it.
     pub version_counts: bool,
-    /// One for each column of the schema, up to the last that matters.
+    /// One for each column of the schema, up to the last one that matters.
     pub columns: Vec<ColumnPlan>,
-    /// Which rows; none: all of them.
+    /// Which rows; `None`: all of them.
     pub filter: Option<Arc<Filter>>,
 }
 
-/// What a monitor asks for of one column.
+/// What a monitor asks for in one column.
 #[derive(Debug, Clone)]
 pub(crate) struct ColumnPlan {
     /// `"name":`
     pub name: Box<[u8]>,
-    /// Changes that show the column; none: it is not monitored.
+    /// Changes that show the column; `None`: it is not monitored.
     pub select: Option<Select>,
-    /// Whether the filter looks, or has looked, at it: a row counts as modified when it changes, though nothing of it
-    /// is shown.
+    /// Whether the filter reads, or has read, it: if it changes the row counts as modified, though the column is not
+    /// shown.
     pub filtered: bool,
 }
 
 impl ColumnPlan {
-    /// Whether a change of the column makes the row modified.
+    /// Returns true if a change of the column makes the row modified.
     #[inline]
     pub fn counts(&self) -> bool {
         self.select.is_some() || self.filtered
@@ -75,7 +75,7 @@ impl ColumnPlan {
 }
 
 impl TablePlan {
-    /// Nothing of a table.
+    /// Asks for nothing of a table.
     pub fn new(table: TableId, schema: &TableSchema) -> Self {
         let columns = schema.columns().map(|(_, column)| ColumnPlan {
             name: member(&column.name),
@@ -94,7 +94,7 @@ impl TablePlan {
         }
     }
 
-    /// Adds a column; false if it was there.
+    /// Adds a column. Returns false if it was there already.
     pub fn add(&mut self, column: ColumnRef, select: Select) -> bool {
         let place = match column {
             ColumnRef::Uuid => Some(&mut self.uuid),
@@ -104,7 +104,7 @@ impl TablePlan {
         place.is_some_and(|place| place.replace(select).is_none())
     }
 
-    /// From now on `filter` says which rows. Columns of earlier filters go on to count, as in the stock server.
+    /// Sets the filter that selects the rows. Columns of earlier filters continue to count, as in the stock server.
     pub fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
         for column in filter.iter().flat_map(|filter| filter.columns()) {
             self.add_filtered(column);
@@ -112,7 +112,7 @@ impl TablePlan {
         self.filter = filter;
     }
 
-    /// A column that counts though it is not shown.
+    /// Adds a column that counts though it is not shown.
     pub fn add_filtered(&mut self, column: ColumnRef) {
         match column {
             ColumnRef::Uuid => {}
@@ -125,13 +125,13 @@ impl TablePlan {
         }
     }
 
-    /// Whether an ephemeral column is shown, or decides which rows are.
+    /// Returns true if an ephemeral column is shown, or decides which rows are.
     pub fn shows_ephemeral(&self, schema: &TableSchema) -> bool {
         let mut columns = self.columns.iter().zip(schema.columns());
         columns.any(|(plan, (_, column))| plan.counts() && column.ephemeral)
     }
 
-    /// Whether `_version` is shown, or decides which rows are.
+    /// Returns true if `_version` is shown, or decides which rows are.
     pub fn shows_versions(&self) -> bool {
         self.version.is_some() || self.version_counts
     }

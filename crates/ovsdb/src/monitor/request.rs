@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use wire::json::{Kind, Value};
 
-/// Reads the `monitor-requests`, an object.
+/// Parses the `monitor-requests`, an object.
 pub(crate) fn parse_requests(
     database: DatabaseId,
     schema: &DatabaseSchema,
@@ -48,10 +48,10 @@ pub(crate) fn parse_requests(
     Ok(Spec { database, version, tables: tables.into_iter().map(Arc::new).collect() })
 }
 
-/// Which of several filters of one table counts.
+/// Determines which of several filters of one table counts.
 ///
 /// COMPAT: the stock server puts them all into a hash table under the table's name, where a later one hides an earlier
-/// one, and each growth of the hash table turns that round.
+/// one, and each growth of the hash table reverses that.
 #[derive(Debug, Default)]
 struct Filters {
     count: usize,
@@ -66,7 +66,7 @@ impl Filters {
             _ => self.chains.push((table, vec![filter])),
         }
         self.count += 1;
-        // There is one bucket at first, then 4, 8, 16 and so on; it grows when there are twice as many entries.
+        // There is one bucket at first, then 4, 8, 16 and so on; the table grows when it has twice as many entries.
         if self.count == 2 || self.count >= 8 && self.count.is_power_of_two() {
             self.chains.iter_mut().for_each(|(_, chain)| chain.reverse());
         }
@@ -77,7 +77,7 @@ impl Filters {
     }
 }
 
-/// Members in the order in which the stock server visits them, of equal names the last.
+/// Members in the order in which the stock server visits them; of those with the same name the last.
 fn last_members(object: Value<'_>) -> Vec<(Cow<'_, str>, Value<'_>)> {
     let mut members: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
     let mut places = HashMap::new();
@@ -96,8 +96,8 @@ fn no_table(name: &str) -> Error {
     Error::syntax_error_anywhere(format!("no table named {name}"))
 }
 
-/// Reads one `monitor-request`, and returns its filter. The columns of all filters of a table count, though only one of
-/// them says which rows.
+/// Parses one `monitor-request`, and returns its filter. The columns of all filters of a table count, though only one
+/// of them selects the rows.
 fn parse_request(
     plan: &mut TablePlan,
     table: &TableSchema,
@@ -178,7 +178,7 @@ fn parse_select(table: &TableSchema, json: Value<'_>) -> Result<Select, Error> {
     Ok(select)
 }
 
-/// Reads the `monitor-cond-change-requests`: what the monitor asks for from then on. Nothing but filters change.
+/// Parses the `monitor-cond-change-requests`: what the monitor asks for from then on. Only filters change.
 pub(crate) fn parse_condition_change(
     old: &Spec,
     schema: &DatabaseSchema,
@@ -208,7 +208,7 @@ pub(crate) fn parse_condition_change(
     Ok(spec)
 }
 
-/// The new filter of one request: none where the monitor's version knows no filters.
+/// The new filter of one request: `None` if the monitor's version has no filters.
 fn parse_change(
     table: &TableSchema,
     request: Value<'_>,

@@ -12,11 +12,11 @@ pub struct ColumnSchema {
     pub name: String,
     /// Its type.
     pub kind: ColumnType,
-    /// Whether it may change after its row's insert.
+    /// Whether it may change after its row was inserted.
     pub mutable: bool,
     /// Whether it is lost with the process.
     pub ephemeral: bool,
-    /// The cell of a row that has no value here.
+    /// The cell of a row without a value here.
     pub default: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl ColumnSchema {
         members.finish()?;
         let kind = ColumnType::parse(kind.unwrap_or(json))?;
         let default = kind.default_cell();
-        // COMPAT: a weak reference goes with the row it names, so its column is never immutable.
+        // COMPAT: a weak reference is removed with the row it names, so its column is never immutable.
         let is_weak = [Some(&kind.key), kind.value.as_ref()]
             .into_iter()
             .flatten()

@@ -13,17 +13,17 @@ pub struct TableSchema {
     pub name: String,
     /// Whether any column may be changed.
     pub mutable: bool,
-    /// Whether a row stays that nothing refers to.
+    /// Whether a row is kept if nothing refers to it.
     pub is_root: bool,
-    /// Most rows, [`u32::MAX`] without limit.
+    /// Most rows; [`u32::MAX`] for no limit.
     pub max_rows: u32,
-    /// Sets of columns whose values no two rows share. One with `_uuid` in it is not here: it cannot be violated.
+    /// Sets of columns whose values no two rows share. Those with `_uuid` are omitted: they cannot be violated.
     pub indexes: Vec<Vec<ColumnId>>,
     /// All indexes as the schema states them.
     declared_indexes: Vec<Vec<ColumnRef>>,
     /// In the order of names.
     columns: Vec<ColumnSchema>,
-    /// In the order of the stock server's walk.
+    /// In the order in which the stock server visits them.
     walk: Vec<ColumnRef>,
 }
 
@@ -136,7 +136,7 @@ impl TableSchema {
         self.columns.iter_mut()
     }
 
-    /// All columns in the order in which the stock server walks them, to report the same one of several errors.
+    /// All columns in the order in which the stock server visits them, to report the same one of several errors.
     pub fn walk(&self) -> &[ColumnRef] {
         &self.walk
     }
@@ -152,12 +152,12 @@ impl TableSchema {
         &self.columns[id.index()]
     }
 
-    /// The column of an id that may be another schema's.
+    /// The column with this id, which may be from another schema.
     pub fn get_column(&self, id: ColumnId) -> Option<&ColumnSchema> {
         self.columns.get(id.index())
     }
 
-    /// What the name of a column means here.
+    /// What a column's name refers to here.
     #[inline]
     pub fn find_column(&self, name: &str) -> Option<ColumnRef> {
         match name {
@@ -179,7 +179,7 @@ impl TableSchema {
         }
     }
 
-    /// Appends it as the stock server prints it (members sorted). `isRoot` is stated where not all tables are root.
+    /// Appends it as the stock server prints it (members sorted). `isRoot` is stated unless all tables are root.
     pub fn write_json(&self, all_are_root: bool, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"columns\":{");
         for (index, column) in self.columns.iter().enumerate() {

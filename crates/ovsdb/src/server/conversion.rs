@@ -1,5 +1,5 @@
-//! `convert`: a database goes on with another schema. Tables and columns of the same name keep what they have; others
-//! are gone or new.
+//! `convert`: a database continues with another schema. Tables and columns with the same name keep their contents;
+//! others are removed or new.
 
 use super::laggards::Laggards;
 use super::{DatabaseId, Log, Now, Server, SessionId};
@@ -61,9 +61,9 @@ impl<L: Log> Server<L> {
 }
 
 impl<L: Log> Server<L> {
-    /// What follows the reply to a `convert` that succeeded, in the stock server's order: transactions that wait are
-    /// cancelled (they were parsed for the old schema), sessions that cannot cope are closed, and the others hear of
-    /// the schema.
+    /// What follows the reply to a `convert` that succeeded, in the stock server's order: waiting transactions are
+    /// cancelled (they were parsed for the old schema), sessions that are not aware of database changes are closed, and
+    /// the others are notified of the schema.
     pub(super) fn after_conversion(&mut self, id: DatabaseId, now: Now) {
         self.cancel_waits(id);
         let Some(hosted) = self.databases.get(id) else { return };

@@ -1,4 +1,4 @@
-//! The databases of a server: those that files keep, and `_Server`.
+//! The databases of a server: those backed by files, and `_Server`.
 
 use super::laggards::Laggards;
 use super::session::SessionMonitor;
@@ -9,7 +9,7 @@ use crate::history::CommitId;
 use crate::schema::TableId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names a database of a server.
+/// Identifies a database of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DatabaseId(u32);
 
@@ -27,7 +27,7 @@ pub(super) struct Hosted<L> {
     pub log: Option<L>,
     /// The last commit that is in the log.
     pub written: CommitId,
-    /// The commit that stands for opening the database: ephemeral columns have lost what they had before it.
+    /// The commit that represents the opening of the database: ephemeral columns have lost what they had before it.
     pub opened: CommitId,
     /// Monitors that were left behind.
     pub laggards: Laggards,
@@ -63,7 +63,7 @@ impl<L> Databases<L> {
         self.slots.get_mut(id.index())?.as_mut()
     }
 
-    /// The ids are not used again, so that nothing mistakes one database for another.
+    /// Adds a database. Ids are not reused, so that one database is never mistaken for another.
     pub fn insert(&mut self, database: Database, log: Option<L>) -> DatabaseId {
         let id = DatabaseId(self.slots.len() as u32);
         self.names.insert(database.name().into(), id);
@@ -101,11 +101,11 @@ impl<L> Databases<L> {
     }
 }
 
-/// The name of the database about databases.
+/// The name of the database that describes the databases.
 pub(super) const SERVER_DATABASE: &str = "_Server";
 
 impl<L> Server<L> {
-    /// The names of all databases in their order, `_Server` among them.
+    /// The names of all databases in order, `_Server` among them.
     pub fn databases(&self) -> impl Iterator<Item = &str> {
         self.databases.names()
     }
@@ -120,7 +120,7 @@ impl<L> Server<L> {
         self.databases.find(name).and_then(|id| self.databases.get(id))?.log.as_ref()
     }
 
-    /// A database and its log. The database must not be changed behind the server's back.
+    /// A database and its log. The caller must not change the database behind the server's back.
     pub fn database_and_log(&mut self, name: &str) -> Option<(&mut Database, Option<&mut L>)> {
         let id = self.databases.find(name)?;
         let hosted = self.databases.get_mut(id)?;
@@ -129,7 +129,7 @@ impl<L> Server<L> {
 }
 
 impl<L: Log> Server<L> {
-    /// Hosts one more database. Sessions that cannot cope with that are closed.
+    /// Hosts one more database. Sessions that are not aware of database changes are closed.
     pub fn add_database(&mut self, database: Database, log: Option<L>, now: Now) -> Result<(), Error> {
         self.flush_group();
         let name = database.name().to_owned();
@@ -137,15 +137,15 @@ impl<L: Log> Server<L> {
             return Err(Error::new("ovsdb error", format!("{name}: duplicate database name")));
         }
         let id = self.databases.insert(database, log);
-        // First: a session that is closed is not told of the database.
+        // First: a session that is closed is not notified of the database.
         self.close_unaware(&format!("adding {name} database"));
         self.announce_database(id, now)?;
         self.sessions.publish();
         Ok(())
     }
 
-    /// Hosts a database no longer; `reason` (e.g. "by user request") follows "removing NAME database" in the log. Its
-    /// monitors and waiting transactions are cancelled; sessions that cannot cope with that are closed.
+    /// Stops hosting a database; `reason` (e.g. "by user request") follows "removing NAME database" in the log. Its
+    /// monitors and waiting transactions are cancelled; sessions that are not aware of database changes are closed.
     pub fn remove_database(&mut self, name: &str, reason: &str, now: Now) -> Option<(Database, Option<L>)> {
         self.flush_group();
         if name == SERVER_DATABASE {
@@ -161,7 +161,7 @@ impl<L: Log> Server<L> {
         Some((hosted.database, hosted.log))
     }
 
-    /// Closes the sessions that have not said that they can cope with changes of databases.
+    /// Closes the sessions that have not stated that they are aware of database changes.
     pub(super) fn close_unaware(&mut self, reason: &str) {
         let unaware: Vec<SessionId> = self
             .sessions
@@ -174,7 +174,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Ends the monitors of a database and tells their sessions, unless those are about to be closed.
+    /// Ends the monitors of a database and notifies their sessions, unless those are about to be closed.
     pub(super) fn cancel_monitors(&mut self, database: DatabaseId) {
         let sessions: Vec<SessionId> = self.sessions.iter().map(|(id, _)| id).collect();
         for id in sessions {

@@ -3,14 +3,14 @@
 use std::fmt;
 use wire::jsonrpc::MessageError;
 
-/// Why a message of a client ends its connection. What is visible of its output is still to be sent.
+/// Why a client's message ends its connection. Its visible output must still be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disconnect {
-    /// Not a message of JSON-RPC.
+    /// Not a JSON-RPC message.
     BadMessage(MessageError),
-    /// A reply to nothing we asked.
+    /// A reply to a request that was not sent.
     UnexpectedReply,
-    /// An error about nothing we asked.
+    /// An error reply to a request that was not sent.
     UnexpectedError,
     /// The session does not exist (any more).
     Closed,

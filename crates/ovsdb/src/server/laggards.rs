@@ -1,21 +1,21 @@
-//! The monitors of a database that were left behind, by the last commit they were told of.
+//! The monitors of a database that were left behind, by the last commit they were notified of.
 
 use crate::history::CommitId;
 use std::collections::BTreeMap;
 
-/// How many monitors are behind at which commit.
+/// The number of monitors behind, by commit.
 #[derive(Debug, Default)]
 pub struct Laggards {
     counts: BTreeMap<CommitId, usize>,
 }
 
 impl Laggards {
-    /// A monitor is left behind.
+    /// Adds a monitor that is left behind.
     pub fn add(&mut self, commit: CommitId) {
         *self.counts.entry(commit).or_default() += 1;
     }
 
-    /// A monitor has caught up, or is gone.
+    /// Removes a monitor that has caught up, or is gone.
     pub fn remove(&mut self, commit: CommitId) {
         if let Some(count) = self.counts.get_mut(&commit) {
             *count -= 1;
@@ -25,12 +25,12 @@ impl Laggards {
         }
     }
 
-    /// Where the slowest one is.
+    /// The commit of the slowest one.
     pub fn slowest(&self) -> Option<CommitId> {
         self.counts.first_key_value().map(|(commit, _)| *commit)
     }
 
-    /// What came after `commit` has not happened: nobody has been told of it.
+    /// The commits after `commit` were undone: monitors that are behind at one of them are behind at `commit`.
     pub fn take_back(&mut self, commit: CommitId) {
         let later = self.counts.split_off(&CommitId(commit.0 + 1));
         let count: usize = later.values().sum();

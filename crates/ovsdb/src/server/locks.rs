@@ -1,7 +1,7 @@
 //! Locks: names that one session at a time owns, the others queue for. They belong to the server, not to a database.
 //!
-//! Who stole a lock and is robbed of it is out of the queue; who came by it honestly is the next to own it. Either has
-//! to unlock before it may lock again, which the session remembers.
+//! A session that stole a lock and loses it to another thief leaves the queue; one that obtained it by queueing is the
+//! next to own it. Either must unlock before it may lock again, which the session remembers.
 
 use super::SessionId;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,19 +9,19 @@ use std::collections::{BTreeMap, VecDeque};
 /// All locks of a server.
 #[derive(Debug, Default)]
 pub struct Locks {
-    /// Who wants a lock; the first one owns it. No queue is empty.
+    /// The sessions that want a lock; the first one owns it. No queue is empty.
     queues: BTreeMap<Box<str>, VecDeque<Claim>>,
     changes: u64,
 }
 
-/// The locks that a session has asked for, by what has become of that.
+/// The locks that a session has requested, by the state of the request.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Claims {
     /// It owns them.
     pub held: Vec<String>,
-    /// It will, some day.
+    /// It waits for them.
     pub waiting: Vec<String>,
-    /// It stole them and was robbed.
+    /// It stole them and they were stolen from it.
     pub lost: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ struct Claim {
 }
 
 impl Locks {
-    /// Queues for a lock that the session has no claim to; tells whether it owns it at once.
+    /// Queues for a lock that the session has no claim to. Returns true if it owns the lock at once.
     pub fn lock(&mut self, name: &str, session: SessionId) -> bool {
         self.changes += 1;
         let queue = self.queues.entry(name.into()).or_default();
@@ -40,7 +40,7 @@ impl Locks {
         queue.len() == 1
     }
 
-    /// Takes a lock that the session has no claim to from whoever owns it, and tells who that was.
+    /// Steals a lock that the session has no claim to. Returns the former owner.
     pub fn steal(&mut self, name: &str, session: SessionId) -> Option<SessionId> {
         self.changes += 1;
         let queue = self.queues.entry(name.into()).or_default();
@@ -52,8 +52,8 @@ impl Locks {
         victim.map(|victim| victim.session)
     }
 
-    /// Gives up a claim. Who is then to be told that it owns the lock: COMPAT: also an owner who knows, when somebody
-    /// behind it leaves.
+    /// Gives up a claim. Returns the session to notify that it owns the lock. COMPAT: that is also an owner that knows
+    /// already, when a session behind it leaves.
     pub fn unlock(&mut self, name: &str, session: SessionId) -> Option<SessionId> {
         self.changes += 1;
         let queue = self.queues.get_mut(name)?;
@@ -66,13 +66,13 @@ impl Locks {
         owner
     }
 
-    /// Whether the session owns the lock.
+    /// Returns true if the session owns the lock.
     #[inline]
     pub fn owns(&self, name: &str, session: SessionId) -> bool {
         self.queues.get(name).and_then(|queue| queue.front()).is_some_and(|claim| claim.session == session)
     }
 
-    /// What has become of a session's claims to these locks.
+    /// The state of a session's claims to these locks.
     pub fn claims<'a>(&self, names: impl Iterator<Item = &'a str>, session: SessionId) -> Claims {
         let mut claims = Claims::default();
         for name in names {
@@ -90,12 +90,12 @@ impl Locks {
         claims
     }
 
-    /// Grows whenever somebody's claim may have changed.
+    /// Increases whenever a claim may have changed.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// How many locks somebody owns.
+    /// Number of locks that have an owner.
     pub fn owned(&self) -> usize {
         self.queues.len()
     }

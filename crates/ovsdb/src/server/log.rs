@@ -8,13 +8,13 @@ use journal::Disk;
 
 /// The log of a database.
 pub trait Log {
-    /// Takes a commit, right after it was made; gives it its transaction id.
+    /// Appends a commit, right after it was made, and assigns its transaction id.
     fn append(&mut self, database: &mut Database, commit: CommitId, now_ms: u64);
 
-    /// Writes what was taken; with `durable` it survives a loss of power. After an error nothing of it is kept.
+    /// Writes what was appended; with `durable` it survives a power failure. After an error nothing of it is kept.
     fn write(&mut self, durable: bool) -> Result<(), Error>;
 
-    /// Starts anew with all rows of a database whose schema has changed.
+    /// Starts over with all rows of a database whose schema has changed.
     fn replace(&mut self, database: &mut Database, now_ms: u64) -> Result<(), Error>;
 }
 

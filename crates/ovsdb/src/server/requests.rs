@@ -1,4 +1,4 @@
-//! The requests of sessions, but for transactions and monitors, and the forms of replies.
+//! Requests of sessions other than transactions and monitors, and the forms of replies.
 
 use super::transactions::{write_error, write_id};
 use super::{DatabaseId, Log, Now, Server, SessionId};
@@ -8,10 +8,10 @@ use crate::monitor::Version;
 use wire::json::{Value, write};
 use wire::jsonrpc::Params;
 
-/// What a request is answered with: the text of the result.
+/// The answer to a request: the text of the result.
 type Answer = Result<Vec<u8>, Error>;
 
-/// The result of a request that only does something.
+/// The result of a request that returns nothing.
 const DONE: &[u8] = b"{}";
 
 const UNKNOWN_METHOD: &[u8] = b"\"unknown method\"";
@@ -96,7 +96,7 @@ impl<L: Log> Server<L> {
         self.sessions.get(session).is_some_and(|session| session.options.read_only)
     }
 
-    /// The database that the params of a request begin with.
+    /// The database that a request's params begin with.
     pub(super) fn find_database(&self, params: Value<'_>, method: &str) -> Result<DatabaseId, Error> {
         let Some(name) = params.elements().next().and_then(Value::as_string) else {
             return Err(Error::syntax_error(
@@ -189,7 +189,7 @@ impl<L: Log> Server<L> {
         Ok(DONE.to_vec())
     }
 
-    /// Tells a session that it has got or lost a lock.
+    /// Notifies a session that it has got or lost a lock.
     pub(super) fn tell_lock(&mut self, method: &str, name: &str, session: SessionId) {
         let mut text = Vec::new();
         write::string(&mut text, name);

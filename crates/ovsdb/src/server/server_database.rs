@@ -1,4 +1,4 @@
-//! `_Server`: the database about the databases of a server.
+//! `_Server`: the database that describes the databases of a server.
 
 use super::databases::SERVER_DATABASE;
 use super::{DatabaseId, Log, Now, Server};
@@ -29,13 +29,13 @@ impl<L: Log> Server<L> {
         self.announce_database(id, Now::default())
     }
 
-    /// A number for whoever needs one that cannot be guessed.
+    /// A number for purposes that need one that cannot be guessed.
     pub(super) fn random_seed(&mut self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = (self.random)().0;
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Adds the row about a database.
+    /// Adds the row of a database.
     pub(super) fn announce_database(&mut self, id: DatabaseId, now: Now) -> Result<(), Error> {
         let Some(hosted) = self.databases.get(id) else { return Ok(()) };
         let mut text = b"[{\"op\":\"insert\",\"table\":\"Database\",\"row\":{\"name\":".to_vec();
@@ -46,7 +46,7 @@ impl<L: Log> Server<L> {
         self.change_server_database(&text, now)
     }
 
-    /// Removes the row about a database.
+    /// Removes the row of a database.
     pub(super) fn renounce_database(&mut self, name: &str, now: Now) {
         let mut text = b"[{\"op\":\"delete\",\"table\":\"Database\",\"where\":[[\"name\",\"==\",".to_vec();
         write::string(&mut text, name);
@@ -55,7 +55,7 @@ impl<L: Log> Server<L> {
         debug_assert!(changed.is_ok(), "{changed:?}");
     }
 
-    /// Changes the row about a database whose schema has changed.
+    /// Updates the row of a database whose schema has changed.
     pub(super) fn announce_schema(&mut self, id: DatabaseId, now: Now) -> Result<(), Error> {
         let Some(hosted) = self.databases.get(id) else { return Ok(()) };
         let mut text = b"[{\"op\":\"update\",\"table\":\"Database\",\"where\":[[\"name\",\"==\",".to_vec();

@@ -1,11 +1,11 @@
-//! Sessions: the clients of a server and what is theirs.
+//! Sessions: the clients of a server and their state.
 
 use super::Output;
 use super::databases::DatabaseId;
 use super::waits::Wait;
 use crate::monitor::GroupId;
 
-/// Names a session. The id of a session that has ended names none for ever.
+/// Identifies a session. The id of a session that has ended is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId {
     slot: u32,
@@ -19,27 +19,27 @@ impl SessionId {
     }
 }
 
-/// What is known of a client when it connects.
+/// What is known about a client when it connects.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
-    /// How logs call it, e.g. `unix#3`.
+    /// Its name in logs, e.g. `unix#3`.
     pub name: String,
     /// Whether it may only read.
     pub read_only: bool,
     /// The role its transactions are checked against; empty: none.
     pub role: String,
-    /// Whom its certificate names.
+    /// The name in its certificate.
     pub client: Option<String>,
 }
 
-/// A monitor as its session knows it.
+/// A monitor from its session's point of view.
 #[derive(Debug)]
 pub(crate) struct SessionMonitor {
     /// Its id, as canonical JSON.
     pub id: Box<[u8]>,
     pub database: DatabaseId,
     pub group: GroupId,
-    /// What it is taken to need: its request's length.
+    /// The memory that it is assumed to need: its request's length.
     pub bytes: usize,
 }
 
@@ -48,32 +48,32 @@ pub(crate) struct SessionMonitor {
 pub(crate) struct Session {
     pub options: SessionOptions,
     pub output: Output,
-    /// In the order they were made.
+    /// In order of creation.
     pub monitors: Vec<SessionMonitor>,
     /// Locks it owns or waits for.
     pub locks: Vec<Box<str>>,
-    /// Transactions that wait.
+    /// Waiting transactions.
     pub waits: usize,
-    /// Bytes of the transactions that wait, of the names of locks and of monitors.
+    /// Bytes of the waiting transactions, and of the names of locks and of monitors.
     pub kept_bytes: usize,
     /// Monitors that are behind.
     pub behind: usize,
-    /// Whether it can cope with databases that come, go and change.
+    /// Whether it is aware of databases that are added, removed and changed.
     pub database_change_aware: bool,
-    /// Whether it has nothing any more but output to be sent.
+    /// Whether nothing is left of it but output to be sent.
     pub ended: bool,
     /// Whether it is in the list of sessions with newly visible output.
     pub ready: bool,
 }
 
 impl Session {
-    /// A transaction waits no longer.
+    /// Subtracts a transaction that no longer waits.
     pub fn forget(&mut self, wait: &Wait) {
         self.waits = self.waits.saturating_sub(1);
         self.kept_bytes = self.kept_bytes.saturating_sub(wait.bytes());
     }
 
-    /// The place of the monitor with that id.
+    /// The index of the monitor with this id.
     pub fn monitor(&self, id: &[u8]) -> Option<usize> {
         self.monitors.iter().position(|monitor| *monitor.id == *id)
     }
@@ -136,7 +136,7 @@ impl Sessions {
             .as_mut()
     }
 
-    /// In the order of slots.
+    /// In slot order.
     pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.slots.iter().enumerate().filter_map(|(slot, entry)| {
             let id = SessionId { slot: slot as u32, generation: entry.generation };
@@ -144,7 +144,7 @@ impl Sessions {
         })
     }
 
-    /// The output of a session, to append to; remembers that it was touched.
+    /// The output of a session, to append to. Records that it was touched.
     #[inline]
     pub fn output(&mut self, id: SessionId) -> Option<&mut Output> {
         let entry = self.slots.get_mut(id.slot as usize).filter(|entry| entry.generation == id.generation)?;
@@ -155,7 +155,7 @@ impl Sessions {
         Some(&mut session.output)
     }
 
-    /// Makes all that is held visible.
+    /// Makes all held output visible.
     pub fn publish(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
         for id in touched.drain(..) {

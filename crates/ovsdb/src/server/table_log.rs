@@ -1,8 +1,8 @@
-//! Lines about what transactions change in tables whose changes an operator wants to see (`ovsdb-server/tlog-set`).
+//! Log lines about changes by transactions in tables that an operator has selected (`ovsdb-server/tlog-set`).
 //!
-//! A line is made when the commit is in the database's log: what could not be written has not happened. The stock
-//! server has a row's columns in the order of its hash table; here `_uuid` and `_version` come first, then the others
-//! by name.
+//! A line is made once the commit is in the database's log: a commit that could not be written does not count. The
+//! stock server shows a row's columns in the order of its hash table; here `_uuid` and `_version` come first, then the
+//! others by name.
 
 use super::databases::Hosted;
 use super::{Log, Server};
@@ -13,9 +13,9 @@ use crate::schema::TableId;
 use std::fmt::Write as _;
 
 impl<L: Log> Server<L> {
-    /// Logs the changes of a table from now on, or no longer. False: there is none of that name.
+    /// Starts or stops logging the changes of a table. Returns false if there is none with this name.
     pub fn log_table(&mut self, database: &str, table: &str, logged: bool) -> bool {
-        // What was committed before is not logged.
+        // Earlier commits are not logged.
         self.flush_group();
         let hosted = self.databases.find(database).and_then(|id| self.databases.get_mut(id));
         let Some(hosted) = hosted else { return false };
@@ -28,13 +28,13 @@ impl<L: Log> Server<L> {
         true
     }
 
-    /// Whether the changes of a table are logged.
+    /// Returns true if the changes of a table are logged.
     pub fn is_table_logged(&self, database: &str, table: TableId) -> bool {
         let hosted = self.databases.find(database).and_then(|id| self.databases.get(id));
         hosted.is_some_and(|hosted| hosted.logged_tables.contains(&table))
     }
 
-    /// The lines about changes since the last time.
+    /// Takes the lines about changes since the last call.
     pub fn take_table_log(&mut self) -> Vec<String> {
         std::mem::take(&mut self.table_log)
     }

@@ -1,8 +1,8 @@
-//! Transactions, collected into groups that are written to the log at once.
+//! Transactions, collected into groups that are written to the log together.
 //!
-//! A transaction is executed when it comes: later ones see what it did. Its reply and what monitors are told are put
-//! into the outputs, but held there until the group is written. If that fails the database is put back to where it was
-//! before the group, what is held is taken back, and every transaction of the group gets the error.
+//! A transaction is executed when it arrives: later ones see its changes. Its reply and the monitors' notifications are
+//! put into the outputs, but held there until the group is written. If that fails the database is restored to its state
+//! before the group, held output is taken back, and every transaction of the group gets the error.
 
 use super::waits::Wait;
 use super::{DatabaseId, Log, Now, SCRATCH_BYTES_MAX, Server, SessionId, table_log};
@@ -15,11 +15,11 @@ use wire::jsonrpc::Params;
 /// The transactions since the last write.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// The one database they are of.
+    /// The one database they belong to.
     database: Option<DatabaseId>,
     durable: bool,
     replies: Vec<Reply>,
-    /// Sessions that were told everything in one piece although the group may be taken back.
+    /// Sessions that were sent everything in one piece although the group may be undone.
     pub caught_up: Vec<SessionId>,
 }
 
@@ -29,18 +29,18 @@ struct Reply {
     session: SessionId,
     start: usize,
     end: usize,
-    /// Whether it tells the result of a transaction, and not something that stays true if the group fails.
+    /// Whether it contains the result of a transaction, rather than something that stays true if the group fails.
     transaction: bool,
 }
 
-/// What is around the result of a transaction in its reply.
+/// What surrounds a transaction's result in its reply.
 const RESULT_BEGIN: &[u8] = b",\"result\":";
 const REPLY_END: &[u8] = b",\"error\":null}";
 
 /// What follows the last operation's result of a transaction in its reply.
 const RESULT_END: &[u8] = b"],\"error\":null}";
 
-/// How a transaction is tried.
+/// An attempt to execute a transaction.
 #[derive(Debug, Clone, Copy)]
 struct Attempt<'a> {
     session: SessionId,
@@ -91,7 +91,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Tells monitors of what was committed after `known`, if anything was.
+    /// Notifies monitors of commits after `known`, if there are any.
     pub(super) fn notify_since(&mut self, database: DatabaseId, known: Option<CommitId>) {
         let newest = self.databases.get(database).map(|hosted| hosted.database.commit_number());
         if let (Some(known), Some(newest)) = (known, newest)
@@ -101,8 +101,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Tries a transaction again. It is given back if it has to go on waiting; otherwise its result is in the scratch
-    /// buffer.
+    /// Retries a transaction. Returns it if it must go on waiting; otherwise its result is in the scratch buffer.
     pub(super) fn retry(&mut self, wait: Wait, now: Now) -> Result<Wait, Wait> {
         let operations: Vec<Value<'_>> = Value::of_checked(&wait.params).elements().skip(1).collect();
         let attempt = Attempt {
@@ -120,11 +119,11 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Executes a transaction. None: it is done, its result is in the scratch buffer, monitors are still to be told.
-    /// Otherwise it has to wait; its id and text are left empty.
+    /// Executes a transaction. `None`: it is done, its result is in the scratch buffer, and monitors must still be
+    /// notified. Otherwise it must wait; its id and text are left empty.
     fn attempt(&mut self, attempt: Attempt<'_>, now: Now) -> Option<Wait> {
         let Attempt { session, database, operations, elapsed_ms } = attempt;
-        // What the group replaced is held until it is written; a database that is nearly full needs the memory.
+        // What the group replaced is held until the group is written; a database that is nearly full needs the memory.
         let is_full = self.databases.get(database).is_some_and(|hosted| hosted.database.is_nearly_full());
         if self.group.database.is_some_and(|other| other != database || is_full) {
             self.flush_group();
@@ -172,13 +171,13 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// A database has a new commit: the log takes it, monitors are told.
+    /// Handles a new commit of a database: the log takes it, monitors are notified.
     pub(super) fn committed(&mut self, id: DatabaseId, commit: CommitId, now: Now) {
         self.logged(id, commit, now);
         self.notify(id, CommitId(commit.0 - 1));
     }
 
-    /// A database has a new commit, which monitors are still to be told of.
+    /// Hands a new commit of a database to the log. Monitors must still be notified.
     fn logged(&mut self, id: DatabaseId, commit: CommitId, now: Now) {
         let Some(hosted) = self.databases.get_mut(id) else { return };
         match &mut hosted.log {
@@ -196,7 +195,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Puts the result of a transaction, which is in the scratch buffer, behind what its session has to hear before.
+    /// Appends the result of a transaction, which is in the scratch buffer, after what its session must receive first.
     pub(super) fn finish_transaction(&mut self, session: SessionId, write_id: impl FnOnce(&mut Vec<u8>)) {
         if self.sessions.get(session).is_some_and(|session| session.behind > 0) {
             self.catch_up(session);
@@ -206,7 +205,8 @@ impl<L: Log> Server<L> {
         self.group_reply(session, true, |out| {
             out.extend_from_slice(b"{\"id\":");
             write_id(out);
-            // All of the rest: a long result must not be moved, and take twice its length, for the sake of its end.
+            // Reserves all of the rest: a long result must not be moved, and take twice its length, for the sake of its
+            // end.
             out.reserve(RESULT_BEGIN.len() + result.len() + REPLY_END.len());
             out.extend_from_slice(RESULT_BEGIN);
             out.extend_from_slice(&result);
@@ -217,7 +217,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Answers within the group, with something that does not depend on it.
+    /// Appends an answer within the group that does not depend on it.
     pub(super) fn group_answer(&mut self, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
         self.group_reply(session, false, write);
     }
@@ -234,7 +234,7 @@ impl<L: Log> Server<L> {
         self.group.replies.push(Reply { session, start, end, transaction });
     }
 
-    /// Writes the group to the log and makes what is held visible, or takes it back.
+    /// Writes the group to the log and makes held output visible, or takes it back.
     pub(super) fn flush_group(&mut self) {
         let durable = std::mem::take(&mut self.group.durable);
         if let Some(id) = self.group.database.take()
@@ -255,7 +255,7 @@ impl<L: Log> Server<L> {
         self.sessions.publish();
     }
 
-    /// The group could not be written: nothing of it has happened.
+    /// Undoes the group, which could not be written.
     #[cold]
     fn take_back(&mut self, id: DatabaseId, error: &Error) {
         let Some(hosted) = self.databases.get_mut(id) else { return };
@@ -271,7 +271,7 @@ impl<L: Log> Server<L> {
             }
         }
         for session in std::mem::take(&mut self.group.caught_up) {
-            self.close_session(session, "failed to write what it was told of");
+            self.close_session(session, "failed to write changes that it was notified of");
         }
         let mut touched = self.sessions.touched.clone();
         touched.sort_unstable();
@@ -299,7 +299,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Executes a transaction of the process itself: `operations` is the text of an array. Returns the text of the
+    /// Executes a transaction of the process itself. `operations` is the text of an array. Returns the text of the
     /// array of results.
     pub fn execute(&mut self, database: &str, operations: &[u8], now: Now) -> Result<Vec<u8>, Error> {
         self.flush_group();

@@ -1,4 +1,4 @@
-//! Transactions that wait until the database is as their `wait` operations want it.
+//! Transactions that wait until their `wait` operations are satisfied.
 
 use super::{DatabaseId, Log, Now, Server, SessionId};
 use crate::history::CommitId;
@@ -13,21 +13,21 @@ pub(super) struct Wait {
     pub id: Box<[u8]>,
     /// The request's `params`.
     pub params: Box<[u8]>,
-    /// When it came, in monotonic time.
+    /// When it arrived, in monotonic time.
     pub started_ms: u64,
     pub deadline_ms: Option<u64>,
-    /// The database when it was tried last.
+    /// The newest commit when it was last tried.
     pub tried: CommitId,
 }
 
 impl Wait {
-    /// What it keeps of its request.
+    /// The bytes that it holds of its request.
     pub fn bytes(&self) -> usize {
         self.id.len() + self.params.len()
     }
 }
 
-/// All of them, in the order they came.
+/// All of them, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     waits: Vec<Wait>,
@@ -61,8 +61,8 @@ impl Waits {
 }
 
 impl<L: Log> Server<L> {
-    /// `cancel`: forgets a transaction that waits. COMPAT: it is answered where the session has said that it can cope
-    /// with changes of databases; who has not said so never hears of it again.
+    /// `cancel`: drops a waiting transaction. COMPAT: it is answered if the session has stated that it is aware of
+    /// database changes; other sessions never hear of it again.
     pub(super) fn cancel(&mut self, session: SessionId, params: Value<'_>) {
         let mut elements = params.elements();
         let (Some(id), None) = (elements.next(), elements.next()) else { return };
@@ -82,8 +82,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Answers "canceled" to the transactions that wait for a database that goes or is converted. Sessions that cannot
-    /// cope with that are about to be closed, and are not answered.
+    /// Answers "canceled" to the transactions that wait for a database that is removed or converted. Sessions that are
+    /// not aware of database changes are about to be closed, and are not answered.
     pub(super) fn cancel_waits(&mut self, database: DatabaseId) {
         let waits = std::mem::take(&mut self.waits.waits);
         for wait in waits {
@@ -98,7 +98,7 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Tries those again whose database has changed or whose time has come, until nothing changes any more.
+    /// Retries those whose database has changed or whose deadline has passed, until nothing changes any more.
     pub(super) fn run_waits(&mut self, now: Now) {
         let mut progress = true;
         while !self.waits.waits.is_empty() && std::mem::take(&mut progress) {
@@ -111,8 +111,8 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// Tries each of a database once. What all of them changed is told as one change; then come the replies. False:
-    /// none is done.
+    /// Retries each of a database once. What all of them changed is reported as one change; then come the replies.
+    /// Returns false if none is done.
     fn run_waits_of(&mut self, database: DatabaseId, now: Now) -> bool {
         let commit = |this: &Self| this.databases.get(database).map(|hosted| hosted.database.commit_number());
         let known = commit(self);
@@ -143,8 +143,8 @@ impl<L: Log> Server<L> {
         any
     }
 
-    /// Keeps the history of a database after a commit, or no longer. Of one with a log, what is not written is kept
-    /// anyway.
+    /// Retains the history of a database after a commit, or stops that. For a database with a log, unwritten commits
+    /// are retained anyway.
     fn hold_unlogged(&mut self, database: DatabaseId, commit: Option<CommitId>) {
         if let Some(hosted) = self.databases.get_mut(database).filter(|hosted| hosted.log.is_none()) {
             hosted.database.hold_from(commit);

@@ -10,7 +10,7 @@ use crate::schema::TableSchema;
 use crate::uuid::Uuid;
 use wire::json::Value;
 
-/// What errors call it.
+/// Its name in errors.
 const INSERTION: &str = "row insertion into";
 
 impl Transaction<'_, '_> {
@@ -57,7 +57,7 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// The UUID that the row is to have.
+    /// The UUID that was requested for the row.
     fn given_uuid(&mut self, table: crate::schema::TableId, json: Value<'_>) -> Result<Uuid, Error> {
         let Some(uuid) = json.as_string().and_then(|text| Uuid::parse(&text)) else {
             return Err(Error::syntax_error(json, "bad uuid"));
@@ -73,8 +73,8 @@ impl Transaction<'_, '_> {
     }
 }
 
-/// What is wrong with the default of a column that was not given, of several columns that which the stock server finds
-/// first.
+/// The error about the default of a column that was not given; of several columns, that of the one which the stock
+/// server finds first.
 #[cold]
 fn broken_default(schema: &TableSchema, is_given: &dyn Fn(crate::schema::ColumnId) -> bool) -> Error {
     let mut names = vec!["_uuid", "_version"];
@@ -94,7 +94,7 @@ fn broken_default(schema: &TableSchema, is_given: &dyn Fn(crate::schema::ColumnI
 }
 
 impl crate::schema::ColumnSchema {
-    /// Whether its default may break its constraints.
+    /// Returns true if its default may break its constraints.
     #[inline]
     fn may_default_break(&self) -> bool {
         use crate::base_type::Constraint;

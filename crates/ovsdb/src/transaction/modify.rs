@@ -10,7 +10,7 @@ use crate::row::{self, Row};
 use crate::schema::{ColumnId, TableSchema};
 use wire::json::write;
 
-/// What errors call the operations.
+/// The names of the operations in errors.
 const MODIFICATION: &str = "modification of";
 const MUTATION: &str = "mutate operation on";
 const DELETION: &str = "row deletion from";
@@ -112,7 +112,7 @@ impl Transaction<'_, '_> {
     }
 }
 
-/// Cells that mutations have made of a row's.
+/// The cells of a row that mutations have changed.
 #[derive(Default)]
 struct Mutated {
     bytes: Vec<u8>,
@@ -121,7 +121,7 @@ struct Mutated {
 }
 
 impl Mutated {
-    /// Makes the row that `old` becomes; `false` when it is the same.
+    /// Makes the row that `old` becomes. Returns `false` if it is the same.
     fn apply(
         &mut self,
         schema: &TableSchema,

@@ -12,7 +12,7 @@ pub(super) struct Names<'r> {
 
 struct Symbol {
     uuid: Uuid,
-    /// Whether an insert gave the name.
+    /// Whether an insert has defined the name.
     created: bool,
 }
 
@@ -21,12 +21,12 @@ impl<'r> Names<'r> {
         Self { symbols: HashMap::new(), random }
     }
 
-    /// A UUID nobody has.
+    /// A new UUID.
     pub fn random(&mut self) -> Uuid {
         (self.random)()
     }
 
-    /// The UUID behind a name.
+    /// The UUID of a name.
     pub fn resolve(&mut self, name: &str) -> Option<Uuid> {
         if let Some(symbol) = self.symbols.get(name) {
             return Some(symbol.uuid);
@@ -36,14 +36,14 @@ impl<'r> Names<'r> {
         Some(uuid)
     }
 
-    /// Gives a name to a row: to `uuid`, or to the UUID by which the name was used. `None` when it is taken.
+    /// Gives a name to a row: to `uuid`, or to the UUID that earlier uses of the name got. `None` if it is taken.
     pub fn create(&mut self, name: &str, uuid: Option<Uuid>) -> Option<Uuid> {
         if let Some(symbol) = self.symbols.get_mut(name) {
             if symbol.created {
                 return None;
             }
             symbol.created = true;
-            // COMPAT: who used the name before keeps the UUID that was made up for it.
+            // COMPAT: earlier uses of the name keep the UUID that was generated for it.
             if let Some(uuid) = uuid {
                 symbol.uuid = uuid;
             }

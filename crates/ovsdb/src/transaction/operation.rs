@@ -1,7 +1,7 @@
-//! Operations as they are asked for: one pass finds the members in whatever order, then each kind knows which it wants.
+//! Operations as requested: one pass finds the members in any order, and each kind knows which it needs.
 //!
-//! Complaints are made by reading the object again the way the stock server does: who makes no mistakes does not pay
-//! for them.
+//! Errors are made by reading the object again the way the stock server does, so that valid operations do not pay for
+//! them.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::members::{Kinds, Members};
 use crate::schema::{DatabaseSchema, TableId, TableSchema};
 use wire::json::Value;
 
-/// What is to be done.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Insert,
@@ -87,7 +87,7 @@ impl Member {
     }
 }
 
-/// A member that a kind of operation has.
+/// A member that a kind of operation accepts.
 struct Wanted(Member, Kinds, bool);
 
 const fn must(member: Member, kinds: Kinds) -> Wanted {
@@ -131,12 +131,12 @@ impl Kind {
         }
     }
 
-    /// Whether a session that may not write may do it. COMPAT: `commit` is none of those.
+    /// Returns true if a read-only session may execute it. COMPAT: `commit` is not one of those.
     pub fn is_read_only(self) -> bool {
         matches!(self, Self::Select | Self::Wait | Self::Abort | Self::Comment | Self::Assert)
     }
 
-    /// Its members, in the order in which the stock server looks at them.
+    /// Its members, in the order in which the stock server checks them.
     const fn wanted(self) -> &'static [Wanted] {
         use Member::{
             Columns, Comment, Durable, Lock, Mutations, Row, Rows, Sort, Table, Timeout, Until, Uuid,
@@ -172,7 +172,7 @@ impl Kind {
     }
 }
 
-/// An operation whose members are those that its kind wants.
+/// An operation with the members that its kind accepts.
 pub(super) struct Operation<'a, 's> {
     pub kind: Kind,
     /// The whole object.
@@ -182,7 +182,7 @@ pub(super) struct Operation<'a, 's> {
 }
 
 impl<'a, 's> Operation<'a, 's> {
-    /// Reads operation `number` of `of`.
+    /// Parses operation `number` of `of`.
     pub fn parse(
         schema: &'s DatabaseSchema,
         json: Value<'a>,
@@ -192,7 +192,7 @@ impl<'a, 's> Operation<'a, 's> {
         Self::read(schema, json).ok_or_else(|| complain(schema, json, number, of))
     }
 
-    /// `None` when anything is wrong.
+    /// `None` if anything is wrong.
     #[inline]
     fn read(schema: &'s DatabaseSchema, json: Value<'a>) -> Option<Self> {
         let mut cursor = json.cursor();
@@ -231,18 +231,18 @@ impl<'a, 's> Operation<'a, 's> {
         (present == 0).then_some(Self { kind, json, members, table })
     }
 
-    /// The table. All kinds that ask have one.
+    /// The table. All kinds that call this have one.
     pub fn table(&self) -> Result<(TableId, &'s TableSchema), Error> {
         self.table.ok_or_else(|| Error::internal("an operation without its table"))
     }
 
-    /// A member that may be there.
+    /// An optional member.
     #[inline]
     pub fn get(&self, member: Member) -> Option<Value<'a>> {
         self.members.get(member as usize).copied().flatten()
     }
 
-    /// A member that is there.
+    /// A required member.
     pub fn need(&self, member: Member) -> Result<Value<'a>, Error> {
         self.get(member).ok_or_else(|| Error::internal("an operation without a member that it needs"))
     }
@@ -251,28 +251,28 @@ impl<'a, 's> Operation<'a, 's> {
         self.get(member).and_then(Value::as_string).unwrap_or_default()
     }
 
-    /// Of `commit`: whether to wait for the disk.
+    /// For `commit`: whether to wait for the disk.
     pub fn durable(&self) -> bool {
         self.get(Member::Durable).and_then(Value::as_boolean).unwrap_or_default()
     }
 
-    /// Of `comment`: its text.
+    /// For `comment`: its text.
     pub fn comment(&self) -> Cow<'a, str> {
         self.text(Member::Comment)
     }
 
-    /// Of `assert`: the lock's name.
+    /// For `assert`: the lock's name.
     pub fn lock(&self) -> Cow<'a, str> {
         self.text(Member::Lock)
     }
 
-    /// Of `wait`: what it waits for.
+    /// For `wait`: what it waits for.
     pub fn until(&self) -> Cow<'a, str> {
         self.text(Member::Until)
     }
 }
 
-/// What is wrong with an operation.
+/// The error about an operation.
 #[cold]
 fn complain(schema: &DatabaseSchema, json: Value<'_>, number: usize, of: usize) -> Error {
     let mut members = Members::new(json, format!("ovsdb operation {number} of {of}"));

@@ -1,4 +1,4 @@
-//! A row as a request states it: cells of some columns.
+//! A row as stated in a request: cells of some columns.
 
 use crate::cell::{self, Checks};
 use crate::error::Error;
@@ -12,14 +12,14 @@ use wire::json::Value;
 #[derive(Default)]
 pub(super) struct ParsedRow {
     bytes: Vec<u8>,
-    /// For each column of the table where its cell is.
+    /// For each column of the table, where its cell is.
     spans: Vec<Option<(u32, u32)>>,
     uuid: Option<Uuid>,
     version: Option<Uuid>,
 }
 
 impl ParsedRow {
-    /// Reads an object. The values are checked.
+    /// Parses an object. The values are checked.
     pub fn read(
         &mut self,
         schema: &TableSchema,
@@ -41,8 +41,8 @@ impl ParsedRow {
         Ok(())
     }
 
-    /// Something is wrong with one of the members: which is to be reported depends on an order, and a later member of
-    /// the same name may be right.
+    /// Parses an object in which a member is wrong: which error is reported depends on an order, and a later member
+    /// with the same name may be right.
     #[cold]
     fn read_again(
         &mut self,
@@ -98,14 +98,14 @@ impl ParsedRow {
         Ok(())
     }
 
-    /// A column's cell, where it is stated.
+    /// A column's cell, if it is stated.
     #[inline]
     pub fn cell(&self, column: ColumnId) -> Option<&[u8]> {
         let (start, end) = (*self.spans.get(column.index())?)?;
         self.bytes.get(start as usize..end as usize)
     }
 
-    /// Whether any column is stated that cannot be changed: the first in the stock server's order.
+    /// The first stated column, in the stock server's order, that cannot be changed.
     pub fn first_immutable(&self, schema: &TableSchema, json: Value<'_>) -> Option<String> {
         let stated =
             schema.columns().filter(|(id, _)| self.spans.get(id.index()).is_some_and(Option::is_some));
@@ -119,7 +119,7 @@ impl ParsedRow {
         stock_order(json).into_iter().map(|(name, _)| name).find(|name| is_immutable(name))
     }
 
-    /// Appends the cell of any column: what is stated, else its default.
+    /// Appends the cell of any column: what is stated, or its default.
     pub fn append(&self, schema: &TableSchema, column: ColumnRef, out: &mut Vec<u8>) {
         match column {
             ColumnRef::Uuid => out.extend_from_slice(&self.uuid.unwrap_or_default().0),
@@ -130,7 +130,7 @@ impl ParsedRow {
         }
     }
 
-    /// Makes a new row of it.
+    /// Makes a new row from it.
     pub fn insert_into(&self, schema: &TableSchema, uuid: Uuid, version: u64, out: &mut Vec<u8>) {
         row::start(out, uuid, version);
         for (id, column) in schema.columns() {
@@ -138,7 +138,7 @@ impl ParsedRow {
         }
     }
 
-    /// Makes the row that `old` becomes; `false` when it is the same.
+    /// Makes the row that `old` becomes. Returns `false` if it is the same.
     pub fn update(&self, old: Row<'_>, version: u64, out: &mut Vec<u8>) -> bool {
         row::start(out, old.uuid(), version);
         let mut differs = false;
@@ -157,7 +157,7 @@ impl ParsedRow {
     }
 }
 
-/// The members of an object, of equal names the last, in the order in which the stock server walks them.
+/// The members of an object (of those with the same name the last) in the order in which the stock server visits them.
 fn stock_order(json: Value<'_>) -> Vec<(String, Value<'_>)> {
     let mut members: Vec<(String, Value<'_>)> = Vec::new();
     for (name, value) in json.members() {

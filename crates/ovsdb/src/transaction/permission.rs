@@ -1,5 +1,5 @@
-//! What a session's role lets it do (ovsdb-server(7), "RBAC"): tables `RBAC_Role` and `RBAC_Permission` of the database
-//! say it.
+//! What a session's role permits (ovsdb-server(7), "RBAC"), according to the tables `RBAC_Role` and `RBAC_Permission`
+//! of the database.
 //!
 //! ```text
 //!   RBAC_Role        name | permissions: a table's name -> RBAC_Permission
@@ -19,7 +19,7 @@ use crate::schema::{ColumnId, ColumnRef, TableSchema};
 /// What may be done to the rows of a table.
 pub(super) struct Permission<'a> {
     client: &'a str,
-    /// One of them makes a row the client's.
+    /// Any of them makes a row the client's.
     marks: Vec<Mark>,
     insert_delete: bool,
     update: Vec<ColumnId>,
@@ -27,7 +27,7 @@ pub(super) struct Permission<'a> {
 
 /// What makes a row a client's.
 enum Mark {
-    /// Nothing has to.
+    /// No mark is needed.
     None,
     /// Its name in a column.
     Column(ColumnId),
@@ -36,7 +36,7 @@ enum Mark {
 }
 
 impl Permission<'_> {
-    /// Whether the row is the client's.
+    /// Returns true if the row is the client's.
     fn owns(&self, row: Row<'_>) -> bool {
         let schema = row.schema();
         let is_client =
@@ -50,20 +50,19 @@ impl Permission<'_> {
         })
     }
 
-    /// Whether the row may be inserted, or deleted.
+    /// Returns true if the row may be inserted, or deleted.
     pub fn allows_insert_or_delete(&self, row: Row<'_>) -> bool {
         self.insert_delete && self.owns(row)
     }
 
-    /// Whether these columns of the row may be changed.
+    /// Returns true if these columns of the row may be changed.
     pub fn allows_update(&self, row: Row<'_>, mut columns: impl Iterator<Item = ColumnId>) -> bool {
         self.owns(row) && columns.all(|column| self.update.contains(&column))
     }
 }
 
 impl<'a> Transaction<'a, '_> {
-    /// What the session's role lets it do with a table; `None`: nothing restricts it. Fails where it may do nothing at
-    /// all.
+    /// What the session's role permits for a table; `None`: nothing restricts it. Fails if nothing at all is permitted.
     pub(super) fn permission(
         &self,
         doing: &str,
@@ -82,7 +81,7 @@ impl<'a> Transaction<'a, '_> {
     #[cold]
     pub(super) fn prohibited(&self, doing: &str, table: &TableSchema) -> Error {
         let (role, table) = (self.context.role, &table.name);
-        // COMPAT: the stock server shows a client without a name so.
+        // COMPAT: this is how the stock server shows a client without a name.
         let client = self.context.client.unwrap_or("(null)");
         Error::permission(format!(
             "RBAC rules for client \"{client}\" role \"{role}\" prohibit {doing} table \"{table}\"."

@@ -39,7 +39,7 @@ impl Transaction<'_, '_> {
     }
 }
 
-/// The columns that are asked for: all when nothing is said.
+/// The requested columns: all if none are stated.
 pub(super) fn columns(schema: &TableSchema, json: Option<Value<'_>>) -> Result<Vec<ColumnRef>, Error> {
     match json {
         Some(json) => schema.parse_column_set(json),
@@ -50,10 +50,10 @@ pub(super) fn columns(schema: &TableSchema, json: Option<Value<'_>>) -> Result<V
     }
 }
 
-/// Tells rows apart by some columns.
+/// Distinguishes rows by some columns.
 struct Distinct<'a> {
     columns: &'a [ColumnRef],
-    /// None when all rows are distinct as it is.
+    /// `None` if all rows are distinct anyway.
     seen: Option<HashSet<Vec<u8>>>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Distinct<'a> {
 
 /// Writes rows as objects.
 struct Writer<'a, 'o> {
-    /// By name: where a row's columns are adjacent in it, they are found in one pass.
+    /// In the order of a row's cells, so that one pass finds them all.
     columns: Vec<(&'a str, ColumnRef)>,
     schema: &'a TableSchema,
     reply: &'o mut Vec<u8>,
@@ -101,7 +101,7 @@ impl<'a, 'o> Writer<'a, 'o> {
             write::string(self.reply, name);
             self.reply.push(b':');
             match column {
-                // The columns that are asked for ascend.
+                // The requested columns are ascending.
                 ColumnRef::Column(id) => {
                     if let Some(((_, column), cell)) = cells.find(|((other, _), _)| other == id) {
                         cell::write_json(&column.kind, cell, self.reply);

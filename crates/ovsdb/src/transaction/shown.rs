@@ -1,5 +1,4 @@
-//! What a transaction sees of rows that it has changed: the new values, and the `_version` of before, which commit
-//! replaces.
+//! How a transaction sees rows that it has changed: with the new values, and the old `_version`, which commit replaces.
 
 use std::collections::HashMap;
 
@@ -12,10 +11,10 @@ use crate::schema::{ColumnRef, TableId};
 /// The versions that changed rows had before.
 #[derive(Default)]
 pub(super) struct Shown {
-    /// What the transaction writes.
+    /// The version that the transaction writes.
     version: u64,
     before: HashMap<(TableId, RowId), u64>,
-    /// Entries that have been looked at.
+    /// Entries that have been processed.
     noted: usize,
 }
 
@@ -43,8 +42,8 @@ impl Shown {
 }
 
 impl Transaction<'_, '_> {
-    /// To be called before [`Shown::row`] where a condition or columns look at versions: what was changed since is
-    /// noted then.
+    /// To be called before [`Shown::row`] if a condition or columns read versions: it records what has changed since
+    /// the last call.
     pub(super) fn note_shown(&mut self, condition: &Condition, columns: &[ColumnRef]) {
         if columns.contains(&ColumnRef::Version)
             || condition.columns().any(|column| column == ColumnRef::Version)

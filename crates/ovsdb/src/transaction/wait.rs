@@ -56,7 +56,7 @@ impl Transaction<'_, '_> {
             }
             actual.insert(key);
         }
-        // All that is there is expected: it is all when there is as much.
+        // All actual rows are expected: the sets are equal if their sizes are.
         is_equal &= actual.len() == expected.len();
         self.put_condition(condition);
         if is_equal == wants_equal {

@@ -14,7 +14,7 @@ use sha1::{Digest, Sha1};
 use std::path::Path;
 use wire::json::{Value, validate};
 
-/// Every kind of column whose changes a log tells in its own way.
+/// Every kind of column whose changes a log writes in its own way.
 pub const SCHEMA: &str = r#"{"name":"T","version":"1.0.0","tables":{
     "A":{"isRoot":true,"columns":{
         "i":{"type":"integer"},"s":{"type":"string"},"r":{"type":"real"},"b":{"type":"boolean"},"u":{"type":"uuid"},
@@ -48,7 +48,7 @@ pub fn open<D: Disk>(disk: &D, path: &Path) -> Opened<D> {
     }
 }
 
-/// A log of these records, with right headers.
+/// A log of these records, with valid headers.
 pub fn log_of(records: &[&str]) -> Vec<u8> {
     let mut schema_text = Vec::new();
     schema(SCHEMA).write_json(&mut schema_text);
@@ -65,7 +65,7 @@ pub fn record(text: &str) -> Vec<u8> {
     format!("OVSDB JSON {} {digest}\n{text}", text.len()).into_bytes()
 }
 
-/// Reads a log: the rows, and what is said about it.
+/// Reads a log. Returns the rows and the notes.
 pub fn read_at(path: &Path, bytes: &[u8]) -> (Database, Vec<String>, SimulatedDisk) {
     let disk = SimulatedDisk::new();
     disk.put(path, bytes);
@@ -74,7 +74,7 @@ pub fn read_at(path: &Path, bytes: &[u8]) -> (Database, Vec<String>, SimulatedDi
     (opened.database, notes, disk)
 }
 
-/// UUIDs one after the other.
+/// Consecutive UUIDs.
 pub struct Names(pub u64);
 
 impl Names {
@@ -86,7 +86,7 @@ impl Names {
     }
 }
 
-/// Executes the operations of an array: the reply, and the commit if there was one.
+/// Executes the operations of an array. Returns the reply, and the commit if there was one.
 pub fn transact(database: &mut Database, names: &mut Names, operations: &str) -> (String, Option<CommitId>) {
     let value = validate(operations.as_bytes()).expect("JSON");
     let operations: Vec<Value<'_>> = value.elements().collect();
@@ -127,7 +127,7 @@ pub fn created(path: &Path) -> (SimulatedDisk, Opened<SimulatedDisk>) {
     (disk, opened)
 }
 
-/// Executes, appends and writes one transaction; its reply.
+/// Executes, appends and writes one transaction. Returns its reply.
 pub fn commit<D: Disk>(opened: &mut Opened<D>, names: &mut Names, operations: &str) -> String {
     let (reply, committed) = transact(&mut opened.database, names, operations);
     assert!(!reply.contains("error"), "{operations}: {reply}");

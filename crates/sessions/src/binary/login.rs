@@ -1,4 +1,4 @@
-//! SASL on a memcached port that demands a login: PLAIN, as memcached with `-S` offers it.
+//! SASL on a memcached port that requires a login: PLAIN, as memcached offers with `-S`.
 
 use kv::{Meter, NodeContext};
 use wire::binary::{Opcode, Reply, Request, Status};
@@ -8,10 +8,10 @@ use super::super::text::count_login;
 use super::super::{Admission, Body, Output, Peer, Refusal, opcodes};
 use super::answer_error;
 
-/// Longest SASL message that is looked at.
+/// Longest SASL message accepted.
 const MESSAGE_MAX: usize = 4096;
 
-/// Which bodies are taken before the login.
+/// Decides which bodies are accepted before the login.
 pub(super) fn admit<'a>(request: &Request<'a>) -> Admission<'a> {
     if opcodes::is_allowed_before_login(request.header.opcode) && request.header.value_len() <= MESSAGE_MAX {
         Admission::Inline

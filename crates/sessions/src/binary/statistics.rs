@@ -7,7 +7,7 @@ use wire::binary::{Reply, Request, Status};
 use super::super::{Output, Peer};
 use crate::stats;
 
-/// Answers STAT for the group the key names. Returns whether there is such a group; if not, nothing was answered.
+/// Answers STAT for the group that the key names. Returns false, without an answer, if there is no such group.
 pub(crate) fn answer(
     bucket: &Bucket,
     peer: &Peer,
@@ -35,7 +35,7 @@ pub(crate) fn answer(
     is_known
 }
 
-/// Answers with statistics that are at hand.
+/// Answers with the given statistics.
 pub(crate) fn listed(request: &Request<'_>, statistics: &[(&str, String)], out: &mut Output) {
     let header = &request.header;
     for (name, value) in statistics {

@@ -1,4 +1,4 @@
-//! How a request is answered: classic or flexible layout, error contexts where they were negotiated.
+//! Writes answers: classic or flexible layout, with error contexts if negotiated.
 
 use kv::{Document, Mutated, NodeContext};
 use wire::binary::response::{done, hit};
@@ -36,7 +36,7 @@ impl Answer {
         Reply { duration: self.duration, ..Reply::to(&self.header, status) }
     }
 
-    /// Whether success is not answered.
+    /// Returns true if success is not answered.
     pub(super) fn is_quiet(&self) -> bool {
         self.header.opcode.is_quiet()
     }
@@ -45,7 +45,7 @@ impl Answer {
         bits & super::known_datatypes(self.features)
     }
 
-    /// Success, nothing else to say.
+    /// Success without further data.
     pub(super) fn success(&self, out: &mut Output) {
         out.bytes(self.reply(Status::SUCCESS).head(&[], 0, 0).as_bytes());
     }
@@ -57,7 +57,7 @@ impl Answer {
         out.bytes(value);
     }
 
-    /// A JSON document of our own, with another status than success where asked for.
+    /// A JSON document of the server's own, with any status.
     pub(super) fn json(&self, status: Status, json: &str, out: &mut Output) {
         let datatype = if json.is_empty() { datatype::RAW } else { self.datatype_of(datatype::JSON) };
         let reply = Reply { datatype, ..self.reply(status) };
@@ -65,19 +65,19 @@ impl Answer {
         out.bytes(json.as_bytes());
     }
 
-    /// A plain value with another status than success: SASL challenges.
+    /// A plain value with a status other than success: SASL challenges.
     pub(super) fn status_value(&self, status: Status, value: &[u8], out: &mut Output) {
         out.bytes(self.reply(status).head(&[], 0, value.len()).as_bytes());
         out.bytes(value);
     }
 
-    /// Whether the client takes values as they are stored.
+    /// Returns true if the client accepts values as they are stored.
     #[inline]
     pub(super) fn takes_compressed(&self) -> bool {
         self.features.has(Feature::SNAPPY)
     }
 
-    /// A document, with the CAS the client shall see.
+    /// A document, with the CAS to show to the client.
     #[inline]
     pub(super) fn document(&self, key: &[u8], document: &Document<'_>, cas: u64, out: &mut Output) {
         let datatype = self.datatype_of(document.datatype());
@@ -100,7 +100,7 @@ impl Answer {
         }
     }
 
-    /// A change that succeeded; quiet requests get no answer. The mutation token goes with it where it was negotiated.
+    /// A successful change, with the mutation token if negotiated; quiet requests get no answer.
     #[inline]
     pub(super) fn mutated(&self, mutated: Mutated, value: &[u8], out: &mut Output) {
         if self.is_quiet() {
@@ -123,12 +123,12 @@ impl Answer {
         }
     }
 
-    /// A status that says it all.
+    /// A status without further data.
     pub(super) fn status(&self, status: Status, out: &mut Output) {
         out.bytes(self.reply(status).head(&[], 0, 0).as_bytes());
     }
 
-    /// An error with a sentence for whoever looks into it.
+    /// An error with an explanatory sentence.
     #[cold]
     pub(super) fn error(&self, status: Status, context: &str, out: &mut Output) {
         if self.features.has(Feature::XERROR) {
@@ -138,13 +138,13 @@ impl Answer {
         }
     }
 
-    /// The request has parts that no request of its opcode has.
+    /// Error: the request has parts that its opcode does not allow.
     #[cold]
     pub(super) fn not_bare(&self, out: &mut Output) {
         self.error(Status::EINVAL, "The request must not have extras, key or value", out);
     }
 
-    /// An unknown collection or scope: clients read from it which manifest was asked.
+    /// Error: an unknown collection or scope. Clients read from it which manifest was used.
     #[cold]
     pub(super) fn manifest_error(&self, status: Status, context: &str, out: &mut Output) {
         if self.features.has(Feature::XERROR) {
@@ -168,7 +168,7 @@ impl Pending {
         Self { answer, number, received_ns: cx.now.unix_ns }
     }
 
-    /// Answers; without an outcome it is ambiguous.
+    /// Answers with the outcome; without one, the result is ambiguous.
     pub(crate) fn complete(mut self, outcome: Option<Mutated>, cx: &NodeContext, out: &mut Output) {
         let answer = &mut self.answer;
         answer.duration = answer.duration.map(|_| duration_since(self.received_ns, cx));
@@ -186,7 +186,7 @@ impl Pending {
     }
 }
 
-/// From the wake-up that received the request until now.
+/// Time from the wake-up that received the request until now.
 fn duration_since_wake_up(cx: &NodeContext) -> u16 {
     duration_since(cx.now.unix_ns, cx)
 }

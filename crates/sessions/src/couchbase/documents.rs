@@ -11,18 +11,18 @@ use super::super::{Body, Output, binary};
 use super::answer::Answer;
 use super::incoming::{self, Compressed};
 
-/// How long GET_LOCKED locks when the client does not say, or asks for longer than [`LOCK_MAX_S`].
+/// Lock time of GET_LOCKED if the client gives none, or more than [`LOCK_MAX_S`].
 const LOCK_DEFAULT_S: u32 = 15;
-/// How long GET_LOCKED locks at most.
+/// Maximum lock time of GET_LOCKED.
 const LOCK_MAX_S: u32 = 30;
 
-/// A request whose key names a document that may be here.
+/// A request whose key names a document that may be on this node.
 pub(super) struct Operation<'a> {
     pub(super) bucket: &'a Bucket,
     pub(super) key: Key<'a>,
     pub(super) place: Place,
     pub(super) value_limit: usize,
-    /// How durable a change shall be; `None`: as it is.
+    /// The durability that the change must reach; `None`: no requirement.
     pub(super) durability: Option<Durability>,
     pub(super) answer: &'a Answer,
     pub(super) request: &'a Request<'a>,
@@ -31,11 +31,11 @@ pub(super) struct Operation<'a> {
     pub(super) has_value: bool,
 }
 
-/// What has become of a request.
+/// The result of executing a request.
 pub(super) enum Executed {
-    /// It has its answer, if it gets one.
+    /// It has been answered, if it gets an answer.
     Answered,
-    /// Its answer waits for a letter; a counter's new number goes with it.
+    /// Its answer waits for a letter; carries the new value of a counter.
     Waits(Option<u64>),
 }
 
@@ -66,14 +66,14 @@ impl Operation<'_> {
         }
     }
 
-    /// Answers that the request is wrong in itself.
+    /// Answers that the request is malformed.
     #[cold]
     fn refuse(&self, status: Status, context: &str, out: &mut Output) -> Result<Executed, KvError> {
         self.answer.error(status, context, out);
         Ok(Executed::Answered)
     }
 
-    /// Answers a change that is done or refused, unless it waits.
+    /// Answers a completed or refused change, unless the answer waits.
     #[inline]
     fn conclude(
         &self,
@@ -158,7 +158,8 @@ impl Operation<'_> {
         self.conclude(self.mutate(Mutation { kind, cas: header.cas, store }, cx), None, out)
     }
 
-    /// Whether the document is there. By the time it is stored it may not be: then it has no expiry.
+    /// Returns true if the document exists. It may be gone by the time of the store; the new document then has no
+    /// expiry.
     fn exists(&self, cx: &mut NodeContext) -> Result<bool, Unavailable> {
         self.bucket.with_entry(cx, self.key, self.place, |entry| {
             entry.glance();
@@ -323,7 +324,7 @@ impl Operation<'_> {
     }
 }
 
-/// The engine's errors in Couchbase's terms. They are answered to quiet requests, too.
+/// Maps the engine's errors to Couchbase's statuses. Quiet requests get them too.
 #[cold]
 pub(super) fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
     let knows_locks = answer.features().has(Feature::XERROR);
@@ -331,7 +332,7 @@ pub(super) fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
         KvError::NotFound => answer.status(Status::KEY_ENOENT, out),
         KvError::Exists => answer.status(Status::KEY_EEXISTS, out),
         KvError::NotStored => answer.status(Status::NOT_STORED, out),
-        // COMPAT: clients without XERROR know these two as a temporary failure only.
+        // COMPAT: clients without XERROR know these two only as a temporary failure.
         KvError::Locked if knows_locks => answer.status(Status::LOCKED, out),
         KvError::NotLocked if knows_locks => answer.status(Status::NOT_LOCKED, out),
         KvError::Locked | KvError::NotLocked => answer.status(Status::ETMPFAIL, out),

@@ -1,4 +1,4 @@
-//! What a client asks while connecting: features, login, error map, bucket, cluster map.
+//! The requests of a connecting client: features, login, error map, bucket, cluster map.
 
 use kv::{Compression, NodeContext, cluster_config};
 use wire::binary::{Request, Status};
@@ -10,15 +10,15 @@ use super::super::{Output, Peer};
 use super::OFFERED;
 use super::answer::Answer;
 
-/// Longest agent text that is kept.
+/// Longest agent name that is kept.
 const AGENT_MAX: usize = 250;
 
-/// HELLO: grants what is offered of what is asked. A later HELLO replaces what an earlier one granted.
+/// HELLO: grants those requested features that are offered. A later HELLO replaces an earlier one.
 pub(super) fn hello(peer: &mut Peer, answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
     let Some(features) = requested(body).filter(|_| request.extras.is_empty()) else {
         return answer.error(Status::EINVAL, "The value must be a list of 16-bit features", out);
     };
-    // A bucket that is selected later takes compressed values all the same, if it must, and keeps them inflated.
+    // A bucket that is selected later still accepts compressed values if it must, and stores them inflated.
     let stores_none = peer.bucket.as_ref().is_some_and(|bucket| bucket.compression() == Compression::Off);
     let offered = if stores_none { OFFERED.without(Feature::SNAPPY) } else { OFFERED };
     let (granted, list) = negotiate(features, offered);
@@ -27,7 +27,7 @@ pub(super) fn hello(peer: &mut Peer, answer: &Answer, request: &Request<'_>, bod
     state.features = granted;
     state.collections = granted.has(Feature::COLLECTIONS);
     state.agent = Some(String::from_utf8_lossy(agent).into());
-    // The answer still has the layout of the features before.
+    // The answer still has the layout of the previous features.
     answer.value(0, &[], &list, out);
 }
 
@@ -39,7 +39,8 @@ pub(super) fn list_mechanisms(answer: &Answer, is_bare: bool, out: &mut Output) 
     answer.value(0, &[], Mechanism::ALL.map(Mechanism::name).join(" ").as_bytes(), out);
 }
 
-/// SASL_AUTH: the key is the mechanism, the value the client's first message. A login in progress or done is forgotten.
+/// SASL_AUTH: the key is the mechanism, the value the client's first message. Discards a login that is in progress or
+/// complete.
 pub(super) fn authenticate(
     peer: &mut Peer,
     answer: &Answer,
@@ -134,13 +135,12 @@ pub(super) fn select_bucket(
             peer.bucket = Some(bucket);
             answer.success(out);
         }
-        // What is not there and what one may not see look alike.
+        // A missing bucket and one without access must look the same.
         None => answer.error(Status::EACCESS, "There is no such bucket", out),
     }
 }
 
-/// GET_CLUSTER_CONFIG: with 16 bytes of extras the client says which version it has; nothing is sent if it has the
-/// newest.
+/// GET_CLUSTER_CONFIG: the client may send its version in 16 bytes of extras; no map is sent if it has the newest.
 pub(super) fn cluster_config(
     peer: &mut Peer,
     answer: &Answer,
@@ -165,7 +165,7 @@ pub(super) fn cluster_config(
     answer.json(Status::SUCCESS, &map, out);
 }
 
-/// The map for this connection, noted as known to it.
+/// The map for this connection, recorded as sent to it.
 fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
     peer.couchbase.map_revision = cx.node.map_revision();
     match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) {
@@ -174,7 +174,7 @@ fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
     }
 }
 
-/// NOT_MY_VBUCKET with the map, unless the client asked not to be sent one twice.
+/// NOT_MY_VBUCKET with the map, unless the client asked not to get the same one twice.
 #[cold]
 pub(super) fn not_my_vbucket(peer: &mut Peer, answer: &Answer, cx: &NodeContext, out: &mut Output) {
     let dedupes = answer.features().has(Feature::DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP);

@@ -1,4 +1,4 @@
-//! Values as clients send them: compressed only where that was negotiated, and then nothing but Snappy.
+//! Values as clients send them: compressed only if negotiated, and then only with Snappy.
 
 use kv::{NodeContext, Value};
 use wire::binary::{Status, datatype};
@@ -8,17 +8,17 @@ use super::super::{Body, LARGE_VALUE, Output};
 use super::datatype_is_valid;
 use super::documents::{self, Operation};
 
-/// What is to be done with a value that came compressed.
+/// What to do with a value that arrives compressed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compressed {
-    /// It is stored as it came.
+    /// Store it as it is.
     Kept,
-    /// It is wanted inflated.
+    /// Inflate it.
     Inflated,
 }
 
-/// The value of a request, and its datatype; `None`: the error is answered. An inflated one lies in `room` if it is
-/// short.
+/// The value of a request, and its datatype; `None` if an error has been answered. A short inflated value is placed in
+/// `room`.
 #[inline]
 pub(super) fn value<'a>(
     operation: &Operation<'_>,

@@ -1,4 +1,4 @@
-//! Questions about documents, vBuckets and collections.
+//! Queries about documents, vBuckets and collections.
 
 use kv::bucket::Observed;
 use kv::key::KEY_MAX;
@@ -9,13 +9,13 @@ use super::super::{Output, Peer, binary};
 use super::answer::Answer;
 use super::documents::Operation;
 
-/// Version of the collections manifest: that of a new bucket, which it stays until named collections exist.
+/// Version of the collections manifest: that of a new bucket, since named collections do not exist yet.
 pub(super) const MANIFEST_UID: u64 = 0;
 /// The only scope and the only collection.
 const DEFAULT: &str = "_default";
 /// Their id.
 const DEFAULT_ID: u32 = 0;
-/// OBSERVE_SEQNO: the answer's layout for the present history, and for one before it.
+/// OBSERVE_SEQNO: the answer's format for the present history, and for an earlier one.
 const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
 const OBSERVE_FORMAT_FAILOVER: u8 = 1;
 
@@ -52,9 +52,9 @@ pub(super) fn get_meta(
     Ok(())
 }
 
-/// OBSERVE_SEQNO: the value is the history the client knows; the answer says how far that history is persisted and how
-/// far it has got. An ephemeral bucket persists nothing. Of a history before the present one, it also says where it
-/// ended.
+/// OBSERVE_SEQNO: the value is the history that the client knows; the answer has the persisted and the current seqno of
+/// that history. An ephemeral bucket persists nothing. For an earlier history, the answer also has the seqno at which
+/// it ended.
 pub(super) fn observe_seqno(
     peer: &mut Peer,
     answer: &Answer,
@@ -98,7 +98,7 @@ pub(super) fn observe_seqno(
     answer.value(0, &[], &value, out);
 }
 
-/// What is asked about in the value of an OBSERVE: `vBucket 2 | key length 2 | key` of one document after the other.
+/// Takes the next document from the value of an OBSERVE: `vBucket 2 | key length 2 | key`, repeated.
 fn observed<'a>(body: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     let (vb, rest) = body.split_first_chunk()?;
     let (key_len, rest) = rest.split_first_chunk()?;
@@ -107,9 +107,9 @@ fn observed<'a>(body: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     Some((u16::from_be_bytes(*vb), key))
 }
 
-/// OBSERVE: what clients that know no seqnos ask until a change is on disk. Behind each document of the request stand
-/// its state and its CAS, `state 1 | CAS 8`. The CAS in the answer's head is how long that takes, in ms: nobody can
-/// tell, and 0 says so.
+/// OBSERVE: clients without seqno support poll with it until a change is on disk. The answer repeats each document of
+/// the request, followed by `state 1 | CAS 8`. The CAS in the answer's header is the expected time to persist, in ms:
+/// 0, which means unknown.
 pub(super) fn observe(
     peer: &mut Peer,
     answer: &Answer,
@@ -154,8 +154,8 @@ pub(super) fn observe(
     answer.value(0, &[], &value, out);
 }
 
-/// STAT of one document: `key NAME VBUCKET`, or `vkey`, which also compares the document with the journal, and for that
-/// reads from it. Returns false if it is about something else.
+/// STAT of one document: `key NAME VBUCKET`, or `vkey`, which also reads the journal and compares the document with it.
+/// Returns false if the group is another.
 fn document_statistics(
     peer: &mut Peer,
     answer: &Answer,
@@ -228,7 +228,7 @@ pub(super) fn manifest(answer: &Answer, is_bare: bool, out: &mut Output) {
     answer.json(Status::SUCCESS, &manifest, out);
 }
 
-/// The name asked for: in the value, or in the key as older clients send it.
+/// The requested name: in the value, or in the key as older clients send it.
 fn name<'a>(request: &Request<'a>, body: &'a [u8]) -> Option<&'a str> {
     let name = match (request.key, body) {
         ([], body) => body,
@@ -263,7 +263,7 @@ pub(super) fn collection_id(answer: &Answer, request: &Request<'_>, body: &[u8],
     answer_id(answer, DEFAULT_ID, out);
 }
 
-/// COLLECTIONS_GET_SCOPE_ID for `scope` (or `scope.collection`, whose second part is not looked at).
+/// COLLECTIONS_GET_SCOPE_ID for `scope` (or `scope.collection`, whose second part is ignored).
 pub(super) fn scope_id(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
     let Some(name) = name(request, body) else {
         return answer.error(Status::EINVAL, "The value must be a scope's name", out);

@@ -1,4 +1,4 @@
-//! What is known of vBuckets, and what they are told: SET_VBUCKET, GET_VBUCKET, DEL_VBUCKET, GET_FAILOVER_LOG.
+//! Queries and commands for vBuckets: SET_VBUCKET, GET_VBUCKET, DEL_VBUCKET, GET_FAILOVER_LOG.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use wire::binary::{Opcode, Request, Status};
 use super::super::{Output, Peer};
 use super::answer::Answer;
 
-/// The vBucket a request is about; answered if it is not there.
+/// The vBucket that a request names; `None` if an error has been answered.
 fn target(
     peer: &mut Peer,
     answer: &Answer,
@@ -26,7 +26,7 @@ fn target(
     }
     let vb = VbId(request.header.vbucket);
     if let Some(why) = bucket.closed(vb) {
-        // Its state and chains are in the journal, and not read yet.
+        // Its state and chains are in the journal and have not been read yet.
         super::documents::refuse(answer, why.into(), out);
         return None;
     }
@@ -34,7 +34,7 @@ fn target(
 }
 
 /// SET_VBUCKET: the extras are the state, 1 or 4 bytes; the value, if there is one, is `{"topology":[[...],[...]]}`.
-/// Without one, or without that member, the chains stay as they are; `null` is this node alone.
+/// Without a value, or without that member, the chains stay as they are; `null` means this node alone.
 pub(super) fn set(
     peer: &mut Peer,
     answer: &Answer,
@@ -77,8 +77,8 @@ fn topology(body: &[u8]) -> Result<Option<Topology>, String> {
 
 /// GET_VBUCKET: the state, 4 bytes. (The chains are in `stats durability-monitor`.)
 ///
-/// GET_FAILOVER_LOG: the vBucket's histories, newest first, each as `UUID 8 | seqno at which it began 8`. One that has
-/// never lost anything has one, from 0 on.
+/// GET_FAILOVER_LOG: the vBucket's histories, newest first, each as `UUID 8 | seqno at which it began 8`. A vBucket
+/// that has never lost anything has one history, from 0 on.
 pub(super) fn ask(
     peer: &mut Peer,
     answer: &Answer,
@@ -100,7 +100,7 @@ pub(super) fn ask(
     answer.value(0, &[], &value, out);
 }
 
-/// DEL_VBUCKET: its documents are gone, and it is dead.
+/// DEL_VBUCKET: deletes its documents and makes it dead.
 pub(super) fn delete(
     peer: &mut Peer,
     answer: &Answer,

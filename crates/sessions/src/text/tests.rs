@@ -70,7 +70,7 @@ impl Client {
         };
     }
 
-    /// Sends bytes in chunks and returns the answers; `<closed>` behind the last one.
+    /// Sends bytes in chunks and returns the answers, with `<closed>` at the end if the session closed.
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut answers = Vec::new();
         // Long values need not be cut into more than a few thousand pieces.
@@ -486,7 +486,7 @@ fn prefixes_are_counted_while_that_is_on() {
         let answer = client.send(format!("{line}\r\n").as_bytes());
         assert_eq!(answer, b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
     }
-    // A client chooses the prefixes: they are bounded.
+    // Clients choose the prefixes, so their number is bounded.
     client.send(b"stats detail on\r\n");
     for number in 0..5000 {
         client.send(format!("get p{number}:x\r\n").as_bytes());

@@ -1,4 +1,4 @@
-//! A client of one session, without sockets: frames in, decoded answers out, and a clock to turn.
+//! A client of one session, without sockets: frames in, decoded answers out, and a clock that tests advance.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -163,22 +163,22 @@ pub struct Client {
 }
 
 impl Client {
-    /// On a memcached port without a login.
+    /// A client on a memcached port without a login.
     pub fn memcached() -> Self {
         Self::new(Port::Memcached, false)
     }
 
-    /// On a memcached port that demands a login.
+    /// A client on a memcached port that requires a login.
     pub fn memcached_with_login() -> Self {
         Self::new(Port::Memcached, true)
     }
 
-    /// On a Couchbase port, just connected. The development user may log in.
+    /// A client on a Couchbase port, just connected. The development user may log in.
     pub fn couchbase() -> Self {
         Self::new(Port::Couchbase, true)
     }
 
-    /// On a port of this kind, without a login on a memcached one, before a bucket of these settings.
+    /// A client on a port of this kind, with a bucket of these settings. A memcached port requires no login.
     pub fn before(port: Port, settings: BucketSettings) -> Self {
         Self::with_bucket(port, port == Port::Couchbase, settings)
     }
@@ -258,7 +258,7 @@ impl Client {
         now.mono_us += u64::from(seconds) * 1_000_000;
     }
 
-    /// Lets time pass and returns what is answered then.
+    /// Lets time pass and returns the resulting answers.
     pub fn pass_ms(&mut self, ms: u64) -> Vec<Answer> {
         let now = &mut self.cx.now;
         now.mono_us += ms * 1000;
@@ -268,12 +268,12 @@ impl Client {
         self.letters()
     }
 
-    /// Reads the letters that have come, and returns what is answered to them.
+    /// Reads the letters that have arrived and returns the resulting answers.
     pub fn letters(&mut self) -> Vec<Answer> {
         decoded(&self.letters_raw())
     }
 
-    /// The same in any protocol.
+    /// As above, for any protocol.
     pub fn letters_raw(&mut self) -> Vec<u8> {
         let (mut letters, mut answers) = (Vec::new(), Vec::new());
         loop {
@@ -301,17 +301,17 @@ impl Client {
         answers.remove(0)
     }
 
-    /// Sends requests in one piece.
+    /// Sends requests in one piece and returns the answers.
     pub fn ask_all(&mut self, frames: &[Frame]) -> Vec<Answer> {
         self.send(&frames.iter().flat_map(Frame::bytes).collect::<Vec<_>>())
     }
 
-    /// Sends bytes and returns what is answered.
+    /// Sends bytes and returns the answers.
     pub fn send(&mut self, bytes: &[u8]) -> Vec<Answer> {
         decoded(&self.send_raw(bytes))
     }
 
-    /// The same in any protocol.
+    /// As above, for any protocol.
     pub fn send_raw(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.unread.extend(bytes);
         let input = std::mem::take(&mut self.unread);
@@ -338,7 +338,7 @@ impl Client {
     }
 }
 
-/// What leaves as bytes.
+/// The output as bytes.
 fn bytes_of(mut out: Output) -> Vec<u8> {
     let (plain, pinned) = out.take();
     let (mut bytes, mut from) = (Vec::new(), 0);

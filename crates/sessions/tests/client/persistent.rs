@@ -1,4 +1,4 @@
-//! A node with one persistent bucket on a simulated disk. Its threads have their turn when the test says so.
+//! A node with one persistent bucket on a simulated disk. Its threads run when the test says so.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::Client;
 
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// A node with the bucket `default`, as far as the disk has it already.
+/// A node with the bucket `default`, created or opened from the disk.
 pub fn node(disk: &SimulatedDisk, vbuckets: u16) -> Arc<Node> {
-    // Each start has another, as in life.
+    // Each start has another seed, as in reality.
     let seed = 7 + disk.operations();
     let settings = NodeSettings { threads: 8, shutdown_command: false, version: "test".into(), seed };
     let node = Node::new(settings, Limits::default());
@@ -30,14 +30,14 @@ pub fn node(disk: &SimulatedDisk, vbuckets: u16) -> Arc<Node> {
     node
 }
 
-/// What the node's other threads do everything with.
+/// The context for all of the node's other threads.
 pub fn cx(client: &Client) -> NodeContext {
     let mut cx = NodeContext::new(Arc::clone(&client.node), 7);
     cx.now = client.cx.now;
     cx
 }
 
-/// The threads that read journals in and those of the flushers have their turn.
+/// Runs the threads that load journals and the flushers.
 pub fn flush(client: &Client) {
     let mut cx = cx(client);
     while kv::persistence::load_next(&mut cx, &mut Buffer::new(1 << 20)) {}
@@ -46,7 +46,7 @@ pub fn flush(client: &Client) {
     }
 }
 
-/// All values go to disk, and leave memory; again only after a second, by the client's clock.
+/// Flushes and ejects all values. Works again only after a second of the client's clock.
 pub fn eject(client: &Client) {
     flush(client);
     let bucket = client.node.bucket("default").unwrap();
@@ -59,7 +59,7 @@ pub fn eject(client: &Client) {
     assert!(bucket.persistence_figures(&mut cx).unwrap().ejected_items > 0);
 }
 
-/// The threads that fetch ejected values have their turn.
+/// Runs the threads that fetch ejected values.
 pub fn fetch(client: &Client) {
     let mut cx = cx(client);
     for index in 0..FETCHERS {

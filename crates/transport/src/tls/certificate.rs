@@ -1,4 +1,4 @@
-//! What is read in a certificate.
+//! Reads certificates.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::X509Name;
 
-/// A certificate's contents, as far as anybody asks.
+/// The contents of a certificate, as far as they are needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     /// The first common name of its subject.
@@ -26,7 +26,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads a certificate in DER. `None`: it is none.
+    /// Reads a certificate in DER. Returns `None` if it is not one.
     pub fn read(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let subject = certificate.subject();
@@ -71,13 +71,13 @@ pub fn to_pem(der: &[u8]) -> String {
     pem
 }
 
-/// The SHA-1 of a certificate, as it is shown to people: `d2:d3:...`.
+/// The SHA-1 of a certificate, in the form shown to people: `d2:d3:...`.
 pub fn fingerprint(der: &[u8]) -> String {
     let bytes = Sha1::digest(der);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
-/// When the first of these certificates that ends does: seconds since 1970.
+/// When the first of these certificates expires; seconds since 1970.
 pub(super) fn first_expiry(chain: &[CertificateDer<'_>]) -> Option<i64> {
     chain.iter().filter_map(|der| Certificate::read(der)).map(|certificate| certificate.not_after).min()
 }

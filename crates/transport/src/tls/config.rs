@@ -1,4 +1,4 @@
-//! What a port's TLS is: certificate and key, who may connect, which versions.
+//! TLS settings of a port: certificate and key, who may connect, which versions.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -35,19 +35,19 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Whether clients show certificates.
+/// Whether clients present certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// None are requested.
     #[default]
     None,
-    /// Those that show one must be known; the others are let in.
+    /// A certificate that is presented must be known; clients without one are let in.
     Optional,
-    /// Whoever shows none that is known is refused.
+    /// A client without a known certificate is refused.
     Required,
 }
 
-/// The oldest version that is spoken.
+/// The oldest version that is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OldestVersion {
     /// TLS 1.2, and 1.3.
@@ -74,11 +74,11 @@ pub struct ServerFiles {
     pub certificate: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
-    /// Who signs the certificates of clients, in PEM.
+    /// Certificates that sign those of clients, in PEM.
     pub client_ca: Option<PathBuf>,
-    /// Whether clients show some.
+    /// Whether clients present certificates.
     pub client_certificates: ClientCertificates,
-    /// The oldest version that is spoken.
+    /// The oldest version that is accepted.
     pub oldest_version: OldestVersion,
 }
 
@@ -112,7 +112,7 @@ impl Loaded {
     pub fn new(builder: ConfigBuilder<ServerConfig, WantsServerCert>, identity: Arc<CertifiedKey>) -> Self {
         let not_after = first_expiry(&identity.cert);
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
-        // Nothing is kept for sessions that are over.
+        // Nothing is stored for sessions that are over.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Self { config: Arc::new(config), not_after }
@@ -155,7 +155,7 @@ fn load_roots(file: &Path) -> Result<RootCertStore, ConfigError> {
     Ok(roots)
 }
 
-/// A server's TLS as its ports use it; what is loaded again holds for connections that come from then on.
+/// A server's TLS as used by its ports. Reloaded files apply to connections that come from then on.
 #[derive(Debug)]
 pub struct ServerTls {
     loaded: RwLock<Loaded>,
@@ -185,7 +185,7 @@ impl ServerTls {
         Ok(())
     }
 
-    /// When the certificate that connections are shown, or one of its chain, expires; seconds since 1970.
+    /// When the certificate presented to connections, or one of its chain, expires; seconds since 1970.
     pub fn not_after(&self) -> Option<i64> {
         self.loaded.read().not_after
     }

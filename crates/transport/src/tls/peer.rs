@@ -1,4 +1,4 @@
-//! TLS of a process that both listens and connects under one identity, as Open vSwitch has it.
+//! TLS of a process that both listens and connects under one identity, as in Open vSwitch.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::certificate::Certificate;
 use super::config::{ConfigError, Loaded, ServerTls, load_certificates, load_identity};
 use super::verifiers::Peers;
 
-/// Certificates of a file in PEM.
+/// The certificates of a PEM file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificates(Vec<CertificateDer<'static>>);
 
@@ -22,12 +22,12 @@ impl Certificates {
         load_certificates(file).map(Self)
     }
 
-    /// What is in the first.
+    /// The contents of the first one.
     pub fn first(&self) -> Option<Certificate> {
         self.0.first().and_then(|der| Certificate::read(der))
     }
 
-    /// These, and others behind them.
+    /// These, followed by others.
     #[must_use]
     pub fn and(mut self, others: &Self) -> Self {
         self.0.extend_from_slice(&others.0);
@@ -46,18 +46,18 @@ impl Identity {
     }
 }
 
-/// Whose certificates are good.
+/// Whose certificates are accepted.
 #[derive(Debug, Clone)]
 pub enum Trust {
-    /// Those that one of these has signed, and these themselves; peers must show one.
+    /// Those signed by one of these, and these themselves; peers must present one.
     Authorities(Certificates),
-    /// Anybody's; clients are not asked for any.
+    /// Anyone's; clients are not asked for any.
     Anybody,
     /// Any server's; no client's.
     AnyServer,
 }
 
-/// What is spoken.
+/// The versions and cipher suites in use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// TLS 1.2.
@@ -74,7 +74,7 @@ impl Default for Choice {
     }
 }
 
-/// What a cipher suite of TLS 1.2 is in the language of OpenSSL: its name, and the words that it answers to.
+/// The TLS 1.2 cipher suites in OpenSSL's terms: the name, and the keywords that select it.
 const TLS12_SUITES: [(CipherSuite, &str, &str); 6] = [
     (
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -107,13 +107,13 @@ const TLS12_SUITES: [(CipherSuite, &str, &str); 6] = [
         "aRSA RSA AES AES128 AESGCM SHA256",
     ),
 ];
-/// What all of them answer to.
+/// The keywords that select all of them.
 const ALL_WORDS: [&str; 9] =
     ["ALL", "DEFAULT", "HIGH", "FIPS", "ECDHE", "EECDH", "kECDHE", "kEECDH", "TLSv1.2"];
 
 impl Choice {
-    /// Leaves the cipher suites of TLS 1.2 that a list in the language of OpenSSL chooses. False: it chooses none that
-    /// there is.
+    /// Restricts the TLS 1.2 cipher suites to those that a list in OpenSSL's syntax selects. Returns false if it
+    /// selects none.
     pub fn choose_ciphers(&mut self, list: &str) -> bool {
         let mut chosen: Vec<usize> = Vec::new();
         let mut banned = [false; TLS12_SUITES.len()];
@@ -148,8 +148,8 @@ impl Choice {
         !chosen.is_empty()
     }
 
-    /// Leaves the cipher suites of TLS 1.3 that are named, between colons. False: one of them is not there, and nothing
-    /// has changed.
+    /// Restricts the TLS 1.3 cipher suites to those named, separated by colons. Returns false, and changes nothing, if
+    /// one of them does not exist.
     pub fn choose_suites(&mut self, list: &str) -> bool {
         let provider = ring::default_provider().cipher_suites;
         let find = |name: &str| {
@@ -166,7 +166,7 @@ impl Choice {
         CryptoProvider { cipher_suites: self.suites.clone(), ..ring::default_provider() }
     }
 
-    /// The versions that are left; those without a cipher suite are not.
+    /// The remaining versions, without those that have no cipher suite.
     fn versions(&self) -> Vec<&'static SupportedProtocolVersion> {
         let has = |is_13: bool| self.suites.iter().any(|suite| suite.tls13().is_some() == is_13);
         let mut versions = Vec::new();
@@ -185,7 +185,7 @@ fn answers_to(suite: &(CipherSuite, &str, &str), word: &str) -> bool {
     *name == word || ALL_WORDS.contains(&word) || words.split(' ').any(|other| other == word)
 }
 
-/// A suite's name as the standard and OpenSSL have it; rustls marks those of TLS 1.3.
+/// A suite's name as in the standard and OpenSSL; rustls adds a mark to those of TLS 1.3.
 fn name_of(suite: SupportedCipherSuite) -> String {
     format!("{:?}", suite.suite()).replace("TLS13_", "TLS_")
 }
@@ -203,14 +203,14 @@ impl ClientTls {
 /// Both sides' TLS under one identity.
 #[derive(Debug)]
 pub struct PeerTls {
-    /// For those who connect.
+    /// For incoming connections.
     pub server: ServerTls,
-    /// For whom it connects to.
+    /// For outgoing connections.
     pub client: ClientTls,
 }
 
 impl PeerTls {
-    /// Fails where nothing of what was chosen is spoken.
+    /// Fails if nothing of what was chosen is supported.
     pub fn new(identity: &Identity, trust: &Trust, choice: &Choice) -> Result<Self, rustls::Error> {
         let provider = Arc::new(choice.provider());
         let versions = choice.versions();

@@ -1,4 +1,4 @@
-//! One TLS session: rustls's states.
+//! One TLS session, in rustls's states.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic};
 use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 
-/// The session's alerts and handshake records are shorter; more room is made where they are not.
+/// The session's alerts and handshake records are shorter; the buffer grows if they are not.
 const CONTROL_BYTES: usize = 1024;
 
 /// A session.
@@ -24,16 +24,16 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What is done once the session can encrypt.
+/// What to do once the session can encrypt.
 enum Wish<'a> {
     Nothing,
-    /// Encrypts the plaintext; the length of the ciphertext is in `written` then.
+    /// Encrypts the plaintext; `written` is then the length of the ciphertext.
     Encrypt {
         plaintext: &'a [u8],
         ciphertext: &'a mut [u8],
         written: Result<usize, EncryptError>,
     },
-    /// Makes the alert that ends the session, of so many bytes.
+    /// Creates the alert that ends the session; `count` is then its length.
     Close {
         alert: &'a mut [u8],
         count: usize,
@@ -52,13 +52,13 @@ impl Wish<'_> {
     }
 }
 
-/// Where it goes what a session takes out of ciphertext.
+/// Where the data goes that a session takes out of ciphertext.
 pub(super) struct Taken<'a> {
     pub room: &'a mut [u8],
     pub filled: &'a mut usize,
-    /// What finds no room.
+    /// What does not fit.
     pub plain: &'a mut Vec<u8>,
-    /// Records of the session's own.
+    /// The session's own records.
     pub outgoing: &'a mut Vec<u8>,
 }
 
@@ -137,8 +137,8 @@ impl Session {
                 Ok(Next::End) => is_ended = true,
                 Ok(Next::Input) => return (start, Ok(is_ended)),
                 Err(error) => {
-                    // There may be an alert for the peer. Beyond that a session that has failed must not be asked for
-                    // anything: it panics.
+                    // There may be an alert for the peer. Beyond that a failed session must not be asked for anything:
+                    // it panics.
                     while self.common().wants_write() {
                         let rest = bytes.get_mut(start..).unwrap_or_default();
                         start += self.step(rest, taken, &mut Wish::Nothing).0;
@@ -149,7 +149,7 @@ impl Session {
         }
     }
 
-    /// Does what is wished; what the session has to say itself comes first.
+    /// Fulfils the wish. What the session itself has to send comes first.
     fn do_when_ready(&mut self, incoming: &mut Vec<u8>, taken: &mut Taken<'_>, wish: &mut Wish<'_>) {
         loop {
             let (used, next) = self.step(incoming, taken, wish);
@@ -176,7 +176,7 @@ impl Session {
         }
     }
 
-    /// Appends the alert that ends the session. False: there is none to be sent.
+    /// Appends the alert that ends the session. Returns false if there is none to send.
     pub fn close(&mut self, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> bool {
         let (mut filled, mut plain, mut own) = (0, Vec::new(), Vec::new());
         let mut taken = Taken { room: &mut [], filled: &mut filled, plain: &mut plain, outgoing: &mut own };
@@ -219,7 +219,7 @@ fn settle<Data>(
             taken.outgoing.truncate(start + count.unwrap_or_default());
             Ok(Next::Another)
         }
-        // It is as good as transmitted: it is sent before anything else.
+        // As good as transmitted: it is sent before anything else.
         Ok(ConnectionState::TransmitTlsData(data)) => {
             data.done();
             Ok(Next::Another)
@@ -229,7 +229,7 @@ fn settle<Data>(
             wish.fulfil(&mut traffic);
             Ok(Next::Input)
         }
-        // Early data is not asked for.
+        // Early data is not requested.
         Ok(_) => Ok(Next::Input),
     };
     (discard, next)

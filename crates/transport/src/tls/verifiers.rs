@@ -1,4 +1,4 @@
-//! Whom a peer trusts that knows others by their authority alone: Open vSwitch looks at no host names.
+//! Which peers are trusted if only their authority is known: Open vSwitch does not check host names.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use rustls::{
 
 use super::certificate::Certificate;
 
-/// What a peer's certificate is held against. That it has the key of what it shows is looked at in any case.
+/// What a peer's certificate is checked against. That the peer has its key is checked in any case.
 #[derive(Debug)]
 pub(super) struct Peers {
     authorities: Option<Authorities>,
@@ -31,7 +31,7 @@ struct Authorities {
 }
 
 impl Peers {
-    /// Trusts certificates that one of these has signed, and these themselves.
+    /// Trusts certificates signed by one of these, and these themselves.
     pub fn signed_by(
         certificates: Vec<CertificateDer<'static>>,
         provider: &Arc<CryptoProvider>,
@@ -44,14 +44,14 @@ impl Peers {
         Ok(Self { authorities: Some(authorities), algorithms: provider.signature_verification_algorithms })
     }
 
-    /// Knows no authority: every server may be who it says, and no client.
+    /// Knows no authority: every server is trusted, and no client.
     pub fn unknown(provider: &CryptoProvider) -> Self {
         Self { authorities: None, algorithms: provider.signature_verification_algorithms }
     }
 }
 
 impl Authorities {
-    /// Returns true of a certificate that is trusted for its own sake and valid now. A chain of one certificate has no
+    /// Returns true for a certificate that is trusted for its own sake and valid now. A chain of one certificate has no
     /// other root.
     fn include(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Result<bool, Error> {
         if !self.certificates.iter().any(|known| known.as_ref() == certificate.as_ref()) {
@@ -69,7 +69,7 @@ impl Authorities {
     }
 }
 
-/// What both kinds of verifiers do alike: whoever shows a certificate must have its key.
+/// Common to both kinds of verifiers: a peer that presents a certificate must have its key.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(

@@ -1,4 +1,4 @@
-//! Failures in the words of OpenSSL, which logs are searched for.
+//! TLS failures in OpenSSL's words, which people search logs for.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible};
 
 use super::TlsError;
 
-/// What OpenSSL says of such a failure.
+/// What OpenSSL says about such a failure.
 pub fn in_words_of_openssl(error: &io::Error) -> String {
     let say = |number: u32, text: &str| format!("error:{:08X}:SSL routines::{text}", 0x0a00_0000 + number);
     if error.kind() == io::ErrorKind::UnexpectedEof {
@@ -15,7 +15,7 @@ pub fn in_words_of_openssl(error: &io::Error) -> String {
     let Some(TlsError { error, .. }) = TlsError::of(error) else { return error.to_string() };
     match error {
         Error::InvalidCertificate(why) => {
-            // Why is worth knowing.
+            // The reason is worth knowing.
             format!("{} ({why:?})", say(134, "certificate verify failed"))
         }
         Error::NoCertificatesPresented => say(199, "peer did not return a certificate"),
@@ -28,7 +28,7 @@ pub fn in_words_of_openssl(error: &io::Error) -> String {
         Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon) => say(193, "no shared cipher"),
         Error::PeerIncompatible(
             PeerIncompatible::SupportedVersionsExtensionRequired
-            // A client of TLS 1.1 says nothing of signatures.
+            // A TLS 1.1 client says nothing about signatures.
             | PeerIncompatible::SignatureAlgorithmsExtensionRequired
             | PeerIncompatible::Tls12NotOffered
             | PeerIncompatible::Tls12NotOfferedOrEnabled

@@ -41,7 +41,7 @@ pub struct Header {
     pub vbucket: u16,
     /// Bytes that follow the header.
     pub body_len: u32,
-    /// The client's mark, returned in the answer.
+    /// Chosen by the client, returned in the answer.
     pub opaque: u32,
     /// Required version; 0 = any.
     pub cas: u64,
@@ -77,7 +77,7 @@ impl Header {
         self.framing_len as usize + self.extras_len as usize + self.key_len as usize
     }
 
-    /// Length of the value; 0 where the lengths contradict each other.
+    /// Length of the value; 0 if the lengths contradict each other.
     #[inline]
     pub const fn value_len(&self) -> usize {
         (self.body_len as usize).saturating_sub(self.prefix_len())

@@ -161,7 +161,7 @@ crate::codes::codes! {
 }
 
 impl Opcode {
-    /// Whether success is not answered (and, for reads, a miss is not).
+    /// Returns true for quiet operations: success is not answered, or, for reads, a miss is not.
     #[inline]
     pub const fn is_quiet(self) -> bool {
         matches!(self.0, 0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24 | 0xa1)

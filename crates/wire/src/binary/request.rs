@@ -3,7 +3,7 @@
 use super::{HEADER_LEN, Header, Magic};
 use crate::Parsed;
 
-/// Longest key any port takes on the wire: 250 bytes and a five-byte collection id. Executors are stricter.
+/// Longest key that any port accepts on the wire: 250 bytes and a five-byte collection id. Executors are stricter.
 pub const KEY_LEN_MAX: u16 = 255;
 
 /// Bounds the parser enforces.
@@ -35,7 +35,7 @@ pub struct Request<'a> {
 /// What is wrong with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The first byte is none of a request's. Nothing can be answered.
+    /// The first byte is not the magic of a request. No answer is possible.
     Magic,
     /// Framing extras, extras and key are longer than the body that holds them.
     Lengths,
@@ -45,7 +45,7 @@ pub enum ErrorKind {
     FrameTooBig,
 }
 
-/// A frame that cannot be executed. The header is there to be answered; it is meaningless for [`ErrorKind::Magic`].
+/// A frame that cannot be executed. The header is kept for the answer; it is meaningless for [`ErrorKind::Magic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Error {
     /// The frame's header.
@@ -86,7 +86,7 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Request<'a>, Error>
     }
 }
 
-/// Less than a header: the magic alone can already be wrong.
+/// Less than a header: the magic alone may already be wrong.
 #[cold]
 fn short(input: &[u8]) -> Parsed<Request<'_>, Error> {
     match input.first() {

@@ -12,20 +12,20 @@ const HEAD_MAX: usize = HEADER_LEN + FRAMING_MAX + EXTRAS_MAX;
 /// Frame info id 0, length 2: the server duration.
 const SERVER_DURATION_INFO: u8 = 0x02;
 
-/// What an answer says besides its extras, key and value.
+/// The fields of an answer besides its extras, key and value.
 #[derive(Debug, Clone, Copy)]
 pub struct Reply {
     /// The request's opcode.
     pub opcode: Opcode,
-    /// The request's mark.
+    /// The request's opaque.
     pub opaque: u32,
     /// The outcome.
     pub status: Status,
     /// Datatype bits of the value.
     pub datatype: u8,
-    /// The document's version; 0 where there is none.
+    /// The document's version; 0 if there is none.
     pub cas: u64,
-    /// Encoded server duration; with it the answer takes the flexible layout.
+    /// Encoded server duration; with it the answer uses the flexible layout.
     pub duration: Option<u16>,
 }
 
@@ -38,13 +38,13 @@ impl Reply {
 
     /// The head of this answer. `key_len` and `value_len` bytes must follow it.
     ///
-    /// `extras` beyond 21 bytes do not occur in any answer and are cut off.
+    /// No answer has `extras` beyond 21 bytes; they would be cut off.
     #[inline]
     pub fn head(&self, extras: &[u8], key_len: usize, value_len: usize) -> ResponseHead {
         let extras = extras.get(..EXTRAS_MAX).unwrap_or(extras);
         let mut bytes = [0; HEAD_MAX];
         let mut len = HEADER_LEN;
-        // The flexible layout has one byte for the key's length: a longer name goes without the duration.
+        // The flexible layout has one byte for the key's length, so an answer with a longer key omits the duration.
         if let (Some(duration), Ok(key_len)) = (self.duration, u8::try_from(key_len)) {
             bytes[0] = Magic::FLEXIBLE_RESPONSE.0;
             bytes[2] = 3;

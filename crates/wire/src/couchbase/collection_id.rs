@@ -1,4 +1,4 @@
-//! Collection ids in front of keys: unsigned LEB128, at most five bytes for 32 bits, and canonical (no useless zero
+//! Collection ids in front of keys: unsigned LEB128, at most five bytes for 32 bits, and canonical (no redundant zero
 //! byte).
 
 /// Splits a wire key into its collection id and the key within the collection. `None` if the id is cut short, not

@@ -1,12 +1,13 @@
-//! The error map: how a client shall take each status, also one it was not built for (SDK RFC 0059).
+//! The error map: how a client is to treat each status, even one it was not built for (SDK RFC 0059).
 //!
-//! Version 2 only allows more attributes than version 1, none of which we use: the versions differ in their number.
+//! Version 2 only allows more attributes than version 1, none of which we use: the versions differ only in their
+//! number.
 
 use serde_json::{Map, Value, json};
 
 use crate::binary::Status;
 
-/// Highest version of the format we have.
+/// Highest version of the format that we support.
 pub const VERSION_MAX: u16 = 2;
 /// Revision of the contents; raise it with every change to the table.
 const REVISION: u32 = 1;

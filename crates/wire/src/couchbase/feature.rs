@@ -65,7 +65,7 @@ impl FeatureSet {
         Self(bits)
     }
 
-    /// Whether the feature is in the set.
+    /// Returns true if the feature is in the set.
     #[inline]
     pub const fn has(self, feature: Feature) -> bool {
         feature.0 < 64 && self.0 & (1 << feature.0) != 0
@@ -91,13 +91,13 @@ impl std::fmt::Debug for FeatureSet {
     }
 }
 
-/// The features in a HELLO body, in the order asked; `None` if its length is odd.
+/// The features in a HELLO body, in the order requested; `None` if its length is odd.
 pub fn requested(body: &[u8]) -> Option<impl Iterator<Item = Feature> + '_> {
     let (pairs, rest) = body.as_chunks::<2>();
     rest.is_empty().then(|| pairs.iter().map(|pair| Feature(u16::from_be_bytes(*pair))))
 }
 
-/// Those of the requested features that are `offered`, each once: the set, and the body of the answer.
+/// Grants the requested features that are `offered`, each once. Returns the set and the body of the answer.
 pub fn negotiate(requested: impl Iterator<Item = Feature>, offered: FeatureSet) -> (FeatureSet, Vec<u8>) {
     let mut granted = FeatureSet::default();
     let mut body = Vec::new();

@@ -5,27 +5,27 @@
 //! ```
 //! A nibble of 15 means that the next byte is added to it (the id's first).
 
-/// Durability a client asks of a mutation.
+/// The durability that a client requests for a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durability {
-    /// How far the mutation must have got.
+    /// What the mutation must have reached.
     pub level: DurabilityLevel,
-    /// How long that may take, ms; `None` = the server's default.
+    /// How long that may take, ms; `None` for the server's default.
     pub timeout_ms: Option<u16>,
 }
 
-/// How far a durable mutation must have got before it is answered.
+/// What a durable mutation must have reached before it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurabilityLevel {
     /// In the memory of a majority.
     Majority,
-    /// In the memory of a majority, and on the active's disk.
+    /// In the memory of a majority, and on the active node's disk.
     MajorityAndPersistToActive,
     /// On the disks of a majority.
     PersistToMajority,
 }
 
-/// What the frame infos of a request say.
+/// The content of a request's frame infos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrameInfos {
     /// The request must not be reordered.
@@ -36,17 +36,17 @@ pub struct FrameInfos {
     pub stream_id: Option<u16>,
     /// Keep the document's expiry.
     pub preserve_ttl: bool,
-    /// Impersonation or extra privileges are asked for, which only trusted services may.
+    /// Impersonation or extra privileges are requested, which only trusted services may do.
     pub privileged: bool,
 }
 
-/// Why frame infos cannot be taken.
+/// Why frame infos are rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame info ends behind the framing extras.
+    /// A frame info extends beyond the framing extras.
     #[error("frame info exceeds the framing extras")]
     Truncated,
-    /// A known frame info has the wrong length, or comes twice.
+    /// A known frame info has the wrong length.
     #[error("frame info {0} has an invalid length")]
     Length(u16),
     /// A frame info comes twice.
@@ -58,7 +58,7 @@ pub enum FrameError {
     /// The durability timeout is 0 or 0xffff.
     #[error("durability timeout must be 1 to 65534 ms")]
     Timeout,
-    /// An id nobody defined.
+    /// An undefined id.
     #[error("frame info {0} is unknown")]
     Unknown(u16),
 }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_real_clients_send() {
-        // cbc-pillowfight -d majority: 51,720 ms. The SDKs add preserve-TTL (0x50) behind it.
+        // cbc-pillowfight -d majority: 51,720 ms. The SDKs add preserve-TTL (0x50) after it.
         let infos = FrameInfos::parse(&[0x13, 0x01, 0xca, 0x08, 0x50]).unwrap();
         let durability = infos.durability.unwrap();
         assert_eq!((durability.level, durability.timeout_ms), (DurabilityLevel::Majority, Some(51_720)));

@@ -1,33 +1,33 @@
-//! The pull parser: a place in checked text.
+//! The pull parser: a position in checked text.
 //!
-//! The caller looks with [`Cursor::kind`] (or [`Cursor::peek`]) and calls the method of that kind; a method of another
-//! kind answers with an empty value and moves on by what it skipped. Text that was not checked gives some answers,
-//! never a panic and never an endless loop.
+//! The caller checks [`Cursor::kind`] (or [`Cursor::peek`]) and calls the method of that kind. A method of another kind
+//! returns an empty value and advances by what it skipped. Text that was not checked gives arbitrary results, but never
+//! a panic and never an endless loop.
 
 use super::string;
 use super::{Kind, Number, Value, number};
 use std::borrow::Cow;
 
-/// A place in checked text.
+/// A position in checked text.
 #[derive(Debug, Clone, Copy)]
 pub struct Cursor<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    /// At the start of checked text.
+    /// Creates a cursor at the start of checked text.
     #[inline]
     pub fn new(text: &'a [u8]) -> Self {
         Self { rest: text }
     }
 
-    /// What comes after this place.
+    /// The text after this position.
     #[inline]
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }
 
-    /// The first byte of what is next, which tells its kind but for numbers (`-` and digits); 0 at the end.
+    /// The first byte of the next value, which identifies its kind except for numbers (`-` and digits); 0 at the end.
     #[inline]
     pub fn peek(&mut self) -> u8 {
         while let [b' ' | b'\t' | b'\r' | b'\n', rest @ ..] = self.rest {
@@ -36,7 +36,7 @@ impl<'a> Cursor<'a> {
         self.rest.first().copied().unwrap_or_default()
     }
 
-    /// What the next value is.
+    /// The kind of the next value.
     #[inline]
     pub fn kind(&mut self) -> Kind {
         match self.peek() {
@@ -57,14 +57,14 @@ impl<'a> Cursor<'a> {
         self.rest = self.rest.get(bytes..).unwrap_or_default();
     }
 
-    /// Enters an array; then ask [`Self::next_element`] before each element.
+    /// Enters an array. Then call [`Self::next_element`] before each element.
     #[inline]
     pub fn enter_array(&mut self) {
         self.peek();
         self.advance(1);
     }
 
-    /// Whether there is one more element, which is then next; false leaves the array.
+    /// Returns true if there is one more element, which is then next. If not, leaves the array.
     #[inline]
     pub fn next_element(&mut self) -> bool {
         match self.peek() {
@@ -81,14 +81,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Enters an object; then ask [`Self::next_member`].
+    /// Enters an object. Then call [`Self::next_member`].
     #[inline]
     pub fn enter_object(&mut self) {
         self.peek();
         self.advance(1);
     }
 
-    /// The name of one more member, whose value is then next; none leaves the object.
+    /// Returns the name of the next member, whose value is then next. If there is none, leaves the object.
     #[inline]
     pub fn next_member(&mut self) -> Option<Cow<'a, str>> {
         match self.peek() {
@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
         Some(name)
     }
 
-    /// Takes a string: what is between its quotes, and whether there are escapes in it.
+    /// Takes a string. Returns what is between its quotes, and whether there are escapes in it.
     #[inline]
     fn raw_string(&mut self) -> (&'a [u8], bool) {
         if self.peek() != b'"' {
@@ -124,7 +124,7 @@ impl<'a> Cursor<'a> {
         (raw, escapes)
     }
 
-    /// Takes a string; U+FFFD stands for what is not UTF-8.
+    /// Takes a string, with U+FFFD in place of what is not UTF-8.
     #[inline]
     pub fn string(&mut self) -> Cow<'a, str> {
         let (raw, escapes) = self.raw_string();
@@ -166,7 +166,7 @@ impl<'a> Cursor<'a> {
         self.skip();
     }
 
-    /// Takes so many bytes, which are known to be one value.
+    /// Takes `bytes` bytes, which are known to be one value.
     #[inline]
     pub(super) fn take(&mut self, bytes: usize) -> Value<'a> {
         let (text, rest) = self.rest.split_at_checked(bytes).unwrap_or((self.rest, &[]));
@@ -174,8 +174,8 @@ impl<'a> Cursor<'a> {
         Value::of_checked(text)
     }
 
-    /// Takes an array and returns its span, with those of its first elements as far as they fit into what `elements`
-    /// has room for. The second is whether these are all.
+    /// Takes an array and returns its span. Stores the spans of its first elements in `elements`, as many as fit its
+    /// capacity. The second result says whether these are all.
     pub(crate) fn skip_array(&mut self, elements: &mut Vec<Value<'a>>) -> (Value<'a>, bool) {
         self.peek();
         let mut whole = *self;
@@ -192,7 +192,7 @@ impl<'a> Cursor<'a> {
         (whole.take(whole.rest.len() - self.rest.len()), are_all)
     }
 
-    /// Takes whatever is next and returns its span.
+    /// Takes the next value, whatever it is, and returns its span.
     #[inline]
     pub fn skip(&mut self) -> Value<'a> {
         let length = match self.peek() {
@@ -220,13 +220,13 @@ fn plain_integer(text: &[u8], negative: bool) -> Option<(i64, usize)> {
     }
 }
 
-/// Bytes a number is made of.
+/// Returns true for the bytes that numbers are made of.
 #[inline]
 pub(super) fn is_number_byte(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')
 }
 
-/// A number's or keyword's length: up to what separates.
+/// Length of a number or keyword, up to a separator.
 fn scalar_length(text: &[u8]) -> usize {
     let separates = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b':' | b' ' | b'\t' | b'\r' | b'\n');
     text.iter().position(separates).unwrap_or(text.len()).max(1)

@@ -10,10 +10,10 @@ pub enum Number {
     Real(f64),
 }
 
-/// An exponent has fewer digits than would pass this.
+/// An exponent beyond this takes no further digit.
 const EXPONENT_MAX: i32 = i32::MAX / 10;
 
-/// Reads one number that fills `text`. The error is the stock server's text.
+/// Parses a number that fills `text`. The error is the stock server's text.
 pub(super) fn parse(text: &[u8]) -> Result<Number, &'static str> {
     let (negative, digits) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),

@@ -1,14 +1,14 @@
-//! Finds the end of a JSON value in text that comes in pieces, checking all of its syntax on the way, once.
+//! Finds the end of a JSON value in text that arrives in pieces, checking all of its syntax on the way, once.
 //!
 //! ```text
 //!   between tokens --'"'--> in a string (escaped?) --'"'--.
-//!         ^  |--digit----> in a number  ----other byte----|   what a piece cuts short waits in `pending`
-//!         |  `--letter---> in a keyword ----other byte----|   (of a string: its undecided last escape)
+//!         ^  |--digit----> in a number  ----other byte----|   what is incomplete at a piece's end waits in `pending`
+//!         |  `--letter---> in a keyword ----other byte----|   (of a string: its last, incomplete escape)
 //!         `-- grammar: TABLE[place][token] --------------'
 //! ```
 //!
-//! Words and places of the errors are the stock server's: it counts lines, columns and bytes from 0, up to the byte
-//! that ended the wrong token.
+//! The wording and positions of errors are the stock server's: it counts lines, columns and bytes from 0, up to the
+//! byte that ended the wrong token.
 
 use super::cursor::is_number_byte;
 use super::{number, string};
@@ -24,7 +24,7 @@ pub struct SyntaxError {
 }
 
 impl SyntaxError {
-    /// An error that concerns no place in the text.
+    /// Creates an error that has no position in the text.
     pub(crate) fn new(text: String) -> Self {
         Self { text }
     }
@@ -38,7 +38,7 @@ impl fmt::Display for SyntaxError {
 
 impl std::error::Error for SyntaxError {}
 
-/// Where in the grammar the scanner is.
+/// The scanner's position in the grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Place {
@@ -73,7 +73,7 @@ enum Token {
 const PLACES: usize = 11;
 const TOKENS: usize = 8;
 
-/// The place after a token; after brackets the stack decides, and the entry only says whether they may stand there.
+/// The place after a token. After brackets the stack decides; the entry only says whether they are allowed there.
 const TABLE: [[Place; TOKENS]; PLACES] = {
     use Place::{
         ArrayNext, ArrayValue, ObjectColon, ObjectInitial, ObjectName, ObjectNext, ObjectValue, Start, Wrong,
@@ -121,15 +121,15 @@ enum Within {
 
 /// Why the fast loop stopped.
 enum Stop {
-    /// The value ended before this place.
+    /// The value ended before this position.
     End(usize),
     /// The piece ended between two tokens.
     Exhausted,
-    /// At this place is a token in a less usual form.
+    /// At this position there is a token in a less usual form.
     Other(usize),
 }
 
-/// Numbers of so many digits are integers of 64 bits.
+/// Numbers of up to this many digits are 64-bit integers.
 const PLAIN_DIGITS_MAX: usize = 18;
 
 /// The scanner. After an error it must not be used again.
@@ -139,13 +139,13 @@ pub struct Scanner {
     within: Within,
     depth: usize,
     depth_max: usize,
-    /// One bit per level: whether it is an object.
+    /// One bit per level, set for an object.
     objects: Vec<u64>,
-    /// The beginning of a number or keyword, or an escape without its end, from former pieces.
+    /// The beginning of a number or keyword, or an incomplete escape, from earlier pieces.
     pending: Vec<u8>,
-    /// A wrong escape, to be reported at the string's end.
+    /// An invalid escape, to be reported at the string's end.
     wrong_escape: Option<String>,
-    /// Bytes of this value in former pieces.
+    /// Bytes of this value in earlier pieces.
     bytes: usize,
     /// Line feeds so far in this value, and the offset after the last of them.
     lines: usize,
@@ -153,7 +153,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// A scanner at the start of a value, which may be `depth_max` deep.
+    /// Creates a scanner at the start of a value, which may be `depth_max` deep.
     pub fn new(depth_max: usize) -> Self {
         Self {
             place: Place::Start,
@@ -169,18 +169,18 @@ impl Scanner {
         }
     }
 
-    /// Bytes of the value at hand that earlier calls have taken; 0 between values.
+    /// Bytes of the current value that earlier calls have taken; 0 between values.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a value has begun (more than white space was seen since the last one).
+    /// Returns true if a value has begun (more than white space was seen since the last one).
     pub fn is_inside(&self) -> bool {
         self.place != Place::Start || self.within != Within::Nothing
     }
 
     /// Takes the next piece of the text. Returns where in it the value ends; the scanner is then at the start of the
-    /// next value. None: the whole piece belongs to the value, which goes on.
+    /// next value. Returns `None` if the whole piece belongs to the value, which continues.
     pub fn advance(&mut self, piece: &[u8]) -> Result<Option<usize>, SyntaxError> {
         let mut at = match self.within {
             Within::Nothing => 0,
@@ -212,7 +212,7 @@ impl Scanner {
         }
     }
 
-    /// Takes tokens in their usual forms, as fast as can be: the state is in registers.
+    /// Takes tokens in their usual forms, as fast as possible: the state is in registers.
     #[inline]
     fn run(&mut self, piece: &[u8], start: usize) -> Result<Stop, SyntaxError> {
         let mut at = start;
@@ -262,7 +262,7 @@ impl Scanner {
             };
             let next = next_place(place, token);
             if next == Place::Wrong {
-                // The place of the complaint is the token's last byte, or the one after a number.
+                // The reported position is the token's last byte, or the one after a number.
                 let end = if token == Token::Scalar { after } else { after - 1 };
                 return Err(self.error(end, place.complaint()));
             }
@@ -273,7 +273,7 @@ impl Scanner {
         Ok(stop)
     }
 
-    /// Takes one token, or some white space, in whatever form. None: the piece ends in it.
+    /// Takes one token, or some white space, in any form. Returns `None` if the piece ends within it.
     fn rare(&mut self, piece: &[u8], at: usize) -> Result<Option<usize>, SyntaxError> {
         match piece.get(at) {
             None => Ok(None),
@@ -339,7 +339,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Returns whether that was the value's end.
+    /// Returns true if that was the value's end.
     #[inline]
     fn close(&mut self, object: bool, at: usize) -> Result<bool, SyntaxError> {
         let token = if object { Token::CloseObject } else { Token::CloseArray };
@@ -353,13 +353,13 @@ impl Scanner {
         Ok(false)
     }
 
-    /// Goes on in a string whose opening quote is before `start`. Returns the place after the closing one.
+    /// Continues a string whose opening quote is before `start`. Returns the position after the closing one.
     #[inline]
     fn string(&mut self, piece: &[u8], start: usize) -> Result<Option<usize>, SyntaxError> {
         let mut at = start;
         let mut escapes = !self.pending.is_empty();
         if let Within::String { escaped: true } = self.within {
-            // The piece before this one ended in a backslash, which is in `pending` unless the string is wrong anyway.
+            // The previous piece ended in a backslash, which is in `pending` unless the string is wrong anyway.
             match piece.first() {
                 None => return Ok(None),
                 Some(byte) => {
@@ -414,7 +414,7 @@ impl Scanner {
         None
     }
 
-    /// Checks the escapes in what was pending and the next part of a string's inside.
+    /// Checks the escapes in the pending bytes and the next part of a string.
     fn check_escapes(&mut self, part: &[u8], last: bool) {
         if self.wrong_escape.is_some() {
             return;
@@ -433,7 +433,7 @@ impl Scanner {
         }
     }
 
-    /// Goes on in a number. Returns the place after it, once the byte there is known.
+    /// Continues a number. Returns the position after it, once the byte there is known.
     #[inline]
     fn number(&mut self, piece: &[u8], start: usize) -> Result<Option<usize>, SyntaxError> {
         let mut at = start;
@@ -476,7 +476,7 @@ impl Scanner {
         Ok(Some(at))
     }
 
-    /// Goes on in a keyword. Returns the place after it, once the byte there is known.
+    /// Continues a keyword. Returns the position after it, once the byte there is known.
     fn keyword(&mut self, piece: &[u8], start: usize) -> Result<Option<usize>, SyntaxError> {
         let rest = piece.get(start..).unwrap_or_default();
         let length = rest.iter().position(|byte| !byte.is_ascii_alphabetic());
@@ -519,7 +519,7 @@ impl Scanner {
         SyntaxError { text: format!("line {line}, column {column}, byte {byte}: {text}") }
     }
 
-    /// Checks that `text` is one value with white space around it, and returns where the value ends.
+    /// Checks that `text` is one value with optional white space around it. Returns where the value ends.
     pub(super) fn only(mut self, text: &[u8]) -> Result<usize, SyntaxError> {
         let Some(end) = self.advance(text)? else { return Err(self.unexpected_end()) };
         let (value, rest) = text.split_at_checked(end).unwrap_or((text, &[]));
@@ -538,7 +538,7 @@ impl Scanner {
         }
     }
 
-    /// The text ended where the scanner is, before the value did.
+    /// The error for text that ends here, before the value does.
     fn unexpected_end(mut self) -> SyntaxError {
         match self.within {
             Within::String { .. } => return self.error(0, "unexpected end of input in quoted string"),

@@ -1,11 +1,11 @@
-//! Strings: where one ends, whether its escapes are right, and what they stand for.
+//! Strings: where one ends, whether its escapes are valid, and what they stand for.
 
 use std::borrow::Cow;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// The place of the first byte that is a quote, a backslash or a control character.
+/// The position of the first byte that is a quote, a backslash or a control character.
 #[inline]
 pub fn special(bytes: &[u8]) -> Option<usize> {
     let mut base = 0;
@@ -33,7 +33,7 @@ fn special_bytes(word: u64) -> u64 {
     found & HIGHS
 }
 
-/// The place of the quote that ends the string whose first byte after the opening quote is `bytes[0]`, and whether
+/// The position of the quote that ends the string whose first byte after the opening quote is `bytes[0]`, and whether
 /// there are escapes before it. The text has been checked.
 #[inline]
 pub(super) fn end_of_checked(bytes: &[u8]) -> (usize, bool) {
@@ -57,9 +57,9 @@ pub(super) fn end_of_checked(bytes: &[u8]) -> (usize, bool) {
 pub(super) enum Escape {
     /// A character and the length of the escape, with its backslash.
     Character(u32, usize),
-    /// Its end is not there yet.
+    /// Its end has not arrived yet.
     Incomplete,
-    /// It is wrong; the stock server's text.
+    /// It is invalid; the stock server's text.
     Wrong(String),
 }
 
@@ -131,8 +131,8 @@ fn hex(digits: &[u8], ended: bool) -> Result<u32, Escape> {
     }
 }
 
-/// Checks the escapes of a piece of a string. Returns how much of it is decided: less than all only where an escape
-/// goes on after a piece that is not the last.
+/// Checks the escapes of a piece of a string. Returns how much of it is decided: less than all only if an escape
+/// continues after a piece that is not the last.
 pub(super) fn check_escapes(piece: &[u8], last: bool) -> Result<usize, String> {
     let mut place = 0;
     while let Some(found) = memchr::memchr(b'\\', piece.get(place..).unwrap_or_default()) {
@@ -147,7 +147,7 @@ pub(super) fn check_escapes(piece: &[u8], last: bool) -> Result<usize, String> {
 }
 
 /// The bytes that the inside of a string stands for. A surrogate without its leading half becomes the three bytes that
-/// the stock server makes of it, which are not UTF-8.
+/// the stock server produces, which are not UTF-8.
 pub(super) fn unescape(raw: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(raw.len());
     let mut rest = raw;
@@ -177,17 +177,17 @@ fn put_character(bytes: &mut Vec<u8>, character: u32) {
     }
 }
 
-/// The bytes that the inside of a string stands for, borrowed where there are no escapes.
+/// The bytes that the inside of a string stands for, borrowed if there are no escapes.
 #[inline]
 pub(super) fn bytes(raw: &[u8], escapes: bool) -> Cow<'_, [u8]> {
     if escapes { Cow::Owned(unescape(raw)) } else { Cow::Borrowed(raw) }
 }
 
-/// The string, with U+FFFD for what is not UTF-8.
+/// The string, with U+FFFD in place of what is not UTF-8.
 #[inline]
 pub(super) fn text(raw: &[u8], escapes: bool) -> Cow<'_, str> {
     match bytes(raw, escapes) {
-        // Far cheaper than looking for what is wrong.
+        // Far cheaper than searching for invalid bytes.
         Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
             Ok(text) => Cow::Borrowed(text),
             Err(_) => String::from_utf8_lossy(bytes),

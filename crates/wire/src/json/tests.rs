@@ -12,7 +12,7 @@ fn sorted(text: &str) -> String {
     String::from_utf8(out).expect("UTF-8")
 }
 
-/// The element of an array of one.
+/// The element of a one-element array.
 fn only(array: &str) -> Value<'_> {
     validate(array.as_bytes()).expect("JSON").elements().next().expect("an element")
 }

@@ -1,9 +1,9 @@
-//! One value in checked text: its span, and what can be said of it without reading it.
+//! One value in checked text: its span, and what can be read of it on demand.
 
 use super::{Cursor, Number};
 use std::borrow::Cow;
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `null`
@@ -29,14 +29,14 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// `text` has been checked by [`super::validate`] or a framer, or is a span of such text. (Of other text every
-    /// answer is some answer, nothing worse.)
+    /// `text` has been checked by [`super::validate`] or a framer, or is a span of such text. (For other text the
+    /// results are arbitrary, nothing worse.)
     #[inline]
     pub fn of_checked(text: &'a [u8]) -> Self {
         Self { text }
     }
 
-    /// The text, perhaps with white space before it.
+    /// The text, possibly with white space before it.
     #[inline]
     pub fn text(self) -> &'a [u8] {
         self.text
@@ -48,13 +48,13 @@ impl<'a> Value<'a> {
         Cursor::new(self.text)
     }
 
-    /// What it is.
+    /// Its kind.
     #[inline]
     pub fn kind(self) -> Kind {
         self.cursor().kind()
     }
 
-    /// Whether it is `null`.
+    /// Returns true if it is `null`.
     #[inline]
     pub fn is_null(self) -> bool {
         self.cursor().peek() == b'n'

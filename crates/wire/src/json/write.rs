@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 /// Longest decimal form of an integer of 64 bits.
 const INTEGER_MAX: usize = 20;
 
-/// A string with its quotes and escapes.
+/// Appends a string with its quotes and escapes.
 #[inline]
 pub fn string(out: &mut Vec<u8>, text: &str) {
     string_bytes(out, text.as_bytes());
 }
 
-/// A string of bytes that need not be UTF-8: they are written as they are.
+/// Appends a string of bytes that need not be UTF-8: they are written unchanged.
 pub fn string_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.reserve(bytes.len() + 2);
     out.push(b'"');
@@ -54,7 +54,7 @@ fn hex(byte: u8) -> [u8; 2] {
     [digit(byte >> 4), digit(byte)]
 }
 
-/// A decimal integer.
+/// Appends a decimal integer.
 #[inline]
 pub fn integer(out: &mut Vec<u8>, value: i64) {
     if value < 0 {
@@ -63,7 +63,7 @@ pub fn integer(out: &mut Vec<u8>, value: i64) {
     unsigned(out, value.unsigned_abs());
 }
 
-/// A decimal integer without a sign.
+/// Appends a decimal integer without a sign.
 pub fn unsigned(out: &mut Vec<u8>, value: u64) {
     let mut digits = [b'0'; INTEGER_MAX];
     let mut rest = value;
@@ -79,7 +79,7 @@ pub fn unsigned(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(digits.get(start..).unwrap_or_default());
 }
 
-/// A real as C prints it with `%.15g`.
+/// Appends a real as C prints it with `%.15g`.
 pub fn real(out: &mut Vec<u8>, value: f64) {
     if value.trunc() == value && value.abs() < 1e15 {
         return integer(out, value as i64);
@@ -137,7 +137,7 @@ fn fraction(out: &mut Vec<u8>, digits: &str) {
     }
 }
 
-/// A UUID's 36 characters, without quotes.
+/// Appends a UUID's 36 characters, without quotes.
 #[inline]
 pub fn uuid(out: &mut Vec<u8>, uuid: &[u8; 16]) {
     const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
@@ -150,16 +150,16 @@ pub fn uuid(out: &mut Vec<u8>, uuid: &[u8; 16]) {
     out.extend_from_slice(&text);
 }
 
-/// A boolean.
+/// Appends a boolean.
 #[inline]
 pub fn boolean(out: &mut Vec<u8>, value: bool) {
     out.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
-/// A value as the stock server prints it when it sorts members: no white space, numbers and strings in their one form,
-/// members by name, of equal names the last. So it prints the `syntax` of errors.
+/// Appends a value as the stock server prints it when it sorts members: no white space, numbers and strings in their
+/// one form, members by name, of equal names the last. The server prints the `syntax` of errors this way.
 ///
-/// The cost is linear in the length of the text, however deep it is nested: where containers end is found once
+/// The cost is linear in the length of the text, however deeply it is nested: the ends of containers are found once
 /// ([`Spans`]), not once per level.
 pub fn sorted(out: &mut Vec<u8>, value: Value<'_>) {
     let mut cursor = value.cursor();
@@ -168,7 +168,7 @@ pub fn sorted(out: &mut Vec<u8>, value: Value<'_>) {
     next_sorted(out, &mut cursor, &spans, &mut 0);
 }
 
-/// Where the containers end that are values of members, in the order in which they begin.
+/// Where containers that are values of members end, in the order in which they begin.
 #[derive(Default)]
 struct Spans {
     spans: Vec<Span>,
@@ -177,14 +177,14 @@ struct Spans {
 struct Span {
     /// Its length.
     bytes: usize,
-    /// The place in the list of the first such container that begins after its end.
+    /// The index in the list of the first such container that begins after its end.
     next: usize,
 }
 
 impl Spans {
     fn of(text: &[u8]) -> Self {
         let mut spans: Vec<Span> = Vec::new();
-        // Of each container that is open: its place in the list, if it has one.
+        // For each open container, its index in the list, if it has one.
         let mut open: Vec<Option<usize>> = Vec::new();
         let (mut at, mut is_member) = (0, false);
         while let Some(byte) = text.get(at) {
@@ -219,7 +219,7 @@ impl Spans {
         Self { spans }
     }
 
-    /// Takes the value of a member, of which `place` is the number if it is a container.
+    /// Takes the value of a member. If it is a container, `place` is its index.
     fn skip<'a>(&self, cursor: &mut Cursor<'a>, place: &mut usize) -> Value<'a> {
         if matches!(cursor.peek(), b'[' | b'{')
             && let Some(span) = self.spans.get(*place)
@@ -262,7 +262,7 @@ fn next_sorted(out: &mut Vec<u8>, cursor: &mut Cursor<'_>, spans: &Spans, place:
                 let inside = *place + 1;
                 members.push((name, spans.skip(cursor, place), inside));
             }
-            // Stable, so that of equal names the last one stays last.
+            // Stable, so that among equal names the last one stays last.
             members.sort_by(|one, other| one.0.as_bytes().cmp(other.0.as_bytes()));
             out.push(b'{');
             let start = out.len();

@@ -7,7 +7,7 @@ use std::fmt;
 /// A message. Its parts are spans of the text.
 #[derive(Debug, Clone)]
 pub enum Message<'a> {
-    /// Wants an answer.
+    /// It expects an answer.
     Request {
         /// The method.
         method: Cow<'a, str>,
@@ -16,7 +16,7 @@ pub enum Message<'a> {
         /// Any value but null.
         id: Value<'a>,
     },
-    /// Wants none.
+    /// It expects none.
     Notification {
         /// The method.
         method: Cow<'a, str>,
@@ -27,19 +27,19 @@ pub enum Message<'a> {
     Reply {
         /// Any value but null.
         result: Value<'a>,
-        /// The request's.
+        /// The request's id.
         id: Value<'a>,
     },
     /// The failure of a request.
     Error {
         /// Any value but null.
         error: Value<'a>,
-        /// The request's.
+        /// The request's id.
         id: Value<'a>,
     },
 }
 
-/// The params of a request: the first of them need not be looked for again.
+/// The params of a request. The first of them are remembered, so they need not be searched again.
 #[derive(Debug, Clone)]
 pub struct Params<'a> {
     array: Value<'a>,
@@ -59,10 +59,10 @@ impl<'a> Params<'a> {
     }
 }
 
-/// Params that are remembered.
+/// Number of params that are remembered.
 const FIRST_PARAMS: usize = 16;
 
-/// Why a JSON value is no JSON-RPC message, in the stock server's words.
+/// Why a JSON value is not a JSON-RPC message, in the stock server's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageError(String);
 
@@ -75,7 +75,7 @@ impl fmt::Display for MessageError {
 impl std::error::Error for MessageError {}
 
 impl<'a> Message<'a> {
-    /// Reads the envelope of a framed message. A member that is null counts as missing.
+    /// Reads the envelope of a framed message. A null member counts as missing.
     pub fn parse(text: &'a [u8]) -> Result<Self, MessageError> {
         let value = Value::of_checked(text);
         if value.cursor().peek() != b'{' {

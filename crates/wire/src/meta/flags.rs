@@ -6,7 +6,7 @@ use crate::text::{Error, Tokens, signed, unsigned, unsigned_32};
 /// Longest `O` flag in bytes, its letter included.
 const OPAQUE_MAX: usize = 32;
 
-/// The flags of a meta command: which letters there are, and the words themselves in their order.
+/// The flags of a meta command: the set of letters, and the words themselves in their order.
 ///
 /// Every number a flag carries was checked when the line was parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Flags<'a> {
     words: &'a [u8],
 }
 
-/// One flag: its letter and what stands behind it.
+/// One flag: its letter and what follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flag<'a> {
     /// The letter.
@@ -32,7 +32,7 @@ impl<'a> Flags<'a> {
 
     /// Checks the flags of a line, and the key, which `b` declares to be base64.
     ///
-    /// COMPAT: an unknown or repeated flag ends the check at once; of other errors the last one is told.
+    /// COMPAT: an unknown or repeated flag ends the check at once; of other errors the last one is reported.
     pub(super) fn parse(words: Tokens<'a>, key: &'a [u8]) -> Result<(Key<'a>, Self), Error> {
         let mut flags = Self { letters: 0, words: words.rest() };
         let mut key = Key::plain(key);
@@ -76,7 +76,7 @@ impl<'a> Flags<'a> {
         }
     }
 
-    /// Whether a flag of that letter was given.
+    /// Returns true if a flag of that letter was given.
     #[inline]
     pub const fn has(&self, letter: u8) -> bool {
         self.letters & bit(letter) != 0

@@ -11,7 +11,7 @@ pub struct Key<'a> {
 pub type KeyBuffer = [u8; crate::text::KEY_MAX];
 
 impl<'a> Key<'a> {
-    /// A key that means itself.
+    /// A key that was sent literally.
     pub(super) const fn plain(sent: &'a [u8]) -> Self {
         Self { sent, encoded: false }
     }
@@ -31,7 +31,7 @@ impl<'a> Key<'a> {
         self.sent
     }
 
-    /// Whether it was sent in base64 (`b`).
+    /// Returns true if it was sent in base64 (`b`).
     pub const fn is_encoded(&self) -> bool {
         self.encoded
     }
@@ -52,8 +52,8 @@ impl<'a> Key<'a> {
 
 /// Decodes into `buffer` and returns the length.
 ///
-/// COMPAT: as memcached does it: bytes outside of the alphabet are passed over, what follows a padded group is
-/// ignored, and what is left must be whole groups of four.
+/// COMPAT: like memcached: bytes outside the alphabet are skipped, what follows a padded group is ignored, and the rest
+/// must be whole groups of four.
 fn decode_base64(text: &[u8], buffer: &mut KeyBuffer) -> Option<usize> {
     let count = text.iter().filter(|byte| sextet(**byte).is_some()).count();
     if count == 0 || count % 4 != 0 {
@@ -93,7 +93,7 @@ const fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
-/// Hands the base64 text of `key` to `write`, piece by piece.
+/// Passes the base64 text of `key` to `write`, piece by piece.
 pub fn encode_base64(key: &[u8], mut write: impl FnMut(&[u8])) {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for chunk in key.chunks(3) {

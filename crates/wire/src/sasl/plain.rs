@@ -5,14 +5,14 @@ use super::SaslError;
 /// The parts of a PLAIN message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Plain<'a> {
-    /// Who logs in.
+    /// The user name.
     pub user: &'a str,
-    /// With what.
+    /// The password.
     pub password: &'a [u8],
 }
 
 impl<'a> Plain<'a> {
-    /// Parses a message. An authorization id other than the user itself is refused: nobody may act for another.
+    /// Parses a message. An authorization id other than the user itself is refused: no user may act for another.
     pub fn parse(message: &'a [u8]) -> Result<Self, SaslError> {
         let mut parts = message.split(|byte| *byte == 0);
         let (Some(authorization), Some(user), Some(password), None) =

@@ -8,10 +8,10 @@
 //!                                    <-     v=server signature
 //! ```
 //!
-//! The server keeps [`ScramKeys`], never a password: from the salted password come a client key, of which only the
-//! hash is stored, and a server key. Deriving them costs thousands of hashes and is done once, when a password is set.
+//! The server stores [`ScramKeys`], never a password: the salted password yields a client key, of which only the hash
+//! is stored, and a server key. Deriving them costs thousands of hashes and is done once, when a password is set.
 //!
-//! COMPAT: the nonce of the Couchbase C++ core holds spaces (`0x85 0x40 ...`), so messages are cut at commas only.
+//! COMPAT: the nonce of the Couchbase C++ core holds spaces (`0x85 0x40 ...`), so messages are split at commas only.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -21,9 +21,9 @@ use sha2::{Digest, Sha256, Sha512};
 
 use super::{SaslError, constant_time_eq};
 
-/// Rounds of PBKDF2 for new keys, the least RFC 7677 allows and what all SDKs accept.
+/// Rounds of PBKDF2 for new keys: the least that RFC 7677 allows, and accepted by all SDKs.
 pub const ITERATIONS: u32 = 4096;
-/// Longest client message that is looked at.
+/// Longest client message that is accepted.
 const MESSAGE_MAX: usize = 4096;
 
 /// The hash a SCRAM mechanism is built on.
@@ -76,7 +76,7 @@ impl Hash {
         salted
     }
 
-    /// Bytes of the hash.
+    /// Length of the hash in bytes.
     pub const fn digest_len(self) -> usize {
         match self {
             Self::Sha1 => 20,
@@ -86,7 +86,7 @@ impl Hash {
     }
 }
 
-/// What the server keeps of a password for one hash.
+/// What the server stores of a password for one hash.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScramKeys {
     hash: Hash,
@@ -110,7 +110,7 @@ impl ScramKeys {
         }
     }
 
-    /// Keys no password fits, for a user who does not exist: the exchange runs to its end as for any other.
+    /// Keys that no password fits, for a user who does not exist: the exchange runs to its end as for any other.
     pub fn impossible(hash: Hash, salt: &[u8], iterations: u32) -> Self {
         Self {
             hash,
@@ -121,7 +121,7 @@ impl ScramKeys {
         }
     }
 
-    /// Whether this is the password the keys come from. Takes as long as deriving them.
+    /// Returns true if the keys come from this password. Takes as long as deriving them.
     pub fn verify(&self, password: &[u8]) -> bool {
         let other = Self::derive(self.hash, password, &self.salt, self.iterations);
         constant_time_eq(&self.stored_key, &other.stored_key)
@@ -161,7 +161,7 @@ impl<'a> ClientFirst<'a> {
             Some([b'p', b'=', ..]) => return Err(SaslError::Unsupported),
             _ => return Err(SaslError::Malformed),
         }
-        // An authorization id (a=...) would mean acting for somebody else.
+        // An authorization id (a=...) would mean acting for another user.
         if first + 1 != second {
             return Err(SaslError::Unsupported);
         }
@@ -238,7 +238,7 @@ impl Exchange {
         &self.user
     }
 
-    /// Takes the client's proof. On success gives the user's name and the server's signature to send.
+    /// Checks the client's proof. On success returns the user's name and the server's signature to send.
     pub fn finish(self, client_final: &[u8]) -> Result<(String, Vec<u8>), SaslError> {
         if client_final.len() > MESSAGE_MAX {
             return Err(SaslError::Malformed);
@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    /// A client of our own, for what the RFCs have no vectors for.
+    /// A client of our own, for cases without vectors in the RFCs.
     fn client_final(hash: Hash, password: &[u8], first_bare: &str, challenge: &str) -> String {
         let mut parts = challenge.split(',');
         let nonce = parts.next().unwrap();

@@ -1,4 +1,4 @@
-//! The commands of one line that neither fetch nor store.
+//! Single-line commands that neither fetch nor store.
 
 use super::{Command, Error, KEY_MAX, Line, Tokens, signed, unsigned, unsigned_32};
 
@@ -8,26 +8,26 @@ const CLASSES: u32 = 64;
 /// Argument of `shutdown`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownMode {
-    /// None: stop.
+    /// No argument: stop.
     Now,
     /// `graceful`: drain, then stop.
     Graceful,
-    /// Anything else; answered only where the command is enabled.
+    /// Anything else; answered only if the command is enabled.
     Invalid,
 }
 
 /// A list of keys, and which of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dump {
-    /// What is told of each.
+    /// What is listed of each.
     pub form: DumpForm,
     /// Bits of the size classes that are listed.
     pub classes: u64,
-    /// Most keys; 0 = all.
+    /// Maximum number of keys; 0 = all.
     pub limit: u32,
 }
 
-/// What a list tells of each key.
+/// What a list shows of each key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DumpForm {
     /// `lru_crawler metadump`: key, times, CAS, class and size.
@@ -36,30 +36,30 @@ pub enum DumpForm {
     Keys,
     /// `stats cachedump`: key, length and expiry.
     Items,
-    /// `stats conns`: no keys, but who is connected.
+    /// `stats conns`: no keys, but the connected clients.
     Clients,
 }
 
-/// What `watch` tells of.
+/// The events that `watch` reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Watched(u8);
 
 impl Watched {
-    /// Every look for a key.
+    /// Every lookup of a key.
     pub const FETCHERS: Self = Self(1);
     /// Every attempt to store.
     pub const MUTATIONS: Self = Self(2);
-    /// Documents that go for want of memory.
+    /// Documents evicted because memory is short.
     pub const EVICTIONS: Self = Self(4);
-    /// Connections that come and go.
+    /// Connections opened and closed.
     pub const CONNECTIONS: Self = Self(8);
 
-    /// These and those.
+    /// The union of both.
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// Whether any of those are among these.
+    /// Returns true if any of `others` is among these.
     pub const fn has(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }
@@ -87,7 +87,7 @@ pub(super) fn watch(tokens: Tokens<'_>) -> Line<'_> {
             b"mutations" => Watched::MUTATIONS,
             b"evictions" => Watched::EVICTIONS,
             b"connevents" => Watched::CONNECTIONS,
-            // COMPAT: known to memcached; of these nothing happens here.
+            // COMPAT: known to memcached; none of these events occur here.
             b"sysevents" | b"rawcmds" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => Watched::default(),
             _ => return Line::Malformed(Error::Unknown),
         });
@@ -121,7 +121,7 @@ pub(super) fn stats(tokens: Tokens<'_>) -> Line<'_> {
     Line::Command(Command::Dump(Dump { form: DumpForm::Items, classes, limit }))
 }
 
-/// `metadump|mgdump all|hash|<class>,<class>...`; other commands of the crawler there are none.
+/// `metadump|mgdump all|hash|<class>,<class>...`; the crawler has no other commands here.
 pub(super) fn lru_crawler(mut tokens: Tokens<'_>) -> Line<'_> {
     let form = match tokens.next() {
         Some(b"metadump") => DumpForm::Meta,
@@ -243,14 +243,14 @@ pub(super) fn shutdown(mut tokens: Tokens<'_>) -> Line<'_> {
     Line::Command(Command::Shutdown(mode))
 }
 
-/// Two words and perhaps an option; whether the last word is `noreply`.
+/// Two words and perhaps an option. The last result is true if the last word is `noreply`.
 fn key_and_number(mut tokens: Tokens<'_>) -> Option<(&[u8], &[u8], bool)> {
     let (key, number, option) = (tokens.next()?, tokens.next()?, tokens.next());
     let noreply = option.unwrap_or(number) == b"noreply";
     tokens.rest().is_empty().then_some((key, number, noreply))
 }
 
-/// One word and perhaps an option; whether the last word is `noreply`.
+/// One word and perhaps an option. The last result is true if the last word is `noreply`.
 fn one_number(mut tokens: Tokens<'_>) -> Option<(&[u8], bool)> {
     let (number, option) = (tokens.next()?, tokens.next());
     let noreply = option.unwrap_or(number) == b"noreply";

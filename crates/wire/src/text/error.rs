@@ -1,6 +1,6 @@
-//! What a malformed line is answered with.
+//! The answers to malformed lines.
 
-/// Why a line was not taken. The answers are memcached's.
+/// Why a line was rejected. The answers are memcached's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// Malformed, and the client asked for no answer.
@@ -13,9 +13,9 @@ pub enum Error {
     BadExptime,
     /// The amount of `incr` or `decr` is not a number.
     BadDelta,
-    /// `delete` with something else than `noreply` behind the key.
+    /// `delete` with anything but `noreply` after the key.
     DeleteUsage,
-    /// A line longer than the limit that is no retrieval.
+    /// A line longer than the limit that is not a retrieval.
     LineTooLong,
     /// A retrieval line longer than the limit with a bad argument in it.
     LongLineMalformed,
@@ -23,13 +23,13 @@ pub enum Error {
     Http,
     /// `stats cachedump` without its two numbers.
     BadCommandLine,
-    /// `stats cachedump` of a class there cannot be.
+    /// `stats cachedump` of an impossible class.
     IllegalClass,
-    /// `lru_crawler` with something else than classes.
+    /// `lru_crawler` with anything but classes.
     BadClass,
-    /// Login demanded, and this was not one.
+    /// A login is required, and this was not one.
     Unauthenticated,
-    /// Meta: a flag given twice, or not a letter of ASCII.
+    /// Meta: a flag given twice, or not an ASCII letter.
     DuplicateFlag,
     /// Meta: no such flag.
     InvalidFlag,
@@ -58,12 +58,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the connection is of no use any more: the end of the line is not known, or it is not this protocol.
+    /// Returns true if the connection is unusable: the end of the line is not known, or it is not this protocol.
     pub const fn is_fatal(self) -> bool {
         matches!(self, Self::LineTooLong | Self::LongLineMalformed | Self::Http)
     }
 
-    /// The line to answer, with its `\r\n`; empty if nothing is to be said.
+    /// The line to answer, with its `\r\n`; empty for no answer.
     pub const fn answer(self) -> &'static [u8] {
         match self {
             Self::Silent | Self::Http => b"",

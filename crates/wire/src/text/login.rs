@@ -1,5 +1,5 @@
-//! ASCII authentication: where a login is demanded, the first command is a `set` of any key whose data block is
-//! `user password`. Flags and expiration time do not matter.
+//! ASCII authentication: if a login is required, the first command is a `set` of any key whose data block is `user
+//! password`. Flags and expiration time are ignored.
 
 use super::{Command, Error, Limits, TRAILER, Tokens, first, is_http, trim_return};
 use crate::Parsed;
@@ -7,7 +7,7 @@ use crate::Parsed;
 /// Longest data block of a login in bytes.
 pub const LOGIN_MAX: usize = 1024;
 
-/// Takes the place of [`super::parse`] until the client has logged in.
+/// Replaces [`super::parse`] until the client has logged in.
 pub fn parse_login<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, Error> {
     let window = limits.window(input);
     let Some(end) = memchr::memchr(b'\n', window) else {

@@ -47,7 +47,7 @@ fn plain(token: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-/// Sign and magnitude of anything `strtol` takes.
+/// Sign and magnitude of anything `strtol` accepts.
 fn scan(token: &[u8]) -> Option<(bool, u64)> {
     let blanks = token.iter().take_while(|byte| is_blank(**byte)).count();
     let (negative, digits) = match token.get(blanks..)? {

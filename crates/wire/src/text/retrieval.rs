@@ -17,7 +17,7 @@ pub struct Get<'a> {
 }
 
 impl Get<'static> {
-    /// A retrieval whose first keys were dealt with already, for [`parse_get_rest`].
+    /// Creates a retrieval whose first keys were already handled, for [`parse_get_rest`].
     pub const fn continued(with_cas: bool, exptime: Option<i64>) -> Self {
         Self { keys: Keys { rest: b"" }, with_cas, exptime, last: false }
     }
@@ -31,8 +31,8 @@ impl<'a> Get<'a> {
         self.keys.rest
     }
 
-    /// Takes the first key off, as a retrieval of its own. `END` belongs to the piece whose `last` is set; a
-    /// retrieval without keys that is `last` gives one piece without a key.
+    /// Takes the first key off, as a retrieval of its own. `END` belongs to the piece whose `last` is set. A retrieval
+    /// without keys that is `last` yields one piece without a key.
     #[inline]
     pub fn take_first(&mut self) -> Option<Get<'a>> {
         let whole = *self;
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
         self.rest
     }
 
-    /// Whether no key is left.
+    /// Returns true if no key is left.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -101,7 +101,7 @@ pub(super) fn get_and_touch(mut tokens: Tokens<'_>, with_cas: bool) -> Line<'_> 
     }
 }
 
-/// `None` if a key is too long, else whether there is a key at all.
+/// `None` if a key is too long, otherwise whether there is a key at all.
 #[inline]
 fn validate(keys: &[u8]) -> Option<bool> {
     if keys.len() <= KEY_MAX {
@@ -117,7 +117,7 @@ fn validate(keys: &[u8]) -> Option<bool> {
     Some(any)
 }
 
-/// A line that has filled the window without a newline: its whole keys, if it is a retrieval.
+/// Handles a line that has filled the window without a newline: takes its whole keys, if it is a retrieval.
 #[cold]
 pub(super) fn parse_piece(window: &[u8]) -> Parsed<Command<'_>, Error> {
     let mut tokens = Tokens::new(window);
@@ -138,8 +138,8 @@ pub(super) fn parse_piece(window: &[u8]) -> Parsed<Command<'_>, Error> {
     piece(window, tokens.rest(), Get::continued(with_cas, exptime))
 }
 
-/// Goes on with a retrieval whose line was handed out up to here; `get` tells which (its keys do not matter).
-/// Gives pieces of [`Command::Get`] until one is [`Get::last`].
+/// Continues a retrieval whose line was handed out up to here; `get` identifies it (its keys do not matter). Yields
+/// pieces of [`Command::Get`] until one is [`Get::last`].
 pub fn parse_get_rest<'a>(input: &'a [u8], get: &Get<'_>, limits: &Limits) -> Parsed<Command<'a>, Error> {
     let Get { with_cas, exptime, .. } = *get;
     let window = limits.window(input);

@@ -11,11 +11,11 @@ pub enum StoreVerb {
     Add,
     /// Store if present.
     Replace,
-    /// Add behind the present value.
+    /// Append to the existing value.
     Append,
-    /// Add before the present value.
+    /// Prepend to the existing value.
     Prepend,
-    /// Store over one version.
+    /// Replace one version.
     Cas,
 }
 
@@ -40,7 +40,7 @@ pub struct Store<'a> {
     pub verb: StoreVerb,
     /// The key.
     pub key: &'a [u8],
-    /// The client's flags.
+    /// The client flags.
     pub flags: u32,
     /// Expiration time as sent.
     pub exptime: i64,
@@ -81,7 +81,7 @@ fn finish<'a>(
     cas: Option<&[u8]>,
     mut tokens: Tokens<'a>,
 ) -> Line<'a> {
-    // COMPAT: memcached takes whatever word is last for the option, even where a number is missing.
+    // COMPAT: memcached takes the last word for the option, whatever it is, even if a number is missing.
     let noreply = match tokens.next() {
         Some(option) => option == b"noreply",
         None => cas.unwrap_or(length) == b"noreply",

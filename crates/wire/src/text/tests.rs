@@ -108,7 +108,7 @@ fn first_key_is_taken_off() {
     assert_eq!(get.take_first(), None);
 }
 
-/// Lines that are nearly right: words of the protocol in any order.
+/// Lines that are nearly valid: words of the protocol in any order.
 fn near_protocol() -> impl Strategy<Value = Vec<u8>> {
     const WORDS: &[&str] = &[
         "get",

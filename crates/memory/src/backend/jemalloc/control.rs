@@ -8,10 +8,10 @@ use crate::backend::ControlError;
 use crate::backend::controls::Controls;
 
 /// Boot options of the allocator, read by jemalloc before `main`. The table of configuration keys has the same
-/// defaults; a test compares.
+/// defaults; a test compares them.
 ///
-/// `cache_oblivious:false`: no padding page on large allocations. `thp` stays with the system's setting; tenants
-/// choose huge pages for their own chunks. Why these values: decision 0011.
+/// `cache_oblivious:false`: no padding page on large allocations. `thp` keeps the system's setting; tenants choose huge
+/// pages for their own chunks. Why these values: decision 0011.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static BOOT_OPTIONS: BootOptions = BootOptions(
     c"metadata_thp:disabled,background_thread:true,cache_oblivious:false,dirty_decay_ms:5000,muzzy_decay_ms:0,narenas:2"

@@ -1,17 +1,17 @@
-//! Where an arena gets its address space: chunks of our own, so that huge pages are a choice per tenant.
+//! The address space of an arena: chunks of our own, so that huge pages are a choice per tenant.
 //!
 //! ```text
 //!   chunk 0: 8 MiB, huge pages refused (a small tenant stays small, whatever the system's THP setting)
 //!   chunk 1..: 64 MiB to 1 GiB, 2 MiB-aligned, huge pages asked for
 //!   [extent|extent|extent|.... bump ....                ] next chunk when one does not fit
 //! ```
-//! That is the default; the setting `thp` asks for huge pages from chunk 0 on, or refuses them everywhere. A change
-//! reaches the chunks there are too: as advice, so that pages that lie in memory already stay as they are until they
-//! go.
+//! That is the default. The setting `thp` requests huge pages from chunk 0 on, or refuses them everywhere. A change
+//! also reaches existing chunks, but only as advice: pages that are already resident stay as they are until they are
+//! freed.
 //!
-//! Address space is never given back before the arena ends; physical pages are, by `MADV_DONTNEED`. A 2 MiB block that
-//! has been purged in part, and holds pages still, gives up its claim to a huge page, whatever the setting: otherwise
-//! the kernel would fill the holes again. So does the block in which a chunk has come to its end.
+//! Address space is never returned before the arena ends; physical pages are, by `MADV_DONTNEED`. A 2 MiB block that
+//! has been partly purged and still holds pages gives up its claim to a huge page, whatever the setting: otherwise the
+//! kernel would fill the holes again. So does the block in which the used part of a finished chunk ends.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr::{self, null_mut};
@@ -28,7 +28,7 @@ const FIRST_CHUNK: usize = 8 << 20;
 const SMALLEST_HUGE_CHUNK: usize = 64 << 20;
 const LARGEST_CHUNK: usize = 1 << 30;
 
-/// The extent hooks of one arena and the chunks they serve it from. Pinned in memory: the allocator keeps its address.
+/// The extent hooks of one arena and the chunks they serve it from. Pinned: the allocator keeps its address.
 #[repr(C)]
 pub(crate) struct Extents {
     /// First field: the allocator's pointer to the hooks is our pointer to the whole.
@@ -45,18 +45,18 @@ struct Chunks {
 struct Chunk {
     base: usize,
     size: usize,
-    /// Its 2 MiB blocks that have been purged in part, a bit each.
+    /// Its 2 MiB blocks that have been partly purged, a bit each.
     broken: Box<[u64]>,
 }
 
-/// The setting, as its place in [`CHOICES`].
+/// The setting, as its index in [`CHOICES`].
 static THP: AtomicU8 = AtomicU8::new(0);
 const CHOICES: [Thp; 3] = [Thp::Default, Thp::Always, Thp::Never];
 
-/// All `Extents`, for a change of the setting. Locked before the chunks of any.
+/// All `Extents`, to apply a change of the setting. Locked before the chunks of any.
 static ALL: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
-/// Where an `Extents` lies that is not dropped yet.
+/// Address of an `Extents` that is not dropped yet.
 #[derive(PartialEq)]
 struct Registered(*const Extents);
 
@@ -68,7 +68,7 @@ pub(in crate::backend) fn thp() -> Option<Thp> {
     CHOICES.get(usize::from(THP.load(Relaxed))).copied().or(Some(Thp::Default))
 }
 
-/// Changes the setting, for chunks to come and for those there are.
+/// Changes the setting, for future and existing chunks.
 pub(in crate::backend) fn set_thp(thp: Thp) {
     let all = ALL.lock();
     let place = CHOICES.iter().position(|choice| *choice == thp).unwrap_or_default();
@@ -78,7 +78,7 @@ pub(in crate::backend) fn set_thp(thp: Thp) {
         return;
     }
     for extents in &*all {
-        // SAFETY: it takes itself off the list, under the lock that is held here, before it is dropped.
+        // SAFETY: it removes itself from the list, under the lock that is held here, before it is dropped.
         let extents = unsafe { &*extents.0 };
         let chunks = extents.chunks.lock();
         for (index, chunk) in chunks.all.iter().enumerate() {
@@ -87,7 +87,7 @@ pub(in crate::backend) fn set_thp(thp: Thp) {
     }
 }
 
-/// What a chunk is advised to be.
+/// The advice for a chunk.
 fn advice(is_small: bool) -> i32 {
     match thp() {
         Some(Thp::Always) => libc::MADV_HUGEPAGE,
@@ -122,7 +122,7 @@ impl Extents {
         (&raw const self.hooks).cast_mut()
     }
 
-    /// Whether it has chunks for which the kernel is asked for huge pages.
+    /// Returns true if it has chunks for which huge pages are requested.
     pub(crate) fn asks_for_huge_pages(&self) -> bool {
         self.chunks.lock().all.iter().any(|chunk| advice(chunk.size <= FIRST_CHUNK) == libc::MADV_HUGEPAGE)
     }
@@ -154,7 +154,7 @@ impl Extents {
         Some(base)
     }
 
-    /// A part of this block has been purged: if pages of it are left, it claims no huge page any more.
+    /// A part of this block has been purged: if pages of it are left, it gives up its claim to a huge page.
     fn break_up(&self, block: usize) {
         let mut chunks = self.chunks.lock();
         let holds = |chunk: &&mut Chunk| (chunk.base..chunk.base + chunk.size).contains(&block);
@@ -172,8 +172,8 @@ impl Extents {
 }
 
 impl Chunk {
-    /// Nothing behind its first `used` bytes will be handed out: a huge page that lies over that end gives its unused
-    /// part back.
+    /// Nothing beyond its first `used` bytes will be handed out: frees the unused part of a huge page that spans that
+    /// end.
     fn end_at(&mut self, used: usize) {
         let end = used.next_multiple_of(HUGE_PAGE);
         if end == used {
@@ -183,14 +183,14 @@ impl Chunk {
         if let Some(word) = self.broken.get_mut(block / 64) {
             *word |= 1 << (block % 64);
         }
-        // SAFETY: advice about a block of our chunk; what goes has never been handed out.
+        // SAFETY: advice about a block of our chunk; the freed part has never been handed out.
         unsafe {
             libc::madvise((self.base + end - HUGE_PAGE) as *mut c_void, HUGE_PAGE, libc::MADV_NOHUGEPAGE);
             libc::madvise((self.base + used) as *mut c_void, end - used, libc::MADV_DONTNEED);
         }
     }
 
-    /// Advises all of it but for its broken blocks, which stay without huge pages.
+    /// Advises all of it except its broken blocks, which stay without huge pages.
     fn advise(&self, advice: i32) {
         let blocks = self.size / HUGE_PAGE;
         let is_broken =
@@ -219,7 +219,7 @@ impl Drop for Extents {
     }
 }
 
-/// Whether any page of a block lies in memory.
+/// Returns true if any page of a block is resident.
 fn has_pages(block: usize) -> bool {
     let mut pages = [0u8; HUGE_PAGE / PAGE];
     // SAFETY: it asks about a block of ours, and there is a byte for each of its pages.
@@ -227,7 +227,7 @@ fn has_pages(block: usize) -> bool {
     failed || pages.iter().any(|page| page & 1 == 1)
 }
 
-/// Maps `size` bytes at a multiple of `alignment`.
+/// Maps `size` bytes, aligned to `alignment`.
 fn map_chunk(size: usize, alignment: usize, advice: i32) -> Option<Chunk> {
     let reserved = size + alignment;
     // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice.
@@ -352,7 +352,7 @@ mod tests {
     fn broken_blocks_stay_broken_whatever_is_advised() {
         let extents = Extents::new();
         let at = extents.take(20 * HUGE_PAGE, HUGE_PAGE).unwrap();
-        // Another test changes the setting, of all there are.
+        // Another test changes the setting, for all `Extents`.
         let _setting_stays = ALL.lock();
         let ours = {
             let chunks = extents.chunks.lock();

@@ -1,8 +1,8 @@
 //! How full the slabs of an arena are.
 //!
-//! jemalloc serves sizes up to 14 KiB from slabs of one class each. A slab's pages go back when its last slot is free,
-//! and new blocks go into the *current* slab of their class, then into the one with room that is oldest. What a slab
-//! has free is read without the class's lock: a hint, as everything here.
+//! jemalloc serves sizes up to 14 KiB from slabs of one class each. A slab's pages are freed when its last slot is
+//! free. New blocks go into the *current* slab of their class, then into the oldest one with room. The free slots of a
+//! slab are read without the class's lock: a hint, like everything here.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ impl<const N: usize> Mib<N> {
         Self((errno == 0 && length == N).then_some(mib))
     }
 
-    /// Reads a number: the words of the name at `places` are replaced first.
+    /// Reads a number, after replacing the words of the name at `places`.
     fn read<T: Copy + Default>(&self, places: &[(usize, usize)]) -> Option<T> {
         let mut mib = self.0?;
         for (place, index) in places {
@@ -45,7 +45,7 @@ impl<const N: usize> Mib<N> {
         (errno == 0).then_some(value)
     }
 
-    /// Asks about the words of `question`; fills `answer`, which has the size the control documents.
+    /// Passes in the words of `question`. Fills `answer`, which has the size the control documents.
     fn ask<Q: Copy, A: Copy>(&self, question: &[Q], answer: &mut [A]) -> bool {
         let Some(mib) = self.0 else { return false };
         let mut length = size_of_val(answer);
@@ -76,7 +76,7 @@ struct Controls {
     single: Mib<3>,
 }
 
-/// Where the number of the arena, and that of the class, stand in the names of figures.
+/// Positions of the arena's number, and of the class's, in the names of figures.
 const ARENA: usize = 2;
 const CLASS: usize = 4;
 
@@ -111,8 +111,7 @@ pub(super) fn classes(arena: u32) -> Option<Vec<ClassFigures>> {
     (0..controls.classes).map(figures).collect()
 }
 
-/// How full the slabs of these blocks are. A block that has its pages to itself, and one that is unknown, gives a full
-/// slab.
+/// How full the slabs of these blocks are. A block that has its pages to itself, or is unknown, yields a full slab.
 pub(super) fn occupancy(blocks: &[NonNull<u8>], found: &mut [Occupancy]) {
     #[repr(C)]
     #[derive(Clone, Copy, Default)]
@@ -137,7 +136,7 @@ pub(super) fn occupancy(blocks: &[NonNull<u8>], found: &mut [Occupancy]) {
     }
 }
 
-/// Whether the block lies in the slab from which its class is served next.
+/// Returns true if the block lies in the slab from which its class is served next.
 pub(super) fn is_in_current_slab(block: NonNull<u8>) -> bool {
     #[repr(C)]
     #[derive(Clone, Copy, Default)]

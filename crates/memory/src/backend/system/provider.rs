@@ -1,7 +1,7 @@
-//! Which library really serves `malloc`: the C library, or one that was preloaded and that its own symbols give away.
+//! Which library actually serves `malloc`: the C library, or a preloaded one, recognised by its own symbols.
 //!
-//! Each library is asked for its version and told to give free pages back by the calls of its own interface, which are
-//! looked up by name: none of them need be there when Dormouse is linked.
+//! The calls that report each library's version and return its free pages are those of its own interface. They are
+//! looked up by name: none of them need exist when Dormouse is linked.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -24,10 +24,10 @@ type Info = unsafe extern "C" fn(
 type Collect = unsafe extern "C" fn(bool);
 type Release = unsafe extern "C" fn();
 
-/// `arena.4096` is every arena of jemalloc.
+/// `arena.4096` means every arena of jemalloc.
 const JEMALLOC_PURGE: &CStr = c"arena.4096.purge";
 
-/// The library and what it is called by.
+/// The library and the functions to call.
 enum Provider {
     Jemalloc(Controls),
     Mimalloc(Collect, Option<Info>),
@@ -36,7 +36,7 @@ enum Provider {
     Library,
 }
 
-/// Who serves, found once: libraries cannot be preloaded later.
+/// The library that serves, found once: libraries cannot be preloaded later.
 struct Found {
     provider: Provider,
     version: String,
@@ -52,7 +52,7 @@ pub(in crate::backend) fn version() -> String {
     found().version.clone()
 }
 
-/// Gives all free pages of the process back to the system.
+/// Returns all free pages of the process to the system.
 pub(super) fn trim() {
     match found().provider {
         Provider::Jemalloc(controls) => {
@@ -80,7 +80,7 @@ pub(in crate::backend) fn controls() -> Option<Controls> {
     }
 }
 
-/// What the library knows of the process's memory, beside a jemalloc, which has its own list.
+/// The library's figures of the process's memory, except for a jemalloc, which has its own list.
 pub(in crate::backend) fn figures() -> Vec<Figure> {
     match found().provider {
         Provider::Jemalloc(_) => Vec::new(),
@@ -98,13 +98,13 @@ fn mimalloc_figures(info: Info) -> Vec<Figure> {
     of_mimalloc(committed, peak)
 }
 
-/// tcmalloc's properties with our names for them.
+/// tcmalloc's properties and our names for them.
 const TCMALLOC: &[(&CStr, &str, &str)] = &[
     (c"generic.current_allocated_bytes", "allocated_bytes", "Bytes in use by the process"),
     (c"generic.heap_size", "mapped_bytes", "Address space tcmalloc holds"),
-    (c"tcmalloc.pageheap_free_bytes", "dirty_bytes", "Free pages that are not given back"),
-    (c"tcmalloc.pageheap_unmapped_bytes", "retained_bytes", "Free pages that are given back"),
-    (c"tcmalloc.current_total_thread_cache_bytes", "thread_cache_bytes", "Bytes threads keep for later"),
+    (c"tcmalloc.pageheap_free_bytes", "dirty_bytes", "Free pages not returned to the system"),
+    (c"tcmalloc.pageheap_unmapped_bytes", "retained_bytes", "Free pages returned to the system"),
+    (c"tcmalloc.current_total_thread_cache_bytes", "thread_cache_bytes", "Bytes in thread caches"),
 ];
 
 fn tcmalloc_figures(property: Property) -> Vec<Figure> {
@@ -121,12 +121,12 @@ fn tcmalloc_figures(property: Property) -> Vec<Figure> {
 
 #[cfg(target_env = "gnu")]
 fn library_figures() -> Vec<Figure> {
-    // SAFETY: it only tells numbers.
+    // SAFETY: it only returns numbers.
     let info = unsafe { libc::mallinfo2() };
     [
         ("allocated_bytes", "Bytes in use by the process", info.uordblks + info.hblkhd),
         ("mapped_bytes", "Memory the library holds from the system", info.arena + info.hblkhd),
-        ("free_bytes", "Free blocks, given back or not", info.fordblks),
+        ("free_bytes", "Free blocks, returned or not", info.fordblks),
         ("mapped_singly_bytes", "Blocks that are mappings of their own", info.hblkhd),
     ]
     .into_iter()
@@ -139,7 +139,7 @@ fn library_figures() -> Vec<Figure> {
     Vec::new()
 }
 
-/// The address of a symbol of whatever is loaded.
+/// The address of a symbol in whatever is loaded.
 fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a null-terminated name, looked for in everything that was loaded with the process.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -172,7 +172,7 @@ fn mimalloc() -> Option<Found> {
     // SAFETY: as above.
     let info =
         symbol(c"mi_process_info").map(|info| unsafe { std::mem::transmute::<*mut c_void, Info>(info) });
-    // Until 2.x a digit each, since 3.x two for the minor and the patch.
+    // One digit each until 2.x, since 3.x two for the minor and the patch.
     let grain = if version >= 10_000 { 100 } else { 10 };
     let version = format!(
         "mimalloc {}.{}.{}, preloaded",
@@ -202,7 +202,7 @@ fn tcmalloc() -> Option<Found> {
 
 #[cfg(target_env = "gnu")]
 fn library_version() -> String {
-    // SAFETY: it gives a static string.
+    // SAFETY: it returns a static string.
     format!("glibc {}", text(unsafe { libc::gnu_get_libc_version() }))
 }
 

@@ -1,4 +1,4 @@
-//! The records' text.
+//! The text of the records.
 //!
 //! ```text
 //! {"_id":"<id>","gone":[["<table>","<uuid>"],...],"changed":[["<table>","<uuid>",{"<column>":<value>,...}],...]}
@@ -28,7 +28,7 @@ pub(super) fn write(id: Uuid, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&text);
 }
 
-/// Appends records: the values after the oldest commit from which on all are known, and what each later commit changed.
+/// Appends records: the values after the oldest commit from which all are known, and the changes of each later commit.
 pub(super) fn write_history(database: &Database, out: &mut Vec<u8>) {
     let id_of = |commit| database.transaction_id_of(commit).unwrap_or_default();
     let last = database.commit_number().0;
@@ -49,14 +49,14 @@ pub(super) fn write_history(database: &Database, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what a commit changed of ephemeral columns: the body of its record.
+/// Appends the changes of a commit to ephemeral columns: the body of its record.
 pub(super) fn write_commit(database: &Database, commit: CommitId, out: &mut Vec<u8>) {
     let changes = || {
         let changes = database.changes_of(commit);
         let with_table = changes.map(|change| (database.schema().table(change.table), change));
         with_table.filter(|(table, _)| is_ephemeral(table))
     };
-    // A row that goes and comes in one commit has gone first.
+    // A row that is deleted and inserted again in one commit was deleted first.
     let mut list = List::new("gone");
     for (table, change) in changes() {
         if let (Some(old), None) = (change.old, change.new)
@@ -76,7 +76,7 @@ pub(super) fn write_commit(database: &Database, commit: CommitId, out: &mut Vec<
     list.end(out);
 }
 
-/// Appends the ephemeral columns of a row that differ from what they were, if there are any.
+/// Appends the ephemeral columns of a row that differ from before, if there are any.
 fn write_row(table: &TableSchema, old: Option<Row<'_>>, new: Row<'_>, list: &mut List, out: &mut Vec<u8>) {
     let mut is_first = true;
     for (column, cell) in differing(table, old, new) {
@@ -106,7 +106,7 @@ fn differing<'a>(
     })
 }
 
-/// A member whose value is an array; none while it is empty.
+/// A member whose value is an array; omitted while it is empty.
 struct List {
     name: &'static str,
     is_empty: bool,

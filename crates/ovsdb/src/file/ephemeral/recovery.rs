@@ -5,10 +5,9 @@
 //! file   c5.t1  c6.t2      c7.t2                      c9.t3  c9.t4
 //! ids                      c7.t2        c8.t2     c9.t2 (nobody's)  c9.t3  c9.t4   c10.t4
 //! ```
-//! The first record that the log has the chain of says where the two meet: what comes before it in the file has
-//! happened then. From there on, records are applied after the commit of the log whose chain they have, as commits of
-//! their own. Where a row that has values is not there the two do not belong together, and no tags are given from there
-//! on.
+//! The first record whose chain the log contains shows where the two meet: the file's earlier records happened before
+//! that. From there on, records are applied after the commit of the log that has their chain, as commits of their own.
+//! If a row that has values does not exist, the two do not belong together, and no tags are assigned from there on.
 
 use super::super::reader::{BUFFER_BYTES, Reader};
 use super::super::transaction_id;
@@ -25,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use wire::json::{Kind, Value, validate};
 
-/// A file that is longer is not read: it would be held in memory as a whole.
+/// Longer files are not read: the whole file would be held in memory.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// A record of the file.
@@ -35,7 +34,7 @@ pub(in crate::file) struct Remembered {
     text: Vec<u8>,
 }
 
-/// Reads the file up to where it ends or makes no sense.
+/// Reads the file up to its end or the first invalid record.
 pub(in crate::file) fn read<D: Disk>(disk: &D, path: &Path) -> Vec<Remembered> {
     let mut records = Vec::new();
     let Ok(file) = disk.open(path, Open::Read) else { return records };
@@ -55,25 +54,25 @@ pub(in crate::file) fn read<D: Disk>(disk: &D, path: &Path) -> Vec<Remembered> {
     records
 }
 
-/// Where the log and the file are with regard to each other.
+/// How the log and the file relate.
 #[derive(Clone, Copy)]
 enum State {
     /// They have not met.
     Apart,
-    /// They are in step; the tag of this id is right.
+    /// They are in step; the tag of this id is valid.
     InStep(Uuid),
     /// They do not belong together.
     Lost,
 }
 
-/// Puts the records of the file into a database that is filled from its log.
+/// Applies the records of the file to a database that is filled from its log.
 pub(in crate::file) struct Recovery<'a> {
     records: &'a [Remembered],
     /// The first record of each chain.
     places: BTreeMap<Uuid, usize>,
     next: usize,
     state: State,
-    /// Rows that have values in the file, in these columns, and are not there.
+    /// Rows that have values in the file, in these columns, but do not exist.
     missing: BTreeMap<(TableId, Uuid), BTreeSet<ColumnId>>,
     cells: Vec<u8>,
 }
@@ -87,14 +86,14 @@ impl<'a> Recovery<'a> {
         Self { records, places, next: 0, state: State::Apart, missing: BTreeMap::new(), cells: Vec::new() }
     }
 
-    /// The log has just given the database the state of this chain. An error when there is no memory.
+    /// The log has just given the database the state of this chain. Fails if there is no memory.
     pub fn follow(&mut self, database: &mut Database, chain: Uuid) -> Result<(), Error> {
         let first = database.commit_number();
         let place = self.places.get(&chain).copied();
         match (self.state, place) {
             (State::Lost, _) | (State::Apart, None) => return Ok(()),
             (State::Apart, Some(place)) => self.apply(database, chain, place.max(1))?,
-            // Between the empty database and the snapshot the log has forgotten what there was.
+            // The log no longer has what happened between the empty database and the snapshot.
             (State::InStep(_), Some(place)) if place > self.next => self.apply(database, chain, place)?,
             (State::InStep(tag), _) => {
                 database.set_transaction_id(first, transaction_id::with_tag_of(chain, tag));
@@ -115,12 +114,12 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Whether the database has got any values.
+    /// Returns true if the database has received any values.
     pub fn has_applied(&self) -> bool {
         self.next > 0
     }
 
-    /// Applies the records up to that place as one commit.
+    /// Applies the records before that place as one commit.
     fn apply(&mut self, database: &mut Database, chain: Uuid, end: usize) -> Result<(), Error> {
         let records = self.records.get(self.next..end).unwrap_or_default();
         self.next = end;
@@ -137,7 +136,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Returns whether the record makes sense.
+    /// Returns true if the record is valid.
     fn apply_record(&mut self, database: &mut Database, record: &Remembered) -> Result<bool, Error> {
         let schema = database.schema().clone();
         let record = Value::of_checked(&record.text);
@@ -165,7 +164,7 @@ impl<'a> Recovery<'a> {
         Ok(true)
     }
 
-    /// Notes what a row that is not there has; none where that makes no sense.
+    /// Records the values of a row that does not exist; `None` if they are invalid.
     fn miss(
         &mut self,
         id: TableId,
@@ -197,8 +196,8 @@ impl<'a> Recovery<'a> {
     }
 }
 
-/// Appends the cells of a row with other values in some ephemeral columns; with defaults in all when there are no
-/// values.
+/// Appends the cells of a row with other values in some ephemeral columns, or with defaults in all of them if there are
+/// no values.
 fn assemble(table: &TableSchema, row: Row<'_>, values: Option<Value<'_>>, out: &mut Vec<u8>) -> Option<()> {
     let mut given = BTreeMap::new();
     for (name, value) in values.into_iter().flat_map(Value::members) {
@@ -215,7 +214,7 @@ fn assemble(table: &TableSchema, row: Row<'_>, values: Option<Value<'_>>, out: &
     Some(())
 }
 
-/// Gives all ephemeral columns their defaults, in a commit that has begun.
+/// Resets all ephemeral columns to their defaults, in a commit that has begun.
 pub(in crate::file) fn reset(database: &mut Database) -> Result<(), Error> {
     let schema = database.schema().clone();
     let mut cells = Vec::new();

@@ -1,4 +1,4 @@
-//! Making and opening a log.
+//! Creating and opening a log.
 
 use super::super::ephemeral::{self, Ephemeral};
 use super::super::load::{Loaded, load};
@@ -12,22 +12,22 @@ use journal::{Disk, File, LockError, Open, write_all_at};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A log that was opened, and its database.
+/// An opened log, and its database.
 pub struct Opened<D: Disk> {
-    /// What the log says.
+    /// The contents of the log.
     pub database: Database,
     /// The log.
     pub log: Log<D>,
-    /// What the server's log should say about it.
+    /// Notes for the server's log.
     pub notes: Vec<Note>,
 }
 
 /// Why a log was not opened.
 #[derive(Debug)]
 pub struct OpenError {
-    /// Displayed as the stock server does after its name.
+    /// Displayed as the stock server prints it after its name.
     pub error: Error,
-    /// What the server's log should say besides.
+    /// Notes for the server's log.
     pub notes: Vec<Note>,
 }
 
@@ -37,7 +37,7 @@ impl From<Error> for OpenError {
     }
 }
 
-/// Makes an empty database of a schema.
+/// Makes an empty database with a schema.
 pub type Make<'a> = &'a mut dyn FnMut(DatabaseSchema) -> Result<Database, Error>;
 
 fn lock_path(path: &Path) -> PathBuf {
@@ -64,7 +64,7 @@ fn lock<D: Disk>(disk: &D, path: &Path, name: &str) -> Result<D::Lock, OpenError
 }
 
 impl<D: Disk> Log<D> {
-    /// Makes the log of an empty database, durably. There must be nothing of that name.
+    /// Creates the log of an empty database, durably. The name must not exist.
     pub fn create(disk: &D, path: &Path, schema: &DatabaseSchema) -> Result<(), OpenError> {
         let name = path.display().to_string();
         let resolved = disk.resolve(path).map_err(|error| open_failed(&name, &error))?;

@@ -1,4 +1,4 @@
-//! Compaction and conversion: another file takes the log's place.
+//! Compaction and conversion: another file replaces the log.
 
 use super::super::compaction::{Compaction, CompactionFigures, Step};
 use super::super::ephemeral::{self, Ephemeral, has_ephemeral};
@@ -8,14 +8,14 @@ use crate::database::Database;
 use crate::error::Error;
 use journal::Disk;
 
-/// The stock server compacts by itself above this size and this growth, not sooner and not later after the last time.
+/// The stock server compacts on its own above this size and this growth, at most and at least once per these intervals.
 const COMPACT_ABOVE_BYTES: u64 = 10 << 20;
 const COMPACT_GROWTH: u64 = 2;
 const COMPACT_MIN_MS: u64 = 10 * 60 * 1000;
 const COMPACT_MAX_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl<D: Disk> Log<D> {
-    /// Whether the stock server would compact it by itself now. `now_ms` is of a clock that only goes forward.
+    /// Returns true if the stock server would compact it on its own now. `now_ms` is from a monotonic clock.
     pub fn should_compact(&mut self, now_ms: u64) -> bool {
         let last = *self.compacted_ms.get_or_insert(now_ms);
         let passed = now_ms.saturating_sub(last);
@@ -24,12 +24,12 @@ impl<D: Disk> Log<D> {
         idle && passed >= COMPACT_MIN_MS && (grew || passed >= COMPACT_MAX_MS && self.end > self.base)
     }
 
-    /// Whether a compaction is on its way.
+    /// Returns true if a compaction is in progress.
     pub fn compacting(&self) -> bool {
         self.compaction.is_some()
     }
 
-    /// Begins to compact; [`Self::step`] does it. Nothing may be pending.
+    /// Starts a compaction; [`Self::step`] runs it. Nothing may be pending.
     pub fn start_compaction(
         &mut self,
         database: &Database,
@@ -51,8 +51,8 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Does the next slice of a compaction. After an error there is no compaction any more, and the log goes on (unless
-    /// it is poisoned).
+    /// Runs the next slice of a compaction. After an error there is no compaction any more, and the log continues
+    /// (unless it is poisoned).
     pub fn step(&mut self, database: &Database) -> Result<Step, Error> {
         let Some(mut compaction) = self.compaction.take() else { return Ok(Step::Idle) };
         if let Some(error) = database.damage().filter(|_| !compaction.is_renamed()) {
@@ -68,7 +68,7 @@ impl<D: Disk> Log<D> {
                 Ok(step)
             }
             Err(error) if compaction.is_renamed() => {
-                // Nobody knows which of the two files the name stands for after a crash.
+                // It is unknown which of the two files has the name after a crash.
                 self.compaction = None;
                 let number = error.io_error().unwrap_or_default();
                 Err(self.poison("cannot make renaming durable", number))
@@ -86,7 +86,7 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Replaces schema and rows by those of a converted database, durably. Nothing may be pending.
+    /// Replaces schema and rows with those of a converted database, durably. Nothing may be pending.
     pub fn replace(&mut self, database: &mut Database, now_ms: u64) -> Result<CompactionFigures, Error> {
         if let Some(error) = &self.poisoned {
             return Err(error.clone());
@@ -119,13 +119,13 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// The other schema has other ephemeral columns, or none.
+    /// Starts the ephemeral file again: the new schema has other ephemeral columns, or none.
     fn restart_ephemeral(&mut self, database: &Database) {
         let path = ephemeral::path(&self.path);
         let had_some = self.ephemeral.is_some();
         self.ephemeral = Ephemeral::start(&self.disk, path.clone(), database);
         if had_some && self.ephemeral.is_none() {
-            // What it says stays true, but nobody will ever ask.
+            // Its contents stay true, but nobody will ever need them.
             let _ = self.disk.remove(&path);
         }
     }

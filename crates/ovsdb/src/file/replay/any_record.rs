@@ -1,4 +1,4 @@
-//! Records in any notation, and all complaints about them.
+//! Records in any notation, and all errors in them.
 
 use super::{Replay, Staged, no_such_row};
 use crate::cell::{self, Checks, no_names};
@@ -12,13 +12,13 @@ use std::ops::Range;
 use wire::json::{Kind, Value};
 
 impl Replay {
-    /// Understands a record. Returns its comment.
+    /// Parses a record. Returns its comment.
     pub(super) fn stage(&mut self, value: Value<'_>, database: &Database) -> Result<Option<String>, Error> {
         self.staged.clear();
         self.cells.clear();
         let mut comment = None;
         let mut is_diff = false;
-        // Of equal members the last counts; a table's members may stand before `_is_diff`.
+        // Of members with the same name the last counts; a table's members may precede `_is_diff`.
         let mut tables: Vec<(TableId, Value<'_>)> = Vec::new();
         for (name, member) in value.members() {
             if let Some((id, _)) = self.schema.find_table(&name) {
@@ -65,7 +65,7 @@ impl Replay {
         Ok(Some(start..self.cells.len()))
     }
 
-    /// Appends to `cells` what the row is after the record.
+    /// Appends to `cells` the row as it is after the record.
     pub(super) fn build(
         &mut self,
         id: TableId,
@@ -99,7 +99,7 @@ impl Replay {
     }
 }
 
-/// The members of an object; of equal ones the last.
+/// The members of an object; of those with the same name the last.
 fn last_of_equal(object: Value<'_>) -> Vec<(Cow<'_, str>, Value<'_>)> {
     let mut members: Vec<(Cow<'_, str>, Value<'_>)> = object.members().collect();
     let mut seen = HashSet::new();

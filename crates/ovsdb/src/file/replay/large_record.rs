@@ -10,15 +10,14 @@ use crate::uuid::Uuid;
 use journal::File;
 use wire::json::{Kind, Value};
 
-/// A row of plain notation is up to so long, to be taken apart where it is.
+/// Longest row of plain notation that is parsed in place.
 const PLAIN_ROW_BYTES: usize = 4096;
-/// So many rows of plain notation are taken apart before they are applied, while their places in the table are loaded.
+/// Rows of plain notation that are parsed before they are applied, while their places in the table are loaded.
 const BATCH_ROWS: usize = 64;
-/// After so many rows what is noted of them goes where nothing is to be looked after: history does not keep such a
-/// record.
+/// After this many rows, notes on rows that need no check are dropped: history does not keep such a record.
 const SLICE_ROWS: usize = 1 << 15;
 
-/// A row that was taken apart: the end of its cells, and of its text in the reader's window.
+/// A parsed row: the end of its cells, and of its text in the reader's window.
 pub(super) struct Streamed {
     uuid: Uuid,
     cells_end: usize,
@@ -41,14 +40,14 @@ impl Replay {
                     ReplayError::Violation(error) => Failure::Halfway(violates(&error)),
                     error => Failure::Fatal(error.into()),
                 })?;
-                // What is at the end (white space, or more) shows only in the place where the reader is.
+                // What is at the end (white space, or more) shows only at the reader's position.
                 reader.seek(record.end());
                 self.count(record, comment.as_deref());
                 self.end_commit(database, false);
                 Ok(())
             }
             Err(failure) => {
-                // Text that is no JSON is damage; what else is wrong with it, the failure says.
+                // Text that is not JSON is damage; other errors are in the failure.
                 reader.check_syntax(record).map_err(Failure::DamagedHalfway)?;
                 Err(failure)
             }
@@ -68,7 +67,7 @@ impl Replay {
         let mut members = Members::enter(reader)?;
         while let Some(name) = members.next(reader)? {
             if let Some((table, _)) = self.schema.find_table(&name) {
-                // Of equal members the last counts; nobody writes such, so it is refused.
+                // Of members with the same name the last counts; nobody writes those, so they are rejected.
                 if seen.contains(&table) {
                     let error = Error::syntax_error_anywhere("duplicate table in a large record");
                     return Err(Failure::senseless(&error));
@@ -134,7 +133,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Applies the next rows as long as they are new and of plain notation. Returns whether there was one.
+    /// Applies the next rows as long as they are new and in plain notation. Returns whether there was one.
     fn stream_plain_rows<F: File>(
         &mut self,
         reader: &mut Reader<F>,
@@ -163,7 +162,7 @@ impl Replay {
             match next(here, members.first && streamed.is_empty()) {
                 Some(row) => streamed.push(row),
                 None => {
-                    // It may stand within an array.
+                    // It may be within an array.
                     *scanner = plain::scanner();
                     break;
                 }
@@ -193,7 +192,7 @@ impl Replay {
     }
 }
 
-/// Where `_is_diff` comes after the first table it concerns: looks ahead, and comes back.
+/// Handles an `_is_diff` that follows the first table it concerns: looks ahead, and returns.
 fn find_is_diff<F: File>(reader: &mut Reader<F>, record: &Record) -> Result<bool, Failure> {
     let here = reader.position();
     reader.seek(record.body);
@@ -229,7 +228,7 @@ impl Members {
         Ok(Self { first: true })
     }
 
-    /// The next member's name; its value is then next.
+    /// The next member's name; the reader is then at its value.
     fn next<F: File>(&mut self, reader: &mut Reader<F>) -> Result<Option<String>, Failure> {
         match reader.token().map_err(Failure::Fatal)? {
             b'}' => {
@@ -252,7 +251,7 @@ impl Members {
             return Err(malformed());
         }
         reader.pass();
-        // White space before the value goes.
+        // Skips white space before the value.
         reader.token().map_err(Failure::Fatal)?;
         Ok(Some(name))
     }

@@ -1,20 +1,20 @@
-//! Records of plain notation.
+//! Records in plain notation.
 
 use super::{Replay, Staged};
 use crate::database::Database;
 use crate::file::plain::Plain;
 
-/// Records from this length on are worth to look ahead.
+/// Length of records from which looking ahead pays off.
 const BULK_BYTES: usize = 4096;
-/// So many rows pass while the place where one belongs is loaded.
+/// Rows between starting to load a row's place and looking it up.
 const AHEAD_ROWS: usize = 16;
 
 impl Replay {
-    /// Understands a record of plain notation. Returns its comment; none where it is not plain, or has anything that is
-    /// to be complained about.
+    /// Parses a record in plain notation. Returns its comment; `None` if it is not plain, or has an error.
     ///
-    /// What a row of a record means depends on whether it was there before. The rows of a long record are taken to be
-    /// new as long as that is true: then they are looked for some rows later, when the processor has loaded where.
+    /// What a row of a record means depends on whether it existed before. The rows of a long record are assumed to be
+    /// new as long as that is true: they are then looked up some rows later, when the processor has loaded their
+    /// places.
     pub(super) fn stage_plain(&mut self, text: &[u8], database: &Database) -> Option<Option<String>> {
         if text.len() < BULK_BYTES {
             return self.stage_plain_rows(text, database, false);
@@ -29,7 +29,7 @@ impl Replay {
         self.stage_plain_rows(text, database, false)
     }
 
-    /// As [`Self::stage_plain`]. Clears `are_new` when some row is not new; gives up then if they had to be.
+    /// As [`Self::stage_plain`]. Clears `are_new` if a row is not new, and then gives up if they had to be.
     fn stage_plain_rows(
         &mut self,
         text: &[u8],
@@ -63,7 +63,7 @@ impl Replay {
                 b"_comment" => comment = Some(text.value()?.as_string()?.into_owned()),
                 name => {
                     let (id, table) = schema.find_table(std::str::from_utf8(name).ok()?)?;
-                    // Equal members are not plain.
+                    // Members with the same name are not plain.
                     let bit = 1_u64.checked_shl(u32::from(id.0))?;
                     if seen & bit != 0 {
                         return None;
@@ -123,7 +123,7 @@ impl Replay {
     }
 }
 
-/// Whether the rows from `checked` on, but for the last `ahead`, are new.
+/// Returns true if the rows from `checked` on, except for the last `ahead`, are new.
 #[inline]
 fn all_new(database: &Database, staged: &[Staged], checked: &mut usize, ahead: usize) -> bool {
     let rows = staged.get(*checked..staged.len().saturating_sub(ahead)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Rows of plain notation.
+//! Rows in plain notation.
 
 use super::row_parts::RowParts;
 use crate::atom::{Atom, AtomType};
@@ -7,14 +7,13 @@ use crate::column_type::ColumnType;
 use crate::file::plain::Plain;
 use crate::schema::{ColumnId, ColumnRef, TableSchema};
 
-/// So many columns are compared with a name before it is searched for.
+/// Columns that are compared with a name before it is searched for.
 const TRIES: usize = 4;
 
-/// In which order the rows of a table name its columns: who writes a log does so in an order of his own, and leaves out
-/// some.
+/// The order in which the rows of a table name its columns: each writer of logs has its own, and omits some.
 pub(super) struct ColumnOrder {
     columns: Vec<ColumnId>,
-    /// No row so far named its columns in another order than that of the cells.
+    /// All rows so far named their columns in the order of the cells.
     is_ascending: bool,
 }
 
@@ -37,7 +36,7 @@ impl ColumnOrder {
         self.search(text, table, place)
     }
 
-    /// As [`Self::take`], and the column is at this place from now on.
+    /// As [`Self::take`]; moves the column to this place.
     #[cold]
     fn search(
         &mut self,
@@ -58,7 +57,7 @@ impl ColumnOrder {
         Some(id)
     }
 
-    /// Takes a row that was not there before, and appends its cells.
+    /// Takes a row that did not exist before, and appends its cells.
     #[inline]
     pub(super) fn new_row(
         &mut self,
@@ -84,7 +83,7 @@ impl ColumnOrder {
         parts.assemble(table, None, false, cells).ok()
     }
 
-    /// As [`Self::new_row`], without a detour: the cells are appended as they come, defaults between them.
+    /// As [`Self::new_row`], but directly: the cells are appended as they come, with defaults between them.
     #[inline]
     fn ascending_row(
         &mut self,

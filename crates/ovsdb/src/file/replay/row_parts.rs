@@ -1,4 +1,4 @@
-//! A row from the columns that a record names.
+//! Builds a row from the columns that a record names.
 
 use crate::cell;
 use crate::error::Error;
@@ -6,10 +6,10 @@ use crate::row::Row;
 use crate::schema::{ColumnId, TableSchema};
 use std::ops::Range;
 
-/// The columns that a record names of one row: their cells, in the order in which they came.
+/// The columns that a record names for one row: their cells, in the order in which they came.
 #[derive(Default)]
 pub(super) struct RowParts {
-    /// Of each column that was named: where in `parsed` its cell is.
+    /// For each column that was named: where in `parsed` its cell is.
     given: Vec<Option<Range<usize>>>,
     parsed: Vec<u8>,
     scratch: Vec<u8>,
@@ -23,7 +23,7 @@ impl RowParts {
         self.parsed.clear();
     }
 
-    /// Takes a column, whose cell `parse` appends. Of equal ones the last counts.
+    /// Takes a column, whose cell `parse` appends. Of those with the same name the last counts.
     #[inline]
     pub(super) fn take<E>(
         &mut self,
@@ -38,7 +38,7 @@ impl RowParts {
         Ok(())
     }
 
-    /// Appends to `cells` what the row, which was `old`, is with these columns.
+    /// Appends to `cells` the row, which was `old`, with these columns.
     pub(super) fn assemble(
         &mut self,
         table: &TableSchema,

@@ -278,7 +278,7 @@ public final class Checks {
       try {
         collection.remove(key);
       } catch (DocumentNotFoundException ignored) {
-        // What an earlier run left is gone.
+        // An earlier run left nothing.
       }
       check.run(collection, key);
       say(name, null);

@@ -179,7 +179,7 @@ impl Connections {
     }
 
     /// Reports to the node what all connections hold now. Those that are cut off count until their tasks have run.
-    fn tell(&self, table: &Table) {
+    fn report(&self, table: &Table) {
         let held: usize = table.states.values().map(State::held_bytes).sum();
         self.node.set_client_memory(Holder::Http, held as u64);
     }
@@ -203,13 +203,13 @@ impl Table {
     /// Cuts off one connection, if any is eligible.
     fn make_room(&mut self) -> bool {
         let plain = || self.live().filter(|(_, state)| state.phase != Phase::Streaming);
-        let mut crowds: HashMap<IpAddr, usize> = HashMap::new();
+        let mut connections_of: HashMap<IpAddr, usize> = HashMap::new();
         for (_, state) in plain().filter(|(_, state)| !state.is_logged_in) {
-            *crowds.entry(state.address).or_default() += 1;
+            *connections_of.entry(state.address).or_default() += 1;
         }
         let strangers = plain().filter(|(_, state)| !state.is_logged_in).max_by_key(|(_, state)| {
-            let crowd = crowds.get(&state.address).copied().unwrap_or_default();
-            (state.phase != Phase::Handling, crowd, state.since.elapsed())
+            let connections = connections_of.get(&state.address).copied().unwrap_or_default();
+            (state.phase != Phase::Handling, connections, state.since.elapsed())
         });
         let idle =
             || plain().filter(|(_, state)| state.phase == Phase::Idle).min_by_key(|(_, state)| state.since);
@@ -290,7 +290,7 @@ impl Admission {
         let id = table.next_id;
         table.next_id += 1;
         table.states.insert(id, State::new(address));
-        self.connections.tell(&table);
+        self.connections.report(&table);
         Some(Connection { id, connections: Arc::clone(&self.connections) })
     }
 }
@@ -336,7 +336,7 @@ impl Connection {
         let before = state.held_bytes();
         let result = f(state);
         if state.held_bytes() != before {
-            self.connections.tell(&table);
+            self.connections.report(&table);
         }
         Some(result)
     }
@@ -361,7 +361,7 @@ impl Connection {
         if let Some(state) = table.states.get_mut(&self.id) {
             state.enter(Phase::Streaming);
         }
-        self.connections.tell(&table);
+        self.connections.report(&table);
         true
     }
 
@@ -372,7 +372,7 @@ impl Connection {
             state.unsent_bytes += bytes.len();
         }
         table.bound_unsent();
-        self.connections.tell(&table);
+        self.connections.report(&table);
         drop(table);
         Bytes::from_owner(Unsent { bytes, connection: self.clone(), _kept: kept })
     }
@@ -469,7 +469,7 @@ impl Drop for Admitted {
         let connections = &self.connection.connections;
         let mut table = connections.table();
         table.states.remove(&self.connection.id);
-        connections.tell(&table);
+        connections.report(&table);
     }
 }
 

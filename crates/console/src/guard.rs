@@ -109,8 +109,8 @@ fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -
     if !matches!(referer, Ok(None)) && !is_same_origin(referer, host) {
         return foreign("A web page of another origin may not use this node (Referer).".into());
     }
-    let is_told = matches!(origin, Ok(Some(_))) || matches!(site, Ok(Some(_)));
-    if !is_told && is_browser(headers) && !headers.contains_key(X_REQUESTED_WITH) {
+    let names_origin = matches!(origin, Ok(Some(_))) || matches!(site, Ok(Some(_)));
+    if !names_origin && is_browser(headers) && !headers.contains_key(X_REQUESTED_WITH) {
         return foreign(
             "A browser that sends no Origin needs the header X-Requested-With for a change.".into(),
         );

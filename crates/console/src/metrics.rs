@@ -13,7 +13,7 @@ use kv::statistics::{self, Kind, Statistic};
 use memory::backend::{self, report, report::Figure};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -240,6 +240,19 @@ fn encode_allocator(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Erro
     Ok(())
 }
 
+fn encode_value<S>(
+    statistic: &Statistic<S>,
+    source: &S,
+    encoder: MetricEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let value = (statistic.value)(source);
+    match statistic.kind {
+        Kind::Gauge => constant(value).encode(encoder),
+        Kind::Counter => ConstCounter::new(value).encode(encoder),
+        Kind::Microseconds => ConstCounter::new(seconds(value)).encode(encoder),
+    }
+}
+
 /// Encodes those rows of a table that have a name in `/metrics`, each with one sample per source.
 fn encode_table<S, T: Borrow<S>, const LABELS: usize>(
     encoder: &mut DescriptorEncoder<'_>,
@@ -252,13 +265,13 @@ fn encode_table<S, T: Borrow<S>, const LABELS: usize>(
         let kind = if statistic.kind == Kind::Gauge { MetricType::Gauge } else { MetricType::Counter };
         let name = format!("dormouse_{scope}{metric}");
         let mut metric = encoder.encode_descriptor(&name, statistic.help, None, kind)?;
-        for (labels, source) in sources {
-            let value = (statistic.value)(source.borrow());
-            let sample = metric.encode_family(labels)?;
-            match statistic.kind {
-                Kind::Gauge => constant(value).encode(sample)?,
-                Kind::Counter => ConstCounter::new(value).encode(sample)?,
-                Kind::Microseconds => ConstCounter::new(seconds(value)).encode(sample)?,
+        match sources {
+            // A family without labels would be written with empty braces.
+            [(_, source)] if LABELS == 0 => encode_value(statistic, source.borrow(), metric)?,
+            _ => {
+                for (labels, source) in sources {
+                    encode_value(statistic, source.borrow(), metric.encode_family(labels)?)?;
+                }
             }
         }
     }

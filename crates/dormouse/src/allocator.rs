@@ -5,7 +5,7 @@
 
 use crate::config::{AllocatorSection, Config, keys};
 use console::Refusal;
-use memory::backend::boot::{self, Environment, Wish};
+use memory::backend::boot::{self, Environment, Requested};
 use memory::backend::settings::{Setting, SettingError, dump_profile};
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -27,13 +27,13 @@ impl Allocator {
     /// once. Call it before any thread, socket or lock exists.
     pub fn start(config: &Config) -> Self {
         let environment = Environment::take();
-        let wishes = given(config);
-        let unfulfilled = environment.unfulfilled(&wishes);
+        let requested = given(config);
+        let ignored = environment.ignored(&requested);
         let mut notes = Vec::new();
-        if !unfulfilled.is_empty() && !environment.again {
-            notes.push(format!("this program could not be re-executed: {}", again(&environment, &wishes)));
+        if !ignored.is_empty() && !environment.again {
+            notes.push(format!("this program could not be re-executed: {}", again(&environment, &requested)));
         }
-        for (setting, value) in unfulfilled {
+        for (setting, value) in ignored {
             notes.push(format!(
                 "allocator.{setting} = {value}: {} is in force all the same",
                 setting.at_boot().unwrap_or_default()
@@ -78,21 +78,21 @@ impl Allocator {
 }
 
 /// The settings that the configuration gives.
-fn given(config: &Config) -> Vec<Wish> {
+fn given(config: &Config) -> Vec<Requested> {
     let is_given = |setting: &Setting| config.given.contains_key(&format!("allocator.{setting}"));
     let wish = |setting: Setting| (setting, config.allocator.value(setting).to_owned());
     Setting::ALL.iter().copied().filter(is_given).map(wish).collect()
 }
 
 /// Re-executes this program. Returns only on failure.
-fn again(environment: &Environment, wishes: &[Wish]) -> io::Error {
+fn again(environment: &Environment, requested: &[Requested]) -> io::Error {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "dormouse".into());
     // The kernel names the process after the executed file, so execute the file itself and not the link in /proc. The
     // link is the fallback if the file has been replaced meanwhile.
     let program = std::env::current_exe().ok().filter(|path| is_this_program(path));
     let mut command = Command::new(program.as_deref().unwrap_or(Path::new("/proc/self/exe")));
-    command.arg0(name).args(arguments).envs(environment.of_second_start(wishes)).exec()
+    command.arg0(name).args(arguments).envs(environment.of_second_start(requested)).exec()
 }
 
 fn is_this_program(path: &Path) -> bool {

@@ -91,14 +91,14 @@ impl Control {
             };
             let wanted = settings.clone();
             self.make(name, settings, section.memory_bytes).map_err(|refusal| of_bucket(name, refusal))?;
-            self.tell_opened(name, is_configured.then_some(&wanted));
+            self.log_opened(name, is_configured.then_some(&wanted));
         }
         Ok(())
     }
 
     /// Logs what an operator should know about a persistent bucket that was opened; `wanted` are the configured
     /// settings.
-    fn tell_opened(&self, name: &str, wanted: Option<&BucketSettings>) {
+    fn log_opened(&self, name: &str, wanted: Option<&BucketSettings>) {
         let Some(bucket) = self.node.bucket(name) else { return };
         let Some(persistence) = bucket.persistence() else { return };
         let Some(wanted) = wanted else {

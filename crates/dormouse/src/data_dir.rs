@@ -75,7 +75,7 @@ impl DataDir {
         };
         make_directories(path).map_err(refused)?;
         let probe = path.join(format!(".{ENDPOINTS}.{}", std::process::id()));
-        create_anew(&probe).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
+        recreate(&probe).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
         let lock = Lock::take(path, true).map_err(|unlocked| match unlocked {
             Unlocked::Taken => {
                 let taken = "another node uses it; allowed: a directory of its own for each node";
@@ -153,7 +153,7 @@ pub fn lock_around(bucket: &Path) -> anyhow::Result<Option<Lock>> {
 }
 
 /// Creates a new file, replacing whatever had its name.
-fn create_anew(path: &Path) -> io::Result<File> {
+fn recreate(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -167,7 +167,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let temporary = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let written = create_anew(&temporary).and_then(|mut file| {
+    let written = recreate(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)

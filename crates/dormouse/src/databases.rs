@@ -60,14 +60,14 @@ impl Logger for NodeLogger {
 struct Shared {
     stopping: AtomicBool,
     figures: Mutex<Figures>,
-    told: Condvar,
+    answered: Condvar,
 }
 
 #[derive(Default)]
 struct Figures {
     /// Number of requests for the figures, and of requests answered.
     asked: u64,
-    told: u64,
+    answered: u64,
     databases: Vec<DatabaseFigures>,
 }
 
@@ -98,8 +98,10 @@ impl Watcher {
         figures.asked += 1;
         let wanted = figures.asked;
         self.waker.wake();
-        let waited =
-            self.shared.told.wait_timeout_while(figures, FIGURES_WAIT, |figures| figures.told < wanted);
+        let waited = self
+            .shared
+            .answered
+            .wait_timeout_while(figures, FIGURES_WAIT, |figures| figures.answered < wanted);
         let (figures, _) = waited.unwrap_or_else(PoisonError::into_inner);
         figures.databases.clone()
     }
@@ -207,10 +209,10 @@ impl Host for Tenant {
             events.stop();
         }
         let mut figures = self.shared.figures();
-        if figures.told < figures.asked {
-            figures.told = figures.asked;
+        if figures.answered < figures.asked {
+            figures.answered = figures.asked;
             figures.databases = events.hosted().iter().filter_map(|name| figures_of(events, name)).collect();
-            self.shared.told.notify_all();
+            self.shared.answered.notify_all();
         }
     }
 

@@ -177,9 +177,9 @@ fn name_of(directory: &Path) -> anyhow::Result<String> {
 /// Reports the progress of long work on standard error: in place on a terminal, else as a line every few seconds.
 struct Progress {
     what: &'static str,
-    told: Instant,
+    shown: Instant,
     is_terminal: bool,
-    has_told: bool,
+    has_shown: bool,
 }
 
 impl Progress {
@@ -188,16 +188,16 @@ impl Progress {
 
     fn new(what: &'static str) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        Self { what, told: Instant::now(), is_terminal, has_told: false }
+        Self { what, shown: Instant::now(), is_terminal, has_shown: false }
     }
 
-    fn tell(&mut self, done: u64, all: u64) {
+    fn show(&mut self, done: u64, all: u64) {
         let interval = if self.is_terminal { Self::TERMINAL } else { Self::LOG };
-        if self.told.elapsed() < interval {
+        if self.shown.elapsed() < interval {
             return;
         }
-        self.told = Instant::now();
-        self.has_told = true;
+        self.shown = Instant::now();
+        self.has_shown = true;
         let percent = done.min(all).saturating_mul(100) / all.max(1);
         let end = if self.is_terminal { "\r" } else { "\n" };
         let _ = write!(std::io::stderr(), "{}: {percent} %{end}", self.what);
@@ -206,7 +206,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.is_terminal && self.has_told {
+        if self.is_terminal && self.has_shown {
             let _ = writeln!(std::io::stderr());
         }
     }

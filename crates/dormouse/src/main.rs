@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn without_command(message: &clap::Error) -> ExitCode {
     let is_help = message.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if message.use_stderr() && !is_help {
-        complain(cli::one_line(message));
+        print_error(cli::one_line(message));
     } else {
         let _ = message.print();
     }
@@ -80,14 +80,14 @@ fn outcome(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(format_args!("{error:#}"));
+            print_error(format_args!("{error:#}"));
             if error.is::<config::Problem>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
 
 /// Prints one line on standard error; write errors are ignored.
-fn complain(what: impl std::fmt::Display) {
+fn print_error(what: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "dormouse: {what}");
 }

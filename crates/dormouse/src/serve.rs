@@ -18,7 +18,7 @@ use crate::databases::Databases;
 use crate::listen::bind;
 use crate::logging::Logging;
 use crate::reload::{Reload, limits};
-use crate::signals::{Signals, Wish};
+use crate::signals::{SignalRequest, Signals};
 use crate::{banner, machine, password};
 use console::{HostNames, Refusal};
 use kv::node::{Endpoints, Service, UnixEndpoint};
@@ -121,8 +121,8 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         Reload { arguments, config, login, tls, node, control: Arc::clone(&control), logging, allocator };
     let who = loop {
         match signals.next() {
-            Wish::Reload => reload.apply(),
-            Wish::Stop(who) => break who,
+            SignalRequest::Reload => reload.apply(),
+            SignalRequest::Stop(who) => break who,
         }
     };
     tracing::info!(who, "draining");

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 /// A request to the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum SignalRequest {
     /// Drain and stop; the text names the source of the request.
     Stop(&'static str),
     /// Read the configuration again.
@@ -42,14 +42,14 @@ impl Signals {
     }
 
     /// Sleeps until there is a request.
-    pub fn next(&mut self) -> Wish {
+    pub fn next(&mut self) -> SignalRequest {
         let Self { runtime, terminate, interrupt, hangup, command } = self;
         runtime.block_on(async {
             tokio::select! {
-                _ = terminate.recv() => Wish::Stop("SIGTERM"),
-                _ = interrupt.recv() => Wish::Stop("SIGINT"),
-                _ = hangup.recv() => Wish::Reload,
-                () = command.notified() => Wish::Stop("shutdown command"),
+                _ = terminate.recv() => SignalRequest::Stop("SIGTERM"),
+                _ = interrupt.recv() => SignalRequest::Stop("SIGINT"),
+                _ = hangup.recv() => SignalRequest::Reload,
+                () = command.notified() => SignalRequest::Stop("shutdown command"),
             }
         })
     }

@@ -3,7 +3,7 @@
 
 mod binary;
 
-use binary::ovsdb::{Client, command, complaint, control, detached, run, scratch, wait_until};
+use binary::ovsdb::{Client, command, control, detached, error_of, run, scratch, wait_until};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -30,7 +30,7 @@ fn mistakes_in_the_command_line_have_the_stock_words() {
         (&["--remote=db:Test,T,c", "@/test.db"], "\"db:Test,T,c\": table \"T\" has no column \"c\"\n"),
         (&["--run"], "option '--run' requires an argument"),
     ] {
-        let (code, text) = complaint(&scratch, arguments);
+        let (code, text) = error_of(&scratch, arguments);
         assert_eq!((code, text), (Some(1), format!("ovsdb-server: {expected}\n")), "{arguments:?}");
     }
 }
@@ -80,10 +80,10 @@ fn who_detaches_it_hears_of_a_failure() {
     scratch.file("junk.db", "junk\n");
     let all =
         ["--detach", "--no-chdir", "--pidfile", "--unixctl=@/ctl", "--remote=punix:@/sock", "@/junk.db"];
-    let (code, text) = complaint(&scratch, &all);
+    let (code, text) = error_of(&scratch, &all);
     assert_eq!((code, &*text), (Some(1), "ovsdb-server: ovsdb error: @/junk.db: unexpected file format\n"));
     assert!(!scratch.path().join("ovsdb-server.pid").exists());
-    let (code, text) = complaint(&scratch, &["--detach", "--unixctl=@/none/ctl", "@/test.db"]);
+    let (code, text) = error_of(&scratch, &["--detach", "--unixctl=@/none/ctl", "@/test.db"]);
     assert_eq!(code, Some(1));
     let expected =
         "ovsdb-server: @/none/ctl: could not initialize control socket (No such file or directory)\n";
@@ -95,7 +95,7 @@ fn a_pidfile_stands_for_one_living_process() {
     let scratch = scratch();
     let server = detached(&scratch, &["@/test.db"]);
     let pid = server.pid();
-    let (code, text) = complaint(&scratch, &["--detach", "--pidfile=@/pid", "--no-dbs", "--log-file=@/log2"]);
+    let (code, text) = error_of(&scratch, &["--detach", "--pidfile=@/pid", "--no-dbs", "--log-file=@/log2"]);
     assert_eq!(code, Some(1));
     let expected = format!("@/pid: already running as pid {pid}, aborting\n");
     assert!(text.ends_with(&format!("ovsdb-server: {expected}")), "{text}");
@@ -118,7 +118,7 @@ fn a_pidfile_stands_for_one_living_process() {
 fn a_locked_database_is_refused() {
     let scratch = scratch();
     let _server = detached(&scratch, &["@/test.db"]);
-    let (code, text) = complaint(&scratch, &["--unixctl=none", "-vconsole:off", "@/test.db"]);
+    let (code, text) = error_of(&scratch, &["--unixctl=none", "-vconsole:off", "@/test.db"]);
     let expected = "I/O error: @/test.db: failed to lock lockfile (Resource temporarily unavailable)";
     assert_eq!((code, text), (Some(1), format!("ovsdb-server: {expected}\n")));
 }
@@ -162,7 +162,7 @@ fn it_ends_with_the_command_it_runs() {
     ] {
         let mut arguments = vec!["--run", shell];
         arguments.extend(common);
-        assert_eq!(complaint(&scratch, &arguments), (code, text.to_owned()), "{shell}");
+        assert_eq!(error_of(&scratch, &arguments), (code, text.to_owned()), "{shell}");
     }
 }
 
@@ -170,7 +170,7 @@ fn it_ends_with_the_command_it_runs() {
 fn options_without_effect_are_told_of() {
     let scratch = scratch();
     let arguments = ["--no-self-confinement", "--no-dbs", "--unixctl=none", "--run=true"];
-    let (code, text) = complaint(&scratch, &arguments);
+    let (code, text) = error_of(&scratch, &arguments);
     assert_eq!(code, Some(0));
     assert!(text.contains("|ovsdb_server|INFO|--no-self-confinement has no effect: this server"), "{text}");
 }

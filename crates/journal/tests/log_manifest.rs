@@ -66,9 +66,9 @@ fn open_begun(disk: &SimulatedDisk) -> Opened<SimulatedDisk> {
 fn damage_of(disk: &SimulatedDisk) -> Vec<Damage> {
     let before = files(disk);
     let mut buffer = Buffer::new(4096);
-    let mut tell = |_: &_| {};
+    let mut report = |_: &_| {};
     let verified =
-        verify_with_progress(disk, Path::new(DIRECTORY), &mut buffer, true, &mut tell).unwrap().damage;
+        verify_with_progress(disk, Path::new(DIRECTORY), &mut buffer, true, &mut report).unwrap().damage;
     let mut opened = open_begun(disk);
     assert_eq!(opened.damage, verified);
     assert!(!opened.clean);
@@ -340,8 +340,8 @@ fn a_sealed_segment_that_is_cut_is_damage_also_without_the_next_one() {
         let mut damage = opened.damage.clone();
         let found = documents(&replay(&opened, &mut |found| damage.push(found.clone())));
         let is_whole = (0..keys(2)).all(|key| found.contains_key(&(2, format!("key2.{key}").into_bytes())));
-        let is_told = damage.iter().any(|damage| spoiled_by(damage).contains(&2));
-        assert!(is_whole || is_told, "cut to {length}: {damage:?}");
+        let is_reported = damage.iter().any(|damage| spoiled_by(damage).contains(&2));
+        assert!(is_whole || is_reported, "cut to {length}: {damage:?}");
         assert!(damage.iter().any(|damage| damage.path == segment(2)), "cut to {length}");
     }
 }

@@ -483,7 +483,7 @@ impl Bucket {
             Some(Dead::Deleted) => {}
         }
         if let Some(seen) = seen {
-            self.tell_lookup(cx, key, seen);
+            self.report_lookup(cx, key, seen);
         }
         Ok(result)
     }
@@ -541,7 +541,7 @@ impl Bucket {
         if let Some(seen) = seen
             && !is_glance
         {
-            self.tell_lookup(cx, key, seen);
+            self.report_lookup(cx, key, seen);
         }
         Ok(result)
     }

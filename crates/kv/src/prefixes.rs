@@ -13,7 +13,7 @@ const PREFIXES_MAX: usize = 4096;
 
 /// An operation on a key.
 #[derive(Debug, Clone, Copy)]
-pub enum Deed {
+pub enum Access {
     /// A lookup.
     Get {
         /// The document was found.
@@ -58,14 +58,14 @@ impl Prefixes {
 
     /// Counts an operation on a key.
     #[inline]
-    pub fn note(&self, key: &[u8], deed: Deed) {
+    pub fn note(&self, key: &[u8], deed: Access) {
         if self.is_on() {
             self.count(key, deed);
         }
     }
 
     #[cold]
-    fn count(&self, key: &[u8], deed: Deed) {
+    fn count(&self, key: &[u8], deed: Access) {
         let Some(length) = key.iter().position(|byte| *byte == DELIMITER) else { return };
         let prefix = &key[..length];
         let mut counts = self.counts.lock();
@@ -77,12 +77,12 @@ impl Prefixes {
         }
         let Some(counts) = counts.get_mut(prefix) else { return };
         match deed {
-            Deed::Get { hit } => {
+            Access::Get { hit } => {
                 counts.gets += 1;
                 counts.hits += u64::from(hit);
             }
-            Deed::Set => counts.sets += 1,
-            Deed::Delete => counts.deletes += 1,
+            Access::Set => counts.sets += 1,
+            Access::Delete => counts.deletes += 1,
         }
     }
 

@@ -27,10 +27,10 @@ mod experiment;
 mod floor;
 mod look_aside;
 mod machine;
+mod open_loop;
 #[allow(unsafe_code)]
 mod os;
 mod ovsdb;
-mod prober;
 mod process;
 mod programs;
 mod protocol;

@@ -235,8 +235,8 @@ impl Template {
     pub fn answered(&self, bytes: &[u8]) -> Result<Option<(Answered, usize)>> {
         let prefix = bytes.get(..self.answer.prefix.len().min(bytes.len())).unwrap_or_default();
         if self.answer.prefix.starts_with(prefix) {
-            let is_told = prefix.len() == self.answer.prefix.len();
-            return Ok(is_told.then_some((Answered::Success, self.answer.length)));
+            let is_distinct = prefix.len() == self.answer.prefix.len();
+            return Ok(is_distinct.then_some((Answered::Success, self.answer.length)));
         }
         if let [0x81, ..] = *self.answer.prefix {
             return match *bytes {
@@ -574,11 +574,11 @@ mod tests {
                 [(Answered::Success, found), (Answered::Missing, missing), (Answered::Refused, refused)];
             for (answered, bytes) in cases {
                 for length in 0..=bytes.len() {
-                    let told = dialect.get.answered(&bytes[..length]).unwrap();
-                    assert!(told.is_none_or(|told| told == (answered, bytes.len())), "{told:?}");
+                    let read = dialect.get.answered(&bytes[..length]).unwrap();
+                    assert!(read.is_none_or(|read| read == (answered, bytes.len())), "{read:?}");
                 }
-                let told = dialect.get.answered(&[bytes, bytes].concat()).unwrap();
-                assert_eq!(told, Some((answered, bytes.len())), "{protocol:?}");
+                let read = dialect.get.answered(&[bytes, bytes].concat()).unwrap();
+                assert_eq!(read, Some((answered, bytes.len())), "{protocol:?}");
             }
             assert!(dialect.is_of(7, found) && !dialect.is_of(8, found));
             assert!(dialect.get.answered(b"nonsense\r\n").is_err());

@@ -123,7 +123,7 @@ impl Report {
     }
 
     /// Adds a warning if this program is among those measured and has assertions on: its figures do not count.
-    pub fn tell_of_this_build(&mut self, is_measured: bool) {
+    pub fn note_this_build(&mut self, is_measured: bool) {
         if cfg!(debug_assertions) && is_measured {
             self.settings
                 .push("THIS BUILD HAS ASSERTIONS ON: its figures say nothing about a release".to_owned());

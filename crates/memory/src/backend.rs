@@ -51,7 +51,7 @@ mod controls;
 pub mod report;
 pub mod settings;
 #[cfg(not(feature = "alloc-jemalloc"))]
-mod untold;
+mod unreported;
 
 use std::sync::OnceLock;
 
@@ -60,7 +60,7 @@ pub(crate) use chosen::{Arena, PAGES_HEADER, ThreadCache};
 #[cfg(feature = "alloc-jemalloc")]
 pub(crate) use jemalloc::refresh;
 #[cfg(not(feature = "alloc-jemalloc"))]
-pub(crate) use untold::refresh;
+pub(crate) use unreported::refresh;
 
 /// The process's allocator, for `#[global_allocator]`.
 pub const GLOBAL_ALLOCATOR: GlobalAllocator = GlobalAllocator;

@@ -320,7 +320,7 @@ impl Heap {
 
     /// Returns true if a tenant on [`HeapChoice::Auto`] is still small. Otherwise switches it to slabs.
     #[cold]
-    fn choose_anew(&self) -> bool {
+    fn choose_again(&self) -> bool {
         let is_small = self.slabs.blocks.tenant.allocated() < AUTO_SLAB_BYTES;
         if !is_small {
             self.choose(HeapChoice::Slab);
@@ -338,7 +338,7 @@ impl ItemHeap for Heap {
         match self.choice.load(Relaxed) {
             SLAB => self.slabs.allocate(cache, size, owner),
             BLOCK => self.slabs.blocks.allocate(cache, size, owner),
-            _ if self.choose_anew() => self.slabs.blocks.allocate(cache, size, owner),
+            _ if self.choose_again() => self.slabs.blocks.allocate(cache, size, owner),
             _ => self.slabs.allocate(cache, size, owner),
         }
     }

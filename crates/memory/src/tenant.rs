@@ -342,7 +342,7 @@ impl Tenant {
     }
 
     /// Cancels the slab debt: no others can be emptied.
-    pub fn forgive_slabs(&self) {
+    pub fn cancel_slab_debt(&self) {
         self.slab_debt_bytes.store(0, Relaxed);
     }
 

@@ -48,7 +48,7 @@ impl Arrivals {
     /// Logs a failed handshake and releases its place in the connection count.
     fn refuse(&self, address: SocketAddr, error: &io::Error) {
         let why = format!("the TLS handshake failed: {}", transport::explain(error));
-        self.shared.refusals.tell(address.ip(), &why);
+        self.shared.refusals.log(address.ip(), &why);
         self.node.connection_closed();
         self.shared.connection_closed();
     }

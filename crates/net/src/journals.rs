@@ -65,7 +65,7 @@ impl Journals {
             first_thread: first_fetcher + FETCHERS,
             stop: AtomicBool::new(false),
             running: Mutex::new((0..workers).map(|_| None).collect()),
-            told_ms: Mutex::new(clock.now().mono_ms()),
+            logged_ms: Mutex::new(clock.now().mono_ms()),
         });
         let rung = Arc::clone(&warm_up);
         node.warm_up_bell().connect(Box::new(move || rung.look()));
@@ -133,7 +133,7 @@ impl Worker {
         match self {
             Self::Flusher(flusher) => {
                 let due_ms = flusher.turn(cx, &mut || clock.now());
-                tell_troubles(&cx.node);
+                log_troubles(&cx.node);
                 due_ms
             }
             Self::Fetcher(fetcher) => fetcher.turn(cx, &mut || clock.now()),
@@ -236,14 +236,14 @@ struct WarmUp {
     /// One entry per thread; empty while there is nothing to read.
     running: Mutex<Vec<Option<JoinHandle<()>>>>,
     /// When progress was last logged.
-    told_ms: Mutex<u64>,
+    logged_ms: Mutex<u64>,
 }
 
 impl WarmUp {
     /// Starts the threads if there may be something to read.
     fn look(self: &Arc<Self>) {
         self.node.warm_up_bell().answer();
-        tell_troubles(&self.node);
+        log_troubles(&self.node);
         let mut running = self.running.lock();
         if self.stop.load(Relaxed) || !waits_for_load(&self.node) {
             return;
@@ -266,9 +266,9 @@ impl WarmUp {
             cx.now = self.clock.now();
             cx.tend();
             let has_read = !self.stop.load(Relaxed) && load_next(&mut cx, &mut buffer);
-            tell_troubles(&self.node);
+            log_troubles(&self.node);
             if has_read {
-                self.tell_progress(started_ms);
+                self.log_progress(started_ms);
                 continue;
             }
             // Must precede the reuse of this thread's number.
@@ -286,13 +286,13 @@ impl WarmUp {
         }
     }
 
-    fn tell_progress(&self, started_ms: u64) {
+    fn log_progress(&self, started_ms: u64) {
         let now_ms = self.clock.now().mono_ms();
         let is_due = {
-            let mut told_ms = self.told_ms.lock();
-            let is_due = *told_ms + PROGRESS_MS <= now_ms;
+            let mut logged_ms = self.logged_ms.lock();
+            let is_due = *logged_ms + PROGRESS_MS <= now_ms;
             if is_due {
-                *told_ms = now_ms;
+                *logged_ms = now_ms;
             }
             is_due
         };
@@ -300,7 +300,7 @@ impl WarmUp {
             let Some(persistence) = bucket.persistence() else { continue };
             let figures = persistence.warm_up();
             let (name, seconds) = (bucket.name(), (now_ms - started_ms) / 1000);
-            if !figures.is_running() && persistence.tell_warm() {
+            if !figures.is_running() && persistence.report_warm_once() {
                 let damaged = figures.vbuckets - figures.vbuckets_done;
                 tracing::info!(bucket = name, records = figures.records, damaged, seconds, "warmed up");
             } else if is_due && figures.is_running() {
@@ -329,14 +329,14 @@ impl WarmUp {
     }
 }
 
-fn tell_troubles(node: &Node) {
+fn log_troubles(node: &Node) {
     for bucket in node.buckets().iter().filter(|bucket| !bucket.is_gone()) {
-        tell_troubles_of(bucket);
+        log_troubles_of(bucket);
     }
 }
 
 /// Logs the problems of a bucket's journal since the last call.
-fn tell_troubles_of(bucket: &Bucket) {
+fn log_troubles_of(bucket: &Bucket) {
     let Some(persistence) = bucket.persistence() else { return };
     for trouble in persistence.take_troubles() {
         let name = bucket.name();

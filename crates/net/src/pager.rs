@@ -24,7 +24,7 @@ pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBoo
         }
         let turn = kv::pager::defragment(&mut cx, &mut demand);
         if let Some(passed) = &turn.passed {
-            tell(passed);
+            log_passed(passed);
         }
         let compressor_rest_us = kv::pager::compress(&mut cx, &mut compressor_demand);
         let due = due_s.map(|due_s| {
@@ -40,7 +40,7 @@ pub(crate) fn run(node: Arc<Node>, thread: usize, clock: Clock, stop: &AtomicBoo
     }
 }
 
-fn tell(passed: &Passed) {
+fn log_passed(passed: &Passed) {
     tracing::debug!(
         bucket = &*passed.bucket,
         items = passed.items,

@@ -12,25 +12,25 @@ const PAUSE: Duration = Duration::from_secs(10);
 const HELLO: [u8; 2] = [22, 3];
 
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<Told>);
+pub(crate) struct Refusals(Mutex<Logged>);
 
 #[derive(Default)]
-struct Told {
+struct Logged {
     last: Option<Instant>,
     /// Refusals since the last line.
-    untold: u64,
+    unlogged: u64,
 }
 
 impl Refusals {
-    pub(crate) fn tell(&self, peer: IpAddr, why: &str) {
-        let mut told = self.0.lock();
-        if told.last.is_some_and(|last| last.elapsed() < PAUSE) {
-            told.untold += 1;
+    pub(crate) fn log(&self, peer: IpAddr, why: &str) {
+        let mut logged = self.0.lock();
+        if logged.last.is_some_and(|last| last.elapsed() < PAUSE) {
+            logged.unlogged += 1;
             return;
         }
-        let others = std::mem::take(&mut told.untold);
-        told.last = Some(Instant::now());
-        drop(told);
+        let others = std::mem::take(&mut logged.unlogged);
+        logged.last = Some(Instant::now());
+        drop(logged);
         tracing::warn!(%peer, others, "closed a connection: {why}");
     }
 }

@@ -248,7 +248,7 @@ impl Worker {
             if peer.port == Port::Memcached
                 && let Some(bucket) = &peer.bucket
             {
-                bucket.tell_connection(&mut self.cx, &client, None);
+                bucket.report_connection(&mut self.cx, &client, None);
             }
             let own_bytes = own_bytes(&socket);
             let session = Session::new(peer, &self.limits);
@@ -338,7 +338,7 @@ impl Worker {
         if connection.session.peer.port == Port::Memcached {
             let peer = &connection.session.peer;
             if let (Some(bucket), Some(client)) = (&peer.bucket, &peer.client) {
-                bucket.tell_connection(&mut self.cx, client, Some(reason));
+                bucket.report_connection(&mut self.cx, client, Some(reason));
             }
             // Before the descriptor can be reused.
             self.cx.node.clients().remove(number(&connection.socket));

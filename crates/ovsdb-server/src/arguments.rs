@@ -7,7 +7,7 @@ use net::ovsdb::TlsOptions;
 use std::path::PathBuf;
 
 /// What the command line asks for.
-pub enum Wish {
+pub enum Invocation {
     Help,
     Version,
     Serve(Box<Arguments>),
@@ -43,7 +43,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// Interprets a command line. Log levels and patterns take effect at once, and so does the umask.
-    pub fn understand(line: CommandLine, log: &Vlog) -> Result<Wish, String> {
+    pub fn understand(line: CommandLine, log: &Vlog) -> Result<Invocation, String> {
         let run_directory = directories::run();
         let mut this = Self {
             control: Some(run_directory.join(format!("{NAME}.{}.ctl", std::process::id()))),
@@ -62,8 +62,8 @@ impl Arguments {
             let value = given.value;
             let text = value.clone().unwrap_or_default();
             match given.name {
-                "help" => return Ok(Wish::Help),
-                "version" => return Ok(Wish::Version),
+                "help" => return Ok(Invocation::Help),
+                "version" => return Ok(Invocation::Version),
                 "remote" => this.remotes.push(text),
                 "run" => this.run = Some(text),
                 "unixctl" => this.control = (text != "none").then(|| run_directory.join(text)),
@@ -116,7 +116,7 @@ impl Arguments {
         if this.files.is_empty() && !no_databases {
             this.files.push(directories::database().join("conf.db").display().to_string());
         }
-        Ok(Wish::Serve(Box::new(this)))
+        Ok(Invocation::Serve(Box::new(this)))
     }
 }
 

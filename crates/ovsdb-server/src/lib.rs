@@ -25,7 +25,7 @@ mod vlog;
 
 pub use vlog::rate::Rates;
 
-use arguments::{Arguments, Wish};
+use arguments::{Arguments, Invocation};
 use detach::{Stage, Started};
 use net::ovsdb::{Level, Logger as _};
 use pidfile::Failure;
@@ -67,7 +67,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(end) => {
             if let Some(text) = end.text {
-                complain(&text);
+                print_error(&text);
             }
             ExitCode::from(end.code)
         }
@@ -82,7 +82,7 @@ fn say(text: &str) {
 }
 
 /// Prints one line on standard error, in the stock server's form. Failures are ignored.
-fn complain(text: &str) {
+fn print_error(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "{NAME}: {text}");
 }
@@ -91,15 +91,15 @@ fn try_run(arguments: impl Iterator<Item = OsString>) -> Result<(), End> {
     let line = options::parse(arguments).map_err(|mistake| End::failure(mistake.0))?;
     let log = Arc::new(Vlog::new(NAME));
     let arguments = match Arguments::understand(line, &log).map_err(End::failure)? {
-        Wish::Help => {
+        Invocation::Help => {
             say(&arguments::help());
             return Ok(());
         }
-        Wish::Version => {
+        Invocation::Version => {
             say(&format!("{VERSION}\n"));
             return Ok(());
         }
-        Wish::Serve(arguments) => *arguments,
+        Invocation::Serve(arguments) => *arguments,
     };
     let stage = Stage::current();
     if stage == Stage::Called

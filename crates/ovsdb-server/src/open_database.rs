@@ -18,10 +18,10 @@ pub fn open(events: &mut EventLoop, log: &dyn Logger, file: &str, budget_bytes: 
         Database::new(schema, Options { budget_bytes, seed: random_u64() })
     });
     let opened = opened.map_err(|refusal| {
-        tell(log, &refusal.notes);
+        log_notes(log, &refusal.notes);
         refusal.error
     })?;
-    tell(log, &opened.notes);
+    log_notes(log, &opened.notes);
     if opened.database.name().starts_with('_') {
         return Err(Error::new(
             "ovsdb error",
@@ -31,7 +31,7 @@ pub fn open(events: &mut EventLoop, log: &dyn Logger, file: &str, budget_bytes: 
     events.add_database(opened.database, opened.log)
 }
 
-fn tell(log: &dyn Logger, notes: &[Note]) {
+fn log_notes(log: &dyn Logger, notes: &[Note]) {
     for Note { level, module, text } in notes {
         let level = match level {
             file::Level::Info => Level::Information,

@@ -9,8 +9,8 @@
 //! distinguished from later ones without a table. Entries are the rows that differ; the tables beside the rows
 //! (`crate::reference`, declared indexes) learn of them once they are settled.
 
-mod complaint;
 mod settle;
+mod violation;
 mod weak;
 
 use std::collections::HashMap;

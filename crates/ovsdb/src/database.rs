@@ -74,7 +74,7 @@ pub struct Database {
     fruitless_bytes: u64,
     /// Why nothing may be written any more.
     damage: Option<Error>,
-    damage_is_told: bool,
+    damage_is_reported: bool,
 }
 
 impl Database {
@@ -95,7 +95,7 @@ impl Database {
             budget_bytes: options.budget_bytes,
             fruitless_bytes: 0,
             damage: None,
-            damage_is_told: false,
+            damage_is_reported: false,
         })
     }
 
@@ -117,8 +117,8 @@ impl Database {
 
     /// As [`Self::damage`], but only once: for the log.
     pub fn take_damage(&mut self) -> Option<&Error> {
-        let is_told = std::mem::replace(&mut self.damage_is_told, self.damage.is_some());
-        self.damage.as_ref().filter(|_| !is_told)
+        let is_reported = std::mem::replace(&mut self.damage_is_reported, self.damage.is_some());
+        self.damage.as_ref().filter(|_| !is_reported)
     }
 
     #[cold]

@@ -141,13 +141,13 @@ impl<'a> Members<'a> {
     /// Ends the reading: the first error, or one about unexpected members.
     pub fn finish(mut self) -> Result<(), Error> {
         if self.error.is_none() && self.members.iter().any(|member| !member.used) {
-            self.complain_of_unused();
+            self.report_unused();
         }
         self.error.map_or(Ok(()), Err)
     }
 
     #[cold]
-    fn complain_of_unused(&mut self) {
+    fn report_unused(&mut self) {
         let unused = self.members.iter().filter(|member| !member.used).count();
         let order = member_order::walk(self.members.iter().map(|member| member.name.as_ref()));
         let first = order.iter().filter_map(|index| self.members.get(*index)).find(|member| !member.used);

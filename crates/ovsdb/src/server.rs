@@ -263,7 +263,7 @@ impl<L: Log> Server<L> {
         }
         for name in &locks {
             if let Some(owner) = self.locks.unlock(name, id) {
-                self.tell_lock("locked", name, owner);
+                self.notify_lock("locked", name, owner);
             }
         }
     }

@@ -208,14 +208,14 @@ impl Table {
         }
         // A guess is slightly off, and a second one shows that it may be off again.
         let room = (rows + rows / 16).max(self.expected + self.expected / 2).min(u32::MAX as usize);
-        self.index_anew(records, room);
+        self.reindex(records, room);
         self.resize(records, room);
     }
 
     /// Frees the room that was made for more rows than have come.
     pub(crate) fn fit(&mut self, records: &mut Records) {
         if self.expected > self.live + self.live / 8 {
-            self.index_anew(records, self.live);
+            self.reindex(records, self.live);
         }
         (self.expected, self.coming) = (0, 0);
         let rows = self.rows.as_slice().len();
@@ -225,7 +225,7 @@ impl Table {
     }
 
     /// Rebuilds the index of UUIDs, with room for this many rows.
-    fn index_anew(&mut self, records: &mut Records, room: usize) {
+    fn reindex(&mut self, records: &mut Records, room: usize) {
         let Ok(mut index) = RowIndex::with_room(records, room) else { return };
         let (rows, hashing) = (&self.rows, self.hashing);
         let hash_of = |row: RowId| hash_of_uuid(rows, hashing, row);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kv::{Bucket, Key, KvError, NodeContext, Outcome, Place, Unavailable};
 use wire::text::KEY_MAX;
 
-use super::behind::own;
+use super::deferral::own;
 use super::request::Request;
 use super::{Port, Queued, Session, Work};
 use crate::Output;

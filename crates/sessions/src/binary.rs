@@ -17,7 +17,7 @@ pub(super) use statistics::{answer as statistics, listed};
 
 use kv::bucket::Arithmetic;
 use kv::key::KEY_MAX;
-use kv::prefixes::Deed;
+use kv::prefixes::Access;
 use kv::watch::Attempt;
 use kv::{
     Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutation, NodeContext, Place, Store, StoreKind,
@@ -253,7 +253,7 @@ impl Operation<'_> {
             }
             None => false,
         })?;
-        bucket.prefixes.note(key.bytes, Deed::Get { hit: found });
+        bucket.prefixes.note(key.bytes, Access::Get { hit: found });
         if !found {
             answer_miss(header, echo, out);
         }
@@ -293,7 +293,7 @@ impl Operation<'_> {
         let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
         let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
         let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
-        bucket.prefixes.note(key.bytes, Deed::Set);
+        bucket.prefixes.note(key.bytes, Access::Set);
         match KvError::set_apart(bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }))? {
             Ok(mutated) => {
                 if !header.opcode.is_quiet() {
@@ -317,7 +317,7 @@ impl Operation<'_> {
         if request.key.is_empty() || !request.extras.is_empty() || self.has_value {
             return answered_error(header, Status::EINVAL, out);
         }
-        bucket.prefixes.note(key.bytes, Deed::Delete);
+        bucket.prefixes.note(key.bytes, Access::Delete);
         match KvError::set_apart(bucket.remove(cx, key, place, header.cas))? {
             Ok(_) if header.opcode.is_quiet() => {}
             Ok(_) => out.bytes(&done(header, 0)),
@@ -354,7 +354,7 @@ impl Operation<'_> {
             })?,
         };
         if let Some(attempt) = attempt.filter(|_| counted.is_ok() && !existed) {
-            attempt.tell(bucket, cx, key, Ok(()));
+            attempt.report(bucket, cx, key, Ok(()));
         }
         if counted == Err(KvError::NotFound) || counted.is_ok() && existed {
             bucket.count_arithmetic(cx, how.decrement, existed);
@@ -511,7 +511,7 @@ pub fn refuse(
         let expiry = Expiry::from_protocol(i64::from(store.exptime), cx.now.unix_s);
         if let Some(attempt) = Attempt::new(bucket, store.kind.name(header.cas), key, 0, expiry) {
             let why = if status == Status::E2BIG { KvError::TooBig } else { KvError::NoMemory };
-            attempt.tell(bucket, cx, key, Err(why));
+            attempt.report(bucket, cx, key, Err(why));
         }
         if store.kind == StoreKind::Set && header.cas == 0 {
             bucket.drop_replaced(cx, key, place);

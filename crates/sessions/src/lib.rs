@@ -11,8 +11,8 @@
 //!            └─ Watching   lines about events are written as they occur
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
-//! ([`waits`]); then the requests behind them take another path ([`behind`]). All of these handle a [`request`] of any
-//! protocol; its meaning is up to the protocol's executor ([`text`], [`meta`], [`binary`], [`couchbase`]).
+//! ([`waits`]); then the requests behind them take another path ([`deferral`]). All of these handle a [`request`] of
+//! any protocol; its meaning is up to the protocol's executor ([`text`], [`meta`], [`binary`], [`couchbase`]).
 //!
 //! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows
 //! from is reused; after a request that may change how the next is read (a login, HELLO, SELECT_BUCKET) parsing stops
@@ -21,8 +21,8 @@
 
 mod availability;
 mod batch;
-mod behind;
 mod counter;
+mod deferral;
 mod dump;
 mod filling;
 mod input;
@@ -175,7 +175,7 @@ impl Session {
     #[inline]
     pub fn execute(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
         if self.peer.waits.is_some() {
-            return self.execute_behind(queued, cx, out);
+            return self.execute_or_defer(queued, cx, out);
         }
         self.execute_or_park(queued, cx, out);
     }

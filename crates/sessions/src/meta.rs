@@ -4,7 +4,7 @@
 //! does: `t T30` shows the old time to live, `T30 t` the new one), changes the document, and writes its answer while
 //! the lock is still held.
 
-use kv::prefixes::Deed;
+use kv::prefixes::Access;
 use kv::sizes::class_of;
 use kv::watch::Attempt;
 use kv::{Bucket, Entry, Expiry, Key, KvError, Meter, Mutated, NodeContext, Now, Place, Store, Value};
@@ -174,7 +174,7 @@ impl Operation<'_> {
             self.bucket.count(cx, Meter::CmdGet, 1);
             self.bucket.count(cx, if hit { Meter::GetHits } else { Meter::GetMisses }, 1);
         }
-        self.bucket.prefixes.note(self.key.bytes, Deed::Get { hit });
+        self.bucket.prefixes.note(self.key.bytes, Access::Get { hit });
         if !hit && !self.flags().has(b'q') {
             self.write_status(b"EN", out);
         }
@@ -309,7 +309,7 @@ impl Operation<'_> {
         out: &mut Output,
     ) -> Result<(), KvError> {
         let now = cx.now;
-        self.bucket.prefixes.note(self.key.bytes, Deed::Set);
+        self.bucket.prefixes.note(self.key.bytes, Access::Set);
         let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
         let mut attempt = Attempt::new(self.bucket, store_name(self.command), self.key, value.len(), expiry);
         let result = match self.bucket.admit(cx, self.key.bytes.len() + value.len()) {
@@ -325,7 +325,7 @@ impl Operation<'_> {
         let with_cas = self.flags().has(b'C') && matches!(mode, SetMode::Set | SetMode::Replace);
         self.bucket.count_store(cx, with_cas, result.map(drop));
         if let Some(attempt) = attempt {
-            attempt.tell(self.bucket, cx, self.key, result.map(drop));
+            attempt.report(self.bucket, cx, self.key, result.map(drop));
         }
         let (status, cas, size): (&[u8], u64, u64) = match result {
             Ok(_) if self.flags().has(b'q') => return Ok(()),
@@ -412,7 +412,7 @@ impl Operation<'_> {
 
     fn delete(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
         let now = cx.now;
-        self.bucket.prefixes.note(self.key.bytes, Deed::Delete);
+        self.bucket.prefixes.note(self.key.bytes, Access::Delete);
         let admitted =
             if self.flags().has(b'x') { self.bucket.admit(cx, self.key.bytes.len()) } else { Ok(()) };
         let result = match admitted {
@@ -489,7 +489,7 @@ impl Operation<'_> {
         if let Some(attempt) = attempt
             && result == Ok(true)
         {
-            attempt.tell(self.bucket, cx, self.key, Ok(()));
+            attempt.report(self.bucket, cx, self.key, Ok(()));
         }
         if !matches!(result, Err(KvError::DeltaBadValue)) {
             self.bucket.count_arithmetic(cx, decrement, result == Ok(false));

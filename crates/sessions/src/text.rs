@@ -3,7 +3,7 @@
 //! Answers are memcached's, `noreply` included: it silences every answer to a well-formed command, errors too.
 //! Everything a command does to one key happens under a single acquisition of its vBucket's lock.
 
-use kv::prefixes::Deed;
+use kv::prefixes::Access;
 use kv::watch::Attempt;
 use kv::{
     Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, NodeContext, Place, Store,
@@ -156,7 +156,7 @@ pub fn execute(
         Command::Meta(command) => return meta::execute(bucket, &command, at, body, limit, cx, out),
         Command::Delete { key, noreply } => {
             let (key, at) = placed(bucket, key, at);
-            bucket.prefixes.note(key.bytes, Deed::Delete);
+            bucket.prefixes.note(key.bytes, Access::Delete);
             let result = KvError::set_apart(bucket.remove(cx, key, at, 0))?;
             reply(
                 out,
@@ -259,7 +259,7 @@ pub fn refuse(
     if let (Some(bucket), Some(meter)) = (peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()), meter) {
         bucket.count(cx, meter, 1);
         if refusal != Refusal::BadTrailer {
-            tell_refused(bucket, command, refusal, cx);
+            report_refused(bucket, command, refusal, cx);
             drop_replaced(bucket, command, cx);
         }
     }
@@ -280,7 +280,7 @@ pub fn refuse(
 }
 
 /// Notifies watchers of a store whose data block is refused.
-fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut NodeContext) {
+fn report_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &mut NodeContext) {
     let mut buffer = [0; text::KEY_MAX];
     let (key, name, exptime) = match command {
         Command::Store(store) => (store.key, store.verb.name(), store.exptime),
@@ -293,7 +293,7 @@ fn tell_refused(bucket: &Bucket, command: &Command<'_>, refusal: Refusal, cx: &m
     let (key, expiry) = (Key::plain(key), Expiry::from_protocol(exptime, cx.now.unix_s));
     let Some(attempt) = Attempt::new(bucket, name, key, 0, expiry) else { return };
     let why = if refusal == Refusal::TooBig { KvError::TooBig } else { KvError::NoMemory };
-    attempt.tell(bucket, cx, key, Err(why));
+    attempt.report(bucket, cx, key, Err(why));
 }
 
 /// Removes the document that a refused unconditional `set` or `ms` was to replace.
@@ -393,7 +393,7 @@ fn retrieve(
                     }
                     document.is_some()
                 })?;
-                bucket.prefixes.note(bytes, Deed::Get { hit });
+                bucket.prefixes.note(bytes, Access::Get { hit });
             }
             Some(exptime) => retrieve_and_touch(bucket, key, at, exptime, get.with_cas, cx, out)?,
         }
@@ -447,7 +447,7 @@ fn retrieve_and_touch(
         Ok(true)
     })??;
     bucket.count_touch(cx, if hit { Ok(()) } else { Err(KvError::NotFound) });
-    bucket.prefixes.note(key.bytes, Deed::Get { hit });
+    bucket.prefixes.note(key.bytes, Access::Get { hit });
     Ok(())
 }
 
@@ -500,7 +500,7 @@ fn store(
     out: &mut Output,
 ) -> Result<(), KvError> {
     let (key, at) = placed(bucket, store.key, at);
-    bucket.prefixes.note(key.bytes, Deed::Set);
+    bucket.prefixes.note(key.bytes, Access::Set);
     let value = body.into_value();
     let expiry = Expiry::from_protocol(store.exptime, cx.now.unix_s);
     let (kind, cas) = match store.verb {
@@ -560,7 +560,7 @@ fn extend(
     };
     bucket.count_store(cx, false, result.map(drop));
     if let Some(attempt) = attempt {
-        attempt.tell(bucket, cx, key, result.map(drop));
+        attempt.report(bucket, cx, key, result.map(drop));
     }
     Ok(result)
 }

@@ -247,7 +247,7 @@ impl Waits {
     }
 
     /// Notes that the connection closes after the request of this ticket: later requests are not answered.
-    pub(super) fn close_behind(&mut self, ticket: u64) {
+    pub(super) fn drop_after(&mut self, ticket: u64) {
         let behind: Vec<u64> = self.slots.range(ticket + 1..).map(|(ticket, _)| *ticket).collect();
         for ticket in behind {
             self.take(ticket);

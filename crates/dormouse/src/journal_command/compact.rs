@@ -34,7 +34,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     cx.now = clock.now();
     while load_next(&mut cx, &mut buffer) {
         let warm_up = persistence.warm_up();
-        progress.tell(warm_up.segments_done, warm_up.segments);
+        progress.show(warm_up.segments_done, warm_up.segments);
     }
     drop((progress, buffer));
     let damaged = persistence.damaged().count();
@@ -50,7 +50,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
         while flusher.turn(&mut cx, &mut || clock.now()).is_some_and(|due_ms| due_ms <= cx.now.mono_ms()) {}
     }
     for trouble in persistence.take_troubles() {
-        crate::complain(format_args!("{trouble}"));
+        crate::print_error(format_args!("{trouble}"));
     }
     if let Some(flusher) = flushers.first_mut() {
         kv::persistence::close_journal(&bucket, &mut cx, flusher)?;

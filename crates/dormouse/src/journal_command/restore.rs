@@ -64,7 +64,7 @@ fn copy(from: &Path, to: &Path, done: &mut u64, all: u64, progress: &mut Progres
         let mut file = File::create_new(&target)?;
         *done += io::copy(&mut open_regular(&source)?, &mut file)?;
         file.sync_all()?;
-        progress.tell(*done, all);
+        progress.show(*done, all);
     }
     sync(to)
 }

@@ -31,7 +31,7 @@ fn strange_files(directory: &Path, may_have_directories: bool) -> Vec<PathBuf> {
     strange
 }
 
-fn tell_strange(text: &mut String, strange: &[PathBuf]) -> usize {
+fn list_strange(text: &mut String, strange: &[PathBuf]) -> usize {
     for path in strange {
         let _ = writeln!(text, "DAMAGE {}: not a regular file, and not read", path.display());
     }
@@ -46,17 +46,17 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
     let (mut text, mut damages) = (String::new(), 0);
     let shards = shards(directory)?;
     if shards.first().is_none_or(|shard| shard.directory != directory) {
-        damages += tell_strange(&mut text, &strange_files(directory, true));
+        damages += list_strange(&mut text, &strange_files(directory, true));
     }
     if shards.is_empty() {
         let _ = writeln!(text, "{}: nothing was written yet", directory.display());
     }
     for Shard { directory: shard, has_begun } in shards {
-        let mut tell =
-            |so_far: &journal::log::Verified| progress.tell(before_bytes + so_far.bytes, all_bytes);
+        let mut report =
+            |so_far: &journal::log::Verified| progress.show(before_bytes + so_far.bytes, all_bytes);
         let strange = strange_files(&shard, false);
-        damages += tell_strange(&mut text, &strange);
-        let verified = match verify_with_progress(&disk, &shard, &mut buffer, has_begun, &mut tell) {
+        damages += list_strange(&mut text, &strange);
+        let verified = match verify_with_progress(&disk, &shard, &mut buffer, has_begun, &mut report) {
             Ok(verified) => verified,
             // Already reported.
             Err(_) if !strange.is_empty() => continue,

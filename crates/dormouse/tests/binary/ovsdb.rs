@@ -38,7 +38,7 @@ pub fn run(scratch: &Scratch, arguments: &[&str]) -> Output {
 }
 
 /// Runs it and returns its exit code and standard error, with the directory as `@`.
-pub fn complaint(scratch: &Scratch, arguments: &[&str]) -> (Option<i32>, String) {
+pub fn error_of(scratch: &Scratch, arguments: &[&str]) -> (Option<i32>, String) {
     let output = run(scratch, arguments);
     let text = String::from_utf8_lossy(&output.stderr).replace(&scratch.path().display().to_string(), "@");
     (output.status.code(), text)

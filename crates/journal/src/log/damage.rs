@@ -68,21 +68,21 @@ impl fmt::Display for Damage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: ", self.path.display())?;
         let part = match self.part {
-            Part::Missing => return self.tell(formatter, format_args!("the file is missing")),
+            Part::Missing => return self.write_line(formatter, format_args!("the file is missing")),
             Part::Misnamed(number) => {
-                return self.tell(
+                return self.write_line(
                     formatter,
                     format_args!("the file holds segment {number}, not the one of its name"),
                 );
             }
             Part::Replaced => {
-                return self.tell(
+                return self.write_line(
                     formatter,
                     format_args!("the file is not the segment that was written under this name"),
                 );
             }
             Part::Unnamed => {
-                return self.tell(
+                return self.write_line(
                     formatter,
                     format_args!("the manifest does not name this segment: one of the two is out of date"),
                 );
@@ -95,12 +95,12 @@ impl fmt::Display for Damage {
             Part::Footer => "footer",
             Part::Manifest => "manifest",
         };
-        self.tell(formatter, format_args!("damaged {part} at offset {}", self.offset))
+        self.write_line(formatter, format_args!("damaged {part} at offset {}", self.offset))
     }
 }
 
 impl Damage {
-    fn tell(&self, formatter: &mut fmt::Formatter<'_>, what: fmt::Arguments<'_>) -> fmt::Result {
+    fn write_line(&self, formatter: &mut fmt::Formatter<'_>, what: fmt::Arguments<'_>) -> fmt::Result {
         write!(formatter, "{what}: ")?;
         match &self.spoils {
             Spoils::Nothing => formatter.write_str("no record is lost"),

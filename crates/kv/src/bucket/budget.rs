@@ -49,7 +49,7 @@ impl Bucket {
     #[inline]
     pub fn admit(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
         if self.resources.tenant.has_slab_debt() && !self.is_gone() {
-            self.pay_for_slabs(cx);
+            self.repay_slab_debt(cx);
         }
         self.admit_in_place(cx, bytes)
     }

@@ -58,7 +58,7 @@ pub(crate) struct Defragmenter {
     /// Set if threads came to rest before that measurement.
     rested: AtomicBool,
     work: Ranked<Work, { rank::DEFRAGMENTER }>,
-    /// Empties slabs for threads that take new ones, see [`Bucket::pay_for_slabs`].
+    /// Empties slabs for threads that take new ones, see [`Bucket::repay_slab_debt`].
     paying: Ranked<Option<Emptier>, { rank::PAYING }>,
 }
 
@@ -365,9 +365,9 @@ impl Bucket {
     /// Works off slab debt by taking some items out of sparse slabs. This bounds the free space in slabs, however fast
     /// clients make them sparse.
     #[cold]
-    pub(crate) fn pay_for_slabs(&self, cx: &mut ThreadContext) {
+    pub(crate) fn repay_slab_debt(&self, cx: &mut ThreadContext) {
         if !self.has_defragmenter() {
-            self.tenant().forgive_slabs();
+            self.tenant().cancel_slab_debt();
             return;
         }
         // Whoever has the lock is paying; that suffices unless the debt is large.
@@ -379,7 +379,7 @@ impl Bucket {
         let mut moved = Moved::default();
         for _ in 0..PAID_ITEMS {
             if !emptier.slice(self, cx, &mut moved) {
-                self.tenant().forgive_slabs();
+                self.tenant().cancel_slab_debt();
                 break;
             }
             if moved.bytes >= PAID_BYTES {
@@ -554,7 +554,7 @@ impl Emptier {
                 }
                 drop(locked);
                 if let Some(gone) = gone {
-                    bucket.tell_evicted(cx, gone.into_iter());
+                    bucket.report_evicted(cx, gone.into_iter());
                 }
             }
             None => {

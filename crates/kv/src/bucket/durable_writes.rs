@@ -92,7 +92,7 @@ impl Bucket {
         });
         self.count_store(cx, with_cas, result.as_ref().map(drop).map_err(|error| *error));
         if let Some(attempt) = attempt {
-            attempt.tell(self, cx, key, result.as_ref().map(drop).map_err(|error| *error));
+            attempt.report(self, cx, key, result.as_ref().map(drop).map_err(|error| *error));
         }
         result.map(|(written, ())| written)
     }
@@ -134,7 +134,7 @@ impl Bucket {
             self.count_arithmetic(cx, how.decrement, existed);
         }
         if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
-            attempt.tell(self, cx, key, Ok(()));
+            attempt.report(self, cx, key, Ok(()));
         }
         result.map(|(written, number)| (number, written))
     }
@@ -178,7 +178,7 @@ impl Bucket {
                 self.hurry(at.vb);
             }
             self.count(cx, Meter::SyncWritesPrepared, 1);
-            self.tell(cx, at.vb, notices);
+            self.notify(cx, at.vb, notices);
         }
         result
     }
@@ -193,10 +193,10 @@ impl Bucket {
         let armed_s = locked.armed_s();
         drop(locked);
         self.expiry_entered(armed_s);
-        self.tell(cx, vb, notices);
+        self.notify(cx, vb, notices);
     }
 
-    fn tell(&self, cx: &mut ThreadContext, vb: VbId, notices: Notices) {
+    fn notify(&self, cx: &mut ThreadContext, vb: VbId, notices: Notices) {
         let Notices { letters, lateness_us, committed, aborted, arm_us } = notices;
         if let Some(arm_us) = arm_us {
             cx.arm(arm_us, self.slot(), vb);

@@ -140,7 +140,7 @@ impl Bucket {
             let swept = locked.sweep(sweeper.hand, &mut sweeper.census, gone.as_mut());
             drop(locked);
             if let Some(gone) = &mut gone {
-                self.tell_evicted(cx, gone.drain(..));
+                self.report_evicted(cx, gone.drain(..));
             }
             *excess = excess.saturating_sub(swept.freed_bytes);
             round.evicted += swept.evicted;

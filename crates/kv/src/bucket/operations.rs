@@ -104,7 +104,7 @@ impl Bucket {
         };
         self.count_store(cx, mutation.cas != 0, result.map(drop));
         if let Some(attempt) = attempt {
-            attempt.tell(self, cx, key, result.map(drop));
+            attempt.report(self, cx, key, result.map(drop));
         }
         result
     }
@@ -190,7 +190,7 @@ impl Bucket {
             self.count_arithmetic(cx, how.decrement, existed);
         }
         if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
-            attempt.tell(self, cx, key, Ok(()));
+            attempt.report(self, cx, key, Ok(()));
         }
         result
     }

@@ -197,7 +197,7 @@ impl Attempt {
 
     /// Reports the outcome to the watchers.
     #[cold]
-    pub fn tell(&self, bucket: &Bucket, cx: &mut ThreadContext, key: Key<'_>, result: Result<(), KvError>) {
+    pub fn report(&self, bucket: &Bucket, cx: &mut ThreadContext, key: Key<'_>, result: Result<(), KvError>) {
         let status = match (result, self.command) {
             (Ok(()), _) => "stored",
             (Err(KvError::Exists), "add") | (Err(KvError::NotFound), "replace") => "not_stored",
@@ -237,7 +237,7 @@ impl Bucket {
         Watched::of_bits(self.watchers.wanted.load(Relaxed)).has(watched)
     }
 
-    /// Returns true if any watcher wants evictions: then call [`Bucket::tell_evicted`].
+    /// Returns true if any watcher wants evictions: then call [`Bucket::report_evicted`].
     pub(crate) fn wants_evictions(&self) -> bool {
         self.wants(Watched::EVICTIONS)
     }
@@ -298,7 +298,7 @@ impl Bucket {
 
     /// Reports the lookup of a key.
     #[cold]
-    pub(crate) fn tell_lookup(&self, cx: &mut ThreadContext, key: Key<'_>, lookup: Lookup) {
+    pub(crate) fn report_lookup(&self, cx: &mut ThreadContext, key: Key<'_>, lookup: Lookup) {
         self.announce(cx, Watched::FETCHERS, |line, cx| {
             push(line, format_args!("item_get key="));
             push_key(line, key.bytes);
@@ -309,7 +309,7 @@ impl Bucket {
 
     /// Reports evicted documents.
     #[cold]
-    pub(crate) fn tell_evicted(&self, cx: &mut ThreadContext, evicted: impl Iterator<Item = Evicted>) {
+    pub(crate) fn report_evicted(&self, cx: &mut ThreadContext, evicted: impl Iterator<Item = Evicted>) {
         for Evicted { key, is_fetched, expiry, idle_s, size, class } in evicted {
             let ttl = match expiry {
                 0 => -1,
@@ -325,7 +325,7 @@ impl Bucket {
     }
 
     /// Reports that a connection to one of the bucket's ports was opened, or closed for a reason.
-    pub fn tell_connection(&self, cx: &mut ThreadContext, client: &Client, closed: Option<&str>) {
+    pub fn report_connection(&self, cx: &mut ThreadContext, client: &Client, closed: Option<&str>) {
         self.announce(cx, Watched::CONNECTIONS, |line, _| {
             let what = if closed.is_some() { "conn_close" } else { "conn_new" };
             push(line, format_args!("{what} "));

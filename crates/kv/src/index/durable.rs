@@ -229,7 +229,7 @@ impl Locked<'_> {
     }
 
     /// Replaces an expired item by a tombstone, unless a prepare waits for its key: the prepare must end first.
-    pub(super) fn bury_expired(&mut self, present: Present) -> bool {
+    pub(super) fn tombstone_expired(&mut self, present: Present) -> bool {
         let hash = self.hash_of(present.found.location);
         if self.pending(hash).is_some() {
             return false;

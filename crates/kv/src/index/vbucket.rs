@@ -299,7 +299,7 @@ impl<'v> Locked<'v> {
     pub(super) fn let_go(&mut self, present: Present, dead: Dead) -> bool {
         match dead {
             Dead::Deleted => false,
-            Dead::Expired if self.is_persistent() => self.bury_expired(present),
+            Dead::Expired if self.is_persistent() => self.tombstone_expired(present),
             Dead::Expired | Dead::Flushed => {
                 self.remove(present);
                 true

@@ -61,7 +61,7 @@ pub struct Persistence {
     pub(crate) gates: Box<[AtomicU8]>,
     pub(crate) loading: Ranked<Loading, { rank::LOADING }>,
     pub(crate) warm_up: opening::Progress,
-    pub(crate) warm_told: AtomicBool,
+    pub(crate) warm_reported: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) syncs: SyncMeter,
 }
@@ -226,8 +226,8 @@ impl Persistence {
     }
 
     /// Returns true the first time: the caller then reports that the journal is read to its end.
-    pub fn tell_warm(&self) -> bool {
-        !self.warm_told.swap(true, Relaxed)
+    pub fn report_warm_once(&self) -> bool {
+        !self.warm_reported.swap(true, Relaxed)
     }
 
     /// Marks the bucket as deleted in its directory, durably; after an error it is as it was.

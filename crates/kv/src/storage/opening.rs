@@ -239,7 +239,7 @@ pub(crate) fn open(
         gates,
         loading: Ranked::new(loading),
         warm_up: progress,
-        warm_told: AtomicBool::new(false),
+        warm_reported: AtomicBool::new(false),
         counters: Counters::default(),
         syncs,
     };

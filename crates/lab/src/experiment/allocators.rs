@@ -242,7 +242,7 @@ impl Run<'_> {
             self.window.as_millis(),
             SETTLE.as_secs()
         ));
-        report.tell_of_this_build(self.arguments.dormouse.is_none());
+        report.note_this_build(self.arguments.dormouse.is_none());
         self.site.data(&mut report, self.arguments.quick)?;
         report.data("subject", &self.subject)?;
         Ok(report)

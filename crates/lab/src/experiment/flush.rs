@@ -162,7 +162,7 @@ pub fn run(arguments: &FlushArgs) -> Result<()> {
     report.settings.push(format!(
         "memory: one flush with each allocation counted; CPU and wall: medians of {repetitions} that count nothing"
     ));
-    report.tell_of_this_build(arguments.lab.is_none());
+    report.note_this_build(arguments.lab.is_none());
     let bar = progress_bar((counts.len() * VALUES_BYTES.len() * 2) as u64);
     let mut lines = Vec::new();
     for value_bytes in VALUES_BYTES {

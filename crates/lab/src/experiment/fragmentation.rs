@@ -222,7 +222,7 @@ fn report(
     programs.dedup();
     report.settings.extend(programs);
     report.settings.push(sizes.to_string());
-    report.tell_of_this_build(arguments.builds.measures_this());
+    report.note_this_build(arguments.builds.measures_this());
     site.data(&mut report, arguments.quick)?;
     report.data("sizes", sizes)?;
     report.data("contenders", &contenders)?;
@@ -260,7 +260,7 @@ impl Round<'_> {
                 let name = &one.contender.subject.program.name;
                 self.bar.set_message(format!("{}, {}: {name}", self.case.name(), step.name));
                 resting.push(
-                    self.perform(*step, one)
+                    self.apply(*step, one)
                         .with_context(|| format!("{}, {}: {name}", self.case.name(), step.name))?,
                 );
             }
@@ -277,7 +277,7 @@ impl Round<'_> {
     }
 
     /// Performs a step; memory is read later, after its rest.
-    fn perform(&self, step: Step, running: &mut Running<'_>) -> Result<JoinHandle<Result<Reading>>> {
+    fn apply(&self, step: Step, running: &mut Running<'_>) -> Result<JoinHandle<Result<Reading>>> {
         let Running { contender, server, load } = running;
         step.run(load, self.sizes)?;
         server.ensure_alive()?;

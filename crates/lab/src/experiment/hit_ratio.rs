@@ -199,7 +199,7 @@ pub fn run(arguments: &HitRatioArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     for case in &cases {
-        tell(&mut report, case, &points, &contestants, target_bytes);
+        add_tables(&mut report, case, &points, &contestants, target_bytes);
     }
     report.data("points", &points)?;
     report.finish(arguments.common.json.as_deref())
@@ -311,7 +311,7 @@ fn resident(server: &Server) -> Result<f64> {
     Ok(process::memory(server.pid)?.resident_bytes as f64)
 }
 
-fn tell(
+fn add_tables(
     report: &mut Report,
     case: &Case,
     points: &[Point],
@@ -415,7 +415,7 @@ mod tests {
             point("redis allkeys-lfu", 1, 0.715),
         ];
         let mut report = Report::default();
-        tell(&mut report, &CASES[1], &points, &contestants, 1010);
+        add_tables(&mut report, &CASES[1], &points, &contestants, 1010);
         let verdicts: Vec<(bool, &str)> =
             report.goals.iter().map(|goal| (goal.met, goal.reached.as_str())).collect();
         assert_eq!(verdicts, [(true, "0.990 %"), (false, "71.0 %")]);

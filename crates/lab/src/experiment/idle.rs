@@ -6,7 +6,7 @@
 //! ```text
 //! empty     30 buckets, at rest; then further ones            resident size, per bucket
 //! idle      30 buckets, no client; then 1000 connections       CPU, wake-ups and system calls per thread, RSS each
-//! crowd     10,000 connections, each sending as fast as it is answered     answers per connection
+//! fairness  10,000 connections, each sending as fast as it is answered     answers per connection
 //! ```
 //!
 //! Idle connections have been used (single requests and batches) before they fall silent, so the memory they retain is
@@ -63,7 +63,7 @@ pub struct IdleArgs {
     connections: usize,
     /// Connections that are served at once
     #[arg(long, default_value_t = 10_000)]
-    crowd: usize,
+    busy_connections: usize,
     /// Seconds of silence [default: 12 quick, 60 full]
     #[arg(long)]
     seconds: Option<u64>,
@@ -108,7 +108,7 @@ struct Silence {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Crowd {
+struct Fairness {
     connections: usize,
     opened_per_second: f64,
     answers: Spread,
@@ -124,7 +124,7 @@ struct Findings {
     bucket_bytes: Option<f64>,
     connection_bytes: f64,
     silences: Vec<Silence>,
-    crowd: Option<Crowd>,
+    fairness: Option<Fairness>,
 }
 
 impl Findings {
@@ -136,7 +136,7 @@ impl Findings {
             bucket_bytes: None,
             connection_bytes: 0.0,
             silences: Vec::new(),
-            crowd: None,
+            fairness: None,
         }
     }
 }
@@ -167,16 +167,18 @@ pub fn run(arguments: &IdleArgs) -> Result<()> {
 }
 
 fn run_ephemeral(arguments: &IdleArgs, bench: &Bench, silence: Duration, report: &mut Report) -> Result<()> {
-    let crowd = arguments.crowd.min(usize::try_from(os::raise_open_files()?.saturating_sub(SPARE_FILES))?);
+    let busy_connections =
+        arguments.busy_connections.min(usize::try_from(os::raise_open_files()?.saturating_sub(SPARE_FILES))?);
     report.settings.push(format!(
-        "{} buckets (Dormouse), {} idle connections, {} s of silence after {} s at rest, {crowd} connections served",
+        "{} buckets (Dormouse), {} idle connections, {} s of silence after {} s at rest, {busy_connections} \
+        connections served",
         arguments.buckets,
         arguments.connections,
         silence.as_secs(),
         SETTLE.as_secs()
     ));
     let bar = progress_bar(4);
-    let findings = examine(bench, arguments, silence, crowd, &bar)?;
+    let findings = examine(bench, arguments, silence, busy_connections, &bar)?;
     bar.finish_and_clear();
     fill(report, &findings)
 }
@@ -200,16 +202,16 @@ struct Examined<'a> {
     findings: Findings,
 }
 
-/// All servers are silent at the same time: idle servers do not disturb each other. The crowds take turns.
+/// All servers are silent at the same time: idle servers do not disturb each other. The busy connections take turns.
 fn examine(
     bench: &Bench,
     arguments: &IdleArgs,
     silence: Duration,
-    crowd: usize,
+    busy_connections: usize,
     bar: &ProgressBar,
 ) -> Result<Vec<Findings>> {
     let connections = arguments.connections;
-    let mut examined = start_all(bench, arguments, crowd.max(connections), bar)?;
+    let mut examined = start_all(bench, arguments, busy_connections.max(connections), bar)?;
     bar.inc(1);
     bar.set_message("silence");
     listen(&mut examined, 0, silence)?;
@@ -237,14 +239,15 @@ fn examine(
     let mut findings = Vec::new();
     for mut one in examined {
         let name = one.subject.kind.name();
-        bar.set_message(format!("{name}: {crowd} connections"));
+        bar.set_message(format!("{name}: {busy_connections} connections"));
         one.idle = None;
-        if crowd > 0 {
-            let served = serve_crowd(&one.server, &one.dialect, crowd, silence / 6);
-            one.findings.crowd = Some(served.with_context(|| format!("{crowd} connections to {name}"))?);
+        if busy_connections > 0 {
+            let served = measure_fairness(&one.server, &one.dialect, busy_connections, silence / 6);
+            one.findings.fairness =
+                Some(served.with_context(|| format!("{busy_connections} connections to {name}"))?);
         }
         if let Some(client) = &mut one.client {
-            client.verify(1).context("a connection from before the crowd")?;
+            client.verify(1).context("a connection from before the busy ones")?;
         }
         one.server.stop()?;
         findings.push(one.findings);
@@ -372,16 +375,21 @@ fn listen(examined: &mut [Examined], connections: usize, length: Duration) -> Re
 }
 
 /// Opens very many connections, each of which sends as fast as it is answered.
-fn serve_crowd(server: &Server, dialect: &Dialect, connections: usize, length: Duration) -> Result<Crowd> {
+fn measure_fairness(
+    server: &Server,
+    dialect: &Dialect,
+    connections: usize,
+    length: Duration,
+) -> Result<Fairness> {
     let start = Instant::now();
     let mut driver = Driver::new(&server.target, dialect.clone(), connections, 3)?;
     let opened_per_second = connections as f64 / start.elapsed().as_secs_f64();
     let plan = Plan { items: Items::Uniform(ITEMS), reads: 0.8, depth: 1 };
     let outcome = driver.run(plan, Until::Elapsed(length.max(Duration::from_secs(3))), |_| {})?;
     let answers: Vec<f64> = driver.answered_per_connection().map(|answers| answers as f64).collect();
-    let mut answers = Spread::of(&answers).context("a crowd without connections")?;
+    let mut answers = Spread::of(&answers).context("fairness without connections")?;
     answers.samples.clear();
-    Ok(Crowd {
+    Ok(Fairness {
         connections,
         opened_per_second,
         answers,
@@ -418,8 +426,8 @@ fn fill(report: &mut Report, findings: &[Findings]) -> Result<()> {
         "Threads that ran",
         &["thread", "server", "idle connections", "us", "wake-ups", "interrupted"],
     );
-    let mut crowds = Table::new(
-        "A crowd: answers per connection",
+    let mut fairness_table = Table::new(
+        "Fairness: answers per connection",
         &["server", "connections", "opened/s", "least", "median", "most", "kop/s"],
     );
     for found in findings {
@@ -457,19 +465,19 @@ fn fill(report: &mut Report, findings: &[Findings]) -> Result<()> {
                 ]);
             }
         }
-        if let Some(crowd) = &found.crowd {
-            crowds.row(vec![
+        if let Some(fairness) = &found.fairness {
+            fairness_table.row(vec![
                 name,
-                crowd.connections.to_string(),
-                short(crowd.opened_per_second),
-                short(crowd.answers.low),
-                short(crowd.answers.median),
-                short(crowd.answers.high),
-                short(crowd.per_second / 1e3),
+                fairness.connections.to_string(),
+                short(fairness.opened_per_second),
+                short(fairness.answers.low),
+                short(fairness.answers.median),
+                short(fairness.answers.high),
+                short(fairness.per_second / 1e3),
             ]);
         }
     }
-    report.tables.extend([memory, silences, threads, crowds]);
+    report.tables.extend([memory, silences, threads, fairness_table]);
     if let Some(found) = findings.iter().find(|found| found.subject == Kind::Dormouse) {
         judge(report, found);
     }
@@ -499,8 +507,8 @@ fn judge(report: &mut Report, found: &Findings) {
         let wake_ups = silence.voluntary_switches_later as f64;
         goals.push(Goal::at_most(format!("{what}: wake-ups in its second half"), wake_ups, 0.0, ""));
     }
-    if let Some(crowd) = &found.crowd {
-        let name = format!("{} connections: least served of the median", crowd.connections);
-        goals.push(Goal::at_least(name, crowd.answers.low / crowd.answers.median.max(1.0), 0.5, "x"));
+    if let Some(fairness) = &found.fairness {
+        let name = format!("{} connections: least served of the median", fairness.connections);
+        goals.push(Goal::at_least(name, fairness.answers.low / fairness.answers.median.max(1.0), 0.5, "x"));
     }
 }

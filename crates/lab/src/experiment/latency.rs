@@ -2,19 +2,19 @@
 //! continuously writes and reads 20 MiB values.
 //!
 //! ```text
-//! load core    prober (real-time): a GET every 200 us, timed             server core
+//! load core    client (real-time): a GET every 200 us, timed             server core
 //!              stream (lower priority): SET 20 MiB, GET 20 MiB, ...
 //! ```
 //!
-//! The prober sends on a schedule (see `prober`). Both share the load's core; the stream works in small pieces at a
-//! lower priority, so the prober waits for at most one of them.
+//! The client sends on a schedule (see `client`). Both share the load's core; the stream works in small pieces at a
+//! lower priority, so the client waits for at most one of them.
 
 mod defragmenter;
 
 use super::{Bench, Common, load, progress_bar};
 use crate::client::Target;
+use crate::open_loop::{OpenLoopClient, Times, histogram};
 use crate::os;
-use crate::prober::{Prober, Times, histogram};
 use crate::protocol::{Dialect, Shape, describe};
 use crate::report::{Goal, Report, Table, count, short};
 use crate::statistics::Spread;
@@ -38,9 +38,9 @@ const LARGE_ITEMS: u32 = 4;
 const MEMORY_BYTES: u64 = 4 << 30;
 const PROBE_CONNECTIONS: usize = 50;
 const PROBE_INTERVAL: Duration = Duration::from_micros(200);
-/// Bytes that the stream passes to the kernel at once, which bounds how long the prober waits for its core.
+/// Bytes that the stream passes to the kernel at once, which bounds how long the client waits for its core.
 const STREAM_PIECE_BYTES: usize = 16 * 1024;
-/// Below the load's priority, so that the stream yields to the prober if real-time priority is refused.
+/// Below the load's priority, so that the stream yields to the client if real-time priority is refused.
 const STREAM_NICE: i32 = 0;
 const RATIO_MAX: f64 = 3.0;
 
@@ -98,13 +98,13 @@ pub fn run(arguments: &LatencyArgs) -> Result<()> {
     let length = Duration::from_secs(arguments.seconds.unwrap_or(if quick { 6 } else { 15 }));
     report.settings.push(format!(
         "{} items of {} + {} bytes; a GET every {} us over {PROBE_CONNECTIONS} connections; {rounds} rounds of {} s \
-        alone and beside the stream; prober at {} priority",
+        alone and beside the stream; client at {} priority",
         count(ITEMS),
         SHAPE.key_bytes,
         SHAPE.value_bytes,
         PROBE_INTERVAL.as_micros(),
         length.as_secs(),
-        prober_priority(),
+        probe_priority(),
     ));
     let bar = progress_bar(bench.subjects.len() as u64 * u64::from(rounds));
     let mut findings = Vec::new();
@@ -134,12 +134,12 @@ fn examine(
     // Dormouse takes values of 20 MiB on its Couchbase port.
     let large_target = server.couchbase.clone().unwrap_or_else(|| server.target.clone());
     let large = Dialect::new(large_target.protocol, LARGE, 2)?;
-    let mut prober = Prober::new(&server.target, dialect, PROBE_CONNECTIONS, ITEMS)?;
+    let mut client = OpenLoopClient::new(&server.target, dialect, PROBE_CONNECTIONS, ITEMS)?;
     let (mut alone, mut beside) = (histogram()?, histogram()?);
     let (mut p999_alone, mut p999_beside) = (Vec::new(), Vec::new());
     let (mut stream_bytes, mut stream_values, mut stream_time) = (0, 0, Duration::ZERO);
     for _ in 0..rounds {
-        let quiet = probe(&mut prober, length)?.gets;
+        let quiet = probe(&mut client, length)?.gets;
         p999_alone.push(quiet.value_at_quantile(0.999) as f64 / 1e3);
         alone.add(&quiet)?;
 
@@ -148,7 +148,7 @@ fn examine(
         let (busy, stream) = thread::scope(|scope| {
             let stream = scope.spawn(|| stream(&large_target, &large, &stop));
             thread::sleep(Duration::from_millis(200));
-            let busy = probe(&mut prober, length);
+            let busy = probe(&mut client, length);
             stop.store(true, Ordering::Relaxed);
             (busy, stream.join())
         });
@@ -189,7 +189,7 @@ fn quantiles(histogram: &Histogram<u64>) -> Quantiles {
     }
 }
 
-fn prober_priority() -> &'static str {
+fn probe_priority() -> &'static str {
     if os::set_realtime().is_ok() && os::set_ordinary().is_ok() {
         "real-time"
     } else {
@@ -198,9 +198,9 @@ fn prober_priority() -> &'static str {
 }
 
 /// Probes at real-time priority if that is allowed.
-fn probe(prober: &mut Prober, length: Duration) -> Result<Times> {
+fn probe(client: &mut OpenLoopClient, length: Duration) -> Result<Times> {
     let _without_the_privilege_it_is_noisier = os::set_realtime();
-    let result = prober.probe(PROBE_INTERVAL, length);
+    let result = client.probe(PROBE_INTERVAL, length);
     let _back_to_where_it_was = os::set_ordinary();
     result
 }

@@ -316,7 +316,7 @@ impl Bench {
             ));
         }
         let mut report = Report { experiment, settings, ..Report::default() };
-        report.tell_of_this_build(!common.without_dormouse && common.dormouse.is_none());
+        report.note_this_build(!common.without_dormouse && common.dormouse.is_none());
         self.site.data(&mut report, common.quick)?;
         report.data("subjects", &self.subjects)?;
         Ok(report)

@@ -10,7 +10,7 @@
 
 mod case;
 mod findings;
-mod perform;
+mod run;
 mod stall;
 
 use super::{BuildArgs, SETTLE, Site, SiteArgs, progress_bar, settle};
@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use case::{Case, Sizes};
 use clap::Args;
 use indicatif::ProgressBar;
-use perform::{Performed, Sample};
+use run::{Completed, Sample};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -117,7 +117,7 @@ fn report(arguments: &OvsdbArgs, site: &Site, subjects: &[Subject], sizes: &Size
         "Unix sockets; CPU is user and system time of the whole server; replicas are kept by the workers' own sessions"
             .to_owned(),
     );
-    report.tell_of_this_build(arguments.builds.measures_this());
+    report.note_this_build(arguments.builds.measures_this());
     site.data(&mut report, arguments.quick)?;
     report.data("sizes", sizes)?;
     report.data("subjects", &subjects)?;
@@ -138,7 +138,7 @@ struct Round<'a> {
 struct Resting<'a> {
     subject: &'a Subject,
     server: Server,
-    performed: Performed,
+    completed: Completed,
 }
 
 impl Round<'_> {
@@ -152,9 +152,9 @@ impl Round<'_> {
             }
             self.bar.set_message(format!("{}: {}", self.case.name(), subject.program.name));
             let mut server = subject.start(self.site.placement)?;
-            let performed = perform::perform(self.case, subject, &mut server, self.sizes)
+            let completed = run::run(self.case, subject, &mut server, self.sizes)
                 .with_context(|| format!("{} on {}", self.case.name(), subject.program.name))?;
-            resting.push(Resting { subject, server, performed });
+            resting.push(Resting { subject, server, completed });
             let rests_alone = self.case == Case::DeleteAll && !self.quick;
             if rests_alone || machine::available_bytes() < SPARE_MEMORY_BYTES {
                 self.rest(&mut resting, samples)?;
@@ -171,10 +171,10 @@ impl Round<'_> {
         }
         if self.case == Case::Startup {
             settle(self.bar, SETTLE);
-            for Resting { subject, server, performed } in resting.iter_mut() {
+            for Resting { subject, server, completed } in resting.iter_mut() {
                 self.bar.set_message(format!("restarting {}", subject.program.name));
-                let row = performed.restart.as_ref().context("no row to read after a restart")?;
-                perform::restart(&mut performed.sample, subject, server, self.site, row)?;
+                let row = completed.restart.as_ref().context("no row to read after a restart")?;
+                run::restart(&mut completed.sample, subject, server, self.site, row)?;
             }
         }
         if self.case.judges_memory_at_rest() || !self.quick {
@@ -182,12 +182,12 @@ impl Round<'_> {
         } else {
             thread::sleep(SHORT_REST);
         }
-        for Resting { mut server, performed, .. } in resting.drain(..) {
-            let mut sample = performed.sample;
+        for Resting { mut server, completed, .. } in resting.drain(..) {
+            let mut sample = completed.sample;
             server.ensure_alive()?;
             sample.end = server.memory()?;
             sample.file_bytes = server.file_bytes();
-            performed
+            completed
                 .expected
                 .check(&server)
                 .with_context(|| format!("{} on {}", self.case.name(), sample.subject))?;

@@ -33,7 +33,7 @@ pub struct Environment {
 }
 
 /// A setting and the value requested for it.
-pub type Wish = (Setting, String);
+pub type Requested = (Setting, String);
 
 impl Environment {
     /// Reads the environment, and restores it to what it was before this process was started a second time. Call it
@@ -67,20 +67,20 @@ impl Environment {
         own.split(',').any(|pair| pair.split(':').next() == Some(option))
     }
 
-    /// Returns the wishes for boot options that are not in force and that the operator has not decided.
-    pub fn unfulfilled(&self, wishes: &[Wish]) -> Vec<Wish> {
-        let differs = |(setting, value): &&Wish| {
+    /// Returns the requested for boot options that are not in force and that the operator has not decided.
+    pub fn ignored(&self, requested: &[Requested]) -> Vec<Requested> {
+        let differs = |(setting, value): &&Requested| {
             setting.is_of_boot() && !self.decides(*setting) && setting.at_boot().as_ref() != Some(value)
         };
-        wishes.iter().filter(differs).cloned().collect()
+        requested.iter().filter(differs).cloned().collect()
     }
 
-    /// The variables for a second start, which puts the wishes for boot options in force.
-    pub fn of_second_start(&self, wishes: &[Wish]) -> Vec<(&'static str, String)> {
+    /// The variables for a second start, which puts the requested for boot options in force.
+    pub fn of_second_start(&self, requested: &[Requested]) -> Vec<(&'static str, String)> {
         let Some(variable) = variable() else { return Vec::new() };
         let id = std::process::id();
         let note = self.own.as_ref().map_or_else(|| id.to_string(), |own| format!("{id}:{own}"));
-        vec![(variable, options(wishes, self.own.as_deref())), (AGAIN, note)]
+        vec![(variable, options(requested, self.own.as_deref())), (AGAIN, note)]
     }
 }
 
@@ -89,10 +89,10 @@ pub fn variable() -> Option<&'static str> {
     chosen::controls().map(|controls| controls.variable)
 }
 
-/// The wishes for boot options in jemalloc's syntax, followed by the operator's options, which win.
-fn options(wishes: &[Wish], own: Option<&str>) -> String {
-    let wishes = wishes.iter().filter(|(setting, _)| setting.is_of_boot());
-    let pairs = wishes.filter_map(|(setting, value)| Some(format!("{}:{value}", setting.option()?)));
+/// The requested for boot options in jemalloc's syntax, followed by the operator's options, which win.
+fn options(requested: &[Requested], own: Option<&str>) -> String {
+    let requested = requested.iter().filter(|(setting, _)| setting.is_of_boot());
+    let pairs = requested.filter_map(|(setting, value)| Some(format!("{}:{value}", setting.option()?)));
     pairs.chain(own.filter(|own| !own.is_empty()).map(str::to_owned)).collect::<Vec<_>>().join(",")
 }
 
@@ -137,15 +137,15 @@ mod tests {
 
     #[test]
     fn options_are_jemallocs_words_and_the_operators_come_last() {
-        let wishes = [
+        let requested = [
             (Setting::Narenas, "4"),
             (Setting::Profile, "true"),
             (Setting::Thp, "never"),
             (Setting::DirtyDecayMs, "1"),
         ]
         .map(|(setting, value)| (setting, value.to_owned()));
-        assert_eq!(options(&wishes, None), "narenas:4,prof:true");
-        assert_eq!(options(&wishes, Some("narenas:8")), "narenas:4,prof:true,narenas:8");
+        assert_eq!(options(&requested, None), "narenas:4,prof:true");
+        assert_eq!(options(&requested, Some("narenas:8")), "narenas:4,prof:true,narenas:8");
         assert_eq!(options(&[], Some("")), "");
     }
 
@@ -173,16 +173,16 @@ mod tests {
     #[test]
     fn a_wish_is_unfulfilled_while_another_value_is_in_force() {
         let wish = |setting: Setting, value: &str| (setting, value.to_owned());
-        let wishes = [
+        let requested = [
             wish(Setting::Narenas, "2"),
             wish(Setting::CacheOblivious, "true"),
             wish(Setting::MetadataThp, "always"),
             wish(Setting::DirtyDecayMs, "1"),
         ];
-        assert_eq!(Environment::default().unfulfilled(&wishes), [wishes[1].clone(), wishes[2].clone()]);
-        assert_eq!(with("cache_oblivious:false").unfulfilled(&wishes), [wishes[2].clone()]);
-        assert!(with("cache_oblivious:false,metadata_thp:auto").unfulfilled(&wishes).is_empty());
-        let variables = with("x:y").of_second_start(&wishes);
+        assert_eq!(Environment::default().ignored(&requested), [requested[1].clone(), requested[2].clone()]);
+        assert_eq!(with("cache_oblivious:false").ignored(&requested), [requested[2].clone()]);
+        assert!(with("cache_oblivious:false,metadata_thp:auto").ignored(&requested).is_empty());
+        let variables = with("x:y").of_second_start(&requested);
         let id = std::process::id();
         assert_eq!(
             variables,

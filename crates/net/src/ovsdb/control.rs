@@ -71,7 +71,7 @@ impl EventLoop {
             Err(error) => {
                 self.free_slot(slot);
                 let error = text_of(&error);
-                self.tell_not_bound(path, &error);
+                self.log_not_bound(path, &error);
                 Err(error)
             }
         }

@@ -296,7 +296,7 @@ impl EventLoop {
         self.compact();
         self.listen_again();
         self.report();
-        self.tell_notes();
+        self.log_notes();
         // Commands, changed remotes and probes may have produced output for sessions.
         self.send_ready();
         self.free.append(&mut self.freed);
@@ -453,7 +453,7 @@ impl EventLoop {
                 if loud {
                     match remote {
                         super::Remote::ListenUnix(path) => {
-                            self.tell_not_bound(path, &error);
+                            self.log_not_bound(path, &error);
                         }
                         super::Remote::ListenInherited(_) => {}
                         _ => {
@@ -471,7 +471,7 @@ impl EventLoop {
     }
 
     /// Logs that a Unix socket could not be bound, and tries to remove its name, as the stock server does.
-    pub(super) fn tell_not_bound(&self, path: &std::path::Path, error: &str) {
+    pub(super) fn log_not_bound(&self, path: &std::path::Path, error: &str) {
         if let Err(error) = std::fs::remove_file(path) {
             let text = format!("could not unlink \"{}\" ({})", path.display(), text_of(&error));
             self.log("fatal_signal", Level::Warning, &text);
@@ -504,7 +504,7 @@ impl EventLoop {
         self.remotes.in_force.get(remote).is_some_and(|state| state.security() == Security::Tls)
     }
 
-    fn tell_notes(&mut self) {
+    fn log_notes(&mut self) {
         for line in self.server.take_table_log() {
             self.log("transaction", Level::Information, &line);
         }

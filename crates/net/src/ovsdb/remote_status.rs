@@ -42,7 +42,7 @@ pub(super) struct Reporting {
     next_ms: u64,
     lock_changes: u64,
     /// The times behind the numbers of seconds in rows, by target.
-    told: BTreeMap<Box<str>, Times>,
+    published: BTreeMap<Box<str>, Times>,
 }
 
 impl Reporting {
@@ -90,17 +90,17 @@ impl EventLoop {
         self.reporting.due_ms = None;
         self.reporting.next_ms = self.now.monotonic_ms + INTERVAL_MS;
         let in_force = &self.remotes.in_force;
-        self.reporting.told.retain(|target, _| in_force.contains_key(target));
+        self.reporting.published.retain(|target, _| in_force.contains_key(target));
         let mut places: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         for (database, place) in self.remotes.reported() {
             places.entry(database.to_owned()).or_default().push(place);
         }
         for (name, places) in places {
-            let mut told = Vec::new();
+            let mut published = Vec::new();
             let Some(operations) = self
                 .server
                 .database(&name)
-                .and_then(|database| self.operations(database, &places, &mut told))
+                .and_then(|database| self.operations(database, &places, &mut published))
             else {
                 continue;
             };
@@ -109,7 +109,7 @@ impl EventLoop {
                 Err(error) => Some(error.to_string()),
             };
             match failure {
-                None => self.reporting.told.extend(told),
+                None => self.reporting.published.extend(published),
                 Some(error) => {
                     let text = format!("Failed to update remote status: {error}");
                     self.log("ovsdb_server", Level::Error, &text);
@@ -125,7 +125,7 @@ impl EventLoop {
         &self,
         database: &Database,
         places: &[Place],
-        told: &mut Vec<(Box<str>, Times)>,
+        published: &mut Vec<(Box<str>, Times)>,
     ) -> Option<Vec<u8>> {
         let mut seen: BTreeSet<Uuid> = BTreeSet::new();
         let mut text = vec![b'['];
@@ -134,7 +134,8 @@ impl EventLoop {
             for row in database_remote::rows(database, *place).filter(|row| seen.insert(row.uuid())) {
                 let Some(target) = database_remote::target(row) else { continue };
                 let status = self.status_of(target);
-                let is_known = self.reporting.told.get(target).copied().unwrap_or_default() == status.times;
+                let is_known =
+                    self.reporting.published.get(target).copied().unwrap_or_default() == status.times;
                 let Some(columns) = difference(row, &status, is_known) else { continue };
                 let table = database.schema().table(targets).name.as_str();
                 if text.len() > 1 {
@@ -147,7 +148,7 @@ impl EventLoop {
                 text.extend_from_slice(b"]],\"row\":{");
                 text.extend_from_slice(&columns);
                 text.extend_from_slice(b"}}");
-                told.push((target.into(), status.times));
+                published.push((target.into(), status.times));
             }
         }
         text.push(b']');

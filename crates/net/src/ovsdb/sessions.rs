@@ -210,7 +210,7 @@ impl EventLoop {
                 self.received(slot, connection, buffer.get(..count).unwrap_or_default());
             }
             Err(error) if TlsError::of(&error).is_some() => {
-                self.tell_tls_failure("SSL_read", &connection.name, &error);
+                self.log_tls_failure("SSL_read", &connection.name, &error);
                 self.dropped(&connection, "receive error", &system_text(EIO));
                 self.close(slot, connection);
             }

@@ -374,7 +374,7 @@ impl EventLoop {
                 self.add_session(stream, name, remote, &options);
             }
             Err(error) => {
-                self.tell_tls_failure("SSL_accept", &name, &error);
+                self.log_tls_failure("SSL_accept", &name, &error);
                 self.log("jsonrpc", Level::Warning, &format!("{name}: receive error: {PROTOCOL_ERROR}"));
                 let text = format!("{name}: connection dropped ({PROTOCOL_ERROR})");
                 self.log("reconnect", Level::Warning, &text);
@@ -390,14 +390,14 @@ impl EventLoop {
             }
             Ok(stream) => self.connected(name, stream),
             Err(error) => {
-                self.tell_tls_failure("SSL_connect", name, &error);
+                self.log_tls_failure("SSL_connect", name, &error);
                 self.attempt_failed(name, PROTOCOL_ERROR);
             }
         }
     }
 
     /// Logs why a TLS session failed.
-    pub(super) fn tell_tls_failure(&self, doing: &str, name: &str, error: &io::Error) {
+    pub(super) fn log_tls_failure(&self, doing: &str, name: &str, error: &io::Error) {
         self.log(MODULE, Level::Warning, &format!("{doing}: {}", transport::in_words_of_openssl(error)));
         if TlsError::of(error).is_some_and(|failure| failure.begins_with == Some(b'{')) {
             let text = format!("{name}: received JSON-RPC data on SSL channel");

@@ -166,7 +166,7 @@ impl Worker {
                         let is_first = !std::mem::replace(&mut connection.has_begun, true);
                         if is_first && begins_tls(&space[rest..used]) {
                             let peer = connection.session.peer.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
-                            self.shared.refusals.tell(peer, "it speaks TLS to a port that does not");
+                            self.shared.refusals.log(peer, "it speaks TLS to a port that does not");
                             self.close_because(id, "error");
                             return None;
                         }

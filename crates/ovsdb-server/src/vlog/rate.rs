@@ -60,7 +60,7 @@ impl Rates {
         }
         bucket.tokens -= SECONDS_PER_MINUTE;
         let dropped = std::mem::take(&mut bucket.dropped);
-        let told = (dropped > 0).then(|| {
+        let note = (dropped > 0).then(|| {
             format!(
                 "Dropped {dropped} log messages in last {} seconds (most recently, {} seconds ago) due to excessive \
                 rate",
@@ -68,7 +68,7 @@ impl Rates {
                 now_s.saturating_sub(bucket.last_dropped_s)
             )
         });
-        (true, told)
+        (true, note)
     }
 
     /// Enables or disables the limit of a module.
@@ -102,10 +102,10 @@ mod tests {
         assert_eq!(passed as u64, BURST);
         assert!(rates.take(MODULES[3], Level::Information, 100).0);
         assert!(rates.take(MODULES[4], Level::Warning, 100).0);
-        let (passes, told) = rates.take(MODULES[3], Level::Warning, 102);
+        let (passes, note) = rates.take(MODULES[3], Level::Warning, 102);
         assert!(passes);
         assert_eq!(
-            told.unwrap(),
+            note.unwrap(),
             "Dropped 940 log messages in last 2 seconds (most recently, 2 seconds ago) due to excessive rate"
         );
         rates.set(3, false);

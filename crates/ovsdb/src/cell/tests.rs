@@ -71,7 +71,7 @@ fn values_print_in_their_one_form() {
 }
 
 #[test]
-fn each_complaint_is_the_stock_servers() {
+fn each_error_is_the_stock_servers() {
     let syntax = |syntax: &str, details: &str| format!("syntax \"{syntax}\": syntax error: {details}");
     let violation = |details: &str| format!("constraint violation: {details}");
     let limited = |limits: &str| format!(r#"{{"key":{{"type":{limits}}}}}"#);

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use super::Changes;
-use super::complaint::{no_such_target, too_many_rows};
+use super::violation::{no_such_target, too_many_rows};
 use super::weak::{has_dangling, without_dangling};
 use crate::database::{Database, nth_cell};
 use crate::error::Error;

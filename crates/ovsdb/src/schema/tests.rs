@@ -75,7 +75,7 @@ fn what_keeps_a_row_alive_is_not_ephemeral() {
 }
 
 #[test]
-fn each_complaint_is_the_stock_servers() {
+fn each_error_is_the_stock_servers() {
     let cases = [
         ("[]".to_owned(), "syntax error: Parsing database schema failed: Object expected."),
         (

@@ -165,7 +165,7 @@ impl<L: Log> Server<L> {
         let mut locked = true;
         if method == "steal" {
             if let Some(victim) = self.locks.steal(&name, id) {
-                self.tell_lock("stolen", &name, victim);
+                self.notify_lock("stolen", &name, victim);
             }
         } else {
             locked = self.locks.lock(&name, id);
@@ -184,13 +184,13 @@ impl<L: Log> Server<L> {
         session.locks.remove(place);
         session.kept_bytes = session.kept_bytes.saturating_sub(name.len());
         if let Some(owner) = self.locks.unlock(&name, id) {
-            self.tell_lock("locked", &name, owner);
+            self.notify_lock("locked", &name, owner);
         }
         Ok(DONE.to_vec())
     }
 
     /// Notifies a session that it has got or lost a lock.
-    pub(super) fn tell_lock(&mut self, method: &str, name: &str, session: SessionId) {
+    pub(super) fn notify_lock(&mut self, method: &str, name: &str, session: SessionId) {
         let mut text = Vec::new();
         write::string(&mut text, name);
         self.notify_session(session, method, &text);

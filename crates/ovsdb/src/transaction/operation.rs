@@ -189,7 +189,7 @@ impl<'a, 's> Operation<'a, 's> {
         number: usize,
         of: usize,
     ) -> Result<Self, Error> {
-        Self::read(schema, json).ok_or_else(|| complain(schema, json, number, of))
+        Self::read(schema, json).ok_or_else(|| syntax_error(schema, json, number, of))
     }
 
     /// `None` if anything is wrong.
@@ -274,7 +274,7 @@ impl<'a, 's> Operation<'a, 's> {
 
 /// The error about an operation.
 #[cold]
-fn complain(schema: &DatabaseSchema, json: Value<'_>, number: usize, of: usize) -> Error {
+fn syntax_error(schema: &DatabaseSchema, json: Value<'_>, number: usize, of: usize) -> Error {
     let mut members = Members::new(json, format!("ovsdb operation {number} of {of}"));
     if let Some(name) = members.required("op", Kinds::ID).and_then(Value::as_string) {
         match Kind::from_name(&name) {

@@ -25,7 +25,7 @@ impl fmt::Debug for Session {
 }
 
 /// What to do once the session can encrypt.
-enum Wish<'a> {
+enum Intent<'a> {
     Nothing,
     /// Encrypts the plaintext; `written` is then the length of the ciphertext.
     Encrypt {
@@ -40,7 +40,7 @@ enum Wish<'a> {
     },
 }
 
-impl Wish<'_> {
+impl Intent<'_> {
     fn fulfil<Data>(&mut self, session: &mut WriteTraffic<'_, Data>) {
         match self {
             Self::Nothing => {}
@@ -113,11 +113,11 @@ impl Session {
         &mut self,
         bytes: &mut [u8],
         taken: &mut Taken<'_>,
-        wish: &mut Wish<'_>,
+        intent: &mut Intent<'_>,
     ) -> (usize, Result<Next, Error>) {
         match self {
-            Self::Server(session) => settle(session.process_tls_records(bytes), taken, wish),
-            Self::Client(session) => settle(session.process_tls_records(bytes), taken, wish),
+            Self::Server(session) => settle(session.process_tls_records(bytes), taken, intent),
+            Self::Client(session) => settle(session.process_tls_records(bytes), taken, intent),
         }
     }
 
@@ -130,7 +130,7 @@ impl Session {
         let (mut start, mut is_ended) = (0, false);
         loop {
             let rest = bytes.get_mut(start..).unwrap_or_default();
-            let (used, next) = self.step(rest, taken, &mut Wish::Nothing);
+            let (used, next) = self.step(rest, taken, &mut Intent::Nothing);
             start += used;
             match next {
                 Ok(Next::Another) => {}
@@ -141,7 +141,7 @@ impl Session {
                     // it panics.
                     while self.common().wants_write() {
                         let rest = bytes.get_mut(start..).unwrap_or_default();
-                        start += self.step(rest, taken, &mut Wish::Nothing).0;
+                        start += self.step(rest, taken, &mut Intent::Nothing).0;
                     }
                     return (start, Err(error));
                 }
@@ -149,10 +149,10 @@ impl Session {
         }
     }
 
-    /// Fulfils the wish. What the session itself has to send comes first.
-    fn do_when_ready(&mut self, incoming: &mut Vec<u8>, taken: &mut Taken<'_>, wish: &mut Wish<'_>) {
+    /// Fulfils the intent. What the session itself has to send comes first.
+    fn do_when_ready(&mut self, incoming: &mut Vec<u8>, taken: &mut Taken<'_>, intent: &mut Intent<'_>) {
         loop {
-            let (used, next) = self.step(incoming, taken, wish);
+            let (used, next) = self.step(incoming, taken, intent);
             incoming.drain(..used.min(incoming.len()));
             if !matches!(next, Ok(Next::Another | Next::End)) {
                 return;
@@ -168,10 +168,11 @@ impl Session {
         ciphertext: &mut [u8],
         taken: &mut Taken<'_>,
     ) -> Result<usize, EncryptError> {
-        let mut wish = Wish::Encrypt { plaintext, ciphertext, written: Err(EncryptError::EncryptExhausted) };
-        self.do_when_ready(incoming, taken, &mut wish);
-        match wish {
-            Wish::Encrypt { written, .. } => written,
+        let mut intent =
+            Intent::Encrypt { plaintext, ciphertext, written: Err(EncryptError::EncryptExhausted) };
+        self.do_when_ready(incoming, taken, &mut intent);
+        match intent {
+            Intent::Encrypt { written, .. } => written,
             _ => Ok(0),
         }
     }
@@ -181,9 +182,9 @@ impl Session {
         let (mut filled, mut plain, mut own) = (0, Vec::new(), Vec::new());
         let mut taken = Taken { room: &mut [], filled: &mut filled, plain: &mut plain, outgoing: &mut own };
         let mut alert = [0; CONTROL_BYTES];
-        let mut wish = Wish::Close { alert: &mut alert, count: 0 };
-        self.do_when_ready(incoming, &mut taken, &mut wish);
-        let Wish::Close { count, .. } = wish else { return false };
+        let mut intent = Intent::Close { alert: &mut alert, count: 0 };
+        self.do_when_ready(incoming, &mut taken, &mut intent);
+        let Intent::Close { count, .. } = intent else { return false };
         outgoing.extend_from_slice(&own);
         outgoing.extend_from_slice(alert.get(..count).unwrap_or_default());
         count > 0
@@ -193,7 +194,7 @@ impl Session {
 fn settle<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     taken: &mut Taken<'_>,
-    wish: &mut Wish<'_>,
+    intent: &mut Intent<'_>,
 ) -> (usize, Result<Next, Error>) {
     let UnbufferedStatus { mut discard, state } = status;
     let next = match state {
@@ -226,7 +227,7 @@ fn settle<Data>(
         }
         Ok(ConnectionState::PeerClosed) => Ok(Next::End),
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            wish.fulfil(&mut traffic);
+            intent.fulfil(&mut traffic);
             Ok(Next::Input)
         }
         // Early data is not requested.

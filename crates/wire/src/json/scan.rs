@@ -97,7 +97,7 @@ const TABLE: [[Place; TOKENS]; PLACES] = {
 };
 
 impl Place {
-    fn complaint(self) -> &'static str {
+    fn error_text(self) -> &'static str {
         match self {
             Self::Start => "syntax error at beginning of input",
             Self::ObjectInitial | Self::ObjectName => "syntax error parsing object expecting string",
@@ -264,7 +264,7 @@ impl Scanner {
             if next == Place::Wrong {
                 // The reported position is the token's last byte, or the one after a number.
                 let end = if token == Token::Scalar { after } else { after - 1 };
-                return Err(self.error(end, place.complaint()));
+                return Err(self.error(end, place.error_text()));
             }
             place = next;
             at = after;
@@ -315,7 +315,7 @@ impl Scanner {
     fn token(&mut self, token: Token, at: usize) -> Result<(), SyntaxError> {
         let next = next_place(self.place, token);
         if next == Place::Wrong {
-            return Err(self.error(at, self.place.complaint()));
+            return Err(self.error(at, self.place.error_text()));
         }
         self.place = next;
         Ok(())
@@ -325,7 +325,7 @@ impl Scanner {
     fn open(&mut self, object: bool, at: usize) -> Result<(), SyntaxError> {
         let token = if object { Token::OpenObject } else { Token::OpenArray };
         if next_place(self.place, token) == Place::Wrong {
-            return Err(self.error(at, self.place.complaint()));
+            return Err(self.error(at, self.place.error_text()));
         }
         if self.depth >= self.depth_max {
             return Err(self.error(at, &format!("input exceeds maximum nesting depth {}", self.depth_max)));
@@ -344,7 +344,7 @@ impl Scanner {
     fn close(&mut self, object: bool, at: usize) -> Result<bool, SyntaxError> {
         let token = if object { Token::CloseObject } else { Token::CloseArray };
         if next_place(self.place, token) == Place::Wrong {
-            return Err(self.error(at, self.place.complaint()));
+            return Err(self.error(at, self.place.error_text()));
         }
         self.depth = self.depth.saturating_sub(1);
         let Some(level) = self.depth.checked_sub(1) else { return Ok(true) };

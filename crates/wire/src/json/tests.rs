@@ -2,7 +2,7 @@ use super::{Cursor, DEPTH_MAX, Kind, Number, Scanner, Value, validate, write};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn complaint(text: &[u8]) -> String {
+fn error_of(text: &[u8]) -> String {
     validate(text).expect_err("not JSON").to_string()
 }
 
@@ -18,7 +18,7 @@ fn only(array: &str) -> Value<'_> {
 }
 
 #[test]
-fn each_complaint_is_the_stock_servers() {
+fn each_error_is_the_stock_servers() {
     let cases: &[(&[u8], &str)] = &[
         (b"", "line 0, column 0, byte 0: empty input stream"),
         (b" ", "line 0, column 1, byte 1: empty input stream"),
@@ -65,7 +65,7 @@ fn each_complaint_is_the_stock_servers() {
         (b"[\"a\nb\"]", "line 0, column 3, byte 3: U+000A must be escaped in quoted string"),
     ];
     for (text, expected) in cases {
-        assert_eq!(complaint(text), *expected, "{}", String::from_utf8_lossy(text));
+        assert_eq!(error_of(text), *expected, "{}", String::from_utf8_lossy(text));
     }
 }
 
@@ -74,7 +74,7 @@ fn nesting_is_bounded() {
     let deep = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
     assert!(validate(&deep(1000)).is_ok());
     assert_eq!(
-        complaint(&deep(1001)),
+        error_of(&deep(1001)),
         "line 0, column 1000, byte 1000: input exceeds maximum nesting depth 1000"
     );
     let value = deep(1000);

@@ -59,7 +59,7 @@ fn params_are_all_there_however_many_they_are() {
 }
 
 #[test]
-fn each_complaint_is_the_stock_servers() {
+fn each_error_is_the_stock_servers() {
     let cases = [
         ("[]", "message is not a JSON object"),
         (r#"{"method":5}"#, "method is not a JSON string"),

@@ -158,19 +158,19 @@ pub(super) fn table(effects: &[Effect]) -> Table {
 /// The answer in one sentence, and a second sentence if the first is not reliable.
 pub(super) fn answer(effects: &[Effect], two_starts_percent: f64) -> String {
     let (placebos, real): (Vec<&Effect>, Vec<&Effect>) = effects.iter().partition(|effect| effect.placebo);
-    let (told, noise): (Vec<&Effect>, Vec<&Effect>) =
+    let (significant, noise): (Vec<&Effect>, Vec<&Effect>) =
         real.into_iter().partition(|effect| verdict(effect) != "noise");
     let worth = |effect: &&Effect| {
         effect.throughput.low > 0.0 || (effect.resident.high < 0.0 && effect.throughput.high >= 0.0)
     };
-    let (gains, losses): (Vec<&Effect>, Vec<&Effect>) = told.into_iter().partition(worth);
+    let (gains, losses): (Vec<&Effect>, Vec<&Effect>) = significant.into_iter().partition(worth);
     let list = |effects: &[&Effect]| {
         let one = |effect: &&Effect| {
             let figures = [("operations per CPU second", effect.throughput), ("RSS", effect.resident)];
-            let told = figures.iter().filter(|(_, interval)| interval.excludes_zero());
-            let told: Vec<String> =
-                told.map(|(name, interval)| format!("{} {name}", percent(*interval))).collect();
-            format!("{} ({})", effect.name, told.join(", "))
+            let significant = figures.iter().filter(|(_, interval)| interval.excludes_zero());
+            let significant: Vec<String> =
+                significant.map(|(name, interval)| format!("{} {name}", percent(*interval))).collect();
+            format!("{} ({})", effect.name, significant.join(", "))
         };
         effects.iter().map(one).collect::<Vec<_>>().join("; ")
     };

@@ -12,14 +12,14 @@
 //! half. A part with the defragmenter counts only if it moved items until the end, one without only if it moved none.
 //! If its work ends early, the part and its counterpart are discarded; a start with no other parts fails.
 
-use super::{LatencyArgs, PROBE_CONNECTIONS, PROBE_INTERVAL, SHAPE, probe, prober_priority};
+use super::{LatencyArgs, PROBE_CONNECTIONS, PROBE_INTERVAL, SHAPE, probe, probe_priority};
 use crate::client::{change_bucket, figure, statistics};
 use crate::driver::{Driver, Items, Plan, Until};
 use crate::experiment::{
     Bench, LOAD_CONNECTIONS, LOAD_DEPTH, Window, measure, memory_for, progress_bar, settle, verify,
     wait_until_flushed,
 };
-use crate::prober::{Prober, Times};
+use crate::open_loop::{OpenLoopClient, Times};
 use crate::protocol::{Dialect, Protocol};
 use crate::report::{Goal, Report, Table, count, short};
 use crate::statistics::{Spread, median};
@@ -133,11 +133,11 @@ pub(super) fn run(arguments: &LatencyArgs) -> Result<()> {
         storage::file_system(&scratch.path)
     ));
     report.settings.push(format!(
-        "probes: a GET or a SET in turn every {} us over {PROBE_CONNECTIONS} connections, prober at {} priority; load: \
+        "probes: a GET or a SET in turn every {} us over {PROBE_CONNECTIONS} connections, client at {} priority; load: \
         {CONNECTIONS} \
          connections, batches of {DEPTH}, 20 % GET, 80 % SET",
         PROBE_INTERVAL.as_micros(),
-        prober_priority()
+        probe_priority()
     ));
     let bar = progress_bar(u64::from(starts) * CASES.len() as u64);
     let mut samples = Vec::new();
@@ -202,12 +202,12 @@ impl Run {
             wait_until_flushed(server)?;
         }
         settle(bar, REST);
-        let mut prober = Prober::new(&server.target, dialect.clone(), PROBE_CONNECTIONS, kept)?;
-        prober.write_too();
+        let mut client = OpenLoopClient::new(&server.target, dialect.clone(), PROBE_CONNECTIONS, kept)?;
+        client.write_too();
         let mut driver = Driver::new(&server.target, dialect.clone(), CONNECTIONS, 1)?;
         let plan = Plan { items: Items::Uniform(kept), reads: READS, depth: DEPTH };
         measure(&mut driver, server, plan, WARM_UP)?;
-        let mut load = Load { console, memcached, server, prober, driver, plan };
+        let mut load = Load { console, memcached, server, client, driver, plan };
         let (mut off, mut on) = (Felt::nothing()?, Felt::nothing()?);
         for turn in 0..self.turns {
             bar.set_message(format!("off and on, {} of {}", turn + 1, self.turns));
@@ -226,7 +226,7 @@ struct Load<'a> {
     console: SocketAddr,
     memcached: SocketAddr,
     server: &'a mut Server,
-    prober: Prober,
+    client: OpenLoopClient,
     driver: Driver,
     plan: Plan,
 }
@@ -239,7 +239,7 @@ impl Run {
             let felt = if is_on { &mut on } else { &mut off };
             let works = switch(load.console, load.memcached, is_on)?
                 && felt.part(load.memcached, is_on, |felt| {
-                    felt.times = probe(&mut load.prober, self.probe)?;
+                    felt.times = probe(&mut load.client, self.probe)?;
                     Ok(())
                 })?
                 && felt.part(load.memcached, is_on, |felt| {

@@ -194,11 +194,11 @@ pub struct Sizes {
     /// Table sizes of `size`, in rows.
     pub tables: Vec<usize>,
     /// Sessions of `dump100` and `monitors100`.
-    pub crowd: usize,
+    pub fan_out: usize,
     /// Rows of `dump100`.
     pub dump_rows: usize,
     /// Updates of `monitors100`.
-    pub crowd_updates: u64,
+    pub fan_out_updates: u64,
     /// Rows of `compaction`, `startup` and `delete-all`.
     pub huge_rows: usize,
     /// Length of the period before a compaction, in milliseconds.
@@ -223,9 +223,9 @@ impl Sizes {
             counters_rows: 512,
             requests_each: scaled(4, 1) as u64,
             tables: tables.iter().map(|&rows| scaled(rows, rows)).collect(),
-            crowd: 100,
+            fan_out: 100,
             dump_rows: scaled(100_000, 10_000),
-            crowd_updates: scaled(5_000, 1_000) as u64,
+            fan_out_updates: scaled(5_000, 1_000) as u64,
             huge_rows: scaled(500_000, 50_000),
             quiet_ms: scaled(10_000, 2_000) as u64,
         }
@@ -286,6 +286,6 @@ mod tests {
         assert_eq!((sizes.small_rows, sizes.large_rows, sizes.huge_rows), (1_000, 200_000, 500_000));
         assert_eq!(sizes.tables, [100, 1_000, 10_000, 100_000, 500_000]);
         let tiny = Sizes::new(true, 0.000_1);
-        assert_eq!((tiny.counters_rows, tiny.crowd_updates, tiny.in_flight), (512, 1, 16));
+        assert_eq!((tiny.counters_rows, tiny.fan_out_updates, tiny.in_flight), (512, 1, 16));
     }
 }

@@ -3,7 +3,7 @@
 //! Every ratio compares with the stock allocator that is best for that case and figure, not with a fixed one.
 
 use super::case::Case;
-use super::perform::Sample;
+use super::run::Sample;
 use crate::ovsdb::subject::{Kind, Subject};
 use crate::report::{Goal, Report, Table, bytes, short};
 use crate::statistics::Spread;

@@ -4,7 +4,7 @@
 //! update was due, so a stall is charged to every update it delays. The first period is at rest; in the second the
 //! server is told to compact.
 
-use super::perform::Sample;
+use super::run::Sample;
 use crate::machine::BusyReading;
 use crate::os;
 use crate::ovsdb::control::{self, Control};
@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 /// The second period runs for the first one's length divided by this before the compaction, and as long after it.
 const LEAD_PART: u32 = 4;
 
-struct Prober<'a> {
+struct StallProbe<'a> {
     control: Control,
     template: Template,
     rows: &'a [UuidText],
@@ -29,7 +29,7 @@ struct Prober<'a> {
     sent: u64,
 }
 
-impl Prober<'_> {
+impl StallProbe<'_> {
     /// Updates rows until `is_over` returns true; returns latencies in microseconds.
     fn probe(&mut self, mut is_over: impl FnMut(Duration) -> bool) -> Result<Histogram<u64>> {
         let mut latencies = Histogram::new_with_bounds(1, 600_000_000, 3)?;
@@ -63,7 +63,7 @@ pub fn compaction(
     quiet_ms: u64,
 ) -> Result<()> {
     let quiet = Duration::from_millis(quiet_ms);
-    let mut prober = Prober {
+    let mut probe = StallProbe {
         control: Control::new(&server.socket)?,
         template: Template::update(),
         rows,
@@ -73,7 +73,7 @@ pub fn compaction(
     };
     // If it is refused, the load keeps its ordinary priority, which affects both periods alike.
     let raised = os::set_realtime().is_ok();
-    let measured = probe_both(sample, server, &mut prober, quiet);
+    let measured = probe_both(sample, server, &mut probe, quiet);
     if raised {
         os::set_ordinary()?;
     }
@@ -88,8 +88,13 @@ pub fn compaction(
     Ok(())
 }
 
-fn probe_both(sample: &mut Sample, server: &mut Server, prober: &mut Prober, quiet: Duration) -> Result<()> {
-    let latencies = prober.probe(|elapsed| elapsed >= quiet)?;
+fn probe_both(
+    sample: &mut Sample,
+    server: &mut Server,
+    probe: &mut StallProbe,
+    quiet: Duration,
+) -> Result<()> {
+    let latencies = probe.probe(|elapsed| elapsed >= quiet)?;
     record(sample, "quiet", &latencies);
 
     let lead = quiet / LEAD_PART;
@@ -100,7 +105,7 @@ fn probe_both(sample: &mut Sample, server: &mut Server, prober: &mut Prober, qui
     let start = Instant::now();
     let mut compaction = None;
     let mut over_at = None;
-    let latencies = prober.probe(|elapsed| {
+    let latencies = probe.probe(|elapsed| {
         if elapsed >= lead && compaction.is_none() {
             let socket = socket.clone();
             compaction = Some(thread::spawn(move || {

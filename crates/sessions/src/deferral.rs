@@ -33,7 +33,12 @@ impl Session {
 
     /// Executes a request while earlier answers wait: its answer is held back, or the request is deferred.
     #[cold]
-    pub(super) fn execute_behind(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext, out: &mut Output) {
+    pub(super) fn execute_or_defer(
+        &mut self,
+        queued: &mut Queued<'_>,
+        cx: &mut NodeContext,
+        out: &mut Output,
+    ) {
         let touch = self.touch(queued);
         let is_unordered = self.peer.is_unordered();
         let Some(waits) = &mut self.peer.waits else { return };
@@ -119,7 +124,7 @@ impl Session {
         if self.peer.close
             && let (Some(ticket), Some(waits)) = (ticket, &mut self.peer.waits)
         {
-            waits.close_behind(ticket);
+            waits.drop_after(ticket);
         }
         self.peer.close |= closes;
     }

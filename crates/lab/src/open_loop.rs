@@ -68,7 +68,7 @@ struct Connection {
 }
 
 /// Connections that send in turn.
-pub struct Prober {
+pub struct OpenLoopClient {
     poll: Poll,
     connections: Vec<Connection>,
     idle: VecDeque<usize>,
@@ -82,7 +82,7 @@ pub struct Prober {
     input: Vec<u8>,
 }
 
-impl Prober {
+impl OpenLoopClient {
     /// Opens the connections; reads go to the first `items` items.
     pub fn new(target: &Target, dialect: Dialect, connections: usize, items: u32) -> Result<Self> {
         let poll = Poll::new()?;
@@ -240,11 +240,11 @@ mod tests {
         let target = slow_server(Duration::from_millis(200));
         let shape = Shape { key_bytes: 10, value_bytes: 3 };
         let dialect = Dialect::new(Protocol::MemcachedText, shape, 1).unwrap();
-        let mut prober = Prober::new(&target, dialect, 1, 10).unwrap();
-        let times = prober.probe(Duration::from_millis(2), Duration::from_millis(500)).unwrap().gets;
+        let mut client = OpenLoopClient::new(&target, dialect, 1, 10).unwrap();
+        let times = client.probe(Duration::from_millis(2), Duration::from_millis(500)).unwrap().gets;
         let delayed = times.count_between(20_000_000, u64::MAX);
         assert!(delayed >= 60, "{delayed} of {}", times.len());
         assert!(times.max() >= 190_000_000);
-        assert_eq!(prober.idle.len(), 1);
+        assert_eq!(client.idle.len(), 1);
     }
 }

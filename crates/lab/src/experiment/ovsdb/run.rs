@@ -59,7 +59,7 @@ pub struct Sample {
 }
 
 /// A sample whose server is still running.
-pub struct Performed {
+pub struct Completed {
     /// What was measured so far.
     pub sample: Sample,
     /// What the server must hold.
@@ -150,7 +150,7 @@ fn cpu_ns_when_idle(pid: u32) -> Result<u64> {
 }
 
 /// Runs a case on a server that serves an empty database.
-pub fn perform(case: Case, subject: &Subject, server: &mut Server, sizes: &Sizes) -> Result<Performed> {
+pub fn run(case: Case, subject: &Subject, server: &mut Server, sizes: &Sizes) -> Result<Completed> {
     let mut restart = None;
     let mut sample = Sample::new(case, subject, server)?;
     let rows = match case {
@@ -160,7 +160,7 @@ pub fn perform(case: Case, subject: &Subject, server: &mut Server, sizes: &Sizes
         Case::SizeEach => size_each(&mut sample, server, sizes, 0)?,
         Case::SizeEachMon => size_each(&mut sample, server, sizes, REPLICAS)?,
         Case::Dump100 => dump(&mut sample, server, sizes)?,
-        Case::Monitors100 => crowd(&mut sample, subject, server, sizes)?,
+        Case::Monitors100 => fan_out(&mut sample, subject, server, sizes)?,
         Case::Compaction => {
             let rows = Control::new(&server.socket)?.fill(sizes.huge_rows, 1)?;
             stall::compaction(&mut sample, subject, server, &rows, sizes.quiet_ms)?;
@@ -178,7 +178,7 @@ pub fn perform(case: Case, subject: &Subject, server: &mut Server, sizes: &Sizes
         }
     };
     let rows = (subject.kind != Kind::Floor).then_some(rows);
-    Ok(Performed { sample, expected: Expected { rows }, restart })
+    Ok(Completed { sample, expected: Expected { rows }, restart })
 }
 
 /// Fills the table; the floor keeps nothing, so its rows are made up.
@@ -305,10 +305,10 @@ fn tables(
 
 fn dump(sample: &mut Sample, server: &mut Server, sizes: &Sizes) -> Result<usize> {
     let rows = Control::new(&server.socket)?.fill(sizes.dump_rows, 1)?;
-    let mut driver = Driver::new(&server.socket, sizes.crowd, KEEP_BYTES)?;
+    let mut driver = Driver::new(&server.socket, sizes.fan_out, KEEP_BYTES)?;
     sample.figure("resident before", server.memory()?.resident_bytes as f64);
-    let mut load = Subscribe::new(0..sizes.crowd);
-    sample.measure(server, sizes.crowd as u64, || driver.run(&mut load))?;
+    let mut load = Subscribe::new(0..sizes.fan_out);
+    sample.measure(server, sizes.fan_out as u64, || driver.run(&mut load))?;
     let least = load.lengths.iter().copied().min().unwrap_or(0);
     let most = load.lengths.iter().copied().max().unwrap_or(0);
     ensure!(least == most, "replies of {least} and of {most} bytes to the same question");
@@ -317,15 +317,15 @@ fn dump(sample: &mut Sample, server: &mut Server, sizes: &Sizes) -> Result<usize
     Ok(rows.len())
 }
 
-fn crowd(sample: &mut Sample, subject: &Subject, server: &mut Server, sizes: &Sizes) -> Result<usize> {
+fn fan_out(sample: &mut Sample, subject: &Subject, server: &mut Server, sizes: &Sizes) -> Result<usize> {
     let rows = fill(subject, server, sizes.small_rows)?;
     // The first session updates rows, all others listen.
-    let sessions = sizes.crowd + 1;
+    let sessions = sizes.fan_out + 1;
     let mut driver = Driver::new(&server.socket, sessions, KEEP_BYTES)?;
     driver.run(&mut Subscribe::new(1..sessions))?;
     let template = Template::update();
-    let mut load = Transactions::new(&template, &rows, 1, sizes.crowd_updates, 1);
-    sample.measure(server, sizes.crowd_updates, || {
+    let mut load = Transactions::new(&template, &rows, 1, sizes.fan_out_updates, 1);
+    sample.measure(server, sizes.fan_out_updates, || {
         let mut outcome = driver.run(&mut load)?;
         outcome += driver.run(&mut Drain::new(1..sessions))?;
         Ok(outcome)

@@ -49,7 +49,7 @@ def test_a_preloaded_jemalloc_takes_the_settings():
     with preload("jemalloc"), servers.Dormouse(config=config) as node:
         found = stats(node)
         assert (found["narenas"], found["metadata_thp"], found["dirty_decay_ms"]) == ("6", "always", "321")
-        assert node.log().count("started a second time") == 1
+        assert node.log().count("re-executed to apply") == 1
         variables = pathlib.Path(f"/proc/{node.pid}/environ").read_bytes().decode().split("\0")
         assert "MALLOC_CONF=metadata_thp:always,narenas:6" in variables
         assert not any(variable.startswith("_RJEM") for variable in variables)

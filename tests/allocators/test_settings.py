@@ -25,7 +25,7 @@ def process(node):
 
 
 def restarts(node):
-    return node.log().count("started a second time")
+    return node.log().count("re-executed to apply")
 
 
 def test_without_settings_nothing_is_started_again():
@@ -77,7 +77,7 @@ def test_an_operators_own_options_go_first():
             found = stats(node)
             assert (found["narenas"], found["cache_oblivious"]) == ("9", "true")
             assert (found["dirty_decay_ms"], found["muzzy_decay_ms"]) == ("123", "60")
-            for said in (f"allocator.narenas = 4: {VARIABLE} names it too", f"allocator.dirty_decay_ms = 50: {VARIABLE} names it too"):
+            for said in (f"allocator.narenas = 4: {VARIABLE} takes precedence", f"allocator.dirty_decay_ms = 50: {VARIABLE} takes precedence"):
                 assert said in node.log()
             assert restarts(node) == 1
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_had_is_said_once_and_the_node_serves():
     )
     with node:
         assert stats(node)["narenas"] == "2"
-        assert node.log().count("allocator.narenas = 4: 2 is in force all the same") == 1
+        assert node.log().count("allocator.narenas = 4: 2 stays in effect") == 1
 
 
 def test_live_settings_change_by_reload_and_return_to_what_they_were():

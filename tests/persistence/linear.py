@@ -4,9 +4,11 @@ The search is Wing and Gong's: try each of the operations that may come next in 
 so that nothing is tried twice. No operation spans an exit of the server, so a history is a list of epochs, and the
 states in which one may end are those in which the next may begin:
 
-    state      current version, versions it may fall back to, writes with a level that may still be committed write     
-    the old version becomes a fallback persisted  an acknowledged durable write leaves no fallback kill       any of
-    these becomes current; whatever was found after the kill is on disk stop       a clean stop: current stays
+    state      current version, versions it may fall back to, writes with a level that may still be committed
+    write      the old version becomes a fallback
+    persisted  an acknowledged durable write leaves no fallback
+    kill       any of these becomes current; whatever was found after the kill is on disk
+    stop       a clean stop: current stays
 
 An operation without an answer may have happened once or not at all: a plain one before the kill, a durable one also
 after it, if its prepare was recovered. A version is identified by the operation that wrote it, so equal values and CAS

@@ -97,7 +97,7 @@ def test_the_configuration_counts_and_what_is_fixed_stays(tmp_path):
     with start(tmp_path, buckets=("made,persistent,32MiB", *EPHEMERAL)) as node:
         about = document(node, f"{BUCKETS}/made")
         assert (about["quota"]["ram"], about["numVBuckets"]) == (32 << 20, 64)
-        assert "fixed since the bucket was made" in node.log()
+        assert "this was fixed when the bucket was created" in node.log()
         assert node.stop() == 0
     # No longer in the configuration: it keeps its last settings.
     with start(tmp_path, buckets=EPHEMERAL) as node:

@@ -2,10 +2,10 @@
 
 Each key has one writer, so its versions have an order. A version is
 
-    sent          no answer yet: after a crash it may exist, intact, or not acknowledged  has CAS and seqno; a crash may
-    lose it together with every later seqno of its vBucket, never alone kept          acknowledged as persisted: it is
-    not lost, and nothing before it comes back ambiguous     a durable write with this outcome: may exist if nothing was
-    acknowledged after it
+    sent          no answer yet: after a crash it may exist, intact, or not
+    acknowledged  has CAS and seqno; a crash may lose it with every later seqno of its vBucket, never alone
+    kept          acknowledged as persisted: it is not lost, and nothing before it comes back
+    ambiguous     a durable write with this outcome: may exist if nothing was acknowledged after it
 
 `Ledger.judge` checks what is found after a crash against these rules, and makes it the new first version.
 """

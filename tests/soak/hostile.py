@@ -11,7 +11,8 @@ partial headers over HTTP. A hostile connection that is closed is reopened.
 Checked:
   resident   Rss of the process is at most 105 % of node.memory, always
   honest     every request of an honest client is answered correctly; none of their connections is closed or refused
-  documents  all of them exist at the end life       the process lives, and SIGTERM ends it with 0
+  documents  all of them exist at the end
+  life       the process lives, and SIGTERM ends it with 0
 Printed: the honest clients' 99th percentile as a ratio to that without hostile ones. With --bound it may not exceed
 that.
 """

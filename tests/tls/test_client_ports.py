@@ -95,6 +95,13 @@ def test_pymemcache(node, authority):
     client.close()
 
 
+def test_statistics_say_which_port_is_encrypted(node, authority):
+    encrypted = Client(port_of(node, "memcached"), tls_context=authority.context(), timeout=20)
+    for client, said in ((Client(node.memcached, timeout=20), b"no"), (encrypted, b"yes")):
+        assert client.stats("settings")[b"ssl_enabled"] == said
+        client.close()
+
+
 def test_a_peer_that_is_slow_to_read_gets_everything(node, authority):
     with connect(node, authority.context()) as client:
         lines = client.makefile("rwb")
@@ -287,7 +294,7 @@ def test_certificates_are_not_written_over(tmp_path):
     assert "DNS:db1.example, IP Address:10.0.0.5\n" in names
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     again = certificate("--directory", tmp_path, check=False)
-    assert again == (1, f"dormouse: {tmp_path}/node.pem: it is there already; remove it, or choose another --directory\n")
+    assert again == (1, f"dormouse: {tmp_path}/node.pem exists; remove it, or choose another --directory\n")
     for wrong in (["--client", "ca"], ["--client", "a/b"], ["--client", ""], ["--host", "a b"]):
         code, text = certificate("--directory", tmp_path, *wrong, check=False)
         assert code == 1 and f"{wrong[0]} {json.dumps(wrong[1])}: not allowed; allowed: " in text, text

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use kv::Bucket;
-use kv::statistics::{self, Kind, Statistic};
+use kv::statistics::{self, Kind, NodeFigures, Statistic, WarmUpFigures};
 use memory::backend::{self, report, report::Figure};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -167,7 +167,7 @@ impl fmt::Debug for NodeCollector {
 impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let (node, control) = (&self.console.node, &self.console.control);
-        encode_table(&mut encoder, "", statistics::NODE, &[([], Arc::clone(node))])?;
+        encode_table(&mut encoder, "", statistics::NODE, &[([], NodeFigures::of(node))])?;
         if let Some(expiry_s) = control.certificate_expiry_s() {
             encode_table(&mut encoder, "", &[CERTIFICATE_EXPIRY], &[([], expiry_s)])?;
         }
@@ -217,7 +217,8 @@ impl NodeCollector {
         }
         encode_table(encoder, "", statistics::FLUSHERS, &[([], Arc::clone(&self.console.node))])?;
         encode_table(encoder, "bucket_", statistics::PERSISTENCE, &figures)?;
-        let persistent = buckets.iter().filter_map(|b| Some(([("bucket", b.name())], b.persistence()?)));
+        let warm_up = |b: &'_ Arc<Bucket>| b.persistence().map(WarmUpFigures::of);
+        let persistent = buckets.iter().filter_map(|b| Some(([("bucket", b.name())], warm_up(b)?)));
         encode_table(encoder, "bucket_", statistics::WARM_UP, &persistent.collect::<Vec<_>>())
     }
 }

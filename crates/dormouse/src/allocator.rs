@@ -28,14 +28,14 @@ impl Allocator {
     pub fn start(config: &Config) -> Self {
         let environment = Environment::take();
         let requested = given(config);
-        let ignored = environment.ignored(&requested);
+        let ignored = environment.not_in_force(&requested);
         let mut notes = Vec::new();
         if !ignored.is_empty() && !environment.again {
             notes.push(format!("this program could not be re-executed: {}", again(&environment, &requested)));
         }
         for (setting, value) in ignored {
             notes.push(format!(
-                "allocator.{setting} = {value}: {} is in force all the same",
+                "allocator.{setting} = {value}: {} stays in effect",
                 setting.at_boot().unwrap_or_default()
             ));
         }
@@ -45,7 +45,7 @@ impl Allocator {
     /// Logs what happened at the start.
     pub fn report(&mut self) {
         if self.environment.again {
-            tracing::info!("started a second time, for the allocator's boot options");
+            tracing::info!("re-executed to apply the allocator's boot options");
         }
         for note in self.notes.drain(..) {
             tracing::warn!("{note}");
@@ -57,9 +57,9 @@ impl Allocator {
         let given = given(config);
         let variable = boot::variable().unwrap_or_default();
         for setting in Setting::ALL.iter().copied().filter(|setting| setting.missing().is_none()) {
-            let wish = given.iter().find(|(wished, _)| *wished == setting).map(|(_, value)| value.clone());
+            let requested = given.iter().find(|(name, _)| *name == setting).map(|(_, value)| value.clone());
             if self.environment.decides(setting) {
-                if let Some(value) = wish.filter(|value| setting.in_force().as_ref() != Some(value)) {
+                if let Some(value) = requested.filter(|value| setting.in_force().as_ref() != Some(value)) {
                     tracing::warn!("allocator.{setting} = {value}: {variable} takes precedence");
                 }
                 continue;
@@ -67,7 +67,7 @@ impl Allocator {
             if setting.is_of_boot() {
                 continue;
             }
-            let value = wish.or_else(|| setting.at_boot()).unwrap_or_default();
+            let value = requested.or_else(|| setting.at_boot()).unwrap_or_default();
             if setting.in_force().as_ref() != Some(&value)
                 && let Err(error) = setting.apply(&value)
             {
@@ -80,8 +80,8 @@ impl Allocator {
 /// The settings that the configuration gives.
 fn given(config: &Config) -> Vec<Requested> {
     let is_given = |setting: &Setting| config.given.contains_key(&format!("allocator.{setting}"));
-    let wish = |setting: Setting| (setting, config.allocator.value(setting).to_owned());
-    Setting::ALL.iter().copied().filter(is_given).map(wish).collect()
+    let requested = |setting: Setting| (setting, config.allocator.value(setting).to_owned());
+    Setting::ALL.iter().copied().filter(is_given).map(requested).collect()
 }
 
 /// Re-executes this program. Returns only on failure.

@@ -75,7 +75,7 @@ pub fn run(arguments: &Certificate) -> Result<()> {
     let (file, key_file) = (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")));
     for file in [&file, &key_file] {
         if file.exists() {
-            bail!("{}: it is there already; remove it, or choose another --directory", file.display());
+            bail!("{} exists; remove it, or choose another --directory", file.display());
         }
     }
     let authority = authority(directory)?;

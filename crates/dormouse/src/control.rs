@@ -110,7 +110,7 @@ impl Control {
             tracing::warn!(
                 bucket = name,
                 vbuckets,
-                "the configuration says {}, but this is fixed since the bucket was made",
+                "the configuration says {}, but this was fixed when the bucket was created",
                 wanted.vbuckets
             );
         }
@@ -118,7 +118,7 @@ impl Control {
             tracing::warn!(
                 bucket = name,
                 shards,
-                "the configuration says {}, but this is fixed since the bucket was made",
+                "the configuration says {}, but this was fixed when the bucket was created",
                 wanted.persistence.shards
             );
         }

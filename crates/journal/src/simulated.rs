@@ -44,7 +44,7 @@ pub enum Survival {
     Everything,
     /// All of it, as when only the process dies: it is in the system's cache, and the next crash may lose it.
     Cached,
-    /// This many changes of each file, and half of the next one; nothing of the directory.
+    /// Of each file the first changes, this many, and half of the next one; nothing of the directory.
     Some(usize),
 }
 

@@ -1,9 +1,9 @@
 //! How growing values fragment a bucket's memory, without any socket:
 //! `_RJEM_MALLOC_CONF=cache_oblivious:false cargo run --release -p kv --example append_and_rewrite`.
 //!
-//! Values of 11 to 22 objects of 60 bytes; then, five times, some keys are picked from the first 80 % of all, half and
-//! a quarter, and get one object more. Prints 1 - requested bytes at the end / 99th percentile of the resident size,
-//! and the time it took. Arguments: items, heap (auto, slab, block).
+//! Values of 11 to 22 objects of 60 bytes; then, five times, some keys are picked from the first 80 % of all keys, of
+//! half and of a quarter of them, and get one object more. Prints 1 - requested bytes at the end / 99th percentile of
+//! the resident size, and the time it took. Arguments: items, heap (auto, slab, block).
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::sync::Arc;

@@ -282,7 +282,7 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
         },
         live: None,
-        about: "Persistent: how long tombstones stay in the journal, for replicas and backups; compaction \
+        about: "Persistent: how long tombstones stay in the journal, for tools that copy the bucket; compaction \
         drops older ones.",
     },
     BucketSetting {

@@ -2,8 +2,8 @@
 //! themselves.
 //!
 //! ```text
-//!   node.memory | buckets ................................................... | what no bucket is charged for
-//!                 items + buffers of clients, up to a sixteenth                 connections, other buffers, OVSDB, HTTP
+//!   node.memory | buckets .................................................. | what no bucket is charged for
+//!                 items + buffers of clients, up to a sixteenth                connections, other buffers, OVSDB, HTTP
 //! ```
 //! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. The data
 //! ports' buffers have common bounds: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest
@@ -24,7 +24,7 @@ const SOFT_FRACTION: u64 = 16;
 const SOFT_LEAST: u64 = 2 << 20;
 /// Buffers may hold the node's memory divided by this before the largest is cut off in any case.
 const HARD_FRACTION: u64 = 8;
-/// One peer is allowed what is left before that, divided by this.
+/// One peer is allowed what is left below the soft bound, divided by this.
 const ALLOWANCE_FRACTION: u64 = 8;
 /// Large values in transit may hold the node's memory divided by this before peers that make no progress are cut off.
 const LARGE_FRACTION: u64 = 4;

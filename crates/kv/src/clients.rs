@@ -35,6 +35,8 @@ pub struct Listener {
     pub bucket: Option<String>,
     /// Idle time after which a connection is closed, ms; 0: never.
     pub idle_limit_ms: u64,
+    /// Its connections are encrypted.
+    pub tls: bool,
 }
 
 /// The state of a connection, by memcached's names.
@@ -253,7 +255,7 @@ mod tests {
 
     fn listener(address: &str, bucket: &str) -> Arc<Listener> {
         let address = address.parse().map_or_else(|_| Address::Unix(address.into()), Address::Tcp);
-        Arc::new(Listener { address, bucket: Some(bucket.into()), idle_limit_ms: 0 })
+        Arc::new(Listener { address, bucket: Some(bucket.into()), idle_limit_ms: 0, tls: false })
     }
 
     fn list(clients: &Clients, bucket: &str, now_ms: u64) -> (Vec<String>, usize) {

@@ -141,7 +141,7 @@ fn bucket_part(bucket: &Bucket, kv: u16, mgmt: Option<u16>) -> BucketPart<'_> {
     }
 }
 
-/// Returns true if version (`epoch`, `revision`) of the map is the newest one.
+/// Returns true if version (`epoch`, `revision`) of the map is not older than the newest one.
 pub fn is_current(node: &Node, epoch: i64, revision: i64) -> bool {
     let known = (u64::try_from(epoch).unwrap_or(0), u64::try_from(revision).unwrap_or(0));
     known >= (EPOCH, node.map_revision())

@@ -31,7 +31,7 @@ pub(crate) struct Policy {
     /// Freed slabs are considered only if this much of the budget is used, per-mille.
     nearly_full: u64,
     /// Per-mille held by sparse slabs above which evicting does not help.
-    thin_waste: u64,
+    sparse_waste: u64,
     /// The compressor begins above this part of the budget, per-mille,
     pub(crate) compress_from: u64,
     /// and ends below this.
@@ -66,7 +66,7 @@ pub(crate) static POLICY: Policy = Policy {
     purge_freed: 8,
     purge_freed_most: 32 << 20,
     nearly_full: 900,
-    thin_waste: 30,
+    sparse_waste: 30,
     compress_from: 750,
     compress_to: 700,
     serving: Gain {
@@ -97,7 +97,7 @@ pub(crate) struct Watermarks {
 }
 
 impl Policy {
-    /// Returns the watermarks for a budget, less what clients' buffers take of it.
+    /// Returns the watermarks for `budget`: what clients' buffers leave of a bucket's budget.
     #[inline]
     pub(crate) fn watermarks(&self, budget: u64, is_persistent: bool) -> Watermarks {
         let lower = if is_persistent { self.persistent_lower } else { 0 };
@@ -184,9 +184,9 @@ pub(crate) fn decide(figures: &Figures, done: Done) -> Action {
 
 /// Returns true if eviction has left sparse slabs, so that more of it would empty the bucket: the defragmenter has to
 /// come first.
-pub(crate) fn left_thin_slabs(used_before: u64, after: &Figures) -> bool {
+pub(crate) fn left_sparse_slabs(used_before: u64, after: &Figures) -> bool {
     let was_fruitless = after.used > u64::midpoint(used_before, after.watermarks.low);
-    was_fruitless && after.waste > after.budget / 1000 * POLICY.thin_waste
+    was_fruitless && after.waste > after.budget / 1000 * POLICY.sparse_waste
 }
 
 /// The decision about new data.

@@ -1,7 +1,7 @@
 //! The background duties of all buckets: delayed flushes, reclaiming of flushed and expired items, the memory budget.
 //!
-//! The caller owns the thread: it calls [`turn`], then sleeps until the deadline that returns (for ever if there is
-//! none), or until the doorbell rings. Nothing is checked while nothing is armed.
+//! The caller owns the thread: it calls [`turn`], then sleeps until the deadline that it returns (for ever if there
+//! is none), or until the doorbell rings. Nothing is checked while nothing is armed.
 
 use crate::defragmenter::{Demand, Turn};
 use crate::{NodeContext, compressor, defragmenter};

@@ -58,14 +58,14 @@ impl Prefixes {
 
     /// Counts an operation on a key.
     #[inline]
-    pub fn note(&self, key: &[u8], deed: Access) {
+    pub fn note(&self, key: &[u8], access: Access) {
         if self.is_on() {
-            self.count(key, deed);
+            self.count(key, access);
         }
     }
 
     #[cold]
-    fn count(&self, key: &[u8], deed: Access) {
+    fn count(&self, key: &[u8], access: Access) {
         let Some(length) = key.iter().position(|byte| *byte == DELIMITER) else { return };
         let prefix = &key[..length];
         let mut counts = self.counts.lock();
@@ -76,7 +76,7 @@ impl Prefixes {
             counts.insert(prefix.into(), Counts::default());
         }
         let Some(counts) = counts.get_mut(prefix) else { return };
-        match deed {
+        match access {
             Access::Get { hit } => {
                 counts.gets += 1;
                 counts.hits += u64::from(hit);

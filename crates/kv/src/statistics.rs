@@ -7,8 +7,9 @@
 use crate::bucket::MemoryFigures;
 pub use crate::meters::Group;
 use crate::meters::Meter;
-use crate::node::Node;
-use crate::storage::{Persistence, PersistenceFigures};
+use crate::node::{ConnectionCounts, Node};
+use crate::storage::{Persistence, PersistenceFigures, WarmUp};
+use crate::users::LoginFigures;
 
 /// What a figure does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,42 +68,42 @@ macro_rules! statistics {
 
 statistics! {
     /// Of the node: connections and what they hold.
-    NODE: Node {
-        Gauge "connections" [General "curr_connections"] "Open client connections" => |n| n.connections().current;
+    NODE: NodeFigures {
+        Gauge "connections" [General "curr_connections"] "Open client connections" => |n| n.connections.current;
         Counter "connections_accepted" [General "total_connections"] "Client connections accepted since the start"
-            => |n| n.connections().total;
+            => |n| n.connections.total;
         Counter "connections_refused" [General "rejected_connections"]
-            "Client connections refused at the limit or for lack of file descriptors" => |n| n.connections().rejected;
+            "Client connections refused at the limit or for lack of file descriptors" => |n| n.connections.rejected;
         Gauge [General "connection_structures"] "The same as curr_connections: each has one, which goes with it"
-            => |n| n.connections().current;
-        Gauge [General "read_buf_count"] "Read buffers" => |n| n.read_buffers().0;
-        Gauge [General "read_buf_bytes"] "Bytes of these" => |n| n.read_buffers().1;
+            => |n| n.connections.current;
+        Gauge [General "read_buf_count"] "Read buffers" => |n| n.read_buffers;
+        Gauge [General "read_buf_bytes"] "Bytes of these" => |n| n.read_buffer_bytes;
         Gauge "client_buffer_bytes" [General "client_buffer_bytes"]
             "Unfinished requests and unsent answers of clients of the data ports"
-            => |n| n.client_memory().buffer_bytes();
+            => |n| n.client_buffer_bytes;
         Gauge "client_uncharged_bytes" []
             "What clients hold and no bucket is charged for: connections, buffers before a login, OVSDB, HTTP"
-            => |n| n.client_memory().outside_bytes();
+            => |n| n.client_uncharged_bytes;
         Counter "connections_idle_closed" [General "idle_kicks"]
-            "Client connections closed because no request came in time" => |n| n.connections().idle_kicks;
+            "Client connections closed because no request came in time" => |n| n.connections.idle_kicks;
         Counter "connections_unfinished_closed" [General "unfinished_kicks"]
-            "Client connections closed because a request was not finished in time" => |n| n.connections().unfinished;
+            "Client connections closed because a request was not finished in time" => |n| n.connections.unfinished;
         Counter "connections_stuck_closed" [General "stuck_kicks"]
             "Client connections closed because the client did not read its answers in time"
-            => |n| n.connections().stuck;
+            => |n| n.connections.stuck;
         Counter "connections_cut_off" [General "memory_kicks"]
             "Client connections closed for what they held while memory was short"
-            => |n| n.client_memory().cut_off();
+            => |n| n.cut_off;
         Gauge [General "accepting_conns"] "1 while connections are accepted"
-            => |n| u64::from(n.connections().is_accepting);
+            => |n| u64::from(n.connections.is_accepting);
         Counter [General "listen_disabled_num"] "Times accepting stopped for lack of file descriptors"
-            => |n| n.connections().stops;
+            => |n| n.connections.stops;
         Microseconds [General "time_in_listen_disabled_us"] "Time during which accepting was stopped"
-            => |n| n.connections().stopped_us;
+            => |n| n.connections.stopped_us;
         Counter "logins_failed" [] "Logins that failed, on all ports, refused ones included"
-            => |n| n.users().login_figures().failed;
+            => |n| n.logins.failed;
         Counter "logins_refused" [] "Logins refused without checking the password, because of failures before"
-            => |n| n.users().login_figures().refused;
+            => |n| n.logins.refused;
     }
 
     /// Of a bucket: its memory.
@@ -184,17 +185,65 @@ statistics! {
     }
 
     /// Of a persistent bucket: how far its journal is loaded, and what of it cannot be served.
-    WARM_UP: Persistence {
-        Gauge [WarmUp "ep_warmup_key_count"] "Records read" => |p| p.warm_up().records;
-        Gauge [WarmUp "ep_warmup_value_count"] "Records read" => |p| p.warm_up().records;
+    WARM_UP: WarmUpFigures {
+        Gauge [WarmUp "ep_warmup_key_count"] "Records read" => |w| w.warm_up.records;
+        Gauge [WarmUp "ep_warmup_value_count"] "Records read" => |w| w.warm_up.records;
         Gauge "warmup_segments" [WarmUp "warmup_segments"] "Segments of the journal at the start"
-            => |p| p.warm_up().segments;
+            => |w| w.warm_up.segments;
         Gauge "warmup_segments_done" [WarmUp "warmup_segments_done"] "Those of them that are read"
-            => |p| p.warm_up().segments_done;
-        Gauge [WarmUp "warmup_vbuckets"] "vBuckets that are loaded from the journal" => |p| p.warm_up().vbuckets;
-        Gauge [WarmUp "warmup_vbuckets_done"] "Those of them that are served" => |p| p.warm_up().vbuckets_done;
+            => |w| w.warm_up.segments_done;
+        Gauge [WarmUp "warmup_vbuckets"] "vBuckets that are loaded from the journal" => |w| w.warm_up.vbuckets;
+        Gauge [WarmUp "warmup_vbuckets_done"] "Those of them that are served" => |w| w.warm_up.vbuckets_done;
         Gauge "damaged_vbuckets" [WarmUp "warmup_vbuckets_damaged"]
-            "vBuckets that are not served because of a damaged journal" => |p| p.damaged().count() as u64;
+            "vBuckets that are not served because of a damaged journal" => |w| w.damaged_vbuckets;
+    }
+}
+
+/// Figures of the node, read at one time.
+#[derive(Debug)]
+pub struct NodeFigures {
+    connections: ConnectionCounts,
+    read_buffers: u64,
+    read_buffer_bytes: u64,
+    client_buffer_bytes: u64,
+    client_uncharged_bytes: u64,
+    cut_off: u64,
+    logins: LoginFigures,
+}
+
+impl NodeFigures {
+    /// Reads them.
+    pub fn of(node: &Node) -> Self {
+        let (read_buffers, read_buffer_bytes) = node.read_buffers();
+        let memory = node.client_memory();
+        Self {
+            connections: node.connections(),
+            read_buffers,
+            read_buffer_bytes,
+            client_buffer_bytes: memory.buffer_bytes(),
+            client_uncharged_bytes: memory.outside_bytes(),
+            cut_off: memory.cut_off(),
+            logins: node.users().login_figures(),
+        }
+    }
+}
+
+/// Figures of a bucket's warm-up, read at one time.
+#[derive(Debug)]
+pub struct WarmUpFigures {
+    warm_up: WarmUp,
+    damaged_vbuckets: u64,
+}
+
+impl WarmUpFigures {
+    /// Reads them.
+    pub fn of(persistence: &Persistence) -> Self {
+        Self { warm_up: persistence.warm_up(), damaged_vbuckets: persistence.damaged().count() as u64 }
+    }
+
+    /// Returns true while the journal is being read.
+    pub fn is_running(&self) -> bool {
+        self.warm_up.is_running()
     }
 }
 

@@ -700,7 +700,7 @@ fn items_that_are_moved_for_slabs_reach_the_disk() {
     }
 }
 
-/// Each flush leaves so much dirty that the next one is due at once.
+/// After each flush something is dirty again, so that the next one is due at once.
 #[test]
 fn writers_that_never_rest_leave_a_bounded_journal() {
     const KEYS: u64 = 1600;

@@ -104,7 +104,7 @@ proptest! {
 /// come free, and every block keeps its bytes. The accounts count each block once.
 #[cfg(feature = "alloc-jemalloc")]
 #[test]
-fn moving_out_of_thin_slabs_empties_them() {
+fn moving_out_of_sparse_slabs_empties_them() {
     use memory::Occupancy;
     const SIZES: [usize; 4] = [64, 300, 1000, 9000];
     let tenant = Tenant::new(1, u64::MAX).unwrap();
@@ -145,7 +145,7 @@ fn moving_out_of_thin_slabs_empties_them() {
             let from = heap.address(*location);
             let mut slab = [Occupancy::default()];
             tenant.occupancy(&[from], &mut slab);
-            if !survey.is_thin(slab[0]) || tenant.is_in_current_slab(from) {
+            if !survey.is_sparse(slab[0]) || tenant.is_in_current_slab(from) {
                 continue;
             }
             let to = heap.allocate_for_move(&mut cache, *location, *size, 0).unwrap();

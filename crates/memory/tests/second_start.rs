@@ -26,13 +26,13 @@ fn main() {
     assert_eq!(environment.own.as_deref(), Some(OWN));
     if first.is_empty() {
         assert!(!environment.again);
-        assert_eq!(environment.ignored(&requested), requested[..1]);
+        assert_eq!(environment.not_in_force(&requested), requested[..1]);
         let id = std::process::id().to_string();
         let error = this().envs(environment.of_second_start(&requested)).env(FIRST, id).exec();
         panic!("{error}");
     }
     assert_eq!(first, std::process::id().to_string());
-    assert!(environment.again && environment.ignored(&requested).is_empty());
+    assert!(environment.again && environment.not_in_force(&requested).is_empty());
     assert_eq!(Setting::Narenas.at_boot().as_deref(), Some("3"));
     assert_eq!(std::env::var(variable).as_deref(), Ok(OWN));
     assert!(std::env::var_os(AGAIN).is_none());

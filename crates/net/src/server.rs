@@ -179,7 +179,10 @@ impl Server {
             let Listener { socket, tls, port, bucket, login_required, value_limit, rules, idle_limit_ms } =
                 listener;
             let address = listed_address(socket.address());
-            let listener = Arc::new(clients::Listener { address, bucket: bucket.clone(), idle_limit_ms });
+            let bucket_name = bucket.clone();
+            let listener =
+                clients::Listener { address, bucket: bucket_name, idle_limit_ms, tls: tls.is_some() };
+            let listener = Arc::new(listener);
             if port == Port::Memcached {
                 node.clients().add_listener(number(&socket), Arc::clone(&listener), now_ms);
             }

@@ -33,12 +33,12 @@ fn state(database: &Database) -> State {
         .collect()
 }
 
-/// What clients were told, the newest last.
+/// What clients were acknowledged, the newest last.
 #[derive(Default, Clone)]
-struct Told(Vec<(Uuid, State)>);
+struct Acknowledged(Vec<(Uuid, State)>);
 
-impl Told {
-    fn tell(&mut self, database: &Database) {
+impl Acknowledged {
+    fn note(&mut self, database: &Database) {
         self.0.push((database.transaction_id(), state(database)));
     }
 
@@ -73,12 +73,12 @@ impl Told {
 fn live_until(
     opened: &mut Opened<SimulatedDisk>,
     seed: u64,
-    told: &mut Told,
+    acknowledged: &mut Acknowledged,
     disk: &SimulatedDisk,
     killed: u64,
 ) {
     let (mut names, mut random) = (Names(seed << 32), Random(seed));
-    told.tell(&opened.database);
+    acknowledged.note(&opened.database);
     for step in 0..STEPS {
         if step % 12 == 8 {
             // Fails if the log is poisoned or the disk has failed.
@@ -86,17 +86,17 @@ fn live_until(
         }
         let before = opened.database.commit_number();
         opened.database.hold_from(Some(before));
-        let mut group = Told::default();
+        let mut group = Acknowledged::default();
         for _ in 0..1 + random.below(3) {
             let (_, committed) = transact(&mut opened.database, &mut names, &random.operations());
             if let Some(commit) = committed {
                 opened.log.append(&mut opened.database, commit, seed * 1000 + step);
-                group.tell(&opened.database);
+                group.note(&opened.database);
             }
         }
         match opened.log.write(random.below(3) == 0) {
             _ if disk.operations() > killed => return,
-            Ok(()) => told.0.append(&mut group.0),
+            Ok(()) => acknowledged.0.append(&mut group.0),
             Err(_) => opened.database.undo_since(before),
         }
         opened.database.hold_from(None);
@@ -104,8 +104,8 @@ fn live_until(
     }
 }
 
-fn live(opened: &mut Opened<SimulatedDisk>, seed: u64, told: &mut Told) {
-    live_until(opened, seed, told, &SimulatedDisk::new(), 0);
+fn live(opened: &mut Opened<SimulatedDisk>, seed: u64, acknowledged: &mut Acknowledged) {
+    live_until(opened, seed, acknowledged, &SimulatedDisk::new(), 0);
 }
 
 /// A new database; the names of its files are durable.
@@ -119,7 +119,7 @@ fn start() -> (SimulatedDisk, Opened<SimulatedDisk>) {
 fn operations(seed: u64) -> std::ops::Range<u64> {
     let (disk, mut opened) = start();
     let first = disk.operations();
-    live(&mut opened, seed, &mut Told::default());
+    live(&mut opened, seed, &mut Acknowledged::default());
     first..disk.operations()
 }
 
@@ -129,20 +129,20 @@ fn a_process_may_end_at_every_operation_and_its_clients_get_the_delta() {
         for operation in operations(seed) {
             let what = format!("seed {seed}, operation {operation}");
             let (disk, mut opened) = start();
-            let mut told = Told::default();
+            let mut acknowledged = Acknowledged::default();
             disk.inject(operation, Fault::PowerOff);
-            live_until(&mut opened, seed, &mut told, &disk, operation);
+            live_until(&mut opened, seed, &mut acknowledged, &disk, operation);
             drop(opened);
             // Repeatedly: at once, and after some more has happened.
             for life in 0..3 {
                 disk.crash(Survival::Everything);
                 let mut opened = open(&disk, path());
                 assert_eq!(opened.notes.iter().filter(|note| note.text.contains("ephemeral")).count(), 0);
-                let (_, last) = told.check(&opened.database, &what);
+                let (_, last) = acknowledged.check(&opened.database, &what);
                 assert!(last, "{what}, life {life}: the last id is not found");
-                told.tell(&opened.database);
+                acknowledged.note(&opened.database);
                 if life == 1 {
-                    live(&mut opened, seed + 100, &mut told);
+                    live(&mut opened, seed + 100, &mut acknowledged);
                 }
             }
         }
@@ -157,17 +157,17 @@ fn a_machine_may_end_at_every_operation_and_nobody_gets_a_wrong_delta() {
             for survival in [Survival::Synced, Survival::Some(0), Survival::Some(1), Survival::Some(7)] {
                 let what = format!("seed {seed}, operation {operation}, {survival:?}");
                 let (disk, mut opened) = start();
-                let mut told = Told::default();
+                let mut acknowledged = Acknowledged::default();
                 disk.inject(operation, Fault::PowerOff);
-                live_until(&mut opened, seed, &mut told, &disk, operation);
+                live_until(&mut opened, seed, &mut acknowledged, &disk, operation);
                 drop(opened);
                 disk.crash(survival);
                 let mut opened = open(&disk, path());
-                deltas += told.check(&opened.database, &what).0;
-                live(&mut opened, seed + 100, &mut told);
+                deltas += acknowledged.check(&opened.database, &what).0;
+                live(&mut opened, seed + 100, &mut acknowledged);
                 drop(opened);
                 disk.crash(Survival::Everything);
-                let (_, last) = told.check(&open(&disk, path()).database, &what);
+                let (_, last) = acknowledged.check(&open(&disk, path()).database, &what);
                 assert!(last, "{what}");
             }
         }
@@ -182,16 +182,16 @@ fn every_operation_may_fail_and_nobody_gets_a_wrong_delta() {
         for fault in [Fault::Io, Fault::NoSpace, Fault::Short(1), Fault::Short(90), Fault::Torn(90)] {
             let what = format!("operation {operation}, {fault:?}");
             let (disk, mut opened) = start();
-            let mut told = Told::default();
+            let mut acknowledged = Acknowledged::default();
             disk.inject(operation, fault);
-            live(&mut opened, seed, &mut told);
+            live(&mut opened, seed, &mut acknowledged);
             drop(opened);
             for life in 1..3 {
                 disk.crash(Survival::Everything);
                 let mut opened = open(&disk, path());
-                told.check(&opened.database, &what);
-                live(&mut opened, seed + 100 * life, &mut told);
-                told.check(&opened.database, &what);
+                acknowledged.check(&opened.database, &what);
+                live(&mut opened, seed + 100 * life, &mut acknowledged);
+                acknowledged.check(&opened.database, &what);
             }
         }
     }
@@ -201,12 +201,12 @@ fn every_operation_may_fail_and_nobody_gets_a_wrong_delta() {
 fn a_file_of_another_time_is_believed_only_what_is_still_true() {
     for seed in 1..20 {
         let (disk, mut opened) = start();
-        let mut told = Told::default();
-        live(&mut opened, seed, &mut told);
+        let mut acknowledged = Acknowledged::default();
+        live(&mut opened, seed, &mut acknowledged);
         drop(opened);
         let old = (disk.read(path()).unwrap(), disk.read(companion()).unwrap());
         let mut opened = open(&disk, path());
-        live(&mut opened, seed + 100, &mut told);
+        live(&mut opened, seed + 100, &mut acknowledged);
         drop(opened);
         let new = (disk.read(path()).unwrap(), disk.read(companion()).unwrap());
         let mut found = Vec::new();
@@ -222,11 +222,11 @@ fn a_file_of_another_time_is_believed_only_what_is_still_true() {
             if let Some(file) = file {
                 other.put(companion(), file);
             }
-            let mut told = told.clone();
+            let mut acknowledged = acknowledged.clone();
             let mut opened = open(&other, path());
-            found.push(told.check(&opened.database, &format!("seed {seed}")).0);
-            live(&mut opened, seed + 200, &mut told);
-            told.check(&opened.database, &format!("seed {seed}, later"));
+            found.push(acknowledged.check(&opened.database, &format!("seed {seed}")).0);
+            live(&mut opened, seed + 200, &mut acknowledged);
+            acknowledged.check(&opened.database, &format!("seed {seed}, later"));
         }
         assert!(found[0] > 0 && found[3] > 0, "{found:?}");
         assert_eq!(found[4], 0);
@@ -242,7 +242,7 @@ fn a_file_of_another_time_is_believed_only_what_is_still_true() {
                 let other = SimulatedDisk::new();
                 other.put(path(), &new.0);
                 other.put(companion(), &file);
-                told.check(&open(&other, path()).database, &format!("seed {seed}, {cut} {place}"));
+                acknowledged.check(&open(&other, path()).database, &format!("seed {seed}, {cut} {place}"));
             }
         }
     }
@@ -251,7 +251,7 @@ fn a_file_of_another_time_is_believed_only_what_is_still_true() {
 #[test]
 fn what_was_undone_is_no_part_of_what_comes_after() {
     let (disk, mut opened) = start();
-    let (mut names, mut told) = (Names(0), Told::default());
+    let (mut names, mut acknowledged) = (Names(0), Acknowledged::default());
     let mut run = |opened: &mut Opened<SimulatedDisk>, groups: &[&str]| {
         let before = opened.database.commit_number();
         opened.database.hold_from(Some(before));
@@ -267,7 +267,7 @@ fn what_was_undone_is_no_part_of_what_comes_after() {
         written
     };
     assert!(run(&mut opened, &[r#"[{"op":"insert","table":"A","row":{"i":1,"e":1}}]"#]));
-    told.tell(&opened.database);
+    acknowledged.note(&opened.database);
     // The second write is the log's.
     disk.inject(disk.operations() + 1, Fault::NoSpace);
     let lost = [
@@ -277,17 +277,17 @@ fn what_was_undone_is_no_part_of_what_comes_after() {
     assert!(!run(&mut opened, &lost));
     // There is room again: the file is rewritten, without what was undone.
     assert!(run(&mut opened, &[r#"[{"op":"update","table":"A","where":[],"row":{"e":3}}]"#]));
-    told.tell(&opened.database);
+    acknowledged.note(&opened.database);
     drop(opened);
     disk.crash(Survival::Everything);
-    let (found, last) = told.check(&open(&disk, path()).database, "undone");
+    let (found, last) = acknowledged.check(&open(&disk, path()).database, "undone");
     assert_eq!((found, last), (2, true));
 }
 
 #[test]
 fn a_compaction_loses_no_id_though_nothing_ephemeral_has_changed_since_long() {
     let (disk, mut opened) = start();
-    let (mut names, mut told) = (Names(0), Told::default());
+    let (mut names, mut acknowledged) = (Names(0), Acknowledged::default());
     commit(&mut opened, &mut names, r#"[{"op":"insert","table":"A","row":{"i":1,"es":["set",[1,2]]}}]"#);
     for number in 0..5 {
         commit(
@@ -298,10 +298,10 @@ fn a_compaction_loses_no_id_though_nothing_ephemeral_has_changed_since_long() {
     }
     opened.log.start_compaction(&opened.database, 5, 5).unwrap();
     while !matches!(opened.log.step(&opened.database).unwrap(), Step::Finished(_)) {}
-    told.tell(&opened.database);
+    acknowledged.note(&opened.database);
     commit(&mut opened, &mut names, r#"[{"op":"insert","table":"C","row":{"n":"last"}}]"#);
-    told.tell(&opened.database);
+    acknowledged.note(&opened.database);
     drop(opened);
     disk.crash(Survival::Everything);
-    assert_eq!(told.check(&open(&disk, path()).database, "compacted"), (2, true));
+    assert_eq!(acknowledged.check(&open(&disk, path()).database, "compacted"), (2, true));
 }

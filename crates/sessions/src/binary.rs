@@ -398,7 +398,10 @@ impl Operation<'_> {
                 Ok(())
             })?
         };
-        bucket.count_touch(cx, result);
+        match result {
+            Ok(()) | Err(KvError::NotFound) => bucket.count_touch(cx, result.is_ok()),
+            Err(_) => bucket.count(cx, Meter::CmdTouch, 1),
+        }
         match result {
             Ok(()) => {}
             Err(KvError::NotFound) => answer_miss(header, echo, out),

@@ -116,7 +116,7 @@ impl Session {
         f: impl FnOnce(&mut Self, &mut Queued<'_>, &mut Output),
     ) {
         let ticket = self.peer.waits.as_ref().and_then(|waits| waits.current());
-        // A later request may already have closed the connection; this one is still answered.
+        // A later request may already have asked to close the connection; this one is still answered.
         let closes = std::mem::take(&mut self.peer.close);
         let mut held = Output::default();
         self.with_owned(request, |session, queued| f(session, queued, &mut held));

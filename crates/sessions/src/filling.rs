@@ -188,8 +188,8 @@ impl Filling {
         self.is_full() && self.filled < self.total
     }
 
-    /// Makes room for `available` more bytes, plus as many as have arrived. `Err`: the request is now refused, and this
-    /// many of its bytes must be skipped.
+    /// Makes room for `available` more bytes, or for as many as have arrived if that is more. `Err`: the request is now
+    /// refused, and this many of its bytes must be skipped.
     pub(super) fn grow(&mut self, available: usize, cx: &mut NodeContext) -> Result<(), usize> {
         let room = self.total.min(self.filled.max(available).saturating_add(self.filled));
         let grown = match &self.item {

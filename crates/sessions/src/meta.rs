@@ -169,7 +169,7 @@ impl Operation<'_> {
             }
         };
         if self.flags().has(b'T') {
-            self.bucket.count_touch(cx, if hit { Ok(()) } else { Err(KvError::NotFound) });
+            self.bucket.count_touch(cx, hit);
         } else {
             self.bucket.count(cx, Meter::CmdGet, 1);
             self.bucket.count(cx, if hit { Meter::GetHits } else { Meter::GetMisses }, 1);

@@ -11,7 +11,7 @@ use kv::clients::Address;
 use kv::node::Service;
 use kv::prefixes;
 use kv::sizes::{CLASSES, class_of, limit_of};
-use kv::statistics::{self, Group, Statistic};
+use kv::statistics::{self, Group, NodeFigures, Statistic};
 use kv::{Bucket, Eviction, NodeContext};
 use memory::backend::{self, report};
 
@@ -153,7 +153,7 @@ fn general(bucket: &Bucket, cx: &mut NodeContext, emit: &mut dyn FnMut(&str, Arg
     }
     emit("max_connections", format_args!("{}", cx.node.limits().connections));
     emit("threads", format_args!("{}", settings.threads));
-    show(Group::General, statistics::NODE, &cx.node, emit);
+    show(Group::General, statistics::NODE, &NodeFigures::of(&cx.node), emit);
     show_meters(Group::General, bucket, emit);
     show(Group::General, statistics::MEMORY, &bucket.accounts(), emit);
     let watching = bucket.watch_figures();
@@ -215,7 +215,7 @@ fn settings(bucket: &Bucket, peer: &Peer, cx: &NodeContext, emit: &mut dyn FnMut
     emit("flush_enabled", format_args!("{}", yes(peer.rules.flush_all)));
     emit("dump_enabled", format_args!("yes"));
     emit("idle_timeout", format_args!("{}", idle_limit_ms.div_ceil(1000)));
-    emit("ssl_enabled", format_args!("no"));
+    emit("ssl_enabled", format_args!("{}", yes(peer.listener().is_some_and(|listener| listener.tls))));
     emit("hash_algorithm", format_args!("rapidhash"));
     emit("bucket", format_args!("{}", bucket.name()));
     emit("vbuckets", format_args!("{}", bucket.vbuckets()));

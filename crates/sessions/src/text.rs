@@ -446,7 +446,7 @@ fn retrieve_and_touch(
         entry.record_access();
         Ok(true)
     })??;
-    bucket.count_touch(cx, if hit { Ok(()) } else { Err(KvError::NotFound) });
+    bucket.count_touch(cx, hit);
     bucket.prefixes.note(key.bytes, Access::Get { hit });
     Ok(())
 }
@@ -467,7 +467,7 @@ fn touch(
         entry.record_access();
         Ok(())
     })?;
-    bucket.count_touch(cx, result);
+    bucket.count_touch(cx, result != Err(KvError::NotFound));
     Ok(result)
 }
 

@@ -248,8 +248,8 @@ impl Waits {
 
     /// Notes that the connection closes after the request of this ticket: later requests are not answered.
     pub(super) fn drop_after(&mut self, ticket: u64) {
-        let behind: Vec<u64> = self.slots.range(ticket + 1..).map(|(ticket, _)| *ticket).collect();
-        for ticket in behind {
+        let later: Vec<u64> = self.slots.range(ticket + 1..).map(|(ticket, _)| *ticket).collect();
+        for ticket in later {
             self.take(ticket);
             self.unfinished.remove(&ticket);
             self.fences.remove(&ticket);

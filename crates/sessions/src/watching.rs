@@ -1,4 +1,4 @@
-//! A session that watches: it is sent lines about events, and its input is no longer read, as in memcached.
+//! A session that watches: it is sent lines about events, and its input is ignored from then on, as in memcached.
 
 use kv::NodeContext;
 use kv::watch::{BUFFER_BYTES, Watching};

@@ -268,3 +268,29 @@ fn input_may_be_cut_at_any_byte() {
         assert_eq!(statuses(&answers), whole, "cut at {cut}");
     }
 }
+
+/// With extras of a length that none of them takes: what has an executor refuses them as invalid.
+#[test]
+fn every_opcode_that_names_a_document_is_executed() {
+    const EINVAL: u16 = 0x04;
+    const NOT_MY_VBUCKET: u16 = 0x07;
+    let rows = include_str!("../../../docs/opcodes.md").lines().filter_map(|line| line.strip_prefix("| 0x"));
+    let mut executed = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let opcode = u8::from_str_radix(cells[0], 16).unwrap();
+        let request = frame(opcode).key(b"k").extras(&[9]);
+        if matches!(cells[2], "both" | "memcached") {
+            assert_eq!(Client::memcached().ask(request.clone()).status, EINVAL, "{row}");
+            executed += 1;
+        }
+        if matches!(cells[2], "both" | "Couchbase") {
+            let mut client = Client::couchbase();
+            client.open_bucket(&[]);
+            let status = client.ask(request).status;
+            assert!(matches!(status, EINVAL | NOT_MY_VBUCKET), "{row}: {status:#x}");
+            executed += 1;
+        }
+    }
+    assert!(executed > 50, "{executed}");
+}

@@ -91,7 +91,7 @@ impl Stream {
         }
     }
 
-    /// Returns true if a read would return data even though the socket is empty.
+    /// Returns true if a read would return something (data, the end or an error) although the socket is empty.
     #[inline]
     pub fn has_more(&self) -> bool {
         match &self.0 {

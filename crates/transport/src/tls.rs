@@ -119,7 +119,7 @@ impl Tls {
         Ok(is_over)
     }
 
-    /// Returns true if a read would return data although the socket is empty.
+    /// Returns true if a read would return something (data, the end or an error) although the socket is empty.
     pub(crate) fn has_more(&self) -> bool {
         self.plain_start < self.plain.len() || self.end_is_news || self.failure.is_some()
     }

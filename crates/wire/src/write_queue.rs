@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::ops::Deref;
 
-/// An emptied buffer up to this size is kept for the next bytes.
+/// The last buffer, once it is emptied, is kept for the next bytes up to this size.
 const SPARE_BYTES_MAX: usize = 4096;
 
 /// A queue whose own buffers have about `PIECE_BYTES`, so that what is sent is freed as it goes. `S` is what large
@@ -88,7 +88,7 @@ where
         self.held
     }
 
-    /// Memory of the queue's own buffers.
+    /// Memory of the queue's own buffers that are not sent to their end.
     #[inline]
     pub fn owned_bytes(&self) -> usize {
         self.owned_bytes
@@ -136,7 +136,8 @@ where
             match self.pieces.pop_front() {
                 Some(Piece::Owned(mut bytes)) => {
                     self.owned_bytes -= bytes.capacity();
-                    if bytes.capacity() <= SPARE_BYTES_MAX && bytes.capacity() > self.spare.capacity() {
+                    let is_last = self.pieces.is_empty();
+                    if is_last && bytes.capacity() <= SPARE_BYTES_MAX {
                         bytes.clear();
                         self.spare = bytes;
                     }

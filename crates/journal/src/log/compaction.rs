@@ -95,7 +95,8 @@ pub enum Step {
 
 /// Segments of slack before compaction is worthwhile.
 const SLACK_SEGMENTS: u64 = 2;
-/// The fraction of a segment that is the slack at rest; and that of the live bytes that may be superfluous then.
+/// At rest the slack is a segment's length divided by this; and the live bytes, divided by the second, may be
+/// superfluous.
 const SLACK_AT_REST: u64 = 8;
 const SUPERFLUOUS_AT_REST: u64 = 4;
 /// Segments sampled each time a victim is chosen, and runs of each.
@@ -469,7 +470,7 @@ impl<D: Disk> Shard<D> {
         self.sync_active()?;
         self.remove_junk()?;
         let freed_bytes = segment.state().length;
-        // ORDERING: the manifest must no longer name the file before it is gone.
+        // ORDERING: first the manifest stops naming the file, then the file is removed.
         let mut manifest = self.manifest.clone();
         manifest.remove(segment.number());
         self.write_manifest(manifest)?;

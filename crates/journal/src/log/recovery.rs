@@ -1,7 +1,7 @@
 //! Opens a shard: what exists, what of it counts, where writing continues.
 //!
-//! * Files at the end that were never written to hide nothing: they are removed, and the newest segment is the one
-//!   before.
+//! * Files at the end that nothing was ever written to are removed, since they hide nothing; the newest segment is then
+//!   the one before.
 //! * If the newest segment has no footer, it is cut back to its last batch and written to further, unless it is
 //!   damaged.
 //! * Its batches that are not known to be synced are written once more and synced: the previous process may have died
@@ -314,7 +314,7 @@ impl<D: Disk> Opened<D> {
         if shard.junk.is_empty() {
             return Ok(());
         }
-        // ORDERING: before anything is removed, no manifest that a power failure may bring back must name it.
+        // ORDERING: before anything is removed, make sure that no manifest a power failure may bring back names it.
         match shard.write_manifest(shard.manifest.clone()) {
             Ok(()) => {}
             // Then nothing is removed.
@@ -376,7 +376,7 @@ impl<D: Disk> Opened<D> {
             set_length_again(&listed.file, length)?;
             write_again(&listed.file, looked.end, length, buffer)?;
         }
-        // Replay finds damaged records and runs again.
+        // Damaged records and runs are left out: replay finds them once more.
         let by_replay = |damage: &Damage| matches!(damage.part, Part::Record | Part::Run);
         self.damage.extend(looked.damage.into_iter().filter(|damage| !by_replay(damage)));
         if !listed.is_named() {

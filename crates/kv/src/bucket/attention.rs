@@ -31,8 +31,8 @@ impl Bucket {
         self.closed(vb).map_or(Ok(()), Err)
     }
 
-    /// Returns true if any document may be unavailable, or if requests are watched: then call
-    /// [`Bucket::check_available`].
+    /// Returns true if any document may be unavailable: then call [`Bucket::check_available`]. Also true while requests
+    /// are watched.
     #[inline]
     pub fn may_be_unavailable(&self) -> bool {
         self.attention.load(Relaxed) & (GATES | EJECTED | WATCHED) != 0

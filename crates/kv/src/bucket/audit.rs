@@ -12,8 +12,8 @@
 //! name goes, which is under its vBucket's lock: index blocks that a thread may be peeking at ([`Gauge::Retired`]), and
 //! large items that an answer, the flusher or the compressor still reads ([`Gauge::InFlight`]). Any thread may free
 //! them at any time, without a lock: the figures that are compared do not change then. All other memory changes hands
-//! under the lock of a vBucket, or it is a slab's, which is [`Gauge::Underway`] meanwhile. So a change that began
-//! before the walk has ended when the walk reaches its vBucket, and one that begins later is noted first.
+//! under the lock of a vBucket, so a change that began before the walk has ended when the walk reaches its vBucket, and
+//! one that begins later is noted first; or it is a slab's, which is [`Gauge::Underway`] meanwhile.
 
 use std::sync::atomic::{Ordering::SeqCst, fence};
 

@@ -29,7 +29,7 @@ use crate::{Bucket, Meter, ThreadContext, VbId};
 const FRUITLESS_EIGHTHS: u64 = 7;
 /// unless more items than all of them divided by this were stored or removed meanwhile: what it leaves is new then.
 const CHANGED_PART: u64 = 16;
-/// After that, the next pass needs this many eighths of what was left to be gained.
+/// After that, a pass begins only if more than this many eighths of what was left can be gained.
 const AGAIN_EIGHTHS: u64 = 10;
 /// Bounds of a turn's work: its time, and its holds of a lock.
 const WORK_US: u64 = 100;
@@ -585,13 +585,13 @@ impl Mover {
 
     /// Creates a mover of everything that may move, wherever it lies: for tests, which have few items.
     pub fn of_everything() -> Self {
-        Self::new(Survey::everything_is_thin())
+        Self::new(Survey::everything_is_sparse())
     }
 
     /// Moves a slice under one hold of a lock. Returns true if there is more.
     pub fn slice(&mut self, bucket: &Bucket, cx: &mut ThreadContext) -> bool {
         let (moved, position) =
-            bucket.lock(cx, VbId(self.vb)).move_out_of_thin_slabs(self.position, &self.survey);
+            bucket.lock(cx, VbId(self.vb)).move_out_of_sparse_slabs(self.position, &self.survey);
         self.moved.items += moved.items;
         self.moved.bytes += moved.bytes;
         self.position = position.unwrap_or_default();

@@ -40,7 +40,7 @@ pub(crate) struct Sweeper {
     /// Nothing could be freed in a persistent bucket: no new search before this, ms of the monotonic clock.
     fruitless_until_ms: u64,
     /// Eviction left sparse slabs: the pager does not continue before this.
-    thin_until_ms: u64,
+    sparse_until_ms: u64,
 }
 
 impl Bucket {
@@ -186,13 +186,13 @@ impl Bucket {
                     return false;
                 }
                 Action::Evict { target } => {
-                    if cx.now.mono_ms() < self.sweeper.lock().thin_until_ms {
+                    if cx.now.mono_ms() < self.sweeper.lock().sparse_until_ms {
                         return false;
                     }
                     self.make_room(cx, target, moved_max);
                     self.tenant().measure();
-                    if memory_policy::left_thin_slabs(figures.used, &self.memory_figures()) {
-                        self.sweeper.lock().thin_until_ms = cx.now.mono_ms() + FRUITLESS_MS;
+                    if memory_policy::left_sparse_slabs(figures.used, &self.memory_figures()) {
+                        self.sweeper.lock().sparse_until_ms = cx.now.mono_ms() + FRUITLESS_MS;
                         return false;
                     }
                     return true;

@@ -207,13 +207,9 @@ impl Bucket {
     }
 
     /// Counts an attempted change of an expiry.
-    pub fn count_touch(&self, cx: &ThreadContext, result: Result<(), KvError>) {
+    pub fn count_touch(&self, cx: &ThreadContext, hit: bool) {
         self.count(cx, Meter::CmdTouch, 1);
-        match result {
-            Ok(()) => self.count(cx, Meter::TouchHits, 1),
-            Err(KvError::NotFound) => self.count(cx, Meter::TouchMisses, 1),
-            Err(_) => {}
-        }
+        self.count(cx, if hit { Meter::TouchHits } else { Meter::TouchMisses }, 1);
     }
 }
 

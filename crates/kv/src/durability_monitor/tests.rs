@@ -110,9 +110,9 @@ fn abandoned_prepares_never_time_out() {
     assert_eq!(expired(&mut it, 15), [1]);
     // The first one is aborted first.
     assert_eq!(ended(&mut it), [(1, Verdict::Abort)]);
-    let mut told = Vec::new();
-    it.abandon(|entry| told.push(*entry));
-    assert_eq!((told, expired(&mut it, 1_000), it.next_deadline_us()), (vec![8], vec![], None));
+    let mut fired = Vec::new();
+    it.abandon(|entry| fired.push(*entry));
+    assert_eq!((fired, expired(&mut it, 1_000), it.next_deadline_us()), (vec![8], vec![], None));
     it.acknowledge("b", 2, 0);
     assert_eq!(ended(&mut it), [(2, Verdict::Commit)]);
 }
@@ -188,7 +188,7 @@ struct Waiting {
     seqno: u64,
     level: DurabilityLevel,
     deadline: Option<u64>,
-    told: bool,
+    fired: bool,
 }
 
 /// The rules, written down once more in the simplest way.
@@ -218,7 +218,7 @@ impl Model {
     fn end(&mut self) -> Vec<(u64, Verdict)> {
         let mut ended = Vec::new();
         while let Some(first) = self.waiting.first() {
-            let verdict = match (self.is_satisfied(first), first.told) {
+            let verdict = match (self.is_satisfied(first), first.fired) {
                 (true, _) => Verdict::Commit,
                 (false, true) => Verdict::Abort,
                 (false, false) => break,
@@ -244,7 +244,7 @@ proptest! {
                     seqno += 1;
                     let deadline = timeout.map(|timeout| now + timeout);
                     it.track(seqno, level, deadline, 0);
-                    model.waiting.push(Waiting { seqno, level, deadline, told: false });
+                    model.waiting.push(Waiting { seqno, level, deadline, fired: false });
                 }
                 Step::Acknowledge { node, in_memory, persisted } => {
                     it.acknowledge(node, in_memory, persisted);
@@ -264,15 +264,15 @@ proptest! {
                 }
                 Step::Pass(time) => {
                     now += time;
-                    let mut told = Vec::new();
-                    it.expire(now, |seqno, deadline, _| told.push((deadline, seqno)));
-                    let due = model.waiting.iter_mut().filter(|w| !w.told && w.deadline.is_some_and(|at| at <= now));
-                    let mut expected: Vec<_> = due.map(|w| { w.told = true; (w.deadline.unwrap(), w.seqno) }).collect();
+                    let mut fired = Vec::new();
+                    it.expire(now, |seqno, deadline, _| fired.push((deadline, seqno)));
+                    let due = model.waiting.iter_mut().filter(|w| !w.fired && w.deadline.is_some_and(|at| at <= now));
+                    let mut expected: Vec<_> = due.map(|w| { w.fired = true; (w.deadline.unwrap(), w.seqno) }).collect();
                     expected.sort_unstable();
-                    for (_, seqno) in &told {
+                    for (_, seqno) in &fired {
                         *answers.entry(*seqno).or_default() += 1;
                     }
-                    prop_assert_eq!(told, expected);
+                    prop_assert_eq!(fired, expected);
                 }
             }
             let mut verdicts = Vec::new();
@@ -286,7 +286,7 @@ proptest! {
             }
             prop_assert_eq!(verdicts, model.end());
             prop_assert_eq!(it.len(), model.waiting.len());
-            let next = model.waiting.iter().filter(|w| !w.told).filter_map(|w| w.deadline).min();
+            let next = model.waiting.iter().filter(|w| !w.fired).filter_map(|w| w.deadline).min();
             prop_assert_eq!(it.next_deadline_us(), next);
         }
         prop_assert!(answers.values().all(|count| *count == 1));

@@ -503,8 +503,8 @@ impl Locked<'_> {
         (header.kind == Kind::Ejected).then(|| (header.seqno, stored_key(), header.value_len))
     }
 
-    /// Returns true if the document of this seqno is still there, without its value. A flushed one does not count: it
-    /// need not be on disk.
+    /// Returns true if the document of this seqno is still there, without its value. One that flush_all has removed
+    /// does not count: it need not be on disk.
     pub(crate) fn is_ejected(&self, stored_key: &[u8], hash: u64, seqno: u64) -> bool {
         seqno > self.state.flushed_seqno
             && self.find_stored(stored_key, hash).is_some_and(|present| {

@@ -62,7 +62,7 @@ enum Holder {
 
 impl Locked<'_> {
     /// Moves a slice of what lies in sparse slabs. Returns what was moved, and where the walk continues.
-    pub(crate) fn move_out_of_thin_slabs(
+    pub(crate) fn move_out_of_sparse_slabs(
         &mut self,
         position: WalkPosition,
         survey: &Survey,
@@ -81,7 +81,7 @@ impl Locked<'_> {
         let mut after = last.seqno;
         let locations: ArrayVec<Location, SLICE_ITEMS> = slice.iter().map(|it| it.location).collect();
         let mut moved = Moved::default();
-        for at in self.thin_among(&locations, survey) {
+        for at in self.sparse_among(&locations, survey) {
             if !self.may_move_more(&moved, locations[at]) {
                 after = slice[at].seqno - 1;
                 break;
@@ -103,7 +103,7 @@ impl Locked<'_> {
         let mut looked_at = done + slice.len();
         let locations: ArrayVec<Location, SLICE_ITEMS> = slice.iter().map(|it| it.location).collect();
         let mut moved = Moved::default();
-        for at in self.thin_among(&locations, survey) {
+        for at in self.sparse_among(&locations, survey) {
             if !self.may_move_more(&moved, locations[at]) {
                 looked_at = done + at;
                 break;
@@ -114,32 +114,32 @@ impl Locked<'_> {
             return (moved, Some(WalkPosition::Table { hand, done: looked_at }));
         }
         let tenant = &self.memory.resources.tenant;
-        let is_thin = |block: NonNull<u8>, size| survey.moves_lines(tenant, block, size);
-        let index_bytes = root.move_blocks(&mut self.state.table, &mut self.memory, hand, is_thin);
+        let is_sparse = |block: NonNull<u8>, size| survey.moves_lines(tenant, block, size);
+        let index_bytes = root.move_blocks(&mut self.state.table, &mut self.memory, hand, is_sparse);
         moved.bytes += index_bytes as u64;
         (moved, next.map(|hand| WalkPosition::Table { hand, done: 0 }))
     }
 
     /// Returns which of these lie in sparse slabs, and prefetches their first lines.
-    fn thin_among(&self, locations: &[Location], survey: &Survey) -> ArrayVec<usize, SLICE_ITEMS> {
+    fn sparse_among(&self, locations: &[Location], survey: &Survey) -> ArrayVec<usize, SLICE_ITEMS> {
         let resources = self.memory.resources;
         let is_block = |at: &usize| !locations[*at].is_slab() || survey.moves_everything();
-        let mut thin: ArrayVec<usize, SLICE_ITEMS> = (0..locations.len()).filter(is_block).collect();
+        let mut sparse: ArrayVec<usize, SLICE_ITEMS> = (0..locations.len()).filter(is_block).collect();
         if !survey.moves_everything() {
             let blocks: ArrayVec<NonNull<u8>, SLICE_ITEMS> =
-                thin.iter().map(|at| resources.heap.address(locations[*at])).collect();
+                sparse.iter().map(|at| resources.heap.address(locations[*at])).collect();
             let mut slabs = [Occupancy::default(); SLICE_ITEMS];
             resources.tenant.occupancy(&blocks, &mut slabs[..blocks.len()]);
             let mut slabs = slabs.iter();
-            thin.retain(|_| slabs.next().is_some_and(|slab| survey.is_thin(*slab)));
+            sparse.retain(|_| slabs.next().is_some_and(|slab| survey.is_sparse(*slab)));
         }
-        for at in &thin {
+        for at in &sparse {
             let block = resources.heap.address(locations[*at]).as_ptr();
             for line in 0..AHEAD_LINES {
                 prefetch(block.wrapping_add(line * LINE_BYTES));
             }
         }
-        thin
+        sparse
     }
 
     /// Moves the item at a location that this vBucket uses.

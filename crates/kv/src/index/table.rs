@@ -50,7 +50,7 @@ const LINES_MAX: usize = (1 << LINES_BITS) - 8;
 /// Most items per line when a group is laid out: load 0.875.
 const LINE_FILL: usize = 7;
 /// Average items per group above which the table splits one, and below which it merges one. The threshold differs a
-/// little from vBucket to vBucket: if filled alike, they would otherwise all need the same sizes of groups at the same
+/// little from vBucket to vBucket: otherwise all of them, filled alike, would need the same sizes of groups at the same
 /// time and leave the room of the former size empty.
 const SPLIT_AT: usize = 36;
 const SPLIT_SPREAD: usize = 8;
@@ -638,27 +638,27 @@ impl Root {
         (next < directory.groups()).then_some(Hand { group: next })
     }
 
-    /// Moves the block of a group, and with the first group also the directory's, if `is_thin` returns true for the
+    /// Moves the block of a group, and with the first group also the directory's, if `is_sparse` returns true for the
     /// block and its size in bytes. Returns how many bytes were moved.
     pub(crate) fn move_blocks(
         &self,
         state: &mut TableState,
         memory: &mut Memory<'_>,
         hand: Hand,
-        is_thin: impl Fn(NonNull<u8>, usize) -> bool,
+        is_sparse: impl Fn(NonNull<u8>, usize) -> bool,
     ) -> usize {
         let mut moved = 0;
         let Some(directory) = self.directory() else { return moved };
         if hand.group < directory.groups()
             && let Some(group) = directory.group(hand.group)
-            && is_thin(group.slots.cast(), group.lines * LINE_BYTES)
+            && is_sparse(group.slots.cast(), group.lines * LINE_BYTES)
             && relayout(directory, hand.group, Some(group), group.lines, memory)
         {
             moved += group.lines * LINE_BYTES;
         }
         let directory_bytes = state.directory_words as usize * 8;
         if hand.group == 0
-            && is_thin(directory.0.cast(), directory_bytes)
+            && is_sparse(directory.0.cast(), directory_bytes)
             && self.resize_directory(state, memory, state.directory_words as usize)
         {
             moved += directory_bytes;

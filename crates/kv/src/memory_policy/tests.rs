@@ -72,11 +72,11 @@ fn new_data_is_granted_waits_for_room_or_is_refused() {
 }
 
 #[test]
-fn evicting_that_leaves_thin_slabs_is_not_repeated() {
+fn evicting_that_leaves_sparse_slabs_is_not_repeated() {
     let before = 980 * MIB;
     for (used, waste, ends) in [(979, 31, true), (971, 31, true), (970, 31, false), (979, 30, false)] {
         let after = Figures { waste: waste * MIB, ..figures(used * MIB) };
-        assert_eq!(left_thin_slabs(before, &after), ends, "{used} used, {waste} wasted");
+        assert_eq!(left_sparse_slabs(before, &after), ends, "{used} used, {waste} wasted");
     }
 }
 
@@ -87,7 +87,7 @@ struct Simulated {
     /// Waste that the next measurement will find.
     unmeasured: u64,
     /// Per cent of what is evicted that leaves pages which only the defragmenter gives back.
-    thin_percent: u64,
+    sparse_percent: u64,
 }
 
 impl Simulated {
@@ -100,16 +100,16 @@ impl Simulated {
                 figures.wants_measure = false;
             }
             Action::Purge => {
-                let given_back = figures.waste / 100 * (100 - self.thin_percent);
+                let given_back = figures.waste / 100 * (100 - self.sparse_percent);
                 figures.used -= given_back.min(figures.used);
                 figures.waste -= given_back;
                 figures.freed_slabs = 0;
             }
             Action::EmptySlabs { target } | Action::Evict { target } => {
                 let excess = figures.used - target;
-                let thin = excess / 100 * self.thin_percent;
-                figures.used -= excess - thin;
-                figures.waste += thin;
+                let sparse = excess / 100 * self.sparse_percent;
+                figures.used -= excess - sparse;
+                figures.waste += sparse;
             }
         }
     }
@@ -127,7 +127,7 @@ impl Simulated {
                     Action::Rest | Action::EmptySlabs { .. } => return steps,
                     Action::Measure => done.measured = true,
                     Action::Purge => done.purged = true,
-                    Action::Evict { .. } if left_thin_slabs(before, &self.figures) => return steps,
+                    Action::Evict { .. } if left_sparse_slabs(before, &self.figures) => return steps,
                     Action::Evict { .. } => break,
                 }
             }
@@ -140,8 +140,8 @@ impl Simulated {
 /// sparse each of its turns leaves the bucket within the watermarks.
 #[test]
 fn a_simulated_bucket_stays_within_its_watermarks() {
-    for thin_percent in [0, 20, 60, 100] {
-        let mut bucket = Simulated { figures: figures(0), unmeasured: 0, thin_percent };
+    for sparse_percent in [0, 20, 60, 100] {
+        let mut bucket = Simulated { figures: figures(0), unmeasured: 0, sparse_percent };
         let mut random = 7_u64;
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -157,9 +157,9 @@ fn a_simulated_bucket_stays_within_its_watermarks() {
             }
             let steps = bucket.turn(8);
             let Figures { used, watermarks, .. } = bucket.figures;
-            assert!(steps <= 32, "{steps} steps at step {step}, {thin_percent} % thin");
-            if thin_percent <= 20 {
-                assert!(used <= watermarks.high, "{used} at step {step}, {thin_percent} % thin");
+            assert!(steps <= 32, "{steps} steps at step {step}, {sparse_percent} % sparse");
+            if sparse_percent <= 20 {
+                assert!(used <= watermarks.high, "{used} at step {step}, {sparse_percent} % sparse");
             }
             // The defragmenter runs.
             if step % 100 == 0 {

@@ -31,7 +31,7 @@ pub(super) const REST_MS: u64 = 10_000;
 const HELD_MS: u64 = 1000;
 
 /// Adds compaction debt for what was flushed, if much on disk is superfluous. The debt is a multiple of what was
-/// flushed: how much work there is for what is gained.
+/// flushed, which grows with how many times as much as enough is on disk.
 pub(super) fn add_debt(
     bucket: &Bucket,
     persistence: &Persistence,

@@ -26,7 +26,7 @@ pub use crate::storage::{
 };
 use crate::{Bucket, ThreadContext};
 
-/// How often a stop tries to write what is left.
+/// How many times a stop tries to write what is left.
 const CLOSE_TRIES: usize = 2;
 
 /// Flushes everything and ends the journal with the mark of a clean end. The bucket must not be changed any more.

@@ -67,15 +67,15 @@ impl Environment {
         own.split(',').any(|pair| pair.split(':').next() == Some(option))
     }
 
-    /// Returns the requested for boot options that are not in force and that the operator has not decided.
-    pub fn ignored(&self, requested: &[Requested]) -> Vec<Requested> {
+    /// Returns the requested boot options that are not in force and that the operator has not decided.
+    pub fn not_in_force(&self, requested: &[Requested]) -> Vec<Requested> {
         let differs = |(setting, value): &&Requested| {
             setting.is_of_boot() && !self.decides(*setting) && setting.at_boot().as_ref() != Some(value)
         };
         requested.iter().filter(differs).cloned().collect()
     }
 
-    /// The variables for a second start, which puts the requested for boot options in force.
+    /// The variables for a second start, which puts the requested boot options in force.
     pub fn of_second_start(&self, requested: &[Requested]) -> Vec<(&'static str, String)> {
         let Some(variable) = variable() else { return Vec::new() };
         let id = std::process::id();
@@ -89,7 +89,7 @@ pub fn variable() -> Option<&'static str> {
     chosen::controls().map(|controls| controls.variable)
 }
 
-/// The requested for boot options in jemalloc's syntax, followed by the operator's options, which win.
+/// The requested boot options in jemalloc's syntax, followed by the operator's options, which win.
 fn options(requested: &[Requested], own: Option<&str>) -> String {
     let requested = requested.iter().filter(|(setting, _)| setting.is_of_boot());
     let pairs = requested.filter_map(|(setting, value)| Some(format!("{}:{value}", setting.option()?)));
@@ -171,17 +171,20 @@ mod tests {
 
     #[cfg(feature = "alloc-jemalloc")]
     #[test]
-    fn a_wish_is_unfulfilled_while_another_value_is_in_force() {
-        let wish = |setting: Setting, value: &str| (setting, value.to_owned());
+    fn a_setting_is_not_in_force_while_another_value_is_in_force() {
+        let wanted = |setting: Setting, value: &str| (setting, value.to_owned());
         let requested = [
-            wish(Setting::Narenas, "2"),
-            wish(Setting::CacheOblivious, "true"),
-            wish(Setting::MetadataThp, "always"),
-            wish(Setting::DirtyDecayMs, "1"),
+            wanted(Setting::Narenas, "2"),
+            wanted(Setting::CacheOblivious, "true"),
+            wanted(Setting::MetadataThp, "always"),
+            wanted(Setting::DirtyDecayMs, "1"),
         ];
-        assert_eq!(Environment::default().ignored(&requested), [requested[1].clone(), requested[2].clone()]);
-        assert_eq!(with("cache_oblivious:false").ignored(&requested), [requested[2].clone()]);
-        assert!(with("cache_oblivious:false,metadata_thp:auto").ignored(&requested).is_empty());
+        assert_eq!(
+            Environment::default().not_in_force(&requested),
+            [requested[1].clone(), requested[2].clone()]
+        );
+        assert_eq!(with("cache_oblivious:false").not_in_force(&requested), [requested[2].clone()]);
+        assert!(with("cache_oblivious:false,metadata_thp:auto").not_in_force(&requested).is_empty());
         let variables = with("x:y").of_second_start(&requested);
         let id = std::process::id();
         assert_eq!(

@@ -28,7 +28,7 @@ pub(crate) const PAGE: usize = 4096;
 const SLAB_FIRST: usize = 16 << 10;
 pub(super) const SLAB_USUAL: usize = 64 << 10;
 const SLAB_MAX: usize = 512 << 10;
-/// A new slab takes at most this fraction of the bytes of its class.
+/// A new slab takes at most the bytes of its class divided by this.
 const GROWTH: usize = 8;
 /// Fraction of a slab that may be left over after its last slot. A slab should hold only few of the larger slots: the
 /// more there are, the less often is it empty enough to be worth emptying.

@@ -215,8 +215,8 @@ fn the_fullest_slab_is_used_first_and_the_emptiest_goes() {
         }
     };
     free_half(&mut world);
-    let thin = world.tenant.slab_figures();
-    assert!(thin.slab_bytes > thin.slot_bytes * 18 / 10, "{thin:?}");
+    let sparse = world.tenant.slab_figures();
+    assert!(sparse.slab_bytes > sparse.slot_bytes * 18 / 10, "{sparse:?}");
     let mut victims = 0;
     while Victim::choose(&world.tenant, 50).is_some() {
         world.empty(0, 50);
@@ -225,7 +225,7 @@ fn the_fullest_slab_is_used_first_and_the_emptiest_goes() {
     }
     world.tenant.rest(&mut world.caches[0]);
     let dense = world.tenant.slab_figures();
-    assert_eq!(dense.slot_bytes, thin.slot_bytes);
+    assert_eq!(dense.slot_bytes, sparse.slot_bytes);
     assert!(dense.slab_bytes < dense.slot_bytes * 108 / 100, "{dense:?} after {victims} victims");
 }
 

@@ -405,7 +405,7 @@ impl EventLoop {
         }
     }
 
-    /// Trusts the CA that a server presented from now on. This connection was not verified, so it is made again.
+    /// From now on trusts the CA that a server presented. This connection was not verified, so it is made again.
     fn bootstrap(&mut self, stream: &Stream) {
         let Some(file) = self.tls.loaded.inputs.options.ca_cert.clone() else { return };
         let cannot = |why: &str| {

@@ -1,4 +1,5 @@
-//! The system log's socket, and optionally one to a log collector. Without either, messages are dropped silently.
+//! The system log's socket, and optionally one to a log collector. If one of them cannot be reached, its messages are
+//! dropped silently.
 
 use std::net::{ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::UnixDatagram;

@@ -292,7 +292,8 @@ fn parse_string(
     put_checked(base, Atom::String(&text), checks, out)
 }
 
-/// The error about bytes that are not UTF-8. Shows them up to the first invalid byte, with 0 for the end.
+/// The error about bytes that are not UTF-8. Shows the wrong sequence, up to the byte that cannot continue it; 0 stands
+/// for the end of the string.
 #[cold]
 fn not_utf8(bytes: &[u8]) -> Error {
     let start = std::str::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);

@@ -9,9 +9,9 @@ use crate::column_type::ColumnType;
 use crate::uuid::Uuid;
 use std::cmp::Ordering;
 
-/// Builds a cell at the end of a buffer from elements in any order: append a packed key, call [`Self::end_of_key`], for
-/// a map append a packed value, call [`Self::end_of_element`]; or use [`Self::push`]. Elements that arrive in ascending
-/// order are not touched again.
+/// Builds a cell at the end of a buffer from elements in any order. For each, append a packed key and call
+/// [`Self::end_of_key`]; for a map, append a packed value; then call [`Self::end_of_element`]. Or use
+/// [`Self::push`]. Elements that arrive in ascending order are not touched again.
 #[derive(Debug)]
 pub struct Builder<'k> {
     kind: &'k ColumnType,

@@ -61,8 +61,8 @@ pub(crate) struct ColumnPlan {
     pub name: Box<[u8]>,
     /// Changes that show the column; `None`: it is not monitored.
     pub select: Option<Select>,
-    /// Whether the filter reads, or has read, it: if it changes the row counts as modified, though the column is not
-    /// shown.
+    /// Whether the filter reads it, or has read it: when it changes, the row counts as modified, even if the column is
+    /// not shown.
     pub filtered: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Arguments;
 
-use kv::statistics::{self, Group};
+use kv::statistics::{self, Group, WarmUpFigures};
 use kv::{Bucket, NodeContext};
 
 use super::show;
@@ -32,9 +32,10 @@ pub(super) fn warm_up(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)
     let Some(persistence) = bucket.persistence() else {
         return emit("ep_warmup", format_args!("disabled"));
     };
-    let running = persistence.warm_up().is_running();
+    let figures = WarmUpFigures::of(persistence);
+    let running = figures.is_running();
     emit("ep_warmup", format_args!("enabled"));
     emit("ep_warmup_state", format_args!("{}", if running { "loading data" } else { "done" }));
     emit("ep_warmup_thread", format_args!("{}", if running { "running" } else { "complete" }));
-    show(Group::WarmUp, statistics::WARM_UP, persistence, emit);
+    show(Group::WarmUp, statistics::WARM_UP, &figures, emit);
 }

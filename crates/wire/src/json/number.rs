@@ -10,7 +10,7 @@ pub enum Number {
     Real(f64),
 }
 
-/// An exponent beyond this takes no further digit.
+/// An exponent that has reached this takes no further digit.
 const EXPONENT_MAX: i32 = i32::MAX / 10;
 
 /// Parses a number that fills `text`. The error is the stock server's text.

@@ -195,9 +195,9 @@ impl Run {
             bucket: BUCKET.to_owned(),
             tls: None,
         };
-        let mut thin = Driver::new(&target, Dialect::deleting(SHAPE, 1)?, LOAD_CONNECTIONS, 1)?;
+        let mut deleter = Driver::new(&target, Dialect::deleting(SHAPE, 1)?, LOAD_CONNECTIONS, 1)?;
         let plan = Plan { items: Items::Sequence(kept, self.items), reads: 0.0, depth: LOAD_DEPTH };
-        thin.run(plan, Until::End, |_| {}).context("deleting a half")?;
+        deleter.run(plan, Until::End, |_| {}).context("deleting a half")?;
         if persistent {
             wait_until_flushed(server)?;
         }

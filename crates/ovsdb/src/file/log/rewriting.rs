@@ -8,7 +8,8 @@ use crate::database::Database;
 use crate::error::Error;
 use journal::Disk;
 
-/// The stock server compacts on its own above this size and this growth, at most and at least once per these intervals.
+/// The stock server compacts on its own above this size and growth, but not before the first of these times has passed
+/// since the last compaction; once the second has passed, any growth is enough.
 const COMPACT_ABOVE_BYTES: u64 = 10 << 20;
 const COMPACT_GROWTH: u64 = 2;
 const COMPACT_MIN_MS: u64 = 10 * 60 * 1000;

@@ -267,7 +267,8 @@ proptest! {
                     let mut fired = Vec::new();
                     it.expire(now, |seqno, deadline, _| fired.push((deadline, seqno)));
                     let due = model.waiting.iter_mut().filter(|w| !w.fired && w.deadline.is_some_and(|at| at <= now));
-                    let mut expected: Vec<_> = due.map(|w| { w.fired = true; (w.deadline.unwrap(), w.seqno) }).collect();
+                    let mut expected: Vec<_> =
+                        due.map(|w| { w.fired = true; (w.deadline.unwrap(), w.seqno) }).collect();
                     expected.sort_unstable();
                     for (_, seqno) in &fired {
                         *answers.entry(*seqno).or_default() += 1;

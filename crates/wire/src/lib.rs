@@ -45,6 +45,7 @@ pub mod json;
 pub mod jsonrpc;
 pub mod sasl;
 pub mod snappy;
+pub mod subdocument;
 mod write_queue;
 
 pub mod meta;

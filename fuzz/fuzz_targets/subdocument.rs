@@ -4,18 +4,6 @@
 use libfuzzer_sys::fuzz_target;
 use wire::subdocument::{Change, Error, Path, check, count, edit, locate};
 
-const CHANGES: [Change; 9] = [
-    Change::DictAdd,
-    Change::DictUpsert,
-    Change::Delete,
-    Change::Replace,
-    Change::ArrayPushLast,
-    Change::ArrayPushFirst,
-    Change::ArrayInsert,
-    Change::ArrayAddUnique,
-    Change::Counter,
-];
-
 // Path, value and document, each but the last ended by a zero.
 fuzz_target!(|input: &[u8]| {
     let mut parts = input.splitn(3, |byte| *byte == 0);
@@ -40,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
         assert_ne!(found, Err(Error::NotJson));
         assert_ne!(counted, Err(Error::NotJson));
     }
-    for (index, change) in CHANGES.into_iter().enumerate() {
+    for (index, change) in Change::ALL.iter().copied().enumerate() {
         let edited = edit(document, change, &path, value, index % 2 == 0);
         if let (Ok(_), Ok(splice)) = (checked, edited) {
             let mut bytes = document.to_vec();

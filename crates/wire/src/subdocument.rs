@@ -506,6 +506,21 @@ pub enum Change {
     Counter,
 }
 
+impl Change {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[
+        Self::DictAdd,
+        Self::DictUpsert,
+        Self::Delete,
+        Self::Replace,
+        Self::ArrayPushLast,
+        Self::ArrayPushFirst,
+        Self::ArrayInsert,
+        Self::ArrayAddUnique,
+        Self::Counter,
+    ];
+}
+
 /// An edit of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Splice {

@@ -207,26 +207,14 @@ fn model(root: &mut Value, change: Change, steps: &[Step], value: &Value, create
     Ok(())
 }
 
-const CHANGES: [Change; 9] = [
-    Change::DictAdd,
-    Change::DictUpsert,
-    Change::Delete,
-    Change::Replace,
-    Change::ArrayPushLast,
-    Change::ArrayPushFirst,
-    Change::ArrayInsert,
-    Change::ArrayAddUnique,
-    Change::Counter,
-];
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn edits_of_the_text_are_those_of_a_tree(
         document in document(),
         changes in prop::collection::vec(
-            (prop::sample::select(&CHANGES[..]), steps(), document(), any::<bool>()),
+            (prop::sample::select(Change::ALL), steps(), document(), any::<bool>()),
             1..6,
         ),
         seed in any::<u32>(),
@@ -278,7 +266,7 @@ proptest! {
             prop_assert!(path.components().len() <= 32);
             let _ = subdocument::locate(&document, path.components());
             let _ = subdocument::count(&document, &path);
-            for change in CHANGES {
+            for change in Change::ALL.iter().copied() {
                 let _ = subdocument::edit(&document, change, &path, b"1", true);
             }
         }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -215,6 +215,39 @@ fn a_peer_that_takes_nothing_is_not_waited_for_for_ever() {
     world.wait_until(|world| world.node.connections().stuck == 1, "it is closed");
     assert_eq!((honest.statistic("stuck_kicks"), honest.statistic("memory_kicks")), (1, 0));
     world.wait_until(|world| world.node.connections().current == 1, "only the honest one is left");
+}
+
+/// As `printf ... | nc` does. The answers are more than sockets hold, so most of them are sent later.
+#[test]
+fn a_client_that_closes_its_side_gets_all_its_answers() {
+    let world = World::start(Limits::default(), Options::default());
+    let mut honest = world.client();
+    let value = "v".repeat(70_000);
+    honest.ask(format!("set k 0 0 70000\r\n{value}\r\n").as_bytes(), "STORED\r\n");
+    let answer = format!("VALUE k 0 70000\r\n{value}\r\n");
+    for (keys, behind) in [(5, ""), (100, ""), (100, "get k\r\n"), (100, "set half 0 0 70000\r\nabc")] {
+        let mut client = world.client();
+        client.send(format!("get{}\r\n{behind}", " k".repeat(keys)).as_bytes());
+        client.0.shutdown(Shutdown::Write).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let also = if behind.starts_with("get") { format!("{answer}END\r\n") } else { String::new() };
+        let expected = format!("{}END\r\n{also}", answer.repeat(keys));
+        assert!(client.end() == expected.as_bytes(), "{keys} keys, then {behind:?}");
+    }
+    world.wait_until(|world| world.node.connections().current == 1, "only the honest one is left");
+}
+
+#[test]
+fn a_client_that_closes_its_side_and_takes_nothing_is_not_waited_for_for_ever() {
+    let limits = Limits { stuck_peer_ms: 200, ..Limits::default() };
+    let world = World::start(limits, Options::default());
+    let mut honest = world.client();
+    honest.ask(format!("set k 0 0 1000000\r\n{}\r\n", "v".repeat(1_000_000)).as_bytes(), "STORED\r\n");
+    let mut stuck = world.client();
+    stuck.send("get k\r\n".repeat(50).as_bytes());
+    stuck.0.shutdown(Shutdown::Write).unwrap();
+    world.wait_until(|world| world.node.connections().current == 1, "only the honest one is left");
+    assert_eq!(honest.statistic("stuck_kicks"), 1);
 }
 
 #[test]

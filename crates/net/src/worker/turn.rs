@@ -138,7 +138,7 @@ impl Worker {
             }
             self.charge(id);
             self.arm(id);
-            return if self.has_ended(id) { self.close_none(id) } else { None };
+            return if self.has_ended(id) { self.close_when_sent(id) } else { None };
         }
         let rest = connection.rest.len();
         let may_read = connection.readable && !connection.unparsed && !connection.session.has_filled();
@@ -184,13 +184,24 @@ impl Worker {
         if !has_work {
             connection.note_state();
             let is_over = connection.ended && !connection.session.has_waits();
-            return if is_over { self.close_none(id) } else { None };
+            return if is_over { self.close_when_sent(id) } else { None };
         }
         Some(used)
     }
 
     fn has_ended(&self, id: u32) -> bool {
         matches!(self.connections.get(id as usize), Some(Some(connection)) if connection.ended)
+    }
+
+    /// Closes a connection whose client sends no more, once it has taken its answers: it may have closed its side only.
+    fn close_when_sent<T>(&mut self, id: u32) -> Option<T> {
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
+        if connection.backlog.is_none() {
+            return self.close_none(id);
+        }
+        connection.session.peer.close = true;
+        self.arm(id);
+        None
     }
 
     fn close_none<T>(&mut self, id: u32) -> Option<T> {

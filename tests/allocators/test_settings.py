@@ -77,8 +77,8 @@ def test_an_operators_own_options_go_first():
             found = stats(node)
             assert (found["narenas"], found["cache_oblivious"]) == ("9", "true")
             assert (found["dirty_decay_ms"], found["muzzy_decay_ms"]) == ("123", "60")
-            for said in (f"allocator.narenas = 4: {VARIABLE} takes precedence", f"allocator.dirty_decay_ms = 50: {VARIABLE} takes precedence"):
-                assert said in node.log()
+            for key in ("narenas = 4", "dirty_decay_ms = 50"):
+                assert f"allocator.{key}: {VARIABLE} takes precedence" in node.log()
             assert restarts(node) == 1
 
 

@@ -231,7 +231,8 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="tests.soak.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=300)
     parser.add_argument("--bound", type=float, default=None, help="highest allowed growth of p99")
-    parser.add_argument("--without", nargs="*", default=[], help="kinds of hostile clients to leave out, by part of their name")
+    without = "kinds of hostile clients to leave out, by part of their name"
+    parser.add_argument("--without", nargs="*", default=[], help=without)
     return parser.parse_args(arguments)
 
 

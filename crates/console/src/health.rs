@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                 draining   warming up   damaged vBuckets   disk full   all is well
-//!   /health/live    200         200             200             200          200       is the process alive? else restart it
+//!   /health/live    200         200             200             200          200       is it alive? else restart it
 //!   /health         503         503             200             200          200       does it serve? else wait
 //!   /health/ready   503         503             503             503          200       does it serve everything?
 //! ```

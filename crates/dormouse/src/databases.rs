@@ -85,7 +85,7 @@ pub struct Databases {
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// Gives access to the databases' figures.
+/// Access to the databases' figures.
 pub struct Watcher {
     shared: Arc<Shared>,
     waker: Waker,

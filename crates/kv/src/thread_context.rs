@@ -295,8 +295,7 @@ impl ThreadContext {
         keeps
     }
 
-    /// Gives back what the thread keeps of tenants it has not used since the last call. Returns true if it still keeps
-    /// any.
+    /// Frees what the thread keeps of tenants it has not used since the last call. Returns true if it still keeps any.
     pub fn rest(&mut self) -> bool {
         let mut keeps = false;
         for held in self.caches.iter_mut() {

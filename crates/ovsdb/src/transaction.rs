@@ -1,7 +1,7 @@
 //! Transactions: the operations of one `transact`, executed in place and committed or undone.
 //!
 //! ```text
-//!   operations ──> Operation (members found, errors reported) ──> insert, select, update, ... on the tables as they are now
+//!   operations ──> Operation (members found, errors reported) ──> insert, select, update, ... on the tables
 //!                         │ replaced records                           │ results, appended to the reply
 //!                         v                                            v
 //!                     entries ──> commit: may they stay (crate::changes)? ──> history

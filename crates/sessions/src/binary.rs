@@ -399,13 +399,15 @@ impl Operation<'_> {
             })?
         };
         match result {
-            Ok(()) | Err(KvError::NotFound) => bucket.count_touch(cx, result.is_ok()),
-            Err(_) => bucket.count(cx, Meter::CmdTouch, 1),
-        }
-        match result {
-            Ok(()) => {}
-            Err(KvError::NotFound) => answer_miss(header, echo, out),
-            Err(error) => answer_error(header, status_of(error), out),
+            Ok(()) => bucket.count_touch(cx, true),
+            Err(KvError::NotFound) => {
+                bucket.count_touch(cx, false);
+                answer_miss(header, echo, out);
+            }
+            Err(error) => {
+                bucket.count(cx, Meter::CmdTouch, 1);
+                answer_error(header, status_of(error), out);
+            }
         }
         Ok(())
     }

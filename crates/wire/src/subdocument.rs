@@ -732,7 +732,8 @@ mod tests {
 
     #[test]
     fn paths() {
-        let document = r#" { "a" : { "b" : [ 1 , "t]w,o" , { "x.y" : [true, null] , "`" : -1.5e3 } ] }, "" : 0, "e\"q": {} } "#;
+        let document = r#" {"a": {"b" : [ 1 , "t]w,o" , { "x.y" : [true, null] , "`" : -1.5e3 } ] },
+            "" : 0, "e\"q": {} } "#;
         for (path, value) in [
             ("a.b[0]", Ok("1")),
             ("a.b[1]", Ok(r#""t]w,o""#)),

@@ -81,7 +81,7 @@ impl Bucket {
         }
     }
 
-    /// Gives back the pages of freed slabs, if there are many.
+    /// Returns the pages of freed slabs to the system, if there are many.
     pub(crate) fn give_freed_slabs_back(&self) {
         if POLICY.has_many_freed_slabs(self.tenant().budget(), self.tenant().freed_slabs()) {
             self.tenant().purge();

@@ -618,7 +618,7 @@ impl<'v> Locked<'v> {
         Ok(())
     }
 
-    /// Gives an item its seqno, and the order its slot in place of the old one. Room is reserved for it.
+    /// Assigns an item its seqno, and puts its slot into the order in place of the old one. Room is reserved for it.
     #[inline]
     pub(super) fn renumber(&mut self, old: Option<u64>, new: u64, location: Location) {
         self.state.high_seqno = new;

@@ -36,7 +36,7 @@ impl<'r> Names<'r> {
         Some(uuid)
     }
 
-    /// Gives a name to a row: to `uuid`, or to the UUID that earlier uses of the name got. `None` if it is taken.
+    /// Names a row, which has `uuid`, or the UUID that earlier uses of the name got. `None` if the name is taken.
     pub fn create(&mut self, name: &str, uuid: Option<Uuid>) -> Option<Uuid> {
         if let Some(symbol) = self.symbols.get_mut(name) {
             if symbol.created {

@@ -256,13 +256,15 @@ impl Operation<'_> {
             })?
         };
         match result {
-            Ok(()) | Err(KvError::NotFound) => bucket.count_touch(cx, result.is_ok()),
-            Err(_) => bucket.count(cx, Meter::CmdTouch, 1),
-        }
-        match result {
-            Ok(()) => {}
-            Err(KvError::NotFound) => self.miss(out),
-            Err(error) => refuse(self.answer, error, out),
+            Ok(()) => bucket.count_touch(cx, true),
+            Err(KvError::NotFound) => {
+                bucket.count_touch(cx, false);
+                self.miss(out);
+            }
+            Err(error) => {
+                bucket.count(cx, Meter::CmdTouch, 1);
+                refuse(self.answer, error, out);
+            }
         }
         Ok(Executed::Answered)
     }

@@ -246,6 +246,7 @@ fn a_client_that_closes_its_side_and_takes_nothing_is_not_waited_for_for_ever() 
     let mut stuck = world.client();
     stuck.send("get k\r\n".repeat(50).as_bytes());
     stuck.0.shutdown(Shutdown::Write).unwrap();
+    world.wait_until(|world| world.node.connections().stuck == 1, "it is closed");
     world.wait_until(|world| world.node.connections().current == 1, "only the honest one is left");
     assert_eq!(honest.statistic("stuck_kicks"), 1);
 }

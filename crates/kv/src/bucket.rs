@@ -42,7 +42,7 @@ pub use defragmenter::DefragmenterFigures;
 use eviction::Sweeper;
 pub use observed::Observed;
 pub use operations::Arithmetic;
-use operations::{check_version, count_entry, mutate_entry};
+use operations::{count_entry, mutate_entry};
 use watch::{Lookup, Watchers};
 
 /// State of a vBucket as `OBSERVE_SEQNO` and stats show it.
@@ -400,8 +400,9 @@ impl Bucket {
         histories
     }
 
+    /// Returns a vBucket's history id.
     #[inline]
-    pub(crate) fn vb_uuid(&self, vb: VbId) -> u64 {
+    pub fn vb_uuid(&self, vb: VbId) -> u64 {
         scramble(self.uuid_seed, u64::from(vb.0)) >> 16
     }
 

@@ -1,10 +1,11 @@
 //! One key under its vBucket's lock: the primitive from which every command is made.
 
-use wire::snappy;
+use wire::binary::datatype;
+use wire::{snappy, xattrs};
 
 use crate::LARGE_VALUE;
 use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
-use crate::{Document, Expiry, Key, KvError, Mutated, Store, Value};
+use crate::{Document, Expiry, Key, KvError, LargeItem, Mutated, Store, Value};
 
 /// A key, present or missing, while its vBucket is locked. Obtained from [`crate::Bucket::with_entry`]. Expired,
 /// flushed and deleted documents look missing.
@@ -126,6 +127,26 @@ impl<'v> Entry<'v> {
         }
     }
 
+    /// Checks that the document's version is `cas` (0 = any), and that its lock, if any, is the caller's.
+    #[inline(always)]
+    pub fn check_version(&mut self, cas: u64) -> Result<(), KvError> {
+        if cas == 0 && !self.may_be_held() {
+            return if self.exists() { Ok(()) } else { Err(KvError::NotFound) };
+        }
+        self.check_open()?;
+        self.name_cas(cas);
+        let Some(document) = self.document() else { return Err(KvError::NotFound) };
+        if document.is_locked() {
+            return if document.cas() == cas { Ok(()) } else { Err(KvError::Locked) };
+        }
+        if cas != 0 && document.cas() != cas { Err(KvError::Exists) } else { Ok(()) }
+    }
+
+    /// Returns a new CAS, and the seqno of the next change under this lock.
+    pub fn next_version(&mut self) -> (u64, u64) {
+        (self.locked.next_cas(), self.locked.high_seqno() + 1)
+    }
+
     /// Returns the document with its value in memory. [`KvError::NotFound`] if missing, [`KvError::NotResident`] if
     /// ejected.
     fn resident(&self) -> Result<(Present, Header), KvError> {
@@ -149,10 +170,96 @@ impl<'v> Entry<'v> {
         Mutated { cas, seqno, vb_uuid: self.vb_uuid }
     }
 
+    /// Calls `f` with the key's shadow, if there is one: a deleted document with extended attributes.
+    pub fn with_shadow<R>(&self, f: impl FnOnce(Document<'_>) -> R) -> Option<R> {
+        if self.present.is_some() {
+            return None;
+        }
+        let present = self.locked.shadow(self.key, self.hash)?;
+        Some(f(Document::new(&self.locked, &present)))
+    }
+
     /// Stores over whatever is there, with no condition but that of [`Entry::name_cas`]: check [`Entry::document`]
-    /// first. Clears stale and win marks, and a document lock.
+    /// first. Extended attributes stay. Clears stale and win marks, and a document lock.
     #[inline]
     pub fn store(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
+        match self.current() {
+            Some((_, old)) if old.has_xattrs() => self.store_behind_xattrs(store),
+            _ => self.put(store),
+        }
+    }
+
+    /// As [`Entry::store`], over a document with extended attributes.
+    #[cold]
+    fn store_behind_xattrs(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
+        self.check_changeable()?;
+        let (present, header) = self.resident()?;
+        let section = xattrs::split(self.locked.value(present, &header)).0.to_vec();
+        let inflated;
+        let mut body = store.value.bytes();
+        if store.datatype & datatype::SNAPPY != 0 {
+            let mut room = vec![0; snappy::inflated_len(body).unwrap_or_default()];
+            snappy::inflate(body, &mut room);
+            inflated = room;
+            body = &inflated;
+        }
+        let datatype = store.datatype & !datatype::SNAPPY | datatype::XATTR;
+        let sum = section.len() + body.len();
+        if sum > VALUE_MAX {
+            return Err(KvError::TooBig);
+        }
+        let small;
+        let value = if sum > LARGE_VALUE {
+            let key_len = header.key_len;
+            let mut block = self.locked.new_large(key_len, sum)?;
+            let value_offset = large_value_offset(key_len);
+            let (for_section, for_body) =
+                block.window(value_offset..value_offset + sum).split_at_mut(section.len());
+            for_section.copy_from_slice(&section);
+            for_body.copy_from_slice(body);
+            Value::Large(Box::new(LargeItem { block, value_offset }))
+        } else {
+            small = [&section[..], body].concat();
+            Value::Bytes(&small)
+        };
+        let Store { flags, expiry, new_cas, .. } = store;
+        self.put(Store { flags, expiry, datatype, value, new_cas })
+    }
+
+    /// Stores a value that begins with extended attributes if its datatype says so. Those that the document has go.
+    pub fn store_whole(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
+        self.put(store)
+    }
+
+    /// Leaves a shadow with this section of extended attributes, in place of the document, of another shadow, or of
+    /// nothing. Without attributes nothing is left. `new_cas`: 0 = the next of the clock.
+    pub fn leave_shadow(&mut self, section: &[u8], new_cas: u64) -> Result<Mutated, KvError> {
+        self.check_changeable()?;
+        if section.is_empty() {
+            return self.remove_all();
+        }
+        let rev = match self.current() {
+            Some((_, header)) => header.rev + 1,
+            None => self.with_shadow(|shadow| shadow.rev() + 1).unwrap_or_else(|| self.locked.first_rev()),
+        };
+        let header = Header { cas: self.locked.cas_for(new_cas)?, rev, ..self.locked.shadow_header() };
+        let key_len = crate::index::stored_key_len(self.key);
+        let mutated = if section.len() > LARGE_VALUE {
+            let mut block = self.locked.new_large(key_len, section.len())?;
+            let value_offset = large_value_offset(key_len);
+            block.window(value_offset..value_offset + section.len()).copy_from_slice(section);
+            self.write(header, NewValue::Large(block))
+        } else {
+            self.write(header, NewValue::Parts(section, &[]))
+        }?;
+        if self.level == 0 {
+            self.present = None;
+        }
+        Ok(mutated)
+    }
+
+    #[inline]
+    fn put(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
         self.check_changeable()?;
         let old = self.current();
         let expiry = match store.expiry {
@@ -218,7 +325,11 @@ impl<'v> Entry<'v> {
             return Ok(self.mutated(cas, seqno));
         }
         let accessed = self.locked.now.unix_s & 0xf_ffff;
-        let header = Header { cas, rev: old.rev + 1, datatype: 0, marks: 0, accessed, ..old };
+        // Extended attributes are the only bytes before the body.
+        let datatype = old.datatype & datatype::XATTR;
+        let has_section = front && old.has_xattrs();
+        let before = if has_section { xattrs::split(self.locked.value(present, &old)).0.len() } else { 0 };
+        let header = Header { cas, rev: old.rev + 1, datatype, marks: 0, accessed, ..old };
         let mut large = if sum > LARGE_VALUE { Some(self.locked.new_large(old.key_len, sum)?) } else { None };
         let mut small = Vec::new();
         {
@@ -234,6 +345,9 @@ impl<'v> Entry<'v> {
                 }
             };
             let present_value = self.locked.value(present, &old);
+            let (section, present_value) = present_value.split_at(before);
+            let (for_section, into) = into.split_at_mut(before);
+            for_section.copy_from_slice(section);
             let (for_added, for_present) = if front {
                 into.split_at_mut(added.len())
             } else {
@@ -310,10 +424,26 @@ impl<'v> Entry<'v> {
         }
     }
 
-    /// Removes the document. [`KvError::NotFound`] if missing.
+    /// Removes the document, except for its system attributes. [`KvError::NotFound`] if missing.
     pub fn remove(&mut self) -> Result<Mutated, KvError> {
         self.check_changeable()?;
-        let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
+        let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
+        if header.has_xattrs() {
+            // Asks for the value.
+            let (present, _) = self.resident()?;
+            let section = self.locked.system_xattrs(present);
+            if !section.is_empty() {
+                return self.leave_shadow(&section, 0);
+            }
+        }
+        self.remove_all()
+    }
+
+    /// Removes the document, or the shadow, with all extended attributes.
+    fn remove_all(&mut self) -> Result<Mutated, KvError> {
+        let present = self.present.or_else(|| self.locked.shadow(self.key, self.hash));
+        let present = present.ok_or(KvError::NotFound)?;
+        let header = self.locked.header(present);
         let cas = self.locked.next_cas();
         if self.level != 0 {
             let header = Header { cas, rev: header.rev + 1, marks: 0, ..header };

@@ -69,6 +69,8 @@ meters! {
     CmdFlush "cmd_flush" "flush_all commands";
     CmdTouch "cmd_touch" "Touches, gat included";
     CmdMeta "cmd_meta" "Meta commands";
+    CmdSubdocLookup "cmd_subdoc_lookup" "Sub-document lookups";
+    CmdSubdocMutation "cmd_subdoc_mutation" "Sub-document mutations";
     GetHits "get_hits" "Retrievals that found a document";
     GetMisses "get_misses" "Retrievals that found none";
     GetExpired "get_expired" "Retrievals that met an expired document";

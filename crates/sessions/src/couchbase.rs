@@ -8,7 +8,8 @@
 //! carry a JSON context if XERROR was granted.
 //!
 //! * [`handshake`]: HELLO, SASL, error map, bucket and cluster map;
-//! * [`documents`]: everything that touches a document; [`incoming`]: the values that clients send;
+//! * [`documents`]: everything that touches a document; [`subdocument`]: at paths in it; [`incoming`]: the values that
+//!   clients send;
 //! * [`inquiry`]: metadata, seqnos, collections.
 //!
 //! A single node is its own majority: a durable write at level "majority" is complete once it is in memory. An
@@ -19,11 +20,12 @@ mod documents;
 mod handshake;
 mod incoming;
 mod inquiry;
+mod subdocument;
 mod vbuckets;
 
 use answer::Answer;
 pub use answer::Pending;
-use documents::{Executed, Operation};
+use documents::{Executed, Operation, Waiting};
 use kv::key::KEY_MAX;
 use kv::{BucketKind, Durability, Key, KvError, NodeContext, Place, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
@@ -38,6 +40,7 @@ use super::{Admission, At, Body, LARGE_VALUE, Output, Peer, Refusal, opcodes};
 pub const OFFERED: FeatureSet = FeatureSet::of(&[
     Feature::TCP_NODELAY,
     Feature::MUTATION_SEQNO,
+    Feature::XATTR,
     Feature::XERROR,
     Feature::UNORDERED_EXECUTION,
     Feature::SELECT_BUCKET,
@@ -48,8 +51,15 @@ pub const OFFERED: FeatureSet = FeatureSet::of(&[
     Feature::SYNC_REPLICATION,
     Feature::COLLECTIONS,
     Feature::PRESERVE_TTL,
+    Feature::VATTR,
+    Feature::SUBDOC_CREATE_AS_DELETED,
+    Feature::SUBDOC_DOCUMENT_MACRO_SUPPORT,
+    Feature::SUBDOC_REPLACE_BODY_WITH_XATTR,
+    Feature::SUBDOC_REPLICA_READ,
     Feature::GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION,
     Feature::DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
+    Feature::SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS,
+    Feature::SUBDOC_BINARY_XATTR,
 ]);
 
 /// What a connection has negotiated.
@@ -198,7 +208,7 @@ fn execute_on_document(
         Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
         _ => match operation.execute(body, cx, out)? {
             Executed::Answered => {}
-            Executed::Waits(number) => wait(peer, answer, &infos, durability, place, number, cx),
+            Executed::Waits(waiting) => wait(peer, answer, &infos, durability, place, waiting, cx),
         },
     }
     Ok(())
@@ -212,7 +222,7 @@ fn wait(
     infos: &FrameInfos,
     durability: Option<Durability>,
     place: Place,
-    number: Option<u64>,
+    waiting: Waiting,
     cx: &NodeContext,
 ) {
     let Some(durability) = durability else { return };
@@ -223,7 +233,7 @@ fn wait(
     } else {
         Touch::Key(place.hash)
     };
-    peer.wait(durability.cookie, touch, Pending::new(answer, number, cx));
+    peer.wait(durability.cookie, touch, Pending::new(answer, waiting, cx));
 }
 
 /// What a request touches under unordered execution, if it has no barrier and does not change the session; `None`: the

@@ -17,7 +17,7 @@ enum Key {
 enum Body {
     /// Empty, or a part of the query.
     Asked,
-    /// The document's value: a long one is received directly into item memory.
+    /// The document's value, or parts of it: a long one is received directly into item memory.
     Stored,
 }
 
@@ -144,6 +144,21 @@ rows! {
     UNLOCK_KEY      = Couchbase Asked  Unseen Never   Never   One     After;
     GET_META        = Couchbase Asked  Unseen Never   Never   One     After;
     GETQ_META       = Couchbase Asked  Unseen Never   Never   One     After;
+    SUBDOC_GET      = Couchbase Asked  Needed Never   Never   One     After;
+    SUBDOC_EXISTS   = Couchbase Asked  Needed Never   Never   One     After;
+    SUBDOC_DICT_ADD = Couchbase Stored Needed Allowed Allowed One     After;
+    SUBDOC_DICT_UPSERT = Couchbase Stored Needed Allowed Allowed One  After;
+    SUBDOC_DELETE   = Couchbase Asked  Needed Allowed Allowed One     After;
+    SUBDOC_REPLACE  = Couchbase Stored Needed Allowed Allowed One     After;
+    SUBDOC_ARRAY_PUSH_LAST = Couchbase Stored Needed Allowed Allowed One After;
+    SUBDOC_ARRAY_PUSH_FIRST = Couchbase Stored Needed Allowed Allowed One After;
+    SUBDOC_ARRAY_INSERT = Couchbase Stored Needed Allowed Allowed One After;
+    SUBDOC_ARRAY_ADD_UNIQUE = Couchbase Stored Needed Allowed Allowed One After;
+    SUBDOC_COUNTER  = Couchbase Asked  Needed Allowed Allowed One     After;
+    SUBDOC_MULTI_LOOKUP = Couchbase Asked Needed Never Never  One     After;
+    SUBDOC_MULTI_MUTATION = Couchbase Stored Needed Allowed Allowed One After;
+    SUBDOC_GET_COUNT = Couchbase Asked Needed Never   Never   One     After;
+    SUBDOC_REPLACE_BODY_WITH_XATTR = Couchbase Asked Needed Allowed Allowed One After;
     VERSION         = None      Asked  Needed Never   Never   One     Before;
     SASL_LIST_MECHS = None      Asked  Needed Never   Never   One     Before;
     SASL_AUTH       = None      Asked  Needed Never   Never   Session Before;
@@ -173,6 +188,11 @@ pub(super) fn has_memcached_key(opcode: Opcode) -> bool {
 #[inline]
 pub(super) fn has_couchbase_key(opcode: Opcode) -> bool {
     matches!(row(opcode).key, Key::Couchbase | Key::Both)
+}
+
+/// Returns true for operations at paths in a document.
+pub(super) fn is_subdocument(opcode: Opcode) -> bool {
+    matches!(opcode.0, 0xc5..=0xd3)
 }
 
 /// Returns true if the body is a value to store.
@@ -221,7 +241,7 @@ mod tests {
         for opcode in (0..=255).map(Opcode) {
             let row = row(opcode);
             let name = format!("{opcode:?}");
-            assert!(row.body == Body::Asked || row.key == Key::Both, "{name}: a value is stored under a key");
+            assert!(row.body == Body::Asked || row.key != Key::None, "{name}: a value is stored under a key");
             assert!(
                 row.durability == Durability::Never || row.preserve_ttl == PreserveTtl::Allowed,
                 "{name}"

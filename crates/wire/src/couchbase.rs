@@ -10,6 +10,7 @@ pub mod error_map;
 pub mod feature;
 pub mod frame_info;
 pub mod server_duration;
+pub mod subdocument;
 
 pub use feature::{Feature, FeatureSet};
 pub use frame_info::{Durability, FrameError, FrameInfos};

@@ -47,6 +47,7 @@ pub mod sasl;
 pub mod snappy;
 pub mod subdocument;
 mod write_queue;
+pub mod xattrs;
 
 pub mod meta;
 pub mod text;

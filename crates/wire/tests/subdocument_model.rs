@@ -265,7 +265,7 @@ proptest! {
         if let Ok(path) = Path::parse(path.as_bytes()) {
             prop_assert!(path.components().len() <= 32);
             let _ = subdocument::locate(&document, path.components());
-            let _ = subdocument::count(&document, &path);
+            let _ = subdocument::count(&document, path.components());
             for change in Change::ALL.iter().copied() {
                 let _ = subdocument::edit(&document, change, &path, b"1", true);
             }

@@ -85,7 +85,12 @@ impl Bucket {
             }
         }
         let mut locked = self.lock(cx, at.vb);
-        let Some(present) = locked.live(key, at.hash).filter(|_| wants_value) else { return Ok(()) };
+        // Extended attributes are needed even to replace or delete the document.
+        let Some(present) =
+            locked.live(key, at.hash).filter(|present| wants_value || locked.header(*present).has_xattrs())
+        else {
+            return Ok(());
+        };
         if locked.header(present).kind == Kind::Ejected {
             return Err(Unavailable::NotResident);
         }

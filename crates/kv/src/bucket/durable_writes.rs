@@ -13,7 +13,7 @@
 
 use wire::couchbase::frame_info::DurabilityLevel;
 
-use super::{Arithmetic, Bucket, LONGEST_NUMBER, check_version, count_entry, mutate_entry, watch::Attempt};
+use super::{Arithmetic, Bucket, LONGEST_NUMBER, count_entry, mutate_entry, watch::Attempt};
 use crate::durability_monitor::Verdict;
 use crate::index::Locked;
 use crate::mailbox::{Cookie, Outcome};
@@ -107,7 +107,7 @@ impl Bucket {
         cas: u64,
     ) -> Result<Written, KvError> {
         let result = self.durably(cx, key, at, durability, |entry| {
-            check_version(entry, cas)?;
+            entry.check_version(cas)?;
             Ok((entry.remove()?, ()))
         });
         self.count_removal(cx, result.as_ref().map(drop).map_err(|error| *error));
@@ -137,6 +137,26 @@ impl Bucket {
             attempt.report(self, cx, key, Ok(()));
         }
         result.map(|(written, number)| (number, written))
+    }
+
+    /// Runs `f`, which changes a key, after `added_bytes` were admitted; durably if a durability is required.
+    pub fn edit(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        durability: Option<&Durability>,
+        added_bytes: usize,
+        f: impl FnOnce(&mut Entry<'_>) -> Result<Mutated, KvError>,
+    ) -> Result<Written, KvError> {
+        self.admit(cx, key.bytes.len() + added_bytes)?;
+        match durability {
+            None => self.change(cx, key, at, f).map(Written::Done),
+            Some(durability) => {
+                let edit = |entry: &mut Entry<'_>| f(entry).map(|mutated| (mutated, ()));
+                self.durably(cx, key, at, durability, edit).map(|(written, ())| written)
+            }
+        }
     }
 
     /// Prepares and tracks what `f` changes of a key, unless the change is durable as soon as it is made.

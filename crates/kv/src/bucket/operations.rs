@@ -142,7 +142,7 @@ impl Bucket {
         cas: u64,
     ) -> Result<Mutated, KvError> {
         let result = self.change(cx, key, at, |entry| {
-            check_version(entry, cas)?;
+            entry.check_version(cas)?;
             entry.remove()
         });
         self.count_removal(cx, result.map(drop));
@@ -213,21 +213,6 @@ impl Bucket {
     }
 }
 
-/// Checks that a document's version is `cas` (0 = any), and that its lock, if any, is the caller's.
-#[inline(always)]
-pub(crate) fn check_version(entry: &mut Entry<'_>, cas: u64) -> Result<(), KvError> {
-    if cas == 0 && !entry.may_be_held() {
-        return if entry.exists() { Ok(()) } else { Err(KvError::NotFound) };
-    }
-    entry.check_open()?;
-    entry.name_cas(cas);
-    let Some(document) = entry.document() else { return Err(KvError::NotFound) };
-    if document.is_locked() {
-        return if document.cas() == cas { Ok(()) } else { Err(KvError::Locked) };
-    }
-    if cas != 0 && document.cas() != cas { Err(KvError::Exists) } else { Ok(()) }
-}
-
 #[inline(always)]
 pub(crate) fn mutate_entry(
     entry: &mut Entry<'_>,
@@ -235,7 +220,7 @@ pub(crate) fn mutate_entry(
     cas: u64,
     store: Store<'_>,
 ) -> Result<Mutated, KvError> {
-    let version = check_version(entry, cas);
+    let version = entry.check_version(cas);
     match kind {
         StoreKind::Set => match version {
             Err(KvError::NotFound) if cas == 0 => entry.store(store),
@@ -257,7 +242,7 @@ pub(crate) fn mutate_entry(
 }
 
 pub(crate) fn count_entry(entry: &mut Entry<'_>, how: &Arithmetic) -> Result<(u64, Mutated), KvError> {
-    match check_version(entry, how.cas) {
+    match entry.check_version(how.cas) {
         Err(KvError::NotFound) => {
             let number = how.initial.ok_or(KvError::NotFound)?;
             let text = number.to_string();

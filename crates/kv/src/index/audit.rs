@@ -16,7 +16,7 @@ use super::vbucket::Locked;
 /// What a walk has found, in bytes as the accounts count them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// Documents, without tombstones.
+    /// Documents, without tombstones and shadows.
     pub documents: u64,
     /// Items of every kind, with the allocator's overhead.
     pub item_bytes: u64,
@@ -111,7 +111,7 @@ impl Locked<'_> {
     }
 
     fn audit_table(&mut self, walk: &mut Walk) -> Result<(), String> {
-        let (mut slots, mut tombstones) = (0, 0);
+        let (mut slots, mut tombstones, mut shadows) = (0, 0, 0);
         let mut hand = Some(Hand::default());
         while let Some(at) = hand {
             let mut group = Vec::new();
@@ -128,25 +128,29 @@ impl Locked<'_> {
                 if reached != 1 {
                     return Err(format!("{header:?} is reached by {reached} index slots"));
                 }
-                if matches!(header.kind, Kind::Prepare | Kind::PrepareDelete | Kind::Abort) {
+                if header.kind.is_prepare() || header.kind == Kind::Abort {
                     return Err(format!("{header:?} has an index slot"));
                 }
                 tombstones += u32::from(header.kind == Kind::Tombstone);
+                shadows += u32::from(header.kind == Kind::Shadow);
                 walk.enter(found.location, &header)?;
             }
         }
         if slots != self.state.table.items {
             return Err(format!("{slots} slots of {} items", self.state.table.items));
         }
-        walk.audit.documents = u64::from(slots - tombstones);
+        let counted = self.state.rare.as_ref().map_or(0, |rare| rare.shadows);
+        if shadows != counted {
+            return Err(format!("{shadows} shadows of {counted}"));
+        }
+        walk.audit.documents = u64::from(slots - tombstones - shadows);
         Ok(())
     }
 
     fn audit_prepares(&mut self, walk: &mut Walk) -> Result<(), String> {
         for prepared in self.all_prepared() {
             let header = self.header_of(prepared.location)?;
-            let is_prepare = matches!(header.kind, Kind::Prepare | Kind::PrepareDelete);
-            if !is_prepare || header.seqno != prepared.seqno {
+            if !header.kind.is_prepare() || header.seqno != prepared.seqno {
                 return Err(format!("{prepared:?} names {header:?}"));
             }
             if self.pending(self.hash_of(prepared.location)) != Some(prepared.seqno) {
@@ -176,7 +180,7 @@ impl Locked<'_> {
         }
         let Some(floor) = self.state.order.as_ref().map(|order| order.floor()) else { return Ok(()) };
         for (seqno, (_, kind)) in walk.by_seqno.range(floor + 1..) {
-            let has_slot = persistent || !matches!(kind, Kind::Prepare | Kind::PrepareDelete);
+            let has_slot = persistent || !kind.is_prepare();
             if has_slot && !slots.contains_key(seqno) {
                 return Err(format!("the item of seqno {seqno} has no slot"));
             }

@@ -113,7 +113,9 @@ impl Locked<'_> {
         for (found, rank) in met {
             let item = self.item(found.location);
             let death = self.death(item);
-            if death.is_some() && (!persistent || death == Some(Dead::Flushed)) {
+            // Only a shadow is deleted and stays. Where documents may be evicted, it may be, too.
+            let is_shadow = !persistent && death == Some(Dead::Deleted);
+            if death.is_some() && !is_shadow && (!persistent || death == Some(Dead::Flushed)) {
                 dead.push(found.location);
                 continue;
             }
@@ -121,7 +123,8 @@ impl Locked<'_> {
             self.root.set_rank(&found, visited);
             // SAFETY: the item is in the table and the lock is held.
             let is_locked = self.locked_until(unsafe { item.seqno() }).is_some();
-            if death.is_none() && !is_locked && (!persistent || self.may_eject(found.location)) {
+            if (death.is_none() || is_shadow) && !is_locked && (!persistent || self.may_eject(found.location))
+            {
                 let worth = rank::worth(visited);
                 census.count(worth);
                 living.push((found.location, if rank::is_fresh(rank) { u8::MAX } else { worth }));

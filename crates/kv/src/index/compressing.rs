@@ -5,7 +5,7 @@
 
 use arrayvec::ArrayVec;
 use memory::{ItemHeap, LargeBlock, Location, large};
-use wire::binary::datatype::SNAPPY;
+use wire::binary::datatype::{SNAPPY, XATTR};
 
 use super::item::{Header, ItemPtr, Kind, STORED_KEY_MAX, mark};
 use super::table::{Found, Hand};
@@ -97,13 +97,13 @@ impl Locked<'_> {
             let header = self.header(present);
             let is_worth_it = header.kind == Kind::Document
                 && header.seqno > above
-                && header.datatype & SNAPPY == 0
+                && header.datatype & (SNAPPY | XATTR) == 0
                 && header.value_len >= VALUE_LEAST
                 && self.death(present.item).is_none();
             if !is_worth_it {
                 continue;
             }
-            let value = match self.pin(present, &header) {
+            let value = match self.pin(present, &header, 0) {
                 Some(_) if !into.list.is_empty() => {
                     // A large value gets a slice to itself.
                     looked_at = done + at;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 
 use memory::Pin;
-use wire::snappy;
+use wire::{snappy, xattrs};
 
 use super::{Header, Kind, Locked, Present, mark};
 
@@ -36,10 +36,19 @@ impl<'a> Document<'a> {
         self.header().kind != Kind::Ejected
     }
 
-    /// Returns the value's bytes as they are stored.
+    /// Returns the value's bytes as they are stored, without extended attributes.
     #[inline]
     pub fn stored(&self) -> &'a [u8] {
-        self.locked.value(*self.present, &self.header())
+        let header = self.header();
+        let value = self.locked.value(*self.present, &header);
+        if header.has_xattrs() { xattrs::split(value).1 } else { value }
+    }
+
+    /// Returns the section of its extended attributes; empty if it has none.
+    pub fn xattrs(&self) -> &'a [u8] {
+        let header = self.header();
+        let value = self.locked.value(*self.present, &header);
+        if header.has_xattrs() { xattrs::split(value).0 } else { &[] }
     }
 
     /// Returns true if it is stored compressed.
@@ -48,7 +57,7 @@ impl<'a> Document<'a> {
         self.header().is_compressed()
     }
 
-    /// Returns the value, inflated if it is compressed. The lock is held: only for short values, see
+    /// Returns the value without extended attributes, inflated if it is compressed. The lock is held: only for short values, see
     /// [`Document::value_len`].
     pub fn value(&self) -> Cow<'a, [u8]> {
         let stored = self.stored();
@@ -68,7 +77,7 @@ impl<'a> Document<'a> {
         if header.is_compressed() { header.inflated_len } else { stored.len() }
     }
 
-    /// The same without asking for the value: if that is on disk only, its length there.
+    /// The same without asking for the value: if that is on disk only, its length there with extended attributes.
     pub fn noted_value_len(&self) -> usize {
         if self.is_resident() { self.value_len() } else { self.header().value_len }
     }
@@ -77,7 +86,9 @@ impl<'a> Document<'a> {
     /// values.
     #[inline]
     pub fn pin(&self) -> Option<PinnedValue> {
-        self.locked.pin(*self.present, &self.header()).map(PinnedValue::new)
+        let header = self.header();
+        let skipped = if header.has_xattrs() { self.xattrs().len() } else { 0 };
+        self.locked.pin(*self.present, &header, skipped).map(PinnedValue::new)
     }
 
     /// The client's flags.
@@ -120,7 +131,14 @@ impl<'a> Document<'a> {
         self.header().rev
     }
 
-    /// Datatype bits: 1 JSON, 2 stored compressed.
+    /// Notes that the value, which is not compressed, was found to be a JSON document.
+    pub fn note_json(&self) {
+        // SAFETY: the item is in the table and the lock is held.
+        unsafe { self.present.item.set_json() }
+    }
+
+    /// Datatype bits: 1 JSON, 2 stored compressed, 4 extended attributes. Without bit 2, bit 1 says that the value was
+    /// checked.
     #[inline]
     pub fn datatype(&self) -> u8 {
         self.header().datatype

@@ -1,4 +1,5 @@
-//! What only vBuckets of persistent buckets have: tombstones, the flusher's walk, ejected values.
+//! What is left of deleted documents, and what only vBuckets of persistent buckets have: the flusher's walk, ejected
+//! values.
 //!
 //! ```text
 //!   clean     no order, no mark; everything up to high_seqno is on disk
@@ -9,15 +10,20 @@
 //! ```
 //! A tombstone stays in the table until it is flushed: so it has its place in the order, and an older version on disk
 //! cannot be mistaken for the current one. An ejected item keeps header and key; its record on disk is found by the
-//! seqno.
+//! seqno. A shadow is a deleted document that keeps extended attributes: system attributes of one that was deleted, or
+//! what a transaction stages for one that does not exist yet. Flusher and journal treat it as a document; it expires
+//! after [`SHADOW_AGE_S`].
 
+use arrayvec::ArrayVec;
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, prefetch};
+use wire::binary::datatype::XATTR;
+use wire::xattrs;
 
 use super::dirty::DirtySet;
-use super::item::{Header, ItemPtr, Kind, inflated_len, mark};
+use super::item::{Header, ItemPtr, Kind, STORED_KEY_MAX, inflated_len, mark};
 use super::order::SeqnoOrder;
 use super::replay::Replay;
-use super::vbucket::{Locked, Present};
+use super::vbucket::{Dead, Locked, Present};
 use crate::{Key, KvError, Topology, VbState};
 
 /// How many items ahead the walk prefetches, and how many lines of each.
@@ -26,6 +32,8 @@ const LINE_BYTES: usize = 64;
 const AHEAD_LINES: usize = 2;
 /// A value stays in memory if ejecting it gains less than this: fetching it costs a read.
 const EJECT_GAIN_LEAST: usize = 8;
+/// A shadow goes after this time: as long as tombstones stay on disk by default.
+const SHADOW_AGE_S: u32 = 3 * 24 * 3600;
 
 /// The persistent side of a vBucket.
 #[derive(Default)]
@@ -199,6 +207,12 @@ impl Locked<'_> {
 
     // ---- tombstones -----------------------------------------------------------------------------------------------
 
+    /// Returns true if the table may have items of deleted keys.
+    #[inline]
+    pub(super) fn keeps_deleted(&self) -> bool {
+        self.is_persistent() || self.state.rare.as_ref().is_some_and(|rare| rare.shadows > 0)
+    }
+
     /// Replaces an item by a tombstone. Returns its seqno.
     pub(super) fn leave_tombstone(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
         let old = self.header(present);
@@ -219,23 +233,93 @@ impl Locked<'_> {
         }
         .with_words();
         let location = self.copy_without_value(present.item, &header)?;
-        let mut moved = present;
-        self.root.relocate(&mut moved.found, location);
-        self.free(present.found.location, present.item, &old);
-        self.recount(&header);
-        self.exchange(&old, &header);
-        self.renumber(Some(old.seqno), seqno, location);
+        self.supersede(present, &old, location, &header);
         Ok(seqno)
     }
 
-    /// Replaces an expired item by a tombstone, unless a prepare waits for its key: the prepare must end first.
-    pub(super) fn tombstone_expired(&mut self, present: Present) -> bool {
+    /// Replaces an item by a shadow with these attributes, which are not empty. Returns its seqno.
+    pub(super) fn leave_shadow(&mut self, present: Present, cas: u64, xattrs: &[u8]) -> Result<u64, KvError> {
+        let old = self.header(present);
+        let seqno = self.state.high_seqno + 1;
+        self.reserve_seqno(seqno)?;
+        let header = Header { cas, seqno, rev: old.rev + 1, ..self.shadow_header() };
+        let hash = self.hash_of(present.found.location);
+        let header = self.queue_expiry(hash, Some(&old), header)?;
+        let mut stored_key = ArrayVec::<u8, STORED_KEY_MAX>::new();
+        // SAFETY: the item is in the table and the lock is held.
+        let is_copied = stored_key.try_extend_from_slice(unsafe { present.item.stored_key() });
+        debug_assert!(is_copied.is_ok(), "a stored key has its longest length");
+        let (location, header) = self.place_stored(&stored_key, header, xattrs)?;
+        self.supersede(present, &old, location, &header);
+        Ok(seqno)
+    }
+
+    /// Returns the header of a shadow that is left now, without CAS, seqno and revision.
+    pub(crate) fn shadow_header(&self) -> Header {
+        Header {
+            cas: 0,
+            seqno: 0,
+            kind: Kind::Shadow,
+            committed: false,
+            rev: 0,
+            value_len: 0,
+            inflated_len: 0,
+            key_len: 0,
+            datatype: XATTR,
+            marks: 0,
+            accessed: self.now.unix_s & 0xf_ffff,
+            flags: 0,
+            expiry: self.now.unix_s.saturating_add(SHADOW_AGE_S),
+        }
+    }
+
+    /// Puts the item at `location`, which has a new seqno, in the place of another.
+    fn supersede(&mut self, old: Present, old_header: &Header, location: Location, header: &Header) {
+        let mut moved = old;
+        self.root.relocate(&mut moved.found, location);
+        self.free(old.found.location, old.item, old_header);
+        self.recount(header);
+        self.exchange(old_header, header);
+        self.renumber(Some(old_header.seqno), header.seqno, location);
+    }
+
+    /// Returns true if an expired item leaves something when it goes.
+    pub(super) fn leaves_trace(&self, present: Present) -> bool {
+        self.is_persistent() || !self.system_xattrs(present).is_empty()
+    }
+
+    /// Returns the attributes of a document that outlive it. A value that is on disk only has none.
+    pub(crate) fn system_xattrs(&self, present: Present) -> Vec<u8> {
+        let header = self.header(present);
+        if !header.has_xattrs() || header.kind != Kind::Document {
+            return Vec::new();
+        }
+        // SAFETY: the item is in the table and the lock is held.
+        let value = unsafe { present.item.value(&header) };
+        xattrs::retained(xattrs::split(value).0, xattrs::is_system)
+    }
+
+    /// Replaces an expired item by a tombstone or a shadow, unless a prepare waits for its key: the prepare must end
+    /// first.
+    pub(super) fn delete_expired(&mut self, present: Present) -> bool {
         let hash = self.hash_of(present.found.location);
         if self.pending(hash).is_some() {
             return false;
         }
         let cas = self.next_cas();
-        self.leave_tombstone(present, cas).is_ok()
+        let xattrs = self.system_xattrs(present);
+        if xattrs.is_empty() {
+            self.leave_tombstone(present, cas).is_ok()
+        } else {
+            self.leave_shadow(present, cas, &xattrs).is_ok()
+        }
+    }
+
+    /// Finds a key's shadow.
+    pub(crate) fn shadow(&self, key: Key<'_>, hash: u64) -> Option<Present> {
+        let present = self.find(key, hash)?;
+        let is_shadow = self.header(present).kind == Kind::Shadow;
+        (is_shadow && self.death(present.item) == Some(Dead::Deleted)).then_some(present)
     }
 
     /// Returns true if a key is deleted, and that is not on disk.
@@ -261,10 +345,16 @@ impl Locked<'_> {
 
     /// Notes that an item with the header `new`, whose key was not there, is in the table now.
     pub(super) fn added(&mut self, new: &Header) {
-        if new.kind == Kind::Tombstone {
-            self.note_tombstone(new.rev);
-        } else {
-            self.count(Gauge::Count, 1);
+        match new.kind {
+            Kind::Tombstone => self.note_tombstone(new.rev),
+            Kind::Shadow => {
+                self.state.rare.get_or_insert_default().shadows += 1;
+                if self.is_persistent() {
+                    let durable = self.durable();
+                    durable.max_deleted_rev = durable.max_deleted_rev.max(new.rev);
+                }
+            }
+            _ => self.count(Gauge::Count, 1),
         }
     }
 
@@ -287,6 +377,11 @@ impl Locked<'_> {
             Kind::Tombstone => {
                 let durable = self.durable();
                 durable.tombstones -= 1;
+                return;
+            }
+            Kind::Shadow => {
+                let rare = self.state.rare.get_or_insert_default();
+                rare.shadows -= 1;
                 return;
             }
             Kind::Ejected => self.count_ejected(-1, old),
@@ -363,11 +458,14 @@ impl Locked<'_> {
         let (value, level): (&[u8], u8) = match header.kind {
             Kind::Tombstone | Kind::Abort | Kind::PrepareDelete | Kind::Ejected => (&[], 0),
             // SAFETY: as above.
-            Kind::Document | Kind::Prepare => (unsafe { item.value(&header) }, 0),
+            Kind::Document | Kind::Prepare | Kind::Shadow | Kind::PrepareShadow => {
+                (unsafe { item.value(&header) }, 0)
+            }
         };
-        let level = match header.kind {
-            Kind::Prepare | Kind::PrepareDelete => self.prepared(header.seqno).map_or(level, |p| p.level),
-            _ => level,
+        let level = if header.kind.is_prepare() {
+            self.prepared(header.seqno).map_or(level, |p| p.level)
+        } else {
+            level
         };
         take(&Dirty { header: &header, stored_key, value, level })
     }

@@ -82,6 +82,10 @@ pub(crate) enum Kind {
     Abort,
     /// A document whose value is on disk only.
     Ejected,
+    /// A deleted document that keeps extended attributes. Its expiry is when it goes.
+    Shadow,
+    /// A shadow that waits for its commit.
+    PrepareShadow,
 }
 
 impl Kind {
@@ -94,13 +98,19 @@ impl Kind {
             3 => Self::PrepareDelete,
             4 => Self::Abort,
             5 => Self::Ejected,
-            kind => unreachable!("no item is of kind {kind}"),
+            6 => Self::Shadow,
+            _ => Self::PrepareShadow,
         }
     }
 
     #[inline]
     const fn may_have_value(self) -> bool {
-        matches!(self, Self::Document | Self::Prepare | Self::Abort)
+        matches!(self, Self::Document | Self::Prepare | Self::Abort | Self::Shadow | Self::PrepareShadow)
+    }
+
+    /// Returns true for what waits for its commit.
+    pub(crate) const fn is_prepare(self) -> bool {
+        matches!(self, Self::Prepare | Self::PrepareDelete | Self::PrepareShadow)
     }
 }
 
@@ -159,6 +169,12 @@ impl Header {
     #[inline]
     fn value_offset(&self) -> usize {
         key_offset(self.marks) + self.key_len
+    }
+
+    /// Returns true if the value begins with extended attributes. Such a value is never compressed.
+    #[inline]
+    pub(crate) fn has_xattrs(&self) -> bool {
+        self.datatype & datatype::XATTR != 0
     }
 
     /// Returns true if the value in memory is compressed.
@@ -296,6 +312,12 @@ impl ItemPtr {
         }
     }
 
+    /// Notes that the value is a JSON document.
+    pub(crate) unsafe fn set_json(self) {
+        // SAFETY: see the impl.
+        unsafe { self.set_word(2, self.shape() | u64::from(datatype::JSON) << DATATYPE_SHIFT) }
+    }
+
     /// Notes an access at `now_s`; writes only when something changes.
     #[inline]
     pub(crate) unsafe fn record_access(self, now_s: u32) {
@@ -408,8 +430,8 @@ impl ItemPtr {
         }
     }
 
-    /// Returns the room for a new value over the present one, if this is a small item without expiry that keeps its
-    /// words and the size class of its location.
+    /// Returns the room for a new value over the present one, if this is a small item without expiry and extended
+    /// attributes that keeps its words and the size class of its location.
     #[inline]
     pub(crate) unsafe fn room_for(self, at: Location, flags: u32, value_len: usize) -> Option<Room> {
         // SAFETY: see the impl.
@@ -418,7 +440,10 @@ impl ItemPtr {
         // The high part of the revision stays as it is while the low part does not overflow.
         let words = if flags == 0 { 0 } else { mark::HAS_FLAGS } | marks & mark::HAS_REV_HIGH;
         let rev = order >> REV_SHIFT;
-        if marks & (mark::WORDS | mark::LARGE | mark::EXPIRY_QUEUED) != words
+        // Extended attributes would stay.
+        let must_match = u64::from(mark::WORDS | mark::LARGE | mark::EXPIRY_QUEUED) << MARK_SHIFT
+            | u64::from(datatype::XATTR) << DATATYPE_SHIFT;
+        if shape & must_match != u64::from(words) << MARK_SHIFT
             || order >> KIND_SHIFT & KIND_MASK != Kind::Document as u64
             || rev == (1 << REV_LOW_BITS) - 1
         {

@@ -120,7 +120,9 @@ impl Locked<'_> {
         }
         let seqno = self.state.high_seqno + 1;
         header.seqno = seqno;
-        (header.kind, header.committed) = (Kind::Prepare, false);
+        let is_shadow = header.kind == Kind::Shadow;
+        (header.kind, header.committed) =
+            (if is_shadow { Kind::PrepareShadow } else { Kind::Prepare }, false);
         if value.is_none() {
             header.kind = Kind::PrepareDelete;
             header.datatype = 0;
@@ -189,7 +191,11 @@ impl Locked<'_> {
         if old.is_none() {
             self.reserve_slot(prepared.hash)?;
         }
-        let kind = if is_deletion { Kind::Tombstone } else { Kind::Document };
+        let kind = match header.kind {
+            Kind::PrepareDelete => Kind::Tombstone,
+            Kind::PrepareShadow => Kind::Shadow,
+            _ => Kind::Document,
+        };
         let mut new = Header { seqno, kind, committed: true, ..header };
         if is_deletion {
             new.expiry = self.now.unix_s.max(1);

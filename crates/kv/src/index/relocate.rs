@@ -147,7 +147,7 @@ impl Locked<'_> {
         // SAFETY: what is in use of this vBucket is an item while its lock is held.
         let header = unsafe { self.item(from).header() };
         let holder = match header.kind {
-            Kind::Prepare | Kind::PrepareDelete => {
+            Kind::Prepare | Kind::PrepareDelete | Kind::PrepareShadow => {
                 let is_it = self.prepared(header.seqno).is_some_and(|prepared| prepared.location == from);
                 is_it.then_some(Holder::Prepare)
             }
@@ -156,7 +156,7 @@ impl Locked<'_> {
                 let is_it = order.is_some_and(|order| order.location(header.seqno) == Some(from));
                 is_it.then_some(Holder::Order)
             }
-            Kind::Document | Kind::Tombstone | Kind::Ejected => {
+            Kind::Document | Kind::Tombstone | Kind::Ejected | Kind::Shadow => {
                 self.root.find(self.hash_of(from), |at| at == from).map(Holder::Slot)
             }
         };
@@ -205,8 +205,7 @@ impl Locked<'_> {
             Holder::Prepare => self.relocate_prepare(header.seqno, to),
             Holder::Order => {}
         }
-        let is_prepare = matches!(header.kind, Kind::Prepare | Kind::PrepareDelete);
-        if (!is_prepare || self.is_persistent())
+        if (!header.kind.is_prepare() || self.is_persistent())
             && let Some(order) = &mut self.state.order
         {
             order.relocate(header.seqno, to);

@@ -101,7 +101,7 @@ impl Locked<'_> {
         }
         let mut header = header;
         let may_stay = header.kind == Kind::Document && !value.is_empty() && !resident;
-        if header.kind == Kind::Document {
+        if matches!(header.kind, Kind::Document | Kind::Shadow) {
             header = self.queue_expiry(hash, None, header)?;
         }
         let (location, header) = if may_stay {

@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantCache, large, prefetch};
-use wire::binary::datatype::SNAPPY;
+use wire::binary::datatype::{SNAPPY, XATTR};
 
 use super::dirty::DirtySet;
 use super::document::LOCKED_CAS;
@@ -86,6 +86,8 @@ pub(super) struct Rare {
     pub(super) durable: Option<Box<Durable>>,
     /// State, chains and who waits, if they differ from the default.
     pub(super) sync_writes: Option<Box<SyncWrites>>,
+    /// Shadows in the table.
+    pub(super) shadows: u32,
 }
 
 /// An item as found in the table.
@@ -100,7 +102,7 @@ pub(crate) struct Present {
 pub(crate) enum Dead {
     Expired,
     Flushed,
-    /// A tombstone that waits for the flusher.
+    /// A tombstone that waits for the flusher, or a shadow.
     Deleted,
 }
 
@@ -195,8 +197,9 @@ impl VBucket {
         let durable = state.rare.as_ref().and_then(|rare| rare.durable.as_ref());
         let (tombstones, persisted_seqno) =
             durable.map_or((0, 0), |durable| (durable.tombstones, durable.persisted_seqno));
+        let shadows = state.rare.as_ref().map_or(0, |rare| rare.shadows);
         Snapshot {
-            items: state.table.items - tombstones,
+            items: state.table.items - tombstones - shadows,
             high_seqno: state.high_seqno,
             max_cas: state.max_cas,
             persisted_seqno,
@@ -294,12 +297,12 @@ impl<'v> Locked<'v> {
         }
     }
 
-    /// Frees a dead item, or as much of it as may go: in a persistent bucket an expired one leaves a tombstone. Returns
-    /// true if it looks any different now.
+    /// Frees a dead item, or as much of it as may go: an expired one may leave a tombstone or a shadow. Returns true if
+    /// it looks any different now.
     pub(super) fn let_go(&mut self, present: Present, dead: Dead) -> bool {
         match dead {
             Dead::Deleted => false,
-            Dead::Expired if self.is_persistent() => self.tombstone_expired(present),
+            Dead::Expired if self.leaves_trace(present) => self.delete_expired(present),
             Dead::Expired | Dead::Flushed => {
                 self.remove(present);
                 true
@@ -325,6 +328,8 @@ impl<'v> Locked<'v> {
             Some(Dead::Deleted)
         } else if expiry != 0 && expiry <= self.now.unix_s {
             Some(Dead::Expired)
+        } else if kind == Kind::Shadow {
+            Some(Dead::Deleted)
         } else {
             None
         }
@@ -358,8 +363,8 @@ impl<'v> Locked<'v> {
         self.missed.set(true);
     }
 
-    /// Keeps a large value in place beyond the lock.
-    pub(crate) fn pin(&self, present: Present, header: &Header) -> Option<Pin> {
+    /// Keeps a large value in place beyond the lock, without its first `skipped` bytes.
+    pub(crate) fn pin(&self, present: Present, header: &Header, skipped: usize) -> Option<Pin> {
         if header.marks & mark::LARGE == 0 {
             return None;
         }
@@ -369,7 +374,7 @@ impl<'v> Locked<'v> {
                 &self.memory.resources.tenant,
                 present.item.0,
                 header.item_size(),
-                ItemPtr::value_offset(header),
+                ItemPtr::value_offset(header) + skipped,
             )
         })
     }
@@ -478,7 +483,7 @@ impl<'v> Locked<'v> {
     }
 
     /// Writes an item as `header` describes it, over `old` if there is one. Returns its new seqno. `header`'s seqno,
-    /// kind, lengths and word marks are filled in here. On failure nothing has changed.
+    /// lengths and word marks are filled in here. On failure nothing has changed.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -494,11 +499,10 @@ impl<'v> Locked<'v> {
             order.prefetch_slots();
         }
         let seqno = self.state.high_seqno + 1;
-        header.seqno = seqno;
-        (header.kind, header.committed) = (Kind::Document, false);
+        (header.seqno, header.committed) = (seqno, false);
         let header = Self::shaped(key, header, &value);
-        // What looks missing may still exist in a persistent bucket, as a tombstone.
-        let old = if self.is_persistent() { old.or_else(|| self.find(key, hash)) } else { old };
+        // What looks missing may still exist, as a tombstone or a shadow.
+        let old = if self.keeps_deleted() { old.or_else(|| self.find(key, hash)) } else { old };
         let old = old.map(|present| (present, self.header(present)));
         let size = header.item_size();
         self.check_space()?;
@@ -691,7 +695,7 @@ impl<'v> Locked<'v> {
             rev: old.rev + 1,
             value_len,
             inflated_len: value_len,
-            datatype: 0,
+            datatype: old.datatype & XATTR,
             accessed: self.now.unix_s & 0xf_ffff,
             marks: old.marks & !(mark::FETCHED | mark::STALE | mark::WIN_SENT),
             ..old

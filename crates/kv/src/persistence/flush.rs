@@ -19,7 +19,7 @@ use journal::log::{Batch, Buffer, Kind as RecordKind, Record, WriteError};
 
 use super::compaction;
 use crate::index::{Dirty, Header, Kind, StateRecord, Walked};
-use crate::storage::{JournalDisk, Persistence, encode_state};
+use crate::storage::{DELETED, JournalDisk, Persistence, encode_state};
 use crate::sync_writes::SyncWrites;
 use crate::{Bucket, ThreadContext, VbId};
 
@@ -260,9 +260,9 @@ fn record_of<'a>(item: &Dirty<'a>) -> Record<'a> {
     let Header { kind, seqno, cas, rev, expiry, flags, datatype, committed, .. } = *item.header;
     Record {
         kind: match kind {
-            Kind::Document | Kind::Ejected => RecordKind::Document,
+            Kind::Document | Kind::Ejected | Kind::Shadow => RecordKind::Document,
             Kind::Tombstone => RecordKind::Tombstone,
-            Kind::Prepare => RecordKind::Prepare,
+            Kind::Prepare | Kind::PrepareShadow => RecordKind::Prepare,
             Kind::PrepareDelete => RecordKind::PrepareDelete,
             Kind::Abort => RecordKind::Abort,
         },
@@ -271,7 +271,10 @@ fn record_of<'a>(item: &Dirty<'a>) -> Record<'a> {
         rev,
         expiry,
         flags,
-        datatype,
+        datatype: match kind {
+            Kind::Shadow | Kind::PrepareShadow => datatype | DELETED,
+            _ => datatype,
+        },
         level: item.level,
         committed,
         key: item.stored_key,

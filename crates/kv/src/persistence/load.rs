@@ -10,7 +10,7 @@ use journal::log::{Buffer, Kind as RecordKind, Record, Replayed, Spoils};
 
 use crate::bucket::attention;
 use crate::index::{CAS_MOST, Header, Kind, Locked, Stored};
-use crate::storage::{Part, Persistence, Trouble, check_value, decode_state, spoil};
+use crate::storage::{DELETED, Part, Persistence, Trouble, check_value, decode_state, spoil};
 use crate::{Bucket, KvError, Node, NodeContext, Unavailable, VbId};
 
 /// Reads the next segment that waits for it, of any bucket. Returns false if none waits. Any number of threads may do
@@ -117,9 +117,12 @@ impl Loader<'_> {
 }
 
 fn apply(locked: &mut Locked<'_>, record: &Record<'_>, resident: bool) -> Result<(), KvError> {
+    let is_deleted = record.datatype & DELETED != 0;
     let kind = match record.kind {
+        RecordKind::Document if is_deleted => Kind::Shadow,
         RecordKind::Document => Kind::Document,
         RecordKind::Tombstone => Kind::Tombstone,
+        RecordKind::Prepare if is_deleted => Kind::PrepareShadow,
         RecordKind::Prepare => Kind::Prepare,
         RecordKind::PrepareDelete => Kind::PrepareDelete,
         RecordKind::Abort => {
@@ -143,13 +146,13 @@ fn apply(locked: &mut Locked<'_>, record: &Record<'_>, resident: bool) -> Result
         value_len: record.value.len(),
         inflated_len: record.value.len(),
         key_len: record.key.len(),
-        datatype: record.datatype,
+        datatype: record.datatype & !DELETED,
         marks: 0,
         accessed: locked.now.unix_s & 0xf_ffff,
         flags: record.flags,
         expiry: record.expiry,
     };
-    if matches!(kind, Kind::Prepare | Kind::PrepareDelete) {
+    if kind.is_prepare() {
         let stored = Stored { header, level: record.level, value: record.value.to_vec() };
         locked.replay_prepare(record.key, stored);
         return Ok(());

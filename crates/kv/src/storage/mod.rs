@@ -263,6 +263,9 @@ pub fn remove_deleted(disk: &AnyDisk, directory: &Path) -> std::io::Result<()> {
     meta::forget_deleted(disk, directory)
 }
 
+/// Datatype bit of a record of a shadow, which otherwise is one of a document.
+pub(crate) const DELETED: u8 = 0x80;
+
 /// [`KvError::Damaged`] for a compressed value of the journal that does not inflate: everything later relies on that.
 pub(crate) fn check_value(datatype: u8, value: &[u8]) -> Result<(), KvError> {
     if datatype & SNAPPY != 0 {

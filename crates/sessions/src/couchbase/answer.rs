@@ -6,6 +6,7 @@ use wire::binary::{Header, Reply, Request, Status, datatype};
 use wire::couchbase::{Feature, FeatureSet, error_context, server_duration};
 
 use super::super::{Output, Peer};
+use super::documents::Waiting;
 
 /// What all answers to one request have in common.
 pub(super) struct Answer {
@@ -100,9 +101,37 @@ impl Answer {
         }
     }
 
+    /// The answer to a sub-document lookup of one path.
+    pub(super) fn fragment(&self, status: Status, cas: u64, value: &[u8], out: &mut Output) {
+        let datatype = if value.is_empty() { datatype::RAW } else { self.datatype_of(datatype::JSON) };
+        let reply = Reply { cas, datatype, ..self.reply(status) };
+        out.bytes(reply.head(&[], 0, value.len()).as_bytes());
+        out.bytes(value);
+    }
+
+    /// Begins an answer whose status and length are known at its end; see [`Answer::close`].
+    pub(super) fn open(&self, cas: u64, out: &mut Output) -> Open {
+        let at = out.mark();
+        out.bytes(Reply { cas, ..self.reply(Status::SUCCESS) }.head(&[], 0, 0).as_bytes());
+        Open { at, cas, body_at: out.mark() }
+    }
+
+    /// Completes an answer with the bytes that were appended since it was begun.
+    pub(super) fn close(&self, open: &Open, status: Status, out: &mut Output) {
+        let value_len = out.mark() - open.body_at;
+        let head = Reply { cas: open.cas, ..self.reply(status) }.head(&[], 0, value_len);
+        out.patch(open.at, head.as_bytes());
+    }
+
     /// A successful change, with the mutation token if negotiated; quiet requests get no answer.
     #[inline]
     pub(super) fn mutated(&self, mutated: Mutated, value: &[u8], out: &mut Output) {
+        self.mutated_as(Status::SUCCESS, mutated, value, out);
+    }
+
+    /// The same with another status of success.
+    #[inline]
+    pub(super) fn mutated_as(&self, status: Status, mutated: Mutated, value: &[u8], out: &mut Output) {
         if self.is_quiet() {
             return;
         }
@@ -110,12 +139,12 @@ impl Answer {
             let mut token = [0; 16];
             token[..8].copy_from_slice(&mutated.vb_uuid.to_be_bytes());
             token[8..].copy_from_slice(&mutated.seqno.to_be_bytes());
-            let reply = Reply { cas: mutated.cas, ..self.reply(Status::SUCCESS) };
+            let reply = Reply { cas: mutated.cas, ..self.reply(status) };
             out.bytes(reply.head(&token, 0, value.len()).as_bytes());
-        } else if self.duration.is_none() && value.is_empty() {
+        } else if self.duration.is_none() && value.is_empty() && status == Status::SUCCESS {
             out.bytes(&done(&self.header, mutated.cas));
         } else {
-            let reply = Reply { cas: mutated.cas, ..self.reply(Status::SUCCESS) };
+            let reply = Reply { cas: mutated.cas, ..self.reply(status) };
             out.bytes(reply.head(&[], 0, value.len()).as_bytes());
         }
         if !value.is_empty() {
@@ -155,17 +184,23 @@ impl Answer {
     }
 }
 
+/// An answer that was begun.
+pub(super) struct Open {
+    at: usize,
+    cas: u64,
+    body_at: usize,
+}
+
 /// The answer to a durable write that waits for its outcome.
 pub struct Pending {
     answer: Answer,
-    /// The new number of a counter.
-    number: Option<u64>,
+    waiting: Waiting,
     received_ns: u64,
 }
 
 impl Pending {
-    pub(super) fn new(answer: Answer, number: Option<u64>, cx: &NodeContext) -> Self {
-        Self { answer, number, received_ns: cx.now.unix_ns }
+    pub(super) fn new(answer: Answer, waiting: Waiting, cx: &NodeContext) -> Self {
+        Self { answer, waiting, received_ns: cx.now.unix_ns }
     }
 
     /// Answers with the outcome; without one, the result is ambiguous.
@@ -174,8 +209,7 @@ impl Pending {
         answer.duration = answer.duration.map(|_| duration_since(self.received_ns, cx));
         match outcome {
             Some(mutated) => {
-                let number = self.number.map(u64::to_be_bytes);
-                answer.mutated(mutated, number.as_ref().map_or(&[], |number| number), out);
+                answer.mutated_as(self.waiting.status, mutated, &self.waiting.value, out);
             }
             None => answer.error(
                 Status::SYNC_WRITE_AMBIGUOUS,

@@ -7,9 +7,10 @@ use kv::{
 use wire::binary::{Opcode, Request, Status};
 use wire::couchbase::{Feature, FrameInfos};
 
-use super::super::{Body, Output, binary};
+use super::super::{Body, Output, binary, opcodes};
 use super::answer::Answer;
 use super::incoming::{self, Compressed};
+use super::subdocument;
 
 /// Lock time of GET_LOCKED if the client gives none, or more than [`LOCK_MAX_S`].
 const LOCK_DEFAULT_S: u32 = 15;
@@ -35,8 +36,15 @@ pub(super) struct Operation<'a> {
 pub(super) enum Executed {
     /// It has been answered, if it gets an answer.
     Answered,
-    /// Its answer waits for a letter; carries the new value of a counter.
-    Waits(Option<u64>),
+    /// Its answer waits for a letter.
+    Waits(Waiting),
+}
+
+/// What the answer to a change will say, once it is durable.
+#[derive(Default)]
+pub(super) struct Waiting {
+    pub(super) status: Status,
+    pub(super) value: Box<[u8]>,
 }
 
 impl Operation<'_> {
@@ -62,6 +70,7 @@ impl Operation<'_> {
             Opcode::TOUCH | Opcode::GAT | Opcode::GATQ => self.touch(cx, out),
             Opcode::GET_LOCKED => self.lock(cx, out),
             Opcode::UNLOCK_KEY => self.unlock(cx, out),
+            opcode if opcodes::is_subdocument(opcode) => subdocument::execute(self, body, cx, out),
             _ => self.refuse(Status::NOT_SUPPORTED, "The operation is not supported", out),
         }
     }
@@ -86,10 +95,36 @@ impl Operation<'_> {
                 None => self.answer.mutated(mutated, &[], out),
                 Some(number) => self.answer.mutated(mutated, &number.to_be_bytes(), out),
             },
-            Ok(Written::Pending) => return Ok(Executed::Waits(number)),
+            Ok(Written::Pending) => {
+                let value = number.map_or_else(Box::default, |number| number.to_be_bytes().into());
+                return Ok(Executed::Waits(Waiting { status: Status::SUCCESS, value }));
+            }
             Err(error) => refuse(self.answer, error, out),
         }
         Ok(Executed::Answered)
+    }
+
+    /// As [`Operation::conclude`], with what the answer is to say.
+    pub(super) fn conclude_as(
+        &self,
+        result: Result<Written, KvError>,
+        waiting: Waiting,
+        out: &mut Output,
+    ) -> Result<Executed, KvError> {
+        match KvError::set_apart(result)? {
+            Ok(Written::Done(mutated)) => {
+                self.answer.mutated_as(waiting.status, mutated, &waiting.value, out);
+            }
+            Ok(Written::Pending) => return Ok(Executed::Waits(waiting)),
+            Err(error) => refuse(self.answer, error, out),
+        }
+        Ok(Executed::Answered)
+    }
+
+    /// Counts a lookup.
+    pub(super) fn count_retrieval(&self, cx: &NodeContext, is_hit: bool) {
+        self.bucket.count(cx, Meter::CmdGet, 1);
+        self.bucket.count(cx, if is_hit { Meter::GetHits } else { Meter::GetMisses }, 1);
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Status codes of answers, with the texts memcached sends in error bodies.
 
 /// The outcome of an operation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Status(pub u16);
 
 crate::codes::codes! {
@@ -38,6 +38,30 @@ crate::codes::codes! {
     SYNC_WRITE_IN_PROGRESS = 0xa2;
     SYNC_WRITE_AMBIGUOUS = 0xa3;
     SYNC_WRITE_RE_COMMIT_IN_PROGRESS = 0xa4;
+    SUBDOC_PATH_ENOENT = 0xc0;
+    SUBDOC_PATH_MISMATCH = 0xc1;
+    SUBDOC_PATH_EINVAL = 0xc2;
+    SUBDOC_PATH_E2BIG = 0xc3;
+    SUBDOC_DOC_E2DEEP = 0xc4;
+    SUBDOC_VALUE_CANTINSERT = 0xc5;
+    SUBDOC_DOC_NOTJSON = 0xc6;
+    SUBDOC_NUM_ERANGE = 0xc7;
+    SUBDOC_DELTA_EINVAL = 0xc8;
+    SUBDOC_PATH_EEXISTS = 0xc9;
+    SUBDOC_VALUE_ETOODEEP = 0xca;
+    SUBDOC_INVALID_COMBO = 0xcb;
+    SUBDOC_MULTI_PATH_FAILURE = 0xcc;
+    SUBDOC_SUCCESS_DELETED = 0xcd;
+    SUBDOC_XATTR_INVALID_FLAG_COMBO = 0xce;
+    SUBDOC_XATTR_INVALID_KEY_COMBO = 0xcf;
+    SUBDOC_XATTR_UNKNOWN_MACRO = 0xd0;
+    SUBDOC_XATTR_UNKNOWN_VATTR = 0xd1;
+    SUBDOC_XATTR_CANT_MODIFY_VATTR = 0xd2;
+    SUBDOC_MULTI_PATH_FAILURE_DELETED = 0xd3;
+    SUBDOC_INVALID_XATTR_ORDER = 0xd4;
+    SUBDOC_XATTR_UNKNOWN_VATTR_MACRO = 0xd5;
+    SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS = 0xd6;
+    SUBDOC_DELETED_DOCUMENT_CANT_HAVE_VALUE = 0xd7;
 }
 
 impl Status {

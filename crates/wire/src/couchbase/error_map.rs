@@ -10,7 +10,7 @@ use crate::binary::Status;
 /// Highest version of the format that we support.
 pub const VERSION_MAX: u16 = 2;
 /// Revision of the contents; raise it with every change to the table.
-const REVISION: u32 = 1;
+const REVISION: u32 = 2;
 
 /// Status, description, attributes.
 type Row = (Status, &'static str, &'static [&'static str]);
@@ -59,6 +59,58 @@ const TABLE: &[Row] = &[
         Status::SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
         "A durable write of this document is committed again",
         &["item-only", "retry-later"],
+    ),
+    (Status::SUBDOC_PATH_ENOENT, "There is nothing at the path", &["subdoc"]),
+    (Status::SUBDOC_PATH_MISMATCH, "Something on the path is of another type", &["subdoc"]),
+    (Status::SUBDOC_PATH_EINVAL, "Not a path, or not one for this operation", &["subdoc", "invalid-input"]),
+    (Status::SUBDOC_PATH_E2BIG, "The path is too long", &["subdoc", "invalid-input"]),
+    (Status::SUBDOC_DOC_E2DEEP, "The document has too many levels", &["subdoc"]),
+    (Status::SUBDOC_VALUE_CANTINSERT, "The value cannot be inserted", &["subdoc", "invalid-input"]),
+    (Status::SUBDOC_DOC_NOTJSON, "The document is not JSON", &["subdoc"]),
+    (Status::SUBDOC_NUM_ERANGE, "The number is out of range", &["subdoc"]),
+    (Status::SUBDOC_DELTA_EINVAL, "The delta is not valid", &["subdoc", "invalid-input"]),
+    (Status::SUBDOC_PATH_EEXISTS, "There is something at the path", &["subdoc"]),
+    (Status::SUBDOC_VALUE_ETOODEEP, "The value has too many levels", &["subdoc", "invalid-input"]),
+    (Status::SUBDOC_INVALID_COMBO, "The operations do not go together", &["subdoc", "invalid-input"]),
+    (Status::SUBDOC_MULTI_PATH_FAILURE, "Some of the operations failed", &["subdoc", "special-handling"]),
+    (Status::SUBDOC_SUCCESS_DELETED, "Success, on a deleted document", &["success", "subdoc"]),
+    (Status::SUBDOC_XATTR_INVALID_FLAG_COMBO, "The flags do not go together", &["subdoc", "invalid-input"]),
+    (
+        Status::SUBDOC_XATTR_INVALID_KEY_COMBO,
+        "The extended attributes do not go together",
+        &["subdoc", "invalid-input"],
+    ),
+    (Status::SUBDOC_XATTR_UNKNOWN_MACRO, "There is no such macro", &["subdoc", "invalid-input"]),
+    (Status::SUBDOC_XATTR_UNKNOWN_VATTR, "There is no such virtual attribute", &["subdoc", "invalid-input"]),
+    (
+        Status::SUBDOC_XATTR_CANT_MODIFY_VATTR,
+        "A virtual attribute cannot be changed",
+        &["subdoc", "invalid-input"],
+    ),
+    (
+        Status::SUBDOC_MULTI_PATH_FAILURE_DELETED,
+        "Some of the operations on a deleted document failed",
+        &["subdoc", "special-handling"],
+    ),
+    (
+        Status::SUBDOC_INVALID_XATTR_ORDER,
+        "Operations on extended attributes must come first",
+        &["subdoc", "invalid-input"],
+    ),
+    (
+        Status::SUBDOC_XATTR_UNKNOWN_VATTR_MACRO,
+        "There is no such virtual attribute in the macro",
+        &["subdoc", "invalid-input"],
+    ),
+    (
+        Status::SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS,
+        "Only deleted documents can be revived",
+        &["subdoc", "invalid-input"],
+    ),
+    (
+        Status::SUBDOC_DELETED_DOCUMENT_CANT_HAVE_VALUE,
+        "A deleted document cannot have a value",
+        &["subdoc", "invalid-input"],
     ),
 ];
 

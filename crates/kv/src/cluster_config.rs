@@ -15,8 +15,23 @@ use crate::{Bucket, Node};
 pub const EPOCH: u64 = 1;
 
 /// The capabilities that SDKs ask a bucket for; only those that exist.
-pub const BUCKET_CAPABILITIES: &[&str] =
-    &["collections", "durableWrite", "touch", "cbhello", "cccp", "nodesExt"];
+pub const BUCKET_CAPABILITIES: &[&str] = &[
+    "collections",
+    "durableWrite",
+    "tombstonedUserXAttrs",
+    "subdoc.AccessDeleted",
+    "subdoc.BinaryXattr",
+    "subdoc.DocumentMacroSupport",
+    "subdoc.ReplaceBodyWithXattr",
+    "subdoc.ReplicaRead",
+    "subdoc.ReviveDocument",
+    "preserveExpiry",
+    "touch",
+    "cbhello",
+    "cccp",
+    "nodesExt",
+    "xattr",
+];
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

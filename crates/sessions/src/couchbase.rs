@@ -10,6 +10,7 @@
 //! * [`handshake`]: HELLO, SASL, error map, bucket and cluster map;
 //! * [`documents`]: everything that touches a document; [`subdocument`]: at paths in it; [`incoming`]: the values that
 //!   clients send;
+//! * [`json`]: which documents are JSON;
 //! * [`inquiry`]: metadata, seqnos, collections.
 //!
 //! A single node is its own majority: a durable write at level "majority" is complete once it is in memory. An
@@ -20,6 +21,7 @@ mod documents;
 mod handshake;
 mod incoming;
 mod inquiry;
+mod json;
 mod subdocument;
 mod vbuckets;
 
@@ -205,7 +207,11 @@ fn execute_on_document(
     };
     match request.header.opcode {
         Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,
+        // There are no replicas.
         Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
+        _ if wire::couchbase::subdocument::reads_replica(request) => {
+            handshake::not_my_vbucket(peer, &answer, cx, out);
+        }
         _ => match operation.execute(body, cx, out)? {
             Executed::Answered => {}
             Executed::Waits(waiting) => wait(peer, answer, &infos, durability, place, waiting, cx),

@@ -7,6 +7,7 @@ use wire::couchbase::{Feature, FeatureSet, error_context, server_duration};
 
 use super::super::{Output, Peer};
 use super::documents::Waiting;
+use super::json;
 
 /// What all answers to one request have in common.
 pub(super) struct Answer {
@@ -81,7 +82,9 @@ impl Answer {
     /// A document, with the CAS to show to the client.
     #[inline]
     pub(super) fn document(&self, key: &[u8], document: &Document<'_>, cas: u64, out: &mut Output) {
-        let datatype = self.datatype_of(document.datatype());
+        let datatype =
+            if self.features.has(Feature::JSON) { json::detected(document) } else { document.datatype() };
+        let datatype = self.datatype_of(datatype);
         let flags = document.flags();
         let as_stored = self.takes_compressed();
         let value_len = if as_stored { document.stored().len() } else { document.value_len() };

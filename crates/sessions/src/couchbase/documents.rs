@@ -10,7 +10,7 @@ use wire::couchbase::{Feature, FrameInfos};
 use super::super::{Body, Output, binary, opcodes};
 use super::answer::Answer;
 use super::incoming::{self, Compressed};
-use super::subdocument;
+use super::{json, subdocument};
 
 /// Lock time of GET_LOCKED if the client gives none, or more than [`LOCK_MAX_S`].
 const LOCK_DEFAULT_S: u32 = 15;
@@ -189,6 +189,7 @@ impl Operation<'_> {
             expiry = Expiry::Keep;
         }
         let flags = u32::from_be_bytes([f0, f1, f2, f3]);
+        let datatype = json::of_stored(datatype, &value);
         let store = Store { flags, expiry, datatype, value, new_cas: 0 };
         self.conclude(self.mutate(Mutation { kind, cas: header.cas, store }, cx), None, out)
     }

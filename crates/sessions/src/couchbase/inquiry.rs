@@ -8,6 +8,7 @@ use wire::binary::{Request, Status};
 use super::super::{Output, Peer, binary};
 use super::answer::Answer;
 use super::documents::Operation;
+use super::json;
 
 /// Version of the collections manifest: that of a new bucket, since named collections do not exist yet.
 pub(super) const MANIFEST_UID: u64 = 0;
@@ -19,8 +20,8 @@ const DEFAULT_ID: u32 = 0;
 const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
 const OBSERVE_FORMAT_FAILOVER: u8 = 1;
 
-/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. There are no tombstones:
-/// a deleted document is KEY_ENOENT.
+/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. Only deleted documents
+/// with extended attributes are kept; any other is KEY_ENOENT.
 pub(super) fn get_meta(
     operation: &Operation<'_>,
     cx: &mut NodeContext,
@@ -36,12 +37,20 @@ pub(super) fn get_meta(
         }
     };
     let found = bucket.with_entry(cx, key, place, |entry| {
-        let document = entry.document()?;
+        let Some(document) = entry.document() else {
+            return entry.with_shadow(|shadow| {
+                let mut extras = [0; 21];
+                extras[3] = 1;
+                extras[12..20].copy_from_slice(&shadow.rev().to_be_bytes());
+                extras[20] = shadow.datatype();
+                (extras, shadow.visible_cas())
+            });
+        };
         let mut extras = [0; 21];
         extras[4..8].copy_from_slice(&document.flags().to_be_bytes());
         extras[8..12].copy_from_slice(&document.expiry().to_be_bytes());
         extras[12..20].copy_from_slice(&document.rev().to_be_bytes());
-        extras[20] = document.datatype();
+        extras[20] = json::detected(&document);
         Some((extras, document.visible_cas()))
     })?;
     match found {

@@ -439,7 +439,8 @@ fn store(
             Some(item) => Value::Large(Box::new(item)),
             None => Value::Bytes(&small),
         };
-        entry.store_whole(Store { flags: subject.flags, expiry, datatype, value, new_cas })
+        let flags = request.user_flags.unwrap_or(subject.flags);
+        entry.store_whole(Store { flags, expiry, datatype, value, new_cas })
     };
     let result = bucket.edit(cx, *key, *place, durability.as_ref(), total, change);
     if !is_same {

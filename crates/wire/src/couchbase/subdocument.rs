@@ -3,7 +3,7 @@
 //! ```text
 //!   one path     extras | path length 2 | flags 1 | [expiry 4] | [document flags 1] |    value | path | operand |
 //!   lookups      extras | [document flags 1] |                value | opcode 1 | flags 1 | path length 2 | path |   ...
-//!   mutations    extras | [expiry 4] | [document flags 1] |
+//!   mutations    extras | [expiry 4 | [user flags 4]] | [document flags 1] |
 //!                value  | opcode 1 | flags 1 | path length 2 | operand length 4 | path | operand |   ...
 //! ```
 //! A request that is malformed as a whole is refused here; what is wrong with a path or an operand is its operation's
@@ -13,7 +13,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::binary::{Opcode, Status};
+use crate::binary::{self, Opcode, Status};
 use crate::subdocument::Change;
 
 /// Maximum number of operations of a request.
@@ -167,6 +167,8 @@ pub struct Request<'a> {
     pub specs: ArrayVec<Spec<'a>, SPECS_MAX>,
     /// The new expiry, as in other requests; `None` if the document keeps its own.
     pub expiry: Option<u32>,
+    /// The client's flags for the document; `None` if it keeps its own.
+    pub user_flags: Option<u32>,
     /// [`document_flags`].
     pub flags: u8,
 }
@@ -197,6 +199,16 @@ pub const fn is_mutation(opcode: Opcode) -> bool {
         opcode,
         Opcode::SUBDOC_GET | Opcode::SUBDOC_EXISTS | Opcode::SUBDOC_GET_COUNT | Opcode::SUBDOC_MULTI_LOOKUP
     )
+}
+
+/// Returns true if a request is a lookup that is to be read from a replica.
+pub fn reads_replica(request: &binary::Request<'_>) -> bool {
+    let flags = match (request.header.opcode, request.extras) {
+        (Opcode::SUBDOC_MULTI_LOOKUP, [flags]) => *flags,
+        (Opcode::SUBDOC_GET | Opcode::SUBDOC_EXISTS | Opcode::SUBDOC_GET_COUNT, [_, _, _, flags]) => *flags,
+        _ => 0,
+    };
+    flags & document_flags::REPLICA_READ != 0
 }
 
 /// Parses the extras and the value of a sub-document request.
@@ -291,7 +303,7 @@ fn parse_single<'a>(opcode: Opcode, extras: &[u8], value: &'a [u8]) -> Result<Re
     };
     let mut specs = ArrayVec::new();
     specs.push(Spec { operation, flags, path, operand });
-    Ok(Request { is_single: true, specs, expiry, flags: flags_of_document })
+    Ok(Request { is_single: true, specs, expiry, user_flags: None, flags: flags_of_document })
 }
 
 fn bad_single_extras() -> Refused {
@@ -313,18 +325,26 @@ fn parse_lookups<'a>(extras: &[u8], value: &'a [u8]) -> Result<Request<'a>, Refu
         let (path, behind) = behind.split_at_checked(path_len).ok_or(SpecError::CutOff)?;
         Ok((Spec { operation, flags, path, operand: &[] }, behind))
     })?;
-    Ok(Request { is_single: false, specs, expiry: None, flags })
+    Ok(Request { is_single: false, specs, expiry: None, user_flags: None, flags })
 }
 
 fn parse_mutations<'a>(extras: &[u8], value: &'a [u8]) -> Result<Request<'a>, Refused> {
-    let (expiry, flags) = match *extras {
-        [] => (None, 0),
-        [flags] => (None, flags),
-        [e0, e1, e2, e3] => (Some(u32::from_be_bytes([e0, e1, e2, e3])), 0),
-        [e0, e1, e2, e3, flags] => (Some(u32::from_be_bytes([e0, e1, e2, e3])), flags),
+    let (words, flags) = if extras.len() % 4 == 1 {
+        extras.split_last().map_or((extras, 0), |(flags, words)| (words, *flags))
+    } else {
+        (extras, 0)
+    };
+    let (expiry, user_flags) = match *words {
+        [] => (None, None),
+        [e0, e1, e2, e3] => (Some(u32::from_be_bytes([e0, e1, e2, e3])), None),
+        [e0, e1, e2, e3, u0, u1, u2, u3] => {
+            // With user flags there always is an expiry: 0 if none is meant.
+            let expiry = Some(u32::from_be_bytes([e0, e1, e2, e3])).filter(|expiry| *expiry != 0);
+            (expiry, Some(u32::from_be_bytes([u0, u1, u2, u3])))
+        }
         _ => {
             return Err(invalid(
-                "The extras must be expiry, 4 bytes, or nothing, and document flags or nothing",
+                "The extras must be expiry and user flags, 4 bytes each, and document flags, or nothing",
             ));
         }
     };
@@ -338,7 +358,7 @@ fn parse_mutations<'a>(extras: &[u8], value: &'a [u8]) -> Result<Request<'a>, Re
         let (operand, behind) = behind.split_at_checked(operand_len).ok_or(SpecError::CutOff)?;
         Ok((Spec { operation, flags, path, operand }, behind))
     })?;
-    Ok(Request { is_single: false, specs, expiry, flags })
+    Ok(Request { is_single: false, specs, expiry, user_flags, flags })
 }
 
 enum SpecError {
@@ -417,6 +437,8 @@ mod tests {
         let value = mutations(&[(0xc8, 0x15, "txn.id", "\"${Mutation.CAS}\""), (1, 0, "", "{}")]);
         let request = parse(Opcode::SUBDOC_MULTI_MUTATION, b"\0\0\0\x09\x01", &value).unwrap();
         assert_eq!((request.expiry, request.flags, request.specs.len()), (Some(9), 1, 2));
+        let request = parse(Opcode::SUBDOC_MULTI_MUTATION, b"\0\0\0\0\0\0\0\x05\x01", &value).unwrap();
+        assert_eq!((request.expiry, request.user_flags, request.flags), (None, Some(5), 1));
     }
 
     #[test]

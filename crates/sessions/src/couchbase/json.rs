@@ -1,0 +1,44 @@
+//! Which documents are JSON. What clients say about it is not relied on, and most documents are never asked about: a
+//! short one is checked when somebody wants to know, once per version; a long one when it is stored.
+//!
+//! A compressed value is not inflated for this: of it the client's word is passed on.
+
+use kv::{Document, LARGE_VALUE, Value};
+use wire::binary::datatype;
+use wire::subdocument;
+
+/// Returns the datatype of a value to be stored. `bits`: what the client says.
+#[inline]
+pub(super) fn of_stored(bits: u8, value: &Value<'_>) -> u8 {
+    if bits & datatype::SNAPPY != 0 {
+        bits
+    } else if value.len() > LARGE_VALUE && is_json(value.bytes()) {
+        datatype::JSON
+    } else {
+        datatype::RAW
+    }
+}
+
+/// Returns the datatype of a document, and notes there what was found.
+#[inline]
+pub(super) fn detected(document: &Document<'_>) -> u8 {
+    let bits = document.datatype();
+    if bits & (datatype::JSON | datatype::SNAPPY) != 0 { bits } else { detect(document) }
+}
+
+fn detect(document: &Document<'_>) -> u8 {
+    let bits = document.datatype();
+    if !document.is_resident() {
+        return bits;
+    }
+    let value = document.stored();
+    if value.len() > LARGE_VALUE || !is_json(value) {
+        return bits;
+    }
+    document.note_json();
+    bits | datatype::JSON
+}
+
+fn is_json(value: &[u8]) -> bool {
+    subdocument::check(value).is_ok()
+}

@@ -19,6 +19,8 @@ use kv::{
     NodeSettings, Now, PersistenceSettings, Place, Store, StoreKind, Unavailable, Value, VbId,
 };
 use proptest::prelude::*;
+use wire::binary::datatype;
+use wire::xattrs;
 
 const START_S: u32 = 1_700_000_000;
 const KEYS: u16 = 60;
@@ -30,6 +32,7 @@ enum Step {
     Touch { key: u16, ttl: u8 },
     Count { key: u16 },
     Prepare { key: u16, len: u16, deletes: bool },
+    Attribute { key: u16, len: u16, deletes: bool, prepares: bool },
     End { which: u8, commits: bool },
     FlushAll,
     Sleep { seconds: u8 },
@@ -52,7 +55,11 @@ fn step() -> impl Strategy<Value = Step> {
         6 => key.clone().prop_map(|key| Step::Remove { key }),
         2 => (key.clone(), 0u8..80).prop_map(|(key, ttl)| Step::Touch { key, ttl }),
         2 => key.clone().prop_map(|key| Step::Count { key }),
-        3 => (key, 0u16..400, any::<bool>()).prop_map(|(key, len, deletes)| Step::Prepare { key, len, deletes }),
+        3 => (key.clone(), 0u16..400, any::<bool>())
+            .prop_map(|(key, len, deletes)| Step::Prepare { key, len, deletes }),
+        5 => (key, 0u16..200, any::<bool>(), 0u8..4).prop_map(|(key, len, deletes, prepares)| {
+            Step::Attribute { key, len, deletes, prepares: prepares == 0 }
+        }),
         3 => (any::<u8>(), any::<bool>()).prop_map(|(which, commits)| Step::End { which, commits }),
         1 => Just(Step::FlushAll),
         1 => (0u8..40).prop_map(|seconds| Step::Sleep { seconds }),
@@ -73,20 +80,27 @@ struct Version {
     /// Its seqno, and whether it is a flush_all after that seqno.
     at: (u64, bool),
     value: Option<Vec<u8>>,
+    /// Section of the extended attributes; a deleted document may have one.
+    xattrs: Vec<u8>,
     expiry: u32,
 }
+
+/// Body, extended attributes and expiry, as a client sees them.
+type Seen = (Option<Vec<u8>>, Vec<u8>, u32);
 
 #[derive(Debug)]
 struct Prepared {
     key: u16,
     seqno: u64,
     value: Option<Vec<u8>>,
+    xattrs: Vec<u8>,
+    expiry: u32,
     /// Its end, and whether that was a commit.
     end: Option<(u64, bool)>,
 }
 
 /// What a prepare that was found would make of its key, and whether it must have been found.
-type Recovered = (Option<Vec<u8>>, bool);
+type Recovered = (Option<Vec<u8>>, Vec<u8>, bool);
 
 struct World {
     disk: SimulatedDisk,
@@ -164,7 +178,7 @@ impl World {
         self.bucket.locate(Key::plain(format!("key-{key}").as_bytes()))
     }
 
-    /// Returns what a client sees according to the model.
+    /// Returns the live document according to the model.
     fn current(&self, key: u16) -> Option<(Vec<u8>, u32)> {
         let version = self.versions.get(&key)?.last()?;
         let is_alive = version.expiry == 0 || version.expiry > self.now.unix_s;
@@ -175,10 +189,36 @@ impl World {
         self.prepares.iter().any(|prepared| prepared.key == key && prepared.end.is_none())
     }
 
+    /// Returns the attributes that the live document has according to the model.
+    fn xattrs(&self, key: u16) -> Vec<u8> {
+        let is_live = self.current(key).is_some();
+        let last = self.versions.get(&key).and_then(|versions| versions.last()).filter(|_| is_live);
+        last.map(|version| version.xattrs.clone()).unwrap_or_default()
+    }
+
+    /// Notes a change that keeps the attributes, or a deletion that keeps those of the system.
     fn push(&mut self, key: u16, seqno: u64, value: Option<Vec<u8>>, expiry: u32) {
+        let mut section = self.xattrs(key);
+        if value.is_none() {
+            section = xattrs::retained(&section, xattrs::is_system);
+        }
+        self.push_whole(key, seqno, value, section, expiry);
+    }
+
+    fn push_whole(&mut self, key: u16, seqno: u64, value: Option<Vec<u8>>, xattrs: Vec<u8>, expiry: u32) {
         let versions = self.versions.entry(key).or_default();
         assert!(versions.last().is_none_or(|last| last.at < (seqno, false)));
-        versions.push(Version { at: (seqno, false), value, expiry });
+        versions.push(Version { at: (seqno, false), value, xattrs, expiry });
+    }
+
+    /// Returns true if this is what a client may see of a version. An expired document may leave its system attributes.
+    fn fits(&self, version: &Version, seen: &Seen) -> bool {
+        let (value, section, expiry) = seen;
+        if version.expiry == 0 || version.expiry > self.now.unix_s {
+            return (value, section, *expiry) == (&version.value, &version.xattrs, version.expiry);
+        }
+        let left = xattrs::retained(&version.xattrs, xattrs::is_system);
+        value.is_none() && (section.is_empty() || *section == left)
     }
 
     fn value(&mut self, len: u32) -> Vec<u8> {
@@ -190,13 +230,24 @@ impl World {
         if ttl < 60 { 0 } else { self.now.unix_s + u32::from(ttl) - 59 }
     }
 
-    /// Returns what is in the bucket; fetches the value if it is not in memory.
+    /// Returns the live document in the bucket; fetches the value if it is not in memory.
     fn get(&mut self, key: u16) -> Option<(Vec<u8>, u32)> {
+        let (value, _, expiry) = self.see(key);
+        value.map(|value| (value, expiry))
+    }
+
+    fn see(&mut self, key: u16) -> Seen {
         let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
         let key = Key::plain(text.as_bytes());
         loop {
-            let seen = bucket.read(&mut self.cx, key, at, |document| {
-                document.map(|document| (document.value().to_vec(), document.expiry()))
+            let seen = bucket.with_entry(&mut self.cx, key, at, |entry| match entry.document() {
+                Some(document) => {
+                    (Some(document.value().to_vec()), document.xattrs().to_vec(), document.expiry())
+                }
+                None => {
+                    let section = entry.with_shadow(|shadow| shadow.xattrs().to_vec());
+                    (None, section.unwrap_or_default(), 0)
+                }
             });
             match seen {
                 Ok(seen) => return seen,
@@ -226,6 +277,7 @@ impl World {
         match *step {
             Step::Store { kind, key, len, ttl } => self.store(kind, key, len, ttl),
             Step::Remove { key } => {
+                self.get(key);
                 let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
                 let result = bucket.remove(&mut self.cx, Key::plain(text.as_bytes()), at, 0);
                 match result {
@@ -273,6 +325,7 @@ impl World {
                 }
             }
             Step::Prepare { key, len, deletes } => self.prepare(key, len, deletes),
+            Step::Attribute { key, len, deletes, prepares } => self.attribute(key, len, deletes, prepares),
             Step::End { which, commits } => {
                 let open: Vec<usize> =
                     (0..self.prepares.len()).filter(|at| self.prepares[*at].end.is_none()).collect();
@@ -287,7 +340,12 @@ impl World {
                     let seqno = bucket.vb_info(self.place(key).vb).unwrap().high_seqno;
                     let versions = self.versions.entry(key).or_default();
                     if versions.last().is_some_and(|last| last.at < (seqno, true)) {
-                        versions.push(Version { at: (seqno, true), value: None, expiry: 0 });
+                        versions.push(Version {
+                            at: (seqno, true),
+                            value: None,
+                            xattrs: Vec::new(),
+                            expiry: 0,
+                        });
                     }
                 }
             }
@@ -335,7 +393,7 @@ impl World {
         let kind =
             [StoreKind::Set, StoreKind::Add, StoreKind::Replace, StoreKind::Append, StoreKind::Prepend]
                 [usize::from(kind)];
-        if matches!(kind, StoreKind::Append | StoreKind::Prepend) {
+        if matches!(kind, StoreKind::Append | StoreKind::Prepend) || !self.xattrs(key).is_empty() {
             self.get(key);
         }
         let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
@@ -369,7 +427,59 @@ impl World {
         }
     }
 
+    /// Sets an attribute of the system and one of the user, of a live document or a deleted one.
+    fn attribute(&mut self, key: u16, len: u16, deletes: bool, prepares: bool) {
+        self.get(key);
+        let old = self.current(key);
+        if old.is_none() && !deletes {
+            return;
+        }
+        let mut section = xattrs::Builder::default();
+        let value = self.value(u32::from(len));
+        section.push(b"_s", &value);
+        section.push(b"user", b"1");
+        let section = section.finish();
+        let body = old.as_ref().map(|(body, _)| body.clone()).unwrap_or_default();
+        let whole = [&section[..], &body].concat();
+        let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
+        let large = (whole.len() > kv::LARGE_VALUE).then(|| {
+            let mut item =
+                bucket.prepare_large(&mut self.cx, Key::plain(text.as_bytes()), whole.len()).unwrap();
+            item.window(0, whole.len()).copy_from_slice(&whole);
+            Value::Large(Box::new(item))
+        });
+        let result = bucket.change(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
+            entry.prepare_at(u8::from(prepares));
+            if deletes {
+                return entry.leave_shadow(&section, 0);
+            }
+            let value = large.unwrap_or(Value::Bytes(&whole));
+            entry.store_whole(Store {
+                flags: 0,
+                expiry: Expiry::Keep,
+                datatype: datatype::XATTR,
+                value,
+                new_cas: 0,
+            })
+        });
+        match result {
+            Ok(mutated) => {
+                let expiry = old.as_ref().filter(|_| !deletes).map_or(0, |(_, expiry)| *expiry);
+                let value = (!deletes).then_some(body);
+                if prepares {
+                    let seqno = mutated.seqno;
+                    self.prepares.push(Prepared { key, seqno, value, xattrs: section, expiry, end: None });
+                } else {
+                    self.push_whole(key, mutated.seqno, value, section, expiry);
+                }
+            }
+            Err(KvError::SyncWriteInProgress) => assert!(self.is_pending(key)),
+            Err(error) => assert_eq!(error, KvError::NoSpace),
+        }
+    }
+
     fn prepare(&mut self, key: u16, len: u16, deletes: bool) {
+        self.get(key);
         let (text, at, bucket) = (format!("key-{key}"), self.place(key), Arc::clone(&self.bucket));
         let value = self.value(u32::from(len));
         let result = bucket.change(&mut self.cx, Key::plain(text.as_bytes()), at, |entry| {
@@ -383,7 +493,12 @@ impl World {
         match result {
             Ok(mutated) => {
                 let value = (!deletes).then_some(value);
-                self.prepares.push(Prepared { key, seqno: mutated.seqno, value, end: None });
+                let mut section = self.xattrs(key);
+                if deletes {
+                    section = xattrs::retained(&section, xattrs::is_system);
+                }
+                let seqno = mutated.seqno;
+                self.prepares.push(Prepared { key, seqno, value, xattrs: section, expiry: 0, end: None });
             }
             Err(KvError::NotFound) => assert!(deletes && self.current(key).is_none()),
             Err(KvError::SyncWriteInProgress) => assert!(self.is_pending(key)),
@@ -401,8 +516,9 @@ impl World {
         };
         self.prepares[at].end = Some((ended.seqno, commits));
         if commits {
-            let value = self.prepares[at].value.clone();
-            self.push(key, ended.seqno, value, 0);
+            let Prepared { value, xattrs, expiry, .. } = &self.prepares[at];
+            let (value, xattrs, expiry) = (value.clone(), xattrs.clone(), *expiry);
+            self.push_whole(key, ended.seqno, value, xattrs, expiry);
         }
     }
 
@@ -495,7 +611,7 @@ impl World {
             let must = prepared.end.is_none() && prepared.seqno <= safe;
             let may = prepared.end.is_none_or(|(end, _)| end > safe);
             if may {
-                committed.entry(prepared.key).or_default().push((prepared.value, must));
+                committed.entry(prepared.key).or_default().push((prepared.value, prepared.xattrs, must));
             }
         }
         for vb in 0..self.shape.vbuckets {
@@ -503,38 +619,44 @@ impl World {
         }
         for key in 0..KEYS {
             let vb = self.place(key).vb;
-            let (safe, found) = (persisted(vb), self.get(key));
+            let (safe, found) = (persisted(vb), self.see(key));
             let versions = self.versions.remove(&key).unwrap_or_default();
             // A flush_all is announced by the next seqno that is.
             let announced = |version: &&Version| version.at.0 + u64::from(version.at.1) <= safe;
             let newest = versions.iter().rev().find(announced).map_or((0, false), |version| version.at);
-            let visible = |version: &Version| {
-                let is_alive = version.expiry == 0 || version.expiry > self.now.unix_s;
-                version.value.clone().filter(|_| is_alive).map(|value| (value, version.expiry))
-            };
             let mut allowed = versions.iter().filter(|version| version.at >= newest);
-            let value = found.as_ref().map(|(value, _)| value.clone());
             let committed = committed.remove(&key).unwrap_or_default();
-            let must = committed.iter().find(|(_, must)| *must);
+            let must = committed.iter().find(|(_, _, must)| *must);
+            let nothing = (None, Vec::new(), 0);
+            // Attributes that a prepare has beside an expiry may have expired.
+            let is_of = |(value, xattrs, _): &Recovered| {
+                (value, xattrs) == (&found.0, &found.1) || found.0.is_none() && value.is_some()
+            };
             let fits = match must {
-                Some((prepared, _)) => *prepared == value,
+                Some(prepared) => is_of(prepared),
                 None => {
-                    allowed.any(|version| visible(version) == found)
-                        || newest.0 == 0 && found.is_none()
-                        || committed.iter().any(|(prepared, _)| *prepared == value)
+                    allowed.any(|version| self.fits(version, &found))
+                        || newest.0 == 0 && found == nothing
+                        || committed.iter().any(is_of)
                 }
             };
             assert!(
                 fits,
                 "key-{key} of {vb:?}, persisted {safe}: found {:?}, versions {:?}",
-                found.map(|(value, _)| (value.len(), value.first().copied())),
+                (found.0.as_ref().map(|value| (value.len(), value.first().copied())), &found.1, found.2),
                 versions
                     .iter()
-                    .map(|v| (v.at, v.expiry, v.value.as_ref().map(|v| (v.len(), v.first().copied()))))
+                    .map(|v| (
+                        v.at,
+                        v.expiry,
+                        v.value.as_ref().map(|v| (v.len(), v.first().copied())),
+                        &v.xattrs
+                    ))
                     .collect::<Vec<_>>()
             );
-            if let Some((value, expiry)) = found {
-                self.versions.insert(key, vec![Version { at: (0, false), value: Some(value), expiry }]);
+            if found != nothing {
+                let (value, xattrs, expiry) = found;
+                self.versions.insert(key, vec![Version { at: (0, false), value, xattrs, expiry }]);
             }
         }
     }
@@ -556,8 +678,10 @@ proptest! {
         world.restart(Survival::Synced, false);
         world.stop();
         for key in 0..KEYS {
-            let (expected, seen) = (world.current(key), world.get(key));
-            prop_assert_eq!(seen, expected);
+            let seen = world.see(key);
+            let last = world.versions.get(&key).and_then(|versions| versions.last());
+            let fits = last.map_or(seen == (None, Vec::new(), 0), |last| world.fits(last, &seen));
+            prop_assert!(fits, "{seen:?} {last:?}");
         }
     }
 }

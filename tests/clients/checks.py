@@ -38,6 +38,22 @@ CHECKS = (
     "string-value",
     "any-replica",
     "batch",
+    "lookup-in",
+    "lookup-any-replica",
+    "mutate-in",
+    "mutate-in-errors",
+    "mutate-in-upsert",
+    "mutate-in-durable",
+    "mutate-in-clears-expiry",
+    "preserve-expiry-in-mutate",
+    "get-with-expiry",
+    "get-with-projection",
+    "data-structures",
+    "xattrs",
+    "transaction-commit",
+    "transaction-rollback",
+    "transaction-conflict",
+    "transaction-expired",
 )
 
 

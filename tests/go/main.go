@@ -5,8 +5,10 @@ package main
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"reflect"
 	"strings"
@@ -91,6 +93,77 @@ func counter(step string, expected uint64) func(*gocb.CounterResult, error) erro
 func missing(c *gocb.Collection, key string) error {
 	_, err := c.Get(key, nil)
 	return fails("get", err, gocb.ErrDocumentNotFound)
+}
+
+func equal(step string, got, expected any) error {
+	if !reflect.DeepEqual(got, expected) {
+		return fmt.Errorf("%s: %v, not %v", step, got, expected)
+	}
+	return nil
+}
+
+// result is what LookupIn and MutateIn return.
+type result interface {
+	ContentAt(at uint, value any) error
+}
+
+// values compares the results of the first paths.
+func values(of result, expected ...any) error {
+	for at, value := range expected {
+		var got any
+		step, err := fmt.Sprintf("result %d", at), of.ContentAt(uint(at), &got)
+		if err := first(must(step, err), equal(step, got, value)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func lookup(c *gocb.Collection, key string, specs ...gocb.LookupInSpec) (*gocb.LookupInResult, error) {
+	found, err := c.LookupIn(key, specs, nil)
+	return found, must("lookup", err)
+}
+
+func mutate(c *gocb.Collection, key string, options *gocb.MutateInOptions, specs ...gocb.MutateInSpec) (*gocb.MutateInResult, error) {
+	changed, err := c.MutateIn(key, specs, options)
+	return changed, must("mutate", err)
+}
+
+// mutated is mutate for callers that need no result.
+func mutated(c *gocb.Collection, key string, options *gocb.MutateInOptions, specs ...gocb.MutateInSpec) error {
+	_, err := mutate(c, key, options, specs...)
+	return err
+}
+
+// expiry is the zero time for a document that does not expire.
+func expiry(c *gocb.Collection, key string) (time.Time, error) {
+	read, err := c.Get(key, &gocb.GetOptions{WithExpiry: true})
+	if err != nil {
+		return time.Time{}, must("get with expiry", err)
+	}
+	return read.ExpiryTime(), nil
+}
+
+// expires requires an expiry of about so many seconds from now.
+func expires(c *gocb.Collection, key string, seconds time.Duration) error {
+	at, err := expiry(c, key)
+	if left := time.Until(at); err == nil && (left < (seconds-3)*time.Second || left > (seconds+2)*time.Second) {
+		err = fmt.Errorf("expires in %v, not %d s", left, seconds)
+	}
+	return err
+}
+
+// unstaged requires that no transaction has left anything in the document.
+func unstaged(c *gocb.Collection, key string) error {
+	found, err := lookup(c, key, gocb.ExistsSpec("txn", &gocb.ExistsSpecOptions{IsXattr: true}))
+	if err != nil {
+		return err
+	}
+	return values(found, false)
+}
+
+type number struct {
+	N int `json:"n"`
 }
 
 var checks = []check{
@@ -382,6 +455,476 @@ var checks = []check{
 		}
 		return nil
 	}},
+	{"lookup-in", func(c *gocb.Collection, key string) error {
+		deep := map[string]any{"b": map[string]any{"c": "grüße"}}
+		cas, err := upsert(c, key, map[string]any{"a": 1, "list": []any{1, 2, "x"}, "deep": deep, "nothing": nil})
+		read, err2 := lookup(c, key,
+			gocb.GetSpec("deep.b.c", nil), gocb.GetSpec("list[-1]", nil), gocb.GetSpec("deep", nil), gocb.GetSpec("nothing", nil),
+			gocb.ExistsSpec("a", nil), gocb.ExistsSpec("none", nil), gocb.CountSpec("list", nil), gocb.CountSpec("", nil),
+			gocb.GetSpec("none", nil), gocb.GetSpec("a.b", nil), gocb.GetSpec("", nil),
+		)
+		if err := first(err, err2); err != nil {
+			return err
+		}
+		var whole map[string]any
+		_, gone := lookup(c, key+"-missing", gocb.GetSpec("a", nil))
+		many := make([]gocb.LookupInSpec, 17)
+		for n := range many {
+			many[n] = gocb.GetSpec("a", nil)
+		}
+		_, tooMany := lookup(c, key, many...)
+		return first(
+			equal("CAS", read.Cas(), cas),
+			values(read, "grüße", "x", deep, nil, true, false, 3.0, 4.0),
+			fails("a missing path", read.ContentAt(8, &whole), gocb.ErrPathNotFound),
+			fails("a path through a number", read.ContentAt(9, &whole), gocb.ErrPathMismatch),
+			must("the whole document", read.ContentAt(10, &whole)),
+			equal("the whole document", whole["deep"], any(deep)),
+			equal("exists", []bool{read.Exists(4), read.Exists(5), read.Exists(8)}, []bool{true, false, false}),
+			fails("a missing document", gone, gocb.ErrDocumentNotFound),
+			fails("17 paths", tooMany, gocb.ErrInvalidArgument),
+		)
+	}},
+	{"lookup-any-replica", func(c *gocb.Collection, key string) error {
+		specs := []gocb.LookupInSpec{gocb.GetSpec("n", nil), gocb.ExistsSpec("none", nil)}
+		cas, err := upsert(c, key, number{1})
+		found, err2 := c.LookupInAnyReplica(key, specs, nil)
+		all, err3 := c.LookupInAllReplicas(key, specs, nil)
+		if err := first(err, must("any replica", err2), must("all replicas", err3)); err != nil {
+			return err
+		}
+		one, another := all.Next(), all.Next()
+		if one == nil || another != nil {
+			return fmt.Errorf("all replicas: %v, then %v", one, another)
+		}
+		_, gone := c.LookupInAnyReplica(key+"-missing", specs, nil)
+		return first(
+			values(found, 1.0, false), equal("CAS", found.Cas(), cas), equal("a replica", found.IsReplica(), false),
+			values(one, 1.0, false), equal("a replica", one.IsReplica(), false),
+			fails("a missing document", gone, gocb.ErrDocumentUnretrievable),
+		)
+	}},
+	{"mutate-in", func(c *gocb.Collection, key string) error {
+		_, err := upsert(c, key, map[string]any{"n": 1, "old": "x", "gone": true, "list": []int{2}})
+		changed, err2 := mutate(c, key, nil,
+			gocb.IncrementSpec("counter", 5, nil), gocb.DecrementSpec("counter", 2, nil),
+			gocb.UpsertSpec("n", 2, nil), gocb.InsertSpec("fresh", map[string]any{"a": nil}, nil), gocb.ReplaceSpec("old", "y", nil), gocb.RemoveSpec("gone", nil),
+			gocb.ArrayAppendSpec("list", 3, nil), gocb.ArrayPrependSpec("list", 1, nil), gocb.ArrayInsertSpec("list[1]", 1.5, nil),
+			gocb.ArrayAddUniqueSpec("list", 4, nil), gocb.ArrayAppendSpec("list", []int{8, 9}, &gocb.ArrayAppendSpecOptions{HasMultiple: true}),
+			gocb.UpsertSpec("x.y.z", []int{1}, &gocb.UpsertSpecOptions{CreatePath: true}),
+		)
+		if err := first(err, err2, content(c, key, map[string]any{
+			"n": 2.0, "old": "y", "list": []any{1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 9.0}, "fresh": map[string]any{"a": nil}, "counter": 3.0,
+			"x": map[string]any{"y": map[string]any{"z": []any{1.0}}},
+		})); err != nil {
+			return err
+		}
+		if changed.MutationToken() == nil {
+			return errors.New("no mutation token")
+		}
+		read, err := c.Get(key, nil)
+		if err != nil {
+			return must("get", err)
+		}
+		return first(
+			values(changed, 5.0, 3.0), equal("CAS", read.Cas(), changed.Cas()),
+			mutated(c, key, &gocb.MutateInOptions{Cas: changed.Cas()}, gocb.UpsertSpec("n", 3, nil)),
+			mutated(c, key, nil, gocb.ReplaceSpec("", number{7}, nil)), content(c, key, number{7}),
+			mutated(c, key, nil, gocb.RemoveSpec("", nil)), missing(c, key),
+		)
+	}},
+	{"mutate-in-errors", func(c *gocb.Collection, key string) error {
+		document := map[string]any{"a": 1.0, "list": []any{1.0, "x"}, "huge": json.RawMessage("100000000000000000000")}
+		old, err := upsert(c, key, document)
+		cas, err2 := upsert(c, key, document)
+		if err := first(err, err2); err != nil {
+			return err
+		}
+		for n, one := range []struct {
+			spec gocb.MutateInSpec
+			kind error
+		}{
+			{gocb.InsertSpec("a", 2, nil), gocb.ErrPathExists},
+			{gocb.ArrayAddUniqueSpec("list", 1, nil), gocb.ErrPathExists},
+			{gocb.ReplaceSpec("none", 2, nil), gocb.ErrPathNotFound},
+			{gocb.RemoveSpec("none", nil), gocb.ErrPathNotFound},
+			{gocb.UpsertSpec("x.y", 2, nil), gocb.ErrPathNotFound},
+			{gocb.UpsertSpec("a.b", 2, nil), gocb.ErrPathMismatch},
+			{gocb.ArrayAppendSpec("a", 2, nil), gocb.ErrPathMismatch},
+			{gocb.IncrementSpec("list", 2, nil), gocb.ErrPathMismatch},
+			{gocb.UpsertSpec("a..b[", 2, nil), gocb.ErrPathInvalid},
+			{gocb.ArrayAddUniqueSpec("list", number{1}, nil), gocb.ErrValueInvalid},
+			{gocb.IncrementSpec("a", 0, nil), gocb.ErrDeltaInvalid},
+			{gocb.IncrementSpec("huge", 1, nil), gocb.ErrNumberTooBig},
+		} {
+			step := fmt.Sprintf("error %d", n)
+			alone, after := mutated(c, key, nil, one.spec), mutated(c, key, nil, gocb.UpsertSpec("changed", true, nil), one.spec)
+			if err := first(fails(step, alone, one.kind), fails(step, after, one.kind)); err != nil {
+				return err
+			}
+		}
+		// The SDK reports a CAS mismatch of MutateIn as an existing document.
+		stale := mutated(c, key, &gocb.MutateInOptions{Cas: old}, gocb.UpsertSpec("a", 2, nil))
+		gone := mutated(c, key+"-missing", nil, gocb.UpsertSpec("a", 2, nil))
+		_, raw := c.Upsert(key+"-raw", []byte("text"), &gocb.UpsertOptions{Transcoder: gocb.NewRawBinaryTranscoder()})
+		read, err := c.Get(key, nil)
+		if err != nil {
+			return must("get", err)
+		}
+		return first(
+			fails("CAS", stale, gocb.ErrCasMismatch, gocb.ErrDocumentExists), fails("a missing document", gone, gocb.ErrDocumentNotFound),
+			content(c, key, map[string]any{"a": 1.0, "list": []any{1.0, "x"}, "huge": 1e20}), equal("CAS", read.Cas(), cas),
+			must("raw", raw), fails("raw", mutated(c, key+"-raw", nil, gocb.UpsertSpec("a", 2, nil)), gocb.ErrValueNotJSON, gocb.ErrDocumentNotJSON),
+		)
+	}},
+	{"mutate-in-upsert", func(c *gocb.Collection, key string) error {
+		upserted, inserted := &gocb.MutateInOptions{StoreSemantic: gocb.StoreSemanticsUpsert}, &gocb.MutateInOptions{StoreSemantic: gocb.StoreSemanticsInsert}
+		remove := func() error {
+			_, err := c.Remove(key, nil)
+			return must("remove", err)
+		}
+		nested := map[string]any{"x": map[string]any{"y": 1.0}}
+		return first(
+			fails("replace", mutated(c, key, nil, gocb.UpsertSpec("n", 1, nil)), gocb.ErrDocumentNotFound),
+			mutated(c, key, upserted, gocb.UpsertSpec("n", 1, nil)),
+			mutated(c, key, upserted, gocb.IncrementSpec("n", 3, nil)), content(c, key, number{4}),
+			fails("insert", mutated(c, key, inserted, gocb.UpsertSpec("n", 9, nil)), gocb.ErrDocumentExists),
+			remove(), mutated(c, key, inserted, gocb.InsertSpec("n", 1, nil)), content(c, key, number{1}),
+			remove(), mutated(c, key, upserted, gocb.ArrayAppendSpec("", 1, nil), gocb.ArrayAppendSpec("", 2, nil)), content(c, key, []int{1, 2}),
+			// Whoever may make the document may make the parents of a path.
+			remove(), mutated(c, key, upserted, gocb.UpsertSpec("x.y", 1, nil)), content(c, key, nested),
+			remove(), mutated(c, key, inserted, gocb.UpsertSpec("x.y", 1, nil)), content(c, key, nested),
+		)
+	}},
+	{"mutate-in-durable", func(c *gocb.Collection, key string) error {
+		_, err := upsert(c, key, number{1})
+		changed, err2 := mutate(c, key, &gocb.MutateInOptions{DurabilityLevel: gocb.DurabilityLevelMajority},
+			gocb.UpsertSpec("_x", 1, &gocb.UpsertSpecOptions{IsXattr: true}), gocb.IncrementSpec("n", 1, nil))
+		if err := first(err, err2); err != nil {
+			return err
+		}
+		var n int
+		one := mutated(c, key, &gocb.MutateInOptions{DurabilityLevel: gocb.DurabilityLevelMajorityAndPersistOnMaster}, gocb.IncrementSpec("n", 1, nil))
+		two := mutated(c, key, &gocb.MutateInOptions{DurabilityLevel: gocb.DurabilityLevelPersistToMajority}, gocb.IncrementSpec("n", 1, nil))
+		return first(
+			must("result", changed.ContentAt(1, &n)), equal("result", n, 2),
+			fails("persist on master", one, gocb.ErrDurabilityLevelNotAvailable),
+			fails("persist to majority", two, gocb.ErrDurabilityLevelNotAvailable),
+			content(c, key, number{2}),
+		)
+	}},
+	{"mutate-in-clears-expiry", func(c *gocb.Collection, key string) error {
+		_, err := c.Upsert(key, number{1}, &gocb.UpsertOptions{Expiry: 100 * time.Second})
+		changed := mutated(c, key, nil, gocb.IncrementSpec("n", 1, nil))
+		at, err2 := expiry(c, key)
+		return first(must("upsert", err), changed, err2, equal("expiry", at, time.Time{}))
+	}},
+	{"preserve-expiry-in-mutate", func(c *gocb.Collection, key string) error {
+		_, err := c.Upsert(key, number{1}, &gocb.UpsertOptions{Expiry: 100 * time.Second})
+		before, err2 := expiry(c, key)
+		changed := mutated(c, key, &gocb.MutateInOptions{PreserveExpiry: true}, gocb.IncrementSpec("n", 1, nil))
+		after, err3 := expiry(c, key)
+		return first(must("upsert", err), err2, changed, err3, equal("expiry", after, before), expires(c, key, 100), content(c, key, number{2}))
+	}},
+	{"get-with-expiry", func(c *gocb.Collection, key string) error {
+		_, err := c.Upsert(key, number{1}, &gocb.UpsertOptions{Expiry: 100 * time.Second})
+		if err := first(must("upsert", err), expires(c, key, 100)); err != nil {
+			return err
+		}
+		changed := mutated(c, key, &gocb.MutateInOptions{Expiry: 200 * time.Second}, gocb.UpsertSpec("n", 2, nil))
+		if err := first(changed, expires(c, key, 200)); err != nil {
+			return err
+		}
+		_, err = upsert(c, key, number{3})
+		read, err2 := c.Get(key, &gocb.GetOptions{WithExpiry: true})
+		if err := first(err, must("get", err2)); err != nil {
+			return err
+		}
+		var got number
+		return first(must("content", read.Content(&got)), equal("content", got, number{3}), equal("expiry", read.ExpiryTime(), time.Time{}))
+	}},
+	{"get-with-projection", func(c *gocb.Collection, key string) error {
+		document, fields, names := map[string]any{}, map[string]any{}, []string{}
+		for n := range 20 {
+			names = append(names, fmt.Sprintf("f%d", n))
+			document[names[n]], fields[names[n]] = float64(n), float64(n)
+		}
+		document["deep"] = map[string]any{"b": map[string]any{"c": 1.0}, "d": 2.0}
+		if _, err := c.Upsert(key, document, &gocb.UpsertOptions{Expiry: 100 * time.Second}); err != nil {
+			return must("upsert", err)
+		}
+		project := func(expected map[string]any, options gocb.GetOptions) error {
+			read, err := c.Get(key, &options)
+			if err != nil {
+				return must("get", err)
+			}
+			var got map[string]any
+			err = first(must("content", read.Content(&got)), equal("content", got, expected))
+			if err == nil && options.WithExpiry && time.Until(read.ExpiryTime()) < 90*time.Second {
+				err = fmt.Errorf("expiry %v", read.ExpiryTime())
+			}
+			return err
+		}
+		_, gone := c.Get(key+"-missing", &gocb.GetOptions{Project: names[:2]})
+		return first(
+			project(map[string]any{"f1": 1.0, "deep": map[string]any{"b": map[string]any{"c": 1.0}}}, gocb.GetOptions{Project: []string{"f1", "deep.b.c", "none"}}),
+			project(map[string]any{"deep": document["deep"]}, gocb.GetOptions{Project: []string{"deep"}, WithExpiry: true}),
+			// More paths than a request can hold: the SDK reads the whole document.
+			project(fields, gocb.GetOptions{Project: names}),
+			fails("a missing document", gone, gocb.ErrDocumentNotFound),
+		)
+	}},
+	{"data-structures", func(c *gocb.Collection, key string) error {
+		for _, kind := range []string{"-list", "-map", "-set", "-queue"} {
+			_, _ = c.Remove(key+kind, nil)
+		}
+		return first(
+			must("list", list(c.List(key+"-list"))), must("map", dictionary(c.Map(key+"-map"))),
+			must("set", set(c.Set(key+"-set"))), must("queue", queue(c.Queue(key+"-queue"))),
+		)
+	}},
+	{"xattrs", func(c *gocb.Collection, key string) error {
+		xattr := &gocb.GetSpecOptions{IsXattr: true}
+		_, err := upsert(c, key, number{1})
+		changed, err2 := mutate(c, key, nil,
+			gocb.UpsertSpec("meta.owner", "grüße", &gocb.UpsertSpecOptions{IsXattr: true, CreatePath: true}),
+			gocb.UpsertSpec("meta.cas", gocb.MutationMacroCAS, nil), gocb.UpsertSpec("meta.seqno", gocb.MutationMacroSeqNo, nil),
+			gocb.UpsertSpec("meta.crc", gocb.MutationMacroValueCRC32c, nil),
+		)
+		if err := first(err, err2); err != nil {
+			return err
+		}
+		read, err := lookup(c, key,
+			gocb.GetSpec("meta", xattr), gocb.GetSpec("$document", xattr), gocb.ExistsSpec("meta.owner", &gocb.ExistsSpecOptions{IsXattr: true}),
+			gocb.GetSpec("meta.none", xattr), gocb.GetSpec("n", nil),
+		)
+		if err != nil {
+			return err
+		}
+		var meta, virtual map[string]any
+		var ignored any
+		if err := first(must("meta", read.ContentAt(0, &meta)), must("$document", read.ContentAt(1, &virtual))); err != nil {
+			return err
+		}
+		body, remove := "{\"n\":1}", gocb.RemoveSpec("meta", &gocb.RemoveSpecOptions{IsXattr: true})
+		return first(
+			equal("macro CAS", meta["cas"], any(fmt.Sprintf("0x%016x", bits.ReverseBytes64(uint64(changed.Cas()))))),
+			equal("$document.CAS", virtual["CAS"], any(fmt.Sprintf("0x%016x", uint64(changed.Cas())))),
+			equal("meta", []any{meta["owner"], meta["seqno"], meta["crc"]}, []any{"grüße", virtual["seqno"], virtual["value_crc32c"]}),
+			equal("$document", []any{virtual["deleted"], virtual["exptime"], virtual["value_bytes"], virtual["datatype"]},
+				[]any{false, 0.0, float64(len(body)), []any{"json", "xattr"}}),
+			equal("exists", read.Exists(2), true), fails("a missing path", read.ContentAt(3, &ignored), gocb.ErrPathNotFound),
+			content(c, key, number{1}), keepsAttribute(c, key),
+			mutated(c, key, nil, remove), fails("remove", mutated(c, key, nil, remove), gocb.ErrPathNotFound), content(c, key, number{2}),
+		)
+	}},
+}
+
+// keepsAttribute requires that a store of the whole document keeps `meta.owner`.
+func keepsAttribute(c *gocb.Collection, key string) error {
+	_, err := upsert(c, key, number{2})
+	found, err2 := lookup(c, key, gocb.GetSpec("meta.owner", &gocb.GetSpecOptions{IsXattr: true}))
+	if err := first(err, err2); err != nil {
+		return err
+	}
+	return values(found, "grüße")
+}
+
+func list(l *gocb.CouchbaseList) error {
+	if err := first(l.Append("b"), l.Append("c"), l.Prepend("a")); err != nil {
+		return err
+	}
+	var one string
+	all, err := l.Iterator()
+	at := l.At(1, &one)
+	size, err2 := l.Size()
+	index, err3 := l.IndexOf("c")
+	none, err4 := l.IndexOf("x")
+	beyond := l.At(7, &one)
+	removed := l.RemoveAt(0)
+	rest, err5 := l.Iterator()
+	return first(
+		err, at, err2, err3, err4, removed, err5, fails("at 7", beyond, gocb.ErrPathNotFound),
+		equal("list", all, []any{"a", "b", "c"}), equal("reads", []any{one, size, index, none}, []any{"b", 3, 2, -1}), equal("rest", rest, []any{"b", "c"}),
+	)
+}
+
+func dictionary(m *gocb.CouchbaseMap) error {
+	if err := first(m.Add("one", 1), m.Add("two", number{2})); err != nil {
+		return err
+	}
+	var two, one number
+	at := m.At("two", &two)
+	size, err := m.Size()
+	yes, err2 := m.Exists("one")
+	no, err3 := m.Exists("no")
+	removed := m.Remove("one")
+	keys, err4 := m.Keys()
+	return first(
+		at, err, err2, err3, removed, err4, fails("at one", m.At("one", &one), gocb.ErrPathNotFound),
+		equal("map", []any{two, size, yes, no, keys}, []any{number{2}, 2, true, false, []string{"two"}}),
+	)
+}
+
+func set(s *gocb.CouchbaseSet) error {
+	if err := first(s.Add("a"), s.Add("b"), fails("add again", s.Add("a"), gocb.ErrPathExists)); err != nil {
+		return err
+	}
+	size, err := s.Size()
+	yes, err2 := s.Contains("b")
+	no, err3 := s.Contains("c")
+	removed := s.Remove("a")
+	rest, err4 := s.Values()
+	return first(err, err2, err3, removed, err4, equal("set", []any{size, yes, no, rest}, []any{2, true, false, []any{"b"}}))
+}
+
+func queue(q *gocb.CouchbaseQueue) error {
+	var one, two int
+	pushed := first(q.Push(1), q.Push(2))
+	full, err := q.Size()
+	popped := first(q.Pop(&one), q.Pop(&two))
+	empty, err2 := q.Size()
+	return first(pushed, err, popped, err2, equal("queue", []int{full, one, two, empty}, []int{2, 1, 2, 0}))
+}
+
+// staged inserts one document, replaces the second and removes the third.
+func staged(attempt *gocb.TransactionAttemptContext, c *gocb.Collection, inserted, replaced, removed string) error {
+	old, err := attempt.Get(c, replaced)
+	if err != nil {
+		return err
+	}
+	gone, err := attempt.Get(c, removed)
+	if err != nil {
+		return err
+	}
+	if _, err = attempt.Insert(c, inserted, number{1}); err != nil {
+		return err
+	}
+	if _, err = attempt.Replace(old, number{2}); err != nil {
+		return err
+	}
+	return attempt.Remove(gone)
+}
+
+func inside(attempt *gocb.TransactionAttemptContext, c *gocb.Collection, key string, expected number) error {
+	read, err := attempt.Get(c, key)
+	if err != nil {
+		return must("get inside", err)
+	}
+	var got number
+	return first(must("content", read.Content(&got)), equal("inside", got, expected))
+}
+
+// failed requires an error of the type E.
+func failed[E error](step string, err error) error {
+	var kind E
+	if !errors.As(err, &kind) {
+		return fmt.Errorf("%s: %v, %T expected", step, err, kind)
+	}
+	return nil
+}
+
+func transactionChecks(transactions *gocb.Transactions) []check {
+	return []check{
+		{"transaction-commit", func(c *gocb.Collection, key string) error {
+			replaced, removed := key+"-replaced", key+"-removed"
+			_, err := upsert(c, replaced, number{1})
+			_, err2 := upsert(c, removed, number{1})
+			if err := first(err, err2); err != nil {
+				return err
+			}
+			done, err := transactions.Run(func(attempt *gocb.TransactionAttemptContext) error {
+				if err := staged(attempt, c, key, replaced, removed); err != nil {
+					return err
+				}
+				_, gone := attempt.Get(c, removed)
+				return first(
+					inside(attempt, c, key, number{1}), inside(attempt, c, replaced, number{2}), fails("get inside", gone, gocb.ErrDocumentNotFound),
+					missing(c, key), content(c, replaced, number{1}), content(c, removed, number{1}),
+				)
+			}, nil)
+			if err != nil {
+				return must("run", err)
+			}
+			return first(
+				equal("unstaged", done.UnstagingComplete, true), content(c, key, number{1}), content(c, replaced, number{2}), missing(c, removed),
+				unstaged(c, key), unstaged(c, replaced),
+			)
+		}},
+		{"transaction-rollback", func(c *gocb.Collection, key string) error {
+			replaced, removed := key+"-replaced", key+"-removed"
+			_, err := upsert(c, replaced, number{1})
+			_, err2 := upsert(c, removed, number{1})
+			if err := first(err, err2); err != nil {
+				return err
+			}
+			wanted := errors.New("rollback wanted")
+			_, err = transactions.Run(func(attempt *gocb.TransactionAttemptContext) error {
+				return first(must("staged", staged(attempt, c, key, replaced, removed)), wanted)
+			}, nil)
+			if err := first(
+				failed[*gocb.TransactionFailedError]("run", err), fails("run", err, wanted),
+				missing(c, key), content(c, replaced, number{1}), content(c, removed, number{1}), unstaged(c, replaced), unstaged(c, removed),
+			); err != nil {
+				return err
+			}
+			_, inserted := c.Insert(key, number{3}, nil)
+			_, again := transactions.Run(func(attempt *gocb.TransactionAttemptContext) error {
+				_, err := attempt.Insert(c, key, number{4})
+				return err
+			}, nil)
+			return first(must("insert", inserted), fails("insert", again, gocb.ErrDocumentExists), content(c, key, number{3}))
+		}},
+		{"transaction-conflict", func(c *gocb.Collection, key string) error {
+			const rounds = 10
+			if _, err := upsert(c, key, number{0}); err != nil {
+				return err
+			}
+			writer := func() error {
+				for range rounds {
+					_, err := transactions.Run(func(attempt *gocb.TransactionAttemptContext) error {
+						read, err := attempt.Get(c, key)
+						if err != nil {
+							return err
+						}
+						var got number
+						if err := read.Content(&got); err != nil {
+							return err
+						}
+						_, err = attempt.Replace(read, number{got.N + 1})
+						return err
+					}, nil)
+					if err != nil {
+						return must("run", err)
+					}
+				}
+				return nil
+			}
+			other := make(chan error)
+			go func() { other <- writer() }()
+			mine := writer()
+			return first(mine, <-other, content(c, key, number{2 * rounds}), unstaged(c, key))
+		}},
+		{"transaction-expired", func(c *gocb.Collection, key string) error {
+			replaced := key + "-replaced"
+			if _, err := upsert(c, replaced, number{1}); err != nil {
+				return err
+			}
+			_, err := transactions.Run(func(attempt *gocb.TransactionAttemptContext) error {
+				old, err := attempt.Get(c, replaced)
+				if err != nil {
+					return err
+				}
+				_, err = attempt.Insert(c, key, number{1})
+				_, err2 := attempt.Replace(old, number{2})
+				time.Sleep(1500 * time.Millisecond)
+				return first(err, err2)
+			}, &gocb.TransactionOptions{Timeout: time.Second})
+			invisible := first(missing(c, key), content(c, replaced, number{1}))
+			_, inserted := c.Insert(key, number{2}, nil)
+			return first(failed[*gocb.TransactionExpiredError]("run", err), invisible, must("insert", inserted))
+		}},
+	}
 }
 
 func say(name string, err error) {
@@ -433,7 +976,7 @@ func main() {
 		os.Exit(1)
 	}
 	var running sync.WaitGroup
-	for _, one := range checks {
+	for _, one := range append(checks, transactionChecks(cluster.Transactions())...) {
 		running.Go(func() {
 			key := "go::" + one.name
 			_, _ = collection.Remove(key, nil)

@@ -29,6 +29,41 @@ async function failsLocked(promise) {
 }
 
 const raw = { transcoder: new couchbase.RawBinaryTranscoder() }
+const { LookupInSpec: look, MutateInSpec: edit } = couchbase
+const now = () => Math.floor(Date.now() / 1000)
+
+async function expiryOf(c, key) {
+  return (await c.get(key, { withExpiry: true })).expiryTime || 0
+}
+
+function within(time, earliest, latest) {
+  assert.ok(earliest <= time && time <= latest, `${time}, not ${earliest} to ${latest}`)
+}
+
+async function missing(c, ...keys) {
+  for (const key of keys) await fails(c.get(key), couchbase.DocumentNotFoundError)
+}
+
+async function holds(c, documents) {
+  for (const [key, document] of Object.entries(documents)) assert.deepEqual((await c.get(key)).content, document)
+}
+
+// Nothing of a transaction is left in the document.
+async function unstaged(c, ...keys) {
+  for (const key of keys) assert.equal((await c.lookupIn(key, [look.exists('txn', { xattr: true })])).content[0].value, false)
+}
+
+// The SDK does not begin another attempt after an operation of the lambda has met a conflict: the caller repeats the transaction.
+async function repeated(transactions, logic) {
+  for (let round = 0; ; round++) {
+    try {
+      return await transactions.run(logic)
+    } catch (error) {
+      if (!(error instanceof couchbase.TransactionFailedError) || round === 100) throw error
+      await sleep(Math.random() * 20)
+    }
+  }
+}
 
 const checks = {
   'upsert-get': async (c, key) => {
@@ -197,6 +232,269 @@ const checks = {
     read.forEach((result, n) => assert.deepEqual(result.content, { n }))
     await Promise.all(keys.map((k) => c.remove(k)))
   },
+  'lookup-in': async (c, key) => {
+    const { cas } = await c.upsert(key, { a: 1, list: [1, 2, 'x'], deep: { b: { c: 'grüße' } }, nothing: null })
+    const read = await c.lookupIn(key, [
+      look.get('deep.b.c'), look.get('list[-1]'), look.get('deep.b'), look.get('nothing'), look.exists('a'), look.exists('none'),
+      look.count('list'), look.count(''), look.get('none'), look.get('a.b'), look.get(''),
+    ])
+    assert.equal(read.cas.toString(), cas.toString())
+    const values = read.content.slice(0, 8).map((entry) => entry.value)
+    assert.deepEqual(values, ['grüße', 'x', { c: 'grüße' }, null, true, false, 3, 4])
+    assert.ok(read.content[8].error instanceof couchbase.PathNotFoundError, `${read.content[8].error}`)
+    assert.ok(read.content[9].error instanceof couchbase.PathMismatchError, `${read.content[9].error}`)
+    assert.equal(read.content[10].value.a, 1)
+    await fails(c.lookupIn(`${key}-missing`, [look.get('a')]), couchbase.DocumentNotFoundError)
+    await fails(c.lookupIn(key, Array(17).fill(look.get('a'))), couchbase.InvalidArgumentError)
+  },
+  'lookup-any-replica': async (c, key) => {
+    const { cas } = await c.upsert(key, { a: 1 })
+    const found = await c.lookupInAnyReplica(key, [look.get('a'), look.exists('none')])
+    assert.deepEqual(found.content.map((entry) => entry.value), [1, false])
+    assert.equal(found.isReplica, false)
+    assert.equal(found.cas.toString(), cas.toString())
+    const all = await c.lookupInAllReplicas(key, [look.get('a')])
+    assert.deepEqual(all.map((one) => [one.isReplica, one.content[0].value]), [[false, 1]])
+    await fails(c.lookupInAnyReplica(`${key}-missing`, [look.get('a')]), couchbase.DocumentUnretrievableError)
+  },
+  'mutate-in': async (c, key) => {
+    const { cas } = await c.upsert(key, { n: 1, old: 'x', gone: true, list: [2] })
+    const changed = await c.mutateIn(key, [
+      edit.upsert('n', 2), edit.insert('fresh', { a: null }), edit.replace('old', 'y'), edit.remove('gone'),
+      edit.arrayAppend('list', 3), edit.arrayPrepend('list', 1), edit.arrayInsert('list[1]', 1.5), edit.arrayAddUnique('list', 4),
+      edit.arrayAppend('list', [8, 9], { multi: true }),
+      edit.increment('counter', 5), edit.decrement('counter', 2), edit.upsert('x.y.z', [1], { createPath: true }),
+    ])
+    assert.deepEqual([changed.content[9].value, changed.content[10].value], [5, 3])
+    assert.ok(changed.token)
+    const read = await c.get(key)
+    assert.deepEqual(read.content, { n: 2, old: 'y', list: [1, 1.5, 2, 3, 4, 8, 9], fresh: { a: null }, counter: 3, x: { y: { z: [1] } } })
+    assert.equal(read.cas.toString(), changed.cas.toString())
+    await c.mutateIn(key, [edit.upsert('n', 3)], { cas: changed.cas })
+    assert.notEqual(changed.cas.toString(), cas.toString())
+    await c.mutateIn(key, [edit.replace('', { whole: true })])
+    await holds(c, { [key]: { whole: true } })
+    await c.mutateIn(key, [edit.remove('')])
+    await missing(c, key)
+  },
+  'mutate-in-errors': async (c, key) => {
+    const document = { a: 1, list: [1, 'x'], huge: 1e20 }
+    const first = await c.upsert(key, document)
+    const { cas } = await c.mutateIn(key, [edit.upsert('a', 1)])
+    const errors = [
+      [edit.insert('a', 2), couchbase.PathExistsError],
+      [edit.arrayAddUnique('list', 1), couchbase.PathExistsError],
+      [edit.replace('none', 2), couchbase.PathNotFoundError],
+      [edit.remove('none'), couchbase.PathNotFoundError],
+      [edit.upsert('x.y', 2), couchbase.PathNotFoundError],
+      [edit.upsert('a.b', 2), couchbase.PathMismatchError],
+      [edit.arrayAppend('a', 2), couchbase.PathMismatchError],
+      [edit.increment('list', 2), couchbase.PathMismatchError],
+      [edit.upsert('a..b[', 2), couchbase.PathInvalidError],
+      [edit.arrayAddUnique('list', { b: 1 }), couchbase.ValueInvalidError],
+      [edit.increment('a', 0), couchbase.DeltaInvalidError],
+      [edit.increment('huge', 1), couchbase.NumberTooBigError],
+    ]
+    for (const [spec, kind] of errors) {
+      await fails(c.mutateIn(key, [spec]), kind)
+      await fails(c.mutateIn(key, [edit.upsert('changed', true), spec]), kind)
+    }
+    await fails(c.mutateIn(key, [edit.upsert('a', 2)], { cas: first.cas }), couchbase.CasMismatchError)
+    await fails(c.mutateIn(`${key}-missing`, [edit.upsert('a', 2)]), couchbase.DocumentNotFoundError)
+    const read = await c.get(key)
+    assert.deepEqual(read.content, document)
+    assert.equal(read.cas.toString(), cas.toString())
+    await c.upsert(`${key}-raw`, Buffer.from('text'), raw)
+    await fails(c.mutateIn(`${key}-raw`, [edit.upsert('a', 2)]), couchbase.DocumentNotJsonError)
+  },
+  'mutate-in-upsert': async (c, key) => {
+    const made = { storeSemantics: couchbase.StoreSemantics.Upsert }
+    const inserted = { storeSemantics: couchbase.StoreSemantics.Insert }
+    await fails(c.mutateIn(key, [edit.upsert('a', 1)]), couchbase.DocumentNotFoundError)
+    await c.mutateIn(key, [edit.upsert('a', 1)], made)
+    await c.mutateIn(key, [edit.upsert('a', 2), edit.increment('n', 3)], made)
+    await holds(c, { [key]: { a: 2, n: 3 } })
+    await fails(c.mutateIn(key, [edit.upsert('a', 9)], inserted), couchbase.DocumentExistsError)
+    await c.remove(key)
+    await c.mutateIn(key, [edit.insert('a', 1)], inserted)
+    await holds(c, { [key]: { a: 1 } })
+    await c.remove(key)
+    await c.mutateIn(key, [edit.arrayAppend('', 1), edit.arrayAppend('', 2)], made)
+    await holds(c, { [key]: [1, 2] })
+    // Whoever may make the document may make the parents of a path.
+    for (const options of [made, inserted]) {
+      await c.remove(key)
+      await c.mutateIn(key, [edit.upsert('x.y', 1)], options)
+      await holds(c, { [key]: { x: { y: 1 } } })
+    }
+  },
+  'mutate-in-durable': async (c, key) => {
+    const { DurabilityLevel } = couchbase
+    await c.upsert(key, { n: 1 })
+    const specs = [edit.increment('n', 1), edit.upsert('_x', 1, { xattr: true })]
+    const { content, token } = await c.mutateIn(key, specs, { durabilityLevel: DurabilityLevel.Majority })
+    assert.equal(content[0].value, 2)
+    assert.ok(token)
+    for (const durabilityLevel of [DurabilityLevel.MajorityAndPersistOnMaster, DurabilityLevel.PersistToMajority]) {
+      await fails(c.mutateIn(key, [edit.increment('n', 1)], { durabilityLevel }), couchbase.DurabilityLevelNotAvailableError)
+    }
+    await holds(c, { [key]: { n: 2 } })
+  },
+  'mutate-in-clears-expiry': async (c, key) => {
+    await c.upsert(key, { n: 1 }, { expiry: 100 })
+    await c.mutateIn(key, [edit.increment('n', 1)])
+    assert.equal(await expiryOf(c, key), 0)
+  },
+  'preserve-expiry-in-mutate': async (c, key) => {
+    await c.upsert(key, { n: 1 }, { expiry: 100 })
+    const before = await expiryOf(c, key)
+    await c.mutateIn(key, [edit.increment('n', 1)], { preserveExpiry: true })
+    assert.equal(await expiryOf(c, key), before)
+    await holds(c, { [key]: { n: 2 } })
+  },
+  'get-with-expiry': async (c, key) => {
+    const started = now()
+    await c.upsert(key, { n: 1 }, { expiry: 100 })
+    const read = await c.get(key, { withExpiry: true })
+    assert.deepEqual(read.content, { n: 1 })
+    within(read.expiryTime, started + 99, now() + 101)
+    await c.mutateIn(key, [edit.upsert('n', 2)], { expiry: 200 })
+    within(await expiryOf(c, key), started + 199, now() + 201)
+    await c.upsert(key, { n: 3 })
+    assert.equal(await expiryOf(c, key), 0)
+  },
+  'get-with-projection': async (c, key) => {
+    const fields = Object.fromEntries(Array.from({ length: 20 }, (_, n) => [`f${n}`, n]))
+    await c.upsert(key, { ...fields, deep: { b: { c: 1 }, d: 2 }, list: [{ e: 1 }] }, { expiry: 100 })
+    const read = await c.get(key, { project: ['f1', 'deep.b.c', 'none'] })
+    assert.deepEqual(read.content, { f1: 1, deep: { b: { c: 1 } } })
+    const timed = await c.get(key, { project: ['deep'], withExpiry: true })
+    assert.deepEqual(timed.content, { deep: { b: { c: 1 }, d: 2 } })
+    assert.ok(timed.expiryTime > now())
+    // More paths than a request can hold: the SDK reads the whole document.
+    assert.deepEqual((await c.get(key, { project: Object.keys(fields) })).content, fields)
+    await fails(c.get(`${key}-missing`, { project: ['f1'] }), couchbase.DocumentNotFoundError)
+  },
+  'data-structures': async (c, key) => {
+    await Promise.all(['list', 'map', 'set', 'queue'].map((kind) => c.remove(`${key}-${kind}`).catch(() => {})))
+    const list = c.list(`${key}-list`)
+    await list.push('b')
+    await list.push('c')
+    await list.unshift('a')
+    assert.deepEqual(await list.getAll(), ['a', 'b', 'c'])
+    assert.deepEqual([await list.getAt(1), await list.size(), await list.indexOf('c'), await list.indexOf('x')], ['b', 3, 2, -1])
+    await list.removeAt(0)
+    assert.deepEqual(await list.getAll(), ['b', 'c'])
+    await fails(list.getAt(7), couchbase.PathNotFoundError)
+    const map = c.map(`${key}-map`)
+    await map.set('one', 1)
+    await map.set('two', { n: 2 })
+    assert.deepEqual([await map.get('two'), await map.size(), await map.exists('one'), await map.exists('no')], [{ n: 2 }, 2, true, false])
+    await map.remove('one')
+    assert.deepEqual(await map.keys(), ['two'])
+    await fails(map.get('one'), couchbase.PathNotFoundError)
+    const set = c.set(`${key}-set`)
+    assert.deepEqual([await set.add('a'), await set.add('b'), await set.add('a')], [true, true, false])
+    assert.deepEqual([await set.size(), await set.contains('b'), await set.contains('c')], [2, true, false])
+    await set.remove('a')
+    assert.deepEqual(await set.values(), ['b'])
+    const queue = c.queue(`${key}-queue`)
+    await queue.push(1)
+    await queue.push(2)
+    assert.deepEqual([await queue.size(), await queue.pop(), await queue.pop(), await queue.size()], [2, 1, 2, 0])
+  },
+  xattrs: async (c, key) => {
+    const xattr = { xattr: true }
+    const { Cas, SeqNo, ValueCrc32c } = couchbase.MutateInMacro
+    const body = { a: 1 }
+    await c.upsert(key, body)
+    const { cas } = await c.mutateIn(key, [
+      edit.upsert('meta.owner', 'grüße', { xattr: true, createPath: true }),
+      edit.upsert('meta.cas', Cas), edit.upsert('meta.seqno', SeqNo), edit.upsert('meta.crc', ValueCrc32c),
+    ])
+    const read = await c.lookupIn(key, [
+      look.get('meta', xattr), look.exists('meta.owner', xattr), look.get('meta.none', xattr), look.get(couchbase.LookupInMacro.Document), look.get('a'),
+    ])
+    const [{ value: meta }, { value: found }, { error }, { value: virtual }, { value: a }] = read.content
+    const bytes = Buffer.alloc(8)
+    bytes.writeBigUInt64LE(BigInt(cas.toString()))
+    assert.equal(meta.cas, `0x${bytes.toString('hex')}`)
+    assert.equal(virtual.CAS, `0x${BigInt(cas.toString()).toString(16).padStart(16, '0')}`)
+    assert.deepEqual([meta.owner, meta.seqno, meta.crc], ['grüße', virtual.seqno, virtual.value_crc32c])
+    assert.deepEqual([virtual.deleted, virtual.exptime, virtual.value_bytes, virtual.datatype], [false, 0, JSON.stringify(body).length, ['json', 'xattr']])
+    assert.ok(found && a === 1 && error instanceof couchbase.PathNotFoundError, `${found} ${a} ${error}`)
+    await holds(c, { [key]: body })
+    await c.upsert(key, { a: 2 })
+    assert.equal((await c.lookupIn(key, [look.get('meta.owner', xattr)])).content[0].value, 'grüße')
+    await c.mutateIn(key, [edit.remove('meta', xattr)])
+    assert.equal((await c.lookupIn(key, [look.exists('meta', xattr)])).content[0].value, false)
+    await holds(c, { [key]: { a: 2 } })
+  },
+  'transaction-commit': async (c, key, transactions) => {
+    const [replaced, removed] = [`${key}-replaced`, `${key}-removed`]
+    await c.upsert(replaced, { n: 1 })
+    await c.upsert(removed, { n: 1 })
+    const result = await transactions.run(async (attempt) => {
+      const one = await attempt.get(c, replaced)
+      const other = await attempt.get(c, removed)
+      await attempt.insert(c, key, { n: 1 })
+      await attempt.replace(one, { n: 2 })
+      await attempt.remove(other)
+      assert.deepEqual([(await attempt.get(c, key)).content, (await attempt.get(c, replaced)).content], [{ n: 1 }, { n: 2 }])
+      await fails(attempt.get(c, removed), couchbase.DocumentNotFoundError)
+      await missing(c, key)
+      await holds(c, { [replaced]: { n: 1 }, [removed]: { n: 1 } })
+    })
+    assert.equal(result.unstagingComplete, true)
+    await holds(c, { [key]: { n: 1 }, [replaced]: { n: 2 } })
+    await missing(c, removed)
+    await unstaged(c, key, replaced)
+  },
+  'transaction-rollback': async (c, key, transactions) => {
+    const [replaced, removed] = [`${key}-replaced`, `${key}-removed`]
+    await c.upsert(replaced, { n: 1 })
+    await c.upsert(removed, { n: 1 })
+    const wanted = new Error('rollback wanted')
+    const error = await fails(transactions.run(async (attempt) => {
+      await attempt.insert(c, key, { n: 1 })
+      await attempt.replace(await attempt.get(c, replaced), { n: 2 })
+      await attempt.remove(await attempt.get(c, removed))
+      throw wanted
+    }), couchbase.TransactionFailedError)
+    assert.equal(error.cause, wanted)
+    await missing(c, key)
+    await holds(c, { [replaced]: { n: 1 }, [removed]: { n: 1 } })
+    await unstaged(c, replaced, removed)
+    await c.insert(key, { n: 3 })
+    await fails(transactions.run((attempt) => attempt.insert(c, key, { n: 4 })), couchbase.TransactionFailedError)
+    await holds(c, { [key]: { n: 3 } })
+  },
+  'transaction-conflict': async (c, key, transactions) => {
+    const rounds = 10
+    await c.upsert(key, { n: 0 })
+    const writer = async () => {
+      for (let round = 0; round < rounds; round++) {
+        await repeated(transactions, async (attempt) => {
+          const document = await attempt.get(c, key)
+          await attempt.replace(document, { n: document.content.n + 1 })
+        })
+      }
+    }
+    await Promise.all([writer(), writer()])
+    await holds(c, { [key]: { n: 2 * rounds } })
+    await unstaged(c, key)
+  },
+  'transaction-expired': async (c, key, transactions) => {
+    await c.upsert(`${key}-replaced`, { n: 1 })
+    await fails(transactions.run(async (attempt) => {
+      await attempt.insert(c, key, { n: 1 })
+      await attempt.replace(await attempt.get(c, `${key}-replaced`), { n: 2 })
+      await sleep(1500)
+    }, { timeout: 1000 }), couchbase.TransactionExpiredError)
+    await missing(c, key)
+    await holds(c, { [`${key}-replaced`]: { n: 1 } })
+    await c.insert(key, { n: 2 })
+  },
 }
 
 async function main() {
@@ -208,7 +506,7 @@ async function main() {
     const pinged = await cluster.bucket(bucketName).ping({ serviceTypes: [couchbase.ServiceType.KeyValue] })
     assert.ok(Object.values(pinged.services).flat().every((report) => report.state === couchbase.PingState.Ok), JSON.stringify(pinged))
     console.log('ok connect')
-    await Promise.all(Object.entries(checks).map(([name, check]) => one(name, check, collection)))
+    await Promise.all(Object.entries(checks).map(([name, check]) => one(name, check, collection, cluster.transactions())))
   } catch (error) {
     console.log(`not ok connect: ${describe(error)}`)
   }
@@ -217,14 +515,15 @@ async function main() {
 }
 
 function describe(error) {
-  return `${error.constructor.name} ${error.message}`.replaceAll('\n', ' ')
+  const cause = error.cause ? `, cause: ${describe(error.cause)}` : ''
+  return `${error.constructor.name} ${error.message}`.replaceAll('\n', ' ') + cause
 }
 
-async function one(name, check, collection) {
+async function one(name, check, collection, transactions) {
   const key = `node::${name}`
   try {
     await collection.remove(key).catch(() => {})
-    await check(collection, key)
+    await check(collection, key, transactions)
     console.log(`ok ${name}`)
   } catch (error) {
     console.log(`not ok ${name}: ${describe(error)}`)

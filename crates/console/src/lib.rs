@@ -278,10 +278,22 @@ fn router(console: Console) -> Router {
             axum::routing::delete(buckets::delete).post(buckets::change),
         )
         .route("/pools/default/buckets/{bucket}/controller/doFlush", axum::routing::post(buckets::flush))
-        .route("/pools/default/buckets/{bucket}/scopes", axum::routing::post(scopes::refuse))
         .route(
-            "/pools/default/buckets/{bucket}/scopes/{*rest}",
-            axum::routing::post(scopes::refuse).delete(scopes::refuse).patch(scopes::refuse),
+            "/pools/default/buckets/{bucket}/scopes",
+            axum::routing::post(scopes::add_scope).put(scopes::replace),
+        )
+        .route("/pools/default/buckets/{bucket}/scopes/{scope}", axum::routing::delete(scopes::remove_scope))
+        .route(
+            "/pools/default/buckets/{bucket}/scopes/{scope}/collections",
+            axum::routing::post(scopes::add_collection),
+        )
+        .route(
+            "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
+            axum::routing::delete(scopes::remove_collection).patch(scopes::set_collection),
+        )
+        .route(
+            "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}",
+            axum::routing::post(scopes::ensure),
         )
         .route(
             "/settings/rbac/users/{domain}/{user}",

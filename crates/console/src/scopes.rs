@@ -1,33 +1,207 @@
-//! Scopes and collections over HTTP: each bucket has the scope `_default` with the collection `_default`, and no
-//! others.
+//! Scopes and collections over HTTP. Each change answers with the manifest's new uid, in hexadecimal.
+//!
+//! COMPAT: SDKs recognise errors by their sentences, which [`ManifestError`] has.
 
-use crate::Console;
-use crate::buckets::missing;
+use crate::buckets::{missing, on_a_thread, refused};
+use crate::{Console, Refusal};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use kv::collections::{Manifest, ManifestError, Wanted};
+use serde_json::{Value, json};
+
+type Fields = Form<Vec<(String, String)>>;
 
 /// `GET /pools/default/buckets/B/scopes`: the manifest, as COLLECTIONS_GET_MANIFEST returns it.
 pub async fn manifest(State(console): State<Console>, Path(name): Path<String>) -> Response {
-    if console.node.bucket(&name).is_none() {
-        return missing();
+    match console.node.bucket(&name) {
+        Some(bucket) => Json(bucket.collections().manifest().to_json()).into_response(),
+        None => missing(),
     }
-    let collection = json!({ "name": "_default", "uid": "0" });
-    let scope = json!({ "name": "_default", "uid": "0", "collections": [collection] });
-    Json(json!({ "uid": "0", "scopes": [scope] })).into_response()
 }
 
-/// Refuses changes.
-///
-/// COMPAT: SDKs map this sentence to their "feature not available" error.
-pub async fn refuse(State(console): State<Console>, Path(path): Path<Vec<(String, String)>>) -> Response {
-    let bucket = path.iter().find(|(name, _)| name == "bucket").map(|(_, value)| value.as_str());
-    if bucket.is_none_or(|name| console.node.bucket(name).is_none()) {
-        return missing();
+/// Changes the manifest of a bucket on a thread of its own, since it may be written to disk.
+async fn change(
+    console: Console,
+    bucket: &str,
+    f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError> + Send + 'static,
+) -> Response {
+    let Some(bucket) = console.node.bucket(bucket) else { return missing() };
+    let (node, map_changes) = (std::sync::Arc::clone(&console.node), console.map_changes.clone());
+    let change = move || {
+        let changed = bucket.change_collections(f);
+        if changed.is_ok() {
+            node.note_map_change();
+            map_changes.send_replace(());
+        }
+        Ok::<_, Refusal>(changed)
+    };
+    match on_a_thread("dm:collections", change).await {
+        Ok(Ok(uid)) => Json(json!({ "uid": format!("{uid:x}") })).into_response(),
+        Ok(Err(error)) => failed(&error),
+        Err(refusal) => refused(refusal),
     }
-    let reason = "Not allowed on this version of cluster: a bucket has the scope _default with the collection \
-        _default, and no others.";
-    (StatusCode::BAD_REQUEST, Json(json!({ "errors": { "_": reason } }))).into_response()
+}
+
+fn failed(error: &ManifestError) -> Response {
+    let (status, field) = match error {
+        ManifestError::Name(_) => (StatusCode::BAD_REQUEST, "name"),
+        ManifestError::MaxTtl => (StatusCode::BAD_REQUEST, "maxTTL"),
+        ManifestError::ScopeMissing(_) | ManifestError::CollectionMissing(..) => (StatusCode::NOT_FOUND, "_"),
+        ManifestError::Unkept(_) => (StatusCode::INTERNAL_SERVER_ERROR, "_"),
+        ManifestError::ScopeExists(_)
+        | ManifestError::CollectionExists(..)
+        | ManifestError::Default
+        | ManifestError::TooMany(_) => (StatusCode::BAD_REQUEST, "_"),
+    };
+    (status, Json(json!({ "errors": { field: error.to_string() } }))).into_response()
+}
+
+fn bad_field(field: &str, reason: String) -> Response {
+    (StatusCode::BAD_REQUEST, Json(json!({ "errors": { field: reason } }))).into_response()
+}
+
+/// The settings of a collection in a form.
+#[derive(Default)]
+struct Settings {
+    name: Option<String>,
+    max_ttl_s: Option<i64>,
+    history: Option<bool>,
+}
+
+fn settings(fields: Vec<(String, String)>, allowed: &[&str]) -> Result<Settings, Response> {
+    let mut settings = Settings::default();
+    for (field, value) in fields {
+        match field.as_str() {
+            "name" if allowed.contains(&"name") => settings.name = Some(value),
+            "maxTTL" if allowed.contains(&"maxTTL") => match value.parse() {
+                Ok(max_ttl_s) => settings.max_ttl_s = Some(max_ttl_s),
+                Err(_) => return Err(failed(&ManifestError::MaxTtl)),
+            },
+            "history" if allowed.contains(&"history") => match value.as_str() {
+                "true" => settings.history = Some(true),
+                "false" => settings.history = Some(false),
+                _ => return Err(bad_field("history", "history must be true or false".into())),
+            },
+            other => {
+                let reason = format!("Unsupported key {other:?}. Allowed: {}.", allowed.join(", "));
+                return Err(bad_field("_", reason));
+            }
+        }
+    }
+    Ok(settings)
+}
+
+/// `POST /pools/default/buckets/B/scopes`: a form with the `name`.
+pub async fn add_scope(
+    State(console): State<Console>,
+    Path(bucket): Path<String>,
+    Form(fields): Fields,
+) -> Response {
+    let name = match settings(fields, &["name"]) {
+        Ok(settings) => settings.name,
+        Err(response) => return response,
+    };
+    let Some(name) = name else { return bad_field("name", "The value must be supplied".into()) };
+    change(console, &bucket, move |manifest| manifest.add_scope(&name)).await
+}
+
+/// `DELETE /pools/default/buckets/B/scopes/S`: the scope with its collections.
+pub async fn remove_scope(
+    State(console): State<Console>,
+    Path((bucket, scope)): Path<(String, String)>,
+) -> Response {
+    change(console, &bucket, move |manifest| manifest.remove_scope(&scope)).await
+}
+
+/// `POST /pools/default/buckets/B/scopes/S/collections`: a form with `name`, `maxTTL` (seconds; 0: the bucket's; -1:
+/// none) and `history`.
+pub async fn add_collection(
+    State(console): State<Console>,
+    Path((bucket, scope)): Path<(String, String)>,
+    Form(fields): Fields,
+) -> Response {
+    let settings = match settings(fields, &["name", "maxTTL", "history"]) {
+        Ok(settings) => settings,
+        Err(response) => return response,
+    };
+    let Some(name) = settings.name else { return bad_field("name", "The value must be supplied".into()) };
+    let (max_ttl_s, history) = (settings.max_ttl_s.unwrap_or(0), settings.history.unwrap_or(false));
+    change(console, &bucket, move |manifest| manifest.add_collection(&scope, &name, max_ttl_s, history)).await
+}
+
+/// `PATCH /pools/default/buckets/B/scopes/S/collections/C`: a form with `maxTTL` and `history`.
+pub async fn set_collection(
+    State(console): State<Console>,
+    Path((bucket, scope, name)): Path<(String, String, String)>,
+    Form(fields): Fields,
+) -> Response {
+    let settings = match settings(fields, &["maxTTL", "history"]) {
+        Ok(settings) => settings,
+        Err(response) => return response,
+    };
+    let Settings { max_ttl_s, history, .. } = settings;
+    change(console, &bucket, move |manifest| manifest.set_collection(&scope, &name, max_ttl_s, history)).await
+}
+
+/// `DELETE /pools/default/buckets/B/scopes/S/collections/C`.
+pub async fn remove_collection(
+    State(console): State<Console>,
+    Path((bucket, scope, name)): Path<(String, String, String)>,
+) -> Response {
+    change(console, &bucket, move |manifest| manifest.remove_collection(&scope, &name)).await
+}
+
+/// `PUT /pools/default/buckets/B/scopes`: a JSON document of all that there is to be afterwards.
+pub async fn replace(
+    State(console): State<Console>,
+    Path(bucket): Path<String>,
+    Json(body): Json<Value>,
+) -> Response {
+    let wanted = match wanted(&body) {
+        Ok(wanted) => wanted,
+        Err(reason) => return bad_field("scopes", reason),
+    };
+    change(console, &bucket, move |manifest| manifest.become_like(&wanted)).await
+}
+
+fn wanted(body: &Value) -> Result<Vec<Wanted>, String> {
+    let name = |value: &Value| value.get("name").and_then(Value::as_str).map(str::to_owned);
+    let mut wanted = Vec::new();
+    let scopes = body.get("scopes").and_then(Value::as_array).ok_or("must be a list of scopes")?;
+    for scope in scopes {
+        let scope_name = name(scope).ok_or("each scope must have a name")?;
+        let empty = Vec::new();
+        let collections = scope.get("collections").and_then(Value::as_array).unwrap_or(&empty);
+        wanted.push(Wanted { scope: scope_name.clone(), collection: None });
+        for collection in collections {
+            let collection_name = name(collection).ok_or("each collection must have a name")?;
+            let max_ttl_s = match collection.get("maxTTL") {
+                None => 0,
+                Some(value) => value.as_i64().ok_or("maxTTL must be an integer")?,
+            };
+            let history = match collection.get("history") {
+                None => false,
+                Some(value) => value.as_bool().ok_or("history must be true or false")?,
+            };
+            let collection = Some((collection_name, max_ttl_s, history));
+            wanted.push(Wanted { scope: scope_name.clone(), collection });
+        }
+    }
+    Ok(wanted)
+}
+
+/// `POST /pools/default/buckets/B/scopes/@ensureManifest/UID`: answers once this manifest, or a later one, is in force.
+/// On a single node every change is in force before its uid is known.
+pub async fn ensure(State(console): State<Console>, Path((bucket, uid)): Path<(String, String)>) -> Response {
+    let Some(bucket) = console.node.bucket(&bucket) else { return missing() };
+    match u64::from_str_radix(&uid, 16) {
+        Ok(uid) if uid <= bucket.collections().uid() => Json(json!({})).into_response(),
+        Ok(_) => {
+            (StatusCode::GATEWAY_TIMEOUT, Json(json!({ "errors": { "_": "There is no such manifest yet" } })))
+                .into_response()
+        }
+        Err(_) => bad_field("uid", "The uid must be a hexadecimal number".into()),
+    }
 }

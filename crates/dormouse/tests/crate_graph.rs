@@ -64,6 +64,7 @@ const ENGINE_ORDER: &[&str] = &[
     "sizes",
     "meters",
     "settings",
+    "collections",
     "memory_policy",
     "prefixes",
     "clients",

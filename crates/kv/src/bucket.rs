@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 mod audit;
 mod budget;
+mod collections;
 pub mod compressor;
 pub mod defragmenter;
 mod durable_writes;
@@ -21,6 +22,7 @@ use rapidhash::v3::RapidSecrets;
 use wire::snappy;
 
 use crate::client_memory::Share;
+use crate::collections::{Collections, Manifest};
 use crate::doorbell::Doorbell;
 use crate::index::{self, Dead, DirtySet, Hand, Locked, Memory, Resources, VBucket};
 use crate::lock_order::{Ranked, rank};
@@ -112,6 +114,8 @@ pub struct Bucket {
     ahead_bytes: AtomicU64,
     /// Set while flushed items wait to be reclaimed.
     flushed: AtomicBool,
+    /// Set while items of dropped collections wait to be reclaimed.
+    dropped: AtomicBool,
     uuid_seed: u64,
     vbucket_mask: u16,
     vbuckets: Box<[VBucket]>,
@@ -180,7 +184,9 @@ impl Bucket {
             dirty = Some(DirtySet::new(settings.vbuckets, bells.iter().cloned()));
         }
         let vbuckets = VBucket::table(settings.vbuckets);
+        let mut collections = Manifest::default();
         if let Some((opened, _)) = journal {
+            collections = opened.collections.clone();
             for (vbucket, runs) in vbuckets.iter().zip(&opened.runs) {
                 if *runs > 0 {
                     vbucket.begin_replay(*runs);
@@ -188,6 +194,10 @@ impl Bucket {
             }
             attention = if opened.is_all_open() { 0 } else { attention::GATES | attention::EJECTED };
             persistence = Some(opened.persistence);
+        }
+        let collections = Collections::new(collections);
+        if collections.has_limits() {
+            attention |= attention::TTL;
         }
         Ok(Self {
             name: name.into(),
@@ -199,6 +209,7 @@ impl Bucket {
             expiry_due_s: AtomicU32::new(u32::MAX),
             ahead_bytes: AtomicU64::new(0),
             flushed: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
             uuid_seed,
             vbucket_mask: settings.vbuckets - 1,
             vbuckets,
@@ -210,6 +221,7 @@ impl Bucket {
                 secrets,
                 dirty,
                 share,
+                collections,
             },
             configured_budget: AtomicU64::new(settings.memory_bytes),
             buffer_bytes: AtomicI64::new(0),
@@ -454,6 +466,9 @@ impl Bucket {
             self.attend(cx, at.vb)?;
         }
         let mut locked = self.lock(cx, at.vb);
+        if !self.resources.collections.has(key.collection) {
+            return Err(Unavailable::NoCollection);
+        }
         let (mut outcome, mut dead, mut seen) = (Meter::GetMisses, None, None);
         if attention & attention::WATCHED != 0 {
             seen = Some(Lookup::before(&mut locked, key, at.hash));
@@ -527,6 +542,9 @@ impl Bucket {
         }
         let uuid = self.vb_uuid(at.vb);
         let mut locked = self.lock(cx, at.vb);
+        if !self.resources.collections.has(key.collection) {
+            return Err(Unavailable::NoCollection);
+        }
         let mut seen = None;
         if attention & attention::WATCHED != 0 {
             seen = Some(Lookup::before(&mut locked, key, at.hash));

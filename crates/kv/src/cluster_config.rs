@@ -56,7 +56,7 @@ struct BucketPart<'a> {
     node_locator: &'static str,
     bucket_capabilities: &'static [&'static str],
     bucket_capabilities_ver: &'static str,
-    collections_manifest_uid: &'static str,
+    collections_manifest_uid: String,
     nodes: [NodePart; 1],
     v_bucket_server_map: ServerMap,
 }
@@ -139,7 +139,7 @@ fn bucket_part(bucket: &Bucket, kv: u16, mgmt: Option<u16>) -> BucketPart<'_> {
         node_locator: "vbucket",
         bucket_capabilities: BUCKET_CAPABILITIES,
         bucket_capabilities_ver: "",
-        collections_manifest_uid: "0",
+        collections_manifest_uid: format!("{:x}", bucket.collections().uid()),
         nodes: [NodePart {
             hostname: format!("$HOST:{}", mgmt.unwrap_or(kv)),
             ports: Ports { direct: kv },

@@ -258,13 +258,20 @@ impl<'v> Entry<'v> {
         Ok(mutated)
     }
 
+    /// Returns the expiry that the document gets for the requested one.
+    #[inline]
+    fn limited(&self, expiry: u32) -> u32 {
+        self.locked.limited(self.key.collection, expiry)
+    }
+
     #[inline]
     fn put(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
         self.check_changeable()?;
         let old = self.current();
-        let expiry = match store.expiry {
-            Expiry::At(at) => at,
-            Expiry::Keep => old.map_or(0, |(_, header)| header.expiry),
+        let expiry = match (store.expiry, old) {
+            (Expiry::At(at), _) => self.limited(at),
+            (Expiry::Keep, Some((_, header))) => header.expiry,
+            (Expiry::Keep, None) => self.limited(0),
         };
         let header = Header {
             cas: self.locked.cas_for(store.new_cas)?,
@@ -373,6 +380,7 @@ impl<'v> Entry<'v> {
         self.check_changeable()?;
         let Some((present, header)) = self.current() else { return Err(KvError::NotFound) };
         let Expiry::At(expiry) = expiry else { return Ok(()) };
+        let expiry = self.limited(expiry);
         if expiry == header.expiry || self.locked.set_expiry_in_place(present, self.hash, expiry)? {
             return Ok(());
         }
@@ -383,7 +391,7 @@ impl<'v> Entry<'v> {
     /// Changes the expiry as a mutation: new CAS and seqno (Couchbase touch).
     pub fn touch(&mut self, expiry: Expiry) -> Result<Mutated, KvError> {
         let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
-        let expiry = if let Expiry::At(at) = expiry { at } else { header.expiry };
+        let expiry = if let Expiry::At(at) = expiry { self.limited(at) } else { header.expiry };
         let cas = self.locked.next_cas();
         let marks = header.marks & (mark::FETCHED | mark::STALE | mark::WIN_SENT);
         self.rewrite(Header { cas, rev: header.rev + 1, expiry, marks, ..header })

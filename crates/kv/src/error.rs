@@ -56,6 +56,9 @@ pub enum KvError {
     /// The vBucket's chains have too few nodes for a durable write.
     #[error("too few nodes for a durable write")]
     DurabilityImpossible,
+    /// There is no such collection, or no longer.
+    #[error("there is no such collection")]
+    NoCollection,
     /// The bucket is being deleted.
     #[error("bucket is gone")]
     BucketGone,
@@ -71,6 +74,8 @@ pub enum Unavailable {
     WarmingUp,
     /// [`KvError::Damaged`]
     Damaged,
+    /// [`KvError::NoCollection`]
+    NoCollection,
 }
 
 impl std::fmt::Display for Unavailable {
@@ -85,6 +90,7 @@ impl From<Unavailable> for KvError {
             Unavailable::NotResident => Self::NotResident,
             Unavailable::WarmingUp => Self::WarmingUp,
             Unavailable::Damaged => Self::Damaged,
+            Unavailable::NoCollection => Self::NoCollection,
         }
     }
 }
@@ -97,6 +103,7 @@ impl KvError {
             Err(Self::NotResident) => Err(Unavailable::NotResident),
             Err(Self::WarmingUp) => Err(Unavailable::WarmingUp),
             Err(Self::Damaged) => Err(Unavailable::Damaged),
+            Err(Self::NoCollection) => Err(Unavailable::NoCollection),
             result => Ok(result),
         }
     }

@@ -1,7 +1,9 @@
 //! A document's key and where it lives.
 
-/// Longest key of the default collection, in bytes; named collections carry up to 5 bytes of collection id.
+/// Longest key of the default collection, in bytes.
 pub const KEY_MAX: usize = 250;
+/// Longest key of a named collection, in bytes.
+pub const NAMED_KEY_MAX: usize = 246;
 
 /// A key as the engine sees it: a collection and the bytes within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@ mod bucket_schema;
 pub mod client_memory;
 pub mod clients;
 pub mod cluster_config;
+pub mod collections;
 mod doorbell;
 pub mod durability_monitor;
 pub mod entry;

@@ -16,12 +16,16 @@ pub(crate) mod rank {
     pub(crate) const COMPRESSOR: u8 = 12;
     /// The evicting hand.
     pub(crate) const SWEEPER: u8 = 20;
+    /// A change of a bucket's collections.
+    pub(crate) const MANIFEST_CHANGE: u8 = 25;
     /// A shard's journal, while it is written.
     pub(crate) const JOURNAL: u8 = 30;
     /// A bucket's `bucket.json`.
     pub(crate) const META: u8 = 31;
     /// A vBucket.
     pub(crate) const VBUCKET: u8 = 40;
+    /// A bucket's present collections manifest.
+    pub(crate) const MANIFEST: u8 = 45;
     /// What is still to be read of a journal, and what went wrong.
     pub(crate) const LOADING: u8 = 50;
     /// A bucket's watchers.

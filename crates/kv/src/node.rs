@@ -401,9 +401,16 @@ impl Node {
         self.users.get_or_init(|| Users::new([0; 32]))
     }
 
-    /// Returns the revision of the cluster map: rises with each bucket created or removed. (Its epoch is 1.)
+    /// Returns the revision of the cluster map: rises with each bucket created or removed, and each change of
+    /// collections. (Its epoch is 1.)
     pub fn map_revision(&self) -> u64 {
         self.generation()
+    }
+
+    /// Notes that the cluster map of a bucket says something else now.
+    pub fn note_map_change(&self) {
+        self.generation.fetch_add(1, Relaxed);
+        self.changed.ring();
     }
 
     /// Returns open client connections, and those accepted and refused since the start.

@@ -1,4 +1,5 @@
-//! The background duties of all buckets: delayed flushes, reclaiming of flushed and expired items, the memory budget.
+//! The background duties of all buckets: delayed flushes, reclaiming of flushed and expired items and those of dropped
+//! collections, the memory budget.
 //!
 //! The caller owns the thread: it calls [`turn`], then sleeps until the deadline that it returns (for ever if there
 //! is none), or until the doorbell rings. Nothing is checked while nothing is armed.
@@ -19,6 +20,9 @@ pub fn turn(cx: &mut NodeContext) -> Option<u32> {
         bucket.flush_when_due(cx);
         if bucket.take_flushed() {
             bucket.reclaim_flushed(cx);
+        }
+        if bucket.take_dropped() {
+            bucket.reclaim_dropped(cx);
         }
         if bucket.expiry_due_s().is_some_and(|due_s| due_s <= cx.now.unix_s) {
             bucket.reclaim_expired(cx);

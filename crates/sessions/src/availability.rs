@@ -17,6 +17,7 @@ use crate::Output;
 /// The document of a request: its key, its place, and whether its value is needed.
 struct Wanted {
     key: Box<[u8]>,
+    collection: u32,
     place: Place,
     value: bool,
 }
@@ -47,7 +48,7 @@ impl Session {
         cx.connection = peer.client.as_ref().map_or(0, |client| client.number());
         let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else { return false };
         let Some(wanted) = self.wanted(&queued.work, &bucket) else { return false };
-        let key = Key::plain(&wanted.key);
+        let key = Key { collection: wanted.collection, bytes: &wanted.key };
         if !bucket.serves(wanted.place.vb.0) {
             self.fail(queued, KvError::NotActive, cx, out);
             return true;
@@ -110,7 +111,8 @@ impl Session {
             let place = request.place(peer, bucket, key)?;
             // Otherwise a Couchbase port answers NOT_MY_VBUCKET.
             let is_here = peer.port == Port::Memcached || bucket.serves(place.vb.0);
-            is_here.then(|| Wanted { key: key.bytes.into(), place, value: request.needs_value() })
+            let Key { collection, bytes } = key;
+            is_here.then(|| Wanted { key: bytes.into(), collection, place, value: request.needs_value() })
         };
         match work {
             Work::Request(request, ..) => of(request),

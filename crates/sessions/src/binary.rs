@@ -581,5 +581,7 @@ fn status_of(error: KvError) -> Status {
         KvError::SyncWriteInProgress => Status::SYNC_WRITE_IN_PROGRESS,
         KvError::DurabilityImpossible => Status::DURABILITY_IMPOSSIBLE,
         KvError::BucketGone => Status::NO_BUCKET,
+        // Memcached ports have the default collection only.
+        KvError::NoCollection => Status::UNKNOWN_COLLECTION,
     }
 }

@@ -11,7 +11,7 @@
 //! * [`documents`]: everything that touches a document; [`subdocument`]: at paths in it; [`incoming`]: the values that
 //!   clients send;
 //! * [`json`]: which documents are JSON;
-//! * [`inquiry`]: metadata, seqnos, collections.
+//! * [`inquiry`]: metadata and seqnos; [`manifest`]: scopes and collections.
 //!
 //! A single node is its own majority: a durable write at level "majority" is complete once it is in memory. An
 //! ephemeral bucket refuses persistence levels.
@@ -22,13 +22,15 @@ mod handshake;
 mod incoming;
 mod inquiry;
 mod json;
+mod manifest;
 mod subdocument;
 mod vbuckets;
 
 use answer::Answer;
 pub use answer::Pending;
 use documents::{Executed, Operation, Waiting};
-use kv::key::KEY_MAX;
+use kv::collections::DEFAULT_ID;
+use kv::key::{KEY_MAX, NAMED_KEY_MAX};
 use kv::{BucketKind, Durability, Key, KvError, NodeContext, Place, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
@@ -93,28 +95,27 @@ enum KeyError {
     Empty,
     TooLong,
     CollectionId,
-    UnknownCollection(u32),
 }
 
 #[inline]
 fn document_key(collections: bool, wire_key: &[u8]) -> Result<Key<'_>, KeyError> {
-    let bytes = if collections {
+    let key = if collections {
         match collection_id::split(wire_key) {
-            Some((0, bytes)) => bytes,
-            Some((id, _)) => return Err(KeyError::UnknownCollection(id)),
+            Some((collection, bytes)) => Key { collection, bytes },
             None if wire_key.is_empty() => return Err(KeyError::Empty),
             None => return Err(KeyError::CollectionId),
         }
     } else {
-        wire_key
+        Key::plain(wire_key)
     };
-    if bytes.is_empty() {
+    if key.bytes.is_empty() {
         return Err(KeyError::Empty);
     }
-    if bytes.len() > KEY_MAX {
+    let most = if key.collection == DEFAULT_ID { KEY_MAX } else { NAMED_KEY_MAX };
+    if key.bytes.len() > most {
         return Err(KeyError::TooLong);
     }
-    Ok(Key::plain(bytes))
+    Ok(key)
 }
 
 /// See [`super::binary::admit`].
@@ -314,9 +315,9 @@ fn execute_other(
         Opcode::STAT => inquiry::statistics(peer, answer, request, body, cx, out),
         Opcode::OBSERVE => inquiry::observe(peer, answer, request, body, cx, out),
         Opcode::OBSERVE_SEQNO => inquiry::observe_seqno(peer, answer, request, body, cx, out),
-        Opcode::COLLECTIONS_GET_MANIFEST => inquiry::manifest(answer, is_bare, out),
-        Opcode::COLLECTIONS_GET_ID => inquiry::collection_id(answer, request, body, out),
-        Opcode::COLLECTIONS_GET_SCOPE_ID => inquiry::scope_id(answer, request, body, out),
+        Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, out),
+        Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, out),
+        Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, out),
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
     }
 }
@@ -364,15 +365,14 @@ fn frame_infos(peer: &Peer, answer: &Answer, request: &Request<'_>, out: &mut Ou
 fn key_error(answer: &Answer, error: &KeyError, out: &mut Output) {
     match error {
         KeyError::Empty => answer.error(Status::EINVAL, "The request must have a key", out),
-        KeyError::TooLong => answer.error(Status::E2BIG, "The key is longer than 250 bytes", out),
-        KeyError::CollectionId => answer.error(Status::EINVAL, "The key has no valid collection id", out),
-        KeyError::UnknownCollection(id) => {
-            answer.manifest_error(
-                Status::UNKNOWN_COLLECTION,
-                &format!("There is no collection {id:#x}"),
+        KeyError::TooLong => {
+            answer.error(
+                Status::E2BIG,
+                "The key is longer than 250 bytes, or 246 in a named collection",
                 out,
             );
         }
+        KeyError::CollectionId => answer.error(Status::EINVAL, "The key has no valid collection id", out),
     }
 }
 
@@ -420,7 +420,13 @@ pub(super) fn refuse(
 
 /// See [`super::binary::fail`].
 pub(super) fn fail(peer: &Peer, request: &Request<'_>, error: KvError, cx: &NodeContext, out: &mut Output) {
-    documents::refuse(&Answer::new(peer, request, cx), error, out);
+    let answer = Answer::new(peer, request, cx);
+    if let (KvError::NoCollection, Some(bucket)) = (error, &peer.bucket) {
+        let id = collection_id::split(request.key).map_or(DEFAULT_ID, |(id, _)| id);
+        let context = format!("There is no collection {id:#x}");
+        return answer.manifest_error(Status::UNKNOWN_COLLECTION, &context, bucket.collections().uid(), out);
+    }
+    documents::refuse(&answer, error, out);
 }
 
 /// See [`super::binary::error`].

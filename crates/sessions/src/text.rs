@@ -359,6 +359,7 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
         KvError::TooBig => TOO_LARGE,
         KvError::NoMemory => NO_MEMORY,
         KvError::BucketGone => b"SERVER_ERROR bucket is gone\r\n",
+        KvError::NoCollection => b"SERVER_ERROR there is no such collection\r\n",
         KvError::DeltaBadValue => NON_NUMERIC,
         KvError::CasAhead => b"CLIENT_ERROR CAS is too far ahead of the clock\r\n",
         KvError::NotResident => b"SERVER_ERROR the value is not in memory, try again\r\n",

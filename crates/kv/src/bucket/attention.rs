@@ -15,6 +15,8 @@ pub(crate) const GATES: u8 = 2;
 pub const EJECTED: u8 = 4;
 /// Watchers want to see requests.
 pub(crate) const WATCHED: u8 = 8;
+/// There is a maximum expiry.
+pub(crate) const TTL: u8 = 16;
 
 impl Bucket {
     /// Handles what has to come before an operation: runs a flush_all that is due, and checks that the vBucket is

@@ -11,7 +11,7 @@
 //! (`docs/decisions/0016`).
 
 use super::attention;
-use crate::index::{Census, Hand, Swept};
+use crate::index::{Census, Hand, Locked, Swept};
 use crate::memory_policy::{self, Action, Done, POLICY};
 use crate::{Bucket, Meter, ThreadContext, VbId};
 
@@ -241,10 +241,24 @@ impl Bucket {
 
     /// Frees the memory of flushed items.
     pub(crate) fn reclaim_flushed(&self, cx: &mut ThreadContext) {
+        self.reclaim(cx, |locked, hand| locked.reclaim_flushed(hand));
+    }
+
+    /// Frees the memory of the items of dropped collections.
+    pub(crate) fn reclaim_dropped(&self, cx: &mut ThreadContext) {
+        self.reclaim(cx, |locked, hand| locked.reclaim_dropped(hand));
+    }
+
+    /// Visits all groups of all vBuckets, until nothing more is found.
+    fn reclaim(
+        &self,
+        cx: &mut ThreadContext,
+        visit: impl Fn(&mut Locked<'_>, Hand) -> (usize, Option<Hand>),
+    ) {
         for vb in 0..self.vbuckets() {
             let (mut hand, mut freed) = (Some(Hand::default()), 0);
             while let Some(at) = hand {
-                let (count, next) = self.lock(cx, VbId(vb)).reclaim_flushed(at);
+                let (count, next) = visit(&mut self.lock(cx, VbId(vb)), at);
                 freed += count;
                 hand = next.or_else(|| (std::mem::take(&mut freed) > 0).then(Hand::default));
             }

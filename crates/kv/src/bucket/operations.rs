@@ -59,10 +59,16 @@ impl Bucket {
         value: &[u8],
     ) -> Option<Mutated> {
         self.admit_in_place(cx, key.bytes.len() + value.len()).ok()?;
-        if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES | attention::WATCHED) != 0 {
+        if self.attention.load(Relaxed)
+            & (attention::FLUSH | attention::GATES | attention::WATCHED | attention::TTL)
+            != 0
+        {
             return None;
         }
         let mut locked = self.lock(cx, at.vb);
+        if !self.collections().has(key.collection) {
+            return None;
+        }
         let present = locked.live(key, at.hash)?;
         let (cas, seqno) = locked.overwrite(present, datatype, flags, value)?;
         drop(locked);

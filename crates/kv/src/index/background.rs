@@ -91,6 +91,22 @@ impl Locked<'_> {
         (dead.len(), if self.state.table.items == 0 { None } else { next })
     }
 
+    /// Frees the items of dropped collections in one group of the table; see [`Locked::reclaim_flushed`].
+    pub(crate) fn reclaim_dropped(&mut self, hand: Hand) -> (usize, Option<Hand>) {
+        let mut dead = arrayvec::ArrayVec::<Location, GROUP_ITEMS>::new();
+        let this = &*self;
+        let next = this.root.walk(hand, |found, _| {
+            // SAFETY: the item is in the table and the lock is held.
+            if this.is_dropped(unsafe { this.item(found.location).stored_key() }) {
+                dead.push(found.location);
+            }
+        });
+        for location in &dead {
+            self.remove_at(*location);
+        }
+        (dead.len(), if self.state.table.items == 0 { None } else { next })
+    }
+
     /// Visits one group of the table with the evicting hand. Frees the dead, and evicts the living items that are worth
     /// least (in a persistent bucket: ejects their values, once they are on disk), except those that are new or were
     /// accessed since the last visit. Records evicted items in `gone`.

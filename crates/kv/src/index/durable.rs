@@ -20,7 +20,7 @@ use wire::binary::datatype::XATTR;
 use wire::xattrs;
 
 use super::dirty::DirtySet;
-use super::item::{Header, ItemPtr, Kind, STORED_KEY_MAX, inflated_len, mark};
+use super::item::{Header, ItemPtr, Kind, STORED_KEY_MAX, collection_of, inflated_len, mark};
 use super::order::SeqnoOrder;
 use super::replay::Replay;
 use super::vbucket::{Dead, Locked, Present};
@@ -275,11 +275,12 @@ impl Locked<'_> {
 
     /// Puts the item at `location`, which has a new seqno, in the place of another.
     fn supersede(&mut self, old: Present, old_header: &Header, location: Location, header: &Header) {
+        let collection = self.collection_of(old.item);
         let mut moved = old;
         self.root.relocate(&mut moved.found, location);
         self.free(old.found.location, old.item, old_header);
         self.recount(header);
-        self.exchange(old_header, header);
+        self.exchange(collection, old_header, header);
         self.renumber(Some(old_header.seqno), header.seqno, location);
     }
 
@@ -343,8 +344,21 @@ impl Locked<'_> {
         Ok(location)
     }
 
+    /// Returns the collection of an item of this vBucket.
+    #[inline]
+    pub(super) fn collection_of(&self, item: ItemPtr) -> u32 {
+        // SAFETY: the item is live, and the lock is held.
+        collection_of(unsafe { item.stored_key() })
+    }
+
+    /// Returns true if the collection of a stored key has been dropped.
+    #[inline]
+    pub(crate) fn is_dropped(&self, stored_key: &[u8]) -> bool {
+        !self.memory.resources.collections.has(collection_of(stored_key))
+    }
+
     /// Notes that an item with the header `new`, whose key was not there, is in the table now.
-    pub(super) fn added(&mut self, new: &Header) {
+    pub(super) fn added(&mut self, collection: u32, new: &Header) {
         match new.kind {
             Kind::Tombstone => self.note_tombstone(new.rev),
             Kind::Shadow => {
@@ -354,23 +368,26 @@ impl Locked<'_> {
                     durable.max_deleted_rev = durable.max_deleted_rev.max(new.rev);
                 }
             }
-            _ => self.count(Gauge::Count, 1),
+            _ => {
+                self.count(Gauge::Count, 1);
+                self.memory.resources.collections.count(collection, 1);
+            }
         }
     }
 
     /// Notes that an item with the header `new` has replaced one with the header `old`.
     #[inline]
-    pub(super) fn exchange(&mut self, old: &Header, new: &Header) {
+    pub(super) fn exchange(&mut self, collection: u32, old: &Header, new: &Header) {
         if (old.kind, new.kind) == (Kind::Document, Kind::Document) {
             self.uncount(old);
             return self.unlock_seqno(old.seqno);
         }
-        self.added(new);
-        self.removed(old);
+        self.added(collection, new);
+        self.removed(collection, old);
     }
 
     /// Notes that an item with this header is not in the table any more.
-    pub(super) fn removed(&mut self, old: &Header) {
+    pub(super) fn removed(&mut self, collection: u32, old: &Header) {
         self.uncount(old);
         self.unlock_seqno(old.seqno);
         match old.kind {
@@ -388,6 +405,7 @@ impl Locked<'_> {
             _ => {}
         }
         self.count(Gauge::Count, -1);
+        self.memory.resources.collections.count(collection, -1);
     }
 
     fn note_tombstone(&mut self, rev: u64) {

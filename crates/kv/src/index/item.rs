@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 
 use memory::Location;
 use wire::binary::datatype;
+use wire::couchbase::collection_id;
 use wire::snappy;
 
 use crate::Key;
@@ -229,6 +230,15 @@ pub(crate) fn collection_prefix(collection: u32) -> ([u8; 5], usize) {
 pub(crate) fn key_of(stored: &[u8]) -> &[u8] {
     let end = stored.iter().position(|byte| byte & 0x80 == 0).map_or(0, |at| at + 1);
     stored.get(end..).unwrap_or_default()
+}
+
+/// Returns the collection id that a stored key begins with.
+#[inline]
+pub(crate) fn collection_of(stored: &[u8]) -> u32 {
+    if stored.first() == Some(&0) {
+        return 0;
+    }
+    collection_id::split(stored).map_or(0, |(id, _)| id)
 }
 
 /// Bytes a key takes in an item.

@@ -14,7 +14,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use arrayvec::ArrayVec;
 use memory::{ItemHeap, Location};
 
-use super::item::{Header, ItemPtr, Kind};
+use super::item::{Header, ItemPtr, Kind, collection_of};
 use super::vbucket::{Locked, NewValue, Present};
 use crate::{Key, KvError};
 
@@ -167,13 +167,17 @@ impl Locked<'_> {
         }
     }
 
-    /// Makes a prepared write the key's current version, under a new seqno. [`KvError::NotFound`] if there is no such
-    /// prepare; after [`KvError::NoMemory`] it stays prepared.
+    /// Makes a prepared write the key's current version, under a new seqno; in a collection that has been dropped it is
+    /// aborted. [`KvError::NotFound`] if there is no such prepare; after [`KvError::NoMemory`] it stays prepared.
     pub(crate) fn commit(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
         let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
         let item = self.item(prepared.location);
         // SAFETY: a prepared block is live, and the lock is held.
         let (header, stored) = unsafe { (item.header(), item.stored_key()) };
+        if self.is_dropped(stored) {
+            return self.abort(prepare_seqno);
+        }
+        let collection = collection_of(stored);
         let old = self.find_stored(stored, prepared.hash);
         let seqno = self.state.high_seqno + 1;
         self.reserve_seqno(seqno)?;
@@ -210,11 +214,11 @@ impl Locked<'_> {
                 let location = old.found.location;
                 self.root.relocate(&mut old.found, prepared.location);
                 self.free(location, old.item, &old_header);
-                self.exchange(&old_header, &new);
+                self.exchange(collection, &old_header, &new);
             }
             _ => {
                 self.insert(prepared.hash, prepared.location);
-                self.added(&new);
+                self.added(collection, &new);
             }
         }
         self.renumber(old_header.map(|old| old.seqno), seqno, prepared.location);

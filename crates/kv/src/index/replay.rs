@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::item::{Header, Kind};
+use super::item::{Header, Kind, collection_of};
 use super::prepares::Prepared;
 use super::table::Hand;
 use super::vbucket::{Locked, VBucket};
@@ -85,6 +85,9 @@ impl Locked<'_> {
         resident: bool,
     ) -> Result<(), KvError> {
         self.note_seqno(header.seqno, header.cas);
+        if self.is_dropped(stored_key) {
+            return Ok(());
+        }
         if let Some(replay) = &mut self.durable().replay
             && !replay.ends.is_empty()
             && replay.ends.get(stored_key).is_some_and(|end| end.seqno < header.seqno)
@@ -121,11 +124,11 @@ impl Locked<'_> {
                 let old_location = old.found.location;
                 self.root.relocate(&mut old.found, location);
                 self.free(old_location, old.item, &old_header);
-                self.exchange(&old_header, &header);
+                self.exchange(collection_of(stored_key), &old_header, &header);
             }
             None => {
                 self.insert(hash, location);
-                self.added(&header);
+                self.added(collection_of(stored_key), &header);
             }
         }
         Ok(())
@@ -135,6 +138,9 @@ impl Locked<'_> {
     pub(crate) fn replay_prepare(&mut self, stored_key: &[u8], stored: Stored) {
         let seqno = stored.header.seqno;
         self.note_seqno(seqno, stored.header.cas);
+        if self.is_dropped(stored_key) {
+            return;
+        }
         self.replay_end(stored_key, End { seqno, prepared: Some(Box::new(stored)) });
     }
 

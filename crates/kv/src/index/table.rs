@@ -32,6 +32,7 @@ use rapidhash::v3::RapidSecrets;
 use super::dirty::DirtySet;
 use super::rank;
 use crate::client_memory::Share;
+use crate::collections::Collections;
 
 const TAG_BITS: u32 = 10;
 const RANK_BITS: u32 = 8;
@@ -91,6 +92,7 @@ pub(crate) struct Resources {
     pub(crate) dirty: Option<DirtySet>,
     /// The part of the budget that client memory takes away.
     pub(crate) share: Share,
+    pub(crate) collections: Collections,
 }
 
 /// What a vBucket needs to allocate, free and retire. Passed on by every operation: kept small.

@@ -394,6 +394,17 @@ impl<'v> Locked<'v> {
         unsafe { present.item.set_marks(present.item.marks() & !clear | set) }
     }
 
+    /// Returns the expiry that a document of a collection gets for the requested one. One that has passed stays.
+    #[inline]
+    pub(crate) fn limited(&self, collection: u32, expiry: u32) -> u32 {
+        let collections = &self.memory.resources.collections;
+        if collections.has_limits() {
+            collections.limited(collection, expiry, self.now.unix_s)
+        } else {
+            expiry
+        }
+    }
+
     /// Returns the CAS of the next change.
     #[inline]
     pub(crate) fn next_cas(&mut self) -> u64 {
@@ -535,8 +546,8 @@ impl<'v> Locked<'v> {
         };
         self.recount(&header);
         match &old {
-            Some((_, old_header)) => self.exchange(old_header, &header),
-            None => self.added(&header),
+            Some((_, old_header)) => self.exchange(key.collection, old_header, &header),
+            None => self.added(key.collection, &header),
         }
         self.renumber(old.map(|(_, header)| header.seqno), seqno, present.found.location);
         Ok((present, seqno))
@@ -753,7 +764,7 @@ impl<'v> Locked<'v> {
 
     /// Removes an item without a trace.
     pub(super) fn remove(&mut self, present: Present) {
-        let header = self.header(present);
+        let (header, collection) = (self.header(present), self.collection_of(present.item));
         self.root.remove(&mut self.state.table, &mut self.memory, &present.found);
         let is_last = self.state.table.items == 0 && !self.is_persistent();
         if let Some(order) = &mut self.state.order {
@@ -763,7 +774,7 @@ impl<'v> Locked<'v> {
             }
         }
         self.free(present.found.location, present.item, &header);
-        self.removed(&header);
+        self.removed(collection, &header);
     }
 
     /// Returns state, chains and pending durable writes, if they differ from the default.

@@ -162,6 +162,9 @@ fn live_bytes(bucket: &Bucket, persistence: &Persistence) -> u64 {
 }
 
 fn verdict(locked: &mut Locked<'_>, record: &Record<'_>) -> Verdict {
+    if record.kind != Kind::State && locked.is_dropped(record.key) {
+        return Verdict::Dead;
+    }
     let flushed_seqno = locked.flushed_seqno();
     let current = locked.current_seqno(record.key);
     let pending = record.kind == Kind::Prepare || record.kind == Kind::PrepareDelete;

@@ -7,15 +7,17 @@ use journal::{AnyDisk, Disk, File, Open, replace_file};
 use serde::{Deserialize, Serialize};
 
 use super::OpenBucketError;
+use crate::collections::Manifest;
 
-/// Format of the directory that is written. Format 1, without [`Meta::written_shards`], is read too; others are not
-/// opened.
-pub(super) const FORMAT: u32 = 2;
+/// Format of the directory that is written. Format 2, without collections and extended attributes, is read too, and
+/// format 1, without [`Meta::written_shards`]; others are not opened.
+pub(super) const FORMAT: u32 = 3;
+const FORMAT_WITHOUT_COLLECTIONS: u32 = 2;
 const FORMAT_WITHOUT_MANIFESTS: u32 = 1;
 const NAME: &str = "bucket.json";
 const NEW: &str = "bucket.json.new";
 const DELETED: &str = "bucket.json.deleted";
-const BYTES_MAX: usize = 64 << 10;
+const BYTES_MAX: usize = 4 << 20;
 
 /// What is fixed when a bucket is created, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,13 +34,16 @@ pub(super) struct Meta {
     /// Shards that were written to since there are manifests, ascending: their manifests must exist.
     #[serde(default)]
     pub(super) written_shards: Vec<u16>,
+    #[serde(default)]
+    pub(super) collections: Manifest,
 }
 
 impl Meta {
     /// Checks that it can be opened here as this bucket.
     pub(super) fn check(&self, name: &str) -> Result<(), OpenBucketError> {
         let fits = self.vbuckets.is_power_of_two() && (1..=self.vbuckets).contains(&self.shards);
-        let problem = if ![FORMAT, FORMAT_WITHOUT_MANIFESTS].contains(&self.format) {
+        let known = [FORMAT, FORMAT_WITHOUT_COLLECTIONS, FORMAT_WITHOUT_MANIFESTS];
+        let problem = if !known.contains(&self.format) {
             format!("bucket.json: format {} is not known to this version", self.format)
         } else if self.name != name {
             format!("bucket.json: this is bucket {:?}, not {name:?}", self.name)

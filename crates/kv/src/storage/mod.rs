@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Re
 use journal::log::{Buffer, Reader, Shard as Journal, WriteError};
 use journal::{AnyDisk, Disk, Metered, SyncMeter};
 use wire::binary::datatype::SNAPPY;
+use wire::couchbase::collection_id;
 use wire::snappy;
 
 pub use figures::PersistenceFigures;
@@ -23,6 +24,7 @@ pub use opening::{OpenBucketError, Trouble, WarmUp};
 pub(crate) use opening::{Opened, Part, open, spoil};
 pub(crate) use state::{decode as decode_state, encode as encode_state};
 
+use crate::collections::Manifest;
 use crate::index::VALUE_MAX;
 use crate::lock_order::{Ranked, rank};
 use crate::settings::PersistenceSettings;
@@ -171,6 +173,15 @@ impl Persistence {
         Ok(())
     }
 
+    /// Writes the bucket's collections durably.
+    pub(crate) fn keep_collections(&self, collections: &Manifest) -> std::io::Result<()> {
+        let mut meta = self.meta.lock();
+        let changed = Meta { collections: collections.clone(), ..meta.clone() };
+        changed.write(&self.disk, &self.directory)?;
+        *meta = changed;
+        Ok(())
+    }
+
     pub(crate) fn shard_of(&self, vb: VbId) -> Option<&Shard> {
         self.shards.get(usize::from(vb.0) % self.shards.len())
     }
@@ -189,8 +200,8 @@ impl Persistence {
         let shard = self.shard_of(vb).ok_or(KvError::BucketGone)?;
         let mut buffer = Vec::new();
         let record = shard.reader.read(vb.0, seqno, &mut buffer).map_err(|_| KvError::ReadFailed)?;
-        // In the journal a key of the default collection begins with the collection's id.
-        let is_it = |stored: &[u8]| stored.split_first() == Some((&0, key.bytes));
+        // In the journal a key begins with its collection's id.
+        let is_it = |stored: &[u8]| collection_id::split(stored) == Some((key.collection, key.bytes));
         let Some(record) = record.filter(|record| is_it(record.key)) else { return Ok(None) };
         check_value(record.datatype, record.value)?;
         let value = match record.datatype & SNAPPY {

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use super::meta::{self, Meta};
 use super::{Counters, Gate, Persistence, Shard};
+use crate::collections::Manifest;
 use crate::lock_order::Ranked;
 use crate::settings::PersistenceSettings;
 use crate::{KvError, VbId};
@@ -125,6 +126,7 @@ pub(crate) struct Opened {
     pub(crate) history_seed: u64,
     /// Number of runs to be read for each vBucket.
     pub(crate) runs: Vec<u32>,
+    pub(crate) collections: Manifest,
 }
 
 impl Opened {
@@ -160,6 +162,7 @@ pub(crate) fn open(
                 shards: settings.shards.clamp(1, vbuckets),
                 clean_seed: None,
                 written_shards: Vec::new(),
+                collections: Manifest::default(),
             };
             meta.write(&disk, directory)?;
             meta
@@ -229,7 +232,7 @@ pub(crate) fn open(
         });
     }
     progress.segments.store(loading.segments.len() as u64, Relaxed);
-    let (uuid, vbuckets) = (meta.uuid.clone(), meta.vbuckets);
+    let (uuid, vbuckets, collections) = (meta.uuid.clone(), meta.vbuckets, meta.collections.clone());
     let persistence = Persistence {
         disk,
         directory: directory.to_owned(),
@@ -243,7 +246,7 @@ pub(crate) fn open(
         counters: Counters::default(),
         syncs,
     };
-    Ok(Opened { persistence, uuid, vbuckets, history_seed, runs })
+    Ok(Opened { persistence, uuid, vbuckets, history_seed, runs, collections })
 }
 
 fn spoil_vbucket(gates: &[AtomicU8], vb: u16) {

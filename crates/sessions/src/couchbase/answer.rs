@@ -178,9 +178,9 @@ impl Answer {
 
     /// Error: an unknown collection or scope. Clients read from it which manifest was used.
     #[cold]
-    pub(super) fn manifest_error(&self, status: Status, context: &str, out: &mut Output) {
+    pub(super) fn manifest_error(&self, status: Status, context: &str, manifest_uid: u64, out: &mut Output) {
         if self.features.has(Feature::XERROR) {
-            self.json(status, &error_context::with_manifest(context, super::inquiry::MANIFEST_UID), out);
+            self.json(status, &error_context::with_manifest(context, manifest_uid), out);
         } else {
             self.status(status, out);
         }

@@ -393,6 +393,7 @@ pub(super) fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
         KvError::DurabilityImpossible => {
             answer.error(Status::DURABILITY_IMPOSSIBLE, "The vBucket's chains have too few nodes", out);
         }
+        KvError::NoCollection => answer.status(Status::UNKNOWN_COLLECTION, out),
         KvError::BucketGone => answer.error(Status::NO_BUCKET, "The bucket is gone", out),
     }
 }

@@ -1,4 +1,4 @@
-//! Queries about documents, vBuckets and collections.
+//! Queries about documents and vBuckets.
 
 use kv::bucket::Observed;
 use kv::key::KEY_MAX;
@@ -10,12 +10,6 @@ use super::answer::Answer;
 use super::documents::Operation;
 use super::json;
 
-/// Version of the collections manifest: that of a new bucket, since named collections do not exist yet.
-pub(super) const MANIFEST_UID: u64 = 0;
-/// The only scope and the only collection.
-const DEFAULT: &str = "_default";
-/// Their id.
-const DEFAULT_ID: u32 = 0;
 /// OBSERVE_SEQNO: the answer's format for the present history, and for an earlier one.
 const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
 const OBSERVE_FORMAT_FAILOVER: u8 = 1;
@@ -145,6 +139,15 @@ pub(super) fn observe(
         if !bucket.serves(vb) {
             return super::handshake::not_my_vbucket(peer, answer, cx, out);
         }
+        if !bucket.has_collection(key.collection) {
+            let uid = bucket.collections().uid();
+            return answer.manifest_error(
+                Status::UNKNOWN_COLLECTION,
+                "There is no such collection",
+                uid,
+                out,
+            );
+        }
         let (state, cas) = match bucket.observe(cx, key, bucket.locate_in(key, VbId(vb))) {
             Ok(observed) => observed,
             Err(why) => return super::documents::refuse(answer, why.into(), out),
@@ -224,62 +227,4 @@ pub(super) fn statistics(
     if !binary::statistics(bucket, peer, request, cx, out) {
         answer.error(Status::KEY_ENOENT, "There are no statistics of that name", out);
     }
-}
-
-/// COLLECTIONS_GET_MANIFEST.
-pub(super) fn manifest(answer: &Answer, is_bare: bool, out: &mut Output) {
-    if !is_bare {
-        return answer.not_bare(out);
-    }
-    let manifest = format!(
-        r#"{{"uid":"{MANIFEST_UID:x}","scopes":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}","collections":[{{"name":"{DEFAULT}","uid":"{DEFAULT_ID:x}"}}]}}]}}"#
-    );
-    answer.json(Status::SUCCESS, &manifest, out);
-}
-
-/// The requested name: in the value, or in the key as older clients send it.
-fn name<'a>(request: &Request<'a>, body: &'a [u8]) -> Option<&'a str> {
-    let name = match (request.key, body) {
-        ([], body) => body,
-        (key, []) => key,
-        _ => return None,
-    };
-    std::str::from_utf8(name).ok().filter(|_| request.extras.is_empty())
-}
-
-/// `manifest uid 8 | id 4`.
-fn answer_id(answer: &Answer, id: u32, out: &mut Output) {
-    let mut extras = [0; 12];
-    extras[..8].copy_from_slice(&MANIFEST_UID.to_be_bytes());
-    extras[8..].copy_from_slice(&id.to_be_bytes());
-    answer.value(0, &extras, &[], out);
-}
-
-/// COLLECTIONS_GET_ID for `scope.collection`; an empty part is the default one.
-pub(super) fn collection_id(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
-    let parts = name(request, body).and_then(|name| name.split_once('.'));
-    let Some((scope, collection)) = parts.filter(|(_, collection)| !collection.contains('.')) else {
-        return answer.error(Status::EINVAL, "The value must be scope.collection", out);
-    };
-    let is_default = |name: &str| name.is_empty() || name == DEFAULT;
-    if !is_default(scope) {
-        return answer.manifest_error(Status::UNKNOWN_SCOPE, &format!("There is no scope {scope:?}"), out);
-    }
-    if !is_default(collection) {
-        let context = format!("There is no collection {collection:?}");
-        return answer.manifest_error(Status::UNKNOWN_COLLECTION, &context, out);
-    }
-    answer_id(answer, DEFAULT_ID, out);
-}
-
-/// COLLECTIONS_GET_SCOPE_ID for `scope` (or `scope.collection`, whose second part is ignored).
-pub(super) fn scope_id(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
-    let Some(name) = name(request, body) else {
-        return answer.error(Status::EINVAL, "The value must be a scope's name", out);
-    };
-    let scope = name.split_once('.').map_or(name, |(scope, _)| scope);
-    if !scope.is_empty() && scope != DEFAULT {
-        return answer.manifest_error(Status::UNKNOWN_SCOPE, &format!("There is no scope {scope:?}"), out);
-    }
-    answer_id(answer, DEFAULT_ID, out);
 }

@@ -1,0 +1,67 @@
+//! A bucket's scopes and collections: changes, and what there is in each.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::{Bucket, attention};
+use crate::collections::{Collections, DEFAULT_ID, Manifest, ManifestError};
+
+impl Bucket {
+    /// Returns the scopes and collections.
+    #[inline]
+    pub fn collections(&self) -> &Collections {
+        &self.resources.collections
+    }
+
+    /// Returns true if there is a collection of this id.
+    pub fn has_collection(&self, id: u32) -> bool {
+        self.collections().has(id)
+    }
+
+    /// Changes the scopes and collections, in a persistent bucket durably. Returns the manifest's uid. The documents of
+    /// a collection that is gone are reclaimed in the background.
+    pub fn change_collections(
+        &self,
+        f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
+    ) -> Result<u64, ManifestError> {
+        let keep = |manifest: &Manifest| match self.persistence() {
+            Some(persistence) => persistence.keep_collections(manifest),
+            None => Ok(()),
+        };
+        let (uid, drops) = self.collections().change(f, keep)?;
+        self.note_limits();
+        if drops {
+            self.dropped.store(true, SeqCst);
+            self.doorbell.ring();
+        }
+        Ok(uid)
+    }
+
+    /// Sets the maximum expiry of documents in seconds; 0: none. Documents that are there keep theirs.
+    pub fn set_max_ttl(&self, max_ttl_s: u32) {
+        self.collections().set_max_ttl(max_ttl_s);
+        self.note_limits();
+    }
+
+    /// Sends stores to their slow path if there is a maximum expiry. It stays that way.
+    fn note_limits(&self) {
+        if self.collections().has_limits() {
+            self.raise(attention::TTL);
+        }
+    }
+
+    pub(crate) fn take_dropped(&self) -> bool {
+        self.dropped.swap(false, SeqCst)
+    }
+
+    /// Returns how many documents a collection has.
+    pub fn collection_items(&self, id: u32) -> u64 {
+        let collections = self.collections();
+        if id != DEFAULT_ID {
+            return collections.documents(id);
+        }
+        let manifest = collections.manifest();
+        let named = manifest.collections().filter(|(_, one)| one.id != DEFAULT_ID);
+        let in_named: u64 = named.map(|(_, one)| collections.documents(one.id)).sum();
+        self.accounts().items.saturating_sub(in_named)
+    }
+}

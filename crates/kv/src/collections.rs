@@ -1,0 +1,584 @@
+//! The scopes and collections of a bucket.
+//!
+//! ```text
+//!   Manifest   what there is, by name and id, with a version (uid); replaced as a whole by each change
+//!   Known      by id, without a lock: whether a collection is there, its maximum expiry, its number of documents
+//! ```
+//! Ids are never used twice: a dropped collection is gone for every request that takes its vBucket's lock later, and
+//! its documents are reclaimed in the background. The default collection has id 0, is always there, and costs no
+//! memory here.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::lock_order::{Ranked, rank};
+
+/// Name of the scope and the collection that every bucket has.
+pub const DEFAULT: &str = "_default";
+/// Id of both.
+pub const DEFAULT_ID: u32 = 0;
+/// Longest name of a scope or a collection.
+pub const NAME_MAX: usize = 251;
+/// Most scopes of a bucket, and most collections in all of them.
+pub const COUNT_MAX: usize = 1200;
+/// A collection's maximum expiry: its documents never get one, whatever the bucket's is.
+pub const TTL_NEVER: i32 = -1;
+
+/// The first id after the reserved ones.
+const FIRST_ID: u32 = 8;
+/// Ids of the first segment of [`Known`]; each next one has twice as many.
+const SEGMENT_IDS: usize = 64;
+const SEGMENTS: usize = 16;
+/// The highest id that [`Known`] has room for.
+const ID_MAX: u32 = (SEGMENT_IDS * ((1 << SEGMENTS) - 1) - 1) as u32;
+
+/// A collection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collection {
+    /// Its id, in front of its keys.
+    pub id: u32,
+    /// Its name, unique in its scope.
+    pub name: String,
+    /// Maximum expiry of its documents in seconds; 0: the bucket's; [`TTL_NEVER`].
+    #[serde(default)]
+    pub max_ttl_s: i32,
+    /// Whether change streams keep every version. Stored and returned; nothing depends on it.
+    #[serde(default)]
+    pub history: bool,
+}
+
+/// A scope.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scope {
+    /// Its id.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its collections.
+    pub collections: Vec<Collection>,
+}
+
+/// All scopes and collections of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Raised by each change.
+    pub uid: u64,
+    next_scope: u32,
+    next_collection: u32,
+    /// The scopes, the default one first.
+    pub scopes: Vec<Scope>,
+}
+
+/// A scope, or a collection in one, that is to be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The scope's name.
+    pub scope: String,
+    /// The collection's name, maximum expiry and history.
+    pub collection: Option<(String, i64, bool)>,
+}
+
+/// Why scopes and collections cannot be changed as requested. The texts are those that SDKs recognise.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ManifestError {
+    /// Not a name.
+    #[error("{0}")]
+    Name(&'static str),
+    /// Not a maximum expiry.
+    #[error("maxTTL must be an integer between -1 and 2147483647")]
+    MaxTtl,
+    /// The scope exists.
+    #[error("Scope with name \"{0}\" already exists")]
+    ScopeExists(String),
+    /// The collection exists.
+    #[error("Collection with name \"{1}\" in scope \"{0}\" already exists")]
+    CollectionExists(String, String),
+    /// There is no such scope.
+    #[error("Scope with name \"{0}\" is not found")]
+    ScopeMissing(String),
+    /// There is no such collection.
+    #[error("Collection with name \"{1}\" in scope \"{0}\" is not found")]
+    CollectionMissing(String, String),
+    /// The default scope and collection stay.
+    #[error("Deleting _default scope or collection is not allowed")]
+    Default,
+    /// There are too many.
+    #[error("Maximum number of {0} has been reached")]
+    TooMany(&'static str),
+    /// The change could not be written to disk.
+    #[error("the change could not be kept: {0}")]
+    Unkept(String),
+}
+
+impl Default for Manifest {
+    fn default() -> Self {
+        let collection = Collection { id: DEFAULT_ID, name: DEFAULT.into(), max_ttl_s: 0, history: false };
+        let scope = Scope { id: DEFAULT_ID, name: DEFAULT.into(), collections: vec![collection] };
+        Self { uid: 0, next_scope: FIRST_ID, next_collection: FIRST_ID, scopes: vec![scope] }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ManifestError> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(ManifestError::Name("Length must be between 1 and 251"));
+    }
+    if name.starts_with(['_', '%']) {
+        return Err(ManifestError::Name("First character must not be _ or %"));
+    }
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'%')) {
+        return Err(ManifestError::Name(
+            "Can only contain characters A-Z, a-z, 0-9 and the following symbols _ - %",
+        ));
+    }
+    Ok(())
+}
+
+fn check_ttl(max_ttl_s: i64) -> Result<i32, ManifestError> {
+    i32::try_from(max_ttl_s).ok().filter(|ttl| *ttl >= TTL_NEVER).ok_or(ManifestError::MaxTtl)
+}
+
+impl Manifest {
+    /// Returns a scope.
+    pub fn scope(&self, name: &str) -> Option<&Scope> {
+        self.scopes.iter().find(|scope| scope.name == name)
+    }
+
+    /// Returns a collection.
+    pub fn collection(&self, scope: &str, name: &str) -> Option<&Collection> {
+        self.scope(scope)?.collections.iter().find(|collection| collection.name == name)
+    }
+
+    /// Returns the scope and the collection of an id.
+    pub fn of_id(&self, id: u32) -> Option<(&Scope, &Collection)> {
+        let of = |scope: &'_ Scope| scope.collections.iter().position(|collection| collection.id == id);
+        self.scopes.iter().find_map(|scope| of(scope).map(|at| (scope, &scope.collections[at])))
+    }
+
+    /// Returns all collections.
+    pub fn collections(&self) -> impl Iterator<Item = (&Scope, &Collection)> {
+        self.scopes.iter().flat_map(|scope| scope.collections.iter().map(move |one| (scope, one)))
+    }
+
+    fn scope_mut(&mut self, name: &str) -> Result<&mut Scope, ManifestError> {
+        let found = self.scopes.iter_mut().find(|scope| scope.name == name);
+        found.ok_or_else(|| ManifestError::ScopeMissing(name.to_owned()))
+    }
+
+    /// Adds a scope.
+    pub fn add_scope(&mut self, name: &str) -> Result<(), ManifestError> {
+        check_name(name)?;
+        if self.scope(name).is_some() {
+            return Err(ManifestError::ScopeExists(name.to_owned()));
+        }
+        if self.scopes.len() >= COUNT_MAX {
+            return Err(ManifestError::TooMany("scopes"));
+        }
+        self.scopes.push(Scope { id: self.next_scope, name: name.to_owned(), collections: Vec::new() });
+        self.next_scope += 1;
+        self.uid += 1;
+        Ok(())
+    }
+
+    /// Removes a scope with its collections.
+    pub fn remove_scope(&mut self, name: &str) -> Result<(), ManifestError> {
+        if name == DEFAULT {
+            return Err(ManifestError::Default);
+        }
+        let at = self.scopes.iter().position(|scope| scope.name == name);
+        self.scopes.remove(at.ok_or_else(|| ManifestError::ScopeMissing(name.to_owned()))?);
+        self.uid += 1;
+        Ok(())
+    }
+
+    /// Adds a collection.
+    pub fn add_collection(
+        &mut self,
+        scope: &str,
+        name: &str,
+        max_ttl_s: i64,
+        history: bool,
+    ) -> Result<(), ManifestError> {
+        check_name(name)?;
+        let max_ttl_s = check_ttl(max_ttl_s)?;
+        let (id, count) = (self.next_collection, self.collections().count());
+        let into = self.scope_mut(scope)?;
+        if into.collections.iter().any(|collection| collection.name == name) {
+            return Err(ManifestError::CollectionExists(scope.to_owned(), name.to_owned()));
+        }
+        if count >= COUNT_MAX || id > ID_MAX {
+            return Err(ManifestError::TooMany("collections"));
+        }
+        into.collections.push(Collection { id, name: name.to_owned(), max_ttl_s, history });
+        self.next_collection += 1;
+        self.uid += 1;
+        Ok(())
+    }
+
+    /// Changes a collection's settings; `None` leaves one as it is.
+    pub fn set_collection(
+        &mut self,
+        scope: &str,
+        name: &str,
+        max_ttl_s: Option<i64>,
+        history: Option<bool>,
+    ) -> Result<(), ManifestError> {
+        let max_ttl_s = max_ttl_s.map(check_ttl).transpose()?;
+        let missing = || ManifestError::CollectionMissing(scope.to_owned(), name.to_owned());
+        let of = self.scope_mut(scope)?;
+        let collection = of.collections.iter_mut().find(|collection| collection.name == name);
+        let collection = collection.ok_or_else(missing)?;
+        let changed = Collection {
+            max_ttl_s: max_ttl_s.unwrap_or(collection.max_ttl_s),
+            history: history.unwrap_or(collection.history),
+            ..collection.clone()
+        };
+        if *collection != changed {
+            *collection = changed;
+            self.uid += 1;
+        }
+        Ok(())
+    }
+
+    /// Removes a collection.
+    pub fn remove_collection(&mut self, scope: &str, name: &str) -> Result<(), ManifestError> {
+        let from = self.scope_mut(scope)?;
+        if scope == DEFAULT && name == DEFAULT {
+            return Err(ManifestError::Default);
+        }
+        let at = from.collections.iter().position(|collection| collection.name == name);
+        let missing = || ManifestError::CollectionMissing(scope.to_owned(), name.to_owned());
+        from.collections.remove(at.ok_or_else(missing)?);
+        self.uid += 1;
+        Ok(())
+    }
+
+    /// Adds, changes and removes what it takes to have exactly these scopes and collections; the default ones stay.
+    pub fn become_like(&mut self, wanted: &[Wanted]) -> Result<(), ManifestError> {
+        let old_uid = self.uid;
+        let is_wanted = |scope: &str, collection: Option<&str>| {
+            wanted.iter().any(|one| {
+                one.scope == scope
+                    && collection.is_none_or(|name| {
+                        one.collection.as_ref().is_some_and(|(wanted, _, _)| wanted == name)
+                    })
+            })
+        };
+        self.scopes.retain(|scope| scope.name == DEFAULT || is_wanted(&scope.name, None));
+        for scope in &mut self.scopes {
+            let name = &scope.name;
+            scope
+                .collections
+                .retain(|one| name == DEFAULT && one.name == DEFAULT || is_wanted(name, Some(&one.name)));
+        }
+        for Wanted { scope, collection } in wanted {
+            if self.scope(scope).is_none() {
+                self.add_scope(scope)?;
+            }
+            let Some((name, max_ttl_s, history)) = collection else { continue };
+            if self.collection(scope, name).is_none() {
+                self.add_collection(scope, name, *max_ttl_s, *history)?;
+            } else {
+                self.set_collection(scope, name, Some(*max_ttl_s), Some(*history))?;
+            }
+        }
+        self.uid = old_uid;
+        Ok(())
+    }
+
+    /// Returns it as clients read it: all numbers that identify something are hexadecimal text.
+    pub fn to_json(&self) -> Value {
+        let hex = |number: u64| format!("{number:x}");
+        let collection = |one: &Collection| {
+            json!({
+                "name": one.name, "uid": hex(one.id.into()), "maxTTL": one.max_ttl_s, "history": one.history,
+            })
+        };
+        let scope = |scope: &Scope| {
+            let collections: Vec<Value> = scope.collections.iter().map(collection).collect();
+            json!({ "name": scope.name, "uid": hex(scope.id.into()), "collections": collections })
+        };
+        let scopes: Vec<Value> = self.scopes.iter().map(scope).collect();
+        json!({ "uid": hex(self.uid), "scopes": scopes })
+    }
+}
+
+/// What requests have to know of a collection.
+#[derive(Default)]
+struct Entry {
+    is_there: AtomicBool,
+    max_ttl_s: AtomicI32,
+    documents: AtomicI64,
+}
+
+/// What requests have to know of all named collections, by id. A segment is allocated when its first id is.
+#[derive(Default)]
+struct Known([OnceLock<Box<[Entry]>>; SEGMENTS]);
+
+/// The segment of an id, and its place there.
+const fn segment_of(id: u32) -> (usize, usize) {
+    let id = id as usize;
+    let segment = (id / SEGMENT_IDS + 1).ilog2() as usize;
+    (segment, id - SEGMENT_IDS * ((1 << segment) - 1))
+}
+
+impl Known {
+    #[inline]
+    fn get(&self, id: u32) -> Option<&Entry> {
+        let (segment, at) = segment_of(id);
+        self.0.get(segment)?.get()?.get(at)
+    }
+
+    fn get_or_make(&self, id: u32) -> Option<&Entry> {
+        let (segment, at) = segment_of(id);
+        let make = || (0..SEGMENT_IDS << segment).map(|_| Entry::default()).collect();
+        self.0.get(segment)?.get_or_init(make).get(at)
+    }
+}
+
+/// The scopes and collections of one bucket.
+pub struct Collections {
+    manifest: Ranked<Arc<Manifest>, { rank::MANIFEST }>,
+    /// Held while the manifest changes.
+    changing: Ranked<(), { rank::MANIFEST_CHANGE }>,
+    uid: std::sync::atomic::AtomicU64,
+    known: Known,
+    /// The bucket's maximum expiry in seconds; 0: none.
+    max_ttl_s: AtomicU32,
+    /// Set if there is any maximum expiry.
+    has_limits: AtomicBool,
+}
+
+impl Collections {
+    pub(crate) fn new(manifest: Manifest) -> Self {
+        let this = Self {
+            manifest: Ranked::new(Arc::default()),
+            changing: Ranked::new(()),
+            uid: 0.into(),
+            known: Known::default(),
+            max_ttl_s: AtomicU32::new(0),
+            has_limits: AtomicBool::new(false),
+        };
+        this.publish(manifest);
+        this
+    }
+
+    /// Returns the present manifest.
+    pub fn manifest(&self) -> Arc<Manifest> {
+        Arc::clone(&self.manifest.lock())
+    }
+
+    /// Returns the present manifest's uid.
+    pub fn uid(&self) -> u64 {
+        self.uid.load(Relaxed)
+    }
+
+    /// Replaces the manifest by what `f` makes of it, once `keep` has written it. Returns its uid, and whether a
+    /// collection is gone.
+    pub(crate) fn change(
+        &self,
+        f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
+        keep: impl FnOnce(&Manifest) -> std::io::Result<()>,
+    ) -> Result<(u64, bool), ManifestError> {
+        let _changing = self.changing.lock();
+        let old = self.manifest();
+        let mut new = Manifest::clone(&old);
+        f(&mut new)?;
+        if new == *old {
+            return Ok((old.uid, false));
+        }
+        // One version more, however much has changed.
+        new.uid = old.uid + 1;
+        keep(&new).map_err(|error| ManifestError::Unkept(error.to_string()))?;
+        let drops = old.collections().any(|(_, collection)| new.of_id(collection.id).is_none());
+        Ok((self.publish(new), drops))
+    }
+
+    fn publish(&self, new: Manifest) -> u64 {
+        let mut manifest = self.manifest.lock();
+        for (_, collection) in manifest.collections().filter(|(_, one)| new.of_id(one.id).is_none()) {
+            if let Some(entry) = self.known.get(collection.id) {
+                entry.is_there.store(false, SeqCst);
+            }
+        }
+        let named = new.collections().filter(|(_, collection)| collection.id != DEFAULT_ID);
+        for (_, collection) in named {
+            if let Some(entry) = self.known.get_or_make(collection.id) {
+                entry.max_ttl_s.store(collection.max_ttl_s, Relaxed);
+                entry.is_there.store(true, SeqCst);
+            }
+        }
+        let uid = new.uid;
+        *manifest = Arc::new(new);
+        self.note_limits(&manifest);
+        self.uid.store(uid, SeqCst);
+        uid
+    }
+
+    fn note_limits(&self, manifest: &Manifest) {
+        let any = manifest.collections().any(|(_, collection)| collection.max_ttl_s != 0);
+        self.has_limits.store(any || self.max_ttl_s.load(Relaxed) != 0, SeqCst);
+    }
+
+    /// Sets the bucket's maximum expiry in seconds; 0: none.
+    pub(crate) fn set_max_ttl(&self, max_ttl_s: u32) {
+        let manifest = self.manifest.lock();
+        self.max_ttl_s.store(max_ttl_s, Relaxed);
+        self.note_limits(&manifest);
+    }
+
+    /// Returns the bucket's maximum expiry in seconds; 0: none.
+    pub fn max_ttl_s(&self) -> u32 {
+        self.max_ttl_s.load(Relaxed)
+    }
+
+    /// Returns true if there is a collection of this id. Under a vBucket's lock the answer holds until it is released,
+    /// as far as that vBucket's items are concerned.
+    #[inline]
+    pub(crate) fn has(&self, id: u32) -> bool {
+        id == DEFAULT_ID || self.known.get(id).is_some_and(|entry| entry.is_there.load(SeqCst))
+    }
+
+    /// Returns true if there is a maximum expiry anywhere.
+    #[inline]
+    pub(crate) fn has_limits(&self) -> bool {
+        self.has_limits.load(Relaxed)
+    }
+
+    /// Returns the expiry that a document of this collection gets for the requested one.
+    pub(crate) fn limited(&self, id: u32, expiry: u32, now_s: u32) -> u32 {
+        let of_collection = if id == DEFAULT_ID {
+            let manifest = self.manifest.lock();
+            manifest.of_id(DEFAULT_ID).map_or(0, |(_, collection)| collection.max_ttl_s)
+        } else {
+            self.known.get(id).map_or(0, |entry| entry.max_ttl_s.load(Relaxed))
+        };
+        let most_s = match of_collection {
+            TTL_NEVER => 0,
+            0 => self.max_ttl_s(),
+            own => own.unsigned_abs(),
+        };
+        if most_s == 0 {
+            return expiry;
+        }
+        let latest = now_s.saturating_add(most_s);
+        if expiry == 0 || expiry > latest { latest } else { expiry }
+    }
+
+    /// Counts documents of a collection.
+    #[inline]
+    pub(crate) fn count(&self, id: u32, documents: i64) {
+        if id != DEFAULT_ID {
+            self.count_named(id, documents);
+        }
+    }
+
+    #[cold]
+    fn count_named(&self, id: u32, documents: i64) {
+        if let Some(entry) = self.known.get(id) {
+            entry.documents.fetch_add(documents, Relaxed);
+        }
+    }
+
+    /// Returns how many documents a named collection has.
+    pub(crate) fn documents(&self, id: u32) -> u64 {
+        let count = self.known.get(id).map_or(0, |entry| entry.documents.load(Relaxed));
+        u64::try_from(count).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_find_their_segment() {
+        let mut next = 0;
+        for segment in 0..4 {
+            for at in 0..SEGMENT_IDS << segment {
+                assert_eq!(segment_of(next), (segment, at));
+                next += 1;
+            }
+        }
+        assert_eq!(segment_of(ID_MAX).0, SEGMENTS - 1);
+        assert_eq!(segment_of(ID_MAX + 1).0, SEGMENTS);
+        assert!(Known::default().get(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn changes_raise_the_uid_and_ids_are_never_used_twice() {
+        let collections = Collections::new(Manifest::default());
+        let change =
+            |f: &dyn Fn(&mut Manifest) -> Result<(), ManifestError>| collections.change(f, |_| Ok(()));
+        assert_eq!(change(&|m| m.add_scope("s")), Ok((1, false)));
+        assert_eq!(change(&|m| m.add_collection("s", "c", 0, false)), Ok((2, false)));
+        assert!(collections.has(8) && !collections.has(9));
+        assert_eq!(change(&|m| m.set_collection("s", "c", Some(0), Some(false))), Ok((2, false)));
+        assert_eq!(change(&|m| m.set_collection("s", "c", Some(5), None)), Ok((3, false)));
+        assert!(collections.has_limits());
+        assert_eq!(change(&|m| m.remove_collection("s", "c")), Ok((4, true)));
+        assert!(!collections.has(8) && !collections.has_limits());
+        assert_eq!(change(&|m| m.add_collection("s", "c", 0, true)), Ok((5, false)));
+        assert_eq!(collections.manifest().collection("s", "c").map(|one| one.id), Some(9));
+        assert_eq!(change(&|m| m.remove_scope("s")), Ok((6, true)));
+        assert!(!collections.has(9) && collections.has(0));
+        assert_eq!(collections.uid(), 6);
+    }
+
+    #[test]
+    fn what_is_not_allowed() {
+        let mut manifest = Manifest::default();
+        for name in ["", "_x", "%x", "a b", "ä", &"x".repeat(252)] {
+            assert!(matches!(manifest.add_scope(name), Err(ManifestError::Name(_))), "{name}");
+        }
+        manifest.add_scope("s").unwrap();
+        assert!(matches!(manifest.add_scope("s"), Err(ManifestError::ScopeExists(_))));
+        assert!(matches!(manifest.add_collection("t", "c", 0, false), Err(ManifestError::ScopeMissing(_))));
+        assert_eq!(manifest.add_collection("s", "c", -2, false), Err(ManifestError::MaxTtl));
+        assert_eq!(manifest.add_collection("s", "c", 1 << 31, false), Err(ManifestError::MaxTtl));
+        manifest.add_collection("s", "c", -1, false).unwrap();
+        assert!(matches!(
+            manifest.add_collection("s", "c", 0, false),
+            Err(ManifestError::CollectionExists(..))
+        ));
+        assert!(matches!(manifest.remove_collection("s", "d"), Err(ManifestError::CollectionMissing(..))));
+        assert_eq!(manifest.remove_scope(DEFAULT), Err(ManifestError::Default));
+        assert_eq!(manifest.remove_collection(DEFAULT, DEFAULT), Err(ManifestError::Default));
+        for number in 0..COUNT_MAX {
+            let added = manifest.add_collection("s", &format!("c{number}"), 0, false);
+            assert_eq!(added.is_ok(), number < COUNT_MAX - 2);
+        }
+    }
+
+    #[test]
+    fn expiries_are_limited_by_collection_and_bucket() {
+        let collections = Collections::new(Manifest::default());
+        for (name, ttl) in [("own", 10), ("never", -1), ("bucket", 0)] {
+            collections.change(|m| m.add_collection(DEFAULT, name, ttl, false), |_| Ok(())).unwrap();
+        }
+        collections.set_max_ttl(100);
+        for (id, requested, expected) in [
+            (0, 0, 1100),
+            (8, 0, 1010),
+            (8, 1005, 1005),
+            (8, 5000, 1010),
+            (9, 0, 0),
+            (9, 5000, 5000),
+            (10, 0, 1100),
+        ] {
+            assert_eq!(collections.limited(id, requested, 1000), expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_kept_is_not_made() {
+        let collections = Collections::new(Manifest::default());
+        let changed =
+            collections.change(|m| m.add_scope("s"), |_| Err(std::io::ErrorKind::StorageFull.into()));
+        assert!(matches!(changed, Err(ManifestError::Unkept(_))));
+        assert_eq!(*collections.manifest(), Manifest::default());
+    }
+}

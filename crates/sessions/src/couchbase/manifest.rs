@@ -1,0 +1,94 @@
+//! Scopes and collections: what there is, and the ids of names.
+
+use kv::Bucket;
+use kv::collections::DEFAULT;
+use wire::binary::{Request, Status};
+
+use super::super::{Output, Peer};
+use super::answer::Answer;
+
+fn bucket<'p>(peer: &'p Peer, answer: &Answer, out: &mut Output) -> Option<&'p Bucket> {
+    let bucket = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone());
+    if bucket.is_none() {
+        answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    }
+    bucket
+}
+
+/// COLLECTIONS_GET_MANIFEST.
+pub(super) fn get(peer: &Peer, answer: &Answer, is_bare: bool, out: &mut Output) {
+    if !is_bare {
+        return answer.not_bare(out);
+    }
+    if let Some(bucket) = bucket(peer, answer, out) {
+        answer.json(Status::SUCCESS, &bucket.collections().manifest().to_json().to_string(), out);
+    }
+}
+
+/// The requested name: in the value, or in the key as older clients send it.
+fn name<'a>(request: &Request<'a>, body: &'a [u8]) -> Option<&'a str> {
+    let name = match (request.key, body) {
+        ([], body) => body,
+        (key, []) => key,
+        _ => return None,
+    };
+    std::str::from_utf8(name).ok().filter(|_| request.extras.is_empty())
+}
+
+/// `manifest uid 8 | id 4`.
+fn answer_id(answer: &Answer, uid: u64, id: u32, out: &mut Output) {
+    let mut extras = [0; 12];
+    extras[..8].copy_from_slice(&uid.to_be_bytes());
+    extras[8..].copy_from_slice(&id.to_be_bytes());
+    answer.value(0, &extras, &[], out);
+}
+
+/// An empty name is the default one.
+fn or_default(name: &str) -> &str {
+    if name.is_empty() { DEFAULT } else { name }
+}
+
+/// COLLECTIONS_GET_ID for `scope.collection`; an empty part is the default one.
+pub(super) fn collection_id(
+    peer: &Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    out: &mut Output,
+) {
+    let parts = name(request, body).and_then(|name| name.split_once('.'));
+    let Some((scope, collection)) = parts.filter(|(_, collection)| !collection.contains('.')) else {
+        return answer.error(Status::EINVAL, "The value must be scope.collection", out);
+    };
+    let Some(bucket) = bucket(peer, answer, out) else { return };
+    let manifest = bucket.collections().manifest();
+    let (scope, collection) = (or_default(scope), or_default(collection));
+    if manifest.scope(scope).is_none() {
+        let context = format!("There is no scope {scope:?}");
+        return answer.manifest_error(Status::UNKNOWN_SCOPE, &context, manifest.uid, out);
+    }
+    match manifest.collection(scope, collection) {
+        Some(found) => answer_id(answer, manifest.uid, found.id, out),
+        None => {
+            let context = format!("There is no collection {collection:?} in the scope {scope:?}");
+            answer.manifest_error(Status::UNKNOWN_COLLECTION, &context, manifest.uid, out);
+        }
+    }
+}
+
+/// COLLECTIONS_GET_SCOPE_ID for `scope` (or `scope.collection`, whose second part is ignored).
+pub(super) fn scope_id(peer: &Peer, answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
+    let Some(name) = name(request, body) else {
+        return answer.error(Status::EINVAL, "The value must be a scope's name", out);
+    };
+    let Some(bucket) = bucket(peer, answer, out) else { return };
+    let manifest = bucket.collections().manifest();
+    let scope = or_default(name.split_once('.').map_or(name, |(scope, _)| scope));
+    match manifest.scope(scope) {
+        Some(found) => answer_id(answer, manifest.uid, found.id, out),
+        None => {
+            let context = format!("There is no scope {scope:?}");
+            answer.manifest_error(Status::UNKNOWN_SCOPE, &context, manifest.uid, out);
+        }
+    }
+}

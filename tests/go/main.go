@@ -497,7 +497,8 @@ var checks = []check{
 		if one == nil || another != nil {
 			return fmt.Errorf("all replicas: %v, then %v", one, another)
 		}
-		_, gone := c.LookupInAnyReplica(key+"-missing", specs, nil)
+		// The SDK waits for a result until its timeout, even when every request has failed.
+		_, gone := c.LookupInAnyReplica(key+"-missing", specs, &gocb.LookupInAnyReplicaOptions{Timeout: 700 * time.Millisecond})
 		return first(
 			values(found, 1.0, false), equal("CAS", found.Cas(), cas), equal("a replica", found.IsReplica(), false),
 			values(one, 1.0, false), equal("a replica", one.IsReplica(), false),
@@ -508,7 +509,8 @@ var checks = []check{
 		_, err := upsert(c, key, map[string]any{"n": 1, "old": "x", "gone": true, "list": []int{2}})
 		changed, err2 := mutate(c, key, nil,
 			gocb.IncrementSpec("counter", 5, nil), gocb.DecrementSpec("counter", 2, nil),
-			gocb.UpsertSpec("n", 2, nil), gocb.InsertSpec("fresh", map[string]any{"a": nil}, nil), gocb.ReplaceSpec("old", "y", nil), gocb.RemoveSpec("gone", nil),
+			gocb.UpsertSpec("n", 2, nil), gocb.InsertSpec("fresh", map[string]any{"a": nil}, nil),
+			gocb.ReplaceSpec("old", "y", nil), gocb.RemoveSpec("gone", nil),
 			gocb.ArrayAppendSpec("list", 3, nil), gocb.ArrayPrependSpec("list", 1, nil), gocb.ArrayInsertSpec("list[1]", 1.5, nil),
 			gocb.ArrayAddUniqueSpec("list", 4, nil), gocb.ArrayAppendSpec("list", []int{8, 9}, &gocb.ArrayAppendSpecOptions{HasMultiple: true}),
 			gocb.UpsertSpec("x.y.z", []int{1}, &gocb.UpsertSpecOptions{CreatePath: true}),
@@ -666,8 +668,9 @@ var checks = []check{
 			return err
 		}
 		_, gone := c.Get(key+"-missing", &gocb.GetOptions{Project: names[:2]})
+		some := map[string]any{"f1": 1.0, "deep": map[string]any{"b": map[string]any{"c": 1.0}}}
 		return first(
-			project(map[string]any{"f1": 1.0, "deep": map[string]any{"b": map[string]any{"c": 1.0}}}, gocb.GetOptions{Project: []string{"f1", "deep.b.c", "none"}}),
+			project(some, gocb.GetOptions{Project: []string{"f1", "deep.b.c", "none"}}),
 			project(map[string]any{"deep": document["deep"]}, gocb.GetOptions{Project: []string{"deep"}, WithExpiry: true}),
 			// More paths than a request can hold: the SDK reads the whole document.
 			project(fields, gocb.GetOptions{Project: names}),

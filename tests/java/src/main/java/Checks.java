@@ -3,17 +3,32 @@ import static com.couchbase.client.java.kv.GetAndLockOptions.getAndLockOptions;
 import static com.couchbase.client.java.kv.GetOptions.getOptions;
 import static com.couchbase.client.java.kv.IncrementOptions.incrementOptions;
 import static com.couchbase.client.java.kv.InsertOptions.insertOptions;
+import static com.couchbase.client.java.kv.LookupInSpec.count;
+import static com.couchbase.client.java.kv.LookupInSpec.exists;
+import static com.couchbase.client.java.kv.LookupInSpec.get;
+import static com.couchbase.client.java.kv.MutateInOptions.mutateInOptions;
 import static com.couchbase.client.java.kv.RemoveOptions.removeOptions;
 import static com.couchbase.client.java.kv.ReplaceOptions.replaceOptions;
 import static com.couchbase.client.java.kv.UpsertOptions.upsertOptions;
+import static com.couchbase.client.java.transactions.config.TransactionOptions.transactionOptions;
 
 import com.couchbase.client.core.error.CasMismatchException;
 import com.couchbase.client.core.error.CouchbaseException;
 import com.couchbase.client.core.error.DocumentExistsException;
 import com.couchbase.client.core.error.DocumentNotFoundException;
+import com.couchbase.client.core.error.DocumentUnretrievableException;
 import com.couchbase.client.core.error.DurabilityLevelNotAvailableException;
+import com.couchbase.client.core.error.InvalidArgumentException;
 import com.couchbase.client.core.error.TimeoutException;
 import com.couchbase.client.core.error.ValueTooLargeException;
+import com.couchbase.client.core.error.subdoc.DeltaInvalidException;
+import com.couchbase.client.core.error.subdoc.DocumentNotJsonException;
+import com.couchbase.client.core.error.subdoc.NumberTooBigException;
+import com.couchbase.client.core.error.subdoc.PathExistsException;
+import com.couchbase.client.core.error.subdoc.PathInvalidException;
+import com.couchbase.client.core.error.subdoc.PathMismatchException;
+import com.couchbase.client.core.error.subdoc.PathNotFoundException;
+import com.couchbase.client.core.error.subdoc.ValueInvalidException;
 import com.couchbase.client.core.msg.kv.DurabilityLevel;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.ClusterOptions;
@@ -24,16 +39,37 @@ import com.couchbase.client.java.json.JsonArray;
 import com.couchbase.client.java.json.JsonObject;
 import com.couchbase.client.java.kv.AppendOptions;
 import com.couchbase.client.java.kv.GetResult;
+import com.couchbase.client.java.kv.LookupInMacro;
+import com.couchbase.client.java.kv.LookupInReplicaResult;
+import com.couchbase.client.java.kv.LookupInResult;
+import com.couchbase.client.java.kv.MutateInMacro;
+import com.couchbase.client.java.kv.MutateInOptions;
+import com.couchbase.client.java.kv.MutateInResult;
+import com.couchbase.client.java.kv.MutateInSpec;
 import com.couchbase.client.java.kv.MutationResult;
 import com.couchbase.client.java.kv.PrependOptions;
+import com.couchbase.client.java.kv.StoreSemantics;
 import com.couchbase.client.java.kv.UnlockOptions;
+import com.couchbase.client.java.transactions.TransactionAttemptContext;
+import com.couchbase.client.java.transactions.TransactionGetResult;
+import com.couchbase.client.java.transactions.Transactions;
+import com.couchbase.client.java.transactions.error.TransactionExpiredException;
+import com.couchbase.client.java.transactions.error.TransactionFailedException;
+import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.Queue;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -84,6 +120,58 @@ public final class Checks {
 
   private static void missing(Collection c, String key) {
     fails(() -> c.get(key), DocumentNotFoundException.class);
+  }
+
+  private static JsonObject number(int n) {
+    return JsonObject.create().put("n", n);
+  }
+
+  private static JsonObject object(String text) {
+    return JsonObject.fromJson(text);
+  }
+
+  private static void holds(Collection c, String key, JsonObject document) {
+    equal(c.get(key).contentAsObject(), document);
+  }
+
+  private static void within(Instant time, Instant start, int seconds) {
+    Instant earliest = start.plusSeconds(seconds - 2);
+    Instant latest = Instant.now().plusSeconds(seconds + 2);
+    expect(!time.isBefore(earliest) && !time.isAfter(latest), time + ", not " + earliest + " to " + latest);
+  }
+
+  private static Optional<Instant> expiry(Collection c, String key) {
+    return c.get(key, getOptions().withExpiry(true)).expiryTime();
+  }
+
+  private static MutateInResult mutate(Collection c, String key, MutateInSpec... specs) {
+    return c.mutateIn(key, List.of(specs));
+  }
+
+  private static MutateInResult mutate(Collection c, String key, MutateInOptions options, MutateInSpec... specs) {
+    return c.mutateIn(key, List.of(specs), options);
+  }
+
+  /** No transaction has left anything in the document. */
+  private static void unstaged(Collection c, String key) {
+    expect(!c.lookupIn(key, List.of(exists("txn").xattr())).exists(0), "staged: " + key);
+  }
+
+  /** Inserts one document, replaces the second and removes the third. */
+  private static void stage(TransactionAttemptContext attempt, Collection c, String inserted, String replaced, String removed) {
+    TransactionGetResult one = attempt.get(c, replaced);
+    TransactionGetResult other = attempt.get(c, removed);
+    attempt.insert(c, inserted, number(1));
+    attempt.replace(one, number(2));
+    attempt.remove(other);
+  }
+
+  private static void pause(int milliseconds) {
+    try {
+      Thread.sleep(milliseconds);
+    } catch (InterruptedException error) {
+      throw new AssertionError(error);
+    }
   }
 
   private static void sleep() throws InterruptedException {
@@ -264,6 +352,283 @@ public final class Checks {
       equal(same, 500L);
       Flux.fromIterable(all).flatMap(n -> c.reactive().remove(key + "-" + n)).blockLast();
     });
+    CHECKS.put("lookup-in", (c, key) -> {
+      JsonObject document = object("{\"a\":1,\"list\":[1,2,\"x\"],\"deep\":{\"b\":{\"c\":\"grüße\"}},\"nothing\":null}");
+      long cas = c.upsert(key, document).cas();
+      LookupInResult read = c.lookupIn(key, List.of(
+          get("deep.b.c"), get("list[-1]"), get("deep.b"), get("nothing"), exists("a"), exists("none"),
+          count("list"), count(""), get("none"), get("a.b"), get("")));
+      equal(read.cas(), cas);
+      equal(List.of(read.contentAs(0, String.class), read.contentAs(1, String.class)), List.of("grüße", "x"));
+      equal(read.contentAsObject(2), object("{\"c\":\"grüße\"}"));
+      expect(read.contentAs(3, Object.class) == null, "null came back as something");
+      equal(List.of(read.exists(4), read.exists(5), read.exists(8)), List.of(true, false, false));
+      equal(List.of(read.contentAs(6, Integer.class), read.contentAs(7, Integer.class)), List.of(3, 4));
+      fails(() -> read.contentAs(8, Integer.class), PathNotFoundException.class);
+      fails(() -> read.contentAs(9, Integer.class), PathMismatchException.class);
+      equal(read.contentAsObject(10), document);
+      fails(() -> c.lookupIn(key + "-missing", List.of(get("a"))), DocumentNotFoundException.class);
+      fails(() -> c.lookupIn(key, Collections.nCopies(17, get("a"))), InvalidArgumentException.class);
+    });
+    CHECKS.put("lookup-any-replica", (c, key) -> {
+      long cas = c.upsert(key, number(1)).cas();
+      LookupInReplicaResult found = c.lookupInAnyReplica(key, List.of(get("n"), exists("none")));
+      equal(List.of(found.contentAs(0, Integer.class), found.exists(1), found.isReplica(), found.cas()), List.of(1, false, false, cas));
+      List<LookupInReplicaResult> all = c.lookupInAllReplicas(key, List.of(get("n"))).toList();
+      equal(all.size(), 1);
+      equal(List.of(all.get(0).contentAs(0, Integer.class), all.get(0).isReplica()), List.of(1, false));
+      fails(() -> c.lookupInAnyReplica(key + "-missing", List.of(get("n"))), DocumentUnretrievableException.class);
+    });
+    CHECKS.put("mutate-in", (c, key) -> {
+      c.upsert(key, object("{\"n\":1,\"old\":\"x\",\"gone\":true,\"list\":[2]}"));
+      MutateInResult changed = mutate(c, key,
+          MutateInSpec.increment("counter", 5), MutateInSpec.decrement("counter", 2),
+          MutateInSpec.upsert("n", 2), MutateInSpec.insert("fresh", object("{\"a\":null}")),
+          MutateInSpec.replace("old", "y"), MutateInSpec.remove("gone"),
+          MutateInSpec.arrayAppend("list", List.of(3)), MutateInSpec.arrayPrepend("list", List.of(1)),
+          MutateInSpec.arrayInsert("list[1]", List.of(1.5)), MutateInSpec.arrayAddUnique("list", 4), MutateInSpec.arrayAppend("list", List.of(8, 9)),
+          MutateInSpec.upsert("x.y.z", List.of(1)).createPath());
+      equal(List.of(changed.contentAs(0, Integer.class), changed.contentAs(1, Integer.class)), List.of(5, 3));
+      expect(changed.mutationToken().isPresent(), "no mutation token");
+      GetResult read = c.get(key);
+      equal(read.contentAsObject(), object(
+          "{\"n\":2,\"old\":\"y\",\"list\":[1,1.5,2,3,4,8,9],\"fresh\":{\"a\":null},\"counter\":3,\"x\":{\"y\":{\"z\":[1]}}}"));
+      equal(read.cas(), changed.cas());
+      mutate(c, key, mutateInOptions().cas(changed.cas()), MutateInSpec.upsert("n", 3));
+      mutate(c, key, MutateInSpec.replace("", number(7)));
+      holds(c, key, number(7));
+      mutate(c, key, MutateInSpec.remove(""));
+      missing(c, key);
+    });
+    CHECKS.put("mutate-in-errors", (c, key) -> {
+      JsonObject document = JsonObject.create().put("a", 1).put("list", JsonArray.from(1, "x")).put("huge", new BigInteger("100000000000000000000"));
+      long old = c.upsert(key, document).cas();
+      long cas = c.upsert(key, document).cas();
+      Map<MutateInSpec, Class<? extends Throwable>> errors = new LinkedHashMap<>();
+      errors.put(MutateInSpec.insert("a", 2), PathExistsException.class);
+      errors.put(MutateInSpec.arrayAddUnique("list", 1), PathExistsException.class);
+      errors.put(MutateInSpec.replace("none", 2), PathNotFoundException.class);
+      errors.put(MutateInSpec.remove("none"), PathNotFoundException.class);
+      errors.put(MutateInSpec.upsert("x.y", 2), PathNotFoundException.class);
+      errors.put(MutateInSpec.upsert("a.b", 2), PathMismatchException.class);
+      errors.put(MutateInSpec.arrayAppend("a", List.of(2)), PathMismatchException.class);
+      errors.put(MutateInSpec.increment("list", 2), PathMismatchException.class);
+      errors.put(MutateInSpec.upsert("a..b[", 2), PathInvalidException.class);
+      errors.put(MutateInSpec.arrayAddUnique("list", number(1)), ValueInvalidException.class);
+      errors.put(MutateInSpec.increment("a", 0), DeltaInvalidException.class);
+      errors.put(MutateInSpec.increment("huge", 1), NumberTooBigException.class);
+      errors.forEach((spec, kind) -> {
+        fails(() -> mutate(c, key, spec), kind);
+        fails(() -> mutate(c, key, MutateInSpec.upsert("changed", true), spec), kind);
+      });
+      fails(() -> mutate(c, key, mutateInOptions().cas(old), MutateInSpec.upsert("a", 2)), CasMismatchException.class);
+      fails(() -> mutate(c, key + "-missing", MutateInSpec.upsert("a", 2)), DocumentNotFoundException.class);
+      GetResult read = c.get(key);
+      equal(read.contentAsObject(), document);
+      equal(read.cas(), cas);
+      c.upsert(key + "-raw", bytes("text"), upsertOptions().transcoder(RawBinaryTranscoder.INSTANCE));
+      fails(() -> mutate(c, key + "-raw", MutateInSpec.upsert("a", 2)), DocumentNotJsonException.class);
+    });
+    CHECKS.put("mutate-in-upsert", (c, key) -> {
+      MutateInOptions upsert = mutateInOptions().storeSemantics(StoreSemantics.UPSERT);
+      MutateInOptions insert = mutateInOptions().storeSemantics(StoreSemantics.INSERT);
+      fails(() -> mutate(c, key, MutateInSpec.upsert("n", 1)), DocumentNotFoundException.class);
+      mutate(c, key, upsert, MutateInSpec.upsert("n", 1));
+      mutate(c, key, upsert, MutateInSpec.increment("n", 3));
+      holds(c, key, number(4));
+      fails(() -> mutate(c, key, insert, MutateInSpec.upsert("n", 9)), DocumentExistsException.class);
+      c.remove(key);
+      mutate(c, key, insert, MutateInSpec.insert("n", 1));
+      holds(c, key, number(1));
+      c.remove(key);
+      mutate(c, key, upsert, MutateInSpec.arrayAppend("", List.of(1)), MutateInSpec.arrayAppend("", List.of(2)));
+      equal(c.get(key).contentAsArray(), JsonArray.from(1, 2));
+      // Whoever may make the document may make the parents of a path.
+      for (MutateInOptions options : List.of(upsert, insert)) {
+        c.remove(key);
+        mutate(c, key, options, MutateInSpec.upsert("x.y", 1));
+        holds(c, key, object("{\"x\":{\"y\":1}}"));
+      }
+    });
+    CHECKS.put("mutate-in-durable", (c, key) -> {
+      c.upsert(key, number(1));
+      MutateInOptions majority = mutateInOptions().durability(DurabilityLevel.MAJORITY);
+      MutateInResult changed = mutate(c, key, majority, MutateInSpec.upsert("_x", 1).xattr(), MutateInSpec.increment("n", 1));
+      equal(changed.contentAs(1, Integer.class), 2);
+      for (DurabilityLevel level : List.of(DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE, DurabilityLevel.PERSIST_TO_MAJORITY)) {
+        fails(() -> mutate(c, key, mutateInOptions().durability(level), MutateInSpec.increment("n", 1)), DurabilityLevelNotAvailableException.class);
+      }
+      holds(c, key, number(2));
+    });
+    CHECKS.put("mutate-in-clears-expiry", (c, key) -> {
+      c.upsert(key, number(1), upsertOptions().expiry(Duration.ofSeconds(100)));
+      mutate(c, key, MutateInSpec.increment("n", 1));
+      equal(expiry(c, key), Optional.empty());
+    });
+    CHECKS.put("preserve-expiry-in-mutate", (c, key) -> {
+      c.upsert(key, number(1), upsertOptions().expiry(Duration.ofSeconds(100)));
+      Instant before = expiry(c, key).orElseThrow();
+      mutate(c, key, mutateInOptions().preserveExpiry(true), MutateInSpec.increment("n", 1));
+      equal(expiry(c, key).orElseThrow(), before);
+      holds(c, key, number(2));
+    });
+    CHECKS.put("get-with-expiry", (c, key) -> {
+      Instant start = Instant.now();
+      c.upsert(key, number(1), upsertOptions().expiry(Duration.ofSeconds(100)));
+      GetResult read = c.get(key, getOptions().withExpiry(true));
+      equal(read.contentAsObject(), number(1));
+      within(read.expiryTime().orElseThrow(), start, 100);
+      mutate(c, key, mutateInOptions().expiry(Duration.ofSeconds(200)), MutateInSpec.upsert("n", 2));
+      within(expiry(c, key).orElseThrow(), start, 200);
+      c.upsert(key, number(3));
+      equal(expiry(c, key), Optional.empty());
+    });
+    CHECKS.put("get-with-projection", (c, key) -> {
+      JsonObject fields = JsonObject.create();
+      IntStream.range(0, 20).forEach(n -> fields.put("f" + n, n));
+      JsonObject document = JsonObject.from(fields.toMap()).put("deep", object("{\"b\":{\"c\":1},\"d\":2}"));
+      c.upsert(key, document, upsertOptions().expiry(Duration.ofSeconds(100)));
+      equal(c.get(key, getOptions().project("f1", "deep.b.c", "none")).contentAsObject(), object("{\"f1\":1,\"deep\":{\"b\":{\"c\":1}}}"));
+      GetResult timed = c.get(key, getOptions().project("deep").withExpiry(true));
+      equal(timed.contentAsObject(), object("{\"deep\":{\"b\":{\"c\":1},\"d\":2}}"));
+      expect(timed.expiryTime().orElseThrow().isAfter(Instant.now()), "expired");
+      // More paths than a request can hold are refused by the SDK.
+      fails(() -> c.get(key, getOptions().project(fields.getNames())), InvalidArgumentException.class);
+      equal(c.get(key, getOptions().project(new ArrayList<>(fields.getNames()).subList(0, 16))).contentAsObject().size(), 16);
+      fails(() -> c.get(key + "-missing", getOptions().project("f1")), DocumentNotFoundException.class);
+    });
+    CHECKS.put("data-structures", (c, key) -> {
+      for (String kind : List.of("-list", "-map", "-set", "-queue")) {
+        if (c.exists(key + kind).exists()) {
+          c.remove(key + kind);
+        }
+      }
+      List<String> list = c.list(key + "-list", String.class);
+      list.add("b");
+      list.add("c");
+      list.add(0, "a");
+      equal(new ArrayList<>(list), List.of("a", "b", "c"));
+      equal(List.of(list.get(1), list.size(), list.indexOf("c"), list.indexOf("x")), List.of("b", 3, 2, -1));
+      equal(list.remove(0), "a");
+      equal(list.set(0, "B"), "b");
+      equal(new ArrayList<>(list), List.of("B", "c"));
+      fails(() -> list.get(7), IndexOutOfBoundsException.class);
+      Map<String, Integer> map = c.map(key + "-map", Integer.class);
+      map.put("one", 1);
+      map.put("two", 2);
+      equal(List.of(map.get("two"), map.size(), map.containsKey("one"), map.containsKey("no")), List.of(2, 2, true, false));
+      equal(map.remove("one"), 1);
+      equal(map.keySet(), Set.of("two"));
+      expect(map.get("one") == null, "a removed key");
+      Set<String> set = c.set(key + "-set", String.class);
+      equal(List.of(set.add("a"), set.add("b"), set.add("a")), List.of(true, true, false));
+      equal(List.of(set.size(), set.contains("b"), set.contains("c"), set.remove("a")), List.of(2, true, false, true));
+      equal(new ArrayList<>(set), List.of("b"));
+      Queue<Integer> queue = c.queue(key + "-queue", Integer.class);
+      queue.add(1);
+      queue.add(2);
+      equal(List.of(queue.size(), queue.peek(), queue.poll(), queue.poll(), queue.size()), List.of(2, 1, 1, 2, 0));
+    });
+    CHECKS.put("xattrs", (c, key) -> {
+      c.upsert(key, number(1));
+      long cas = mutate(c, key,
+          MutateInSpec.upsert("meta.owner", "grüße").xattr().createPath(), MutateInSpec.upsert("meta.cas", MutateInMacro.CAS).xattr(),
+          MutateInSpec.upsert("meta.seqno", MutateInMacro.SEQ_NO).xattr(), MutateInSpec.upsert("meta.crc", MutateInMacro.VALUE_CRC_32C).xattr()).cas();
+      LookupInResult read = c.lookupIn(key, List.of(
+          get("meta").xattr(), get(LookupInMacro.DOCUMENT).xattr(), exists("meta.owner").xattr(), get("meta.none").xattr(), get("n")));
+      JsonObject meta = read.contentAsObject(0);
+      JsonObject virtual = read.contentAsObject(1);
+      equal(meta.getString("cas"), String.format("0x%016x", Long.reverseBytes(cas)));
+      equal(virtual.getString("CAS"), String.format("0x%016x", cas));
+      equal(List.of(meta.get("owner"), meta.get("seqno"), meta.get("crc")), List.of("grüße", virtual.get("seqno"), virtual.get("value_crc32c")));
+      equal(List.of(virtual.get("deleted"), virtual.get("exptime"), virtual.get("value_bytes"), virtual.get("datatype")),
+          List.of(false, 0, number(1).toBytes().length, JsonArray.from("json", "xattr")));
+      expect(read.exists(2), "meta.owner does not exist");
+      fails(() -> read.contentAs(3, String.class), PathNotFoundException.class);
+      equal(read.contentAs(4, Integer.class), 1);
+      holds(c, key, number(1));
+      c.upsert(key, number(2));
+      equal(c.lookupIn(key, List.of(get("meta.owner").xattr())).contentAs(0, String.class), "grüße");
+      mutate(c, key, MutateInSpec.remove("meta").xattr());
+      expect(!c.lookupIn(key, List.of(exists("meta").xattr())).exists(0), "meta exists");
+      holds(c, key, number(2));
+    });
+  }
+
+  private static Map<String, Check> transactionChecks(Transactions transactions) {
+    Map<String, Check> checks = new LinkedHashMap<>();
+    checks.put("transaction-commit", (c, key) -> {
+      String replaced = key + "-replaced";
+      String removed = key + "-removed";
+      c.upsert(replaced, number(1));
+      c.upsert(removed, number(1));
+      expect(transactions.run(attempt -> {
+        stage(attempt, c, key, replaced, removed);
+        equal(attempt.get(c, key).contentAsObject(), number(1));
+        equal(attempt.get(c, replaced).contentAsObject(), number(2));
+        fails(() -> attempt.get(c, removed), DocumentNotFoundException.class);
+        missing(c, key);
+        holds(c, replaced, number(1));
+        holds(c, removed, number(1));
+      }).unstagingComplete(), "unstaging is not complete");
+      holds(c, key, number(1));
+      holds(c, replaced, number(2));
+      missing(c, removed);
+      unstaged(c, key);
+      unstaged(c, replaced);
+    });
+    checks.put("transaction-rollback", (c, key) -> {
+      String replaced = key + "-replaced";
+      String removed = key + "-removed";
+      c.upsert(replaced, number(1));
+      c.upsert(removed, number(1));
+      RuntimeException wanted = new RuntimeException("rollback wanted");
+      Throwable error = fails(() -> transactions.run(attempt -> {
+        stage(attempt, c, key, replaced, removed);
+        throw wanted;
+      }), TransactionFailedException.class);
+      equal(error.getCause(), wanted);
+      missing(c, key);
+      holds(c, replaced, number(1));
+      holds(c, removed, number(1));
+      unstaged(c, replaced);
+      unstaged(c, removed);
+      c.insert(key, number(3));
+      Throwable existing = fails(() -> transactions.run(attempt -> attempt.insert(c, key, number(4))), TransactionFailedException.class);
+      expect(existing.getCause() instanceof DocumentExistsException, existing.getCause() + " is the cause");
+      holds(c, key, number(3));
+    });
+    checks.put("transaction-conflict", (c, key) -> {
+      int rounds = 10;
+      c.upsert(key, number(0));
+      Runnable writer = () -> {
+        for (int round = 0; round < rounds; round++) {
+          transactions.run(attempt -> {
+            TransactionGetResult read = attempt.get(c, key);
+            attempt.replace(read, number(read.contentAsObject().getInt("n") + 1));
+          });
+        }
+      };
+      CompletableFuture<Void> other = CompletableFuture.runAsync(writer);
+      writer.run();
+      other.get();
+      holds(c, key, number(2 * rounds));
+      unstaged(c, key);
+    });
+    checks.put("transaction-expired", (c, key) -> {
+      String replaced = key + "-replaced";
+      c.upsert(replaced, number(1));
+      fails(() -> transactions.run(attempt -> {
+        TransactionGetResult read = attempt.get(c, replaced);
+        attempt.insert(c, key, number(1));
+        attempt.replace(read, number(2));
+        pause(1500);
+      }, transactionOptions().timeout(Duration.ofSeconds(1))), TransactionExpiredException.class);
+      missing(c, key);
+      holds(c, replaced, number(1));
+      c.insert(key, number(2));
+    });
+    return checks;
   }
 
   private static void say(String name, Throwable error) {
@@ -306,6 +671,7 @@ public final class Checks {
         return;
       }
       ExecutorService running = Executors.newFixedThreadPool(8);
+      CHECKS.putAll(transactionChecks(cluster.transactions()));
       CHECKS.forEach((name, check) -> running.execute(() -> one(name, check, collection)));
       running.shutdown();
       running.awaitTermination(120, TimeUnit.SECONDS);

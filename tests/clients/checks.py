@@ -54,6 +54,7 @@ CHECKS = (
     "transaction-rollback",
     "transaction-conflict",
     "transaction-expired",
+    "close",
 )
 
 

@@ -987,5 +987,5 @@ func main() {
 		})
 	}
 	running.Wait()
-	_ = cluster.Close(nil)
+	say("close", cluster.Close(nil))
 }

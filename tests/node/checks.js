@@ -510,7 +510,10 @@ async function main() {
   } catch (error) {
     console.log(`not ok connect: ${describe(error)}`)
   }
-  await Promise.race([cluster && cluster.close(), sleep(3000)])
+  if (cluster) {
+    const closed = await Promise.race([cluster.close().then(() => 'ok close', (error) => `not ok close: ${describe(error)}`), sleep(5000)])
+    console.log(closed || 'not ok close: not closed within 5 s')
+  }
   process.exit(0)
 }
 

@@ -12,6 +12,7 @@ mod flush_all;
 mod journal;
 mod observed;
 mod operations;
+pub mod scan;
 pub mod watch;
 
 use std::sync::Arc;
@@ -139,6 +140,7 @@ pub struct Bucket {
     pub prefixes: Prefixes,
     /// `watch`.
     pub(crate) watchers: Watchers,
+    scans: Ranked<scan::Scans, { rank::SCANS }>,
 }
 
 /// What a bucket is built on.
@@ -237,6 +239,7 @@ impl Bucket {
             lateness: Lateness::default(),
             prefixes: Prefixes::default(),
             watchers: Watchers::default(),
+            scans: Ranked::default(),
             settings,
         })
     }

@@ -26,6 +26,7 @@ pub const BUCKET_CAPABILITIES: &[&str] = &[
     "subdoc.ReplicaRead",
     "subdoc.ReviveDocument",
     "preserveExpiry",
+    "rangeScan",
     "touch",
     "cbhello",
     "cccp",

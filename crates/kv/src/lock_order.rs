@@ -30,6 +30,8 @@ pub(crate) mod rank {
     pub(crate) const LOADING: u8 = 50;
     /// A bucket's watchers.
     pub(crate) const WATCHERS: u8 = 60;
+    /// The scans of a bucket.
+    pub(crate) const SCANS: u8 = 65;
     /// The values that somebody waits for.
     pub(crate) const FETCHES: u8 = 70;
     /// Letters for a thread.

@@ -27,11 +27,13 @@ pub fn turn(cx: &mut NodeContext) -> Option<u32> {
         if bucket.expiry_due_s().is_some_and(|due_s| due_s <= cx.now.unix_s) {
             bucket.reclaim_expired(cx);
         }
+        bucket.end_old_scans(cx.now.unix_s);
         bucket.keep_within_budget(cx);
         if bucket.tenant().take_rested() {
             bucket.purge_at_rest();
         }
-        [bucket.flush_due_s(), bucket.expiry_due_s()].into_iter().flatten().for_each(&mut arm);
+        let due = [bucket.flush_due_s(), bucket.expiry_due_s(), bucket.scans_due_s()];
+        due.into_iter().flatten().for_each(&mut arm);
     }
     let buckets = cx.node.buckets();
     let purges = buckets.iter().filter_map(|bucket| bucket.purge_when_due(cx)).min();

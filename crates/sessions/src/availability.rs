@@ -106,6 +106,10 @@ impl Session {
     fn wanted(&self, work: &Work<'_>, bucket: &Bucket) -> Option<Wanted> {
         let peer = &self.peer;
         let of = |request: &Request<'_>| {
+            if let Some((collection, key, vb)) = request.scanned_key(peer) {
+                let place = bucket.locate_in(Key { collection, bytes: &key }, vb);
+                return Some(Wanted { key, collection, place, value: true });
+            }
             let mut buffer = [0; KEY_MAX];
             let key = request.document_key(peer, &mut buffer)?;
             let place = request.place(peer, bucket, key)?;

@@ -3,7 +3,7 @@
 //! ```text
 //!   connected ──HELLO, SASL──> logged in ──SELECT_BUCKET──> data opcodes
 //! ```
-//! A request is checked in this order: login, frame infos, bucket, shape (extras, key, value), collection, vBucket.
+//! A request is checked in this order: login, opcode, frame infos, bucket, shape (extras, key, value), collection, vBucket.
 //! Each stage has its own status, so that a client learns the first thing that is wrong. Errors with an explanation
 //! carry a JSON context if XERROR was granted.
 //!
@@ -11,7 +11,7 @@
 //! * [`documents`]: everything that touches a document; [`subdocument`]: at paths in it; [`incoming`]: the values that
 //!   clients send;
 //! * [`json`]: which documents are JSON;
-//! * [`inquiry`]: metadata and seqnos; [`manifest`]: scopes and collections.
+//! * [`inquiry`]: metadata and seqnos; [`manifest`]: scopes and collections; [`scan`]: many documents.
 //!
 //! A single node is its own majority: a durable write at level "majority" is complete once it is in memory. An
 //! ephemeral bucket refuses persistence levels.
@@ -23,6 +23,7 @@ mod incoming;
 mod inquiry;
 mod json;
 mod manifest;
+mod scan;
 mod subdocument;
 mod vbuckets;
 
@@ -88,6 +89,17 @@ pub(super) fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
         return None;
     }
     document_key(peer.couchbase.collections, request.key).ok()
+}
+
+/// See [`super::request::Request::scanned_key`].
+pub(super) fn scanned_key(peer: &Peer, request: &Request<'_>) -> Option<(u32, Box<[u8]>, VbId)> {
+    if request.header.opcode != Opcode::RANGE_SCAN_CONTINUE {
+        return None;
+    }
+    let vb = VbId(request.header.vbucket);
+    let serves = peer.bucket.as_ref().is_some_and(|bucket| bucket.serves(vb.0));
+    let (collection, key) = scan::next_wanted(peer, request).filter(|_| serves)?;
+    Some((collection, key, vb))
 }
 
 /// What is wrong with a key.
@@ -209,7 +221,7 @@ fn execute_on_document(
     match request.header.opcode {
         Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,
         // There are no replicas.
-        Opcode::GET_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
+        Opcode::GET_REPLICA | Opcode::GET_EX_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
         _ if wire::couchbase::subdocument::reads_replica(request) => {
             handshake::not_my_vbucket(peer, &answer, cx, out);
         }
@@ -301,6 +313,9 @@ fn execute_other(
     if peer.user.is_none() {
         return answer.error(Status::EACCESS, "Log in first", out);
     }
+    if !is_query(request.header.opcode) {
+        return answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out);
+    }
     if !request.framing.is_empty() && frame_infos(peer, answer, request, out).is_none() {
         return;
     }
@@ -315,11 +330,40 @@ fn execute_other(
         Opcode::STAT => inquiry::statistics(peer, answer, request, body, cx, out),
         Opcode::OBSERVE => inquiry::observe(peer, answer, request, body, cx, out),
         Opcode::OBSERVE_SEQNO => inquiry::observe_seqno(peer, answer, request, body, cx, out),
+        Opcode::RANGE_SCAN_CREATE => scan::create(peer, answer, request, body, cx, out),
+        Opcode::RANGE_SCAN_CONTINUE => scan::proceed(peer, answer, request, body, cx, out),
+        Opcode::RANGE_SCAN_CANCEL => scan::cancel(peer, answer, request, body, cx, out),
+        Opcode::GET_KEYS => scan::keys(peer, answer, request, body, cx, out),
+        Opcode::GET_RANDOM_KEY => scan::random_key(peer, answer, request, body, cx, out),
         Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, out),
         Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, out),
         Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, out),
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
     }
+}
+
+/// Returns true for the opcodes that [`execute_other`] answers after the login.
+const fn is_query(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::SELECT_BUCKET
+            | Opcode::GET_CLUSTER_CONFIG
+            | Opcode::SET_VBUCKET
+            | Opcode::GET_VBUCKET
+            | Opcode::GET_FAILOVER_LOG
+            | Opcode::DEL_VBUCKET
+            | Opcode::STAT
+            | Opcode::OBSERVE
+            | Opcode::OBSERVE_SEQNO
+            | Opcode::RANGE_SCAN_CREATE
+            | Opcode::RANGE_SCAN_CONTINUE
+            | Opcode::RANGE_SCAN_CANCEL
+            | Opcode::GET_KEYS
+            | Opcode::GET_RANDOM_KEY
+            | Opcode::COLLECTIONS_GET_MANIFEST
+            | Opcode::COLLECTIONS_GET_ID
+            | Opcode::COLLECTIONS_GET_SCOPE_ID
+    )
 }
 
 /// The request's frame infos; `None` if they cannot be honoured and the error has been answered.
@@ -395,7 +439,12 @@ pub(super) fn refuse(
     if !opcodes::stores_body(request.header.opcode) {
         return match request.header.opcode.name() {
             None => answer.error(Status::UNKNOWN_COMMAND, "The opcode is not known", out),
-            Some(_) => answer.error(Status::E2BIG, "The value is too long for this operation", out),
+            Some(_)
+                if opcodes::has_couchbase_key(request.header.opcode) || is_query(request.header.opcode) =>
+            {
+                answer.error(Status::E2BIG, "The value is too long for this operation", out);
+            }
+            Some(_) => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
         };
     }
     let Some(bucket) = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) else {

@@ -140,6 +140,8 @@ rows! {
     GATK            = Memcached Asked  Needed Never   Never   One     After;
     GATKQ           = Memcached Asked  Needed Never   Never   One     After;
     GET_REPLICA     = Couchbase Asked  Unseen Never   Never   One     After;
+    GET_EX          = Couchbase Asked  Needed Never   Never   One     After;
+    GET_EX_REPLICA  = Couchbase Asked  Unseen Never   Never   One     After;
     GET_LOCKED      = Couchbase Asked  Needed Never   Never   One     After;
     UNLOCK_KEY      = Couchbase Asked  Unseen Never   Never   One     After;
     GET_META        = Couchbase Asked  Unseen Never   Never   One     After;

@@ -60,6 +60,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The document that a continued scan reads first: collection, key and vBucket.
+    pub(super) fn scanned_key(&self, peer: &Peer) -> Option<(u32, Box<[u8]>, VbId)> {
+        match self {
+            Self::Binary(request) if peer.port == Port::Couchbase => couchbase::scanned_key(peer, request),
+            _ => None,
+        }
+    }
+
     /// The place of its key; `None` if there is no such vBucket.
     #[inline(always)]
     pub(super) fn place(&self, peer: &Peer, bucket: &Bucket, key: Key<'_>) -> Option<Place> {

@@ -4,7 +4,7 @@
 use memory::{ItemHeap, Location, prefetch};
 
 use super::Evicted;
-use super::item::{ItemPtr, Kind, key_of, mark};
+use super::item::{ItemPtr, Kind, collection_prefix, key_of, mark};
 use super::rank::{self, Census};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
@@ -248,6 +248,21 @@ impl Locked<'_> {
             // SAFETY: the item is in the table and the lock is held.
             if let Some((0, key)) = unsafe { item.stored_key() }.split_first() {
                 f(key, &Document::new(self, &Present { found, item }));
+            }
+        })
+    }
+
+    /// Calls `f` with the key of each living document of a collection in one group of the table. Returns the next hand.
+    pub(crate) fn keys(&self, hand: Hand, collection: u32, f: &mut dyn FnMut(&[u8])) -> Option<Hand> {
+        let (prefix, prefix_len) = collection_prefix(collection);
+        self.root.walk(hand, |found, _| {
+            let item = self.item(found.location);
+            // SAFETY: the item is in the table and the lock is held.
+            let stored = unsafe { item.stored_key() };
+            if let Some(key) = stored.strip_prefix(&prefix[..prefix_len])
+                && self.death(item).is_none()
+            {
+                f(key);
             }
         })
     }

@@ -104,6 +104,20 @@ impl Answer {
         }
     }
 
+    /// A document with its extended attributes, as it is stored if the client takes it so.
+    pub(super) fn whole_document(&self, document: &Document<'_>, out: &mut Output) {
+        let section = document.xattrs();
+        if section.is_empty() {
+            return self.document(&[], document, document.visible_cas(), out);
+        }
+        let datatype = self.datatype_of(json::detected(document)) | datatype::XATTR;
+        let reply = Reply { datatype, cas: document.visible_cas(), ..self.reply(Status::SUCCESS) };
+        let value_len = section.len() + document.value_len();
+        out.bytes(reply.head(&document.flags().to_be_bytes(), 0, value_len).as_bytes());
+        out.bytes(section);
+        out.stored(document);
+    }
+
     /// The answer to a sub-document lookup of one path.
     pub(super) fn fragment(&self, status: Status, cas: u64, value: &[u8], out: &mut Output) {
         let datatype = if value.is_empty() { datatype::RAW } else { self.datatype_of(datatype::JSON) };
@@ -113,16 +127,16 @@ impl Answer {
     }
 
     /// Begins an answer whose status and length are known at its end; see [`Answer::close`].
-    pub(super) fn open(&self, cas: u64, out: &mut Output) -> Open {
+    pub(super) fn open<'e>(&self, cas: u64, extras: &'e [u8], out: &mut Output) -> Open<'e> {
         let at = out.mark();
-        out.bytes(Reply { cas, ..self.reply(Status::SUCCESS) }.head(&[], 0, 0).as_bytes());
-        Open { at, cas, body_at: out.mark() }
+        out.bytes(Reply { cas, ..self.reply(Status::SUCCESS) }.head(extras, 0, 0).as_bytes());
+        Open { at, cas, extras, before: out.len() }
     }
 
     /// Completes an answer with the bytes that were appended since it was begun.
-    pub(super) fn close(&self, open: &Open, status: Status, out: &mut Output) {
-        let value_len = out.mark() - open.body_at;
-        let head = Reply { cas: open.cas, ..self.reply(status) }.head(&[], 0, value_len);
+    pub(super) fn close(&self, open: &Open<'_>, status: Status, out: &mut Output) {
+        let value_len = out.len() - open.before;
+        let head = Reply { cas: open.cas, ..self.reply(status) }.head(open.extras, 0, value_len);
         out.patch(open.at, head.as_bytes());
     }
 
@@ -188,10 +202,12 @@ impl Answer {
 }
 
 /// An answer that was begun.
-pub(super) struct Open {
+pub(super) struct Open<'e> {
     at: usize,
     cas: u64,
-    body_at: usize,
+    extras: &'e [u8],
+    /// Length of the output before its value.
+    before: usize,
 }
 
 /// The answer to a durable write that waits for its outcome.

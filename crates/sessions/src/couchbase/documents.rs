@@ -58,6 +58,7 @@ impl Operation<'_> {
     ) -> Result<Executed, KvError> {
         match self.request.header.opcode {
             Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => self.get(cx, out),
+            Opcode::GET_EX => self.get_whole(cx, out),
             Opcode::SET | Opcode::SETQ => self.store(StoreKind::Set, body, cx, out),
             Opcode::ADD | Opcode::ADDQ => self.store(StoreKind::Add, body, cx, out),
             Opcode::REPLACE | Opcode::REPLACEQ => self.store(StoreKind::Replace, body, cx, out),
@@ -147,6 +148,24 @@ impl Operation<'_> {
         let found = self.bucket.read(cx, self.key, self.place, |document| match document {
             Some(document) => {
                 self.answer.document(echo, &document, document.visible_cas(), out);
+                true
+            }
+            None => false,
+        })?;
+        if !found {
+            self.miss(out);
+        }
+        Ok(Executed::Answered)
+    }
+
+    /// GET_EX: the value begins with the extended attributes, if there are any.
+    fn get_whole(&self, cx: &mut NodeContext, out: &mut Output) -> Result<Executed, KvError> {
+        if !self.request.extras.is_empty() || self.has_value {
+            return self.refuse(Status::EINVAL, "The request must not have extras or a value", out);
+        }
+        let found = self.bucket.read(cx, self.key, self.place, |document| match document {
+            Some(document) => {
+                self.answer.whole_document(&document, out);
                 true
             }
             None => false,

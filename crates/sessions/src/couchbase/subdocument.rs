@@ -128,7 +128,7 @@ fn look_up(
     } else {
         let (mark, mut has_failed) = (out.mark(), false);
         let most = operation.value_limit.saturating_mul(ANSWER_VALUES_MAX);
-        let head = answer.open(cas, out);
+        let head = answer.open(cas, &[], out);
         for spec in &request.specs {
             let found = look_up_one(spec, &subject, cx.now.unix_s);
             let (status, found) = match &found {

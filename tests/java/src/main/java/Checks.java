@@ -637,6 +637,17 @@ public final class Checks {
     }
   }
 
+  private static boolean done(String name, Step step) {
+    try {
+      step.run();
+      say(name, null);
+      return true;
+    } catch (Throwable error) {
+      say(name, error);
+      return false;
+    }
+  }
+
   private static void one(String name, Check check, Collection collection) {
     String key = "java::" + name;
     try {
@@ -661,20 +672,16 @@ public final class Checks {
             env.securityConfig(s -> s.trustCertificate(Path.of(arguments[4])));
           }
         });
-    try (Cluster cluster = Cluster.connect(arguments[0], options)) {
+    Cluster cluster = Cluster.connect(arguments[0], options);
+    if (done("connect", () -> cluster.bucket(arguments[3]).waitUntilReady(Duration.ofSeconds(20)))) {
       Collection collection = cluster.bucket(arguments[3]).defaultCollection();
-      try {
-        cluster.bucket(arguments[3]).waitUntilReady(Duration.ofSeconds(20));
-        say("connect", null);
-      } catch (Throwable error) {
-        say("connect", error);
-        return;
-      }
       ExecutorService running = Executors.newFixedThreadPool(8);
       CHECKS.putAll(transactionChecks(cluster.transactions()));
       CHECKS.forEach((name, check) -> running.execute(() -> one(name, check, collection)));
       running.shutdown();
       running.awaitTermination(120, TimeUnit.SECONDS);
     }
+    done("close", cluster::close);
+    System.exit(0);
   }
 }

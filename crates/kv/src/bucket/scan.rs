@@ -1,0 +1,310 @@
+//! Scans: the keys of a collection in one vBucket, in order or as a random sample.
+//!
+//! ```text
+//!   create    one walk over the vBucket under its lock: the keys that match; then sorted
+//!   continue  takes the scan out, reads some of its documents, puts it back
+//! ```
+//! The keys are those of the moment of creation; documents are read when they are sent, so they may be newer, and those
+//! that are gone by then are left out. A scan that nobody continues ends after [`LIFETIME_S`].
+
+use std::collections::HashMap;
+use std::ops::Bound;
+
+use super::Bucket;
+use crate::index::{self, Hand};
+use crate::{Key, ThreadContext, Unavailable, VbId};
+
+/// Maximum seconds between two calls for a scan.
+const LIFETIME_S: u32 = 180;
+/// Most scans of a bucket at a time.
+const COUNT_MAX: usize = 4096;
+/// The scans of a bucket may take this part of its budget.
+const BUDGET_PART: u64 = 16;
+
+/// Names a scan.
+pub type ScanId = [u8; 16];
+
+/// Which keys a scan visits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selection {
+    /// Those between two bounds, in order.
+    Range(Bound<Vec<u8>>, Bound<Vec<u8>>),
+    /// A random sample.
+    Sample {
+        /// Keys in the sample.
+        count: usize,
+        /// The same seed selects the same keys.
+        seed: u64,
+    },
+}
+
+/// Why there is no such scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScanError {
+    /// No key matches.
+    Empty,
+    /// There are too many scans, or their keys take too much memory.
+    Busy,
+    /// See there.
+    Unavailable(Unavailable),
+}
+
+/// A scan in progress.
+pub struct Scan {
+    /// The vBucket.
+    pub vb: VbId,
+    /// The collection.
+    pub collection: u32,
+    /// Whether only keys were asked for.
+    pub keys_only: bool,
+    bytes: Vec<u8>,
+    /// Ends of the keys in `bytes`, in the order of the scan.
+    keys: Vec<(u32, u32)>,
+    next: usize,
+    until_s: u32,
+}
+
+impl Scan {
+    /// Returns the next key.
+    pub fn key(&self) -> Option<&[u8]> {
+        let (start, end) = *self.keys.get(self.next)?;
+        self.bytes.get(start as usize..end as usize)
+    }
+
+    /// Goes on to the key after it.
+    pub fn advance(&mut self) {
+        self.next += 1;
+    }
+
+    /// Returns up to `count` keys after the next one.
+    pub fn ahead(&self, count: usize) -> impl Iterator<Item = &[u8]> {
+        let keys = self.keys.iter().skip(self.next + 1).take(count);
+        keys.filter_map(|(start, end)| self.bytes.get(*start as usize..*end as usize))
+    }
+
+    fn memory(&self) -> u64 {
+        (self.bytes.capacity() + self.keys.capacity() * size_of::<(u32, u32)>()) as u64
+    }
+}
+
+/// The scans of a bucket.
+#[derive(Default)]
+pub(crate) struct Scans {
+    /// `None` while it is being continued.
+    by_id: HashMap<ScanId, Option<Scan>>,
+    bytes: u64,
+    created: u64,
+}
+
+/// The result of asking for a scan.
+pub enum Taken {
+    /// It is the caller's until [`Bucket::return_scan`] or [`Bucket::end_scan`].
+    Scan(Box<Scan>),
+    /// Another request continues it.
+    Busy,
+    /// There is none.
+    Missing,
+}
+
+impl Bucket {
+    /// Returns the keys of a collection in a vBucket that are selected, with their places in `bytes`.
+    fn keys_of(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        collection: u32,
+        selection: &Selection,
+    ) -> Result<(Vec<u8>, Vec<(u32, u32)>), Unavailable> {
+        if let Some(why) = self.closed(vb) {
+            return Err(why);
+        }
+        let secrets = &self.resources.secrets;
+        let (mut bytes, mut keys) = (Vec::new(), Vec::new());
+        let mut add = |key: &[u8]| {
+            let start = bytes.len();
+            bytes.extend_from_slice(key);
+            // A vBucket's keys are far below 4 GiB.
+            if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(bytes.len())) {
+                keys.push((start, end));
+            }
+        };
+        let locked = self.lock(cx, vb);
+        if !self.has_collection(collection) {
+            return Err(Unavailable::NoCollection);
+        }
+        let mut hand = Some(Hand::default());
+        while let Some(at) = hand {
+            hand = locked.keys(at, collection, &mut |key| {
+                let is_selected = match selection {
+                    Selection::Range(start, end) => is_between(key, start, end),
+                    Selection::Sample { .. } => true,
+                };
+                if is_selected {
+                    add(key);
+                }
+            });
+        }
+        drop(locked);
+        let text = |(start, end): &(u32, u32)| &bytes[*start as usize..*end as usize];
+        match selection {
+            Selection::Range(..) => keys.sort_unstable_by(|one, other| text(one).cmp(text(other))),
+            Selection::Sample { count, seed } => {
+                let rank = |key: &(u32, u32)| {
+                    index::hash(Key::plain(text(key)), secrets) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                };
+                keys.sort_unstable_by_key(rank);
+                keys.truncate(*count);
+            }
+        }
+        Ok((bytes, keys))
+    }
+
+    /// Starts a scan.
+    pub fn create_scan(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        collection: u32,
+        keys_only: bool,
+        selection: &Selection,
+    ) -> Result<ScanId, ScanError> {
+        self.end_old_scans(cx.now.unix_s);
+        let (bytes, keys) = self.keys_of(cx, vb, collection, selection).map_err(ScanError::Unavailable)?;
+        if keys.is_empty() {
+            return Err(ScanError::Empty);
+        }
+        let until_s = cx.now.unix_s.saturating_add(LIFETIME_S);
+        let scan = Scan { vb, collection, keys_only, bytes, keys, next: 0, until_s };
+        let mut scans = self.scans.lock();
+        let most = self.memory_figures().budget / BUDGET_PART;
+        if scans.by_id.len() >= COUNT_MAX || scans.bytes + scan.memory() > most {
+            return Err(ScanError::Busy);
+        }
+        scans.created += 1;
+        let number = scans.created.to_be_bytes();
+        let half = |part: u8| {
+            let mut text = [part; 9];
+            text[1..].copy_from_slice(&number);
+            index::hash(Key::plain(&text), &self.resources.secrets).to_be_bytes()
+        };
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&half(1));
+        id[8..].copy_from_slice(&half(2));
+        scans.bytes += scan.memory();
+        scans.by_id.insert(id, Some(scan));
+        drop(scans);
+        self.doorbell.ring();
+        Ok(id)
+    }
+
+    /// Takes a scan, to continue it.
+    pub fn take_scan(&self, id: &ScanId) -> Taken {
+        match self.scans.lock().by_id.get_mut(id) {
+            Some(scan) => scan.take().map_or(Taken::Busy, |scan| Taken::Scan(Box::new(scan))),
+            None => Taken::Missing,
+        }
+    }
+
+    /// Returns a scan that has more keys. It may have been ended meanwhile.
+    pub fn return_scan(&self, id: &ScanId, scan: Box<Scan>, now_s: u32) {
+        let mut scan = *scan;
+        scan.until_s = now_s.saturating_add(LIFETIME_S);
+        if let Some(place) = self.scans.lock().by_id.get_mut(id) {
+            *place = Some(scan);
+        }
+    }
+
+    /// Ends a scan; `taken` is the scan itself, if the caller has it. Returns true if there was one.
+    pub fn end_scan(&self, id: &ScanId, taken: Option<Box<Scan>>) -> bool {
+        let mut scans = self.scans.lock();
+        let Some(scan) = scans.by_id.remove(id) else { return false };
+        scans.bytes -= scan.or(taken.map(|scan| *scan)).map_or(0, |scan| scan.memory());
+        true
+    }
+
+    /// Returns the next document that a scan will read: its collection and key.
+    pub fn scan_next(&self, id: &ScanId) -> Option<(u32, Box<[u8]>)> {
+        let scans = self.scans.lock();
+        let scan = scans.by_id.get(id)?.as_ref().filter(|scan| !scan.keys_only)?;
+        Some((scan.collection, scan.key()?.into()))
+    }
+
+    /// Ends the scans that nobody has continued for long.
+    pub(crate) fn end_old_scans(&self, now_s: u32) {
+        let mut scans = self.scans.lock();
+        let mut freed = 0;
+        scans.by_id.retain(|_, scan| match scan {
+            Some(old) if old.until_s <= now_s => {
+                freed += old.memory();
+                false
+            }
+            _ => true,
+        });
+        scans.bytes -= freed;
+    }
+
+    /// Returns when the first scan is to be ended, in unix seconds.
+    pub(crate) fn scans_due_s(&self) -> Option<u32> {
+        self.scans.lock().by_id.values().flatten().map(|scan| scan.until_s).min()
+    }
+
+    /// Returns up to `count` keys of a collection in a vBucket from `start` on, in order.
+    pub fn keys_from(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        start: Key<'_>,
+        count: usize,
+    ) -> Result<Vec<Vec<u8>>, Unavailable> {
+        let selection = Selection::Range(Bound::Included(start.bytes.to_vec()), Bound::Unbounded);
+        let (bytes, keys) = self.keys_of(cx, vb, start.collection, &selection)?;
+        let text = |(start, end): &(u32, u32)| bytes[*start as usize..*end as usize].to_vec();
+        Ok(keys.iter().take(count).map(text).collect())
+    }
+
+    /// Returns the key of some document of a collection, and its vBucket; `None` if it has none. Each call begins at
+    /// another place.
+    pub fn random_key(&self, cx: &mut ThreadContext, collection: u32) -> Option<(VbId, Vec<u8>)> {
+        if self.collection_items(collection) == 0 {
+            return None;
+        }
+        let ticket = cx.ticket() ^ cx.now.unix_ns;
+        let random = index::hash(Key::plain(&ticket.to_be_bytes()), &self.resources.secrets);
+        let first = random as u16;
+        for vb in (0..self.vbuckets()).map(|step| VbId(first.wrapping_add(step) & self.vbucket_mask)) {
+            if self.closed(vb).is_some() {
+                continue;
+            }
+            let (mut seen, mut chosen) = (0, None);
+            let mut hand = Some(Hand::default());
+            while let Some(at) = hand {
+                // Each key that is met takes the place of the last one with falling probability.
+                hand = self.lock(cx, vb).keys(at, collection, &mut |key| {
+                    seen += 1;
+                    let draw = index::hash(Key::plain(key), &self.resources.secrets) ^ random;
+                    if draw.wrapping_mul(0x9e37_79b9_7f4a_7c15) % seen == 0 {
+                        chosen = Some(key.to_vec());
+                    }
+                });
+            }
+            if let Some(key) = chosen {
+                return Some((vb, key));
+            }
+        }
+        None
+    }
+}
+
+fn is_between(key: &[u8], start: &Bound<Vec<u8>>, end: &Bound<Vec<u8>>) -> bool {
+    let is_after_start = match start {
+        Bound::Included(start) => key >= start.as_slice(),
+        Bound::Excluded(start) => key > start.as_slice(),
+        Bound::Unbounded => true,
+    };
+    is_after_start
+        && match end {
+            Bound::Included(end) => key <= end.as_slice(),
+            Bound::Excluded(end) => key < end.as_slice(),
+            Bound::Unbounded => true,
+        }
+}

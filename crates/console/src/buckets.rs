@@ -201,8 +201,9 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
         .ok_or_else(|| invalid("name", "Bucket name needs to be specified."))?;
     settings.kind = kind.unwrap_or(BucketKind::Persistent);
     if let Some(policy) = policy {
-        settings.eviction = eviction(settings.kind, policy)?;
+        set_eviction(&mut settings, policy)?;
     }
+    check_durability(settings.kind, settings.least_durability)?;
     if settings.memory_bytes == 0 {
         return Err(invalid("ramQuota", "The RAM quota needs to be specified, in MiB."));
     }
@@ -224,13 +225,20 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
             "name" => *value == bucket.name(),
             "bucketType" => bucket_kind(value)? == settings.kind,
             "evictionPolicy" => {
-                let policy = eviction(settings.kind, value)?;
-                settings.kind == BucketKind::Persistent || policy == settings.eviction
+                let mut changed = bucket.settings_in_force();
+                set_eviction(&mut changed, value)?;
+                let full_eviction = BUCKET_SETTINGS.iter().find(|setting| setting.key == "full_eviction");
+                let value = SettingValue::Flag(changed.labels.full_eviction);
+                change.settings.extend(full_eviction.map(|setting| (setting, value)));
+                changed.eviction == settings.eviction
             }
             other => match setting_of(other) {
                 Some((field, setting)) => {
                     let value = setting_value(field, setting, value)?;
                     if setting.live.is_some() {
+                        let mut changed = bucket.settings_in_force();
+                        debug_assert!(setting.set(&mut changed, value).is_ok(), "{field} was checked");
+                        check_durability(settings.kind, changed.least_durability)?;
                         change.settings.push((setting, value));
                     }
                     setting.live.is_some() || value == setting.get(settings)
@@ -293,21 +301,8 @@ fn one_of(text: &str, no: &[&str], yes: &[&str]) -> Option<SettingValue<'static>
 /// for any other meaning.
 fn one_meaning(field: &str, value: &str) -> Result<bool, Refusal> {
     match field {
-        // A single node has nowhere to put a replica, but clients always send the field.
-        "replicaNumber" => {
-            if !value.parse::<u8>().is_ok_and(|count| count <= 3) {
-                return Err(not_allowed("replicaNumber", value, "0 to 3; a single node keeps none"));
-            }
-        }
-        "maxTTL" => only(value, &["0"], "maxTTL", "0; buckets have no expiry of their own yet")?,
-        "durabilityMinLevel" => {
-            only(value, &["none", "majority"], "durabilityMinLevel", "none or majority")?;
-        }
-        "conflictResolutionType" => only(value, &["seqno"], "conflictResolutionType", "seqno")?,
         "authType" => only(value, &["sasl"], "authType", "sasl")?,
-        "replicaIndex" => only(value, &["0", "1", "false", "true"], "replicaIndex", "0 or 1")?,
-        "saslPassword" | "proxyPort" | "threadsNumber" | "parallelDBAndViewCompaction" | "storageBackend" => {
-        }
+        "saslPassword" | "proxyPort" | "threadsNumber" | "parallelDBAndViewCompaction" => {}
         _ => return Ok(false),
     }
     Ok(true)
@@ -329,20 +324,38 @@ fn bucket_kind(word: &str) -> Result<BucketKind, Refusal> {
     }
 }
 
-fn eviction(kind: BucketKind, policy: &str) -> Result<Eviction, Refusal> {
-    match (kind, policy) {
-        (BucketKind::Ephemeral, "nruEviction") => Ok(Eviction::AutoDelete),
-        (BucketKind::Ephemeral, "noEviction") => Ok(Eviction::FailNewData),
+fn set_eviction(settings: &mut BucketSettings, policy: &str) -> Result<(), Refusal> {
+    match (settings.kind, policy) {
+        (BucketKind::Ephemeral, "nruEviction") => settings.eviction = Eviction::AutoDelete,
+        (BucketKind::Ephemeral, "noEviction") => settings.eviction = Eviction::FailNewData,
         (BucketKind::Ephemeral, _) => {
-            Err(not_allowed("evictionPolicy", policy, "for an ephemeral bucket nruEviction or noEviction"))
+            let allowed = "for an ephemeral bucket nruEviction or noEviction";
+            return Err(not_allowed("evictionPolicy", policy, allowed));
         }
-        (BucketKind::Persistent, "valueOnly") => Ok(Eviction::AutoDelete),
-        (BucketKind::Persistent, _) => Err(not_allowed(
-            "evictionPolicy",
-            policy,
-            "for a persistent bucket valueOnly; keys always stay in memory",
-        )),
+        (BucketKind::Persistent, _) => {
+            settings.labels.full_eviction = match policy {
+                "valueOnly" => false,
+                "fullEviction" => true,
+                _ => {
+                    let allowed =
+                        "for a persistent bucket valueOnly or fullEviction; keys stay in memory with either";
+                    return Err(not_allowed("evictionPolicy", policy, allowed));
+                }
+            };
+        }
     }
+    Ok(())
+}
+
+fn check_durability(kind: BucketKind, least: kv::LeastDurability) -> Result<(), Refusal> {
+    if kind == BucketKind::Ephemeral && least.needs_disk() {
+        return Err(not_allowed(
+            "durabilityMinLevel",
+            least.name(),
+            "for an ephemeral bucket none or majority",
+        ));
+    }
+    Ok(())
 }
 
 fn only(value: &str, allowed: &[&str], field: &'static str, said: &str) -> Result<(), Refusal> {

@@ -41,17 +41,13 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
         "uri": format!("/pools/default/buckets/{name}?bucket_uuid={}", bucket.uuid()),
         "streamingUri": format!("/pools/default/bs/{name}?bucket_uuid={}", bucket.uuid()),
         "evictionPolicy": match (settings.kind, settings.eviction) {
+            (BucketKind::Persistent, _) if bucket.labels().full_eviction => "fullEviction",
             (BucketKind::Persistent, _) => "valueOnly",
             (_, Eviction::AutoDelete) => "nruEviction",
             (_, Eviction::FailNewData) => "noEviction",
         },
-        "replicaNumber": 0,
         // COMPAT: the C++ core of the SDKs terminates the process if this member is missing.
         "controllers": controllers(bucket),
-        "maxTTL": 0,
-        "conflictResolutionType": "seqno",
-        "durabilityMinLevel": "none",
-        "storageBackend": "undefined",
         "quota": { "ram": memory.budget, "rawRAM": memory.budget },
         "basicStats": {
             "itemCount": memory.items,
@@ -105,6 +101,7 @@ pub fn node(console: &Console, host: &str, warms_up: bool) -> Value {
     let draining = console.control.draining();
     json!({
         "hostname": format!("{host}:{http}"),
+        "configuredHostname": format!("{host}:{http}"),
         "otpNode": format!("ns_1@{host}"),
         "nodeUUID": "",
         "thisNode": true,

@@ -48,7 +48,7 @@ mod vbuckets;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use kv::users::Caller;
 use kv::{BucketSetting, BucketSettings, Node, NodeContext, SettingValue};
 use std::io;
@@ -248,63 +248,68 @@ impl Handle {
     }
 }
 
+/// Routes with and without a slash at the end: some SDKs send one.
+fn with_routes(list: Vec<(&str, MethodRouter<Console>)>) -> Router<Console> {
+    list.into_iter().fold(Router::new(), |router, (path, handlers)| {
+        router.route(&format!("{path}/"), handlers.clone()).route(path, handlers)
+    })
+}
+
 fn router(console: Console) -> Router {
-    let reads = Router::new()
-        .route("/metrics", get(metrics::scrape))
-        .route("/allocator", get(allocator::show))
-        .route("/pools", get(pools::pools))
-        .route("/pools/default", get(pools::default_pool))
-        .route("/pools/default/nodeServices", get(pools::node_services))
-        .route("/pools/default/buckets", get(buckets::list))
-        .route("/pools/default/buckets/{bucket}", get(buckets::show))
-        .route("/pools/default/buckets/{bucket}/vbuckets/{vb}", get(vbuckets::show))
-        .route("/pools/default/buckets/{bucket}/scopes", get(scopes::manifest))
-        .route("/settings/rbac/users", get(users::list))
-        .route("/settings/rbac/users/{domain}", get(users::list_domain))
-        .route("/settings/rbac/users/{domain}/{user}", get(users::show))
-        .route("/settings/rbac/groups", get(users::groups))
-        .route("/settings/rbac/groups/{group}", get(users::group))
-        .route("/settings/rbac/roles", get(users::roles))
-        .route("/pools/default/b/{bucket}", get(buckets::terse))
-        .route("/pools/default/bs/{bucket}", get(stream::terse))
-        .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
-    let changes = Router::new()
-        .route("/whoami", get(login::whoami))
-        .route("/allocator", axum::routing::post(allocator::set))
-        .route("/allocator/profile", axum::routing::post(allocator::profile))
-        .route("/pools/default/buckets", axum::routing::post(buckets::create))
-        .route(
-            "/pools/default/buckets/{bucket}",
-            axum::routing::delete(buckets::delete).post(buckets::change),
-        )
-        .route("/pools/default/buckets/{bucket}/controller/doFlush", axum::routing::post(buckets::flush))
-        .route(
+    let reads = with_routes(vec![
+        ("/metrics", get(metrics::scrape)),
+        ("/allocator", get(allocator::show)),
+        ("/pools", get(pools::pools)),
+        ("/pools/default", get(pools::default_pool)),
+        ("/pools/nodes", get(pools::nodes)),
+        ("/pools/default/tasks", get(pools::tasks)),
+        ("/pools/default/nodeServices", get(pools::node_services)),
+        ("/pools/default/buckets", get(buckets::list)),
+        ("/pools/default/buckets/{bucket}", get(buckets::show)),
+        ("/pools/default/buckets/{bucket}/vbuckets/{vb}", get(vbuckets::show)),
+        ("/pools/default/buckets/{bucket}/scopes", get(scopes::manifest)),
+        ("/settings/rbac/users", get(users::list)),
+        ("/settings/rbac/users/{domain}", get(users::list_domain)),
+        ("/settings/rbac/users/{domain}/{user}", get(users::show)),
+        ("/settings/rbac/groups", get(users::groups)),
+        ("/settings/rbac/groups/{group}", get(users::group)),
+        ("/settings/rbac/roles", get(users::roles)),
+        ("/pools/default/b/{bucket}", get(buckets::terse)),
+        ("/pools/default/bs/{bucket}", get(stream::terse)),
+    ])
+    .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
+    let changes = with_routes(vec![
+        ("/whoami", get(login::whoami)),
+        ("/allocator", axum::routing::post(allocator::set)),
+        ("/allocator/profile", axum::routing::post(allocator::profile)),
+        ("/pools/default/buckets", axum::routing::post(buckets::create)),
+        ("/pools/default/buckets/{bucket}", axum::routing::delete(buckets::delete).post(buckets::change)),
+        ("/pools/default/buckets/{bucket}/controller/doFlush", axum::routing::post(buckets::flush)),
+        (
             "/pools/default/buckets/{bucket}/scopes",
             axum::routing::post(scopes::add_scope).put(scopes::replace),
-        )
-        .route("/pools/default/buckets/{bucket}/scopes/{scope}", axum::routing::delete(scopes::remove_scope))
-        .route(
+        ),
+        ("/pools/default/buckets/{bucket}/scopes/{scope}", axum::routing::delete(scopes::remove_scope)),
+        (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections",
             axum::routing::post(scopes::add_collection),
-        )
-        .route(
+        ),
+        (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
             axum::routing::delete(scopes::remove_collection).patch(scopes::set_collection),
-        )
-        .route(
-            "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}",
-            axum::routing::post(scopes::ensure),
-        )
-        .route(
+        ),
+        ("/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", axum::routing::post(scopes::ensure)),
+        (
             "/settings/rbac/users/{domain}/{user}",
             axum::routing::put(users::refuse).delete(users::refuse).patch(users::refuse),
-        )
-        .route("/settings/rbac/groups/{group}", axum::routing::put(users::refuse).delete(users::refuse))
-        .route("/pools/default/buckets/{bucket}/vbuckets/{vb}", axum::routing::post(vbuckets::set))
-        .route("/pools/default/buckets/{bucket}/audit", axum::routing::post(audit::walk))
-        .route("/pools/default/buckets/{bucket}/backup", axum::routing::post(buckets::backup))
-        .route_layer(axum::middleware::from_fn(admission::receive))
-        .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
+        ),
+        ("/settings/rbac/groups/{group}", axum::routing::put(users::refuse).delete(users::refuse)),
+        ("/pools/default/buckets/{bucket}/vbuckets/{vb}", axum::routing::post(vbuckets::set)),
+        ("/pools/default/buckets/{bucket}/audit", axum::routing::post(audit::walk)),
+        ("/pools/default/buckets/{bucket}/backup", axum::routing::post(buckets::backup)),
+    ])
+    .route_layer(axum::middleware::from_fn(admission::receive))
+    .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
     Router::new()
         .route("/", get(pools::root))
         .route("/health", get(health::health))
@@ -312,6 +317,7 @@ fn router(console: Console) -> Router {
         .route("/health/live", get(health::live))
         .merge(reads)
         .merge(changes)
+        .fallback(pools::no_endpoint)
         .layer(DefaultBodyLimit::max(admission::BODY_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(console.clone(), guard::check))
         .layer(axum::middleware::from_fn(admission::track))

@@ -3,7 +3,8 @@
 use crate::{Console, document};
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 /// `GET /`: answers the pings of SDKs.
@@ -32,6 +33,23 @@ pub async fn pools() -> Json<Value> {
 /// `GET /pools/default`.
 pub async fn default_pool(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
     Json(document::default_pool(&console, &host(&console, &headers)))
+}
+
+/// `GET /pools/nodes`: the nodes of the cluster, each with the name it was configured under.
+pub async fn nodes(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
+    let pool = document::default_pool(&console, &host(&console, &headers));
+    Json(json!({ "name": "default", "nodes": pool["nodes"] }))
+}
+
+/// `GET /pools/default/tasks`: nothing is rebalanced, indexed or replicated.
+pub async fn tasks() -> Json<Value> {
+    Json(json!([{ "type": "rebalance", "status": "notRunning" }]))
+}
+
+/// Anything else. The body says what is missing: SDKs otherwise take a 404 for a missing bucket.
+pub async fn no_endpoint(method: Method, uri: Uri) -> Response {
+    let reason = format!("There is no endpoint {method} {}", uri.path());
+    (StatusCode::NOT_FOUND, Json(json!({ "errors": { "_": reason } }))).into_response()
 }
 
 /// `GET /pools/default/nodeServices`.

@@ -33,8 +33,8 @@ use crate::storage::{self, Persistence};
 use crate::sync_writes::{Lateness, SyncWrites};
 use crate::thread_context::Held;
 use crate::{
-    Document, Entry, Key, KvError, LargeItem, Meter, Mutated, PinnedValue, Place, ThreadContext, Unavailable,
-    VbId,
+    Document, Entry, Key, KvError, Labels, LargeItem, LeastDurability, Meter, Mutated, PinnedValue, Place,
+    ThreadContext, Unavailable, VbId,
 };
 
 pub use audit::{Audited, Auditing};
@@ -132,6 +132,9 @@ pub struct Bucket {
     /// A [`Compression`].
     compression: AtomicU8,
     flush_enabled: AtomicBool,
+    /// A [`LeastDurability`].
+    least_durability: AtomicU8,
+    labels: Ranked<Labels, { rank::LABELS }>,
     doorbell: Arc<Doorbell>,
     threads: usize,
     persistence: Option<Persistence>,
@@ -198,6 +201,7 @@ impl Bucket {
             persistence = Some(opened.persistence);
         }
         let collections = Collections::new(collections);
+        collections.set_max_ttl(settings.max_ttl_s);
         if collections.has_limits() {
             attention |= attention::TTL;
         }
@@ -233,6 +237,8 @@ impl Bucket {
             compressor: Compressor::default(),
             compression: AtomicU8::new(settings.compression as u8),
             flush_enabled: AtomicBool::new(settings.flush_enabled),
+            least_durability: AtomicU8::new(settings.least_durability as u8),
+            labels: Ranked::new(settings.labels.clone()),
             doorbell,
             threads,
             persistence,
@@ -296,6 +302,23 @@ impl Bucket {
     /// Sets whether the bucket may be emptied over HTTP.
     pub fn set_flush_enabled(&self, is_enabled: bool) {
         self.flush_enabled.store(is_enabled, Relaxed);
+    }
+    /// Returns the least durability of writes.
+    #[inline]
+    pub fn least_durability(&self) -> LeastDurability {
+        LeastDurability::of_number(self.least_durability.load(Relaxed))
+    }
+    /// Sets the least durability of writes.
+    pub fn set_least_durability(&self, least: LeastDurability) {
+        self.least_durability.store(least as u8, Relaxed);
+    }
+    /// Returns what is stored without any effect.
+    pub fn labels(&self) -> Labels {
+        self.labels.lock().clone()
+    }
+    /// Sets what is stored without any effect.
+    pub fn set_labels(&self, labels: Labels) {
+        *self.labels.lock() = labels;
     }
     pub(crate) fn slot(&self) -> usize {
         self.resources.slot

@@ -3,7 +3,8 @@
 //!
 //! Name, kind, budget and eviction are not among them: their allowed values depend on one another and on the node.
 
-use crate::{Bucket, BucketSettings, Compression, HeapChoice};
+use crate::settings::{CONFLICT_RESOLUTIONS, STORAGE_BACKENDS};
+use crate::{Bucket, BucketSettings, Compression, HeapChoice, LeastDurability};
 
 /// A setting of a bucket.
 #[derive(Debug)]
@@ -294,7 +295,107 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
         about: "Persistent: whether each commit is synced to the disk. false: writes reported as durable \
         survive a crash of the process, NOT of the machine; log, banner and statistics say so.",
     },
+    BucketSetting {
+        key: "max_ttl_s",
+        field: Some("maxTTL"),
+        kept_as: Some("max_ttl_s"),
+        kind: SettingKind::Count {
+            min: 0,
+            max: 2_147_483_647,
+            unit: "seconds",
+            get: |s| u64::from(s.max_ttl_s),
+            set: |s, v| s.max_ttl_s = u32::try_from(v).unwrap_or(u32::MAX),
+        },
+        live: Some(Live {
+            read: |bucket, s| s.max_ttl_s = bucket.collections().max_ttl_s(),
+            apply: |bucket, s| bucket.set_max_ttl(s.max_ttl_s),
+        }),
+        about: "Maximum expiry of documents: stores and touches with a later one, or with none, get this one. 0: no \
+        maximum. A collection may have its own. Documents that are there keep theirs.",
+    },
+    BucketSetting {
+        key: "durability_min_level",
+        field: Some("durabilityMinLevel"),
+        kept_as: Some("durability_min_level"),
+        kind: SettingKind::Word {
+            words: LeastDurability::NAMES,
+            get: |s| s.least_durability.name(),
+            set: |s, word| s.least_durability = LeastDurability::of_name(word).unwrap_or_default(),
+        },
+        live: Some(Live {
+            read: |bucket, s| s.least_durability = bucket.least_durability(),
+            apply: |bucket, s| bucket.set_least_durability(s.least_durability),
+        }),
+        about: "The durability level that each write on a Couchbase port has at least. The levels that persist need a \
+        persistent bucket. Writes on memcached ports have none.",
+    },
+    BucketSetting {
+        key: "replica_number",
+        field: Some("replicaNumber"),
+        kept_as: Some("replica_number"),
+        kind: SettingKind::Count {
+            min: 0,
+            max: 3,
+            unit: "copies",
+            get: |s| u64::from(s.labels.replicas),
+            set: |s, v| s.labels.replicas = u8::try_from(v).unwrap_or(u8::MAX),
+        },
+        live: Some(LABELS),
+        about: "Stored and returned: a single node keeps no copies.",
+    },
+    BucketSetting {
+        key: "full_eviction",
+        field: None,
+        kept_as: Some("full_eviction"),
+        kind: SettingKind::Flag { get: |s| s.labels.full_eviction, set: |s, v| s.labels.full_eviction = v },
+        live: Some(LABELS),
+        about: "Persistent: stored, and returned over HTTP as evictionPolicy \"fullEviction\". Keys stay in memory all \
+        the same.",
+    },
+    BucketSetting {
+        key: "replica_index",
+        field: Some("replicaIndex"),
+        kept_as: Some("replica_index"),
+        kind: SettingKind::Flag { get: |s| s.labels.replica_index, set: |s, v| s.labels.replica_index = v },
+        live: Some(LABELS),
+        about: "Stored and returned: there are no views.",
+    },
+    BucketSetting {
+        key: "storage_backend",
+        field: Some("storageBackend"),
+        kept_as: Some("storage_backend"),
+        kind: SettingKind::Word {
+            words: STORAGE_BACKENDS,
+            get: |s| s.labels.storage_backend,
+            set: |s, word| s.labels.storage_backend = one_of(STORAGE_BACKENDS, word),
+        },
+        live: Some(LABELS),
+        about: "Stored and returned: there is one storage, the journal.",
+    },
+    BucketSetting {
+        key: "conflict_resolution",
+        field: Some("conflictResolutionType"),
+        kept_as: Some("conflict_resolution"),
+        kind: SettingKind::Word {
+            words: CONFLICT_RESOLUTIONS,
+            get: |s| s.labels.conflict_resolution,
+            set: |s, word| s.labels.conflict_resolution = one_of(CONFLICT_RESOLUTIONS, word),
+        },
+        live: None,
+        about: "Stored and returned: nothing is replicated to other clusters.",
+    },
 ];
+
+/// [`crate::Labels`] are one setting of a bucket.
+const LABELS: Live = Live {
+    read: |bucket, s| s.labels = bucket.labels(),
+    apply: |bucket, s| bucket.set_labels(s.labels.clone()),
+};
+
+/// The one of the words that is equal to this one.
+fn one_of(words: &'static [&'static str], word: &str) -> &'static str {
+    words.iter().find(|known| **known == word).copied().unwrap_or(words[0])
+}
 
 impl Bucket {
     /// Returns its settings, with the changes since it was created. (The budget in force is

@@ -57,8 +57,8 @@ pub use node::Node;
 pub use node_context::NodeContext;
 pub use now::Now;
 pub use settings::{
-    BUCKET_NAME, BucketKind, BucketSettings, Compression, Eviction, HeapChoice, Limits, NodeSettings,
-    PersistenceSettings, is_bucket_name,
+    BUCKET_NAME, BucketKind, BucketSettings, Compression, Eviction, HeapChoice, Labels, LeastDurability,
+    Limits, NodeSettings, PersistenceSettings, is_bucket_name,
 };
 pub use storage::Persistence;
 pub use sync_writes::{Durability, TimeoutMode, Written};

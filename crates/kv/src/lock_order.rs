@@ -38,6 +38,8 @@ pub(crate) mod rank {
     pub(crate) const MAILBOX: u8 = 80;
     /// Counts by prefix.
     pub(crate) const PREFIXES: u8 = 90;
+    /// Settings of a bucket that have no effect.
+    pub(crate) const LABELS: u8 = 92;
     /// Failed logins.
     pub(crate) const ATTEMPTS: u8 = 91;
 }

@@ -1,6 +1,7 @@
 //! Settings of a node and of its buckets, as the configuration gives them.
 
 pub use memory::HeapChoice;
+use wire::couchbase::frame_info::DurabilityLevel;
 
 /// Whether a bucket's data outlives the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +116,98 @@ pub struct BucketSettings {
     pub compression: Compression,
     /// Whether it may be emptied over HTTP; can be changed later ([`crate::Bucket::set_flush_enabled`]).
     pub flush_enabled: bool,
+    /// Maximum expiry of documents in seconds; 0: none. Can be changed later ([`crate::Bucket::set_max_ttl`]).
+    pub max_ttl_s: u32,
+    /// The least durability of writes on Couchbase ports; can be changed later
+    /// ([`crate::Bucket::set_least_durability`]).
+    pub least_durability: LeastDurability,
+    /// What is stored and returned without any effect; can be changed later ([`crate::Bucket::set_labels`]).
+    pub labels: Labels,
+}
+
+/// The durability that writes have at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum LeastDurability {
+    /// What each write asks for.
+    #[default]
+    None,
+    /// See [`DurabilityLevel::Majority`].
+    Majority,
+    /// See [`DurabilityLevel::MajorityAndPersistToActive`].
+    MajorityAndPersistActive,
+    /// See [`DurabilityLevel::PersistToMajority`].
+    PersistToMajority,
+}
+
+impl LeastDurability {
+    const ALL: [Self; 4] =
+        [Self::None, Self::Majority, Self::MajorityAndPersistActive, Self::PersistToMajority];
+    /// All names.
+    pub const NAMES: &'static [&'static str] =
+        &["none", "majority", "majorityAndPersistActive", "persistToMajority"];
+
+    /// Returns its name.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// Returns the one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|least| least.name() == name)
+    }
+
+    pub(crate) fn of_number(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+
+    /// Returns the level; `None` if there is no least one.
+    #[inline]
+    pub const fn level(self) -> Option<DurabilityLevel> {
+        match self {
+            Self::None => None,
+            Self::Majority => Some(DurabilityLevel::Majority),
+            Self::MajorityAndPersistActive => Some(DurabilityLevel::MajorityAndPersistToActive),
+            Self::PersistToMajority => Some(DurabilityLevel::PersistToMajority),
+        }
+    }
+
+    /// Returns true if only a persistent bucket can give it.
+    pub const fn needs_disk(self) -> bool {
+        matches!(self, Self::MajorityAndPersistActive | Self::PersistToMajority)
+    }
+}
+
+/// Settings of a cluster, or of other storage: clients set them and read them back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Labels {
+    /// Copies besides the active one. A single node keeps none.
+    pub replicas: u8,
+    /// Whether replicas are indexed.
+    pub replica_index: bool,
+    /// One of [`STORAGE_BACKENDS`].
+    pub storage_backend: &'static str,
+    /// One of [`CONFLICT_RESOLUTIONS`].
+    pub conflict_resolution: &'static str,
+    /// Whether a persistent bucket was asked to eject keys, too. They stay in memory.
+    pub full_eviction: bool,
+}
+
+/// The names of storage backends.
+pub const STORAGE_BACKENDS: &[&str] = &["undefined", "couchstore", "magma"];
+/// The names of conflict resolutions.
+pub const CONFLICT_RESOLUTIONS: &[&str] = &["seqno", "lww", "custom"];
+
+impl Default for Labels {
+    fn default() -> Self {
+        Self {
+            replicas: 0,
+            replica_index: false,
+            storage_backend: STORAGE_BACKENDS[0],
+            conflict_resolution: CONFLICT_RESOLUTIONS[0],
+            full_eviction: false,
+        }
+    }
 }
 
 impl Default for BucketSettings {
@@ -129,6 +222,9 @@ impl Default for BucketSettings {
             item_heap: HeapChoice::Auto,
             compression: Compression::default(),
             flush_enabled: false,
+            max_ttl_s: 0,
+            least_durability: LeastDurability::None,
+            labels: Labels::default(),
         }
     }
 }

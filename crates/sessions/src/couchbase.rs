@@ -32,7 +32,7 @@ pub use answer::Pending;
 use documents::{Executed, Operation, Waiting};
 use kv::collections::DEFAULT_ID;
 use kv::key::{KEY_MAX, NAMED_KEY_MAX};
-use kv::{BucketKind, Durability, Key, KvError, NodeContext, Place, VbId};
+use kv::{Bucket, BucketKind, Durability, Key, KvError, NodeContext, Place, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
@@ -202,7 +202,7 @@ fn execute_on_document(
     }
     let vb = VbId(request.header.vbucket);
     let place = at.filter(|place| place.vb == vb).unwrap_or_else(|| bucket.locate_in(key, vb));
-    let durability = infos.durability.map(|asked| Durability {
+    let durability = required_durability(bucket, request, &infos).map(|asked| Durability {
         level: asked.level,
         timeout_ms: asked.timeout_ms,
         cookie: peer.cookie(cx),
@@ -231,6 +231,24 @@ fn execute_on_document(
         },
     }
     Ok(())
+}
+
+/// Returns the durability that the request asks for, or the bucket's least one if that is higher.
+#[inline]
+fn required_durability(
+    bucket: &Bucket,
+    request: &Request<'_>,
+    infos: &FrameInfos,
+) -> Option<wire::couchbase::Durability> {
+    let least = bucket.least_durability().level();
+    let asked = infos.durability;
+    match least.filter(|_| opcodes::may_be_durable(request.header.opcode)) {
+        None => asked,
+        Some(least) => Some(wire::couchbase::Durability {
+            level: asked.map_or(least, |asked| asked.level.max(least)),
+            timeout_ms: asked.and_then(|asked| asked.timeout_ms),
+        }),
+    }
 }
 
 /// Makes the answer to a durable write wait.

@@ -80,6 +80,15 @@ fn persistence(config: &Config, bucket: &BucketSection) -> Result<(), Problem> {
             bucket.name
         )));
     }
+    let least = bucket.settings.least_durability;
+    if least.needs_disk() && !is_persistent {
+        return Err(Problem::new(format!(
+            "bucket.durability_min_level = {:?} of bucket {:?}: not allowed for its kind; allowed: \"none\" or \
+             \"majority\"",
+            least.name(),
+            bucket.name
+        )));
+    }
     let (word, allowed) = match (bucket.eviction, is_persistent) {
         (EvictionChoice::AutoDelete, true) => ("auto_delete", "\"auto\" or \"value_ejection\""),
         (EvictionChoice::FailNewData, true) => ("fail_new_data", "\"auto\" or \"value_ejection\""),

@@ -14,8 +14,8 @@ pub struct Durability {
     pub timeout_ms: Option<u16>,
 }
 
-/// What a durable mutation must have reached before it is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a durable mutation must have reached before it is answered, from the least on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DurabilityLevel {
     /// In the memory of a majority.
     Majority,

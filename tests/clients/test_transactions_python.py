@@ -1,5 +1,6 @@
 """The official Couchbase SDK for Python: distributed transactions, and what is left of those that do not end; with and without TLS."""
 
+import functools
 import multiprocessing
 import random
 import threading
@@ -215,26 +216,31 @@ def test_get_of_a_missing_document_can_be_handled(run, collection, keys):
     assert isinstance(raised.value.inner_cause, DocumentNotFoundException)
 
 
-def test_several_changes_of_one_document(run, collection, keys):
-    prepare(collection, keys)
+def remove_and_insert(attempt, collection, key):
+    attempt.remove(attempt.get(collection, key))
+    attempt.insert(collection, key, {"n": 9})
 
-    def logic(attempt):
-        attempt.replace(attempt.insert(collection, keys[0], {"n": 1}), {"n": 2})
-        attempt.replace(attempt.replace(attempt.get(collection, keys[1]), {"n": 5}), {"n": 6})
-        attempt.remove(attempt.get(collection, keys[2]))
-        attempt.insert(collection, keys[2], {"n": 7})
 
-    run(logic)
-    assert documents(collection, keys) == [{"n": 2}, {"n": 6}, {"n": 7}]
+def insert_remove_and_insert(attempt, collection, key):
+    attempt.remove(attempt.insert(collection, key, {"n": 2}))
+    attempt.insert(collection, key, {"n": 9})
 
-    def unlogic(attempt):
-        attempt.remove(attempt.replace(attempt.get(collection, keys[1]), {"n": 9}))
-        remove(collection, keys[0])
-        attempt.remove(attempt.insert(collection, keys[0], {"n": 9}))
 
-    run(unlogic)
-    assert documents(collection, keys) == [None, None, {"n": 7}]
-    assert [staged(collection, key) for key in keys] == [None] * 3
+@pytest.mark.parametrize("exists, changes, expected", [
+    (False, lambda attempt, *where: attempt.replace(attempt.insert(*where, {"n": 2}), {"n": 9}), {"n": 9}),
+    (False, lambda attempt, *where: attempt.replace(attempt.replace(attempt.insert(*where, {"n": 2}), {"n": 3}), {"n": 9}), {"n": 9}),
+    (False, lambda attempt, *where: attempt.remove(attempt.insert(*where, {"n": 2})), None),
+    (False, insert_remove_and_insert, {"n": 9}),
+    (True, lambda attempt, *where: attempt.replace(attempt.replace(attempt.get(*where), {"n": 2}), {"n": 9}), {"n": 9}),
+    (True, lambda attempt, *where: attempt.remove(attempt.replace(attempt.get(*where), {"n": 2})), None),
+    (True, remove_and_insert, {"n": 9}),
+], ids=["insert-replace", "insert-replace-replace", "insert-remove", "insert-remove-insert", "replace-replace", "replace-remove", "remove-insert"])
+def test_several_changes_of_one_document(run, collection, keys, exists, changes, expected):
+    if exists:
+        collection.upsert(keys[0], {"n": 1})
+    run(lambda attempt: changes(attempt, collection, keys[0]))
+    assert document(collection, keys[0]) == expected
+    assert staged(collection, keys[0]) is None
 
 
 def test_a_key_is_inserted_again_and_again(run, collection, keys):
@@ -460,6 +466,18 @@ def test_a_lost_insert_does_not_keep_others_from_inserting(node, run, collection
     until(lambda: succeeds(run, lambda attempt: attempt.replace(attempt.get(collection, keys[1]), {"n": 4})), lambda: staged(collection, keys[1]))
     until(lambda: staged(collection, keys[2]) is None, lambda: staged(collection, keys[2]))
     assert documents(collection, keys) == [{"n": 3}, {"n": 4}, {"n": 1}]
+
+
+def test_a_lost_insert_does_not_block_that_of_another_transaction(node, collection, keys):
+    prepare(collection, keys)
+    killed_in_a_transaction(node, "default", ServerDurability(DurabilityLevel.MAJORITY), keys)
+    client = connect(connection_string(node), node.authority, cleanup_lost_attempts=False)
+    try:
+        insert = functools.partial(succeeds, client.transactions.run, lambda attempt: attempt.insert(collection, keys[0], {"n": 3}))
+        until(insert, lambda: staged(collection, keys[0]))
+    finally:
+        client.close()
+    assert document(collection, keys[0]) == {"n": 3} and staged(collection, keys[0]) is None
 
 
 def succeeds(run, logic):

@@ -167,7 +167,7 @@ def test_a_bucket_of_format_1_is_opened_and_gets_its_manifests(tmp_path, start):
         verified = journal("verify", bucket)
         assert verified.returncode == 0, verified.stdout
     written = json.loads((bucket / "bucket.json").read_text())
-    assert (written["format"], written["written_shards"]) == (2, [0, 1])
+    assert (written["format"], written["written_shards"]) == (3, [0, 1])
     for shard in (0, 1):
         assert (bucket / f"shard-{shard}/MANIFEST").exists()
         assert len(list((bucket / f"shard-{shard}").glob("*.segment"))) >= 2, "the old one is not written to any more"

@@ -435,7 +435,14 @@ mod tests {
             ("name=a&bucketType=ephemeral&ramQuota=18446744073709551615", "ramQuota"),
             ("name=a&bucketType=ephemeral&ramQuota=9&numVBuckets=3", "numVBuckets"),
             ("name=a&bucketType=ephemeral&ramQuota=9&itemHeap=heap", "itemHeap"),
-            ("name=a&bucketType=ephemeral&ramQuota=9&maxTTL=5", "maxTTL"),
+            ("name=a&bucketType=ephemeral&ramQuota=9&maxTTL=-5", "maxTTL"),
+            (
+                "name=a&bucketType=ephemeral&ramQuota=9&durabilityMinLevel=persistToMajority",
+                "durabilityMinLevel",
+            ),
+            ("name=a&ramQuota=9&evictionPolicy=allEviction", "evictionPolicy"),
+            ("name=a&ramQuota=9&replicaNumber=4", "replicaNumber"),
+            ("name=a&ramQuota=9&storageBackend=disk", "storageBackend"),
             ("name=a&bucketType=ephemeral&ramQuota=9&compressionMode=zstd", "compressionMode"),
             ("name=a&bucketType=ephemeral&ramQuota=9&colour=red", "_"),
         ] {

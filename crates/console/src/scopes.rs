@@ -70,23 +70,23 @@ struct Settings {
     history: Option<bool>,
 }
 
-fn settings(fields: Vec<(String, String)>, allowed: &[&str]) -> Result<Settings, Response> {
+fn settings(fields: Vec<(String, String)>, allowed: &[&str]) -> Result<Settings, Box<Response>> {
     let mut settings = Settings::default();
     for (field, value) in fields {
         match field.as_str() {
             "name" if allowed.contains(&"name") => settings.name = Some(value),
             "maxTTL" if allowed.contains(&"maxTTL") => match value.parse() {
                 Ok(max_ttl_s) => settings.max_ttl_s = Some(max_ttl_s),
-                Err(_) => return Err(failed(&ManifestError::MaxTtl)),
+                Err(_) => return Err(failed(&ManifestError::MaxTtl).into()),
             },
             "history" if allowed.contains(&"history") => match value.as_str() {
                 "true" => settings.history = Some(true),
                 "false" => settings.history = Some(false),
-                _ => return Err(bad_field("history", "history must be true or false".into())),
+                _ => return Err(bad_field("history", "history must be true or false".into()).into()),
             },
             other => {
                 let reason = format!("Unsupported key {other:?}. Allowed: {}.", allowed.join(", "));
-                return Err(bad_field("_", reason));
+                return Err(bad_field("_", reason).into());
             }
         }
     }
@@ -101,7 +101,7 @@ pub async fn add_scope(
 ) -> Response {
     let name = match settings(fields, &["name"]) {
         Ok(settings) => settings.name,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     let Some(name) = name else { return bad_field("name", "The value must be supplied".into()) };
     change(console, &bucket, move |manifest| manifest.add_scope(&name)).await
@@ -124,7 +124,7 @@ pub async fn add_collection(
 ) -> Response {
     let settings = match settings(fields, &["name", "maxTTL", "history"]) {
         Ok(settings) => settings,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     let Some(name) = settings.name else { return bad_field("name", "The value must be supplied".into()) };
     let (max_ttl_s, history) = (settings.max_ttl_s.unwrap_or(0), settings.history.unwrap_or(false));
@@ -139,7 +139,7 @@ pub async fn set_collection(
 ) -> Response {
     let settings = match settings(fields, &["maxTTL", "history"]) {
         Ok(settings) => settings,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     let Settings { max_ttl_s, history, .. } = settings;
     change(console, &bucket, move |manifest| manifest.set_collection(&scope, &name, max_ttl_s, history)).await

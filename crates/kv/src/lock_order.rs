@@ -38,10 +38,10 @@ pub(crate) mod rank {
     pub(crate) const MAILBOX: u8 = 80;
     /// Counts by prefix.
     pub(crate) const PREFIXES: u8 = 90;
-    /// Settings of a bucket that have no effect.
-    pub(crate) const LABELS: u8 = 92;
     /// Failed logins.
     pub(crate) const ATTEMPTS: u8 = 91;
+    /// Settings of a bucket that have no effect.
+    pub(crate) const LABELS: u8 = 92;
 }
 
 /// A mutex with a rank.

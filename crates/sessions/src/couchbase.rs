@@ -3,7 +3,7 @@
 //! ```text
 //!   connected ──HELLO, SASL──> logged in ──SELECT_BUCKET──> data opcodes
 //! ```
-//! A request is checked in this order: login, opcode, frame infos, bucket, shape (extras, key, value), collection, vBucket.
+//! A request is checked in this order: login, opcode, frame infos, bucket, key, vBucket, extras and value, collection.
 //! Each stage has its own status, so that a client learns the first thing that is wrong. Errors with an explanation
 //! carry a JSON context if XERROR was granted.
 //!

@@ -49,6 +49,49 @@ pub enum ScanError {
     Unavailable(Unavailable),
 }
 
+/// Keys in the order of a scan.
+#[derive(Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    /// Start and end of each in `bytes`.
+    places: Vec<(u32, u32)>,
+}
+
+impl Keys {
+    fn push(&mut self, key: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        // A vBucket's keys are far below 4 GiB.
+        if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(self.bytes.len())) {
+            self.places.push((start, end));
+        }
+    }
+
+    fn get(&self, index: usize) -> Option<&[u8]> {
+        let (start, end) = *self.places.get(index)?;
+        self.bytes.get(start as usize..end as usize)
+    }
+
+    fn from(&self, index: usize) -> impl Iterator<Item = &[u8]> {
+        (index..self.places.len()).filter_map(|index| self.get(index))
+    }
+
+    fn sort_by_key<K: Ord>(&mut self, rank: impl Fn(&[u8]) -> K) {
+        let bytes = &self.bytes;
+        self.places.sort_by_cached_key(|(start, end)| rank(&bytes[*start as usize..*end as usize]));
+    }
+
+    fn sort(&mut self) {
+        let bytes = &self.bytes;
+        let text = |(start, end): &(u32, u32)| &bytes[*start as usize..*end as usize];
+        self.places.sort_unstable_by(|one, other| text(one).cmp(text(other)));
+    }
+
+    fn memory(&self) -> u64 {
+        (self.bytes.capacity() + self.places.capacity() * size_of::<(u32, u32)>()) as u64
+    }
+}
+
 /// A scan in progress.
 pub struct Scan {
     /// The vBucket.
@@ -57,9 +100,7 @@ pub struct Scan {
     pub collection: u32,
     /// Whether only keys were asked for.
     pub keys_only: bool,
-    bytes: Vec<u8>,
-    /// Ends of the keys in `bytes`, in the order of the scan.
-    keys: Vec<(u32, u32)>,
+    keys: Keys,
     next: usize,
     until_s: u32,
 }
@@ -67,8 +108,7 @@ pub struct Scan {
 impl Scan {
     /// Returns the next key.
     pub fn key(&self) -> Option<&[u8]> {
-        let (start, end) = *self.keys.get(self.next)?;
-        self.bytes.get(start as usize..end as usize)
+        self.keys.get(self.next)
     }
 
     /// Goes on to the key after it.
@@ -78,12 +118,7 @@ impl Scan {
 
     /// Returns up to `count` keys after the next one.
     pub fn ahead(&self, count: usize) -> impl Iterator<Item = &[u8]> {
-        let keys = self.keys.iter().skip(self.next + 1).take(count);
-        keys.filter_map(|(start, end)| self.bytes.get(*start as usize..*end as usize))
-    }
-
-    fn memory(&self) -> u64 {
-        (self.bytes.capacity() + self.keys.capacity() * size_of::<(u32, u32)>()) as u64
+        self.keys.from(self.next + 1).take(count)
     }
 }
 
@@ -99,7 +134,7 @@ pub(crate) struct Scans {
 /// The result of asking for a scan.
 pub enum Taken {
     /// It is the caller's until [`Bucket::return_scan`] or [`Bucket::end_scan`].
-    Scan(Box<Scan>),
+    Scan(Scan),
     /// Another request continues it.
     Busy,
     /// There is none.
@@ -107,27 +142,19 @@ pub enum Taken {
 }
 
 impl Bucket {
-    /// Returns the keys of a collection in a vBucket that are selected, with their places in `bytes`.
+    /// Returns the keys of a collection in a vBucket that are selected.
     fn keys_of(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
         collection: u32,
         selection: &Selection,
-    ) -> Result<(Vec<u8>, Vec<(u32, u32)>), Unavailable> {
+    ) -> Result<Keys, Unavailable> {
         if let Some(why) = self.closed(vb) {
             return Err(why);
         }
         let secrets = &self.resources.secrets;
-        let (mut bytes, mut keys) = (Vec::new(), Vec::new());
-        let mut add = |key: &[u8]| {
-            let start = bytes.len();
-            bytes.extend_from_slice(key);
-            // A vBucket's keys are far below 4 GiB.
-            if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(bytes.len())) {
-                keys.push((start, end));
-            }
-        };
+        let mut keys = Keys::default();
         let locked = self.lock(cx, vb);
         if !self.has_collection(collection) {
             return Err(Unavailable::NoCollection);
@@ -140,23 +167,21 @@ impl Bucket {
                     Selection::Sample { .. } => true,
                 };
                 if is_selected {
-                    add(key);
+                    keys.push(key);
                 }
             });
         }
         drop(locked);
-        let text = |(start, end): &(u32, u32)| &bytes[*start as usize..*end as usize];
         match selection {
-            Selection::Range(..) => keys.sort_unstable_by(|one, other| text(one).cmp(text(other))),
+            Selection::Range(..) => keys.sort(),
             Selection::Sample { count, seed } => {
-                let rank = |key: &(u32, u32)| {
-                    index::hash(Key::plain(text(key)), secrets) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                };
-                keys.sort_unstable_by_key(rank);
-                keys.truncate(*count);
+                keys.sort_by_key(|key| {
+                    index::hash(Key::plain(key), secrets) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                });
+                keys.places.truncate(*count);
             }
         }
-        Ok((bytes, keys))
+        Ok(keys)
     }
 
     /// Starts a scan.
@@ -169,15 +194,15 @@ impl Bucket {
         selection: &Selection,
     ) -> Result<ScanId, ScanError> {
         self.end_old_scans(cx.now.unix_s);
-        let (bytes, keys) = self.keys_of(cx, vb, collection, selection).map_err(ScanError::Unavailable)?;
-        if keys.is_empty() {
+        let keys = self.keys_of(cx, vb, collection, selection).map_err(ScanError::Unavailable)?;
+        if keys.places.is_empty() {
             return Err(ScanError::Empty);
         }
         let until_s = cx.now.unix_s.saturating_add(LIFETIME_S);
-        let scan = Scan { vb, collection, keys_only, bytes, keys, next: 0, until_s };
+        let scan = Scan { vb, collection, keys_only, keys, next: 0, until_s };
         let mut scans = self.scans.lock();
         let most = self.memory_figures().budget / BUDGET_PART;
-        if scans.by_id.len() >= COUNT_MAX || scans.bytes + scan.memory() > most {
+        if scans.by_id.len() >= COUNT_MAX || scans.bytes + scan.keys.memory() > most {
             return Err(ScanError::Busy);
         }
         scans.created += 1;
@@ -190,7 +215,7 @@ impl Bucket {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&half(1));
         id[8..].copy_from_slice(&half(2));
-        scans.bytes += scan.memory();
+        scans.bytes += scan.keys.memory();
         scans.by_id.insert(id, Some(scan));
         drop(scans);
         self.doorbell.ring();
@@ -200,14 +225,13 @@ impl Bucket {
     /// Takes a scan, to continue it.
     pub fn take_scan(&self, id: &ScanId) -> Taken {
         match self.scans.lock().by_id.get_mut(id) {
-            Some(scan) => scan.take().map_or(Taken::Busy, |scan| Taken::Scan(Box::new(scan))),
+            Some(scan) => scan.take().map_or(Taken::Busy, Taken::Scan),
             None => Taken::Missing,
         }
     }
 
     /// Returns a scan that has more keys. It may have been ended meanwhile.
-    pub fn return_scan(&self, id: &ScanId, scan: Box<Scan>, now_s: u32) {
-        let mut scan = *scan;
+    pub fn return_scan(&self, id: &ScanId, mut scan: Scan, now_s: u32) {
         scan.until_s = now_s.saturating_add(LIFETIME_S);
         if let Some(place) = self.scans.lock().by_id.get_mut(id) {
             *place = Some(scan);
@@ -215,10 +239,10 @@ impl Bucket {
     }
 
     /// Ends a scan; `taken` is the scan itself, if the caller has it. Returns true if there was one.
-    pub fn end_scan(&self, id: &ScanId, taken: Option<Box<Scan>>) -> bool {
+    pub fn end_scan(&self, id: &ScanId, taken: Option<Scan>) -> bool {
         let mut scans = self.scans.lock();
         let Some(scan) = scans.by_id.remove(id) else { return false };
-        scans.bytes -= scan.or(taken.map(|scan| *scan)).map_or(0, |scan| scan.memory());
+        scans.bytes -= scan.or(taken).map_or(0, |scan| scan.keys.memory());
         true
     }
 
@@ -235,7 +259,7 @@ impl Bucket {
         let mut freed = 0;
         scans.by_id.retain(|_, scan| match scan {
             Some(old) if old.until_s <= now_s => {
-                freed += old.memory();
+                freed += old.keys.memory();
                 false
             }
             _ => true,
@@ -257,9 +281,8 @@ impl Bucket {
         count: usize,
     ) -> Result<Vec<Vec<u8>>, Unavailable> {
         let selection = Selection::Range(Bound::Included(start.bytes.to_vec()), Bound::Unbounded);
-        let (bytes, keys) = self.keys_of(cx, vb, start.collection, &selection)?;
-        let text = |(start, end): &(u32, u32)| bytes[*start as usize..*end as usize].to_vec();
-        Ok(keys.iter().take(count).map(text).collect())
+        let keys = self.keys_of(cx, vb, start.collection, &selection)?;
+        Ok(keys.from(0).take(count).map(<[u8]>::to_vec).collect())
     }
 
     /// Returns the key of some document of a collection, and its vBucket; `None` if it has none. Each call begins at
@@ -282,7 +305,7 @@ impl Bucket {
                 hand = self.lock(cx, vb).keys(at, collection, &mut |key| {
                     seen += 1;
                     let draw = index::hash(Key::plain(key), &self.resources.secrets) ^ random;
-                    if draw.wrapping_mul(0x9e37_79b9_7f4a_7c15) % seen == 0 {
+                    if draw.wrapping_mul(0x9e37_79b9_7f4a_7c15).is_multiple_of(seen) {
                         chosen = Some(key.to_vec());
                     }
                 });

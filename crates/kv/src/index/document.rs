@@ -57,8 +57,8 @@ impl<'a> Document<'a> {
         self.header().is_compressed()
     }
 
-    /// Returns the value without extended attributes, inflated if it is compressed. The lock is held: only for short values, see
-    /// [`Document::value_len`].
+    /// Returns the value without extended attributes, inflated if it is compressed. The lock is held: only for short
+    /// values, see [`Document::value_len`].
     pub fn value(&self) -> Cow<'a, [u8]> {
         let stored = self.stored();
         if !self.is_compressed() {
@@ -77,7 +77,7 @@ impl<'a> Document<'a> {
         if header.is_compressed() { header.inflated_len } else { stored.len() }
     }
 
-    /// The same without asking for the value: if that is on disk only, its length there with extended attributes.
+    /// The same without asking for the value: if that is on disk only, its length there, with extended attributes.
     pub fn noted_value_len(&self) -> usize {
         if self.is_resident() { self.value_len() } else { self.header().value_len }
     }

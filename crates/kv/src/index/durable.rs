@@ -473,18 +473,15 @@ impl Locked<'_> {
         let item = self.item(location);
         // SAFETY: a live slot names a live item, and the lock is held as long as the parts are used.
         let (header, stored_key) = unsafe { (item.header(), item.stored_key()) };
-        let (value, level): (&[u8], u8) = match header.kind {
-            Kind::Tombstone | Kind::Abort | Kind::PrepareDelete | Kind::Ejected => (&[], 0),
+        let value: &[u8] = match header.kind {
+            Kind::Tombstone | Kind::Abort | Kind::PrepareDelete | Kind::Ejected => &[],
             // SAFETY: as above.
-            Kind::Document | Kind::Prepare | Kind::Shadow | Kind::PrepareShadow => {
-                (unsafe { item.value(&header) }, 0)
-            }
+            Kind::Document | Kind::Prepare | Kind::Shadow | Kind::PrepareShadow => unsafe {
+                item.value(&header)
+            },
         };
-        let level = if header.kind.is_prepare() {
-            self.prepared(header.seqno).map_or(level, |p| p.level)
-        } else {
-            level
-        };
+        let level =
+            if header.kind.is_prepare() { self.prepared(header.seqno).map_or(0, |p| p.level) } else { 0 };
         take(&Dirty { header: &header, stored_key, value, level })
     }
 

@@ -228,7 +228,9 @@ fn mutate(
         };
         match failure {
             Failure::Kv(error) => {
-                documents::refuse(answer, KvError::set_apart(Err::<(), _>(error))?.unwrap_err(), out)
+                if let Err(error) = KvError::set_apart(Err::<(), _>(error))? {
+                    documents::refuse(answer, error, out);
+                }
             }
             Failure::Status(status) => answer.status(status, out),
             Failure::At(_, status) if request.is_single => answer.status(status, out),

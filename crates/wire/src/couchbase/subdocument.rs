@@ -270,7 +270,7 @@ fn check_spec(spec: &Spec<'_>) -> Result<(), Refused> {
         if !spec.path.is_empty() || spec.is_xattr() {
             return Err(invalid("An operation on the document must not have a path"));
         }
-    } else if spec.path.is_empty() && !(operation.may_be_root() && !spec.is_xattr()) {
+    } else if spec.path.is_empty() && (spec.is_xattr() || !operation.may_be_root()) {
         return Err(invalid("The path must not be empty"));
     }
     if operation == Operation::ReplaceBodyWithXattr && !spec.is_xattr() {

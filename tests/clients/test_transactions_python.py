@@ -1,6 +1,5 @@
 """The official Couchbase SDK for Python: distributed transactions, and what is left of those that do not end; with and without TLS."""
 
-import functools
 import multiprocessing
 import random
 import threading
@@ -341,34 +340,35 @@ def test_conflicting_transactions(run, collection, keys):
     assert staged(collection, keys[0]) is None
 
 
-def test_a_transfer_is_seen_whole(run, collection, keys):
-    """Transactions that move an amount between two documents; transactions that read both always see the same sum."""
+def test_concurrent_transfers(run, collection, keys):
+    """Transactions move an amount between two documents, in both directions; each one that is committed has seen the same sum."""
     for key in keys[:2]:
         collection.upsert(key, {"n": 100})
     sums, failures = [], []
 
-    def move(attempt):
-        one, other = (attempt.get(collection, key) for key in keys[:2])
-        attempt.replace(one, {"n": one.content_as[dict]["n"] - 1})
-        attempt.replace(other, {"n": other.content_as[dict]["n"] + 1})
+    def transfer(attempt, giver, taker, seen):
+        one, other = attempt.get(collection, giver), attempt.get(collection, taker)
+        amounts = [read.content_as[dict]["n"] for read in (one, other)]
+        attempt.replace(one, {"n": amounts[0] - 1})
+        attempt.replace(other, {"n": amounts[1] + 1})
+        seen.append(sum(amounts))
 
-    def watch(attempt):
-        read = attempt.get_multi([TransactionGetMultiSpec(collection, key) for key in keys[:2]])
-        sums.append(sum(read.content_as[dict](index)["n"] for index in range(2)))
-
-    def mover():
+    def mover(giver, taker, rounds):
         try:
-            for _ in range(20):
-                repeated(run, move)
+            for _ in range(rounds):
+                seen = []
+                repeated(run, lambda attempt: transfer(attempt, giver, taker, seen))
+                sums.append(seen[-1])
         except Exception as error:
             failures.append(error)
 
-    thread = threading.Thread(target=mover)
-    thread.start()
-    while thread.is_alive():
-        repeated(run, watch)
-    assert failures == [] and sums and set(sums) == {200}
-    assert documents(collection, keys[:2]) == [{"n": 80}, {"n": 120}]
+    threads = [threading.Thread(target=mover, args=arguments) for arguments in ((keys[0], keys[1], 20), (keys[1], keys[0], 10))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == [] and sums == [200] * 30
+    assert documents(collection, keys[:2]) == [{"n": 90}, {"n": 110}]
 
 
 def test_a_write_from_outside_is_not_lost(run, collection, keys):
@@ -410,74 +410,126 @@ def test_durability_persist_is_refused_on_an_ephemeral_bucket(run, collection, k
     assert documents(collection, keys) == [None, {"n": 1}, {"n": 1}]
 
 
-def stay_in_a_transaction(address, authority, bucket, durability, keys, ready):
-    """The life of a process that is killed: it stages its changes and never commits. As it does not look for lost attempts itself, the cleaner need not
-    share that work with it."""
-    cluster = connect(address, authority, cleanup_lost_attempts=False, timeout=timedelta(seconds=2), durability=durability)
+class Doomed:
+    """A process that runs one transaction and is killed in the midst of it.
+
+    It stages its changes and then waits for `go`, to end the transaction as it is told. It does not look for lost attempts, so that the cleaner need not
+    share that work with a client that is gone."""
+
+    def __init__(self, node, keys, bucket="default", durability=DurabilityLevel.MAJORITY, timeout_s=2, logic=stage, commits=True):
+        spawning = multiprocessing.get_context("spawn")
+        self.staged, self.go = spawning.Event(), spawning.Event()
+        arguments = (connection_string(node), getattr(node, "authority", None), bucket, durability, timeout_s, logic, keys, self.staged, self.go, commits)
+        self.process = spawning.Process(target=live_and_wait, args=arguments)
+
+    def __enter__(self):
+        self.process.start()
+        try:
+            assert self.staged.wait(30), "nothing is staged"
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def kill(self):
+        self.process.kill()
+        self.process.join()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+def live_and_wait(address, authority, bucket, durability, timeout_s, logic, keys, ready, go, commits):
+    config = {"cleanup_lost_attempts": False, "timeout": timedelta(seconds=timeout_s), "durability": ServerDurability(durability)}
+    cluster = connect(address, authority, **config)
     collection = cluster.bucket(bucket).default_collection()
 
-    def logic(attempt):
-        stage(attempt, collection, *keys)
+    def whole(attempt):
+        logic(attempt, collection, *keys)
         ready.set()
-        time.sleep(600)
+        go.wait(600)
+        if not commits:
+            raise ValueError("rollback wanted")
 
-    cluster.transactions.run(logic)
-
-
-def killed_in_a_transaction(node, bucket, durability, keys):
-    spawning = multiprocessing.get_context("spawn")
-    ready = spawning.Event()
-    process = spawning.Process(target=stay_in_a_transaction, args=(connection_string(node), getattr(node, "authority", None), bucket, durability, keys, ready))
-    process.start()
-    try:
-        assert ready.wait(30), "nothing is staged"
-    finally:
-        process.kill()
-        process.join()
+    cluster.transactions.run(whole)
 
 
 def check_cleanup(run, collection, keys):
-    """Another client removes the lost attempt, and the documents are free again."""
+    """The cleaner removes the lost attempt from its record. What that has staged does not matter any more: nobody sees it, and anybody may replace it."""
     traces = [staged(collection, key) for key in keys]
     assert [trace["op"]["type"] for trace in traces] == ["insert", "replace", "remove"]
-    assert documents(collection, keys) == [None, {"n": 1}, {"n": 1}]
+    assert documents(collection, keys) == [None, {"n": 1}, {"n": 1}] and recorded(collection, traces[0])
     # The first change in a bucket begins the search for lost attempts there.
     run(lambda attempt: attempt.insert(collection, f"{keys[0]}::{time.time_ns()}", {}))
-    until(lambda: not any(staged(collection, key) for key in keys), lambda: [staged(collection, key) for key in keys])
     until(lambda: not recorded(collection, traces[0]), lambda: traces[0])
     assert documents(collection, keys) == [None, {"n": 1}, {"n": 1}]
     run(lambda attempt: stage(attempt, collection, *keys))
     assert documents(collection, keys) == [{"n": 1}, {"n": 2}, None]
+    assert [staged(collection, key) for key in keys] == [None] * 3
 
 
 def test_a_lost_attempt_is_removed(node, run, collection, keys):
     prepare(collection, keys)
-    killed_in_a_transaction(node, "default", ServerDurability(DurabilityLevel.MAJORITY), keys)
-    check_cleanup(run, collection, keys)
+    with Doomed(node, keys) as doomed:
+        doomed.kill()
+        check_cleanup(run, collection, keys)
 
 
-def test_a_lost_insert_does_not_keep_others_from_inserting(node, run, collection, keys):
+def test_a_lost_attempt_keeps_nobody_from_writing(node, collection, keys):
+    """Neither plain writes nor transactions wait for the cleanup: the attempt has expired."""
     prepare(collection, keys)
-    killed_in_a_transaction(node, "default", ServerDurability(DurabilityLevel.MAJORITY), keys)
-    assert staged(collection, keys[0])
-    collection.insert(keys[0], {"n": 3})
-    assert document(collection, keys[0]) == {"n": 3} and staged(collection, keys[0]) is None
-    # An attempt that has expired does not block other transactions.
-    until(lambda: succeeds(run, lambda attempt: attempt.replace(attempt.get(collection, keys[1]), {"n": 4})), lambda: staged(collection, keys[1]))
-    until(lambda: staged(collection, keys[2]) is None, lambda: staged(collection, keys[2]))
-    assert documents(collection, keys) == [{"n": 3}, {"n": 4}, {"n": 1}]
-
-
-def test_a_lost_insert_does_not_block_that_of_another_transaction(node, collection, keys):
-    prepare(collection, keys)
-    killed_in_a_transaction(node, "default", ServerDurability(DurabilityLevel.MAJORITY), keys)
+    with Doomed(node, keys) as doomed:
+        doomed.kill()
     client = connect(connection_string(node), node.authority, cleanup_lost_attempts=False)
     try:
-        insert = functools.partial(succeeds, client.transactions.run, lambda attempt: attempt.insert(collection, keys[0], {"n": 3}))
-        until(insert, lambda: staged(collection, keys[0]))
+        for key, logic in (
+            (keys[0], lambda attempt: attempt.insert(collection, keys[0], {"n": 3})),
+            (keys[1], lambda attempt: attempt.replace(attempt.get(collection, keys[1]), {"n": 4})),
+        ):
+            until(lambda: succeeds(client.transactions.run, logic), lambda: staged(collection, key))
     finally:
         client.close()
+    collection.upsert(keys[2], {"n": 5})
+    assert documents(collection, keys) == [{"n": 3}, {"n": 4}, {"n": 5}]
+    assert [staged(collection, key) for key in keys[:2]] == [None] * 2
+
+
+def test_a_lost_insert_keeps_nobody_from_inserting(node, collection, keys):
+    prepare(collection, keys)
+    with Doomed(node, keys) as doomed:
+        doomed.kill()
+    assert staged(collection, keys[0])["op"]["type"] == "insert"
+    collection.insert(keys[0], {"n": 3})
     assert document(collection, keys[0]) == {"n": 3} and staged(collection, keys[0]) is None
+
+
+def insert_all(attempt, collection, *keys):
+    for key in keys:
+        attempt.insert(collection, key, {"n": 1})
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+def test_what_a_killed_process_has_begun_is_completed(request, node, run, collection, commits):
+    """The process dies when its decision is recorded, before all of its documents have followed: the cleaner completes it."""
+    run(lambda attempt: attempt.insert(collection, f"txn::{time.time_ns()}", {}))
+    for attempt in range(5):
+        keys = [f"txn::{request.node.name}::{time.time_ns()}::{number}" for number in range(500)]
+        with Doomed(node, keys, timeout_s=6, logic=insert_all, commits=commits) as doomed:
+            trace = staged(collection, keys[0])
+            doomed.go.set()
+            state = "PENDING"
+            while state == "PENDING":
+                state = collection.lookup_in(trace["atr"]["id"], (subdoc.get(f"attempts.{trace['id']['atmpt']}.st", xattr=True),)).value[0].get("value")
+            doomed.kill()
+        left = sum(staged(collection, key) is not None for key in keys)
+        if left > 0 and recorded(collection, trace):
+            break
+    else:
+        pytest.fail("the process was never killed at the right moment")
+    assert state == ("COMMITTED" if commits else "ABORTED")
+    until(lambda: not recorded(collection, trace), lambda: trace)
+    assert not any(staged(collection, key) for key in keys)
+    assert documents(collection, keys) == [{"n": 1} if commits else None] * len(keys)
 
 
 def succeeds(run, logic):
@@ -533,7 +585,8 @@ def test_persisted(persistent):
 def test_a_lost_attempt_is_removed_after_a_restart_of_the_node(persistent):
     keys = ["inserted", "replaced", "removed"]
     prepare(persistent.collection, keys)
-    killed_in_a_transaction(persistent.node, "p", PERSIST, keys)
+    with Doomed(persistent.node, keys, bucket="p", durability=DurabilityLevel.PERSIST_TO_MAJORITY) as doomed:
+        doomed.kill()
     persistent.kill()
     persistent.start()
     check_cleanup(persistent.run, persistent.collection, keys)

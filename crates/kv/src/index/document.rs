@@ -41,7 +41,7 @@ impl<'a> Document<'a> {
     pub fn stored(&self) -> &'a [u8] {
         let header = self.header();
         let value = self.locked.value(*self.present, &header);
-        if header.has_xattrs() { xattrs::split(value).1 } else { value }
+        if header.has_xattrs() { body_of(value) } else { value }
     }
 
     /// Returns the section of its extended attributes; empty if it has none.
@@ -72,9 +72,17 @@ impl<'a> Document<'a> {
     /// Returns the length of the value, inflated if it is compressed.
     #[inline]
     pub fn value_len(&self) -> usize {
+        let header = self.header();
         // The header alone does not suffice: for an ejected value this notes that it was wanted.
-        let (stored, header) = (self.stored(), self.header());
-        if header.is_compressed() { header.inflated_len } else { stored.len() }
+        let value = self.locked.value(*self.present, &header);
+        if header.is_plain() { value.len() } else { self.rare_len() }
+    }
+
+    /// The length of a value that is compressed, or has extended attributes.
+    #[cold]
+    fn rare_len(&self) -> usize {
+        let header = self.header();
+        if header.is_compressed() { header.inflated_len } else { self.stored().len() }
     }
 
     /// The same without asking for the value: if that is on disk only, its length there, with extended attributes.
@@ -87,8 +95,10 @@ impl<'a> Document<'a> {
     #[inline]
     pub fn pin(&self) -> Option<PinnedValue> {
         let header = self.header();
-        let skipped = if header.has_xattrs() { self.xattrs().len() } else { 0 };
-        self.locked.pin(*self.present, &header, skipped).map(PinnedValue::new)
+        if header.marks & mark::LARGE == 0 {
+            return None;
+        }
+        self.locked.pin(*self.present, &header, self.xattrs().len()).map(PinnedValue::new)
     }
 
     /// The client's flags.
@@ -168,6 +178,12 @@ impl<'a> Document<'a> {
     pub fn item_size(&self) -> usize {
         self.header().item_size()
     }
+}
+
+/// The part of a value behind its extended attributes.
+#[cold]
+fn body_of(value: &[u8]) -> &[u8] {
+    xattrs::split(value).1
 }
 
 /// A large value kept alive and in place until dropped, charged to its bucket meanwhile. It is sent from where it lies.

@@ -109,6 +109,12 @@ impl Kind {
         matches!(self, Self::Document | Self::Prepare | Self::Abort | Self::Shadow | Self::PrepareShadow)
     }
 
+    /// Returns true for what the table has of a deleted document.
+    #[inline]
+    pub(crate) const fn is_deleted(self) -> bool {
+        matches!(self, Self::Tombstone | Self::Shadow)
+    }
+
     /// Returns true for what waits for its commit.
     pub(crate) const fn is_prepare(self) -> bool {
         matches!(self, Self::Prepare | Self::PrepareDelete | Self::PrepareShadow)
@@ -176,6 +182,12 @@ impl Header {
     #[inline]
     pub(crate) fn has_xattrs(&self) -> bool {
         self.datatype & datatype::XATTR != 0
+    }
+
+    /// Returns true if the value is neither compressed nor begins with extended attributes.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.datatype & (datatype::SNAPPY | datatype::XATTR) == 0
     }
 
     /// Returns true if the value in memory is compressed.

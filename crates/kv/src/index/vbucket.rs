@@ -324,12 +324,11 @@ impl<'v> Locked<'v> {
         let (seqno, kind, expiry) = unsafe { (item.seqno(), item.kind(), item.expiry()) };
         if seqno <= self.state.flushed_seqno {
             Some(Dead::Flushed)
-        } else if kind == Kind::Tombstone {
-            Some(Dead::Deleted)
+        } else if kind.is_deleted() {
+            let has_expired = kind == Kind::Shadow && expiry <= self.now.unix_s;
+            Some(if has_expired { Dead::Expired } else { Dead::Deleted })
         } else if expiry != 0 && expiry <= self.now.unix_s {
             Some(Dead::Expired)
-        } else if kind == Kind::Shadow {
-            Some(Dead::Deleted)
         } else {
             None
         }

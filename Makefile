@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -63,6 +63,9 @@ ovsdb-crash: ## 200 rounds of killing the OVSDB server at random moments
 
 kv-crash: ## 500 rounds of killing a persistent bucket at random moments (KV_SEED=N for the load of a failure)
 	KV_CRASH_ROUNDS=$${KV_CRASH_ROUNDS:-500} tests/run.sh install build kv-crash
+
+subdocument-model: ## A million random documents and sub-document operations beside a tree
+	SUBDOCUMENT_CASES=1000000 cargo test --release --locked -p wire --test subdocument_model
 
 kv-linear: ## 200 epochs of histories with kills, checked for linearizability (KV_SEED=N)
 	KV_LINEAR_EPOCHS=$${KV_LINEAR_EPOCHS:-200} tests/run.sh install build kv-linear

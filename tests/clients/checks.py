@@ -52,6 +52,7 @@ CHECKS = (
     "xattrs",
     "transaction-commit",
     "transaction-rollback",
+    "transaction-several-changes",
     "transaction-conflict",
     "transaction-expired",
     "close",

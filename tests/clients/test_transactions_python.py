@@ -26,18 +26,21 @@ from couchbase.transactions import TransactionGetMultiSpec
 from couchbase.transcoder import RawBinaryTranscoder
 
 from tests import servers
+from tests.frames import BinaryConnection
 
 from .cluster import KV_TIMEOUT, connection_string
+from .test_durability_python import Chains
 
 BUCKETS = ("default,ephemeral,256MiB", "p,persistent,256MiB")
 PERSIST = ServerDurability(DurabilityLevel.PERSIST_TO_MAJORITY)
 # The client that also removes what lost attempts have left.
 CLEANER = {"cleanup_window": timedelta(seconds=3), "cleanup_lost_attempts": True}
 CLEANED_WITHIN_S = 30
+DOOMED_KV_TIMEOUT = timedelta(seconds=2)
 
 
-def connect(address, authority, **transactions):
-    timeouts = ClusterTimeoutOptions(kv_timeout=KV_TIMEOUT, kv_durable_timeout=KV_TIMEOUT)
+def connect(address, authority, kv_timeout=KV_TIMEOUT, **transactions):
+    timeouts = ClusterTimeoutOptions(kv_timeout=kv_timeout, kv_durable_timeout=kv_timeout)
     security = {"trust_store_path": str(authority)} if authority else {}
     login = PasswordAuthenticator("Administrator", "password")
     cluster = Cluster(address, ClusterOptions(login, timeout_options=timeouts, transaction_config=TransactionConfig(**transactions), **security))
@@ -105,6 +108,11 @@ def recorded(collection, trace):
         return collection.lookup_in(trace["atr"]["id"], (subdoc.exists(f"attempts.{trace['id']['atmpt']}", xattr=True),)).exists(0)
     except DocumentNotFoundException:
         return False
+
+
+def attempt_state(collection, trace):
+    found = collection.lookup_in(trace["atr"]["id"], (subdoc.get(f"attempts.{trace['id']['atmpt']}.st", xattr=True),))
+    return found.value[0].get("value")
 
 
 def stage(attempt, collection, inserted, replaced, removed):
@@ -416,10 +424,10 @@ class Doomed:
     It stages its changes and then waits for `go`, to end the transaction as it is told. It does not look for lost attempts, so that the cleaner need not
     share that work with a client that is gone."""
 
-    def __init__(self, node, keys, bucket="default", durability=DurabilityLevel.MAJORITY, timeout_s=2, logic=stage, commits=True):
+    def __init__(self, node, keys, bucket="default", durability=DurabilityLevel.MAJORITY, commits=True):
         spawning = multiprocessing.get_context("spawn")
         self.staged, self.go = spawning.Event(), spawning.Event()
-        arguments = (connection_string(node), getattr(node, "authority", None), bucket, durability, timeout_s, logic, keys, self.staged, self.go, commits)
+        arguments = (connection_string(node), getattr(node, "authority", None), bucket, durability, keys, self.staged, self.go, commits)
         self.process = spawning.Process(target=live_and_wait, args=arguments)
 
     def __enter__(self):
@@ -439,19 +447,19 @@ class Doomed:
         self.kill()
 
 
-def live_and_wait(address, authority, bucket, durability, timeout_s, logic, keys, ready, go, commits):
-    config = {"cleanup_lost_attempts": False, "timeout": timedelta(seconds=timeout_s), "durability": ServerDurability(durability)}
-    cluster = connect(address, authority, **config)
+def live_and_wait(address, authority, bucket, durability, keys, ready, go, commits):
+    config = {"cleanup_lost_attempts": False, "timeout": timedelta(seconds=3), "durability": ServerDurability(durability)}
+    cluster = connect(address, authority, DOOMED_KV_TIMEOUT, **config)
     collection = cluster.bucket(bucket).default_collection()
 
-    def whole(attempt):
-        logic(attempt, collection, *keys)
+    def logic(attempt):
+        stage(attempt, collection, *keys)
         ready.set()
         go.wait(600)
         if not commits:
             raise ValueError("rollback wanted")
 
-    cluster.transactions.run(whole)
+    cluster.transactions.run(logic)
 
 
 def check_cleanup(run, collection, keys):
@@ -503,35 +511,6 @@ def test_a_lost_insert_keeps_nobody_from_inserting(node, collection, keys):
     assert document(collection, keys[0]) == {"n": 3} and staged(collection, keys[0]) is None
 
 
-def insert_all(attempt, collection, *keys):
-    for key in keys:
-        attempt.insert(collection, key, {"n": 1})
-
-
-@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
-def test_what_a_killed_process_has_begun_is_completed(request, node, run, collection, commits):
-    """The process dies when its decision is recorded, before all of its documents have followed: the cleaner completes it."""
-    run(lambda attempt: attempt.insert(collection, f"txn::{time.time_ns()}", {}))
-    for attempt in range(5):
-        keys = [f"txn::{request.node.name}::{time.time_ns()}::{number}" for number in range(500)]
-        with Doomed(node, keys, timeout_s=6, logic=insert_all, commits=commits) as doomed:
-            trace = staged(collection, keys[0])
-            doomed.go.set()
-            state = "PENDING"
-            while state == "PENDING":
-                state = collection.lookup_in(trace["atr"]["id"], (subdoc.get(f"attempts.{trace['id']['atmpt']}.st", xattr=True),)).value[0].get("value")
-            doomed.kill()
-        left = sum(staged(collection, key) is not None for key in keys)
-        if left > 0 and recorded(collection, trace):
-            break
-    else:
-        pytest.fail("the process was never killed at the right moment")
-    assert state == ("COMMITTED" if commits else "ABORTED")
-    until(lambda: not recorded(collection, trace), lambda: trace)
-    assert not any(staged(collection, key) for key in keys)
-    assert documents(collection, keys) == [{"n": 1} if commits else None] * len(keys)
-
-
 def succeeds(run, logic):
     try:
         run(logic)
@@ -539,6 +518,37 @@ def succeeds(run, logic):
     except TransactionFailed as error:
         assert isinstance(error.inner_cause, TransactionOperationFailed)
         return False
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+def test_what_a_killed_process_has_begun_is_completed(commits):
+    """The process dies when its decision is recorded, before all documents have followed: their writes wait for a replica that is absent."""
+    keys = ["inserted", "replaced", "removed"]
+    with servers.Dormouse() as node, BinaryConnection(node.kv) as connection:
+        connection.open_bucket()
+        chains = Chains(connection)
+        client = connect(connection_string(node), None, **CLEANER)
+        collection = client.bucket("default").default_collection()
+        prepare(collection, keys)
+        with Doomed(node, keys, commits=commits) as doomed:
+            trace = staged(collection, keys[0])
+            for key in keys[1:]:
+                chains.break_off(key)
+            doomed.go.set()
+            until(lambda: attempt_state(collection, trace) != "PENDING", lambda: trace)
+            time.sleep(0.2)
+            doomed.kill()
+        assert attempt_state(collection, trace) == ("COMMITTED" if commits else "ABORTED")
+        # Until the server has given up the writes of the dead process.
+        time.sleep(DOOMED_KV_TIMEOUT.total_seconds())
+        for key in keys[1:]:
+            chains.restore(key)
+        assert all(staged(collection, key) for key in keys[1:])
+        client.transactions.run(lambda attempt: attempt.insert(collection, "another", {}))
+        until(lambda: not recorded(collection, trace), lambda: trace)
+        assert documents(collection, keys) == ([{"n": 1}, {"n": 2}, None] if commits else [None, {"n": 1}, {"n": 1}])
+        assert [staged(collection, key) for key in keys] == [None] * 3
+        client.close()
 
 
 class Persistent:

@@ -809,6 +809,40 @@ func staged(attempt *gocb.TransactionAttemptContext, c *gocb.Collection, inserte
 	return attempt.Remove(gone)
 }
 
+// changes changes each document twice.
+func changes(attempt *gocb.TransactionAttemptContext, c *gocb.Collection, gone, inserted, replaced, removed string) error {
+	one, err := attempt.Get(c, replaced)
+	if err != nil {
+		return must("get replaced", err)
+	}
+	if one, err = attempt.Replace(one, number{2}); err != nil {
+		return must("replace", err)
+	}
+	if _, err = attempt.Replace(one, number{3}); err != nil {
+		return must("replace again", err)
+	}
+	if one, err = attempt.Get(c, removed); err != nil {
+		return must("get removed", err)
+	}
+	if err = attempt.Remove(one); err != nil {
+		return must("remove", err)
+	}
+	if _, err = attempt.Insert(c, removed, number{4}); err != nil {
+		return must("insert a removed document", err)
+	}
+	if one, err = attempt.Insert(c, gone, number{5}); err != nil {
+		return must("insert", err)
+	}
+	if err = attempt.Remove(one); err != nil {
+		return must("remove an inserted document", err)
+	}
+	if one, err = attempt.Insert(c, inserted, number{6}); err != nil {
+		return must("insert", err)
+	}
+	_, err = attempt.Replace(one, number{7})
+	return must("replace an inserted document", err)
+}
+
 func inside(attempt *gocb.TransactionAttemptContext, c *gocb.Collection, key string, expected number) error {
 	read, err := attempt.Get(c, key)
 	if err != nil {
@@ -877,6 +911,22 @@ func transactionChecks(transactions *gocb.Transactions) []check {
 				return err
 			}, nil)
 			return first(must("insert", inserted), fails("insert", again, gocb.ErrDocumentExists), content(c, key, number{3}))
+		}},
+		{"transaction-several-changes", func(c *gocb.Collection, key string) error {
+			inserted, replaced, removed := key+"-inserted", key+"-replaced", key+"-removed"
+			_, _ = c.Remove(inserted, nil)
+			_, err := upsert(c, replaced, number{1})
+			_, err2 := upsert(c, removed, number{1})
+			if err := first(err, err2); err != nil {
+				return err
+			}
+			_, err = transactions.Run(func(attempt *gocb.TransactionAttemptContext) error {
+				return changes(attempt, c, key, inserted, replaced, removed)
+			}, nil)
+			return first(
+				must("run", err), content(c, inserted, number{7}), content(c, replaced, number{3}), content(c, removed, number{4}), missing(c, key),
+				unstaged(c, inserted), unstaged(c, replaced), unstaged(c, removed),
+			)
 		}},
 		{"transaction-conflict", func(c *gocb.Collection, key string) error {
 			const rounds = 10

@@ -469,6 +469,22 @@ const checks = {
     await fails(transactions.run((attempt) => attempt.insert(c, key, { n: 4 })), couchbase.TransactionFailedError)
     await holds(c, { [key]: { n: 3 } })
   },
+  'transaction-several-changes': async (c, key, transactions) => {
+    const [inserted, replaced, removed] = [`${key}-inserted`, `${key}-replaced`, `${key}-removed`]
+    await Promise.all([inserted, replaced, removed].map((one) => c.remove(one).catch(() => {})))
+    await c.upsert(replaced, { n: 1 })
+    await c.upsert(removed, { n: 1 })
+    await transactions.run(async (attempt) => {
+      await attempt.replace(await attempt.replace(await attempt.get(c, replaced), { n: 2 }), { n: 3 })
+      await attempt.remove(await attempt.get(c, removed))
+      await attempt.insert(c, removed, { n: 4 })
+      await attempt.remove(await attempt.insert(c, key, { n: 5 }))
+      await attempt.replace(await attempt.insert(c, inserted, { n: 6 }), { n: 7 })
+    })
+    await holds(c, { [inserted]: { n: 7 }, [replaced]: { n: 3 }, [removed]: { n: 4 } })
+    await missing(c, key)
+    await unstaged(c, inserted, replaced, removed)
+  },
   'transaction-conflict': async (c, key, transactions) => {
     const rounds = 10
     await c.upsert(key, { n: 0 })

@@ -13,10 +13,16 @@
 //!
 //! COMPAT: errors, limits and what each operation accepts are those of Couchbase's sub-document API.
 
+mod blocks;
+
 use std::ops::Range;
 
 /// Maximum length of a path, in bytes.
 pub const PATH_BYTES_MAX: usize = 1024;
+/// A document that goes on for this long after the start of an object is walked in blocks.
+const LONG: usize = 512;
+/// A container that is longer than this is walked in blocks.
+const SHORT: usize = 192;
 /// Maximum number of components of a path, and of levels of a document.
 pub const DEPTH_MAX: usize = 32;
 
@@ -153,7 +159,7 @@ pub struct Place {
     pub value: Range<usize>,
     /// The same from its name on, if it is a member of an object.
     pub member: Range<usize>,
-    /// Its position in its container.
+    /// Its position in its container; of a member of a long document, 1 for any but the first.
     pub position: u32,
 }
 
@@ -168,7 +174,7 @@ pub enum Search {
         found: usize,
         /// The last of them: a container of the right type, without the next component.
         container: Place,
-        /// Number of its elements or members.
+        /// Number of its elements or members; of an object in a long document, 1 for any.
         elements: u32,
     },
 }
@@ -250,6 +256,20 @@ pub fn locate(document: &[u8], path: &[Component<'_>]) -> Result<Search, Error> 
             return Err(Error::PathMismatch);
         }
         let mut last = None;
+        if let Component::Key { name, quoted } = component
+            && document.len() - place.value.start >= LONG
+        {
+            let open = place.value.start;
+            let Some(start) = blocks::Walk::new(document, open).member(&in_quotes(name, *quoted))? else {
+                let is_empty = document.get(skip_blanks(document, open + 1)) == Some(&b'}');
+                let container = closed(document, place)?;
+                return Ok(Search::Missing { found, container, elements: u32::from(!is_empty) });
+            };
+            let value = skip_blanks(document, skip_blanks(document, skip_string(document, start)?) + 1);
+            let is_first = document[..start].trim_ascii_end().len() == open + 1;
+            place = Place { value: value..value, member: start..start, position: u32::from(!is_first) };
+            continue;
+        }
         let next = loop {
             let Some(element) = elements.next()? else { break last };
             let is_wanted = match component {
@@ -301,8 +321,11 @@ fn skip_value(document: &[u8], at: usize) -> Result<usize, Error> {
     match document.get(at).ok_or(Error::NotJson)? {
         b'"' => skip_string(document, at),
         b'{' | b'[' => {
-            let (mut at, mut depth) = (at, 0usize);
+            let (start, mut at, mut depth) = (at, at, 0usize);
             loop {
+                if at - start > SHORT {
+                    return blocks::Walk::new(document, start).end();
+                }
                 match document.get(at).ok_or(Error::NotJson)? {
                     b'"' => at = skip_string(document, at)?,
                     b'{' | b'[' => (at, depth) = (at + 1, depth + 1),
@@ -322,6 +345,25 @@ fn skip_value(document: &[u8], at: usize) -> Result<usize, Error> {
             Ok(at + rest.iter().position(ends).unwrap_or(rest.len()))
         }
     }
+}
+
+/// A component's name as it stands in a document.
+fn in_quotes(name: &[u8], quoted: bool) -> Vec<u8> {
+    let mut text = Vec::with_capacity(name.len() + 2);
+    push_name(name, quoted, &mut text);
+    text
+}
+
+fn push_name(name: &[u8], quoted: bool, text: &mut Vec<u8>) {
+    text.push(b'"');
+    let mut bytes = name.iter();
+    while let Some(byte) = bytes.next() {
+        text.push(*byte);
+        if quoted && *byte == b'`' {
+            bytes.next();
+        }
+    }
+    text.push(b'"');
 }
 
 /// Returns true if the text of a name in the document is what a component means.
@@ -644,15 +686,7 @@ fn nested(missing: &[Component<'_>], value: &[u8]) -> Result<Vec<u8>, Error> {
             text.push(b'{');
         }
         let start = text.len();
-        text.push(b'"');
-        let mut bytes = name.iter();
-        while let Some(byte) = bytes.next() {
-            text.push(*byte);
-            if *quoted && *byte == b'`' {
-                bytes.next();
-            }
-        }
-        text.push(b'"');
+        push_name(name, *quoted, &mut text);
         if check_string(&text, start) != Ok(text.len()) {
             return Err(Error::PathInvalid);
         }

@@ -598,6 +598,30 @@ public final class Checks {
       expect(existing.getCause() instanceof DocumentExistsException, existing.getCause() + " is the cause");
       holds(c, key, number(3));
     });
+    checks.put("transaction-several-changes", (c, key) -> {
+      String inserted = key + "-inserted";
+      String replaced = key + "-replaced";
+      String removed = key + "-removed";
+      if (c.exists(inserted).exists()) {
+        c.remove(inserted);
+      }
+      c.upsert(replaced, number(1));
+      c.upsert(removed, number(1));
+      transactions.run(attempt -> {
+        attempt.replace(attempt.replace(attempt.get(c, replaced), number(2)), number(3));
+        attempt.remove(attempt.get(c, removed));
+        attempt.insert(c, removed, number(4));
+        attempt.remove(attempt.insert(c, key, number(5)));
+        attempt.replace(attempt.insert(c, inserted, number(6)), number(7));
+      });
+      holds(c, inserted, number(7));
+      holds(c, replaced, number(3));
+      holds(c, removed, number(4));
+      missing(c, key);
+      for (String one : List.of(inserted, replaced, removed)) {
+        unstaged(c, one);
+      }
+    });
     checks.put("transaction-conflict", (c, key) -> {
       int rounds = 10;
       c.upsert(key, number(0));

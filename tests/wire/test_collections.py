@@ -307,3 +307,54 @@ def test_values_of_a_collection_come_back_from_disk(tmp_path):
                         client.put(number, b"%d" % k, b"%d" % k * 1000)
                         status = client.put(number, b"%d" % k, b"%d" % k * 1000).status
             assert all(client.on(number, GET, b"%d" % k).value == b"%d" % k * 1000 for k in range(0, count, 97))
+
+
+def test_collections_of_an_ephemeral_bucket_survive_a_restart_and_end_with_it(tmp_path):
+    buckets = ("default,ephemeral,256MiB",)
+    with servers.Dormouse(buckets=buckets, home=tmp_path) as node:
+        manager = Manager(node, "default")
+        manager.do("POST", "", "name=s")
+        manager.do("POST", "/s/collections", "name=c")
+        manifest = manager.manifest()
+        status, body = http(node, "POST", "/pools/default/buckets", "name=e&bucketType=ephemeral&ramQuota=100")
+        assert status == 202, body
+        Manager(node, "e").do("POST", "", "name=gone")
+        node.kill()
+    with servers.Dormouse(buckets=buckets, home=tmp_path) as node:
+        assert Manager(node, "default").manifest() == manifest
+        assert http(node, "POST", "/pools/default/buckets", "name=e&bucketType=ephemeral&ramQuota=100")[0] == 202
+        assert [scope["name"] for scope in Manager(node, "e").manifest()["scopes"]] == ["_default"]
+
+
+def test_statistics_of_each_collection(node, bucket, client, manager):
+    manager.do("POST", "", "name=s")
+    manager.do("POST", "/s/collections", "name=c")
+    number = client.id("s.c")[1]
+    for k in range(7):
+        client.put(number, b"%d" % k, b"v")
+    client.on(number, DELETE, b"0")
+    seen = {}
+    client.send(request(STAT, b"collections"))
+    while (line := client.response()).key:
+        seen[line.key.decode()] = line.value.decode()
+    (items_line,) = [name for name in seen if name.endswith(f":{number:#x}:items")]
+    assert seen[items_line] == "6" and seen[items_line.replace("items", "name")] == "c" and seen[items_line.replace("items", "scope_name")] == "s"
+
+
+def test_1200_collections_cost_next_to_nothing(tmp_path):
+    with servers.Dormouse(buckets=("default,ephemeral,256MiB", "p,persistent,256MiB"), home=tmp_path) as node:
+        def resident():
+            with open(f"/proc/{node.pid}/statm") as figures:
+                return int(figures.read().split()[1]) * 4096
+
+        before = resident()
+        for bucket in ("default", "p"):
+            wanted = {"scopes": [{"name": "s", "collections": [{"name": f"c{n}"} for n in range(1199)]}]}
+            status, body = http(node, "PUT", Manager(node, bucket).path, json.dumps(wanted), "application/json")
+            assert status == 200, body
+            status, body = Manager(node, bucket).ask("POST", "/s/collections", "name=more")
+            assert status == 400 and "Maximum number" in body
+        assert resident() - before < 3 * 1024 * 1024
+        with Client(node.kv, "p") as client:
+            number = client.id("s.c1198")[1]
+            assert client.put(number, b"k", b"v").status == SUCCESS and client.on(number, GET, b"k").value == b"v"

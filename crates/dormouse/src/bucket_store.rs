@@ -5,6 +5,8 @@
 //!   DATA/buckets/NAME/shard-N/         its journals; owned by the engine
 //!   DATA/buckets/NAME/settings.json    the settings last requested, by configuration or HTTP; owned by this module
 //!   DATA/backups/NAME/LABEL/           a point-in-time copy of the same files
+//!   DATA/collections/NAME.json         the scopes and collections of an ephemeral bucket; a persistent one has them in
+//!                                      its bucket.json
 //! ```
 //! A bucket exists if its `bucket.json` does. It stays until it is deleted over HTTP: a bucket that the configuration
 //! does not name (any more) is opened with its `settings.json`.
@@ -15,6 +17,7 @@ use crate::data_dir::write_whole;
 use crate::text_file;
 use journal::log::Buffer;
 use journal::{AnyDisk, Disk as _, RealDisk};
+use kv::collections::{Keep, Manifest};
 use kv::{BUCKET_SETTINGS, BucketKind, BucketSettings, NotAllowed, Persistence, SettingValue};
 use serde_json::{Value, json};
 use std::fs;
@@ -25,6 +28,9 @@ use std::sync::{Mutex, PoisonError};
 /// The directory of the buckets in a data directory.
 pub const BUCKETS: &str = "buckets";
 const BACKUPS: &str = "backups";
+const COLLECTIONS: &str = "collections";
+/// Maximum size of a file of collections.
+const COLLECTIONS_BYTES_MAX: u64 = 4 << 20;
 /// The engine's file; a directory without it is not a bucket.
 pub const IDENTITY: &str = "bucket.json";
 /// This module's file beside it.
@@ -168,6 +174,45 @@ impl BucketStore {
         }
         self.disk.remove_directory(&directory)?;
         self.disk.sync_directory(&directory)
+    }
+
+    fn collections_path(&self, name: &str) -> PathBuf {
+        self.data.join(COLLECTIONS).join(format!("{name}.json"))
+    }
+
+    /// The scopes and collections of an ephemeral bucket as they were kept.
+    pub fn collections(&self, name: &str) -> Result<Manifest, String> {
+        let path = self.collections_path(name);
+        let text = match text_file::read_regular(&path, COLLECTIONS_BYTES_MAX) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Manifest::default()),
+            Err(error) => return Err(format!("{}: {}", path.display(), cause(&error))),
+        };
+        serde_json::from_str(&text).map_err(|error| {
+            let advice = "remove the file to begin with the default scope and collection";
+            format!("{}: not what was written there: {error}; {advice}", path.display())
+        })
+    }
+
+    /// What keeps the scopes and collections of an ephemeral bucket.
+    pub fn keeper(&self, name: &str) -> Keep {
+        let (path, disk) = (self.collections_path(name), self.disk.clone());
+        Box::new(move |manifest| {
+            if let Some(directory) = path.parent() {
+                disk.create_directory(directory)?;
+                disk.sync_directory(directory)?;
+            }
+            let text = serde_json::to_string_pretty(manifest).map_err(io::Error::other)?;
+            write_whole(&path, format!("{text}\n").as_bytes())
+        })
+    }
+
+    /// Forgets the scopes and collections of an ephemeral bucket.
+    pub fn forget_collections(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.collections_path(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn make_directory(&self, path: &Path) -> io::Result<()> {

@@ -195,7 +195,15 @@ impl Control {
         let memory = size::show(settings.memory_bytes);
         match settings.kind {
             BucketKind::Ephemeral => {
-                self.node.create_bucket(name, settings).map_err(refusal)?;
+                match &self.store {
+                    Some(store) => {
+                        let invalid = |reason| Refusal::Failed { reason };
+                        let collections = store.collections(name).map_err(invalid)?;
+                        let keep = store.keeper(name);
+                        self.node.create_bucket_with(name, settings, collections, keep).map_err(refusal)?;
+                    }
+                    None => drop(self.node.create_bucket(name, settings).map_err(refusal)?),
+                }
                 tracing::info!(bucket = name, memory, "bucket created");
             }
             BucketKind::Persistent => self.open(name, settings, size)?,
@@ -258,6 +266,10 @@ impl console::Control for Control {
             return Err(Refusal::Invalid { field: "name", reason });
         }
         check_size(request.settings.memory_bytes)?;
+        if let Some(store) = self.store.as_ref().filter(|_| self.node.bucket(&request.name).is_none()) {
+            // Those of an earlier bucket of this name.
+            store.forget_collections(&request.name).map_err(|error| failed(&request.name, &error))?;
+        }
         self.create_sized(&request.name, request.settings)
     }
 
@@ -309,6 +321,8 @@ impl console::Control for Control {
         deleted?;
         if is_persistent {
             self.store()?.forget(name).map_err(|error| failed(name, &error))?;
+        } else if let Some(store) = &self.store {
+            store.forget_collections(name).map_err(|error| failed(name, &error))?;
         }
         tracing::info!(bucket = name, "bucket deleted");
         Ok(())

@@ -23,7 +23,7 @@ use rapidhash::v3::RapidSecrets;
 use wire::snappy;
 
 use crate::client_memory::Share;
-use crate::collections::{Collections, Manifest};
+use crate::collections::{Collections, Keep, Manifest};
 use crate::doorbell::Doorbell;
 use crate::index::{self, Dead, DirtySet, Hand, Locked, Memory, Resources, VBucket};
 use crate::lock_order::{Ranked, rank};
@@ -144,6 +144,8 @@ pub struct Bucket {
     /// `watch`.
     pub(crate) watchers: Watchers,
     scans: Ranked<scan::Scans, { rank::SCANS }>,
+    /// Keeps the collections of a bucket without a journal.
+    keep_collections: Option<Keep>,
 }
 
 /// What a bucket is built on.
@@ -156,6 +158,8 @@ pub(crate) struct Foundation {
     pub(crate) share: Share,
     /// Secrets of the key hash.
     pub(crate) secrets: RapidSecrets,
+    /// The collections of a bucket without a journal, and what keeps them.
+    pub(crate) collections: Option<(Manifest, Keep)>,
 }
 
 /// Returns the secrets of a bucket's hashes.
@@ -178,7 +182,7 @@ impl Bucket {
         foundation: Foundation,
         journal: Option<(storage::Opened, Vec<Arc<Doorbell>>)>,
     ) -> Result<Self, String> {
-        let Foundation { slot, threads, quiescence, doorbell, share, secrets } = foundation;
+        let Foundation { slot, threads, quiescence, doorbell, share, secrets, collections } = foundation;
         // The number after the last thread's is for the thread that drops the bucket.
         let tenant = Tenant::new(threads + 1, settings.memory_bytes).map_err(|error| error.to_string())?;
         let (mut uuid, mut uuid_seed) = identities(&secrets);
@@ -189,7 +193,7 @@ impl Bucket {
             dirty = Some(DirtySet::new(settings.vbuckets, bells.iter().cloned()));
         }
         let vbuckets = VBucket::table(settings.vbuckets);
-        let mut collections = Manifest::default();
+        let (mut collections, keep) = collections.map_or_else(Default::default, |(m, keep)| (m, Some(keep)));
         if let Some((opened, _)) = journal {
             collections = opened.collections.clone();
             for (vbucket, runs) in vbuckets.iter().zip(&opened.runs) {
@@ -246,6 +250,7 @@ impl Bucket {
             prefixes: Prefixes::default(),
             watchers: Watchers::default(),
             scans: Ranked::default(),
+            keep_collections: keep,
             settings,
         })
     }

@@ -82,6 +82,9 @@ pub struct Wanted {
     pub collection: Option<(String, i64, bool)>,
 }
 
+/// Writes the manifest of a bucket without a journal, durably.
+pub type Keep = Box<dyn Fn(&Manifest) -> std::io::Result<()> + Send + Sync>;
+
 /// Why scopes and collections cannot be changed as requested. The texts are those that SDKs recognise.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ManifestError {

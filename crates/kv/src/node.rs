@@ -13,6 +13,7 @@ use crate::Bucket;
 use crate::bucket::{self, Foundation};
 use crate::client_memory::{ClientMemory, Holder};
 use crate::clients::Clients;
+use crate::collections::{Keep, Manifest};
 use crate::doorbell::Doorbell;
 use crate::fetch_queue::FetchQueue;
 use crate::hub::Hub;
@@ -209,7 +210,19 @@ impl Node {
         if settings.kind != BucketKind::Ephemeral {
             return Err(BucketError::Invalid(format!("bucket {name:?} is persistent: it needs a directory")));
         }
-        self.add_bucket(name, settings, None)
+        self.add_bucket(name, settings, None, None)
+    }
+
+    /// The same with these collections, whose changes are given to `keep`.
+    pub fn create_bucket_with(
+        &self,
+        name: &str,
+        settings: BucketSettings,
+        collections: Manifest,
+        keep: Keep,
+    ) -> Result<Arc<Bucket>, BucketError> {
+        debug_assert!(settings.kind == BucketKind::Ephemeral);
+        self.add_bucket(name, settings, None, Some((collections, keep)))
     }
 
     /// Opens the persistent bucket in this directory, or creates one there if there is none. It warms up while it is
@@ -223,7 +236,7 @@ impl Node {
         directory: &Path,
     ) -> Result<Arc<Bucket>, BucketError> {
         let settings = BucketSettings { kind: BucketKind::Persistent, ..settings };
-        self.add_bucket(name, settings, Some((disk, directory)))
+        self.add_bucket(name, settings, Some((disk, directory)), None)
     }
 
     fn add_bucket(
@@ -231,6 +244,7 @@ impl Node {
         name: &str,
         settings: BucketSettings,
         place: Option<(AnyDisk, &Path)>,
+        collections: Option<(Manifest, Keep)>,
     ) -> Result<Arc<Bucket>, BucketError> {
         if !is_bucket_name(name) {
             return Err(BucketError::Invalid(format!("bucket name {name:?}: allowed are {BUCKET_NAME}")));
@@ -263,6 +277,7 @@ impl Node {
             doorbell: Arc::clone(&self.hub.pager),
             share: self.client_memory.share(),
             secrets,
+            collections,
         };
         let bucket = Bucket::new(name, settings, foundation, journal).map_err(BucketError::Invalid)?;
         let bucket = Arc::new(bucket);

@@ -125,6 +125,8 @@ pub fn gather(
         b"allocator" => allocator(bucket, emit),
         b"durability-monitor" => bucket.sync_write_statistics(emit),
         b"vbucket" => bucket.vbucket_statistics(emit),
+        b"collections" => collections(bucket, emit),
+        b"scopes" => scopes(bucket, emit),
         b"persistence" if persistence::persistence(bucket, cx, emit) => {}
         b"warmup" => persistence::warm_up(bucket, emit),
         b"sizes_enable" | b"sizes_disable" => {
@@ -381,5 +383,33 @@ fn allocator(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     }
     for (name, bytes) in bucket.arena_figures() {
         emit(&format!("bucket_{name}"), format_args!("{bytes}"));
+    }
+}
+
+/// `stats collections`: each by the ids of its scope and its own.
+fn collections(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let manifest = bucket.collections().manifest();
+    emit("manifest_uid", format_args!("{:#x}", manifest.uid));
+    for (scope, collection) in manifest.collections() {
+        let mut line = |name: &str, value: Arguments<'_>| {
+            emit(&format!("{:#x}:{:#x}:{name}", scope.id, collection.id), value);
+        };
+        line("name", format_args!("{}", collection.name));
+        line("scope_name", format_args!("{}", scope.name));
+        line("items", format_args!("{}", bucket.collection_items(collection.id)));
+        line("maxTTL", format_args!("{}", collection.max_ttl_s));
+        line("history", format_args!("{}", collection.history));
+    }
+}
+
+/// `stats scopes`.
+fn scopes(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let manifest = bucket.collections().manifest();
+    emit("manifest_uid", format_args!("{:#x}", manifest.uid));
+    for scope in &manifest.scopes {
+        let items: u64 = scope.collections.iter().map(|one| bucket.collection_items(one.id)).sum();
+        emit(&format!("{:#x}:name", scope.id), format_args!("{}", scope.name));
+        emit(&format!("{:#x}:collections", scope.id), format_args!("{}", scope.collections.len()));
+        emit(&format!("{:#x}:items", scope.id), format_args!("{items}"));
     }
 }

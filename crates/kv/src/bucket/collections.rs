@@ -17,7 +17,7 @@ impl Bucket {
         self.collections().has(id)
     }
 
-    /// Changes the scopes and collections, in a persistent bucket durably. Returns the manifest's uid. The documents of
+    /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
     /// a collection that is gone are reclaimed in the background.
     pub fn change_collections(
         &self,
@@ -25,7 +25,7 @@ impl Bucket {
     ) -> Result<u64, ManifestError> {
         let keep = |manifest: &Manifest| match self.persistence() {
             Some(persistence) => persistence.keep_collections(manifest),
-            None => Ok(()),
+            None => self.keep_collections.as_ref().map_or(Ok(()), |keep| keep(manifest)),
         };
         let (uid, drops) = self.collections().change(f, keep)?;
         self.note_limits();

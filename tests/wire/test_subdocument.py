@@ -200,7 +200,7 @@ def test_conditions_cas_locks_and_creation(client, key):
     assert client.lookup(key, (sd.GET, b"a")).cas == 2**64 - 1
     assert client.mutate(key, edit, cas=lock.cas).status == SUCCESS
     assert client.mutate(key, edit).status == SUCCESS, "the change has released the lock"
-    for number, (spec, expected) in enumerate([((sd.PUSH_LAST, b"", b"1,2"), b"[1,2]"), ((sd.COUNTER, b"a.b", b"3", sd.MKDIR_P), b'{"a":{"b":3}}'), ((sd.WHOLE_SET, b"", b"plain"), b"plain")]):
+    for number, (spec, expected) in enumerate([((sd.PUSH_LAST, b"", b"1,2"), b"[1,2]"), ((sd.COUNTER, b"a.b", b"3"), b'{"a":{"b":3}}'), ((sd.WHOLE_SET, b"", b"plain"), b"plain")]):
         other = key + b"%d" % number
         assert client.mutate(other, spec, doc_flags=sd.ADD).status == SUCCESS
         assert client.text(other) == expected
@@ -210,8 +210,10 @@ def test_expiry_is_kept_set_and_preserved(client, key):
     soon, later = int(time.time()) + 1000, int(time.time()) + 2000
     client.put(key, b'{"a":1}', expiry=soon)
     edit = (sd.DICT_UPSERT, b"a", b"2")
-    assert client.mutate(key, edit).status == SUCCESS
+    assert client.mutate(key, edit, framing=PRESERVE_TTL).status == SUCCESS
     assert client.document(key)["exptime"] == soon
+    assert client.mutate(key, edit).status == SUCCESS
+    assert client.document(key)["exptime"] == 0, "as after any other store without an expiry"
     assert client.mutate(key, edit, expiry=later).status == SUCCESS
     assert client.document(key)["exptime"] == later
     assert client.mutate(key, edit, expiry=soon, framing=PRESERVE_TTL).status == SUCCESS
@@ -309,15 +311,18 @@ def test_refused_attributes(client, key):
     assert client.lookup(key, (sd.GET, b"$nothing", sd.XATTR)).status == sd.UNKNOWN_VATTR
     done = client.mutate(key, (sd.DICT_UPSERT, b"x", b'"${$document.nothing}"', sd.XATTR | sd.EXPAND_MACROS))
     assert (done.status, done.value) == (sd.MULTI_FAILURE, struct.pack(">BH", 0, sd.UNKNOWN_VATTR_MACRO))
-    done = client.mutate(key, (sd.DICT_UPSERT, b"x", b'"' + b"x" * (1 << 20) + b'"', sd.XATTR))
+    mebibyte = b'"' + b"x" * (1 << 20) + b'"'
+    done = client.mutate(key, (sd.DICT_UPSERT, b"_x", mebibyte, sd.XATTR))
     assert (done.status, done.value) == (sd.MULTI_FAILURE, struct.pack(">BH", 0, TOO_BIG))
     assert client.text(key) == b"{}" and client.document(key)["datatype"] == ["json"]
+    assert client.mutate(key, (sd.DICT_UPSERT, b"x", mebibyte, sd.XATTR)).status == SUCCESS, "a user attribute is a part of the document"
+    assert client.mutate(key, (sd.DICT_UPSERT, b"y", b'"' + b"y" * (20 << 20) + b'"', sd.XATTR)).status == TOO_BIG
 
 
 def test_virtual_attributes_say_what_the_document_is(client, key):
     soon = int(time.time()) + 500
     client.put(key, b'{"a":1}', flags=77, expiry=soon)
-    done = client.mutate(key, (sd.DICT_UPSERT, b"x", b"1", sd.XATTR))
+    done = client.mutate(key, (sd.DICT_UPSERT, b"x", b"1", sd.XATTR), framing=PRESERVE_TTL)
     seen = client.document(key)
     uuid, seqno = struct.unpack(">QQ", done.extras)
     checksum = f"0x{crc32c(client.text(key)):08x}"
@@ -383,7 +388,8 @@ def test_the_body_is_replaced_by_an_attribute(client, key):
 def test_a_document_is_staged_as_a_deleted_one_and_revived(client, key):
     stage = (sd.DICT_UPSERT, b"txn.staged", b'{"v":1}', sd.XATTR | sd.MKDIR_P)
     deleted = sd.ACCESS_DELETED | sd.CREATE_AS_DELETED
-    assert client.mutate(key, stage, doc_flags=deleted).status == INVALID
+    assert client.single(sd.DICT_UPSERT, key, b"x", b"1", sd.XATTR, doc_flags=deleted).status == INVALID
+    assert client.mutate(key, stage, doc_flags=deleted).status == NOT_FOUND
     assert client.mutate(key, stage, (sd.DICT_UPSERT, b"a", b"1"), doc_flags=deleted | sd.ADD).status == sd.DELETED_CANT_HAVE_VALUE
     done = client.mutate(key, stage, doc_flags=deleted | sd.ADD)
     assert done.status == sd.SUCCESS_DELETED and len(done.extras) == 16
@@ -397,7 +403,7 @@ def test_a_document_is_staged_as_a_deleted_one_and_revived(client, key):
     assert meta.status == SUCCESS and meta.extras[:4] == b"\0\0\0\1" and meta.cas == done.cas
     assert client.mutate(key, stage, doc_flags=deleted | sd.ADD).status == EXISTS
     assert client.mutate(key, stage, doc_flags=sd.ACCESS_DELETED, cas=5).status == EXISTS
-    again = client.mutate(key, stage, doc_flags=sd.ACCESS_DELETED, cas=done.cas)
+    again = client.mutate(key, stage, doc_flags=deleted, cas=done.cas)
     assert again.status == sd.SUCCESS_DELETED and again.cas > done.cas
     done = client.mutate(key, (sd.REPLACE_BODY, b"txn.staged", b"", sd.XATTR), (sd.DELETE, b"txn", b"", sd.XATTR), doc_flags=sd.ACCESS_DELETED | sd.REVIVE, cas=again.cas)
     assert done.status == SUCCESS
@@ -425,7 +431,7 @@ def test_system_attributes_outlive_their_document(client, key):
         assert client.plain(DELETE, key).status == NOT_FOUND
         assert sd.found(client.lookup(key, (sd.GET, b"$XTOC", sd.XATTR), doc_flags=sd.ACCESS_DELETED).value) == [(SUCCESS, b'["_sys"]')]
     client.put(key, b"{}", expiry=1)
-    assert client.mutate(key, (sd.DICT_UPSERT, b"_sys", b"3", sd.XATTR)).status == SUCCESS
+    assert client.mutate(key, (sd.DICT_UPSERT, b"_sys", b"3", sd.XATTR), framing=PRESERVE_TTL).status == SUCCESS
     time.sleep(2.1)
     assert client.plain(GET, key).status == NOT_FOUND
     assert sd.found(client.lookup(key, (sd.GET, b"_sys", sd.XATTR), doc_flags=sd.ACCESS_DELETED).value) == [(SUCCESS, b"3")]

@@ -10,8 +10,8 @@
 
 /// Maximum bytes of a key.
 pub const KEY_MAX: usize = 16;
-/// Maximum bytes of all pairs together.
-pub const SECTION_MAX: usize = 1 << 20;
+/// Maximum bytes of all system attributes together.
+pub const SYSTEM_MAX: usize = 1 << 20;
 
 const LENGTH: usize = 4;
 

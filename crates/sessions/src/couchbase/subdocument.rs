@@ -287,6 +287,7 @@ fn attempt(
 /// Edits a copy of the document.
 fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<Edited<'s>, Failure> {
     let creates = subject.state == State::Missing;
+    let makes_parents = request.has(document_flags::MKDOC | document_flags::ADD);
     let is_deleted = match subject.state {
         State::Live => false,
         State::Missing => request.has(document_flags::CREATE_AS_DELETED),
@@ -303,7 +304,8 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
     for (index, spec) in request.specs.iter().enumerate() {
         let at = |status| Failure::At(index, status);
         if let (true, Verb::Change(change)) = (spec.is_xattr(), spec.operation) {
-            let number = edited.attributes.edit(change, spec, &request.specs, subject, now_s);
+            let makes_parents = makes_parents || spec.has(path_flags::MKDIR_P);
+            let number = edited.attributes.edit(change, spec, makes_parents, &request.specs, subject, now_s);
             edited.numbers.extend(number.map_err(at)?.map(|number| (index, number)));
             continue;
         }
@@ -321,7 +323,7 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
                     subdocument::check(&edited.body).map_err(|error| at(status_of(error)))?;
                 }
                 let path = Path::parse(spec.path).map_err(|error| at(status_of(error)))?;
-                let makes_parents = spec.has(path_flags::MKDIR_P);
+                let makes_parents = makes_parents || spec.has(path_flags::MKDIR_P);
                 let splice = subdocument::edit(&edited.body, change, &path, spec.operand, makes_parents);
                 let splice = splice.map_err(|error| at(status_of(error)))?;
                 edited.numbers.extend(splice.number.map(|number| (index, number)));
@@ -388,7 +390,7 @@ fn store(
 ) -> Result<Option<kv::Written>, Failure> {
     let Edited { attributes, body, datatype, is_deleted, .. } = edited;
     let Operation { bucket, key, place, durability, value_limit, infos, .. } = operation;
-    if body.len() > *value_limit {
+    if body.len() + attributes.user_bytes() > *value_limit {
         return Err(Failure::Kv(KvError::TooBig));
     }
     let Attributes { mut section, placeholders, .. } = attributes;
@@ -409,11 +411,10 @@ fn store(
         small.extend_from_slice(&section);
         small.extend_from_slice(&body);
     }
-    let expiry = match request.expiry {
-        Some(expiry) if !(infos.preserve_ttl && subject.state == State::Live) => {
-            Expiry::from_protocol(i64::from(expiry), cx.now.unix_s)
-        }
-        _ => Expiry::Keep,
+    let expiry = if infos.preserve_ttl && subject.state == State::Live {
+        Expiry::Keep
+    } else {
+        Expiry::from_protocol(i64::from(request.expiry.unwrap_or(0)), cx.now.unix_s)
     };
     let datatype = datatype | if section.is_empty() { datatype::RAW } else { datatype::XATTR };
     let cas = operation.request.header.cas;

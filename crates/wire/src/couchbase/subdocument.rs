@@ -35,9 +35,9 @@ pub mod path_flags {
 
 /// Flags of a request.
 pub mod document_flags {
-    /// Create the document if it is missing.
+    /// Create the document if it is missing, and missing objects on all paths.
     pub const MKDOC: u8 = 0x01;
-    /// Create the document; it must be missing.
+    /// Create the document, which must be missing, and the objects on all paths.
     pub const ADD: u8 = 0x02;
     /// See deleted documents, too.
     pub const ACCESS_DELETED: u8 = 0x04;
@@ -165,7 +165,7 @@ pub struct Request<'a> {
     pub is_single: bool,
     /// Its operations: at least one.
     pub specs: ArrayVec<Spec<'a>, SPECS_MAX>,
-    /// The new expiry, as in other requests; `None` if the document keeps its own.
+    /// The new expiry, as in other requests; `None`: none is given.
     pub expiry: Option<u32>,
     /// The client's flags for the document; `None` if it keeps its own.
     pub user_flags: Option<u32>,
@@ -240,7 +240,7 @@ fn check_document_flags(request: &Request<'_>) -> Result<(), Refused> {
     if request.has(ADD) && request.has(MKDOC) {
         return Err(invalid("ADD and MKDOC exclude each other"));
     }
-    if request.has(CREATE_AS_DELETED) && !request.has(ADD | MKDOC) {
+    if request.is_single && request.has(CREATE_AS_DELETED) && !request.has(ADD | MKDOC) {
         return Err(invalid("CREATE_AS_DELETED needs ADD or MKDOC"));
     }
     if request.has(REVIVE) && (request.has(CREATE_AS_DELETED) || !request.has(ACCESS_DELETED)) {
@@ -338,9 +338,7 @@ fn parse_mutations<'a>(extras: &[u8], value: &'a [u8]) -> Result<Request<'a>, Re
         [] => (None, None),
         [e0, e1, e2, e3] => (Some(u32::from_be_bytes([e0, e1, e2, e3])), None),
         [e0, e1, e2, e3, u0, u1, u2, u3] => {
-            // With user flags there always is an expiry: 0 if none is meant.
-            let expiry = Some(u32::from_be_bytes([e0, e1, e2, e3])).filter(|expiry| *expiry != 0);
-            (expiry, Some(u32::from_be_bytes([u0, u1, u2, u3])))
+            (Some(u32::from_be_bytes([e0, e1, e2, e3])), Some(u32::from_be_bytes([u0, u1, u2, u3])))
         }
         _ => {
             return Err(invalid(
@@ -438,7 +436,7 @@ mod tests {
         let request = parse(Opcode::SUBDOC_MULTI_MUTATION, b"\0\0\0\x09\x01", &value).unwrap();
         assert_eq!((request.expiry, request.flags, request.specs.len()), (Some(9), 1, 2));
         let request = parse(Opcode::SUBDOC_MULTI_MUTATION, b"\0\0\0\0\0\0\0\x05\x01", &value).unwrap();
-        assert_eq!((request.expiry, request.user_flags, request.flags), (None, Some(5), 1));
+        assert_eq!((request.expiry, request.user_flags, request.flags), (Some(0), Some(5), 1));
     }
 
     #[test]
@@ -470,7 +468,7 @@ mod tests {
             (lookup(&[(0xd2, 4, "")]), Status::EINVAL),
             (mutation(b"", &[(0xc5, 0, "a", "")]), Status::SUBDOC_INVALID_COMBO),
             (mutation(b"\x03", &[(0xc8, 0, "a", "1")]), Status::EINVAL),
-            (mutation(b"\x08", &[(0xc8, 4, "a", "1")]), Status::EINVAL),
+            (single(Opcode::SUBDOC_DICT_ADD, b"\0\x01\x04\x08", b"a1"), Status::EINVAL),
             (mutation(b"\x10", &[(0xc8, 4, "a", "1")]), Status::EINVAL),
             (mutation(b"\x20", &[(0xc8, 4, "a", "1")]), Status::EINVAL),
             (mutation(b"\0\0", &[(0xc8, 0, "a", "1")]), Status::EINVAL),

@@ -257,6 +257,7 @@ impl Attributes {
         &mut self,
         change: Change,
         spec: &Spec<'_>,
+        makes_parents: bool,
         specs: &[Spec<'_>],
         subject: &Subject,
         now_s: u32,
@@ -277,8 +278,8 @@ impl Attributes {
             Some((_, value)) => [b"{\"", key, b"\":", value, b"}"].concat(),
             None => b"{}".to_vec(),
         };
-        let creates = spec.has(path_flags::MKDIR_P);
-        let splice = subdocument::edit(&object, change, &path, &operand, creates).map_err(status_of)?;
+        let splice = subdocument::edit(&object, change, &path, &operand, makes_parents);
+        let splice = splice.map_err(status_of)?;
         object.splice(splice.at, splice.with);
         let component = path.components().get(..1).unwrap_or_default();
         let new = match subdocument::locate(&object, component).map_err(status_of)? {
@@ -297,7 +298,8 @@ impl Attributes {
             section.push(key, new);
         }
         let section = section.finish();
-        if section.len() > xattrs::SECTION_MAX {
+        if xattrs::is_system(key) && xattrs::retained(&section, xattrs::is_system).len() > xattrs::SYSTEM_MAX
+        {
             return Err(Status::E2BIG);
         }
         self.section = section;
@@ -329,6 +331,14 @@ impl Attributes {
                 })
             }
         }
+    }
+
+    /// Returns the length of the user attributes, which count as a part of the document.
+    pub(super) fn user_bytes(&self) -> usize {
+        xattrs::pairs(&self.section)
+            .filter(|(key, _)| !xattrs::is_system(key))
+            .map(|(key, value)| key.len() + value.len())
+            .sum()
     }
 
     /// Removes what does not outlive the document: user attributes that no operation named.

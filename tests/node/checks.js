@@ -65,6 +65,32 @@ async function repeated(transactions, logic) {
   }
 }
 
+// Makes a scope with the given collections ({name: settings}) and gives `use` its collections. The scope is dropped afterwards.
+async function withScope(c, key, settings, use) {
+  const manager = c.scope.bucket.collections()
+  const scope = key.replace('::', '-')
+  await manager.dropScope(scope).catch(() => {})
+  await manager.createScope(scope)
+  for (const [name, chosen] of Object.entries(settings)) await manager.createCollection(name, scope, chosen)
+  await use(Object.fromEntries(Object.keys(settings).map((name) => [name, c.scope.bucket.scope(scope).collection(name)])), scope, manager)
+  await manager.dropScope(scope)
+}
+
+// Stores 60 documents with the prefix and two without; returns {key: document} of the former, and the state to be consistent with.
+async function scanned(c, prefix) {
+  const documents = Object.fromEntries(Array.from({ length: 60 }, (_, n) => [`${prefix}-${String(n).padStart(2, '0')}`, { n }]))
+  const written = await Promise.all(Object.entries({ ...documents, a: 1, '~': 2 }).map(([key, document]) => c.upsert(key, document)))
+  return [documents, new couchbase.MutationState(...written.map((result) => result.token))]
+}
+
+function contents(results) {
+  const found = Object.fromEntries(results.map((result) => [result.id, result.content]))
+  assert.equal(Object.keys(found).length, results.length, 'a document was returned twice')
+  return found
+}
+
+const ids = (results) => results.map((result) => result.id).sort()
+
 const checks = {
   'upsert-get': async (c, key) => {
     const document = { text: 'grüße', number: 1.5, list: [1, null, true], deep: { a: { b: {} } } }
@@ -430,6 +456,122 @@ const checks = {
     assert.equal((await c.lookupIn(key, [look.exists('meta', xattr)])).content[0].value, false)
     await holds(c, { [key]: { a: 2 } })
   },
+  'collection-manage': async (c, key) => withScope(c, key, { plain: {}, timed: { maxExpiry: 100 } }, async (_, scope, manager) => {
+    const listed = async () => {
+      const { collections } = (await manager.getAllScopes()).find((one) => one.name === scope)
+      return Object.fromEntries(collections.map((one) => [one.name, one.maxExpiry]))
+    }
+    assert.deepEqual(await listed(), { plain: 0, timed: 100 })
+    await fails(manager.createScope(scope), couchbase.ScopeExistsError)
+    await fails(manager.createCollection('plain', scope, {}), couchbase.CollectionExistsError)
+    await fails(manager.createCollection('plain', `${scope}-missing`, {}), couchbase.ScopeNotFoundError)
+    await fails(manager.createScope('_reserved'), couchbase.InvalidArgumentError)
+    await manager.updateCollection('plain', scope, { maxExpiry: 7 })
+    await manager.updateCollection('timed', scope, { maxExpiry: -1 })
+    assert.deepEqual(await listed(), { plain: 7, timed: -1 })
+    await fails(manager.updateCollection('missing', scope, { maxExpiry: 7 }), couchbase.CollectionNotFoundError)
+    await manager.dropCollection('plain', scope)
+    assert.deepEqual(await listed(), { timed: -1 })
+    await fails(manager.dropCollection('plain', scope), couchbase.CollectionNotFoundError)
+    await fails(manager.dropCollection('plain', `${scope}-missing`), couchbase.ScopeNotFoundError)
+    await fails(manager.dropScope(`${scope}-missing`), couchbase.ScopeNotFoundError)
+  }),
+  'collection-documents': async (c, key) => withScope(c, key, { one: {}, other: {} }, async ({ one, other }, scope, manager) => {
+    await c.upsert(key, { n: 0 })
+    await one.insert(key, { n: 1 })
+    await other.insert(key, { n: 2 })
+    await holds(c, { [key]: { n: 0 } })
+    await holds(one, { [key]: { n: 1 } })
+    const changed = await one.mutateIn(key, [edit.increment('n', 4), edit.upsert('list', [1])])
+    assert.equal(changed.content[0].value, 5)
+    assert.equal((await one.lookupIn(key, [look.get('n')])).content[0].value, 5)
+    assert.equal((await one.binary().increment('counter', 5, { initial: 10 })).value, 10)
+    assert.equal((await one.binary().increment('counter', 5)).value, 15)
+    await missing(c, 'counter')
+    await one.remove(key)
+    await missing(one, key)
+    await holds(c, { [key]: { n: 0 } })
+    await holds(other, { [key]: { n: 2 } })
+    await manager.dropCollection('one', scope)
+    const quick = { timeout: 2000 }
+    await fails(one.get('counter', quick), couchbase.CollectionNotFoundError, couchbase.TimeoutError)
+    await fails(one.upsert(key, {}, quick), couchbase.CollectionNotFoundError, couchbase.TimeoutError)
+    // The new collection of that name has none of the old documents.
+    await manager.createCollection('one', scope, {})
+    await missing(one, 'counter')
+    await one.upsert(key, { n: 3 })
+    await holds(one, { [key]: { n: 3 } })
+    await holds(other, { [key]: { n: 2 } })
+  }),
+  'collection-max-expiry': async (c, key) => withScope(c, key, { timed: { maxExpiry: 100 } }, async ({ timed }) => {
+    for (const [expiry, expected] of [[undefined, 100], [50, 50], [900, 100]]) {
+      const started = now()
+      await timed.upsert(key, { n: 1 }, { expiry })
+      within(await expiryOf(timed, key), started + expected - 1, now() + expected + 1)
+    }
+    await c.upsert(key, { n: 1 })
+    assert.equal(await expiryOf(c, key), 0)
+  }),
+  'scan-range': async (c, key) => withScope(c, key, { scanned: {}, other: {} }, async (collections) => {
+    const [documents, consistentWith] = await scanned(collections.scanned, key)
+    await scanned(collections.other, 'other')
+    const options = { concurrency: 64, consistentWith }
+    const term = (text, exclusive) => new couchbase.ScanTerm(text, exclusive)
+    const scan = (...arguments_) => collections.scanned.scan(...arguments_)
+    assert.deepEqual(contents(await scan(new couchbase.PrefixScan(`${key}-`), options)), documents)
+    assert.deepEqual(contents(await scan(new couchbase.RangeScan(term(`${key}-00`), term(`${key}-59`)), options)), documents)
+    const part = await scan(new couchbase.RangeScan(term(`${key}-10`, true), term(`${key}-20`)), { ...options, idsOnly: true })
+    assert.deepEqual(ids(part), Object.keys(documents).slice(11, 21))
+    assert.ok(part.every((result) => !result.content), 'ids only, with contents')
+    const all = await scan(new couchbase.RangeScan(), { ...options, idsOnly: true })
+    assert.deepEqual(ids(all), ['a', ...Object.keys(documents), '~'])
+    assert.deepEqual(await scan(new couchbase.PrefixScan('none'), options), [])
+    const first = (await scan(new couchbase.PrefixScan(`${key}-00`), options))[0]
+    assert.equal(first.cas.toString(), (await collections.scanned.get(`${key}-00`)).cas.toString())
+  }),
+  'scan-sampling': async (c, key) => withScope(c, key, { scanned: {} }, async (collections) => {
+    const [documents] = await scanned(collections.scanned, key)
+    const known = { ...documents, a: 1, '~': 2 }
+    const options = { concurrency: 64 }
+    const some = contents(await collections.scanned.scan(new couchbase.SamplingScan(20), options))
+    assert.equal(Object.keys(some).length, 20)
+    for (const [id, content] of Object.entries(some)) assert.deepEqual(content, known[id])
+    const more = ids(await collections.scanned.scan(new couchbase.SamplingScan(20, 7), { ...options, idsOnly: true }))
+    assert.ok(more.length === 20 && more.every((id) => id in known), `${more}`)
+    await fails((async () => collections.scanned.scan(new couchbase.SamplingScan(0), options))(), couchbase.InvalidArgumentError)
+  }),
+  'bucket-settings': async (c, key, _, cluster) => {
+    const manager = cluster.buckets()
+    const name = 'node-settings'
+    const { DurabilityLevel } = couchbase
+    await manager.dropBucket(name).catch(() => {})
+    const settings = {
+      name, bucketType: couchbase.BucketType.Ephemeral, ramQuotaMB: 100, evictionPolicy: couchbase.EvictionPolicy.NoEviction,
+      numReplicas: 0, maxExpiry: 100, minimumDurabilityLevel: DurabilityLevel.Majority, flushEnabled: false,
+    }
+    await manager.createBucket(settings)
+    const stored = await manager.getBucket(name)
+    for (const [setting, value] of Object.entries(settings)) assert.equal(stored[setting], value, setting)
+    await fails(manager.createBucket(settings), couchbase.BucketExistsError)
+    const documents = cluster.bucket(name).defaultCollection()
+    const started = now()
+    await documents.upsert(key, { n: 1 })
+    within(await expiryOf(documents, key), started + 99, now() + 101)
+    await fails(manager.flushBucket(name), couchbase.BucketNotFlushableError)
+    await holds(documents, { [key]: { n: 1 } })
+    const changes = { ramQuotaMB: 80, maxExpiry: 200, minimumDurabilityLevel: DurabilityLevel.None, flushEnabled: true }
+    await manager.updateBucket(Object.assign(stored, changes))
+    const updated = await manager.getBucket(name)
+    for (const [setting, value] of Object.entries({ ...settings, ...changes })) assert.equal(updated[setting], value, setting)
+    await manager.flushBucket(name)
+    await missing(documents, key)
+    const persisted = { ...settings, name: `${name}-refused`, minimumDurabilityLevel: DurabilityLevel.PersistToMajority }
+    await fails(manager.createBucket(persisted), couchbase.InvalidArgumentError)
+    await manager.dropBucket(name)
+    await fails(manager.getBucket(name), couchbase.BucketNotFoundError)
+    await fails(manager.dropBucket(name), couchbase.BucketNotFoundError)
+    await fails(manager.flushBucket(name), couchbase.BucketNotFoundError)
+  },
   'transaction-commit': async (c, key, transactions) => {
     const [replaced, removed] = [`${key}-replaced`, `${key}-removed`]
     await c.upsert(replaced, { n: 1 })
@@ -522,7 +664,7 @@ async function main() {
     const pinged = await cluster.bucket(bucketName).ping({ serviceTypes: [couchbase.ServiceType.KeyValue] })
     assert.ok(Object.values(pinged.services).flat().every((report) => report.state === couchbase.PingState.Ok), JSON.stringify(pinged))
     console.log('ok connect')
-    await Promise.all(Object.entries(checks).map(([name, check]) => one(name, check, collection, cluster.transactions())))
+    await Promise.all(Object.entries(checks).map(([name, check]) => one(name, check, collection, cluster)))
   } catch (error) {
     console.log(`not ok connect: ${describe(error)}`)
   }
@@ -538,11 +680,11 @@ function describe(error) {
   return `${error.constructor.name} ${error.message}`.replaceAll('\n', ' ') + cause
 }
 
-async function one(name, check, collection, transactions) {
+async function one(name, check, collection, cluster) {
   const key = `node::${name}`
   try {
     await collection.remove(key).catch(() => {})
-    await check(collection, key, transactions)
+    await check(collection, key, cluster.transactions(), cluster)
     console.log(`ok ${name}`)
   } catch (error) {
     console.log(`not ok ${name}: ${describe(error)}`)

@@ -11,6 +11,7 @@ import (
 	"math/bits"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -980,6 +981,273 @@ func transactionChecks(transactions *gocb.Transactions) []check {
 	}
 }
 
+// withScope makes a scope with the given collections, runs use with them and drops the scope.
+func withScope(c *gocb.Collection, key string, expiries map[string]time.Duration, use func(s *gocb.Scope, manager *gocb.CollectionManagerV2) error) error {
+	// The SDK takes any error about an existing name for that of a collection if its text has the word "collection".
+	manager, scope := c.Bucket().CollectionsV2(), strings.NewReplacer("::", "-", "collection-", "").Replace(key)
+	_ = manager.DropScope(scope, nil)
+	if err := manager.CreateScope(scope, nil); err != nil {
+		return must("create scope", err)
+	}
+	for name, expiry := range expiries {
+		if err := manager.CreateCollection(scope, name, &gocb.CreateCollectionSettings{MaxExpiry: expiry}, nil); err != nil {
+			return must("create collection", err)
+		}
+	}
+	return first(use(c.Bucket().Scope(scope), manager), must("drop scope", manager.DropScope(scope, nil)))
+}
+
+// listed compares the collections of a scope, with their maximum expiries.
+func listed(manager *gocb.CollectionManagerV2, scope string, expected map[string]time.Duration) error {
+	scopes, err := manager.GetAllScopes(nil)
+	if err != nil {
+		return must("scopes", err)
+	}
+	for _, one := range scopes {
+		if one.Name == scope {
+			got := map[string]time.Duration{}
+			for _, collection := range one.Collections {
+				got[collection.Name] = collection.MaxExpiry
+			}
+			return equal("collections", got, expected)
+		}
+	}
+	return fmt.Errorf("scope %s is not listed", scope)
+}
+
+// fill stores 60 documents with the prefix and two without, and returns the state to be consistent with.
+func fill(c *gocb.Collection, prefix string) (map[string]number, *gocb.MutationState, error) {
+	state, documents := gocb.NewMutationState(), map[string]number{"a": {1}, "~": {2}}
+	for n := range 60 {
+		documents[fmt.Sprintf("%s-%02d", prefix, n)] = number{n}
+	}
+	for key, document := range documents {
+		written, err := c.Upsert(key, document, nil)
+		if err != nil {
+			return nil, nil, must("upsert", err)
+		}
+		state.Add(*written.MutationToken())
+	}
+	return documents, state, nil
+}
+
+// scan returns the documents that are found; with IDsOnly they are empty.
+func scan(c *gocb.Collection, kind gocb.ScanType, options gocb.ScanOptions) (map[string]number, error) {
+	options.Concurrency = 64
+	results, err := c.Scan(kind, &options)
+	if err != nil {
+		return nil, must("scan", err)
+	}
+	found := map[string]number{}
+	for one := results.Next(); one != nil; one = results.Next() {
+		var document number
+		if !options.IDsOnly {
+			if err := one.Content(&document); err != nil {
+				return nil, must("content of "+one.ID(), err)
+			}
+		}
+		if _, twice := found[one.ID()]; twice || one.IDOnly() != options.IDsOnly {
+			return nil, fmt.Errorf("%s: twice: %t, id only: %t", one.ID(), twice, one.IDOnly())
+		}
+		found[one.ID()] = document
+	}
+	return found, must("results", results.Err())
+}
+
+// finds requires that a scan finds exactly these keys, with their documents unless only ids are wanted.
+func finds(step string, c *gocb.Collection, kind gocb.ScanType, options gocb.ScanOptions, documents map[string]number, keys ...string) error {
+	expected := map[string]number{}
+	for _, key := range keys {
+		if expected[key] = documents[key]; options.IDsOnly {
+			expected[key] = number{}
+		}
+	}
+	found, err := scan(c, kind, options)
+	return first(must(step, err), equal(step, found, expected))
+}
+
+// samples requires that a scan returns so many documents out of those.
+func samples(c *gocb.Collection, kind gocb.SamplingScan, options gocb.ScanOptions, documents map[string]number) error {
+	found, err := scan(c, kind, options)
+	for key, document := range found {
+		expected, known := documents[key]
+		if !known || !options.IDsOnly && document != expected {
+			return fmt.Errorf("%s: %v", key, document)
+		}
+	}
+	return first(err, equal("samples", uint64(len(found)), kind.Limit))
+}
+
+var collectionChecks = []check{
+	{"collection-manage", func(c *gocb.Collection, key string) error {
+		expiries := map[string]time.Duration{"plain": 0, "timed": 100 * time.Second}
+		return withScope(c, key, expiries, func(s *gocb.Scope, manager *gocb.CollectionManagerV2) error {
+			scope, missing := s.Name(), s.Name()+"-missing"
+			settings := gocb.UpdateCollectionSettings{MaxExpiry: 7 * time.Second}
+			return first(
+				listed(manager, scope, expiries),
+				fails("scope again", manager.CreateScope(scope, nil), gocb.ErrScopeExists),
+				fails("collection again", manager.CreateCollection(scope, "plain", nil, nil), gocb.ErrCollectionExists),
+				fails("in a missing scope", manager.CreateCollection(missing, "plain", nil, nil), gocb.ErrScopeNotFound),
+				fails("a reserved name", manager.CreateScope("_reserved", nil), gocb.ErrInvalidArgument),
+				must("update", manager.UpdateCollection(scope, "plain", settings, nil)),
+				must("update", manager.UpdateCollection(scope, "timed", gocb.UpdateCollectionSettings{MaxExpiry: -time.Second}, nil)),
+				listed(manager, scope, map[string]time.Duration{"plain": 7 * time.Second, "timed": -time.Second}),
+				fails("update a missing one", manager.UpdateCollection(scope, "missing", settings, nil), gocb.ErrCollectionNotFound),
+				must("drop", manager.DropCollection(scope, "plain", nil)),
+				listed(manager, scope, map[string]time.Duration{"timed": -time.Second}),
+				fails("drop again", manager.DropCollection(scope, "plain", nil), gocb.ErrCollectionNotFound),
+				fails("drop in a missing scope", manager.DropCollection(missing, "plain", nil), gocb.ErrScopeNotFound),
+				fails("drop a missing scope", manager.DropScope(missing, nil), gocb.ErrScopeNotFound),
+			)
+		})
+	}},
+	{"collection-documents", func(c *gocb.Collection, key string) error {
+		return withScope(c, key, map[string]time.Duration{"one": 0, "other": 0}, func(s *gocb.Scope, manager *gocb.CollectionManagerV2) error {
+			one, other := s.Collection("one"), s.Collection("other")
+			_, err := upsert(c, key, number{0})
+			_, err2 := one.Insert(key, number{1}, nil)
+			_, err3 := other.Insert(key, number{2}, nil)
+			if err := first(err, err2, err3, content(c, key, number{0}), content(one, key, number{1})); err != nil {
+				return err
+			}
+			changed, err := mutate(one, key, nil, gocb.IncrementSpec("n", 4, nil), gocb.UpsertSpec("more", 1, nil))
+			found, err2 := lookup(one, key, gocb.GetSpec("n", nil))
+			if err := first(err, err2, values(changed, 5.0), values(found, 5.0)); err != nil {
+				return err
+			}
+			counted := first(
+				counter("initial", 10)(one.Binary().Increment("counter", &gocb.IncrementOptions{Initial: 10, Delta: 5})),
+				counter("increment", 15)(one.Binary().Increment("counter", &gocb.IncrementOptions{Initial: -1, Delta: 5})),
+				missing(c, "counter"),
+			)
+			_, removed := one.Remove(key, nil)
+			if err := first(counted, removed, missing(one, key), content(c, key, number{0}), content(other, key, number{2})); err != nil {
+				return err
+			}
+			dropped := manager.DropCollection(s.Name(), "one", nil)
+			_, read := one.Get("counter", &gocb.GetOptions{Timeout: 2 * time.Second})
+			_, written := one.Upsert(key, number{1}, &gocb.UpsertOptions{Timeout: 2 * time.Second})
+			if err := first(
+				must("drop", dropped), fails("get", read, gocb.ErrCollectionNotFound, gocb.ErrTimeout),
+				fails("upsert", written, gocb.ErrCollectionNotFound, gocb.ErrTimeout),
+			); err != nil {
+				return err
+			}
+			// The new collection of that name has none of the old documents.
+			created, old := manager.CreateCollection(s.Name(), "one", nil, nil), missing(one, "counter")
+			_, err = upsert(one, key, number{3})
+			return first(must("create again", created), old, err, content(one, key, number{3}), content(other, key, number{2}))
+		})
+	}},
+	{"collection-max-expiry", func(c *gocb.Collection, key string) error {
+		return withScope(c, key, map[string]time.Duration{"timed": 100 * time.Second}, func(s *gocb.Scope, _ *gocb.CollectionManagerV2) error {
+			timed := s.Collection("timed")
+			for asked, expected := range map[time.Duration]time.Duration{0: 100, 50: 50, 900: 100} {
+				_, err := timed.Upsert(key, number{1}, &gocb.UpsertOptions{Expiry: asked * time.Second})
+				if err := first(must("upsert", err), expires(timed, key, expected)); err != nil {
+					return err
+				}
+			}
+			_, err := upsert(c, key, number{1})
+			at, err2 := expiry(c, key)
+			return first(err, err2, equal("expiry", at, time.Time{}))
+		})
+	}},
+	{"scan-range", func(c *gocb.Collection, key string) error {
+		return withScope(c, key, map[string]time.Duration{"scanned": 0, "other": 0}, func(s *gocb.Scope, _ *gocb.CollectionManagerV2) error {
+			scanned := s.Collection("scanned")
+			documents, state, err := fill(scanned, key)
+			_, _, err2 := fill(s.Collection("other"), "other")
+			if err := first(err, err2); err != nil {
+				return err
+			}
+			keys := []string{}
+			for n := range 60 {
+				keys = append(keys, fmt.Sprintf("%s-%02d", key, n))
+			}
+			full, ids := gocb.ScanOptions{ConsistentWith: state}, gocb.ScanOptions{ConsistentWith: state, IDsOnly: true}
+			between := func(from, to int, exclusive bool) gocb.RangeScan {
+				return gocb.RangeScan{From: &gocb.ScanTerm{Term: keys[from], Exclusive: exclusive}, To: &gocb.ScanTerm{Term: keys[to]}}
+			}
+			return first(
+				finds("prefix", scanned, gocb.NewRangeScanForPrefix(key+"-"), full, documents, keys...),
+				finds("range", scanned, between(0, 59, false), full, documents, keys...),
+				finds("ids", scanned, between(10, 20, true), ids, documents, keys[11:21]...),
+				finds("all", scanned, gocb.RangeScan{}, full, documents, append(keys, "a", "~")...),
+				finds("none", scanned, gocb.NewRangeScanForPrefix("none"), full, documents),
+			)
+		})
+	}},
+	{"scan-sampling", func(c *gocb.Collection, key string) error {
+		return withScope(c, key, map[string]time.Duration{"scanned": 0}, func(s *gocb.Scope, _ *gocb.CollectionManagerV2) error {
+			scanned := s.Collection("scanned")
+			documents, _, err := fill(scanned, key)
+			if err != nil {
+				return err
+			}
+			_, refused := scanned.Scan(gocb.SamplingScan{}, nil)
+			return first(
+				samples(scanned, gocb.SamplingScan{Limit: 20}, gocb.ScanOptions{}, documents),
+				samples(scanned, gocb.SamplingScan{Limit: 20, Seed: 7}, gocb.ScanOptions{IDsOnly: true}, documents),
+				fails("no limit", refused, gocb.ErrInvalidArgument),
+			)
+		})
+	}},
+}
+
+// has requires that the bucket has the given settings.
+func has(manager *gocb.BucketManager, expected gocb.BucketSettings) error {
+	got, err := manager.GetBucket(expected.Name, nil)
+	if err != nil {
+		return must("get bucket", err)
+	}
+	return equal("settings",
+		[]any{got.BucketType, got.RAMQuotaMB, got.EvictionPolicy, got.NumReplicas, got.MaxExpiry, got.MinimumDurabilityLevel, got.FlushEnabled},
+		[]any{expected.BucketType, expected.RAMQuotaMB, expected.EvictionPolicy, expected.NumReplicas, expected.MaxExpiry,
+			expected.MinimumDurabilityLevel, expected.FlushEnabled},
+	)
+}
+
+func bucketChecks(cluster *gocb.Cluster) []check {
+	return []check{{"bucket-settings", func(_ *gocb.Collection, key string) error {
+		const name = "go-settings"
+		manager := cluster.Buckets()
+		_ = manager.DropBucket(name, nil)
+		settings := gocb.BucketSettings{
+			Name: name, BucketType: gocb.EphemeralBucketType, RAMQuotaMB: 120, EvictionPolicy: gocb.EvictionPolicyTypeNoEviction,
+			MaxExpiry: 100 * time.Second, MinimumDurabilityLevel: gocb.DurabilityLevelMajority,
+		}
+		created := manager.CreateBucket(gocb.CreateBucketSettings{BucketSettings: settings}, nil)
+		again := manager.CreateBucket(gocb.CreateBucketSettings{BucketSettings: settings}, nil)
+		if err := first(must("create", created), has(manager, settings), fails("create again", again, gocb.ErrBucketExists)); err != nil {
+			return err
+		}
+		documents := cluster.Bucket(name).DefaultCollection()
+		_, err := upsert(documents, key, number{1})
+		if err := first(
+			err, expires(documents, key, 100), fails("flush", manager.FlushBucket(name, nil), gocb.ErrBucketNotFlushable), content(documents, key, number{1}),
+		); err != nil {
+			return err
+		}
+		settings.RAMQuotaMB, settings.MaxExpiry, settings.FlushEnabled = 100, 200*time.Second, true
+		refused := settings
+		refused.Name, refused.MinimumDurabilityLevel = name+"-refused", gocb.DurabilityLevelPersistToMajority
+		if err := first(
+			must("update", manager.UpdateBucket(settings, nil)), has(manager, settings), must("flush", manager.FlushBucket(name, nil)), missing(documents, key),
+			fails("persist", manager.CreateBucket(gocb.CreateBucketSettings{BucketSettings: refused}, nil), gocb.ErrInvalidArgument),
+			must("drop", manager.DropBucket(name, nil)),
+		); err != nil {
+			return err
+		}
+		_, gone := manager.GetBucket(name, nil)
+		return first(
+			fails("get a missing one", gone, gocb.ErrBucketNotFound), fails("drop a missing one", manager.DropBucket(name, nil), gocb.ErrBucketNotFound),
+			fails("flush a missing one", manager.FlushBucket(name, nil), gocb.ErrBucketNotFound),
+		)
+	}}}
+}
+
 func say(name string, err error) {
 	if err != nil {
 		fmt.Printf("not ok %s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", " "))
@@ -1029,7 +1297,7 @@ func main() {
 		os.Exit(1)
 	}
 	var running sync.WaitGroup
-	for _, one := range append(checks, transactionChecks(cluster.Transactions())...) {
+	for _, one := range slices.Concat(checks, collectionChecks, bucketChecks(cluster), transactionChecks(cluster.Transactions())) {
 		running.Go(func() {
 			key := "go::" + one.name
 			_, _ = collection.Remove(key, nil)

@@ -207,7 +207,10 @@ def test_couchbase_commands_malformed(couchbase):
         ("config with odd extras", request(GET_CLUSTER_CONFIG, extras=b"123"), {INVALID}),
         ("lock of a missing document", request(GET_LOCKED, b"no-such-document", extras=struct.pack(">I", 5)), {NOT_FOUND}),
         ("lock with half extras", request(GET_LOCKED, b"k", extras=b"12"), {INVALID}),
-        ("sub-document", request(LOOKUP, b"k", b"\xc5\x00\x00\x01a"), {NOT_SUPPORTED, UNKNOWN_COMMAND, INVALID}),
+        ("paths that end beyond the body", request(LOOKUP, b"k", b"\xc5\x00\x00\x02a"), {INVALID}),
+        ("paths with half a head", request(LOOKUP, b"k", b"\xc5\x00\x00\x01a\xc5\x00"), {INVALID}),
+        ("no path", request(LOOKUP, b"k"), {0xcb}),
+        ("a mutation among paths that are read", request(LOOKUP, b"k", b"\xc8\x00\x00\x01\x00\x00\x00\x01a1"), {0xcb}),
         ("vBucket out of range", request(SET, b"k", b"v", EXTRAS, vbucket=5000), {0x07, INVALID}),
     ):
         couchbase.send(frame)

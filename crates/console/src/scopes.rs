@@ -99,6 +99,9 @@ pub async fn add_scope(
     Path(bucket): Path<String>,
     Form(fields): Fields,
 ) -> Response {
+    if console.node.bucket(&bucket).is_none() {
+        return missing();
+    }
     let name = match settings(fields, &["name"]) {
         Ok(settings) => settings.name,
         Err(response) => return *response,
@@ -122,6 +125,9 @@ pub async fn add_collection(
     Path((bucket, scope)): Path<(String, String)>,
     Form(fields): Fields,
 ) -> Response {
+    if console.node.bucket(&bucket).is_none() {
+        return missing();
+    }
     let settings = match settings(fields, &["name", "maxTTL", "history"]) {
         Ok(settings) => settings,
         Err(response) => return *response,
@@ -137,6 +143,9 @@ pub async fn set_collection(
     Path((bucket, scope, name)): Path<(String, String, String)>,
     Form(fields): Fields,
 ) -> Response {
+    if console.node.bucket(&bucket).is_none() {
+        return missing();
+    }
     let settings = match settings(fields, &["maxTTL", "history"]) {
         Ok(settings) => settings,
         Err(response) => return *response,

@@ -261,34 +261,35 @@ fn what_is_changed_of_a_persistent_bucket_is_kept() {
 }
 
 #[test]
-fn collections_and_users_are_told_as_they_are() {
+fn collections_are_changed_and_users_are_told_as_they_are() {
     let server = start(&[]);
     let scopes = format!("{BUCKETS}/default/scopes");
-    let (status, body) = server.http("GET", &scopes, None, "");
-    assert!(status == 200 && body.contains(r#""collections":[{"name":"_default","uid":"0"}]"#), "{body}");
-    assert_eq!(server.http("GET", &format!("{BUCKETS}/none/scopes"), None, "").0, 404);
-    for (method, path) in [
-        ("POST", scopes.clone()),
-        ("POST", format!("{scopes}/_default/collections")),
-        ("DELETE", format!("{scopes}/a")),
+    let shown = || -> serde_json::Value {
+        let (status, body) = server.http("GET", &scopes, None, "");
+        assert_eq!(status, 200);
+        serde_json::from_str(&body).expect("JSON")
+    };
+    assert_eq!(shown()["uid"], "0");
+    assert_eq!(shown()["scopes"][0]["collections"][0]["name"], "_default");
+    for (method, path, form) in [
+        ("POST", String::new(), "name=a"),
+        ("POST", "/a/collections".into(), "name=b"),
+        ("PATCH", "/a/collections/b".into(), "maxTTL=5"),
+        ("DELETE", "/a/collections/b".into(), ""),
+        ("DELETE", "/a".into(), ""),
     ] {
-        let (status, body) = server.http(method, &path, Some(DEVELOPMENT), "name=a");
-        assert!(
-            status == 400 && body.contains("Not allowed on this version of cluster"),
-            "{method} {path}: {status} {body}"
-        );
-        assert_eq!(
-            server
-                .http(
-                    method,
-                    &path.replace("/default/", "/none/").replace("/pools/none", "/pools/default"),
-                    Some(DEVELOPMENT),
-                    ""
-                )
-                .0,
-            404
-        );
+        let path = format!("{scopes}{path}");
+        assert_eq!(server.http(method, &path, None, form).0, 401, "{method} {path}");
+        let other = path.replace("/default/scopes", "/none/scopes");
+        assert_eq!(server.http(method, &other, Some(DEVELOPMENT), "").0, 404, "{method} {other}");
+        let (status, body) = server.http(method, &path, Some(DEVELOPMENT), form);
+        assert!(status == 200 && body.contains("uid"), "{method} {path}: {status} {body}");
     }
+    assert_eq!(shown()["uid"], "5");
+    assert_eq!(server.http("GET", &format!("{BUCKETS}/none/scopes"), None, "").0, 404);
+    let (status, body) = server.http("GET", "/pools/default/nothing", Some(DEVELOPMENT), "");
+    assert!(status == 404 && body.contains("GET /pools/default/nothing"), "{status} {body}");
+    assert_eq!(server.http("GET", &format!("{BUCKETS}/default/"), None, "").0, 200);
     let (status, body) = server.http("GET", "/settings/rbac/users/local", None, "");
     assert!(status == 200 && body.contains(r#""id":"Administrator""#), "{body}");
     assert_eq!(server.http("GET", "/settings/rbac/users/local/Administrator", None, "").0, 200);

@@ -520,7 +520,9 @@ impl Bucket {
                 f(None)
             }
         };
+        let armed_s = locked.armed_s();
         drop(locked);
+        self.expiry_entered(armed_s);
         self.count(cx, Meter::CmdGet, 1);
         self.count(cx, outcome, 1);
         match dead {

@@ -349,6 +349,8 @@ pub struct Collections {
     changing: Ranked<(), { rank::MANIFEST_CHANGE }>,
     uid: std::sync::atomic::AtomicU64,
     known: Known,
+    /// Documents of all named collections, also of those that are gone.
+    in_named: AtomicI64,
     /// The bucket's maximum expiry in seconds; 0: none.
     max_ttl_s: AtomicU32,
     /// Set if there is any maximum expiry.
@@ -362,6 +364,7 @@ impl Collections {
             changing: Ranked::new(()),
             uid: 0.into(),
             known: Known::default(),
+            in_named: AtomicI64::new(0),
             max_ttl_s: AtomicU32::new(0),
             has_limits: AtomicBool::new(false),
         };
@@ -483,7 +486,13 @@ impl Collections {
     fn count_named(&self, id: u32, documents: i64) {
         if let Some(entry) = self.known.get(id) {
             entry.documents.fetch_add(documents, Relaxed);
+            self.in_named.fetch_add(documents, Relaxed);
         }
+    }
+
+    /// Returns how many documents all named collections have, with those of dropped ones that are not reclaimed yet.
+    pub(crate) fn documents_in_named(&self) -> u64 {
+        u64::try_from(self.in_named.load(Relaxed)).unwrap_or_default()
     }
 
     /// Returns how many documents a named collection has.

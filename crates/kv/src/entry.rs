@@ -203,7 +203,9 @@ impl<'v> Entry<'v> {
             inflated = room;
             body = &inflated;
         }
-        let datatype = store.datatype & !datatype::SNAPPY | datatype::XATTR;
+        // What a client says of a compressed value has not been checked.
+        let is_checked = store.datatype & datatype::SNAPPY == 0;
+        let datatype = datatype::XATTR | if is_checked { store.datatype & datatype::JSON } else { 0 };
         let sum = section.len() + body.len();
         if sum > VALUE_MAX {
             return Err(KvError::TooBig);
@@ -240,7 +242,7 @@ impl<'v> Entry<'v> {
         }
         let rev = match self.current() {
             Some((_, header)) => header.rev + 1,
-            None => self.with_shadow(|shadow| shadow.rev() + 1).unwrap_or_else(|| self.locked.first_rev()),
+            None => self.new_rev(),
         };
         let header = Header { cas: self.locked.cas_for(new_cas)?, rev, ..self.locked.shadow_header() };
         let key_len = crate::index::stored_key_len(self.key);
@@ -256,6 +258,12 @@ impl<'v> Entry<'v> {
             self.present = None;
         }
         Ok(mutated)
+    }
+
+    /// Returns the revision of a document that was not there.
+    fn new_rev(&self) -> u64 {
+        let after_shadow = self.locked.shadow_rev(self.key, self.hash).map_or(0, |rev| rev + 1);
+        self.locked.first_rev().max(after_shadow)
     }
 
     /// Returns the expiry that the document gets for the requested one.
@@ -278,7 +286,7 @@ impl<'v> Entry<'v> {
             seqno: 0,
             kind: Kind::Document,
             committed: false,
-            rev: old.map_or_else(|| self.locked.first_rev(), |(_, header)| header.rev + 1),
+            rev: old.map_or_else(|| self.new_rev(), |(_, header)| header.rev + 1),
             value_len: 0,
             inflated_len: 0,
             key_len: 0,

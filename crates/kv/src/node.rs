@@ -301,9 +301,8 @@ impl Node {
         Ok((slot, Reserved { node: self, name }))
     }
 
-    /// Removes a bucket, including its journal. Its sessions learn of it with their next request; its memory is freed
-    /// with the last reference. After an error before that is durable, the bucket is as it was: [`Node::bucket`] shows
-    /// whether it is there.
+    /// Removes a bucket, including its journal. Its sessions end; its memory is freed with the last reference. After an
+    /// error before that is durable, the bucket is as it was: [`Node::bucket`] shows whether it is there.
     pub fn delete_bucket(&self, name: &str) -> Result<(), BucketError> {
         let (bucket, _reserved) = {
             let mut buckets = self.buckets.write();

@@ -85,6 +85,8 @@ pub(crate) struct Worker {
     retired: bool,
     /// The bell has rung, so there may be letters.
     rung: bool,
+    /// As of when sessions of deleted buckets were looked for.
+    map_revision: u64,
     /// Kept for its capacity.
     letters: Vec<(Cookie, Outcome)>,
 }
@@ -132,6 +134,7 @@ impl Worker {
             stop_at_ms: None,
             retired: false,
             rung: false,
+            map_revision: 0,
             letters: Vec::new(),
         }
     }
@@ -200,6 +203,7 @@ impl Worker {
             self.cx.node.changed_bell().answer();
             self.limits = self.cx.node.limits();
             self.take_arrivals();
+            self.leave_deleted_buckets();
             return;
         }
         let Ok(id) = u32::try_from(event.token().0) else { return };
@@ -208,6 +212,23 @@ impl Worker {
         connection.closed_by_peer |= event.is_read_closed() || event.is_error();
         if connection.readable || connection.unparsed || connection.backlog.is_some() {
             self.make_ready(id);
+        }
+    }
+
+    /// Disconnects the sessions of deleted buckets: a client that reconnects finds a bucket that was created under the
+    /// same name.
+    fn leave_deleted_buckets(&mut self) {
+        let map_revision = self.cx.node.map_revision();
+        if map_revision == std::mem::replace(&mut self.map_revision, map_revision) {
+            return;
+        }
+        for id in 0..u32::try_from(self.connections.len()).unwrap_or(u32::MAX) {
+            let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
+            let peer = &mut connection.session.peer;
+            if peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone()) {
+                peer.close = true;
+                self.make_ready(id);
+            }
         }
     }
 

@@ -258,9 +258,11 @@ pub fn locate(document: &[u8], path: &[Component<'_>]) -> Result<Search, Error> 
         let mut last = None;
         if let Component::Key { name, quoted } = component
             && document.len() - place.value.start >= LONG
+            && let quoted_name = in_quotes(name, *quoted)
+            && skip_string(&quoted_name, 0) == Ok(quoted_name.len())
         {
             let open = place.value.start;
-            let Some(start) = blocks::Walk::new(document, open).member(&in_quotes(name, *quoted))? else {
+            let Some(start) = blocks::Walk::new(document, open).member(&quoted_name)? else {
                 let is_empty = document.get(skip_blanks(document, open + 1)) == Some(&b'}');
                 let container = closed(document, place)?;
                 return Ok(Search::Missing { found, container, elements: u32::from(!is_empty) });

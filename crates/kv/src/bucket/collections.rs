@@ -24,6 +24,7 @@ impl Bucket {
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
     ) -> Result<u64, ManifestError> {
         let keep = |manifest: &Manifest| match self.persistence() {
+            _ if self.is_gone() => Err(std::io::ErrorKind::NotFound.into()),
             Some(persistence) => persistence.keep_collections(manifest),
             None => self.keep_collections.as_ref().map_or(Ok(()), |keep| keep(manifest)),
         };
@@ -59,9 +60,6 @@ impl Bucket {
         if id != DEFAULT_ID {
             return collections.documents(id);
         }
-        let manifest = collections.manifest();
-        let named = manifest.collections().filter(|(_, one)| one.id != DEFAULT_ID);
-        let in_named: u64 = named.map(|(_, one)| collections.documents(one.id)).sum();
-        self.accounts().items.saturating_sub(in_named)
+        self.accounts().items.saturating_sub(collections.documents_in_named())
     }
 }

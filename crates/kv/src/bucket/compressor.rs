@@ -19,7 +19,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use wire::snappy;
+use wire::binary::datatype::{JSON, SNAPPY};
+use wire::{snappy, subdocument};
 
 use super::defragmenter::{Demand, rest_us};
 use crate::LARGE_VALUE;
@@ -226,7 +227,10 @@ impl Pass {
                 item.window(value_offset..value_offset + block.len()).copy_from_slice(block);
                 Block::Large(item)
             };
-            if let Some(saved) = bucket.lock(cx, vb).put_compressed(candidate.hash, candidate.seqno, block) {
+            // A compressed value that is not known to be JSON is never looked at again.
+            let datatype = if subdocument::check(value).is_ok() { SNAPPY | JSON } else { SNAPPY };
+            let mut locked = bucket.lock(cx, vb);
+            if let Some(saved) = locked.put_compressed(candidate.hash, candidate.seqno, datatype, block) {
                 (values, saved_bytes) = (values + 1, saved_bytes + saved);
             }
         }

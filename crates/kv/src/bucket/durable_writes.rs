@@ -40,6 +40,10 @@ impl Locked<'_> {
             }
             let waiter = self.sync_writes_mut().monitor.end_first().and_then(|(waiter, _)| waiter);
             match (verdict, ended) {
+                (Verdict::Commit, Ok(ended)) if ended.is_dropped => {
+                    notices.aborted += 1;
+                    notices.letters.extend(waiter.map(|cookie| (cookie, Outcome::Ambiguous)));
+                }
                 (Verdict::Commit, Ok(ended)) => {
                     notices.committed += 1;
                     let mutated = Mutated { cas: ended.cas, seqno: ended.seqno, vb_uuid };

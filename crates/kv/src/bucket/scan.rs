@@ -7,7 +7,7 @@
 //! The keys are those of the moment of creation; documents are read when they are sent, so they may be newer, and those
 //! that are gone by then are left out. A scan that nobody continues ends after [`LIFETIME_S`].
 
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 use std::ops::Bound;
 
 use super::Bucket;
@@ -20,6 +20,9 @@ const LIFETIME_S: u32 = 180;
 const COUNT_MAX: usize = 4096;
 /// The scans of a bucket may take this part of its budget.
 const BUDGET_PART: u64 = 16;
+
+/// Groups of the index that [`Bucket::random_key`] looks at, of some 30 items each.
+const GROUPS_MAX: usize = 16 << 10;
 
 /// Names a scan.
 pub type ScanId = [u8; 16];
@@ -125,8 +128,8 @@ impl Scan {
 /// The scans of a bucket.
 #[derive(Default)]
 pub(crate) struct Scans {
-    /// `None` while it is being continued.
-    by_id: HashMap<ScanId, Option<Scan>>,
+    /// Each with its memory; `None` while it is being continued.
+    by_id: HashMap<ScanId, (u64, Option<Scan>)>,
     bytes: u64,
     created: u64,
 }
@@ -149,15 +152,16 @@ impl Bucket {
         vb: VbId,
         collection: u32,
         selection: &Selection,
-    ) -> Result<Keys, Unavailable> {
+        bytes_most: u64,
+    ) -> Result<Keys, ScanError> {
         if let Some(why) = self.closed(vb) {
-            return Err(why);
+            return Err(ScanError::Unavailable(why));
         }
         let secrets = &self.resources.secrets;
         let mut keys = Keys::default();
         let locked = self.lock(cx, vb);
         if !self.has_collection(collection) {
-            return Err(Unavailable::NoCollection);
+            return Err(ScanError::Unavailable(Unavailable::NoCollection));
         }
         let mut hand = Some(Hand::default());
         while let Some(at) = hand {
@@ -170,6 +174,9 @@ impl Bucket {
                     keys.push(key);
                 }
             });
+            if keys.memory() > bytes_most {
+                return Err(ScanError::Busy);
+            }
         }
         drop(locked);
         match selection {
@@ -194,14 +201,14 @@ impl Bucket {
         selection: &Selection,
     ) -> Result<ScanId, ScanError> {
         self.end_old_scans(cx.now.unix_s);
-        let keys = self.keys_of(cx, vb, collection, selection).map_err(ScanError::Unavailable)?;
+        let most = self.memory_figures().budget / BUDGET_PART;
+        let keys = self.keys_of(cx, vb, collection, selection, most)?;
         if keys.places.is_empty() {
             return Err(ScanError::Empty);
         }
         let until_s = cx.now.unix_s.saturating_add(LIFETIME_S);
         let scan = Scan { vb, collection, keys_only, keys, next: 0, until_s };
         let mut scans = self.scans.lock();
-        let most = self.memory_figures().budget / BUDGET_PART;
         if scans.by_id.len() >= COUNT_MAX || scans.bytes + scan.keys.memory() > most {
             return Err(ScanError::Busy);
         }
@@ -215,8 +222,9 @@ impl Bucket {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&half(1));
         id[8..].copy_from_slice(&half(2));
-        scans.bytes += scan.keys.memory();
-        scans.by_id.insert(id, Some(scan));
+        let bytes = scan.keys.memory();
+        scans.bytes += bytes;
+        scans.by_id.insert(id, (bytes, Some(scan)));
         drop(scans);
         self.doorbell.ring();
         Ok(id)
@@ -225,7 +233,7 @@ impl Bucket {
     /// Takes a scan, to continue it.
     pub fn take_scan(&self, id: &ScanId) -> Taken {
         match self.scans.lock().by_id.get_mut(id) {
-            Some(scan) => scan.take().map_or(Taken::Busy, Taken::Scan),
+            Some((_, scan)) => scan.take().map_or(Taken::Busy, Taken::Scan),
             None => Taken::Missing,
         }
     }
@@ -233,23 +241,24 @@ impl Bucket {
     /// Returns a scan that has more keys. It may have been ended meanwhile.
     pub fn return_scan(&self, id: &ScanId, mut scan: Scan, now_s: u32) {
         scan.until_s = now_s.saturating_add(LIFETIME_S);
-        if let Some(place) = self.scans.lock().by_id.get_mut(id) {
+        if let Some((_, place)) = self.scans.lock().by_id.get_mut(id) {
             *place = Some(scan);
         }
     }
 
-    /// Ends a scan; `taken` is the scan itself, if the caller has it. Returns true if there was one.
-    pub fn end_scan(&self, id: &ScanId, taken: Option<Scan>) -> bool {
+    /// Ends a scan, also one that was taken. Returns true if there was one.
+    pub fn end_scan(&self, id: &ScanId) -> bool {
         let mut scans = self.scans.lock();
-        let Some(scan) = scans.by_id.remove(id) else { return false };
-        scans.bytes -= scan.or(taken).map_or(0, |scan| scan.keys.memory());
+        let Some((bytes, _)) = scans.by_id.remove(id) else { return false };
+        scans.bytes -= bytes;
         true
     }
 
     /// Returns the next document that a scan will read: its collection and key.
     pub fn scan_next(&self, id: &ScanId) -> Option<(u32, Box<[u8]>)> {
         let scans = self.scans.lock();
-        let scan = scans.by_id.get(id)?.as_ref().filter(|scan| !scan.keys_only)?;
+        let (_, scan) = scans.by_id.get(id)?;
+        let scan = scan.as_ref().filter(|scan| !scan.keys_only)?;
         Some((scan.collection, scan.key()?.into()))
     }
 
@@ -257,9 +266,9 @@ impl Bucket {
     pub(crate) fn end_old_scans(&self, now_s: u32) {
         let mut scans = self.scans.lock();
         let mut freed = 0;
-        scans.by_id.retain(|_, scan| match scan {
+        scans.by_id.retain(|_, (bytes, scan)| match scan {
             Some(old) if old.until_s <= now_s => {
-                freed += old.keys.memory();
+                freed += *bytes;
                 false
             }
             _ => true,
@@ -269,10 +278,10 @@ impl Bucket {
 
     /// Returns when the first scan is to be ended, in unix seconds.
     pub(crate) fn scans_due_s(&self) -> Option<u32> {
-        self.scans.lock().by_id.values().flatten().map(|scan| scan.until_s).min()
+        self.scans.lock().by_id.values().filter_map(|(_, scan)| scan.as_ref()).map(|scan| scan.until_s).min()
     }
 
-    /// Returns up to `count` keys of a collection in a vBucket from `start` on, in order.
+    /// Returns the first `count` keys of a collection in a vBucket from `start` on, in order.
     pub fn keys_from(
         &self,
         cx: &mut ThreadContext,
@@ -280,13 +289,35 @@ impl Bucket {
         start: Key<'_>,
         count: usize,
     ) -> Result<Vec<Vec<u8>>, Unavailable> {
-        let selection = Selection::Range(Bound::Included(start.bytes.to_vec()), Bound::Unbounded);
-        let keys = self.keys_of(cx, vb, start.collection, &selection)?;
-        Ok(keys.from(0).take(count).map(<[u8]>::to_vec).collect())
+        if let Some(why) = self.closed(vb) {
+            return Err(why);
+        }
+        let mut first = BinaryHeap::with_capacity(count);
+        let locked = self.lock(cx, vb);
+        if !self.has_collection(start.collection) {
+            return Err(Unavailable::NoCollection);
+        }
+        let mut hand = Some(Hand::default());
+        while let Some(at) = hand {
+            hand = locked.keys(at, start.collection, &mut |key| {
+                if key < start.bytes || count == 0 {
+                    return;
+                }
+                if first.len() < count {
+                    first.push(key.to_vec());
+                } else if let Some(mut last) = first.peek_mut()
+                    && key < last.as_slice()
+                {
+                    *last = key.to_vec();
+                }
+            });
+        }
+        drop(locked);
+        Ok(first.into_sorted_vec())
     }
 
-    /// Returns the key of some document of a collection, and its vBucket; `None` if it has none. Each call begins at
-    /// another place.
+    /// Returns the key of some document of a collection, and its vBucket; `None` if it has none, or none was met in
+    /// [`GROUPS_MAX`] groups of the index. Each call begins at another place.
     pub fn random_key(&self, cx: &mut ThreadContext, collection: u32) -> Option<(VbId, Vec<u8>)> {
         if self.collection_items(collection) == 0 {
             return None;
@@ -294,13 +325,15 @@ impl Bucket {
         let ticket = cx.ticket() ^ cx.now.unix_ns;
         let random = index::hash(Key::plain(&ticket.to_be_bytes()), &self.resources.secrets);
         let first = random as u16;
+        let mut groups = 0;
         for vb in (0..self.vbuckets()).map(|step| VbId(first.wrapping_add(step) & self.vbucket_mask)) {
             if self.closed(vb).is_some() {
                 continue;
             }
             let (mut seen, mut chosen) = (0, None);
             let mut hand = Some(Hand::default());
-            while let Some(at) = hand {
+            while let Some(at) = hand.filter(|_| groups < GROUPS_MAX) {
+                groups += 1;
                 // Each key that is met takes the place of the last one with falling probability.
                 hand = self.lock(cx, vb).keys(at, collection, &mut |key| {
                     seen += 1;

@@ -49,11 +49,12 @@ impl Locked<'_> {
                 let item = self.item(found.location);
                 let hash = self.hash_of(found.location);
                 // SAFETY: the item is in the table and the lock is held.
-                let expiry = unsafe { item.expiry() };
-                let dead = self.death(item);
-                if HashPart::of(hash) != *part || expiry == 0 || dead == Some(Dead::Deleted) {
+                let (expiry, kind) = unsafe { (item.expiry(), item.kind()) };
+                if HashPart::of(hash) != *part || expiry == 0 || kind == Kind::Tombstone {
                     continue;
                 }
+                // A shadow is deleted, and goes when it expires.
+                let dead = self.death(item).filter(|dead| *dead != Dead::Deleted);
                 let is_unfetched = self.is_unfetched(item);
                 if let Some(dead) = dead
                     && self.let_go(Present { found, item }, dead)

@@ -135,8 +135,14 @@ impl Locked<'_> {
     }
 
     /// Replaces a value by its compressed form, if the original is still there and the result takes an eighth less.
-    /// Returns how much less.
-    pub(crate) fn put_compressed(&mut self, hash: u64, seqno: u64, block: Block<'_>) -> Option<u64> {
+    /// Returns how much less. `datatype`: of the compressed form.
+    pub(crate) fn put_compressed(
+        &mut self,
+        hash: u64,
+        seqno: u64,
+        datatype: u8,
+        block: Block<'_>,
+    ) -> Option<u64> {
         let heap = &self.memory.resources.heap;
         // SAFETY: the locations come from the table and the lock is held.
         let found = self.root.find(hash, |at| unsafe { ItemPtr(heap.address(at)).seqno() } == seqno)?;
@@ -152,7 +158,7 @@ impl Locked<'_> {
                 return None;
             }
         }
-        let header = Header { datatype: old.datatype | SNAPPY, ..old };
+        let header = Header { datatype: old.datatype | datatype, ..old };
         let mut stored_key = ArrayVec::<u8, STORED_KEY_MAX>::new();
         // SAFETY: the item is in the table and the lock is held.
         let is_copied = stored_key.try_extend_from_slice(unsafe { present.item.stored_key() });

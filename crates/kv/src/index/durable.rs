@@ -244,7 +244,8 @@ impl Locked<'_> {
         self.reserve_seqno(seqno)?;
         let header = Header { cas, seqno, rev: old.rev + 1, ..self.shadow_header() };
         let hash = self.hash_of(present.found.location);
-        let header = self.queue_expiry(hash, Some(&old), header)?;
+        // The document's own entry in the wheel may just have been taken from it.
+        let header = self.queue_expiry(hash, None, header)?;
         let mut stored_key = ArrayVec::<u8, STORED_KEY_MAX>::new();
         // SAFETY: the item is in the table and the lock is held.
         let is_copied = stored_key.try_extend_from_slice(unsafe { present.item.stored_key() });
@@ -252,6 +253,13 @@ impl Locked<'_> {
         let (location, header) = self.place_stored(&stored_key, header, xattrs)?;
         self.supersede(present, &old, location, &header);
         Ok(seqno)
+    }
+
+    /// Returns the revision of a key's shadow.
+    #[inline]
+    pub(crate) fn shadow_rev(&self, key: Key<'_>, hash: u64) -> Option<u64> {
+        self.state.rare.as_ref().filter(|rare| rare.shadows > 0)?;
+        self.shadow(key, hash).map(|present| self.header(present).rev)
     }
 
     /// Returns the header of a shadow that is left now, without CAS, seqno and revision.
@@ -309,11 +317,17 @@ impl Locked<'_> {
         }
         let cas = self.next_cas();
         let xattrs = self.system_xattrs(present);
-        if xattrs.is_empty() {
-            self.leave_tombstone(present, cas).is_ok()
+        let left = if xattrs.is_empty() {
+            self.leave_tombstone(present, cas)
         } else {
-            self.leave_shadow(present, cas, &xattrs).is_ok()
+            self.leave_shadow(present, cas, &xattrs)
+        };
+        if left.is_err() && !self.is_persistent() {
+            // It must not stay: writers of an ephemeral bucket do not look for what is expired.
+            self.remove(present);
+            return true;
         }
+        left.is_ok()
     }
 
     /// Finds a key's shadow.

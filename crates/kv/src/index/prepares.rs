@@ -64,6 +64,8 @@ pub(crate) struct Ended {
     pub(crate) seqno: u64,
     /// The CAS of what was prepared.
     pub(crate) cas: u64,
+    /// It was to be committed in a collection that has been dropped, and was aborted.
+    pub(crate) is_dropped: bool,
 }
 
 impl Locked<'_> {
@@ -175,14 +177,14 @@ impl Locked<'_> {
         // SAFETY: a prepared block is live, and the lock is held.
         let (header, stored) = unsafe { (item.header(), item.stored_key()) };
         if self.is_dropped(stored) {
-            return self.abort(prepare_seqno);
+            return self.abort(prepare_seqno).map(|ended| Ended { is_dropped: true, ..ended });
         }
         let collection = collection_of(stored);
         let old = self.find_stored(stored, prepared.hash);
         let seqno = self.state.high_seqno + 1;
         self.reserve_seqno(seqno)?;
         let is_deletion = header.kind == Kind::PrepareDelete;
-        let ended = Ended { seqno, cas: header.cas };
+        let ended = Ended { seqno, cas: header.cas, is_dropped: false };
         if is_deletion && !self.is_persistent() {
             self.state.high_seqno = seqno;
             if let Some(old) = old {
@@ -249,7 +251,7 @@ impl Locked<'_> {
             self.free_block(prepared.location, &header);
         }
         self.take_prepared(prepare_seqno);
-        Ok(Ended { seqno, cas: header.cas })
+        Ok(Ended { seqno, cas: header.cas, is_dropped: false })
     }
 
     /// Frees a block that is not in the table.

@@ -89,7 +89,7 @@ impl Fetcher {
         let counters = &persistence.counters;
         let is_there = match shard.reader.read(fetch.vb.0, fetch.seqno, &mut self.buffer) {
             Ok(Some(record)) if record.key == fetch.stored_key.as_slice() => {
-                let (datatype, value) = (record.datatype, record.value);
+                let (datatype, value) = (persistence.datatype(record.datatype), record.value);
                 check_value(datatype, value)?;
                 let mut locked = bucket.lock(cx, fetch.vb);
                 locked.put_back(record.key, fetch.hash, fetch.seqno, datatype, value)?;

@@ -62,7 +62,8 @@ impl Loader<'_> {
                     self.bucket.raise(attention::EJECTED);
                 }
                 let mut locked = self.bucket.lock(self.cx, VbId(*vb));
-                let applied = apply(&mut locked, record, resident);
+                let applied =
+                    apply(&mut locked, record, self.persistence.datatype(record.datatype), resident);
                 let armed_s = locked.armed_s();
                 drop(locked);
                 self.bucket.expiry_entered(armed_s);
@@ -116,7 +117,7 @@ impl Loader<'_> {
     }
 }
 
-fn apply(locked: &mut Locked<'_>, record: &Record<'_>, resident: bool) -> Result<(), KvError> {
+fn apply(locked: &mut Locked<'_>, record: &Record<'_>, datatype: u8, resident: bool) -> Result<(), KvError> {
     let is_deleted = record.datatype & DELETED != 0;
     let kind = match record.kind {
         RecordKind::Document if is_deleted => Kind::Shadow,
@@ -146,7 +147,7 @@ fn apply(locked: &mut Locked<'_>, record: &Record<'_>, resident: bool) -> Result
         value_len: record.value.len(),
         inflated_len: record.value.len(),
         key_len: record.key.len(),
-        datatype: record.datatype & !DELETED,
+        datatype: datatype & !DELETED,
         marks: 0,
         accessed: locked.now.unix_s & 0xf_ffff,
         flags: record.flags,

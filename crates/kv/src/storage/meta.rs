@@ -36,6 +36,9 @@ pub(super) struct Meta {
     pub(super) written_shards: Vec<u16>,
     #[serde(default)]
     pub(super) collections: Manifest,
+    /// Whether the datatype bit JSON of all its records was checked.
+    #[serde(default)]
+    pub(super) checked_json: bool,
 }
 
 impl Meta {

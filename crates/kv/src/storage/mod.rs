@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Re
 
 use journal::log::{Buffer, Reader, Shard as Journal, WriteError};
 use journal::{AnyDisk, Disk, Metered, SyncMeter};
-use wire::binary::datatype::SNAPPY;
+use wire::binary::datatype::{JSON, SNAPPY, XATTR};
 use wire::couchbase::collection_id;
-use wire::snappy;
+use wire::{snappy, xattrs};
 
 pub use figures::PersistenceFigures;
 use opening::Loading;
@@ -66,6 +66,10 @@ pub struct Persistence {
     pub(crate) warm_reported: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) syncs: SyncMeter,
+    /// Set while the metadata's lock is held: from then on nothing is written to the directory.
+    is_deleted: AtomicBool,
+    /// Whether the datatype bit JSON of its records was checked: not by versions before format 3.
+    checked_json: bool,
 }
 
 /// A document as it was written.
@@ -152,6 +156,11 @@ impl Persistence {
         meta.write(&self.disk, directory)
     }
 
+    /// Returns what is believed of a record's datatype. Versions before format 3 stored a client's word.
+    pub(crate) fn datatype(&self, written: u8) -> u8 {
+        if self.checked_json || written & SNAPPY != 0 { written } else { written & !JSON }
+    }
+
     /// Returns how many journals it has.
     pub fn shards(&self) -> usize {
         self.shards.len()
@@ -176,6 +185,9 @@ impl Persistence {
     /// Writes the bucket's collections durably.
     pub(crate) fn keep_collections(&self, collections: &Manifest) -> std::io::Result<()> {
         let mut meta = self.meta.lock();
+        if self.is_deleted.load(Relaxed) {
+            return Err(std::io::ErrorKind::NotFound.into());
+        }
         let changed = Meta { collections: collections.clone(), ..meta.clone() };
         changed.write(&self.disk, &self.directory)?;
         *meta = changed;
@@ -205,6 +217,7 @@ impl Persistence {
         let Some(record) = record.filter(|record| is_it(record.key)) else { return Ok(None) };
         check_value(record.datatype, record.value)?;
         let value = match record.datatype & SNAPPY {
+            0 if record.datatype & XATTR != 0 => xattrs::split(record.value).1.to_vec(),
             0 => record.value.to_vec(),
             _ => {
                 let length = snappy::check(record.value, VALUE_MAX).map_err(|_| KvError::Damaged)?;
@@ -243,13 +256,18 @@ impl Persistence {
 
     /// Marks the bucket as deleted in its directory, durably; after an error it is as it was.
     pub(crate) fn mark_deleted(&self) -> std::io::Result<()> {
-        meta::mark_deleted(&self.disk, &self.directory)
+        let _meta = self.meta.lock();
+        meta::mark_deleted(&self.disk, &self.directory)?;
+        self.is_deleted.store(true, Relaxed);
+        Ok(())
     }
 
     /// Records that everything is on disk; the histories continue where they end now.
     pub(crate) fn note_clean_end(&self, history_seed: u64) -> Result<(), WriteError> {
-        let meta = Meta { clean_seed: Some(history_seed), ..self.meta.lock().clone() };
-        meta.write(&self.disk, &self.directory).map_err(WriteError::Poisoned)
+        // Locked while it is written: a change of collections must not be overwritten.
+        let meta = self.meta.lock();
+        let ended = Meta { clean_seed: Some(history_seed), ..meta.clone() };
+        ended.write(&self.disk, &self.directory).map_err(WriteError::Poisoned)
     }
 
     /// Returns how far the journal has been read since the start.

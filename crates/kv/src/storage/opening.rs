@@ -151,6 +151,13 @@ pub(crate) fn open(
     let mut meta = match Meta::read(&disk, directory)? {
         Some(meta) => {
             meta.check(name)?;
+            if meta.format != meta::FORMAT {
+                // Records that earlier versions do not know may follow.
+                match meta.write(&disk, directory) {
+                    Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(error.into()),
+                    _ => {}
+                }
+            }
             meta
         }
         None => {
@@ -163,6 +170,7 @@ pub(crate) fn open(
                 clean_seed: None,
                 written_shards: Vec::new(),
                 collections: Manifest::default(),
+                checked_json: true,
             };
             meta.write(&disk, directory)?;
             meta
@@ -232,6 +240,7 @@ pub(crate) fn open(
         });
     }
     progress.segments.store(loading.segments.len() as u64, Relaxed);
+    let checked_json = meta.checked_json;
     let (uuid, vbuckets, collections) = (meta.uuid.clone(), meta.vbuckets, meta.collections.clone());
     let persistence = Persistence {
         disk,
@@ -245,6 +254,8 @@ pub(crate) fn open(
         warm_reported: AtomicBool::new(false),
         counters: Counters::default(),
         syncs,
+        is_deleted: AtomicBool::new(false),
+        checked_json,
     };
     Ok(Opened { persistence, uuid, vbuckets, history_seed, runs, collections })
 }

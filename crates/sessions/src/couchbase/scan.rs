@@ -229,7 +229,7 @@ pub(super) fn proceed(
                 Err(why) => {
                     out.truncate(mark);
                     unavailable(answer, &bucket, why, out);
-                    bucket.end_scan(&id, Some(scan));
+                    bucket.end_scan(&id);
                     return;
                 }
             }
@@ -239,7 +239,7 @@ pub(super) fn proceed(
     };
     answer.close(&head, status, out);
     if status == Status::RANGE_SCAN_COMPLETE {
-        bucket.end_scan(&id, Some(scan));
+        bucket.end_scan(&id);
     } else {
         bucket.return_scan(&id, scan, cx.now.unix_s);
     }
@@ -325,7 +325,7 @@ pub(super) fn cancel(
         return answer.error(Status::EINVAL, "The extras must be the scan's id, 16 bytes", out);
     };
     let Some(bucket) = bucket(peer, answer, request, cx, out) else { return };
-    if bucket.end_scan(&id, None) {
+    if bucket.end_scan(&id) {
         answer.success(out);
     } else {
         answer.error(Status::KEY_ENOENT, "There is no such scan", out);

@@ -296,7 +296,7 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
     let mut edited = Edited {
         attributes: Attributes::of(subject),
         body: Cow::Borrowed(subject.body()),
-        datatype: subject.datatype & datatype::JSON,
+        datatype: subject.checked_datatype(),
         is_deleted,
         numbers: Vec::new(),
     };
@@ -305,7 +305,7 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
         let at = |status| Failure::At(index, status);
         if let (true, Verb::Change(change)) = (spec.is_xattr(), spec.operation) {
             let makes_parents = makes_parents || spec.has(path_flags::MKDIR_P);
-            let number = edited.attributes.edit(change, spec, makes_parents, &request.specs, subject, now_s);
+            let number = edited.attributes.edit(change, spec, makes_parents, subject, now_s);
             edited.numbers.extend(number.map_err(at)?.map(|number| (index, number)));
             continue;
         }
@@ -394,7 +394,8 @@ fn store(
         return Err(Failure::Kv(KvError::TooBig));
     }
     let Attributes { mut section, placeholders, .. } = attributes;
-    let patches = placeholders.patches(&section);
+    // Placeholders that occur elsewhere, too: another time they will be others.
+    let Some(patches) = placeholders.patches(&section) else { return Ok(None) };
     let checksum = if patches.is_empty() { 0 } else { crc32c::crc32c(&body) };
     let total = section.len() + body.len();
     let mut small = Vec::new();
@@ -420,7 +421,7 @@ fn store(
     let cas = operation.request.header.cas;
     let mut is_same = true;
     let change = |entry: &mut kv::Entry<'_>| {
-        is_same = is_same_version(entry, subject, cas)?;
+        is_same = is_same_version(entry, subject, cas, request.has(document_flags::ACCESS_DELETED))?;
         if !is_same {
             return Err(KvError::Exists);
         }
@@ -454,7 +455,12 @@ fn store(
 }
 
 /// Returns true if the document is the one that was read. An error if it must not be changed.
-fn is_same_version(entry: &mut kv::Entry<'_>, subject: &Subject, cas: u64) -> Result<bool, KvError> {
+fn is_same_version(
+    entry: &mut kv::Entry<'_>,
+    subject: &Subject,
+    cas: u64,
+    sees_deleted: bool,
+) -> Result<bool, KvError> {
     if subject.state == State::Live {
         return match entry.check_version(cas) {
             // Gone since it was read.
@@ -470,7 +476,10 @@ fn is_same_version(entry: &mut kv::Entry<'_>, subject: &Subject, cas: u64) -> Re
     if entry.exists() {
         return Ok(false);
     }
-    // A request that does not see shadows may replace one.
     let shadow = entry.with_shadow(|shadow| shadow.seqno());
-    Ok(subject.state == State::Missing || shadow == Some(subject.seqno))
+    Ok(match subject.state {
+        // A request that does not see shadows replaces one.
+        State::Missing => !sees_deleted || shadow.is_none(),
+        _ => shadow == Some(subject.seqno),
+    })
 }

@@ -6,6 +6,7 @@
 //! ```
 
 use std::fmt::Write as _;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -30,7 +31,9 @@ const CHECKSUM: &[u8] = b"value_crc32c";
 /// Returns the key of a path into the extended attributes.
 fn key_of<'p>(path: &Path<'p>) -> Result<&'p [u8], Status> {
     match path.components() {
-        [Component::Key { name, .. }, ..] if name.len() <= xattrs::KEY_MAX => Ok(name),
+        [Component::Key { name, .. }, ..] if name.len() <= xattrs::KEY_MAX && !name.contains(&b'`') => {
+            Ok(name)
+        }
         _ => Err(Status::XATTR_EINVAL),
     }
 }
@@ -187,7 +190,7 @@ impl<'a> Operand<'a> {
 /// Where the expansions of macros lie in a section.
 #[derive(Default)]
 pub(super) struct Placeholders {
-    /// Texts that occur nowhere else, each with what it stands for.
+    /// Random texts, each with what it stands for.
     texts: Vec<(Vec<u8>, Macro)>,
 }
 
@@ -198,30 +201,28 @@ pub(super) struct Patch {
 }
 
 impl Placeholders {
-    /// Returns a text of the expansion's length that occurs neither in the attributes nor in an operand.
-    fn take(&mut self, what: Macro, section: &[u8], specs: &[Spec<'_>]) -> Vec<u8> {
-        // No text of one kind is a part of one of the other.
-        let mut number = if what == Macro::Checksum { 0xd0d0_0000 } else { 0xe000_0000_0000_0000_u64 };
-        loop {
-            number += 1;
-            let digits = format!("{number:x}");
-            let occurs = |text| memmem::find(text, digits.as_bytes()).is_some();
-            let is_free =
-                !occurs(section) && !specs.iter().any(|spec| spec.is_xattr() && occurs(spec.operand));
-            if is_free {
-                self.texts.push((digits.as_bytes().to_vec(), what));
-                return format!("\"0x{digits}\"").into_bytes();
-            }
-        }
+    /// Returns a text of the expansion's length. Nobody can foresee it.
+    fn take(&mut self, what: Macro) -> Vec<u8> {
+        let random = RandomState::new().build_hasher().finish();
+        let digits = match what {
+            Macro::Checksum => format!("{:08x}", random >> 32),
+            Macro::Cas | Macro::Seqno => format!("{random:016x}"),
+        };
+        self.texts.push((digits.as_bytes().to_vec(), what));
+        format!("\"0x{digits}\"").into_bytes()
     }
 
-    /// Finds them in the final section.
-    pub(super) fn patches(&self, section: &[u8]) -> Vec<Patch> {
+    /// Finds them in the final section; `None` if one of them occurs twice.
+    pub(super) fn patches(&self, section: &[u8]) -> Option<Vec<Patch>> {
         let mut patches = Vec::new();
         for (text, what) in &self.texts {
-            patches.extend(memmem::find_iter(section, text).map(|at| Patch { at, what: *what }));
+            let mut found = memmem::find_iter(section, text);
+            patches.extend(found.next().map(|at| Patch { at, what: *what }));
+            if found.next().is_some() {
+                return None;
+            }
         }
-        patches
+        Some(patches)
     }
 }
 
@@ -258,7 +259,6 @@ impl Attributes {
         change: Change,
         spec: &Spec<'_>,
         makes_parents: bool,
-        specs: &[Spec<'_>],
         subject: &Subject,
         now_s: u32,
     ) -> Result<Option<i64>, Status> {
@@ -267,7 +267,7 @@ impl Attributes {
         let operand = if spec.has(path_flags::BINARY) {
             encode_binary(spec.operand)
         } else if spec.has(path_flags::EXPAND_MACROS) {
-            self.expand(spec, specs, subject, now_s)?
+            self.expand(spec, subject, now_s)?
         } else {
             spec.operand.to_vec()
         };
@@ -308,15 +308,9 @@ impl Attributes {
     }
 
     /// Returns what a macro stands for, or a placeholder for it.
-    fn expand(
-        &mut self,
-        spec: &Spec<'_>,
-        specs: &[Spec<'_>],
-        subject: &Subject,
-        now_s: u32,
-    ) -> Result<Vec<u8>, Status> {
+    fn expand(&mut self, spec: &Spec<'_>, subject: &Subject, now_s: u32) -> Result<Vec<u8>, Status> {
         match Operand::parse(spec.operand)? {
-            Operand::Macro(what) => Ok(self.placeholders.take(what, &self.section, specs)),
+            Operand::Macro(what) => Ok(self.placeholders.take(what)),
             Operand::Virtual(path) => {
                 let unknown = Status::SUBDOC_XATTR_UNKNOWN_VATTR_MACRO;
                 let path = Path::parse(path).map_err(|_| unknown)?;

@@ -134,6 +134,11 @@ impl Subject {
         Ok(())
     }
 
+    /// Returns the datatype bit JSON, if it was checked.
+    pub(super) fn checked_datatype(&self) -> u8 {
+        if self.datatype & datatype::SNAPPY == 0 { self.datatype & datatype::JSON } else { datatype::RAW }
+    }
+
     /// The document's bytes, whatever they are.
     pub(super) fn body(&self) -> &[u8] {
         &self.body
@@ -142,8 +147,7 @@ impl Subject {
     /// The document, which must be JSON.
     pub(super) fn json(&self) -> Result<&[u8], Status> {
         let checked = self.is_json.get_or_init(|| {
-            // What a client says of a compressed value has not been checked.
-            if self.datatype & (datatype::JSON | datatype::SNAPPY) == datatype::JSON {
+            if self.checked_datatype() == datatype::JSON {
                 return Ok(());
             }
             subdocument::check(self.body()).map(drop).map_err(status_of)

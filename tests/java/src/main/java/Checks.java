@@ -9,16 +9,26 @@ import static com.couchbase.client.java.kv.LookupInSpec.get;
 import static com.couchbase.client.java.kv.MutateInOptions.mutateInOptions;
 import static com.couchbase.client.java.kv.RemoveOptions.removeOptions;
 import static com.couchbase.client.java.kv.ReplaceOptions.replaceOptions;
+import static com.couchbase.client.java.kv.ScanOptions.scanOptions;
 import static com.couchbase.client.java.kv.UpsertOptions.upsertOptions;
+import static com.couchbase.client.java.manager.collection.CreateCollectionSettings.createCollectionSettings;
+import static com.couchbase.client.java.manager.collection.UpdateCollectionSettings.updateCollectionSettings;
 import static com.couchbase.client.java.transactions.config.TransactionOptions.transactionOptions;
 
+import com.couchbase.client.core.error.BucketExistsException;
+import com.couchbase.client.core.error.BucketNotFlushableException;
+import com.couchbase.client.core.error.BucketNotFoundException;
 import com.couchbase.client.core.error.CasMismatchException;
+import com.couchbase.client.core.error.CollectionExistsException;
+import com.couchbase.client.core.error.CollectionNotFoundException;
 import com.couchbase.client.core.error.CouchbaseException;
 import com.couchbase.client.core.error.DocumentExistsException;
 import com.couchbase.client.core.error.DocumentNotFoundException;
 import com.couchbase.client.core.error.DocumentUnretrievableException;
 import com.couchbase.client.core.error.DurabilityLevelNotAvailableException;
 import com.couchbase.client.core.error.InvalidArgumentException;
+import com.couchbase.client.core.error.ScopeExistsException;
+import com.couchbase.client.core.error.ScopeNotFoundException;
 import com.couchbase.client.core.error.TimeoutException;
 import com.couchbase.client.core.error.ValueTooLargeException;
 import com.couchbase.client.core.error.subdoc.DeltaInvalidException;
@@ -30,9 +40,11 @@ import com.couchbase.client.core.error.subdoc.PathMismatchException;
 import com.couchbase.client.core.error.subdoc.PathNotFoundException;
 import com.couchbase.client.core.error.subdoc.ValueInvalidException;
 import com.couchbase.client.core.msg.kv.DurabilityLevel;
+import com.couchbase.client.core.msg.kv.MutationToken;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.ClusterOptions;
 import com.couchbase.client.java.Collection;
+import com.couchbase.client.java.Scope;
 import com.couchbase.client.java.codec.RawBinaryTranscoder;
 import com.couchbase.client.java.codec.RawStringTranscoder;
 import com.couchbase.client.java.json.JsonArray;
@@ -47,9 +59,21 @@ import com.couchbase.client.java.kv.MutateInOptions;
 import com.couchbase.client.java.kv.MutateInResult;
 import com.couchbase.client.java.kv.MutateInSpec;
 import com.couchbase.client.java.kv.MutationResult;
+import com.couchbase.client.java.kv.MutationState;
 import com.couchbase.client.java.kv.PrependOptions;
+import com.couchbase.client.java.kv.ScanOptions;
+import com.couchbase.client.java.kv.ScanResult;
+import com.couchbase.client.java.kv.ScanTerm;
+import com.couchbase.client.java.kv.ScanType;
 import com.couchbase.client.java.kv.StoreSemantics;
 import com.couchbase.client.java.kv.UnlockOptions;
+import com.couchbase.client.java.manager.bucket.BucketManager;
+import com.couchbase.client.java.manager.bucket.BucketSettings;
+import com.couchbase.client.java.manager.bucket.BucketType;
+import com.couchbase.client.java.manager.bucket.EvictionPolicyType;
+import com.couchbase.client.java.manager.collection.CollectionManager;
+import com.couchbase.client.java.manager.collection.CollectionSpec;
+import com.couchbase.client.java.manager.collection.ScopeSpec;
 import com.couchbase.client.java.transactions.TransactionAttemptContext;
 import com.couchbase.client.java.transactions.TransactionGetResult;
 import com.couchbase.client.java.transactions.Transactions;
@@ -69,12 +93,14 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.logging.Level;
 import java.util.logging.Logger;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import reactor.core.publisher.Flux;
 
@@ -555,6 +581,182 @@ public final class Checks {
     });
   }
 
+  private interface ScopeUse {
+    void run(Scope scope, CollectionManager manager) throws Exception;
+  }
+
+  /** Makes a scope with the given collections, which have these maximum expiries, and drops it after the use. */
+  private static void withScope(Cluster cluster, Collection c, String key, Map<String, Duration> expiries, ScopeUse use) throws Exception {
+    CollectionManager manager = cluster.bucket(c.bucketName()).collections();
+    String name = key.replace("::", "-");
+    if (manager.getAllScopes().stream().anyMatch(one -> one.name().equals(name))) {
+      manager.dropScope(name);
+    }
+    manager.createScope(name);
+    expiries.forEach((collection, expiry) -> manager.createCollection(name, collection, createCollectionSettings().maxExpiry(expiry)));
+    use.run(cluster.bucket(c.bucketName()).scope(name), manager);
+    manager.dropScope(name);
+  }
+
+  private static Map<String, Duration> listed(CollectionManager manager, String scope) {
+    ScopeSpec found = manager.getAllScopes().stream().filter(one -> one.name().equals(scope)).findFirst().orElseThrow();
+    return found.collections().stream().collect(Collectors.toMap(CollectionSpec::name, CollectionSpec::maxExpiry));
+  }
+
+  /** 60 documents with the prefix and two without. */
+  private static TreeMap<String, JsonObject> documents(String prefix) {
+    TreeMap<String, JsonObject> documents = new TreeMap<>(Map.of("a", number(1), "~", number(2)));
+    IntStream.range(0, 60).forEach(n -> documents.put(String.format("%s-%02d", prefix, n), number(n)));
+    return documents;
+  }
+
+  /** Stores the documents, and returns the state to be consistent with. */
+  private static MutationState fill(Collection c, Map<String, JsonObject> documents) {
+    return MutationState.from(documents.entrySet().stream()
+        .map(one -> c.upsert(one.getKey(), one.getValue()).mutationToken().orElseThrow()).toArray(MutationToken[]::new));
+  }
+
+  private static Map<String, JsonObject> scan(Collection c, ScanType kind, ScanOptions options) {
+    return c.scan(kind, options).collect(Collectors.toMap(ScanResult::id, ScanResult::contentAsObject));
+  }
+
+  private static Set<String> scanIds(Collection c, ScanType kind, ScanOptions options) {
+    List<ScanResult> found = c.scan(kind, options.idsOnly(true)).collect(Collectors.toList());
+    expect(found.stream().allMatch(ScanResult::idOnly), "not only ids");
+    Set<String> ids = found.stream().map(ScanResult::id).collect(Collectors.toSet());
+    equal(ids.size(), found.size());
+    return ids;
+  }
+
+  private static List<Object> facts(BucketSettings of) {
+    return List.of(of.name(), of.bucketType(), of.ramQuotaMB(), of.evictionPolicy(), of.numReplicas(), of.maxExpiry(),
+        of.minimumDurabilityLevel(), of.flushEnabled());
+  }
+
+  private static Map<String, Check> managementChecks(Cluster cluster) {
+    Map<String, Check> checks = new LinkedHashMap<>();
+    Duration brief = Duration.ofSeconds(7);
+    Duration most = Duration.ofSeconds(100);
+    checks.put("collection-manage", (c, key) -> withScope(cluster, c, key, Map.of("plain", Duration.ZERO, "timed", most), (s, manager) -> {
+      String scope = s.name();
+      String absent = scope + "-missing";
+      equal(listed(manager, scope), Map.of("plain", CollectionSpec.SAME_EXPIRY_AS_BUCKET, "timed", most));
+      fails(() -> manager.createScope(scope), ScopeExistsException.class);
+      fails(() -> manager.createCollection(scope, "plain"), CollectionExistsException.class);
+      fails(() -> manager.createCollection(absent, "plain"), ScopeNotFoundException.class);
+      fails(() -> manager.createScope("_reserved"), CouchbaseException.class);
+      manager.updateCollection(scope, "plain", updateCollectionSettings().maxExpiry(brief));
+      manager.updateCollection(scope, "timed", updateCollectionSettings().maxExpiry(CollectionSpec.NEVER_EXPIRE));
+      equal(listed(manager, scope), Map.of("plain", brief, "timed", CollectionSpec.NEVER_EXPIRE));
+      fails(() -> manager.updateCollection(scope, "missing", updateCollectionSettings().maxExpiry(brief)), CollectionNotFoundException.class);
+      manager.dropCollection(scope, "plain");
+      equal(listed(manager, scope), Map.of("timed", CollectionSpec.NEVER_EXPIRE));
+      fails(() -> manager.dropCollection(scope, "plain"), CollectionNotFoundException.class);
+      fails(() -> manager.dropCollection(absent, "plain"), ScopeNotFoundException.class);
+      fails(() -> manager.dropScope(absent), ScopeNotFoundException.class);
+    }));
+    checks.put("collection-documents", (c, key) -> withScope(cluster, c, key, Map.of("one", Duration.ZERO, "other", Duration.ZERO), (s, manager) -> {
+      Collection one = s.collection("one");
+      Collection other = s.collection("other");
+      c.upsert(key, number(0));
+      one.insert(key, number(1));
+      other.insert(key, number(2));
+      holds(c, key, number(0));
+      holds(one, key, number(1));
+      equal(mutate(one, key, MutateInSpec.increment("n", 4), MutateInSpec.upsert("more", 1)).contentAs(0, Integer.class), 5);
+      equal(one.lookupIn(key, List.of(get("n"))).contentAs(0, Integer.class), 5);
+      equal(one.binary().increment("counter", incrementOptions().initial(10).delta(5)).content(), 10L);
+      equal(one.binary().increment("counter", incrementOptions().delta(5)).content(), 15L);
+      missing(c, "counter");
+      one.remove(key);
+      missing(one, key);
+      holds(c, key, number(0));
+      holds(other, key, number(2));
+      manager.dropCollection(s.name(), "one");
+      Duration quick = Duration.ofSeconds(2);
+      fails(() -> one.get("counter", getOptions().timeout(quick)), CollectionNotFoundException.class, TimeoutException.class);
+      fails(() -> one.upsert(key, 1, upsertOptions().timeout(quick)), CollectionNotFoundException.class, TimeoutException.class);
+      // The new collection of that name has none of the old documents.
+      manager.createCollection(s.name(), "one");
+      missing(one, "counter");
+      one.upsert(key, number(3));
+      holds(one, key, number(3));
+      holds(other, key, number(2));
+    }));
+    checks.put("collection-max-expiry", (c, key) -> withScope(cluster, c, key, Map.of("timed", most), (s, manager) -> {
+      Collection timed = s.collection("timed");
+      for (int[] asked : new int[][] {{0, 100}, {50, 50}, {900, 100}}) {
+        Instant start = Instant.now();
+        timed.upsert(key, number(1), upsertOptions().expiry(Duration.ofSeconds(asked[0])));
+        within(expiry(timed, key).orElseThrow(), start, asked[1]);
+      }
+      c.upsert(key, number(1));
+      equal(expiry(c, key), Optional.empty());
+    }));
+    checks.put("scan-range", (c, key) -> withScope(cluster, c, key, Map.of("scanned", Duration.ZERO, "other", Duration.ZERO), (s, manager) -> {
+      Collection scanned = s.collection("scanned");
+      TreeMap<String, JsonObject> all = documents(key);
+      MutationState state = fill(scanned, all);
+      fill(s.collection("other"), documents("other"));
+      String first = key + "-00";
+      String last = key + "-59";
+      Map<String, JsonObject> documents = all.subMap(first, true, last, true);
+      equal(scan(scanned, ScanType.prefixScan(key + "-"), scanOptions().consistentWith(state)), documents);
+      equal(scan(scanned, ScanType.rangeScan(ScanTerm.inclusive(first), ScanTerm.inclusive(last)), scanOptions().consistentWith(state)), documents);
+      ScanType part = ScanType.rangeScan(ScanTerm.exclusive(key + "-10"), ScanTerm.inclusive(key + "-20"));
+      equal(scanIds(scanned, part, scanOptions()), all.subMap(key + "-10", false, key + "-20", true).keySet());
+      equal(scan(scanned, ScanType.rangeScan(null, null), scanOptions()), all);
+      equal(scanIds(scanned, ScanType.prefixScan("none"), scanOptions()), Set.of());
+      ScanResult one = scanned.scan(ScanType.prefixScan(first)).findFirst().orElseThrow();
+      equal(one.cas(), scanned.get(first).cas());
+    }));
+    checks.put("scan-sampling", (c, key) -> withScope(cluster, c, key, Map.of("scanned", Duration.ZERO), (s, manager) -> {
+      Collection scanned = s.collection("scanned");
+      Map<String, JsonObject> documents = documents(key);
+      fill(scanned, documents);
+      Map<String, JsonObject> some = scan(scanned, ScanType.samplingScan(20), scanOptions());
+      equal(some.size(), 20);
+      some.forEach((id, document) -> equal(document, documents.get(id)));
+      Set<String> more = scanIds(scanned, ScanType.samplingScan(20, 7), scanOptions());
+      expect(more.size() == 20 && documents.keySet().containsAll(more), String.valueOf(more));
+      fails(() -> scan(scanned, ScanType.samplingScan(0), scanOptions()), InvalidArgumentException.class);
+    }));
+    checks.put("bucket-settings", (c, key) -> {
+      BucketManager manager = cluster.buckets();
+      String name = "java-settings";
+      if (manager.getAllBuckets().containsKey(name)) {
+        manager.dropBucket(name);
+      }
+      BucketSettings settings = BucketSettings.create(name).bucketType(BucketType.EPHEMERAL).ramQuotaMB(100)
+          .evictionPolicy(EvictionPolicyType.NO_EVICTION).numReplicas(0).maxExpiry(most)
+          .minimumDurabilityLevel(DurabilityLevel.MAJORITY).flushEnabled(false);
+      manager.createBucket(settings);
+      equal(facts(manager.getBucket(name)), facts(settings));
+      fails(() -> manager.createBucket(settings), BucketExistsException.class);
+      Collection documents = cluster.bucket(name).defaultCollection();
+      Instant start = Instant.now();
+      documents.upsert(key, number(1));
+      within(expiry(documents, key).orElseThrow(), start, 100);
+      fails(() -> manager.flushBucket(name), BucketNotFlushableException.class);
+      holds(documents, key, number(1));
+      // The SDK does not send the level NONE.
+      settings.ramQuotaMB(120).maxExpiry(Duration.ofSeconds(200)).flushEnabled(true);
+      manager.updateBucket(settings);
+      equal(facts(manager.getBucket(name)), facts(settings));
+      manager.flushBucket(name);
+      missing(documents, key);
+      BucketSettings refused = BucketSettings.create(name + "-refused").bucketType(BucketType.EPHEMERAL).ramQuotaMB(100)
+          .minimumDurabilityLevel(DurabilityLevel.PERSIST_TO_MAJORITY);
+      fails(() -> manager.createBucket(refused), CouchbaseException.class);
+      expect(!manager.getAllBuckets().containsKey(refused.name()), "a refused bucket exists");
+      manager.dropBucket(name);
+      fails(() -> manager.getBucket(name), BucketNotFoundException.class);
+      fails(() -> manager.dropBucket(name), BucketNotFoundException.class);
+      fails(() -> manager.flushBucket(name), BucketNotFoundException.class);
+    });
+    return checks;
+  }
+
   private static Map<String, Check> transactionChecks(Transactions transactions) {
     Map<String, Check> checks = new LinkedHashMap<>();
     checks.put("transaction-commit", (c, key) -> {
@@ -700,6 +902,7 @@ public final class Checks {
     if (done("connect", () -> cluster.bucket(arguments[3]).waitUntilReady(Duration.ofSeconds(20)))) {
       Collection collection = cluster.bucket(arguments[3]).defaultCollection();
       ExecutorService running = Executors.newFixedThreadPool(8);
+      CHECKS.putAll(managementChecks(cluster));
       CHECKS.putAll(transactionChecks(cluster.transactions()));
       CHECKS.forEach((name, check) -> running.execute(() -> one(name, check, collection)));
       running.shutdown();

@@ -4,6 +4,7 @@
 //! is no number of the engine is written here.
 
 mod persistence;
+mod vbuckets;
 
 use std::fmt::{Arguments, Write as _};
 
@@ -124,7 +125,6 @@ pub fn gather(
         b"extstore" => {}
         b"allocator" => allocator(bucket, emit),
         b"durability-monitor" => bucket.sync_write_statistics(emit),
-        b"vbucket" => bucket.vbucket_statistics(emit),
         b"collections" => collections(bucket, emit),
         b"scopes" => scopes(bucket, emit),
         b"persistence" if persistence::persistence(bucket, cx, emit) => {}
@@ -136,6 +136,7 @@ pub fn gather(
         b"detail" => return Answer::Refused("stats detail not allowed"),
         // Over the binary protocol: a list that may be long is for the text protocol.
         b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
+        _ if vbuckets::gather(bucket, arguments, emit) => {}
         _ => return Answer::Unknown,
     }
     Answer::List

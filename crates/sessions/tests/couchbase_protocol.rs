@@ -705,3 +705,49 @@ fn a_key_that_is_too_long_is_too_big() {
         }
     }
 }
+
+#[test]
+fn statistics_of_vbuckets() {
+    let disk = journal::SimulatedDisk::new();
+    let mut client = Client::of(client::persistent::node(&disk, 4), sessions::Port::Couchbase);
+    client::persistent::flush(&client);
+    client.open_bucket(&[0x07]);
+    let of = |client: &mut Client, group: &str| {
+        let answers = client.send(&frame(STAT).key(group.as_bytes()).bytes());
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let named = answers.iter().filter(|answer| answer.status == 0 && !answer.key.is_empty());
+        named.map(|answer| (text(&answer.key), text(&answer.body))).collect::<Vec<_>>()
+    };
+    let cas = [1, 2].map(|n: u8| {
+        client.ask(frame(SET).key(&[b'0' + n]).vbucket(2).extras(&store_extras(0, 0)).value(b"1")).cas
+    });
+    let token = client.ask(frame(GET_FAILOVER_LOG).vbucket(2)).body;
+    let uuid = u64::from_be_bytes(token[..8].try_into().unwrap());
+    let seqnos = |persisted: u64| {
+        [
+            ("vb_2:uuid".to_owned(), uuid.to_string()),
+            ("vb_2:high_seqno".to_owned(), "2".to_owned()),
+            ("vb_2:abs_high_seqno".to_owned(), "2".to_owned()),
+            ("vb_2:last_persisted_seqno".to_owned(), persisted.to_string()),
+        ]
+    };
+    assert_eq!(of(&mut client, "vbucket-seqno 2"), seqnos(0));
+    client::persistent::flush(&client);
+    assert_eq!(of(&mut client, "vbucket-seqno 2"), seqnos(2));
+    assert_eq!(of(&mut client, "vbucket-seqno").len(), 4 * 4);
+    let state = ("vb_2".to_owned(), "active".to_owned());
+    assert_eq!(of(&mut client, "vbucket 2"), std::slice::from_ref(&state));
+    assert_eq!(of(&mut client, "vbucket").len(), 4);
+    let items = ("vb_2:num_items".to_owned(), "2".to_owned());
+    let details = [vec![state, items, ("vb_2:max_cas".to_owned(), cas[1].to_string())], seqnos(2).to_vec()];
+    assert_eq!(of(&mut client, "vbucket-details 2"), details.concat());
+    let began_at = u64::from_be_bytes(token[8..16].try_into().unwrap());
+    let history = [("num_entries", 1), ("0:id", uuid), ("0:seq", began_at)];
+    assert_eq!(
+        of(&mut client, "failovers 2"),
+        history.map(|(name, figure)| (format!("vb_2:{name}"), figure.to_string()))
+    );
+    for wrong in ["vbucket-seqno 4", "vbucket-seqno -1", "vbucket-seqno x", "failovers 2 2", "vbucket-"] {
+        assert_eq!(client.send(&frame(STAT).key(wrong.as_bytes()).bytes())[0].status, 1, "{wrong:?}");
+    }
+}

@@ -418,14 +418,8 @@ impl Bucket {
         }
     }
 
-    /// `stats vbucket`: the state of each.
-    pub fn vbucket_statistics(&self, emit: &mut dyn FnMut(&str, std::fmt::Arguments<'_>)) {
-        for vb in 0..self.vbuckets() {
-            emit(&format!("vb_{vb}"), format_args!("{}", self.vbucket_state(VbId(vb)).name()));
-        }
-    }
-
-    fn vbucket_state(&self, vb: VbId) -> VbState {
+    /// Returns the state of a vBucket.
+    pub fn vbucket_state(&self, vb: VbId) -> VbState {
         let mut state = VbState::Active;
         self.with_sync_writes(vb, |sync| state = sync.state);
         state

@@ -14,7 +14,7 @@ from pymemcache.exceptions import MemcacheServerError
 
 from tests.clients.cluster import connect
 from tests.frames import (
-    DELETE, FEATURE_MUTATION_SEQNO, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET_FAILOVER_LOG, SET, SUCCESS, BinaryConnection,
+    DELETE, FEATURE_MUTATION_SEQNO, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, GET_FAILOVER_LOG, SEQNO_PERSISTENCE, SET, SUCCESS, BinaryConnection,
 )
 from tests.persistence.bucket import (
     http, memcached, observe, start, statistics, vbucket_of, wait_all_persisted, wait_persisted, wait_until, wait_warm,
@@ -213,3 +213,16 @@ def test_health_and_statistics_tell_of_the_journal(tmp_path):
             assert f"dormouse_bucket_{line}" in metrics, metrics
         figures = statistics(node, "persistence")
         assert figures["ep_queue_size"] == 0 and figures["ep_total_persisted"] == 1
+
+
+def test_what_seqno_persistence_acknowledged_survives_a_kill(tmp_path):
+    keys = [b"key-%d" % n for n in range(200)]
+    with start(tmp_path) as node, open_with_tokens(node) as connection:
+        for key in keys:
+            stored = connection.store(key, b"value of " + key, vbucket=vbucket_of(key))
+            assert connection.ask(SEQNO_PERSISTENCE, extras=stored.extras[8:], vbucket=vbucket_of(key)).status == SUCCESS
+        node.kill()
+    with start(tmp_path) as node, open_with_tokens(node) as connection:
+        wait_warm(node)
+        for key in keys:
+            assert connection.ask(GET, key, vbucket=vbucket_of(key)).value == b"value of " + key

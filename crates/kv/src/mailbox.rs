@@ -31,6 +31,10 @@ pub enum Outcome {
     Durable(Mutated),
     /// It is unknown whether a durable write will be done.
     Ambiguous,
+    /// Everything up to the seqno that was waited for is on disk.
+    Persisted,
+    /// It was not in time, or nobody here can tell any more.
+    Unpersisted,
     /// A value that was on disk only is back in memory, or cannot be had.
     Fetched(Result<(), KvError>),
     /// There is news for a watcher.

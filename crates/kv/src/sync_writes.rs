@@ -58,12 +58,22 @@ impl TimeoutMode {
     }
 }
 
-/// A vBucket's state, chains and pending prepares. A vBucket that never had anything but the default has none of it.
+/// A session that waits until everything up to a seqno is on disk.
+pub(crate) struct SeqnoWait {
+    pub(crate) seqno: u64,
+    pub(crate) deadline_us: u64,
+    pub(crate) cookie: Cookie,
+}
+
+/// A vBucket's state, chains, pending prepares, and who waits for the disk. A vBucket that never had anything but the
+/// default has none of it.
 pub(crate) struct SyncWrites {
     pub(crate) state: VbState,
     pub(crate) topology: Topology,
     /// Who waits for each prepare; nobody for recovered or abandoned ones.
     pub(crate) monitor: DurabilityMonitor<Option<Cookie>>,
+    /// In the order of their deadlines: all have the same timeout.
+    pub(crate) seqno_waits: Vec<SeqnoWait>,
     /// When some thread will check the deadlines.
     pub(crate) armed_us: u64,
 }
@@ -73,12 +83,14 @@ impl SyncWrites {
     pub(crate) fn new(persisted_seqno: u64) -> Self {
         let topology = Topology::default();
         let monitor = DurabilityMonitor::new(&topology, persisted_seqno);
-        Self { state: VbState::Active, topology, monitor, armed_us: NEVER }
+        Self { state: VbState::Active, topology, monitor, seqno_waits: Vec::new(), armed_us: NEVER }
     }
 
     /// Returns the earliest deadline if no thread checks before it; from now on one does.
     pub(crate) fn arm(&mut self) -> Option<u64> {
-        let next_us = self.monitor.next_deadline_us().filter(|next_us| *next_us < self.armed_us)?;
+        let first_wait = self.seqno_waits.first().map(|wait| wait.deadline_us);
+        let next_us = first_wait.into_iter().chain(self.monitor.next_deadline_us()).min();
+        let next_us = next_us.filter(|next_us| *next_us < self.armed_us)?;
         self.armed_us = next_us;
         Some(next_us)
     }
@@ -91,6 +103,22 @@ impl SyncWrites {
             notices.lateness_us.push(now_us.saturating_sub(deadline_us));
             notices.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
         });
+        self.end_seqno_waits(|wait| wait.deadline_us <= now_us, Outcome::Unpersisted, notices);
+    }
+
+    /// Notifies those that wait for a seqno up to this one, which is on disk now.
+    pub(crate) fn persisted(&mut self, seqno: u64, notices: &mut Notices) {
+        self.end_seqno_waits(|wait| wait.seqno <= seqno, Outcome::Persisted, notices);
+    }
+
+    fn end_seqno_waits(
+        &mut self,
+        ends: impl Fn(&SeqnoWait) -> bool,
+        outcome: Outcome,
+        notices: &mut Notices,
+    ) {
+        let ended = self.seqno_waits.extract_if(.., |wait| ends(wait));
+        notices.letters.extend(ended.map(|wait| (wait.cookie, outcome)));
     }
 
     /// Gives up the pending writes: nobody here can tell any more how they end.
@@ -98,6 +126,7 @@ impl SyncWrites {
         self.monitor.abandon(|waiter| {
             notices.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
         });
+        self.end_seqno_waits(|_| true, Outcome::Unpersisted, notices);
     }
 }
 

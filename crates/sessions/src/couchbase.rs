@@ -348,6 +348,7 @@ fn execute_other(
         Opcode::STAT => inquiry::statistics(peer, answer, request, body, cx, out),
         Opcode::OBSERVE => inquiry::observe(peer, answer, request, body, cx, out),
         Opcode::OBSERVE_SEQNO => inquiry::observe_seqno(peer, answer, request, body, cx, out),
+        Opcode::SEQNO_PERSISTENCE => inquiry::await_persistence(peer, answer, request, body, cx, out),
         Opcode::RANGE_SCAN_CREATE => scan::create(peer, answer, request, body, cx, out),
         Opcode::RANGE_SCAN_CONTINUE => scan::proceed(peer, answer, request, body, cx, out),
         Opcode::RANGE_SCAN_CANCEL => scan::cancel(peer, answer, request, body, cx, out),
@@ -373,6 +374,7 @@ const fn is_query(opcode: Opcode) -> bool {
             | Opcode::STAT
             | Opcode::OBSERVE
             | Opcode::OBSERVE_SEQNO
+            | Opcode::SEQNO_PERSISTENCE
             | Opcode::RANGE_SCAN_CREATE
             | Opcode::RANGE_SCAN_CONTINUE
             | Opcode::RANGE_SCAN_CANCEL

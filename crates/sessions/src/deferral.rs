@@ -72,11 +72,10 @@ impl Session {
         let mut held = Output::default();
         match (awaited, outcome) {
             (Awaited::Answer(answer), outcome) => {
-                let mutated = if let Outcome::Durable(mutated) = outcome { Some(mutated) } else { None };
                 if is_unordered {
-                    answer.complete(mutated, cx, out);
+                    answer.complete(outcome, cx, out);
                 } else {
-                    answer.complete(mutated, cx, &mut held);
+                    answer.complete(outcome, cx, &mut held);
                     waits.hold(ticket, held);
                 }
             }

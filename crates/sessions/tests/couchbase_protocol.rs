@@ -21,11 +21,13 @@ const STAT: u8 = 0x10;
 const TOUCH: u8 = 0x1c;
 const GAT: u8 = 0x1d;
 const SET_VBUCKET: u8 = 0x3d;
+const DEL_VBUCKET: u8 = 0x3f;
 const HELLO: u8 = 0x1f;
 const SASL_AUTH: u8 = 0x21;
 const SASL_STEP: u8 = 0x22;
 const SELECT_BUCKET: u8 = 0x89;
 const OBSERVE_SEQNO: u8 = 0x91;
+const SEQNO_PERSISTENCE: u8 = 0xb7;
 const GET_LOCKED: u8 = 0x94;
 const UNLOCK: u8 = 0x95;
 const GET_FAILOVER_LOG: u8 = 0x96;
@@ -750,4 +752,62 @@ fn statistics_of_vbuckets() {
     for wrong in ["vbucket-seqno 4", "vbucket-seqno -1", "vbucket-seqno x", "failovers 2 2", "vbucket-"] {
         assert_eq!(client.send(&frame(STAT).key(wrong.as_bytes()).bytes())[0].status, 1, "{wrong:?}");
     }
+}
+
+#[test]
+fn a_seqno_is_waited_for_until_it_is_on_disk() {
+    let wait = |vb: u16, seqno: u64| frame(SEQNO_PERSISTENCE).vbucket(vb).extras(&seqno.to_be_bytes());
+    let seen = |answers: &[Answer]| answers.iter().map(|it| (it.opaque, it.status)).collect::<Vec<_>>();
+    let store = |client: &mut Client| {
+        let set = frame(SET).key(b"a").vbucket(2).extras(&store_extras(0, 0)).value(b"1");
+        let stored = client.ask(set);
+        assert_eq!(stored.status, 0);
+        u64::from_be_bytes(stored.extras[8..16].try_into().unwrap())
+    };
+    for features in [[0x04, 0x07].as_slice(), &[0x04, 0x07, 0x0e]] {
+        let disk = journal::SimulatedDisk::new();
+        let mut client = Client::of(client::persistent::node(&disk, 4), sessions::Port::Couchbase);
+        client::persistent::flush(&client);
+        client.open_bucket(features);
+        let is_ordered = features.len() == 2;
+        assert_eq!(client.ask(wait(2, 0)).status, 0);
+        let first = store(&mut client);
+        let script = [wait(2, first).opaque(1), frame(GET).key(b"a").vbucket(2).opaque(2)];
+        let at_once = client.ask_all(&script);
+        assert_eq!(seen(&at_once), if is_ordered { vec![] } else { vec![(2, 0)] });
+        // A later seqno, and one of another vBucket.
+        let (second, other) = (wait(2, first + 1).opaque(3), wait(1, 1).opaque(4));
+        assert_eq!(seen(&client.ask_all(&[second, other])), []);
+        assert_eq!(seen(&client.letters()), []);
+        client::persistent::flush(&client);
+        assert_eq!(seen(&client.letters()), if is_ordered { vec![(1, 0), (2, 0)] } else { vec![(1, 0)] });
+        // By another session: this one's answer is held back behind those that wait.
+        let mut operator = client.beside(1);
+        operator.open_bucket(&[0x04, 0x07]);
+        store(&mut operator);
+        client::persistent::flush(&client);
+        assert_eq!(seen(&client.letters()), [(3, 0)]);
+        // What does not come is not waited for longer than 30 s.
+        assert_eq!(seen(&client.pass_ms(25_000)), []);
+        assert_eq!(seen(&client.pass_ms(5_100)), [(4, 0x86)]);
+        assert_eq!(client.ask(wait(2, first)).status, 0, "it is there already");
+        // Nor what cannot come any more.
+        assert_eq!(seen(&client.ask_all(&[wait(2, 1 << 40).opaque(5), wait(3, 1).opaque(6)])), []);
+        assert_eq!(operator.ask(frame(DEL_VBUCKET).vbucket(2)).status, 0);
+        assert_eq!(seen(&client.letters()), [(5, 0x86)]);
+        for (wrong, status) in [
+            (wait(2, 1), 7),
+            (wait(4, 1), 7),
+            (frame(SEQNO_PERSISTENCE).vbucket(1).extras(&[0; 7]), 4),
+            (frame(SEQNO_PERSISTENCE).vbucket(1), 4),
+            (wait(1, 1).key(b"a"), 4),
+            (wait(1, 1).value(b"1"), 4),
+        ] {
+            assert_eq!(operator.ask(wrong).status, status);
+        }
+        client.node.delete_bucket("default").unwrap();
+        assert_eq!(seen(&client.letters()), [(6, 0x86)]);
+        assert_eq!(client.ask(wait(1, 0)).status, 8);
+    }
+    assert_eq!(ready(&USUAL).ask(wait(0, 0)).status, 0x83, "nothing of an ephemeral bucket is on disk");
 }

@@ -17,7 +17,7 @@ use super::{Arithmetic, Bucket, LONGEST_NUMBER, count_entry, mutate_entry, watch
 use crate::durability_monitor::Verdict;
 use crate::index::Locked;
 use crate::mailbox::{Cookie, Outcome};
-use crate::sync_writes::{Durability, Notices, TimeoutMode, Written};
+use crate::sync_writes::{Durability, Notices, SeqnoWait, TimeoutMode, Written};
 use crate::topology::{Topology, VbState};
 use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext, VbId};
 
@@ -257,13 +257,46 @@ impl Bucket {
         });
     }
 
+    /// Returns true if everything of a vBucket up to `seqno` is on disk. If not, a letter says so as soon as it is, or
+    /// that it is not within 30 seconds.
+    pub fn await_persistence(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        seqno: u64,
+        cookie: Cookie,
+    ) -> Result<bool, KvError> {
+        let deadline_us = cx.fresh_us() + u64::from(TIMEOUT_DEFAULT_MS) * 1000;
+        let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
+        let mut notices = Notices::default();
+        let mut locked = self.lock(cx, vb);
+        // Under the lock, as for durable writes.
+        if self.is_gone() {
+            return Err(KvError::BucketGone);
+        }
+        if locked.persisted_seqno() >= seqno {
+            return Ok(true);
+        }
+        let sync = locked.sync_writes_mut();
+        sync.seqno_waits.push(SeqnoWait { seqno, deadline_us, cookie });
+        if is_event_driven {
+            notices.arm_us = sync.arm();
+        }
+        drop(locked);
+        self.hurry(vb);
+        self.notify(cx, vb, notices);
+        Ok(false)
+    }
+
     /// Notes that this node has everything of a vBucket up to this seqno on its disk.
     pub(crate) fn persisted(&self, cx: &mut ThreadContext, vb: VbId, seqno: u64) {
-        let mut may_end = false;
+        let (mut may_end, mut notices) = (false, Notices::default());
         self.with_sync_writes(vb, |sync| {
             sync.monitor.persisted(seqno);
+            sync.persisted(seqno, &mut notices);
             may_end = sync.monitor.verdict().is_some();
         });
+        self.notify(cx, vb, notices);
         if may_end {
             self.tend(cx, vb, |_, _| {});
         }

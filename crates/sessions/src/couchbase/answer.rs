@@ -1,6 +1,6 @@
 //! Writes answers: classic or flexible layout, with error contexts if negotiated.
 
-use kv::{Document, Mutated, NodeContext};
+use kv::{Document, Mutated, NodeContext, Outcome};
 use wire::binary::response::{done, hit};
 use wire::binary::{Header, Reply, Request, Status, datatype};
 use wire::couchbase::{Feature, FeatureSet, error_context, server_duration};
@@ -210,7 +210,7 @@ pub(super) struct Open<'e> {
     before: usize,
 }
 
-/// The answer to a durable write that waits for its outcome.
+/// The answer to a request that waits for its outcome: a durable write, or SEQNO_PERSISTENCE.
 pub struct Pending {
     answer: Answer,
     waiting: Waiting,
@@ -222,15 +222,16 @@ impl Pending {
         Self { answer, waiting, received_ns: cx.now.unix_ns }
     }
 
-    /// Answers with the outcome; without one, the result is ambiguous.
-    pub(crate) fn complete(mut self, outcome: Option<Mutated>, cx: &NodeContext, out: &mut Output) {
+    pub(crate) fn complete(mut self, outcome: Outcome, cx: &NodeContext, out: &mut Output) {
         let answer = &mut self.answer;
         answer.duration = answer.duration.map(|_| duration_since(self.received_ns, cx));
         match outcome {
-            Some(mutated) => {
+            Outcome::Durable(mutated) => {
                 answer.mutated_as(self.waiting.status, mutated, &self.waiting.value, out);
             }
-            None => answer.error(
+            Outcome::Persisted => answer.success(out),
+            Outcome::Unpersisted => answer.error(Status::ETMPFAIL, "The seqno is not on disk yet", out),
+            Outcome::Ambiguous | Outcome::Fetched(_) | Outcome::Watched => answer.error(
                 Status::SYNC_WRITE_AMBIGUOUS,
                 "The durability level was not reached in time: the write may still be done, or undone",
                 out,

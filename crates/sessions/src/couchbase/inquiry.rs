@@ -5,9 +5,10 @@ use kv::key::KEY_MAX;
 use kv::{Key, KvError, NodeContext, VbId};
 use wire::binary::{Request, Status};
 
+use super::super::waits::Touch;
 use super::super::{Output, Peer, binary};
-use super::answer::Answer;
-use super::documents::Operation;
+use super::answer::{Answer, Pending};
+use super::documents::{Operation, Waiting};
 use super::json;
 
 /// OBSERVE_SEQNO: the answer's format for the present history, and for an earlier one.
@@ -99,6 +100,47 @@ pub(super) fn observe_seqno(
         value.extend(ended_seqno.to_be_bytes());
     }
     answer.value(0, &[], &value, out);
+}
+
+/// SEQNO_PERSISTENCE: the answer comes when everything of the vBucket up to the seqno of the extras is on disk.
+pub(super) fn await_persistence(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut NodeContext,
+    out: &mut Output,
+) {
+    let (Ok(seqno), true) = (<[u8; 8]>::try_from(request.extras), request.key.is_empty() && body.is_empty())
+    else {
+        return answer.error(
+            Status::EINVAL,
+            "The extras must be a seqno, 8 bytes, without key or value",
+            out,
+        );
+    };
+    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
+        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    };
+    let vb = VbId(request.header.vbucket);
+    if !bucket.serves(vb.0) {
+        return super::handshake::not_my_vbucket(peer, answer, cx, out);
+    }
+    if bucket.persistence().is_none() {
+        return answer.error(Status::NOT_SUPPORTED, "An ephemeral bucket cannot persist", out);
+    }
+    if let Some(why) = bucket.closed(vb) {
+        return super::documents::refuse(answer, why.into(), out);
+    }
+    let cookie = peer.cookie(cx);
+    match bucket.await_persistence(cx, vb, u64::from_be_bytes(seqno), cookie) {
+        Ok(true) => answer.success(out),
+        Ok(false) => {
+            let pending = Pending::new(Answer::new(peer, request, cx), Waiting::default(), cx);
+            peer.wait(cookie, Touch::Nothing, pending);
+        }
+        Err(why) => super::documents::refuse(answer, why, out),
+    }
 }
 
 /// Takes the next document from the value of an OBSERVE: `vBucket 2 | key length 2 | key`, repeated.

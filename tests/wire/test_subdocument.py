@@ -474,6 +474,23 @@ def test_compressed_documents_are_inflated_first(node, key):
         assert other.single(sd.GET, key, b"x", b"", sd.XATTR).value == b"1"
 
 
+def test_json_is_recognised_however_long_and_whatever_is_changed_beside_it(node, key):
+    with Client(node.kv, features=(*FEATURES, FEATURE_SNAPPY)) as one:
+        for length in (100, 40_000, 300_000):
+            for text, is_json in ((b'{"a":"' + b"a" * length + b'"}', 1), (b"a" * length, 0)):
+                for value, claim in ((text, 0), (snappy.compress(text), 3)):
+                    one.put(key, value, datatype=claim)
+                    assert one.mutate(key, (sd.DICT_UPSERT, b"x", b"1", sd.XATTR)).status == SUCCESS
+                    assert one.plain(GET, key).datatype & 1 == is_json, "an attribute was added"
+                    one.put(key, value, datatype=claim)
+                    assert one.plain(GET, key).datatype & 1 == is_json, "stored beside an attribute"
+                    assert one.mutate(key, (sd.DICT_UPSERT, b"x", b"2", sd.XATTR)).status == SUCCESS
+                    assert one.plain(GET, key).datatype & 1 == is_json, "an attribute was changed"
+                    assert one.mutate(key, (sd.WHOLE_SET, b"", text)).status == SUCCESS
+                    assert one.plain(GET, key).datatype & 1 == is_json, "the body was set"
+                    assert one.plain(DELETE, key).status == SUCCESS
+
+
 @pytest.mark.parametrize("bucket", ["default", "p"])
 def test_counters_of_many_connections_lose_nothing(node, bucket, key):
     with Client(node.kv, bucket) as first, Client(node.kv, bucket) as second, Client(node.kv, bucket) as third:

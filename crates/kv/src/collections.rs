@@ -382,6 +382,11 @@ impl Collections {
         self.uid.load(Relaxed)
     }
 
+    /// Waits for a change that is being written.
+    pub(crate) fn settle(&self) {
+        drop(self.changing.lock());
+    }
+
     /// Replaces the manifest by what `f` makes of it, once `keep` has written it. Returns its uid, and whether a
     /// collection is gone.
     pub(crate) fn change(

@@ -1,7 +1,7 @@
 //! One key under its vBucket's lock: the primitive from which every command is made.
 
 use wire::binary::datatype;
-use wire::{snappy, xattrs};
+use wire::{snappy, subdocument, xattrs};
 
 use crate::LARGE_VALUE;
 use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
@@ -203,9 +203,13 @@ impl<'v> Entry<'v> {
             inflated = room;
             body = &inflated;
         }
-        // What a client says of a compressed value has not been checked.
-        let is_checked = store.datatype & datatype::SNAPPY == 0;
-        let datatype = datatype::XATTR | if is_checked { store.datatype & datatype::JSON } else { 0 };
+        let json = match store.datatype & datatype::SNAPPY == 0 {
+            true => store.datatype & datatype::JSON,
+            // What a client says of a compressed value has not been checked, and readers check no long ones.
+            false if body.len() > LARGE_VALUE && subdocument::check(body).is_ok() => datatype::JSON,
+            false => datatype::RAW,
+        };
+        let datatype = datatype::XATTR | json;
         let sum = section.len() + body.len();
         if sum > VALUE_MAX {
             return Err(KvError::TooBig);

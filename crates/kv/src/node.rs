@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use journal::AnyDisk;
@@ -314,9 +314,11 @@ impl Node {
         bucket.mark_deleted().map_err(|error| BucketError::Journal(format!("not deleted: {error}")))?;
         self.buckets.write().by_name.remove(name);
         bucket.set_gone();
+        bucket.collections().settle();
         bucket.abandon_sync_writes(&mut |cookie, outcome| self.post(cookie, outcome));
         bucket.call_watchers(&mut |cookie, outcome| self.post(cookie, outcome));
-        self.generation.fetch_add(1, Relaxed);
+        // ORDERING: whoever sees the new revision sees that the bucket is gone.
+        self.generation.fetch_add(1, Release);
         self.changed.ring();
         self.hub.pager.ring();
         bucket.remove_journal().map_err(|error| {
@@ -391,7 +393,7 @@ impl Node {
     /// Rises whenever a bucket is created or removed.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Relaxed)
+        self.generation.load(Acquire)
     }
 
     /// Sets where the node listens (once).

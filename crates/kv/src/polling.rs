@@ -14,7 +14,7 @@ pub fn poll(cx: &mut NodeContext) -> bool {
         for vb in 0..bucket.vbuckets() {
             let (mut is_due, now_us) = (false, cx.fresh_us());
             bucket.with_sync_writes(VbId(vb), |sync| {
-                let next_us = sync.monitor.next_deadline_us();
+                let next_us = sync.next_deadline_us();
                 is_due = next_us.is_some_and(|next_us| next_us <= now_us);
                 is_left |= next_us.is_some_and(|next_us| next_us < sync.armed_us);
             });

@@ -86,11 +86,15 @@ impl SyncWrites {
         Self { state: VbState::Active, topology, monitor, seqno_waits: Vec::new(), armed_us: NEVER }
     }
 
+    /// Returns the earliest deadline.
+    pub(crate) fn next_deadline_us(&mut self) -> Option<u64> {
+        let first_wait = self.seqno_waits.first().map(|wait| wait.deadline_us);
+        first_wait.into_iter().chain(self.monitor.next_deadline_us()).min()
+    }
+
     /// Returns the earliest deadline if no thread checks before it; from now on one does.
     pub(crate) fn arm(&mut self) -> Option<u64> {
-        let first_wait = self.seqno_waits.first().map(|wait| wait.deadline_us);
-        let next_us = first_wait.into_iter().chain(self.monitor.next_deadline_us()).min();
-        let next_us = next_us.filter(|next_us| *next_us < self.armed_us)?;
+        let next_us = self.next_deadline_us().filter(|next_us| *next_us < self.armed_us)?;
         self.armed_us = next_us;
         Some(next_us)
     }

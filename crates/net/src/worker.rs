@@ -224,9 +224,10 @@ impl Worker {
         }
         for id in 0..u32::try_from(self.connections.len()).unwrap_or(u32::MAX) {
             let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
-            let peer = &mut connection.session.peer;
-            if peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone()) {
-                peer.close = true;
+            let session = &mut connection.session;
+            // One that watches gets its last lines in a letter, and ends with that.
+            if session.has_lost_bucket() && !session.is_watching() {
+                session.peer.close = true;
                 self.make_ready(id);
             }
         }
@@ -259,6 +260,7 @@ impl Worker {
                 address: Some(address.ip()),
                 bucket: greeting.bucket.as_deref().and_then(|name| self.cx.node.bucket(name)),
                 value_limit: greeting.value_limit,
+                lost_bucket: false,
                 close: false,
                 connection: id,
                 waits: None,

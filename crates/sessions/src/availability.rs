@@ -169,6 +169,7 @@ mod tests {
                 address: None,
                 bucket: Some(Arc::clone(&bucket)),
                 value_limit: 1 << 20,
+                lost_bucket: false,
                 close: false,
                 connection: 0,
                 waits: None,

@@ -279,12 +279,13 @@ fn wait(
 /// The answer to a request implies that earlier quiet requests without an answer are done. So nothing overtakes a quiet
 /// request, and quiet requests of one key stay in order. Many batches end with a NOOP, which waits for all before it.
 /// Other requests may overtake one another. A client that waits for a durable write may itself have to change the
-/// chains that the write waits for, so SET_VBUCKET and DEL_VBUCKET are executed at once, whatever waits.
+/// chains that the write waits for, so SET_VBUCKET and DEL_VBUCKET are executed at once, whatever waits. So is
+/// SEQNO_PERSISTENCE, which nothing should wait behind for long.
 pub(super) fn touch_unordered(peer: &Peer, opcode: Opcode) -> Option<Touch> {
     let waits_for_quiet = || peer.waits.as_ref().is_some_and(|waits| waits.has_keyed());
     match opcode {
         Opcode::NOOP => Some(Touch::Everything),
-        Opcode::SET_VBUCKET | Opcode::DEL_VBUCKET => Some(Touch::Nothing),
+        Opcode::SET_VBUCKET | Opcode::DEL_VBUCKET | Opcode::SEQNO_PERSISTENCE => Some(Touch::Nothing),
         quiet if quiet.is_quiet() => None,
         _ if waits_for_quiet() => Some(Touch::Everything),
         _ => Some(Touch::Nothing),

@@ -162,6 +162,12 @@ impl Session {
         {
             self.peer.bucket = cx.node.bucket(gone.name());
         }
+        self.peer.lost_bucket = self.peer.bucket.is_none();
+    }
+
+    /// Returns true if its bucket was deleted.
+    pub fn has_lost_bucket(&self) -> bool {
+        self.peer.lost_bucket || self.peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone())
     }
 
     /// Releases the bucket if it was deleted.

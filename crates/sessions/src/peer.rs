@@ -78,6 +78,8 @@ pub struct Peer {
     pub rules: Rules,
     /// The connection's entry in the list of connections, with its port; `None` without a socket.
     pub client: Option<Arc<Client>>,
+    /// Its bucket was deleted, and it has got no other since.
+    pub lost_bucket: bool,
     /// Set by an executor: send all output, then close.
     pub close: bool,
     /// The connection's number in its thread.

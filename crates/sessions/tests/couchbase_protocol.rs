@@ -532,9 +532,11 @@ fn a_deleted_bucket_is_no_bucket() {
     let mut client = ready(&USUAL);
     client.ask(set("a", b"1"));
     client.node.delete_bucket("default").unwrap();
+    assert!(client.session.has_lost_bucket(), "before it asks");
     assert_eq!(client.ask(on(GET, "a")).status, 8);
     assert_eq!(client.ask(set("a", b"1")).status, 8);
     assert_eq!(client.ask(frame(SELECT_BUCKET).key(b"default")).status, 0x24);
+    assert!(client.session.has_lost_bucket(), "and after it has asked");
 }
 
 #[test]
@@ -810,4 +812,30 @@ fn a_seqno_is_waited_for_until_it_is_on_disk() {
         assert_eq!(client.ask(wait(1, 0)).status, 8);
     }
     assert_eq!(ready(&USUAL).ask(wait(0, 0)).status, 0x83, "nothing of an ephemeral bucket is on disk");
+}
+
+#[test]
+fn waits_for_seqnos_end_in_every_timeout_mode() {
+    use kv::TimeoutMode::{EventDriven, Polling};
+    for [at_first, later] in [[Polling, Polling], [Polling, EventDriven], [EventDriven, Polling]] {
+        let disk = journal::SimulatedDisk::new();
+        let mut client = Client::of(client::persistent::node(&disk, 4), sessions::Port::Couchbase);
+        client::persistent::flush(&client);
+        client.open_bucket(&[0x07, 0x0e]);
+        client.node.set_timeout_mode(at_first);
+        let wait = |n: u32| frame(SEQNO_PERSISTENCE).extras(&[0, 0, 1, 0, 0, 0, 0, 0]).opaque(n);
+        assert_eq!(client.ask_all(&[wait(1)]), []);
+        client.pass_ms(1_000);
+        client.node.set_timeout_mode(later);
+        assert_eq!(client.ask_all(&[wait(2)]), []);
+        let mut seen = Vec::new();
+        for _ in 0..62 {
+            kv::polling::poll(&mut client.cx);
+            seen.extend(client.pass_ms(500).iter().map(|it| (it.opaque, it.status)));
+        }
+        kv::polling::poll(&mut client.cx);
+        seen.extend(client.letters().iter().map(|it| (it.opaque, it.status)));
+        assert_eq!(seen, [(1, 0x86), (2, 0x86)], "{at_first:?}, then {later:?}");
+        assert!(!kv::polling::poll(&mut client.cx), "nothing is left");
+    }
 }

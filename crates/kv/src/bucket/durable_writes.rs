@@ -23,6 +23,8 @@ use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext,
 
 /// Timeout of a durable write for which the client names none.
 const TIMEOUT_DEFAULT_MS: u16 = 30_000;
+/// Most sessions that wait for seqnos of one vBucket.
+const SEQNO_WAITS_MAX: usize = 4096;
 
 impl Locked<'_> {
     /// Ends the prepares that can be ended, in seqno order.
@@ -258,7 +260,7 @@ impl Bucket {
     }
 
     /// Returns true if everything of a vBucket up to `seqno` is on disk. If not, a letter says so as soon as it is, or
-    /// that it is not within 30 seconds.
+    /// that it is not within 30 seconds. [`KvError::NoMemory`] if too many wait already.
     pub fn await_persistence(
         &self,
         cx: &mut ThreadContext,
@@ -278,6 +280,12 @@ impl Bucket {
             return Ok(true);
         }
         let sync = locked.sync_writes_mut();
+        if sync.state != VbState::Active {
+            return Err(KvError::NotActive);
+        }
+        if sync.seqno_waits.len() >= SEQNO_WAITS_MAX {
+            return Err(KvError::NoMemory);
+        }
         sync.seqno_waits.push(SeqnoWait { seqno, deadline_us, cookie });
         if is_event_driven {
             notices.arm_us = sync.arm();

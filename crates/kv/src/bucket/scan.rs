@@ -331,17 +331,20 @@ impl Bucket {
                 continue;
             }
             let (mut seen, mut chosen) = (0, None);
-            let mut hand = Some(Hand::default());
-            while let Some(at) = hand.filter(|_| groups < GROUPS_MAX) {
+            let first = self.lock(cx, vb).hand_at(random >> 16);
+            let (mut at, mut is_around) = (first, false);
+            while groups < GROUPS_MAX && !(is_around && at >= first) {
                 groups += 1;
                 // Each key that is met takes the place of the last one with falling probability.
-                hand = self.lock(cx, vb).keys(at, collection, &mut |key| {
+                let next = self.lock(cx, vb).keys(at, collection, &mut |key| {
                     seen += 1;
                     let draw = index::hash(Key::plain(key), &self.resources.secrets) ^ random;
                     if draw.wrapping_mul(0x9e37_79b9_7f4a_7c15).is_multiple_of(seen) {
                         chosen = Some(key.to_vec());
                     }
                 });
+                is_around |= next.is_none();
+                at = next.unwrap_or_default();
             }
             if let Some(key) = chosen {
                 return Some((vb, key));

@@ -253,6 +253,11 @@ impl Locked<'_> {
         })
     }
 
+    /// Returns a position that this number selects.
+    pub(crate) fn hand_at(&self, number: u64) -> Hand {
+        self.root.hand_at(number)
+    }
+
     /// Calls `f` with the key of each living document of a collection in one group of the table. Returns the next hand.
     pub(crate) fn keys(&self, hand: Hand, collection: u32, f: &mut dyn FnMut(&[u8])) -> Option<Hand> {
         let (prefix, prefix_len) = collection_prefix(collection);

@@ -557,7 +557,8 @@ impl Locked<'_> {
         }
         let is_state_dirty =
             self.durable_if_any().is_some_and(|durable| durable.state_version > durable.state_persisted);
-        self.state.order.is_some() || is_state_dirty
+        // What had a later seqno may be gone without a trace.
+        self.state.order.is_some() || is_state_dirty || self.state.high_seqno > seqno
     }
 
     /// Frees the tombstones and aborts up to `seqno`.

@@ -261,7 +261,7 @@ pub(crate) struct Found {
 }
 
 /// A position in a walk over the table; starts at [`Hand::default`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hand {
     group: usize,
 }
@@ -621,6 +621,12 @@ impl Root {
             self.resize_directory(state, memory, words);
         }
         Some(())
+    }
+
+    /// Returns the position of the group that this number selects.
+    pub(crate) fn hand_at(&self, number: u64) -> Hand {
+        let groups = self.directory().map_or(1, |directory| directory.groups()).max(1);
+        Hand { group: (number % groups as u64) as usize }
     }
 
     /// Walks the table: calls `visit` for each item of the next group and returns the hand's next position, `None` at

@@ -266,6 +266,9 @@ impl Persistence {
     pub(crate) fn note_clean_end(&self, history_seed: u64) -> Result<(), WriteError> {
         // Locked while it is written: a change of collections must not be overwritten.
         let meta = self.meta.lock();
+        if self.is_deleted.load(Relaxed) {
+            return Ok(());
+        }
         let ended = Meta { clean_seed: Some(history_seed), ..meta.clone() };
         ended.write(&self.disk, &self.directory).map_err(WriteError::Poisoned)
     }

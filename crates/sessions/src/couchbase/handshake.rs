@@ -132,7 +132,7 @@ pub(super) fn select_bucket(
     }
     match std::str::from_utf8(request.key).ok().and_then(|name| cx.node.bucket(name)) {
         Some(bucket) => {
-            peer.bucket = Some(bucket);
+            (peer.bucket, peer.lost_bucket) = (Some(bucket), false);
             answer.success(out);
         }
         // A missing bucket and one without access must look the same.

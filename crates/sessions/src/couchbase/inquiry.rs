@@ -4,6 +4,7 @@ use kv::bucket::Observed;
 use kv::key::KEY_MAX;
 use kv::{Key, KvError, NodeContext, VbId};
 use wire::binary::{Request, Status};
+use wire::couchbase::FrameInfos;
 
 use super::super::waits::Touch;
 use super::super::{Output, Peer, binary};
@@ -136,8 +137,10 @@ pub(super) fn await_persistence(
     match bucket.await_persistence(cx, vb, u64::from_be_bytes(seqno), cookie) {
         Ok(true) => answer.success(out),
         Ok(false) => {
+            let is_barrier = FrameInfos::parse(request.framing).is_ok_and(|infos| infos.barrier);
+            let touch = if is_barrier { Touch::Everything } else { Touch::Nothing };
             let pending = Pending::new(Answer::new(peer, request, cx), Waiting::default(), cx);
-            peer.wait(cookie, Touch::Nothing, pending);
+            peer.wait(cookie, touch, pending);
         }
         Err(why) => super::documents::refuse(answer, why, out),
     }

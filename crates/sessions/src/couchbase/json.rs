@@ -19,6 +19,11 @@ pub(super) fn of_stored(bits: u8, value: &Value<'_>) -> u8 {
     }
 }
 
+/// Returns the datatype of a value that readers would not check because it is long; RAW if they will.
+pub(super) fn of_long(value: &[u8]) -> u8 {
+    if value.len() > LARGE_VALUE && is_json(value) { datatype::JSON } else { datatype::RAW }
+}
+
 /// Returns the datatype of a document, and notes there what was found.
 #[inline]
 pub(super) fn detected(document: &Document<'_>) -> u8 {

@@ -27,6 +27,7 @@ use wire::subdocument::{self, Error, Path, Search};
 
 use super::super::{Body, Output};
 use super::documents::{self, Executed, Operation, Waiting};
+use super::json;
 use crate::LARGE_VALUE;
 
 /// A mutation is answered "temporary failure" if the document was changed by others this many times meanwhile.
@@ -296,7 +297,7 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
     let mut edited = Edited {
         attributes: Attributes::of(subject),
         body: Cow::Borrowed(subject.body()),
-        datatype: subject.checked_datatype(),
+        datatype: subject.kept_datatype(),
         is_deleted,
         numbers: Vec::new(),
     };
@@ -332,7 +333,7 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
             }
             Verb::SetDocument => {
                 edited.body = Cow::Owned(spec.operand.to_vec());
-                (edited.datatype, has_body) = (datatype::RAW, true);
+                (edited.datatype, has_body) = (json::of_long(&edited.body), true);
             }
             Verb::ReplaceBodyWithXattr => {
                 let path = Path::parse(spec.path).map_err(|error| at(status_of(error)))?;
@@ -344,7 +345,7 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
                 let is_binary = spec.has(path_flags::BINARY);
                 let body = if is_binary { attributes::decode_binary(&found).map_err(at)? } else { found };
                 edited.body = Cow::Owned(body);
-                edited.datatype = if is_binary { datatype::RAW } else { datatype::JSON };
+                edited.datatype = if is_binary { json::of_long(&edited.body) } else { datatype::JSON };
                 has_body = true;
             }
             Verb::DeleteDocument => {

@@ -46,6 +46,7 @@ impl Client {
             address: None,
             bucket: Some(Arc::clone(&bucket)),
             value_limit: limits.memcached_item_bytes,
+            lost_bucket: false,
             close: false,
             connection: 0,
             waits: None,

@@ -229,6 +229,7 @@ impl Client {
             address: None,
             bucket: is_memcached.then_some(bucket),
             value_limit: if is_memcached { limits.memcached_item_bytes } else { limits.kv_value_bytes },
+            lost_bucket: false,
             close: false,
             connection: 0,
             waits: None,

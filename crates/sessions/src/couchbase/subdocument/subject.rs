@@ -8,6 +8,7 @@ use wire::binary::{Status, datatype};
 use wire::{snappy, subdocument};
 
 use super::super::documents::Operation;
+use super::super::json;
 use super::status_of;
 use crate::LARGE_VALUE;
 
@@ -137,6 +138,11 @@ impl Subject {
     /// Returns the datatype bit JSON, if it was checked.
     pub(super) fn checked_datatype(&self) -> u8 {
         if self.datatype & datatype::SNAPPY == 0 { self.datatype & datatype::JSON } else { datatype::RAW }
+    }
+
+    /// Returns the datatype of the body if it stays as it is.
+    pub(super) fn kept_datatype(&self) -> u8 {
+        if self.checked_datatype() == datatype::JSON { datatype::JSON } else { json::of_long(self.body()) }
     }
 
     /// The document's bytes, whatever they are.

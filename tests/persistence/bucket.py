@@ -81,12 +81,14 @@ def wait_all_persisted(node, patience_s=PATIENCE_S):
     wait_until(lambda: statistics(node, "persistence")["unflushed_items"] == 0, "an empty queue", patience_s)
 
 
-def http(node, method, path, form=None, login="Administrator:password"):
-    """Returns status and body."""
+def http(node, method, path, form=None, login="Administrator:password", content_type="application/x-www-form-urlencoded"):
+    """Returns status and body. The form may be text, as it is sent."""
     host, port = node.http
-    body = urllib.parse.urlencode(form).encode() if form is not None else None
+    text = urllib.parse.urlencode(form) if form is not None and not isinstance(form, str) else form
+    body = text.encode() if text is not None else None
     request = urllib.request.Request(f"http://{host}:{port}{path}", data=body, method=method)
     request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+    request.add_header("Content-Type", content_type)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.read().decode()

@@ -1,12 +1,8 @@
 """Scopes and collections: changes over HTTP, keys of named collections over the wire, what a drop leaves, and what a restart keeps."""
 
-import base64
 import json
 import struct
 import time
-import urllib.error
-import urllib.request
-import zlib
 
 import pytest
 
@@ -16,24 +12,12 @@ from tests.frames import (
     APPEND, DELETE, FEATURE_COLLECTIONS, FEATURE_JSON, FEATURE_SELECT_BUCKET, FEATURE_SYNC_REPLICATION, FEATURE_ALT_REQUEST, FEATURE_XERROR, GET, GET_META, INCREMENT, INVALID, MANIFEST,
     NOT_FOUND, SET, STAT, SUCCESS, TOO_BIG, TOUCH, UNKNOWN_COLLECTION, BinaryConnection, durability, request,
 )
+from tests.persistence.bucket import http, vbucket_of, wait_until
 
 COLLECTION_ID, SCOPE_ID = 0xBB, 0xBC
 UNKNOWN_SCOPE, NO_BUCKET = 0x8C, 0x08
 FEATURES = (FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS, FEATURE_JSON, FEATURE_ALT_REQUEST, FEATURE_SYNC_REPLICATION)
 BUCKETS = ("default,ephemeral,256MiB", "p,persistent,256MiB")
-
-
-def http(node, method, path, body=None, content_type="application/x-www-form-urlencoded"):
-    """Returns status and body."""
-    host, port = node.http
-    asked = urllib.request.Request(f"http://{host}:{port}{path}", data=None if body is None else body.encode(), method=method)
-    asked.add_header("Authorization", "Basic " + base64.b64encode(b"Administrator:password").decode())
-    asked.add_header("Content-Type", content_type)
-    try:
-        with urllib.request.urlopen(asked, timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
 
 
 def leb(number):
@@ -44,17 +28,13 @@ def leb(number):
     return encoded + bytes([number])
 
 
-def vbucket(key):
-    return zlib.crc32(key) >> 16 & 0x3FF
-
-
 class Client(BinaryConnection):
     def __init__(self, address, bucket="default", features=FEATURES):
         super().__init__(address)
         self.open_bucket(bucket, features)
 
     def on(self, collection, opcode, key, value=b"", extras=b"", **named):
-        return self.ask(opcode, leb(collection) + key, value, extras, vbucket=vbucket(key), **named)
+        return self.ask(opcode, leb(collection) + key, value, extras, vbucket=vbucket_of(key), **named)
 
     def put(self, collection, key, value, expiry=0, **named):
         return self.on(collection, SET, key, value, struct.pack(">II", 0, expiry), **named)
@@ -119,13 +99,6 @@ def items(node, bucket):
     return json.loads(http(node, "GET", f"/pools/default/buckets/{bucket}")[1])["basicStats"]["itemCount"]
 
 
-def wait_until(condition, timeout_s=20):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_each_change_has_a_new_uid_and_ids_in_hexadecimal(node, bucket, client, manager):
     before = int(manager.manifest()["uid"], 16)
     assert manager.do("POST", "", "name=s") == before + 1
@@ -148,7 +121,7 @@ def test_each_change_has_a_new_uid_and_ids_in_hexadecimal(node, bucket, client, 
     assert int(terse["collectionsManifestUid"], 16) == before + 4
     assert manager.ask("POST", f"/@ensureManifest/{before + 4:x}")[0] == 200
     wanted = {"scopes": [{"name": "t", "collections": [{"name": "x"}, {"name": "y", "maxTTL": 3}]}, {"name": "s", "collections": []}]}
-    status, body = http(node, "PUT", manager.path, json.dumps(wanted), "application/json")
+    status, body = http(node, "PUT", manager.path, json.dumps(wanted), content_type="application/json")
     assert (status, int(json.loads(body)["uid"], 16)) == (200, before + 5)
     names = {scope["name"]: [one["name"] for one in scope["collections"]] for scope in manager.manifest()["scopes"]}
     assert names == {"_default": ["_default"], "s": [], "t": ["x", "y"]}
@@ -196,7 +169,7 @@ def test_one_key_is_a_document_of_its_own_in_each_collection(node, bucket, clien
     assert client.on(ids[2], INCREMENT, b"key", extras=struct.pack(">QQI", 5, 0, 0)).value == struct.pack(">Q", ids[2] + 5)
     assert client.on(ids[2], TOUCH, b"key", extras=struct.pack(">I", 100)).status == SUCCESS
     assert client.on(ids[2], GET_META, b"key").status == SUCCESS
-    client.send(sd.mutations(leb(ids[1]) + b"doc", (sd.DICT_ADD, b"a", b"1"), doc_flags=sd.ADD, vbucket=vbucket(b"doc")))
+    client.send(sd.mutations(leb(ids[1]) + b"doc", (sd.DICT_ADD, b"a", b"1"), doc_flags=sd.ADD, vbucket=vbucket_of(b"doc")))
     assert client.response().status == SUCCESS and client.on(ids[1], GET, b"doc").value == b'{"a":1}'
     assert client.on(ids[1], DELETE, b"key").status == SUCCESS
     assert [client.on(number, GET, b"key").status for number in ids] == [SUCCESS, NOT_FOUND, SUCCESS]
@@ -204,7 +177,7 @@ def test_one_key_is_a_document_of_its_own_in_each_collection(node, bucket, clien
     assert client.put(ids[1], b"k" * 247, b"v").status == TOO_BIG
     assert client.put(0, b"k" * 250, b"v").status == SUCCESS
     with Client(node.kv, bucket, features=(FEATURE_XERROR, FEATURE_SELECT_BUCKET)) as plain:
-        assert plain.ask(GET, b"key", vbucket=vbucket(b"key")).value == b"0"
+        assert plain.ask(GET, b"key", vbucket=vbucket_of(b"key")).value == b"0"
 
 
 def test_an_unknown_collection_is_named_with_the_manifest(client, manager):
@@ -223,14 +196,14 @@ def test_a_dropped_collection_is_gone_at_once_and_its_memory_soon(node, bucket, 
     manager.do("POST", "/s/collections", "name=stays")
     number, stays = client.id("s.c")[1], client.id("s.stays")[1]
     before = items(node, bucket)
-    batch = b"".join(request(SET, leb(n) + b"%d" % k, b"x" * 200, struct.pack(">II", 0, 0), vbucket=vbucket(b"%d" % k)) for k in range(10_000) for n in (number, stays))
+    batch = b"".join(request(SET, leb(n) + b"%d" % k, b"x" * 200, struct.pack(">II", 0, 0), vbucket=vbucket_of(b"%d" % k)) for k in range(10_000) for n in (number, stays))
     client.send(batch)
     assert all(client.response().status == SUCCESS for _ in range(20_000))
     assert items(node, bucket) == before + 20_000
     manager.do("DELETE", "/s/collections/c")
     assert client.on(number, GET, b"1").status == UNKNOWN_COLLECTION
     assert client.put(number, b"1", b"late").status == UNKNOWN_COLLECTION
-    wait_until(lambda: items(node, bucket) == before + 10_000)
+    wait_until(lambda: items(node, bucket) == before + 10_000, "the end of the drop")
     manager.do("POST", "/s/collections", "name=c")
     again = client.id("s.c")[1]
     assert again != number and client.on(again, GET, b"1").status == NOT_FOUND
@@ -299,12 +272,11 @@ def test_values_of_a_collection_come_back_from_disk(tmp_path):
             number = client.id("_default.c")[1]
             count = 30_000
             for start in range(0, count, 1000):
-                client.send(b"".join(request(SET, leb(number) + b"%d" % k, b"%d" % k * 1000, struct.pack(">II", 0, 0), vbucket=vbucket(b"%d" % k)) for k in range(start, start + 1000)))
+                client.send(b"".join(request(SET, leb(number) + b"%d" % k, b"%d" % k * 1000, struct.pack(">II", 0, 0), vbucket=vbucket_of(b"%d" % k)) for k in range(start, start + 1000)))
                 for k in range(start, start + 1000):
                     status = client.response().status
                     while status != SUCCESS:
                         time.sleep(0.02)
-                        client.put(number, b"%d" % k, b"%d" % k * 1000)
                         status = client.put(number, b"%d" % k, b"%d" % k * 1000).status
             assert all(client.on(number, GET, b"%d" % k).value == b"%d" % k * 1000 for k in range(0, count, 97))
 
@@ -350,7 +322,7 @@ def test_1200_collections_cost_next_to_nothing(tmp_path):
         before = resident()
         for bucket in ("default", "p"):
             wanted = {"scopes": [{"name": "s", "collections": [{"name": f"c{n}"} for n in range(1199)]}]}
-            status, body = http(node, "PUT", Manager(node, bucket).path, json.dumps(wanted), "application/json")
+            status, body = http(node, "PUT", Manager(node, bucket).path, json.dumps(wanted), content_type="application/json")
             assert status == 200, body
             status, body = Manager(node, bucket).ask("POST", "/s/collections", "name=more")
             assert status == 400 and "Maximum number" in body

@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import time
-import zlib
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.frames import (
     ADD, APPEND, DELETE, EXISTS, FEATURE_ALT_REQUEST, FEATURE_JSON, FEATURE_MUTATION_SEQNO, FEATURE_SELECT_BUCKET, FEATURE_SNAPPY, FEATURE_SYNC_REPLICATION,
     FEATURE_XERROR, GET, GET_LOCKED, GET_META, INCREMENT, INVALID, LOCKED, NOT_FOUND, NOT_MY_VBUCKET, PREPEND, SET, SUCCESS, TOO_BIG, BinaryConnection, durability,
 )
+from tests.persistence.bucket import vbucket_of
 
 FEATURE_XATTR, FEATURE_PRESERVE_TTL = 0x06, 0x14
 FEATURES = (FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_JSON, FEATURE_ALT_REQUEST, FEATURE_SYNC_REPLICATION, FEATURE_MUTATION_SEQNO, FEATURE_XATTR, FEATURE_PRESERVE_TTL)
@@ -32,11 +32,11 @@ class Client(BinaryConnection):
 
     def do(self, encode, *arguments, **named):
         key = arguments[0]
-        self.send(encode(*arguments, vbucket=vbucket(key), **named))
+        self.send(encode(*arguments, vbucket=vbucket_of(key), **named))
         return self.response()
 
     def single(self, opcode, key, path, *rest, **named):
-        named["vbucket"] = vbucket(key)
+        named["vbucket"] = vbucket_of(key)
         self.send(sd.single(opcode, key, path, *rest, **named))
         return self.response()
 
@@ -47,10 +47,10 @@ class Client(BinaryConnection):
         return self.do(sd.mutations, key, *specs, **named)
 
     def plain(self, opcode, key, value=b"", extras=b"", **named):
-        return self.ask(opcode, key, value, extras, vbucket=vbucket(key), **named)
+        return self.ask(opcode, key, value, extras, vbucket=vbucket_of(key), **named)
 
     def put(self, key, value, **named):
-        done = self.store(key, value, vbucket=vbucket(key), **named)
+        done = self.store(key, value, vbucket=vbucket_of(key), **named)
         assert done.status == SUCCESS, done
         return done
 
@@ -62,10 +62,6 @@ class Client(BinaryConnection):
         (status, value), = sd.found(self.lookup(key, (sd.GET, b"$document", sd.XATTR), **named).value)
         assert status == SUCCESS
         return json.loads(value)
-
-
-def vbucket(key):
-    return zlib.crc32(key) >> 16 & 0x3FF
 
 
 @pytest.fixture(scope="module")
@@ -496,7 +492,7 @@ def test_counters_of_many_connections_lose_nothing(node, bucket, key):
     with Client(node.kv, bucket) as first, Client(node.kv, bucket) as second, Client(node.kv, bucket) as third:
         first.put(key, b'{"n":0}')
         rounds = 2000
-        batch = sd.single(sd.COUNTER, key, b"n", b"1", vbucket=vbucket(key)) * rounds
+        batch = sd.single(sd.COUNTER, key, b"n", b"1", vbucket=vbucket_of(key)) * rounds
         for one in (first, second, third):
             one.send(batch)
         numbers = [int(one.response().value) for one in (first, second, third) for _ in range(rounds)]
@@ -534,8 +530,8 @@ def test_attributes_and_staged_documents_survive_a_restart(tmp_path):
             for key in keys[:50:2]:
                 assert client.plain(DELETE, key).status == SUCCESS
             # Everything up to here is on disk.
-            for vb in {vbucket(key) for key in keys}:
-                probe = next(key for key in keys if vbucket(key) == vb)
+            for vb in {vbucket_of(key) for key in keys}:
+                probe = next(key for key in keys if vbucket_of(key) == vb)
                 client.mutate(probe, (sd.DICT_UPSERT, b"_p", b"1", sd.XATTR), doc_flags=sd.ACCESS_DELETED, framing=durability(3, 5000))
         node.kill()
     with servers.Dormouse(buckets=BUCKETS, home=tmp_path) as node:

@@ -27,12 +27,14 @@ mod scan;
 mod subdocument;
 mod vbuckets;
 
+use std::sync::Arc;
+
 use answer::Answer;
 pub use answer::Pending;
 use documents::{Executed, Operation, Waiting};
 use kv::collections::DEFAULT_ID;
 use kv::key::{KEY_MAX, NAMED_KEY_MAX};
-use kv::{Bucket, BucketKind, Durability, Key, KvError, NodeContext, Place, VbId};
+use kv::{Bucket, BucketKind, Durability, Key, KvError, NodeContext, Place, Unavailable, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
@@ -360,6 +362,39 @@ fn execute_other(
         Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, out),
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
     }
+}
+
+/// The selected bucket; without one the error has been answered.
+fn selected(peer: &Peer, answer: &Answer, out: &mut Output) -> Option<Arc<Bucket>> {
+    let bucket = peer.bucket.clone().filter(|bucket| !bucket.is_gone());
+    if bucket.is_none() {
+        answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    }
+    bucket
+}
+
+/// The selected bucket, if it serves the request's vBucket; otherwise the error has been answered.
+fn serving(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    cx: &NodeContext,
+    out: &mut Output,
+) -> Option<Arc<Bucket>> {
+    let bucket = selected(peer, answer, out)?;
+    if !bucket.serves(request.header.vbucket) {
+        handshake::not_my_vbucket(peer, answer, cx, out);
+        return None;
+    }
+    Some(bucket)
+}
+
+fn unavailable(answer: &Answer, bucket: &Bucket, why: Unavailable, out: &mut Output) {
+    if why == Unavailable::NoCollection {
+        let uid = bucket.collections().uid();
+        return answer.manifest_error(Status::UNKNOWN_COLLECTION, "There is no such collection", uid, out);
+    }
+    documents::refuse(answer, why.into(), out);
 }
 
 /// Returns true for the opcodes that [`execute_other`] answers after the login.

@@ -228,7 +228,8 @@ impl Pass {
                 Block::Large(item)
             };
             // A compressed value that is not known to be JSON is never looked at again.
-            let datatype = if subdocument::check(value).is_ok() { SNAPPY | JSON } else { SNAPPY };
+            let is_json = candidate.datatype & JSON != 0 || subdocument::check(value).is_ok();
+            let datatype = if is_json { SNAPPY | JSON } else { SNAPPY };
             let mut locked = bucket.lock(cx, vb);
             if let Some(saved) = locked.put_compressed(candidate.hash, candidate.seqno, datatype, block) {
                 (values, saved_bytes) = (values + 1, saved_bytes + saved);

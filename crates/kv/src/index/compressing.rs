@@ -22,6 +22,7 @@ pub(crate) struct Candidate {
     pub(crate) hash: u64,
     pub(crate) seqno: u64,
     pub(crate) key_len: usize,
+    pub(crate) datatype: u8,
     value: CopiedOrPinned,
 }
 
@@ -122,7 +123,8 @@ impl Locked<'_> {
             };
             let is_pinned = matches!(value, CopiedOrPinned::Pinned(_));
             let hash = self.hash_of(found.location);
-            into.list.push(Candidate { hash, seqno: header.seqno, key_len: header.key_len, value });
+            let Header { seqno, key_len, datatype, .. } = header;
+            into.list.push(Candidate { hash, seqno, key_len, datatype, value });
             if is_pinned {
                 looked_at = done + at + 1;
                 break;

@@ -2,7 +2,7 @@
 
 use kv::bucket::Observed;
 use kv::key::KEY_MAX;
-use kv::{Key, KvError, NodeContext, VbId};
+use kv::{Key, KvError, NodeContext, Unavailable, VbId};
 use wire::binary::{Request, Status};
 use wire::couchbase::FrameInfos;
 
@@ -120,13 +120,8 @@ pub(super) fn await_persistence(
             out,
         );
     };
-    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
-        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
-    };
+    let Some(bucket) = super::serving(peer, answer, request, cx, out) else { return };
     let vb = VbId(request.header.vbucket);
-    if !bucket.serves(vb.0) {
-        return super::handshake::not_my_vbucket(peer, answer, cx, out);
-    }
     if bucket.persistence().is_none() {
         return answer.error(Status::NOT_SUPPORTED, "An ephemeral bucket cannot persist", out);
     }
@@ -169,9 +164,7 @@ pub(super) fn observe(
     if !request.key.is_empty() || !request.extras.is_empty() {
         return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
     }
-    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
-        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
-    };
+    let Some(bucket) = super::selected(peer, answer, out) else { return };
     let (mut rest, mut value) = (body, Vec::with_capacity(2 * body.len()));
     while !rest.is_empty() {
         let Some((vb, wire_key)) = observed(&mut rest) else {
@@ -185,13 +178,7 @@ pub(super) fn observe(
             return super::handshake::not_my_vbucket(peer, answer, cx, out);
         }
         if !bucket.has_collection(key.collection) {
-            let uid = bucket.collections().uid();
-            return answer.manifest_error(
-                Status::UNKNOWN_COLLECTION,
-                "There is no such collection",
-                uid,
-                out,
-            );
+            return super::unavailable(answer, &bucket, Unavailable::NoCollection, out);
         }
         let (state, cas) = match bucket.observe(cx, key, bucket.locate_in(key, VbId(vb))) {
             Ok(observed) => observed,

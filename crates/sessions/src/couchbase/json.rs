@@ -10,16 +10,11 @@ use wire::subdocument;
 /// Returns the datatype of a value to be stored. `bits`: what the client says.
 #[inline]
 pub(super) fn of_stored(bits: u8, value: &Value<'_>) -> u8 {
-    if bits & datatype::SNAPPY != 0 {
-        bits
-    } else if value.len() > LARGE_VALUE && is_json(value.bytes()) {
-        datatype::JSON
-    } else {
-        datatype::RAW
-    }
+    if bits & datatype::SNAPPY != 0 { bits } else { of_long(value.bytes()) }
 }
 
 /// Returns the datatype of a value that readers would not check because it is long; RAW if they will.
+#[inline]
 pub(super) fn of_long(value: &[u8]) -> u8 {
     if value.len() > LARGE_VALUE && is_json(value) { datatype::JSON } else { datatype::RAW }
 }

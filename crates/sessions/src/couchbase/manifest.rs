@@ -1,26 +1,18 @@
 //! Scopes and collections: what there is, and the ids of names.
 
-use kv::Bucket;
 use kv::collections::DEFAULT;
 use wire::binary::{Request, Status};
 
 use super::super::{Output, Peer};
 use super::answer::Answer;
-
-fn bucket<'p>(peer: &'p Peer, answer: &Answer, out: &mut Output) -> Option<&'p Bucket> {
-    let bucket = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone());
-    if bucket.is_none() {
-        answer.error(Status::NO_BUCKET, "No bucket is selected", out);
-    }
-    bucket
-}
+use super::selected;
 
 /// COLLECTIONS_GET_MANIFEST.
 pub(super) fn get(peer: &Peer, answer: &Answer, is_bare: bool, out: &mut Output) {
     if !is_bare {
         return answer.not_bare(out);
     }
-    if let Some(bucket) = bucket(peer, answer, out) {
+    if let Some(bucket) = selected(peer, answer, out) {
         answer.json(Status::SUCCESS, &bucket.collections().manifest().to_json().to_string(), out);
     }
 }
@@ -60,7 +52,7 @@ pub(super) fn collection_id(
     let Some((scope, collection)) = parts.filter(|(_, collection)| !collection.contains('.')) else {
         return answer.error(Status::EINVAL, "The value must be scope.collection", out);
     };
-    let Some(bucket) = bucket(peer, answer, out) else { return };
+    let Some(bucket) = selected(peer, answer, out) else { return };
     let manifest = bucket.collections().manifest();
     let (scope, collection) = (or_default(scope), or_default(collection));
     if manifest.scope(scope).is_none() {
@@ -81,7 +73,7 @@ pub(super) fn scope_id(peer: &Peer, answer: &Answer, request: &Request<'_>, body
     let Some(name) = name(request, body) else {
         return answer.error(Status::EINVAL, "The value must be a scope's name", out);
     };
-    let Some(bucket) = bucket(peer, answer, out) else { return };
+    let Some(bucket) = selected(peer, answer, out) else { return };
     let manifest = bucket.collections().manifest();
     let scope = or_default(name.split_once('.').map_or(name, |(scope, _)| scope));
     match manifest.scope(scope) {

@@ -25,7 +25,7 @@ use wire::couchbase::collection_id;
 
 use super::super::{Output, Peer};
 use super::answer::Answer;
-use super::{documents, handshake, json};
+use super::{documents, json, selected, serving, unavailable};
 
 /// An answer ends after this many bytes.
 const ANSWER_BYTES: usize = 256 << 10;
@@ -94,33 +94,6 @@ fn wanted(body: &[u8]) -> Result<Wanted, Invalid> {
     Ok(Wanted { collection, keys_only, selection, vb_uuid, seqno })
 }
 
-/// The selected bucket, if it serves the request's vBucket; otherwise the error has been answered.
-fn bucket(
-    peer: &mut Peer,
-    answer: &Answer,
-    request: &Request<'_>,
-    cx: &mut NodeContext,
-    out: &mut Output,
-) -> Option<Arc<Bucket>> {
-    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
-        answer.error(Status::NO_BUCKET, "No bucket is selected", out);
-        return None;
-    };
-    if !bucket.serves(request.header.vbucket) {
-        handshake::not_my_vbucket(peer, answer, cx, out);
-        return None;
-    }
-    Some(bucket)
-}
-
-fn unavailable(answer: &Answer, bucket: &Bucket, why: Unavailable, out: &mut Output) {
-    if why == Unavailable::NoCollection {
-        let uid = bucket.collections().uid();
-        return answer.manifest_error(Status::UNKNOWN_COLLECTION, "There is no such collection", uid, out);
-    }
-    documents::refuse(answer, why.into(), out);
-}
-
 /// RANGE_SCAN_CREATE.
 pub(super) fn create(
     peer: &mut Peer,
@@ -137,7 +110,7 @@ pub(super) fn create(
         Ok(wanted) => wanted,
         Err(why) => return answer.error(Status::EINVAL, why, out),
     };
-    let Some(bucket) = bucket(peer, answer, request, cx, out) else { return };
+    let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     let vb = VbId(request.header.vbucket);
     if let Some(info) = bucket.vb_info(vb) {
         if wanted.vb_uuid.is_some_and(|uuid| uuid != info.uuid) {
@@ -195,7 +168,7 @@ pub(super) fn proceed(
     let bytes_most = or_most(u32::from_be_bytes([b0, b1, b2, b3]), ANSWER_BYTES);
     let limit_ms = u64::from(u32::from_be_bytes([t0, t1, t2, t3]));
     let until_us = if limit_ms == 0 { u64::MAX } else { cx.fresh_us() + limit_ms * 1000 };
-    let Some(bucket) = bucket(peer, answer, request, cx, out) else { return };
+    let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     let mut scan = match bucket.take_scan(&id) {
         Taken::Scan(scan) if scan.vb.0 == request.header.vbucket => scan,
         Taken::Scan(scan) => {
@@ -324,7 +297,7 @@ pub(super) fn cancel(
     let Some(id) = id else {
         return answer.error(Status::EINVAL, "The extras must be the scan's id, 16 bytes", out);
     };
-    let Some(bucket) = bucket(peer, answer, request, cx, out) else { return };
+    let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     if bucket.end_scan(&id) {
         answer.success(out);
     } else {
@@ -360,7 +333,7 @@ pub(super) fn keys(
     let Some(start) = start else {
         return answer.error(Status::EINVAL, "The key has no valid collection id", out);
     };
-    let Some(bucket) = bucket(peer, answer, request, cx, out) else { return };
+    let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     let mut prefix = Vec::new();
     if has_collections {
         collection_id::encode(start.collection, &mut prefix);
@@ -404,9 +377,7 @@ pub(super) fn random_key(
     if !request.key.is_empty() || !body.is_empty() {
         return answer.error(Status::EINVAL, "The request must not have a key or a value", out);
     }
-    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
-        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
-    };
+    let Some(bucket) = selected(peer, answer, out) else { return };
     if !bucket.has_collection(collection) {
         return unavailable(answer, &bucket, Unavailable::NoCollection, out);
     }

@@ -16,10 +16,7 @@ fn target(
     cx: &NodeContext,
     out: &mut Output,
 ) -> Option<(Arc<Bucket>, VbId)> {
-    let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
-        answer.error(Status::NO_BUCKET, "No bucket is selected", out);
-        return None;
-    };
+    let bucket = super::selected(peer, answer, out)?;
     if request.header.vbucket >= bucket.vbuckets() {
         super::handshake::not_my_vbucket(peer, answer, cx, out);
         return None;

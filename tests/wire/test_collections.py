@@ -150,6 +150,13 @@ def test_refused_changes_name_what_is_wrong(client, manager):
     ]:
         answer = manager.ask(method, path, form)
         assert answer[0] == status and text in str(answer[1]), (method, path, form, answer)
+    for scopes, text in [
+        ([{"name": "a"}, {"name": "a"}], "listed twice"),
+        ([{"name": "a", "collections": [{"name": "c"}, {"name": "c", "maxTTL": 9}]}], "listed twice"),
+        ([{"collections": []}], "must have a name"),
+    ]:
+        status, body = http(manager.node, "PUT", manager.path, json.dumps({"scopes": scopes}), content_type="application/json")
+        assert status == 400 and text in body, (scopes, body)
     assert manager.manifest() == before
     assert client.ask(COLLECTION_ID, b"", b"s.nope").status == UNKNOWN_COLLECTION
     assert client.ask(COLLECTION_ID, b"", b"nope.c").status == UNKNOWN_SCOPE

@@ -2,6 +2,8 @@
 //!
 //! COMPAT: SDKs recognise errors by their sentences, which [`ManifestError`] has.
 
+use std::collections::HashSet;
+
 use crate::buckets::{missing, on_a_thread, refused};
 use crate::{Console, Refusal};
 use axum::Json;
@@ -196,6 +198,16 @@ fn wanted(body: &Value) -> Result<Vec<Wanted>, String> {
             };
             let collection = Some((collection_name, max_ttl_s, history));
             wanted.push(Wanted { scope: scope_name.clone(), collection });
+        }
+    }
+    let mut seen = HashSet::new();
+    for Wanted { scope, collection } in &wanted {
+        let name = collection.as_ref().map(|(name, ..)| name);
+        if !seen.insert((scope, name)) {
+            return Err(match name {
+                Some(name) => format!("the collection {name:?} is listed twice in the scope {scope:?}"),
+                None => format!("the scope {scope:?} is listed twice"),
+            });
         }
     }
     Ok(wanted)

@@ -23,7 +23,7 @@ use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext,
 
 /// Timeout of a durable write for which the client names none.
 const TIMEOUT_DEFAULT_MS: u16 = 30_000;
-/// Most sessions that wait for seqnos of one vBucket.
+/// Most requests that wait for seqnos of one vBucket.
 const SEQNO_WAITS_MAX: usize = 4096;
 
 impl Locked<'_> {

@@ -137,6 +137,9 @@ pub(super) fn await_persistence(
             let pending = Pending::new(Answer::new(peer, request, cx), Waiting::default(), cx);
             peer.wait(cookie, touch, pending);
         }
+        Err(KvError::NoMemory) => {
+            answer.error(Status::ETMPFAIL, "Too many requests wait for this vBucket's flush", out);
+        }
         Err(why) => super::documents::refuse(answer, why, out),
     }
 }

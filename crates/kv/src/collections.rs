@@ -292,6 +292,16 @@ impl Manifest {
         Ok(())
     }
 
+    /// Returns what somebody sees who may know only of some scopes, and collections in them.
+    pub fn visible(&self, may_know: impl Fn(&[&str]) -> bool) -> Self {
+        let mut visible = self.clone();
+        visible.scopes.retain_mut(|scope| {
+            scope.collections.retain(|one| may_know(&[&scope.name, &one.name]));
+            !scope.collections.is_empty() || may_know(&[&scope.name])
+        });
+        visible
+    }
+
     /// Returns it as clients read it: all numbers that identify something are hexadecimal text.
     pub fn to_json(&self) -> Value {
         let hex = |number: u64| format!("{number:x}");

@@ -1,26 +1,31 @@
-//! Who may log in, and with what.
+//! Who may log in, with what, and what each may do.
 //!
 //! Passwords are never kept. Of each one, only the SCRAM keys of three hashes ([`wire::sasl::ScramKeys`]) remain,
-//! derived once when the password is set, and a keyed digest for PLAIN, ASCII and HTTP logins, so that no login makes a
-//! data thread derive anything. The digest's key is drawn when the process starts and never leaves it.
+//! derived once when the password is set, and a keyed digest for PLAIN, ASCII and HTTP logins, so that a login makes no
+//! data thread derive anything. The digest's key is drawn when the process starts and never leaves it: users who come
+//! from disk have their digest after their first login of that kind, which derives once.
 //!
-//! All users may do everything; roles come later. An unknown name is answered like a wrong password, after the same
-//! work, with salts of its own that stay the same, so that names cannot be guessed one by one. Passwords cannot be
-//! guessed quickly either: see [`attempts`].
+//! A user has [`roles`] of its own and those of its groups. Users of the configuration may do everything. An unknown
+//! name is answered like a wrong password, after the same work, with salts of its own that stay the same, so that names
+//! cannot be guessed one by one. Passwords cannot be guessed quickly either: see [`attempts`].
 //!
 //! Randomness is an argument: nonces and salts are HMACs over a seed given at the start and a counter.
 
 pub mod attempts;
+pub mod kept;
+pub mod roles;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use parking_lot::RwLock;
 use wire::sasl::{Exchange, Hash, SaslError, ScramKeys, constant_time_eq, scram};
 
 use attempts::Attempts;
 pub use attempts::{Caller, LoginFigures, Notice};
+use kept::{Kept, Keys};
+use roles::{Role, Roles};
 
 /// Name of the development user, who is accepted on loopback only.
 pub const DEVELOPMENT_USER: &str = "Administrator";
@@ -30,8 +35,9 @@ pub const DEVELOPMENT_PASSWORD: &str = "password";
 /// Longest name of a user, bytes.
 pub const NAME_MAX: usize = 128;
 
-const HASHES: [Hash; 3] = [Hash::Sha1, Hash::Sha256, Hash::Sha512];
 const SALT_LEN: usize = 16;
+/// Whose keys verify a plain password that has no digest yet.
+const LOGIN_HASH: Hash = Hash::Sha256;
 /// Characters of a server nonce.
 const NONCE_LEN: usize = 24;
 
@@ -48,20 +54,40 @@ pub enum Reach {
 pub struct Users {
     seed: [u8; 32],
     drawn: AtomicU64,
-    users: RwLock<BTreeMap<Arc<str>, User>>,
+    /// Rises with each change.
+    generation: AtomicU64,
+    /// Whether a user has no digest yet: then every failed login derives, so that they cannot be told apart.
+    derives: AtomicBool,
+    table: RwLock<Table>,
     attempts: Attempts,
+}
+
+#[derive(Default)]
+struct Table {
+    users: BTreeMap<Arc<str>, User>,
+    kept: Arc<Kept>,
 }
 
 struct User {
     reach: Reach,
-    keys: [ScramKeys; 3],
-    digest: Vec<u8>,
+    keys: Keys,
+    digest: Option<Vec<u8>>,
+    is_configured: bool,
+    /// Its own and its groups'.
+    roles: Arc<Roles>,
 }
 
 impl Users {
     /// Creates a store without users. `seed` must be random and secret.
     pub fn new(seed: [u8; 32]) -> Self {
-        Self { seed, drawn: AtomicU64::new(0), users: RwLock::default(), attempts: Attempts::default() }
+        Self {
+            seed,
+            drawn: AtomicU64::new(0),
+            generation: AtomicU64::new(1),
+            derives: AtomicBool::new(false),
+            table: RwLock::default(),
+            attempts: Attempts::default(),
+        }
     }
 
     /// Adds the development user.
@@ -69,30 +95,95 @@ impl Users {
         self.set(DEVELOPMENT_USER, DEVELOPMENT_PASSWORD.as_bytes(), Reach::Loopback);
     }
 
-    /// Adds a user or gives one another password. Takes milliseconds: three key derivations.
+    /// Adds a user of the configuration, who may do everything, or gives one another password. Takes milliseconds:
+    /// three key derivations.
     pub fn set(&self, name: &str, password: &[u8], reach: Reach) {
-        let keys = HASHES.map(|hash| {
+        let user = User {
+            reach,
+            keys: self.derive(password),
+            digest: Some(self.digest(name, password)),
+            is_configured: true,
+            roles: Arc::new(Roles(vec![Role::admin()])),
+        };
+        self.change(|table| drop(table.users.insert(name.into(), user)));
+    }
+
+    /// Derives the keys of a password, with fresh salts. Takes milliseconds.
+    pub fn derive(&self, password: &[u8]) -> Keys {
+        Keys(Hash::ALL.map(|hash| {
             let mut salt = self.draw(b"salt");
             salt.truncate(SALT_LEN);
             ScramKeys::derive(hash, password, &salt, scram::ITERATIONS)
-        });
-        let user = User { reach, keys, digest: self.digest(name, password) };
-        self.users.write().insert(name.into(), user);
+        }))
     }
 
-    /// Removes a user; open connections stay. Returns true if there was one.
+    /// Removes a user of the configuration. Returns true if there was one.
     pub fn remove(&self, name: &str) -> bool {
-        self.users.write().remove(name).is_some()
+        self.change(|table| {
+            let is_there = table.users.get(name).is_some_and(|user| user.is_configured);
+            if is_there {
+                table.users.remove(name);
+                // A kept user of that name is no longer hidden.
+                table.add_kept();
+            }
+            is_there
+        })
+    }
+
+    /// Returns the users and groups that are kept on disk.
+    pub fn kept(&self) -> Arc<Kept> {
+        Arc::clone(&self.table.read().kept)
+    }
+
+    /// Replaces the users and groups that are kept on disk. A user of the configuration hides one of the same name.
+    pub fn set_kept(&self, kept: Kept) {
+        self.change(|table| {
+            table.kept = Arc::new(kept);
+            table.add_kept();
+        });
+    }
+
+    fn change<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
+        let mut table = self.table.write();
+        let result = f(&mut table);
+        let derives = table.users.values().any(|user| user.digest.is_none());
+        self.derives.store(derives, Relaxed);
+        // ORDERING: who sees the new generation sees the change; the lock does the rest.
+        self.generation.fetch_add(1, Release);
+        result
+    }
+
+    /// Rises with each change of users, groups and roles.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Acquire)
     }
 
     /// Returns the names in order.
     pub fn names(&self) -> Vec<Arc<str>> {
-        self.users.read().keys().cloned().collect()
+        self.table.read().users.keys().cloned().collect()
+    }
+
+    /// Returns the names of the configuration's users in order.
+    pub fn configured_names(&self) -> Vec<Arc<str>> {
+        let table = self.table.read();
+        table.users.iter().filter(|(_, user)| user.is_configured).map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Returns true if this user is one of the configuration's.
+    pub fn is_configured(&self, name: &str) -> bool {
+        self.table.read().users.get(name).is_some_and(|user| user.is_configured)
+    }
+
+    /// Returns the roles of a user, with those of its groups; none if the user is gone.
+    pub fn roles(&self, name: &str) -> Arc<Roles> {
+        let table = self.table.read();
+        table.users.get(name).map_or_else(Arc::default, |user| Arc::clone(&user.roles))
     }
 
     /// Returns true if nobody can log in.
     pub fn is_empty(&self) -> bool {
-        self.users.read().is_empty()
+        self.table.read().users.is_empty()
     }
 
     /// Logs in with a plain password: PLAIN, memcached's ASCII login, HTTP. Returns the user's name.
@@ -100,18 +191,44 @@ impl Users {
     /// The same work is done for a wrong password, for an unknown name, and while the caller is blocked.
     pub fn log_in(&self, name: &str, password: &[u8], caller: Caller) -> Option<Arc<str>> {
         let digest = self.digest(name, password);
-        let (user, expected) = {
-            let users = self.users.read();
-            match users.get_key_value(name).filter(|(_, user)| user.admits(caller.loopback)) {
-                Some((name, user)) => (Some(Arc::clone(name)), user.digest.clone()),
-                None => (None, vec![0; digest.len()]),
+        let (user, expected, keys) = {
+            let table = self.table.read();
+            match table.users.get_key_value(name).filter(|(_, user)| user.admits(caller.loopback)) {
+                Some((name, user)) => {
+                    let keys = user.digest.is_none().then(|| user.keys.of(LOGIN_HASH).clone());
+                    (Some(Arc::clone(name)), user.digest.clone(), keys)
+                }
+                None => (None, Some(vec![0; digest.len()]), None),
             }
         };
         let logged_in = self.attempts.attempt(caller, user.clone(), name, (), || {
-            let is_equal = constant_time_eq(&digest, &expected);
-            user.filter(|_| is_equal).ok_or(())
+            let expected = expected.unwrap_or_default();
+            if constant_time_eq(&digest, &expected) {
+                return user.ok_or(());
+            }
+            if !self.derives.load(Relaxed) {
+                return Err(());
+            }
+            let made_up =
+                ScramKeys::impossible(LOGIN_HASH, &self.made_up_salt(LOGIN_HASH, name), scram::ITERATIONS);
+            let is_right = keys.as_ref().unwrap_or(&made_up).verify(password);
+            let user = user.filter(|_| is_right).ok_or(())?;
+            self.note_digest(&user, keys, digest);
+            Ok(user)
         });
         logged_in.ok()
+    }
+
+    /// Stores the digest of a password that fits these keys, if they are still the user's.
+    fn note_digest(&self, name: &str, keys: Option<ScramKeys>, digest: Vec<u8>) {
+        let mut table = self.table.write();
+        if let (Some(user), Some(keys)) = (table.users.get_mut(name), keys)
+            && *user.keys.of(LOGIN_HASH) == keys
+        {
+            user.digest = Some(digest);
+        }
+        let derives = table.users.values().any(|user| user.digest.is_none());
+        self.derives.store(derives, Relaxed);
     }
 
     /// Begins a SCRAM login: the state to keep and the challenge to send.
@@ -125,9 +242,9 @@ impl Users {
         Exchange::start(client_first, &nonce, |name| {
             // Made up for everybody, so that it takes as long for a name that exists.
             let salt = self.made_up_salt(hash, name);
-            let users = self.users.read();
-            match users.get(name).filter(|user| user.admits(from_loopback)) {
-                Some(user) => user.keys_of(hash).clone(),
+            let table = self.table.read();
+            match table.users.get(name).filter(|user| user.admits(from_loopback)) {
+                Some(user) => user.keys.of(hash).clone(),
                 None => ScramKeys::impossible(hash, &salt, scram::ITERATIONS),
             }
         })
@@ -143,8 +260,9 @@ impl Users {
         let named = exchange.user().to_owned();
         // The user may have been removed since the challenge.
         let user = {
-            let users = self.users.read();
-            let user = users.get_key_value(named.as_str()).filter(|(_, user)| user.admits(caller.loopback));
+            let table = self.table.read();
+            let user = table.users.get_key_value(named.as_str());
+            let user = user.filter(|(_, user)| user.admits(caller.loopback));
             user.map(|(name, _)| Arc::clone(name))
         };
         self.attempts.attempt(caller, user.clone(), &named, SaslError::Denied, || {
@@ -199,14 +317,28 @@ impl User {
     fn admits(&self, from_loopback: bool) -> bool {
         from_loopback || self.reach == Reach::Anywhere
     }
+}
 
-    fn keys_of(&self, hash: Hash) -> &ScramKeys {
-        let [sha1, sha256, sha512] = &self.keys;
-        match hash {
-            Hash::Sha1 => sha1,
-            Hash::Sha256 => sha256,
-            Hash::Sha512 => sha512,
+impl Table {
+    /// Makes the kept users those of [`Table::kept`]. Whose keys stay keeps the digest.
+    fn add_kept(&mut self) {
+        let kept = Arc::clone(&self.kept);
+        let mut before = std::mem::take(&mut self.users);
+        for (name, user) in &kept.users {
+            if before.get(name.as_str()).is_some_and(|old| old.is_configured) {
+                continue;
+            }
+            let old = before.remove(name.as_str()).filter(|old| old.keys == user.keys);
+            let user = User {
+                reach: Reach::Anywhere,
+                keys: user.keys.clone(),
+                digest: old.and_then(|old| old.digest),
+                is_configured: false,
+                roles: Arc::new(kept.roles_of(user)),
+            };
+            self.users.insert(name.as_str().into(), user);
         }
+        self.users.extend(before.into_iter().filter(|(_, user)| user.is_configured));
     }
 }
 
@@ -279,7 +411,7 @@ mod tests {
     fn salts_differ_between_hashes_whether_the_user_exists_or_not() {
         let users = users();
         for name in ["ann", "nobody"] {
-            let salts = HASHES.map(|hash| {
+            let salts = Hash::ALL.map(|hash| {
                 let first = format!("n,,n={name},r=abc");
                 let (_, challenge) = users.start_scram(hash, first.as_bytes(), true).unwrap();
                 let text = String::from_utf8(challenge).unwrap();
@@ -384,5 +516,62 @@ mod tests {
         guess(&users, "ann", "192.0.2.1", 1);
         guess(&users, "bob", "192.0.2.1", 10_001);
         assert_eq!(*notices.lock(), [(1, "ann".to_owned()), (1000, "bob".to_owned())]);
+    }
+
+    /// A store that was read from what another one wrote.
+    fn read_again(users: &Users) -> Users {
+        let text = serde_json::to_string(&*users.kept()).unwrap();
+        let other = Users::new([8; 32]);
+        other.set_kept(serde_json::from_str(&text).unwrap());
+        other
+    }
+
+    fn keep(users: &Users, name: &str, password: &[u8], list: &str) {
+        let mut kept = Kept::clone(&users.kept());
+        let user = kept::KeptUser {
+            name: String::new(),
+            keys: users.derive(password),
+            roles: Role::parse_list(list).unwrap(),
+            groups: Default::default(),
+            password_changed_s: 1,
+        };
+        kept.users.insert(name.into(), user);
+        users.set_kept(kept);
+    }
+
+    #[test]
+    fn kept_users_log_in_after_a_restart_with_any_mechanism() {
+        let users = Users::new([7; 32]);
+        keep(&users, "eve", b"s3cret", "data_reader[b]");
+        keep(&users, "bob", b"s3cret", "admin");
+        let users = read_again(&users);
+        for _ in 0..2 {
+            assert!(log_in(&users, "eve", b"s3cret", false).is_some());
+            assert!(log_in(&users, "eve", b"s3cre", false).is_none());
+            assert!(log_in(&users, "nobody", b"s3cret", false).is_none());
+        }
+        assert!(users.derives.load(Relaxed), "bob has not logged in yet");
+        assert!(log_in(&users, "bob", b"s3cret", false).is_some());
+        assert!(!users.derives.load(Relaxed));
+        assert_eq!(users.roles("eve").on(&["b"]), users.roles("eve").somewhere());
+        // Another change keeps the digests.
+        keep(&users, "bob", b"other", "admin");
+        assert!(users.table.read().users["eve"].digest.is_some());
+        assert!(log_in(&users, "bob", b"s3cret", false).is_none());
+        assert!(log_in(&users, "bob", b"other", false).is_some());
+    }
+
+    #[test]
+    fn a_configured_user_hides_a_kept_one() {
+        let users = users();
+        keep(&users, "ann", b"kept", "data_reader[b]");
+        assert!(log_in(&users, "ann", b"kept", false).is_none());
+        assert!(users.roles("ann").on_node().contain(roles::Rights::ALL));
+        let before = users.generation();
+        assert!(users.remove("ann") && !users.remove("ann"));
+        assert!(users.generation() > before);
+        assert!(log_in(&users, "ann", b"kept", false).is_some());
+        assert!(!users.roles("ann").somewhere().meet(roles::Rights::WRITE));
+        assert_eq!(users.roles("gone").somewhere(), roles::Rights::NONE);
     }
 }

@@ -256,6 +256,7 @@ impl Worker {
                 port: greeting.port,
                 login_required: greeting.login_required,
                 user: None,
+                access: Default::default(),
                 loopback: address.ip().to_canonical().is_loopback(),
                 address: Some(address.ip()),
                 bucket: greeting.bucket.as_deref().and_then(|name| self.cx.node.bucket(name)),

@@ -40,6 +40,7 @@ fn main() {
         port: Port::Memcached,
         login_required: false,
         user: None,
+        access: Default::default(),
         loopback: true,
         address: None,
         bucket: Some(Arc::clone(&bucket)),

@@ -165,6 +165,7 @@ mod tests {
                 port: Port::Memcached,
                 login_required: false,
                 user: None,
+                access: Default::default(),
                 loopback: true,
                 address: None,
                 bucket: Some(Arc::clone(&bucket)),

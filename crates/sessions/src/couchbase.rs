@@ -3,7 +3,8 @@
 //! ```text
 //!   connected ──HELLO, SASL──> logged in ──SELECT_BUCKET──> data opcodes
 //! ```
-//! A request is checked in this order: login, opcode, frame infos, bucket, key, vBucket, extras and value, collection.
+//! A request is checked in this order: login, opcode, frame infos, bucket, key, vBucket, rights, extras and value,
+//! collection.
 //! Each stage has its own status, so that a client learns the first thing that is wrong. Errors with an explanation
 //! carry a JSON context if XERROR was granted.
 //!
@@ -143,9 +144,24 @@ pub(super) fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admi
         return Admission::Refuse(Refusal::TooBig);
     }
     match (key(peer, request), &peer.user, &peer.bucket) {
-        (Some(key), Some(_), Some(bucket)) if bucket.serves(request.header.vbucket) => Admission::Store(key),
+        (Some(key), Some(_), Some(bucket))
+            if bucket.serves(request.header.vbucket) && may_touch(peer, request, key) =>
+        {
+            Admission::Store(key)
+        }
         _ => Admission::Refuse(Refusal::NotAllowed),
     }
+}
+
+/// Returns true if the user has the rights that a request for this document needs.
+#[inline]
+fn may_touch(peer: &Peer, request: &Request<'_>, key: Key<'_>) -> bool {
+    peer.may(opcodes::needed_rights(request.header.opcode), key.collection)
+}
+
+#[cold]
+fn denied(answer: &Answer, out: &mut Output) {
+    answer.error(Status::EACCESS, "The user's roles do not allow this here", out);
 }
 
 /// See [`super::binary::execute`].
@@ -202,6 +218,10 @@ fn execute_on_document(
         handshake::not_my_vbucket(peer, &answer, cx, out);
         return Ok(());
     }
+    if !may_touch(peer, request, key) {
+        denied(&answer, out);
+        return Ok(());
+    }
     let vb = VbId(request.header.vbucket);
     let place = at.filter(|place| place.vb == vb).unwrap_or_else(|| bucket.locate_in(key, vb));
     let durability = required_durability(bucket, request, &infos).map(|asked| Durability {
@@ -219,6 +239,7 @@ fn execute_on_document(
         request,
         infos: &infos,
         has_value: !matches!(body, Body::Inline([])),
+        rights: peer.rights_on(key.collection),
     };
     match request.header.opcode {
         Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,
@@ -357,9 +378,9 @@ fn execute_other(
         Opcode::RANGE_SCAN_CANCEL => scan::cancel(peer, answer, request, body, cx, out),
         Opcode::GET_KEYS => scan::keys(peer, answer, request, body, cx, out),
         Opcode::GET_RANDOM_KEY => scan::random_key(peer, answer, request, body, cx, out),
-        Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, out),
-        Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, out),
-        Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, out),
+        Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, cx, out),
+        Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, cx, out),
+        Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, cx, out),
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
     }
 }
@@ -506,11 +527,15 @@ pub(super) fn refuse(
     let Some(bucket) = peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) else {
         return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
     };
-    if let Err(error) = document_key(peer.couchbase.collections, request.key) {
-        return key_error(&answer, &error, out);
-    }
+    let key = match document_key(peer.couchbase.collections, request.key) {
+        Ok(key) => key,
+        Err(error) => return key_error(&answer, &error, out),
+    };
     if !bucket.serves(request.header.vbucket) {
         return handshake::not_my_vbucket(peer, &answer, cx, out);
+    }
+    if !may_touch(peer, request, key) {
+        return denied(&answer, out);
     }
     match refusal {
         Refusal::TooBig => {

@@ -19,6 +19,7 @@
 //! until it has been executed.
 #![forbid(unsafe_code)]
 
+mod access;
 mod availability;
 mod batch;
 mod counter;
@@ -163,6 +164,7 @@ impl Session {
             self.peer.bucket = cx.node.bucket(gone.name());
         }
         self.peer.lost_bucket = self.peer.bucket.is_none();
+        self.peer.renew_access(cx);
     }
 
     /// Returns true if its bucket was deleted.

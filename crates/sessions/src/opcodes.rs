@@ -1,5 +1,6 @@
 //! Properties of a binary request that follow from its opcode: one row for each supported opcode.
 
+use kv::users::roles::Rights;
 use wire::binary::Opcode;
 
 /// On which ports the request's key names a document.
@@ -62,6 +63,18 @@ enum Login {
     Before,
 }
 
+/// Which rights the user needs on the document's collection, on Couchbase ports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// None here: a query may need some.
+    Nothing,
+    Read,
+    Write,
+    ReadWrite,
+    /// Reading, system attributes included.
+    ReadAll,
+}
+
 #[derive(Clone, Copy)]
 struct Row {
     key: Key,
@@ -71,6 +84,7 @@ struct Row {
     preserve_ttl: PreserveTtl,
     scope: Scope,
     login: Login,
+    needs: Needs,
 }
 
 /// An opcode without a row: an error, or a query about no document.
@@ -82,12 +96,13 @@ const OTHER: Row = Row {
     preserve_ttl: PreserveTtl::Never,
     scope: Scope::One,
     login: Login::After,
+    needs: Needs::Nothing,
 };
 
 macro_rules! rows {
     ($(
         $name:ident = $key:ident $body:ident $value:ident $durability:ident $preserve_ttl:ident $scope:ident
-            $login:ident;
+            $login:ident $needs:ident;
     )*) => {
         const TABLE: [Row; 256] = {
             let mut table = [OTHER; 256];
@@ -99,6 +114,7 @@ macro_rules! rows {
                 preserve_ttl: PreserveTtl::$preserve_ttl,
                 scope: Scope::$scope,
                 login: Login::$login,
+                needs: Needs::$needs,
             };)*
             table
         };
@@ -113,64 +129,64 @@ macro_rules! rows {
 }
 
 rows! {
-    // opcode          key       body   value  durable preserve scope   login
-    GET             = Both      Asked  Needed Never   Never   One     After;
-    GETQ            = Both      Asked  Needed Never   Never   One     After;
-    GETK            = Both      Asked  Needed Never   Never   One     After;
-    GETKQ           = Both      Asked  Needed Never   Never   One     After;
-    SET             = Both      Stored Unseen Allowed Allowed One     After;
-    SETQ            = Both      Stored Unseen Allowed Allowed One     After;
-    ADD             = Both      Stored Unseen Allowed Allowed One     After;
-    ADDQ            = Both      Stored Unseen Allowed Allowed One     After;
-    REPLACE         = Both      Stored Unseen Allowed Allowed One     After;
-    REPLACEQ        = Both      Stored Unseen Allowed Allowed One     After;
-    APPEND          = Both      Stored Needed Allowed Allowed One     After;
-    APPENDQ         = Both      Stored Needed Allowed Allowed One     After;
-    PREPEND         = Both      Stored Needed Allowed Allowed One     After;
-    PREPENDQ        = Both      Stored Needed Allowed Allowed One     After;
-    DELETE          = Both      Asked  Unseen Allowed Allowed One     After;
-    DELETEQ         = Both      Asked  Unseen Allowed Allowed One     After;
-    INCREMENT       = Both      Asked  Needed Allowed Allowed One     After;
-    INCREMENTQ      = Both      Asked  Needed Allowed Allowed One     After;
-    DECREMENT       = Both      Asked  Needed Allowed Allowed One     After;
-    DECREMENTQ      = Both      Asked  Needed Allowed Allowed One     After;
-    TOUCH           = Both      Asked  Needed Never   Allowed One     After;
-    GAT             = Both      Asked  Needed Never   Allowed One     After;
-    GATQ            = Both      Asked  Needed Never   Allowed One     After;
-    GATK            = Memcached Asked  Needed Never   Never   One     After;
-    GATKQ           = Memcached Asked  Needed Never   Never   One     After;
-    GET_REPLICA     = Couchbase Asked  Unseen Never   Never   One     After;
-    GET_EX          = Couchbase Asked  Needed Never   Never   One     After;
-    GET_EX_REPLICA  = Couchbase Asked  Unseen Never   Never   One     After;
-    GET_LOCKED      = Couchbase Asked  Needed Never   Never   One     After;
-    UNLOCK_KEY      = Couchbase Asked  Unseen Never   Never   One     After;
-    GET_META        = Couchbase Asked  Unseen Never   Never   One     After;
-    GETQ_META       = Couchbase Asked  Unseen Never   Never   One     After;
-    SUBDOC_GET      = Couchbase Asked  Needed Never   Never   One     After;
-    SUBDOC_EXISTS   = Couchbase Asked  Needed Never   Never   One     After;
-    SUBDOC_DICT_ADD = Couchbase Stored Needed Allowed Allowed One     After;
-    SUBDOC_DICT_UPSERT = Couchbase Stored Needed Allowed Allowed One  After;
-    SUBDOC_DELETE   = Couchbase Asked  Needed Allowed Allowed One     After;
-    SUBDOC_REPLACE  = Couchbase Stored Needed Allowed Allowed One     After;
-    SUBDOC_ARRAY_PUSH_LAST = Couchbase Stored Needed Allowed Allowed One After;
-    SUBDOC_ARRAY_PUSH_FIRST = Couchbase Stored Needed Allowed Allowed One After;
-    SUBDOC_ARRAY_INSERT = Couchbase Stored Needed Allowed Allowed One After;
-    SUBDOC_ARRAY_ADD_UNIQUE = Couchbase Stored Needed Allowed Allowed One After;
-    SUBDOC_COUNTER  = Couchbase Asked  Needed Allowed Allowed One     After;
-    SUBDOC_MULTI_LOOKUP = Couchbase Asked Needed Never Never  One     After;
-    SUBDOC_MULTI_MUTATION = Couchbase Stored Needed Allowed Allowed One After;
-    SUBDOC_GET_COUNT = Couchbase Asked Needed Never   Never   One     After;
-    SUBDOC_REPLACE_BODY_WITH_XATTR = Couchbase Asked Needed Allowed Allowed One After;
-    VERSION         = None      Asked  Needed Never   Never   One     Before;
-    SASL_LIST_MECHS = None      Asked  Needed Never   Never   One     Before;
-    SASL_AUTH       = None      Asked  Needed Never   Never   Session Before;
-    SASL_STEP       = None      Asked  Needed Never   Never   Session Before;
-    HELLO           = None      Asked  Needed Never   Never   Session After;
-    SELECT_BUCKET   = None      Asked  Needed Never   Never   Session After;
-    QUIT            = None      Asked  Needed Never   Never   Session After;
-    QUITQ           = None      Asked  Needed Never   Never   Session After;
-    FLUSH           = None      Asked  Needed Never   Never   All     After;
-    FLUSHQ          = None      Asked  Needed Never   Never   All     After;
+    // opcode          key       body   value  durable preserve scope   login    needs
+    GET             = Both      Asked  Needed Never   Never   One     After Read;
+    GETQ            = Both      Asked  Needed Never   Never   One     After Read;
+    GETK            = Both      Asked  Needed Never   Never   One     After Read;
+    GETKQ           = Both      Asked  Needed Never   Never   One     After Read;
+    SET             = Both      Stored Unseen Allowed Allowed One     After Write;
+    SETQ            = Both      Stored Unseen Allowed Allowed One     After Write;
+    ADD             = Both      Stored Unseen Allowed Allowed One     After Write;
+    ADDQ            = Both      Stored Unseen Allowed Allowed One     After Write;
+    REPLACE         = Both      Stored Unseen Allowed Allowed One     After Write;
+    REPLACEQ        = Both      Stored Unseen Allowed Allowed One     After Write;
+    APPEND          = Both      Stored Needed Allowed Allowed One     After Write;
+    APPENDQ         = Both      Stored Needed Allowed Allowed One     After Write;
+    PREPEND         = Both      Stored Needed Allowed Allowed One     After Write;
+    PREPENDQ        = Both      Stored Needed Allowed Allowed One     After Write;
+    DELETE          = Both      Asked  Unseen Allowed Allowed One     After Write;
+    DELETEQ         = Both      Asked  Unseen Allowed Allowed One     After Write;
+    INCREMENT       = Both      Asked  Needed Allowed Allowed One     After ReadWrite;
+    INCREMENTQ      = Both      Asked  Needed Allowed Allowed One     After ReadWrite;
+    DECREMENT       = Both      Asked  Needed Allowed Allowed One     After ReadWrite;
+    DECREMENTQ      = Both      Asked  Needed Allowed Allowed One     After ReadWrite;
+    TOUCH           = Both      Asked  Needed Never   Allowed One     After Write;
+    GAT             = Both      Asked  Needed Never   Allowed One     After ReadWrite;
+    GATQ            = Both      Asked  Needed Never   Allowed One     After ReadWrite;
+    GATK            = Memcached Asked  Needed Never   Never   One     After ReadWrite;
+    GATKQ           = Memcached Asked  Needed Never   Never   One     After ReadWrite;
+    GET_REPLICA     = Couchbase Asked  Unseen Never   Never   One     After Read;
+    GET_EX          = Couchbase Asked  Needed Never   Never   One     After ReadAll;
+    GET_EX_REPLICA  = Couchbase Asked  Unseen Never   Never   One     After ReadAll;
+    GET_LOCKED      = Couchbase Asked  Needed Never   Never   One     After ReadWrite;
+    UNLOCK_KEY      = Couchbase Asked  Unseen Never   Never   One     After Write;
+    GET_META        = Couchbase Asked  Unseen Never   Never   One     After Read;
+    GETQ_META       = Couchbase Asked  Unseen Never   Never   One     After Read;
+    SUBDOC_GET      = Couchbase Asked  Needed Never   Never   One     After Read;
+    SUBDOC_EXISTS   = Couchbase Asked  Needed Never   Never   One     After Read;
+    SUBDOC_DICT_ADD = Couchbase Stored Needed Allowed Allowed One     After Write;
+    SUBDOC_DICT_UPSERT = Couchbase Stored Needed Allowed Allowed One  After Write;
+    SUBDOC_DELETE   = Couchbase Asked  Needed Allowed Allowed One     After Write;
+    SUBDOC_REPLACE  = Couchbase Stored Needed Allowed Allowed One     After Write;
+    SUBDOC_ARRAY_PUSH_LAST = Couchbase Stored Needed Allowed Allowed One After Write;
+    SUBDOC_ARRAY_PUSH_FIRST = Couchbase Stored Needed Allowed Allowed One After Write;
+    SUBDOC_ARRAY_INSERT = Couchbase Stored Needed Allowed Allowed One After Write;
+    SUBDOC_ARRAY_ADD_UNIQUE = Couchbase Stored Needed Allowed Allowed One After Write;
+    SUBDOC_COUNTER  = Couchbase Asked  Needed Allowed Allowed One     After ReadWrite;
+    SUBDOC_MULTI_LOOKUP = Couchbase Asked Needed Never Never  One     After Read;
+    SUBDOC_MULTI_MUTATION = Couchbase Stored Needed Allowed Allowed One After Write;
+    SUBDOC_GET_COUNT = Couchbase Asked Needed Never   Never   One     After Read;
+    SUBDOC_REPLACE_BODY_WITH_XATTR = Couchbase Asked Needed Allowed Allowed One After Write;
+    VERSION         = None      Asked  Needed Never   Never   One     Before Nothing;
+    SASL_LIST_MECHS = None      Asked  Needed Never   Never   One     Before Nothing;
+    SASL_AUTH       = None      Asked  Needed Never   Never   Session Before Nothing;
+    SASL_STEP       = None      Asked  Needed Never   Never   Session Before Nothing;
+    HELLO           = None      Asked  Needed Never   Never   Session After Nothing;
+    SELECT_BUCKET   = None      Asked  Needed Never   Never   Session After Nothing;
+    QUIT            = None      Asked  Needed Never   Never   Session After Nothing;
+    QUITQ           = None      Asked  Needed Never   Never   Session After Nothing;
+    FLUSH           = None      Asked  Needed Never   Never   All     After Nothing;
+    FLUSHQ          = None      Asked  Needed Never   Never   All     After Nothing;
 }
 
 static ROWS: [Row; 256] = TABLE;
@@ -218,6 +234,18 @@ pub(super) fn may_preserve_ttl(opcode: Opcode) -> bool {
     row(opcode).preserve_ttl == PreserveTtl::Allowed
 }
 
+/// Returns the rights that a request needs on its document's collection, on a Couchbase port.
+#[inline]
+pub(super) fn needed_rights(opcode: Opcode) -> Rights {
+    match row(opcode).needs {
+        Needs::Nothing => Rights::NONE,
+        Needs::Read => Rights::READ,
+        Needs::Write => Rights::WRITE,
+        Needs::ReadWrite => Rights::READ.and(Rights::WRITE),
+        Needs::ReadAll => Rights::READ.and(Rights::SYSTEM_ATTRIBUTES),
+    }
+}
+
 /// Returns true if requests behind this one can only be parsed once it has been executed.
 #[inline]
 pub(super) fn changes_session(opcode: Opcode) -> bool {
@@ -248,6 +276,7 @@ mod tests {
                 row.durability == Durability::Never || row.preserve_ttl == PreserveTtl::Allowed,
                 "{name}"
             );
+            assert!((row.key == Key::None) == (row.needs == Needs::Nothing), "{name}: documents need rights");
             assert!(row.key == Key::None || row.scope == Scope::One, "{name}: about one document");
             assert!(
                 row.login == Login::After || row.key == Key::None,
@@ -278,8 +307,8 @@ mod tests {
     fn the_page_has_the_table() {
         const HEADING: &str = "\n| code | opcode |";
         let mut table = format!(
-            "{HEADING} document key | body | old value | durability | preserve TTL | order | before login |\n\
-             |---|---|---|---|---|---|---|---|---|\n"
+            "{HEADING} document key | body | old value | durability | preserve TTL | order | before login | rights |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n"
         );
         let yes = |holds: bool| if holds { "yes" } else { "" };
         for opcode in (0..=255).map(Opcode) {
@@ -300,8 +329,15 @@ mod tests {
             };
             let (durable, preserves) =
                 (row.durability == Durability::Allowed, row.preserve_ttl == PreserveTtl::Allowed);
+            let rights = match row.needs {
+                Needs::Nothing => "",
+                Needs::Read => "read",
+                Needs::Write => "write",
+                Needs::ReadWrite => "read, write",
+                Needs::ReadAll => "read, system attributes",
+            };
             table += &format!(
-                "| 0x{:02x} | {name} | {key} | {body} | {value} | {} | {} | {order} | {} |\n",
+                "| 0x{:02x} | {name} | {key} | {body} | {value} | {} | {} | {order} | {} | {rights} |\n",
                 opcode.0,
                 yes(durable),
                 yes(preserves),

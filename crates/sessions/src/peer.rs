@@ -8,6 +8,7 @@ use kv::users::Caller;
 use kv::{Bucket, Cookie, NodeContext, Now};
 use wire::couchbase::Feature;
 
+use super::access::Access;
 use super::couchbase;
 use super::waits::{Touch, Waits};
 
@@ -66,6 +67,8 @@ pub struct Peer {
     pub login_required: bool,
     /// The user, once logged in.
     pub user: Option<Arc<str>>,
+    /// What the user may do in the bucket in use.
+    pub access: Access,
     /// Whether the peer's address is a loopback address.
     pub loopback: bool,
     /// The peer's address; `None` for a peer on this machine without one.

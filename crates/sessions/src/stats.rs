@@ -125,8 +125,8 @@ pub fn gather(
         b"extstore" => {}
         b"allocator" => allocator(bucket, emit),
         b"durability-monitor" => bucket.sync_write_statistics(emit),
-        b"collections" => collections(bucket, emit),
-        b"scopes" => scopes(bucket, emit),
+        b"collections" => collections(bucket, peer, emit),
+        b"scopes" => scopes(bucket, peer, emit),
         b"persistence" if persistence::persistence(bucket, cx, emit) => {}
         b"warmup" => persistence::warm_up(bucket, emit),
         b"sizes_enable" | b"sizes_disable" => {
@@ -388,10 +388,10 @@ fn allocator(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
 }
 
 /// `stats collections`: each by the ids of its scope and its own.
-fn collections(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+fn collections(bucket: &Bucket, peer: &Peer, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let manifest = bucket.collections().manifest();
     emit("manifest_uid", format_args!("{:#x}", manifest.uid));
-    for (scope, collection) in manifest.collections() {
+    for (scope, collection) in manifest.collections().filter(|(_, one)| peer.sees_statistics(one.id)) {
         let mut line = |name: &str, value: Arguments<'_>| {
             emit(&format!("{:#x}:{:#x}:{name}", scope.id, collection.id), value);
         };
@@ -403,11 +403,14 @@ fn collections(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     }
 }
 
-/// `stats scopes`.
-fn scopes(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+/// `stats scopes`: those whose collections the client may all see.
+fn scopes(bucket: &Bucket, peer: &Peer, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
     let manifest = bucket.collections().manifest();
     emit("manifest_uid", format_args!("{:#x}", manifest.uid));
     for scope in &manifest.scopes {
+        if scope.collections.iter().any(|one| !peer.sees_statistics(one.id)) {
+            continue;
+        }
         let items: u64 = scope.collections.iter().map(|one| bucket.collection_items(one.id)).sum();
         emit(&format!("{:#x}:name", scope.id), format_args!("{}", scope.name));
         emit(&format!("{:#x}:collections", scope.id), format_args!("{}", scope.collections.len()));

@@ -320,15 +320,12 @@ fn log_in(peer: &mut Peer, command: &Command<'_>, body: &Body<'_>, cx: &mut Node
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     count_login(peer, Meter::AuthCmds, cx);
-    match cx.node.users().log_in(name, password, peer.caller(cx.now)) {
-        Some(name) => {
-            peer.user = Some(name);
-            out.bytes(b"STORED\r\n");
-        }
-        None => {
-            count_login(peer, Meter::AuthErrors, cx);
-            out.bytes(b"CLIENT_ERROR authentication failure\r\n");
-        }
+    let user = cx.node.users().log_in(name, password, peer.caller(cx.now));
+    if user.is_some_and(|user| peer.log_in(user, cx)) {
+        out.bytes(b"STORED\r\n");
+    } else {
+        count_login(peer, Meter::AuthErrors, cx);
+        out.bytes(b"CLIENT_ERROR authentication failure\r\n");
     }
 }
 

@@ -48,16 +48,12 @@ pub(super) fn execute(
         _ => None,
     };
     count_login(peer, Meter::AuthCmds, cx);
-    match user {
-        Some(user) => {
-            const TEXT: &[u8] = b"Authenticated";
-            peer.user = Some(user);
-            out.bytes(Reply::to(header, Status::SUCCESS).head(&[], 0, TEXT.len()).as_bytes());
-            out.bytes(TEXT);
-        }
-        None => {
-            count_login(peer, Meter::AuthErrors, cx);
-            answer_error(header, Status::AUTH_ERROR, out);
-        }
+    if user.is_some_and(|user| peer.log_in(user, cx)) {
+        const TEXT: &[u8] = b"Authenticated";
+        out.bytes(Reply::to(header, Status::SUCCESS).head(&[], 0, TEXT.len()).as_bytes());
+        out.bytes(TEXT);
+    } else {
+        count_login(peer, Meter::AuthErrors, cx);
+        answer_error(header, Status::AUTH_ERROR, out);
     }
 }

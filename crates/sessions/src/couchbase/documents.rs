@@ -1,5 +1,6 @@
 //! The operations on documents.
 
+use kv::users::roles::Rights;
 use kv::{
     Bucket, Compression, Durability, Entry, Expiry, Key, KvError, Meter, Mutation, NodeContext, Place, Store,
     StoreKind, Unavailable, Written,
@@ -30,6 +31,8 @@ pub(super) struct Operation<'a> {
     pub(super) infos: &'a FrameInfos,
     /// Whether a value came with it.
     pub(super) has_value: bool,
+    /// The user's rights on the collection.
+    pub(super) rights: Rights,
 }
 
 /// The result of executing a request.

@@ -6,6 +6,7 @@ use wire::couchbase::feature::{negotiate, requested};
 use wire::couchbase::{Feature, error_map};
 use wire::sasl::{Mechanism, Plain, SaslError};
 
+use super::super::access::may_select;
 use super::super::{Output, Peer};
 use super::OFFERED;
 use super::answer::Answer;
@@ -61,7 +62,7 @@ pub(super) fn authenticate(
             });
             match verified {
                 Ok(user) => {
-                    peer.user = Some(user);
+                    peer.log_in(user, cx);
                     answer.success(out);
                 }
                 Err(error) => deny(answer, &error.to_string(), out),
@@ -93,7 +94,7 @@ pub(super) fn step(
     };
     match cx.node.users().finish_scram(*exchange, body, peer.caller(cx.now)) {
         Ok((user, signature)) => {
-            peer.user = Some(user);
+            peer.log_in(user, cx);
             answer.value(0, &[], &signature, out);
         }
         Err(error) => deny(answer, &error.to_string(), out),
@@ -130,9 +131,12 @@ pub(super) fn select_bucket(
             out,
         );
     }
-    match std::str::from_utf8(request.key).ok().and_then(|name| cx.node.bucket(name)) {
+    let bucket = std::str::from_utf8(request.key).ok().and_then(|name| cx.node.bucket(name));
+    let user = peer.user.as_deref().unwrap_or_default();
+    match bucket.filter(|bucket| may_select(user, bucket, cx)) {
         Some(bucket) => {
             (peer.bucket, peer.lost_bucket) = (Some(bucket), false);
+            peer.renew_access(cx);
             answer.success(out);
         }
         // A missing bucket and one without access must look the same.

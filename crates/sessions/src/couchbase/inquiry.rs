@@ -2,6 +2,7 @@
 
 use kv::bucket::Observed;
 use kv::key::KEY_MAX;
+use kv::users::roles::Rights;
 use kv::{Key, KvError, NodeContext, Unavailable, VbId};
 use wire::binary::{Request, Status};
 use wire::couchbase::FrameInfos;
@@ -180,6 +181,9 @@ pub(super) fn observe(
         if !bucket.serves(vb) {
             return super::handshake::not_my_vbucket(peer, answer, cx, out);
         }
+        if !peer.may(Rights::READ, key.collection) {
+            return super::denied(answer, out);
+        }
         if !bucket.has_collection(key.collection) {
             return super::unavailable(answer, &bucket, Unavailable::NoCollection, out);
         }
@@ -233,6 +237,10 @@ fn document_statistics(
         return true;
     }
     let key = Key::plain(name);
+    if !peer.may(Rights::READ, key.collection) {
+        super::denied(answer, out);
+        return true;
+    }
     match bucket.document_statistics(cx, key, bucket.locate_in(key, VbId(vb)), validates) {
         Ok(Some(statistics)) => binary::listed(request, &statistics, out),
         Ok(None) => answer.status(Status::KEY_ENOENT, out),
@@ -259,6 +267,15 @@ pub(super) fn statistics(
     let Some(bucket) = peer.bucket.as_deref() else {
         return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
     };
+    let may = match request.key.split(|byte| *byte == b' ').next() {
+        // They show those that the user may see.
+        Some(b"collections" | b"scopes") => true,
+        Some(b"reset") => peer.may_everywhere(Rights::BUCKET),
+        _ => peer.may_everywhere(Rights::STATISTICS),
+    };
+    if !may {
+        return super::denied(answer, out);
+    }
     if !binary::statistics(bucket, peer, request, cx, out) {
         answer.error(Status::KEY_ENOENT, "There are no statistics of that name", out);
     }

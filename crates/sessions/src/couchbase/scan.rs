@@ -18,6 +18,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kv::bucket::scan::{ScanError, ScanId, Selection, Taken};
 use kv::collections::DEFAULT_ID;
+use kv::users::roles::Rights;
 use kv::{Bucket, Key, KvError, NodeContext, Unavailable, VbId};
 use serde_json::Value;
 use wire::binary::{Request, Status, datatype};
@@ -25,7 +26,7 @@ use wire::couchbase::collection_id;
 
 use super::super::{Output, Peer};
 use super::answer::Answer;
-use super::{documents, json, selected, serving, unavailable};
+use super::{denied, documents, json, selected, serving, unavailable};
 
 /// An answer ends after this many bytes.
 const ANSWER_BYTES: usize = 256 << 10;
@@ -111,6 +112,9 @@ pub(super) fn create(
         Err(why) => return answer.error(Status::EINVAL, why, out),
     };
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
+    if !peer.may(Rights::READ, wanted.collection) {
+        return denied(answer, out);
+    }
     let vb = VbId(request.header.vbucket);
     if let Some(info) = bucket.vb_info(vb) {
         if wanted.vb_uuid.is_some_and(|uuid| uuid != info.uuid) {
@@ -170,6 +174,10 @@ pub(super) fn proceed(
     let until_us = if limit_ms == 0 { u64::MAX } else { cx.fresh_us() + limit_ms * 1000 };
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     let mut scan = match bucket.take_scan(&id) {
+        Taken::Scan(scan) if !peer.may(Rights::READ, scan.collection) => {
+            bucket.return_scan(&id, scan, cx.now.unix_s);
+            return denied(answer, out);
+        }
         Taken::Scan(scan) if scan.vb.0 == request.header.vbucket => scan,
         Taken::Scan(scan) => {
             bucket.return_scan(&id, scan, cx.now.unix_s);
@@ -334,6 +342,9 @@ pub(super) fn keys(
         return answer.error(Status::EINVAL, "The key has no valid collection id", out);
     };
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
+    if !peer.may(Rights::READ, start.collection) {
+        return denied(answer, out);
+    }
     let mut prefix = Vec::new();
     if has_collections {
         collection_id::encode(start.collection, &mut prefix);
@@ -378,6 +389,9 @@ pub(super) fn random_key(
         return answer.error(Status::EINVAL, "The request must not have a key or a value", out);
     }
     let Some(bucket) = selected(peer, answer, out) else { return };
+    if !peer.may(Rights::READ, collection) {
+        return denied(answer, out);
+    }
     if !bucket.has_collection(collection) {
         return unavailable(answer, &bucket, Unavailable::NoCollection, out);
     }

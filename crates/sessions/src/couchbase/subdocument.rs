@@ -17,6 +17,7 @@ mod subject;
 use std::borrow::Cow;
 
 use attributes::Attributes;
+use kv::users::roles::Rights;
 use kv::{Expiry, KvError, Meter, NodeContext, Store, Value};
 use subject::{State, Subject};
 use wire::binary::{Status, datatype};
@@ -93,6 +94,16 @@ pub(super) fn execute(
             answer.status(status, out);
             return Ok(Executed::Answered);
         }
+        if attributes::is_system(spec) && !operation.rights.contain(Rights::SYSTEM_ATTRIBUTES) {
+            super::denied(answer, out);
+            return Ok(Executed::Answered);
+        }
+    }
+    // Its answer has the new number.
+    let reads = request.specs.iter().any(|spec| spec.operation == Verb::Change(subdocument::Change::Counter));
+    if reads && !operation.rights.contain(Rights::READ) {
+        super::denied(answer, out);
+        return Ok(Executed::Answered);
     }
     if operation.request.header.datatype != datatype::RAW {
         answer.error(Status::EINVAL, "The request must not have a datatype", out);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kv::users::roles::Rights;
 use kv::{Bucket, NodeContext, Topology, VbId, VbState};
 use wire::binary::{Opcode, Request, Status};
 
@@ -54,6 +55,9 @@ pub(super) fn set(
         Err(context) => return answer.error(Status::EINVAL, &context, out),
     };
     let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
+    if !peer.may_everywhere(Rights::BUCKET) {
+        return super::denied(answer, out);
+    }
     bucket.set_vbucket(cx, vb, state, topology);
     answer.success(out);
 }
@@ -109,6 +113,9 @@ pub(super) fn delete(
         return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
     }
     let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
+    if !peer.may_everywhere(Rights::BUCKET) {
+        return super::denied(answer, out);
+    }
     match bucket.delete_vbucket(cx, vb) {
         Ok(()) => answer.success(out),
         Err(error) => super::documents::refuse(answer, error, out),

@@ -42,6 +42,7 @@ impl Client {
             port: Port::Memcached,
             login_required,
             user: None,
+            access: Default::default(),
             loopback: true,
             address: None,
             bucket: Some(Arc::clone(&bucket)),

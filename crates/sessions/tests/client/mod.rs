@@ -225,6 +225,7 @@ impl Client {
             port,
             login_required,
             user: None,
+            access: Default::default(),
             loopback: true,
             address: None,
             bucket: is_memcached.then_some(bucket),

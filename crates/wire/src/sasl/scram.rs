@@ -76,6 +76,18 @@ impl Hash {
         salted
     }
 
+    /// All hashes.
+    pub const ALL: [Self; 3] = [Self::Sha1, Self::Sha256, Self::Sha512];
+
+    /// The name of the mechanism that is built on it.
+    pub const fn mechanism(self) -> &'static str {
+        match self {
+            Self::Sha1 => "SCRAM-SHA-1",
+            Self::Sha256 => "SCRAM-SHA-256",
+            Self::Sha512 => "SCRAM-SHA-512",
+        }
+    }
+
     /// Length of the hash in bytes.
     pub const fn digest_len(self) -> usize {
         match self {
@@ -121,10 +133,48 @@ impl ScramKeys {
         }
     }
 
+    /// Returns the hash they are of.
+    pub fn hash(&self) -> Hash {
+        self.hash
+    }
+
     /// Returns true if the keys come from this password. Takes as long as deriving them.
     pub fn verify(&self, password: &[u8]) -> bool {
         let other = Self::derive(self.hash, password, &self.salt, self.iterations);
         constant_time_eq(&self.stored_key, &other.stored_key)
+    }
+}
+
+/// As files have them (RFC 5803): `SCRAM-SHA-256$iterations:salt$stored key:server key`, in base64.
+impl std::fmt::Display for ScramKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [salt, stored, server] =
+            [&self.salt, &self.stored_key, &self.server_key].map(|bytes| BASE64.encode(bytes));
+        write!(f, "{}${}:{salt}${stored}:{server}", self.hash.mechanism(), self.iterations)
+    }
+}
+
+impl std::str::FromStr for ScramKeys {
+    type Err = SaslError;
+
+    fn from_str(text: &str) -> Result<Self, SaslError> {
+        let parsed = || {
+            let mut parts = text.split('$');
+            let (mechanism, rounds, keys) = (parts.next()?, parts.next()?, parts.next()?);
+            let hash = Hash::ALL.into_iter().find(|hash| hash.mechanism() == mechanism)?;
+            let ((iterations, salt), (stored, server)) = (rounds.split_once(':')?, keys.split_once(':')?);
+            let decode = |text: &str| BASE64.decode(text).ok();
+            let keys = Self {
+                hash,
+                salt: decode(salt)?,
+                iterations: iterations.parse().ok().filter(|rounds| *rounds > 0)?,
+                stored_key: decode(stored)?,
+                server_key: decode(server)?,
+            };
+            let lengths = [keys.stored_key.len(), keys.server_key.len()];
+            (parts.next().is_none() && lengths == [hash.digest_len(); 2]).then_some(keys)
+        };
+        parsed().ok_or(SaslError::Malformed)
     }
 }
 
@@ -318,6 +368,25 @@ mod tests {
 
     fn keys(vector: &Vector, password: &str) -> ScramKeys {
         ScramKeys::derive(vector.hash, password.as_bytes(), &BASE64.decode(vector.salt).unwrap(), 4096)
+    }
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        for hash in Hash::ALL {
+            let keys = ScramKeys::derive(hash, b"pencil", b"salt", 4096);
+            let text = keys.to_string();
+            assert_eq!(text.parse(), Ok(keys), "{text}");
+            for wrong in [
+                "",
+                "$",
+                &text[..text.len() - 5],
+                &text.replace("4096", "0"),
+                &format!("{text}$"),
+                &text[1..],
+            ] {
+                assert_eq!(wrong.parse::<ScramKeys>(), Err(SaslError::Malformed), "{wrong}");
+            }
+        }
     }
 
     #[test]

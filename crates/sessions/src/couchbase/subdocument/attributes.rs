@@ -42,6 +42,11 @@ const fn is_virtual(key: &[u8]) -> bool {
     matches!(key, [b'$', ..])
 }
 
+/// Returns true for an operation on a system attribute.
+pub(super) fn is_system(spec: &Spec<'_>) -> bool {
+    Path::parse(spec.path).is_ok_and(|path| key_of(&path).is_ok_and(xattrs::is_system))
+}
+
 /// Checks what is wrong with an operation on the extended attributes whatever the document is.
 pub(super) fn check(spec: &Spec<'_>, is_mutation: bool) -> Result<(), Status> {
     let Ok(path) = Path::parse(spec.path) else { return Ok(()) };
@@ -68,6 +73,7 @@ fn virtual_text(key: &[u8], path: &[Component<'_>], subject: &Subject, now_s: u3
         VBUCKET => write!(text, r#"{{"HLC":{{"now":"{now_s}","mode":"real"}}}}"#),
         TABLE_OF_CONTENTS => {
             let keys: Vec<_> = xattrs::pairs(&subject.xattrs)
+                .filter(|(key, _)| subject.sees_system || !xattrs::is_system(key))
                 .map(|(key, _)| format!("\"{}\"", String::from_utf8_lossy(key)))
                 .collect();
             write!(text, "[{}]", keys.join(","))

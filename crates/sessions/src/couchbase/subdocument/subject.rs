@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::ops::Deref;
 
+use kv::users::roles::Rights;
 use kv::{Bucket, Document, KvError, NodeContext, PinnedValue};
 use wire::binary::{Status, datatype};
 use wire::{snappy, subdocument};
@@ -52,6 +53,8 @@ pub(super) struct Subject {
     pub(super) vb_uuid: u64,
     /// Section of the extended attributes.
     pub(super) xattrs: Vec<u8>,
+    /// Whether the user may know of its system attributes.
+    pub(super) sees_system: bool,
     body: Body,
     is_json: OnceCell<Result<(), Status>>,
 }
@@ -77,6 +80,7 @@ impl Subject {
             entry.record_access();
             read.unwrap_or_else(|| (Self::missing(vb_uuid), None))
         })?;
+        subject.sees_system = operation.rights.contain(Rights::SYSTEM_ATTRIBUTES);
         if let Some(inflated_len) = inflated_len {
             subject.inflate(inflated_len, bucket, cx)?;
         }
@@ -95,6 +99,7 @@ impl Subject {
             datatype: datatype::RAW,
             vb_uuid,
             xattrs: Vec::new(),
+            sees_system: false,
             body: Body::Copied(Vec::new()),
             is_json: OnceCell::new(),
         }
@@ -117,6 +122,7 @@ impl Subject {
             datatype: document.datatype(),
             vb_uuid,
             xattrs: document.xattrs().to_vec(),
+            sees_system: false,
             body,
             is_json: OnceCell::new(),
         };

@@ -79,10 +79,21 @@ pub struct Port {
     pub listener: Listener,
     /// Present if it is an HTTPS port.
     pub tls: Option<Arc<ServerTls>>,
+    /// What it is for.
+    pub serves: Serves,
 }
 
-/// A connection whose handshake is complete, and its peer's address.
-type Shaken = (Stream, SocketAddr);
+/// What an HTTP port is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Serves {
+    /// All of this crate's requests.
+    Management,
+    /// A service that is not there, by its name: it answers pings, and what a container's start asks of it.
+    Absent(&'static str),
+}
+
+/// A connection whose handshake is complete, its peer's address, and what its port is for.
+type Shaken = (Stream, SocketAddr, Serves);
 
 /// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,7 +242,7 @@ impl Table {
 
 /// Listeners that accept every connection and bound their number.
 pub struct Admission {
-    listeners: Vec<(Watched, Option<Arc<ServerTls>>)>,
+    listeners: Vec<(Watched, Option<Arc<ServerTls>>, Serves)>,
     handshakes: Option<Arc<Handshakes>>,
     /// Delivers TLS connections whose handshakes are complete.
     shaken: (UnboundedSender<Shaken>, UnboundedReceiver<Shaken>),
@@ -245,7 +256,9 @@ impl Admission {
         handshakes: Option<Arc<Handshakes>>,
         node: Arc<Node>,
     ) -> io::Result<Self> {
-        let watched = listeners.into_iter().map(|Port { listener, tls }| Ok((Watched::new(listener)?, tls)));
+        let watched = listeners
+            .into_iter()
+            .map(|Port { listener, tls, serves }| Ok((Watched::new(listener)?, tls, serves)));
         let connections = Arc::new(Connections { table: Mutex::default(), node });
         Ok(Self {
             listeners: watched.collect::<io::Result<_>>()?,
@@ -255,17 +268,18 @@ impl Admission {
         })
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
-        for (listener, tls) in &self.listeners {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr, Serves)>> {
+        for (listener, tls, serves) in &self.listeners {
+            let serves = *serves;
             while let Poll::Ready(accepted) = listener.poll_accept(cx) {
                 let (stream, address) = accepted?;
                 let address = address.unwrap_or(ON_THIS_MACHINE);
                 let (Some(tls), Some(handshakes)) = (tls, &self.handshakes) else {
-                    return Poll::Ready(Socket::new(stream).map(|socket| (socket, address)));
+                    return Poll::Ready(Socket::new(stream).map(|socket| (socket, address, serves)));
                 };
                 let shaken = self.shaken.0.clone();
                 handshakes.begin(stream.into_tls(tls)?, move |result| match result {
-                    Ok(stream) => drop(shaken.send((stream, address))),
+                    Ok(stream) => drop(shaken.send((stream, address, serves))),
                     Err(error) => {
                         let why = transport::explain(&error);
                         tracing::debug!(peer = %address, why, "a TLS handshake failed and the connection was closed");
@@ -274,7 +288,9 @@ impl Admission {
             }
         }
         match ready!(self.shaken.1.poll_recv(cx)) {
-            Some((stream, address)) => Poll::Ready(Socket::new(stream).map(|socket| (socket, address))),
+            Some((stream, address, serves)) => {
+                Poll::Ready(Socket::new(stream).map(|socket| (socket, address, serves)))
+            }
             None => Poll::Pending,
         }
     }
@@ -302,9 +318,9 @@ impl axum::serve::Listener for Admission {
     async fn accept(&mut self) -> (Admitted, SocketAddr) {
         loop {
             match poll_fn(|cx| self.poll_accept(cx)).await {
-                Ok((stream, address)) => {
+                Ok((stream, address, serves)) => {
                     let Some(connection) = self.admit(address.ip().to_canonical()) else { continue };
-                    return (Admitted { stream, connection, silence: None, stall: None }, address);
+                    return (Admitted { stream, connection, serves, silence: None, stall: None }, address);
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => {}
@@ -316,7 +332,7 @@ impl axum::serve::Listener for Admission {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         match self.listeners.first() {
-            Some((listener, _)) => Ok(listener.address().unwrap_or(ON_THIS_MACHINE)),
+            Some((listener, ..)) => Ok(listener.address().unwrap_or(ON_THIS_MACHINE)),
             None => Ok(ON_THIS_MACHINE),
         }
     }
@@ -429,12 +445,23 @@ pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, n
 /// Receives the body, within a time limit, before the handler is called.
 pub async fn receive(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
+    match received(body).await {
+        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(refusal) => *refusal,
+    }
+}
+
+/// A whole body, or the answer if it is too long or comes too slowly.
+pub async fn received(body: Body) -> Result<Bytes, Box<Response>> {
     match tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, BODY_BYTES_MAX)).await {
-        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
-        Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too long.\r\n").into_response(),
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => {
+            Err((StatusCode::PAYLOAD_TOO_LARGE, "The body is too long.\r\n").into_response().into())
+        }
         Err(_) => {
             let close = [(header::CONNECTION, "close")];
-            (StatusCode::REQUEST_TIMEOUT, close, "The body did not arrive in time.\r\n").into_response()
+            let late = (StatusCode::REQUEST_TIMEOUT, close, "The body did not arrive in time.\r\n");
+            Err(late.into_response().into())
         }
     }
 }
@@ -446,11 +473,15 @@ pub struct Client {
     pub address: IpAddr,
     /// Its connection.
     pub connection: Connection,
+    /// What its port is for.
+    pub serves: Serves,
 }
 
 impl Connected<IncomingStream<'_, Admission>> for Client {
     fn connect_info(stream: IncomingStream<'_, Admission>) -> Self {
-        Self { address: stream.remote_addr().ip().to_canonical(), connection: stream.io().connection.clone() }
+        let Admitted { connection, serves, .. } = stream.io();
+        let address = stream.remote_addr().ip().to_canonical();
+        Self { address, connection: connection.clone(), serves: *serves }
     }
 }
 
@@ -458,6 +489,7 @@ impl Connected<IncomingStream<'_, Admission>> for Client {
 pub struct Admitted {
     stream: Socket,
     connection: Connection,
+    serves: Serves,
     /// Runs while input is expected.
     silence: Option<Pin<Box<Sleep>>>,
     /// Runs while the peer does not take its output.

@@ -1,10 +1,11 @@
 //! Buckets over HTTP: list, show, create, delete.
 
+use crate::login::Identity;
 use crate::{BucketChange, BucketRequest, Console, Refusal, document, pools, vbuckets};
-use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use kv::{
     BUCKET_SETTINGS, Bucket, BucketKind, BucketSetting, BucketSettings, Eviction, SettingKind, SettingValue,
 };
@@ -12,10 +13,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `GET /pools/default/buckets`.
-pub async fn list(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
+/// `GET /pools/default/buckets`: those that the user may see.
+pub async fn list(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    headers: HeaderMap,
+) -> Json<Value> {
     let host = pools::host(&console, &headers);
-    Json(console.node.buckets().iter().map(|bucket| document::bucket(&console, bucket, &host)).collect())
+    let buckets = console.node.buckets().into_iter().filter(|bucket| identity.sees(bucket.name()));
+    Json(buckets.map(|bucket| document::bucket(&console, &bucket, &host)).collect())
 }
 
 /// `GET /pools/default/buckets/B`.

@@ -2,6 +2,8 @@
 //! the vBucket map and the ports come from the same cluster configuration that the KV port serves.
 
 use crate::Console;
+use crate::login::Identity;
+use crate::node_setup;
 use kv::{BUCKET_SETTINGS, Bucket, BucketKind, Eviction, SettingKind, SettingValue};
 use serde_json::{Map, Value, json};
 
@@ -99,10 +101,12 @@ pub fn node(console: &Console, host: &str, warms_up: bool) -> Value {
     let http = endpoints.http.first().map_or(0, std::net::SocketAddr::port);
     let direct = endpoints.kv.first().map_or(0, std::net::SocketAddr::port);
     let draining = console.control.draining();
-    json!({
-        "hostname": format!("{host}:{http}"),
-        "configuredHostname": format!("{host}:{http}"),
-        "otpNode": format!("ns_1@{host}"),
+    let profile = console.node.profile();
+    let name = profile.hostname.as_deref().map_or_else(|| host.to_owned(), bracketed);
+    let mut node = json!({
+        "hostname": format!("{name}:{http}"),
+        "configuredHostname": format!("{name}:{http}"),
+        "otpNode": format!("ns_1@{name}"),
         "nodeUUID": "",
         "thisNode": true,
         "status": if draining || warms_up { "warmup" } else { "healthy" },
@@ -112,7 +116,7 @@ pub fn node(console: &Console, host: &str, warms_up: bool) -> Value {
         "version": IMPLEMENTATION_VERSION,
         "os": std::env::consts::OS,
         "ports": { "direct": direct },
-        "services": ["kv"],
+        "services": node_setup::names_of_services(console),
         "uptime": console.started.elapsed().as_secs().to_string(),
         "mcdMemoryAllocated": mebibytes(console.control.memory_bytes()),
         "mcdMemoryReserved": mebibytes(console.control.memory_bytes()),
@@ -120,29 +124,44 @@ pub fn node(console: &Console, host: &str, warms_up: bool) -> Value {
             "curr_items": items(console),
             "mem_used": resident(console),
         },
-    })
+    });
+    if let Some(external) = &profile.external {
+        node["alternateAddresses"] = json!({ "external": external });
+    }
+    node
+}
+
+/// A host as it stands before a port.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// The document of this node, as in `/pools/default` and `/pools/nodes`.
+pub fn this_node(console: &Console, host: &str) -> Value {
+    node(console, host, console.node.buckets().iter().any(|bucket| warms_up(bucket)))
 }
 
 /// `/pools/default`.
-pub fn default_pool(console: &Console, host: &str) -> Value {
+pub fn default_pool(console: &Console, identity: &Identity, host: &str) -> Value {
     let quota = console.control.memory_bytes();
+    let profile = console.node.profile();
     let claimed: u64 = console.node.buckets().iter().map(|bucket| bucket.memory().budget).sum();
     let payload: u64 = console.node.buckets().iter().map(|bucket| bucket.memory().payload).sum();
-    json!({
+    let mut pool = json!({
         "name": "default",
-        "clusterName": "",
+        "clusterName": profile.cluster_name,
         "balanced": true,
         "rebalanceStatus": "none",
         "rebalanceProgressUri": "/pools/default/rebalanceProgress",
         "maxBucketCount": crate::BUCKETS_MAX,
         "memoryQuota": mebibytes(quota),
-        "nodes": [node(console, host, console.node.buckets().iter().any(|bucket| warms_up(bucket)))],
+        "nodes": [this_node(console, host)],
         "buckets": {
             "uri": "/pools/default/buckets",
             "terseBucketsBase": "/pools/default/b/",
             "terseStreamingBucketsBase": "/pools/default/bs/",
         },
-        "bucketNames": console.node.buckets().iter()
+        "bucketNames": console.node.buckets().iter().filter(|bucket| identity.sees(bucket.name()))
             .map(|bucket| json!({ "bucketName": bucket.name(), "uuid": bucket.uuid() })).collect::<Vec<_>>(),
         "nodeServicesUri": "/pools/default/nodeServices",
         "storageTotals": {
@@ -154,7 +173,9 @@ pub fn default_pool(console: &Console, host: &str) -> Value {
                 "usedByData": payload,
             },
         },
-    })
+    });
+    merge(&mut pool, json!(profile.quotas));
+    pool
 }
 
 fn items(console: &Console) -> u64 {

@@ -40,6 +40,12 @@ impl HostNames {
         Self { names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
     }
 
+    /// These names, and others that an operator has given the node.
+    fn and<'a>(&self, others: impl IntoIterator<Item = &'a str>) -> Self {
+        let others = others.into_iter().map(str::to_ascii_lowercase);
+        Self { names: self.names.iter().cloned().chain(others).collect() }
+    }
+
     /// Returns true if `authority`, a host with or without a port, is allowed.
     fn allow(&self, authority: &str) -> bool {
         let host = match authority.strip_prefix('[') {
@@ -69,7 +75,10 @@ fn is_digits(text: &str) -> bool {
 
 /// Refuses requests that a web page of another origin may have sent.
 pub async fn check(State(console): State<Console>, request: Request, next: Next) -> Response {
-    match verdict(&console.host_names, request.method(), request.uri(), request.headers()) {
+    let profile = console.node.profile();
+    let own = [profile.hostname.as_deref(), profile.external.as_ref().map(|external| &*external.hostname)];
+    let names = console.host_names.and(own.into_iter().flatten());
+    match verdict(&names, request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }

@@ -11,7 +11,12 @@
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes
 //!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
+//!   PUT, PATCH, DELETE /settings/rbac/users/local/U   PUT, DELETE /settings/rbac/groups/G   always need a login
+//!   POST /controller/changePassword   of the user logged in; always needs a login
 //!   GET  /whoami                      the user logged in; always needs a login
+//!   GET, POST /settings/web  /settings/indexes   GET /pools/default/certificate
+//!   POST /pools/default  /node/controller/rename  /node/controller/setupServices  /clusterInit
+//!   PUT, DELETE /node/controller/setupAlternateAddresses/external   all of these always need a login
 //!   POST /allocator                   settings that can change while the node runs; always needs a login
 //!   POST /allocator/profile           a heap profile into the data directory; always needs a login
 //!   POST /pools/default/buckets       create; always needs a login
@@ -38,8 +43,10 @@ mod guard;
 mod health;
 mod login;
 mod metrics;
+mod node_setup;
 mod pools;
 mod scopes;
+mod services;
 #[allow(unsafe_code)]
 mod socket;
 mod stream;
@@ -48,9 +55,13 @@ mod vbuckets;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{MethodRouter, get};
-use kv::users::Caller;
+use axum::routing::{MethodRouter, delete, get, post, put};
+use kv::profile::Profile;
+use kv::users::kept::Kept;
+use kv::users::roles::Rights;
 use kv::{BucketSetting, BucketSettings, Node, NodeContext, SettingValue};
+use login::{Need, by};
+use services::Indexes;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -58,7 +69,7 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 use transport::Handshakes;
 
-pub use admission::Port;
+pub use admission::{Port, Serves};
 pub use guard::HostNames;
 
 /// Maximum number of buckets: each has its own arena, and the allocator has about 4,000.
@@ -132,9 +143,6 @@ pub struct DatabaseFigures {
 
 /// What the console needs from the binary that wires the node.
 pub trait Control: Send + Sync + 'static {
-    /// Returns true if name and password are those of a user who may log in from the caller's address. Compares in
-    /// constant time; repeated guesses are slowed down.
-    fn login(&self, user: &str, password: &str, caller: Caller) -> bool;
     /// Returns true if a configured password is in force, so that reads need a login too.
     fn login_required(&self) -> bool;
     /// Creates a bucket within the node's memory.
@@ -150,6 +158,23 @@ pub trait Control: Send + Sync + 'static {
     fn delete_bucket(&self, name: &str) -> Result<(), Refusal>;
     /// Changes a bucket's settings, and stores them if the bucket's settings are stored. May take long.
     fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), Refusal>;
+    /// Changes users and groups that are kept, on disk if there is a data directory. After an error nothing is changed.
+    /// May wait for the disk.
+    fn change_users(&self, f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>) -> Result<(), Refusal>;
+    /// Changes what an operator has said about the node, as above.
+    fn change_profile(&self, f: &mut dyn FnMut(&mut Profile)) -> Result<(), Refusal>;
+    /// Returns true if there is a user; until then everybody may do everything over HTTP.
+    fn is_provisioned(&self) -> bool;
+    /// Returns the administrator's name, if there is one.
+    fn administrator(&self) -> Option<String>;
+    /// Refuses if the configuration names the administrator.
+    fn may_set_administrator(&self) -> Result<(), Refusal>;
+    /// Replaces the administrator: a user who may do everything.
+    fn set_administrator(&self, user: &str, password: &str) -> Result<(), Refusal>;
+    /// Sets the resident memory that all buckets may use together, bytes.
+    fn set_memory(&self, bytes: u64) -> Result<(), Refusal>;
+    /// Returns the certificate of the TLS ports, and its chain, in PEM.
+    fn certificates(&self) -> Option<String>;
     /// Resident memory that all buckets may use together, bytes.
     fn memory_bytes(&self) -> u64;
     /// The figures of the OVSDB databases; may wait briefly for their thread.
@@ -175,6 +200,7 @@ pub(crate) struct Console {
     /// The context of this thread, the last of the node's threads.
     pub(crate) cx: Arc<Mutex<NodeContext>>,
     pub(crate) host_names: Arc<HostNames>,
+    pub(crate) indexes: Arc<Indexes>,
     /// Allows one walk over all figures at a time.
     measuring: Arc<Semaphore>,
 }
@@ -218,6 +244,7 @@ pub fn serve(
         map_changes,
         cx,
         host_names: Arc::new(host_names),
+        indexes: Arc::default(),
         measuring: Arc::new(Semaphore::new(1)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -257,56 +284,91 @@ fn with_routes(list: Vec<(&str, MethodRouter<Console>)>) -> Router<Console> {
 
 fn router(console: Console) -> Router {
     let reads = with_routes(vec![
-        ("/metrics", get(metrics::scrape)),
-        ("/allocator", get(allocator::show)),
-        ("/pools", get(pools::pools)),
-        ("/pools/default", get(pools::default_pool)),
-        ("/pools/nodes", get(pools::nodes)),
-        ("/pools/default/tasks", get(pools::tasks)),
-        ("/pools/default/nodeServices", get(pools::node_services)),
-        ("/pools/default/buckets", get(buckets::list)),
-        ("/pools/default/buckets/{bucket}", get(buckets::show)),
-        ("/pools/default/buckets/{bucket}/vbuckets/{vb}", get(vbuckets::show)),
-        ("/pools/default/buckets/{bucket}/scopes", get(scopes::manifest)),
-        ("/settings/rbac/users", get(users::list)),
-        ("/settings/rbac/users/{domain}", get(users::list_domain)),
-        ("/settings/rbac/users/{domain}/{user}", get(users::show)),
-        ("/settings/rbac/groups", get(users::groups)),
-        ("/settings/rbac/groups/{group}", get(users::group)),
-        ("/settings/rbac/roles", get(users::roles)),
-        ("/pools/default/b/{bucket}", get(buckets::terse)),
-        ("/pools/default/bs/{bucket}", get(stream::terse)),
+        ("/metrics", by(Need::Node(Rights::METRICS), get(metrics::scrape))),
+        ("/allocator", by(Need::Node(Rights::SEE), get(allocator::show))),
+        ("/pools", by(Need::Login, get(pools::pools))),
+        ("/pools/default", by(Need::Login, get(pools::default_pool))),
+        ("/pools/nodes", by(Need::Login, get(pools::nodes))),
+        ("/pools/default/tasks", by(Need::Login, get(pools::tasks))),
+        ("/pools/default/nodeServices", by(Need::Login, get(pools::node_services))),
+        ("/pools/default/buckets", by(Need::Login, get(buckets::list))),
+        ("/pools/default/buckets/{bucket}", by(Need::SeeBucket, get(buckets::show))),
+        (
+            "/pools/default/buckets/{bucket}/vbuckets/{vb}",
+            by(Need::Bucket(Rights::STATISTICS), get(vbuckets::show)),
+        ),
+        ("/pools/default/buckets/{bucket}/scopes", by(Need::SeeBucket, get(scopes::manifest))),
+        ("/settings/rbac/users", by(Need::Node(Rights::SEE_USERS), get(users::list))),
+        ("/settings/rbac/users/{domain}", by(Need::Node(Rights::SEE_USERS), get(users::list_domain))),
+        ("/settings/rbac/users/{domain}/{user}", by(Need::Node(Rights::SEE_USERS), get(users::show))),
+        ("/settings/rbac/groups", by(Need::Node(Rights::SEE_USERS), get(users::groups))),
+        ("/settings/rbac/groups/{group}", by(Need::Node(Rights::SEE_USERS), get(users::group))),
+        ("/settings/rbac/roles", by(Need::Node(Rights::SEE_USERS), get(users::roles))),
+        ("/settings/indexes", by(Need::Node(Rights::SEE), get(node_setup::index_settings))),
+        ("/settings/web", by(Need::Node(Rights::SEE), get(node_setup::web_settings))),
+        ("/pools/default/certificate", by(Need::Login, get(node_setup::certificate))),
+        ("/pools/default/b/{bucket}", by(Need::SeeBucket, get(buckets::terse))),
+        ("/pools/default/bs/{bucket}", by(Need::SeeBucket, get(stream::terse))),
     ])
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
     let changes = with_routes(vec![
-        ("/whoami", get(login::whoami)),
-        ("/allocator", axum::routing::post(allocator::set)),
-        ("/allocator/profile", axum::routing::post(allocator::profile)),
-        ("/pools/default/buckets", axum::routing::post(buckets::create)),
-        ("/pools/default/buckets/{bucket}", axum::routing::delete(buckets::delete).post(buckets::change)),
-        ("/pools/default/buckets/{bucket}/controller/doFlush", axum::routing::post(buckets::flush)),
+        ("/whoami", by(Need::Login, get(login::whoami))),
+        ("/controller/changePassword", by(Need::Login, post(users::change_password))),
+        ("/node/controller/rename", by(Need::Node(Rights::NODE), post(node_setup::rename))),
+        ("/node/controller/setupServices", by(Need::Node(Rights::NODE), post(node_setup::set_services))),
+        (
+            "/node/controller/setupAlternateAddresses/external",
+            by(Need::Node(Rights::NODE), put(node_setup::set_external).delete(node_setup::remove_external)),
+        ),
+        ("/pools/default", by(Need::Node(Rights::NODE), post(node_setup::set_pool))),
+        ("/settings/indexes", by(Need::Node(Rights::NODE), post(node_setup::set_index_settings))),
+        ("/settings/web", by(Need::Node(Rights::ALL), post(node_setup::set_web_settings))),
+        ("/clusterInit", by(Need::Node(Rights::ALL), post(node_setup::init))),
+        ("/allocator", by(Need::Node(Rights::NODE), post(allocator::set))),
+        ("/allocator/profile", by(Need::Node(Rights::NODE), post(allocator::profile))),
+        ("/pools/default/buckets", by(Need::Node(Rights::NODE), post(buckets::create))),
+        (
+            "/pools/default/buckets/{bucket}",
+            by(Need::Bucket(Rights::BUCKET), delete(buckets::delete).post(buckets::change)),
+        ),
+        (
+            "/pools/default/buckets/{bucket}/controller/doFlush",
+            by(Need::Bucket(Rights::FLUSH), post(buckets::flush)),
+        ),
         (
             "/pools/default/buckets/{bucket}/scopes",
-            axum::routing::post(scopes::add_scope).put(scopes::replace),
+            by(Need::Bucket(Rights::COLLECTIONS), post(scopes::add_scope).put(scopes::replace)),
         ),
-        ("/pools/default/buckets/{bucket}/scopes/{scope}", axum::routing::delete(scopes::remove_scope)),
+        (
+            "/pools/default/buckets/{bucket}/scopes/{scope}",
+            by(Need::Bucket(Rights::COLLECTIONS), delete(scopes::remove_scope)),
+        ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections",
-            axum::routing::post(scopes::add_collection),
+            by(Need::Scope, post(scopes::add_collection)),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
-            axum::routing::delete(scopes::remove_collection).patch(scopes::set_collection),
+            by(Need::Scope, delete(scopes::remove_collection).patch(scopes::set_collection)),
         ),
-        ("/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", axum::routing::post(scopes::ensure)),
+        (
+            "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}",
+            by(Need::SeeBucket, post(scopes::ensure)),
+        ),
         (
             "/settings/rbac/users/{domain}/{user}",
-            axum::routing::put(users::refuse).delete(users::refuse).patch(users::refuse),
+            by(Need::Node(Rights::USERS), put(users::put).delete(users::delete).patch(users::patch)),
         ),
-        ("/settings/rbac/groups/{group}", axum::routing::put(users::refuse).delete(users::refuse)),
-        ("/pools/default/buckets/{bucket}/vbuckets/{vb}", axum::routing::post(vbuckets::set)),
-        ("/pools/default/buckets/{bucket}/audit", axum::routing::post(audit::walk)),
-        ("/pools/default/buckets/{bucket}/backup", axum::routing::post(buckets::backup)),
+        (
+            "/settings/rbac/groups/{group}",
+            by(Need::Node(Rights::USERS), put(users::put_group).delete(users::delete_group)),
+        ),
+        (
+            "/pools/default/buckets/{bucket}/vbuckets/{vb}",
+            by(Need::Bucket(Rights::BUCKET), post(vbuckets::set)),
+        ),
+        ("/pools/default/buckets/{bucket}/audit", by(Need::Bucket(Rights::BUCKET), post(audit::walk))),
+        ("/pools/default/buckets/{bucket}/backup", by(Need::Bucket(Rights::BUCKET), post(buckets::backup))),
     ])
     .route_layer(axum::middleware::from_fn(admission::receive))
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
@@ -319,6 +381,7 @@ fn router(console: Console) -> Router {
         .merge(changes)
         .fallback(pools::no_endpoint)
         .layer(DefaultBodyLimit::max(admission::BODY_BYTES_MAX))
+        .layer(axum::middleware::from_fn_with_state(console.clone(), services::divert))
         .layer(axum::middleware::from_fn_with_state(console.clone(), guard::check))
         .layer(axum::middleware::from_fn(admission::track))
         .with_state(console)

@@ -1,25 +1,59 @@
 //! HTTP Basic login, as two middlewares: for reads (required if a password is configured) and for changes (always
-//! required).
+//! required); and what each request needs of its user's roles.
 
 use crate::Console;
 use crate::admission::Client;
-use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{StatusCode, header};
+use crate::users;
+use axum::extract::{ConnectInfo, RawPathParams, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
+use axum::{Extension, Json};
 use base64::Engine as _;
 use kv::users::Caller;
+use kv::users::roles::{Rights, Role, Roles};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Who sent a request.
+#[derive(Clone)]
+pub struct Identity {
+    /// The name; `None` for a read without a login.
+    pub user: Option<Arc<str>>,
+    /// All roles, those of groups included.
+    pub roles: Arc<Roles>,
+}
+
+impl Identity {
+    /// Reads without a login, where no password is configured: everything except documents.
+    fn of_reader() -> Self {
+        let roles = Role::parse("ro_admin").into_iter().collect();
+        Self { user: None, roles: Arc::new(Roles(roles)) }
+    }
+
+    /// Everybody, before there is a user.
+    fn of_anybody() -> Self {
+        Self { user: None, roles: Arc::new(Roles(vec![Role::admin()])) }
+    }
+
+    /// Returns true if it may see a bucket, or a part of it.
+    pub fn sees(&self, bucket: &str) -> bool {
+        self.roles.somewhere_in(bucket).meet(Rights::SEE)
+    }
+}
 
 /// Admits reads: all of them with the development password, else those with a login. A wrong login is refused in either
 /// case.
 pub async fn to_read(
     console: State<Console>,
     client: ConnectInfo<Client>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let given = request.headers().contains_key(header::AUTHORIZATION);
     if !given && !console.control.login_required() {
+        request.extensions_mut().insert(Identity::of_reader());
         return next.run(request).await;
     }
     to_change(console, client, request, next).await
@@ -29,18 +63,25 @@ pub async fn to_read(
 pub async fn to_change(
     State(console): State<Console>,
     ConnectInfo(client): ConnectInfo<Client>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let value = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let allowed = value
-        .and_then(credentials)
-        .is_some_and(|(user, password)| console.control.login(&user, &password, caller(&console, &client)));
-    if !allowed {
-        return refusal();
+    if !console.control.is_provisioned() {
+        request.extensions_mut().insert(Identity::of_anybody());
+        return next.run(request).await;
     }
+    let Some(user) = log_in(&console, &client, request.headers()) else { return refusal() };
     client.connection.set_logged_in();
+    let roles = console.node.users().roles(&user);
+    request.extensions_mut().insert(Identity { user: Some(user), roles });
     next.run(request).await
+}
+
+/// The user whose name and password are in the headers.
+pub fn log_in(console: &Console, client: &Client, headers: &HeaderMap) -> Option<Arc<str>> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (user, password) = credentials(value)?;
+    console.node.users().log_in(&user, password.as_bytes(), caller(console, client))
 }
 
 fn caller(console: &Console, client: &Client) -> Caller {
@@ -51,13 +92,82 @@ fn caller(console: &Console, client: &Client) -> Caller {
     }
 }
 
+/// What a request needs, besides a login.
+#[derive(Debug, Clone, Copy)]
+pub enum Need {
+    /// Nothing.
+    Login,
+    /// Rights on the node.
+    Node(Rights),
+    /// To see the bucket of the path, or a part of it.
+    SeeBucket,
+    /// Rights on the bucket of the path.
+    Bucket(Rights),
+    /// To see, or manage collections of, the scope of the path.
+    Scope,
+}
+
+/// Lets requests through whose user has the rights.
+pub fn by(need: Need, handlers: MethodRouter<Console>) -> MethodRouter<Console> {
+    handlers.route_layer(axum::middleware::from_fn_with_state(need, check))
+}
+
+async fn check(
+    State(need): State<Need>,
+    path: RawPathParams,
+    Extension(identity): Extension<Identity>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let part = |name: &str| path.iter().find(|(part, _)| *part == name).map_or("", |(_, value)| value);
+    let (roles, bucket, scope) = (&identity.roles, part("bucket"), part("scope"));
+    let (is_allowed, permission) = match need {
+        Need::Login => (true, String::new()),
+        Need::Node(rights) => (roles.on_node().contain(rights), permission(rights, "cluster")),
+        Need::SeeBucket => {
+            (identity.sees(bucket), permission(Rights::SEE, &format!("cluster.bucket[{bucket}]")))
+        }
+        Need::Bucket(rights) => {
+            (roles.on(&[bucket]).contain(rights), permission(rights, &format!("cluster.bucket[{bucket}]")))
+        }
+        Need::Scope => (
+            roles.on(&[bucket, scope]).contain(Rights::COLLECTIONS),
+            permission(Rights::COLLECTIONS, &format!("cluster.scope[{bucket}:{scope}]")),
+        ),
+    };
+    if is_allowed { next.run(request).await } else { forbidden(&permission) }
+}
+
+/// The name of rights on an object, as clients know it.
+fn permission(rights: Rights, object: &str) -> String {
+    let names = [
+        (Rights::SEE, "settings!read"),
+        (Rights::BUCKET, "settings!write"),
+        (Rights::FLUSH, "data!flush"),
+        (Rights::COLLECTIONS, "collections!write"),
+        (Rights::NODE, "pools!write"),
+        (Rights::SEE_USERS, "admin.users!read"),
+        (Rights::USERS, "admin.users!write"),
+        (Rights::SECURITY, "admin.security!write"),
+        (Rights::METRICS, "admin.stats_export!read"),
+        (Rights::STATISTICS, "stats!read"),
+    ];
+    let name = names.iter().find(|(known, _)| rights.contain(*known)).map_or("admin!all", |(_, name)| name);
+    format!("{object}.{name}")
+}
+
+/// 403 with what is missing.
+pub fn forbidden(permission: &str) -> Response {
+    let message = "Forbidden. User needs the following permissions";
+    (StatusCode::FORBIDDEN, Json(json!({ "message": message, "permissions": [permission] }))).into_response()
+}
+
 /// `GET /whoami`: the user of the request, after [`to_change`].
 ///
 /// COMPAT: gocb's `WaitUntilReady` of the management service waits for this to answer 200.
-pub async fn whoami(headers: axum::http::HeaderMap) -> axum::Json<serde_json::Value> {
-    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let id = value.and_then(credentials).map(|(user, _)| user).unwrap_or_default();
-    axum::Json(serde_json::json!({ "id": id, "domain": "local", "roles": [{ "role": "admin" }] }))
+pub async fn whoami(Extension(identity): Extension<Identity>) -> Json<Value> {
+    let roles: Vec<Value> = identity.roles.0.iter().map(users::role).collect();
+    Json(json!({ "id": identity.user.as_deref(), "domain": "local", "roles": roles }))
 }
 
 fn refusal() -> Response {

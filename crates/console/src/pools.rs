@@ -1,10 +1,12 @@
 //! `/` and the documents that describe the node as a whole.
 
+use crate::login::Identity;
 use crate::{Console, document};
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use kv::users::roles::Rights;
 use serde_json::{Value, json};
 
 /// `GET /`: answers the pings of SDKs.
@@ -13,32 +15,38 @@ pub async fn root() -> &'static str {
 }
 
 /// `GET /pools`.
-pub async fn pools() -> Json<Value> {
+pub async fn pools(State(console): State<Console>, Extension(identity): Extension<Identity>) -> Json<Value> {
+    let rights = identity.roles.on_node();
+    let is_admin = rights.contain(Rights::NODE);
+    let pool = json!({
+        "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default",
+    });
+    let pools = if console.control.is_provisioned() { json!([pool]) } else { json!([]) };
     Json(json!({
-        "isAdminCreds": true,
-        "isROAdminCreds": false,
+        "isAdminCreds": is_admin,
+        "isROAdminCreds": !is_admin && rights.contain(Rights::SEE),
         "isEnterprise": false,
         "isDeveloperPreview": false,
         "implementationVersion": document::IMPLEMENTATION_VERSION,
         "componentsVersion": {},
         "settings": {},
-        "pools": [{
-            "name": "default",
-            "uri": "/pools/default",
-            "streamingUri": "/poolsStreaming/default",
-        }],
+        "pools": pools,
     }))
 }
 
 /// `GET /pools/default`.
-pub async fn default_pool(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
-    Json(document::default_pool(&console, &host(&console, &headers)))
+pub async fn default_pool(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    headers: HeaderMap,
+) -> Json<Value> {
+    Json(document::default_pool(&console, &identity, &host(&console, &headers)))
 }
 
 /// `GET /pools/nodes`: the nodes of the cluster, each with the name it was configured under.
 pub async fn nodes(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
-    let pool = document::default_pool(&console, &host(&console, &headers));
-    Json(json!({ "name": "default", "nodes": pool["nodes"] }))
+    let node = document::this_node(&console, &host(&console, &headers));
+    Json(json!({ "name": "default", "nodes": [node] }))
 }
 
 /// `GET /pools/default/tasks`: nothing is rebalanced, indexed or replicated.

@@ -5,22 +5,27 @@
 use std::collections::HashSet;
 
 use crate::buckets::{missing, on_a_thread, refused};
+use crate::login::Identity;
 use crate::{Console, Refusal};
-use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use kv::collections::{Manifest, ManifestError, Wanted};
 use serde_json::{Value, json};
 
 type Fields = Form<Vec<(String, String)>>;
 
-/// `GET /pools/default/buckets/B/scopes`: the manifest, as COLLECTIONS_GET_MANIFEST returns it.
-pub async fn manifest(State(console): State<Console>, Path(name): Path<String>) -> Response {
-    match console.node.bucket(&name) {
-        Some(bucket) => Json(bucket.collections().manifest().to_json()).into_response(),
-        None => missing(),
-    }
+/// `GET /pools/default/buckets/B/scopes`: the manifest, as COLLECTIONS_GET_MANIFEST returns it: what the user may know.
+pub async fn manifest(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Path(name): Path<String>,
+) -> Response {
+    let Some(bucket) = console.node.bucket(&name) else { return missing() };
+    let manifest = bucket.collections().manifest();
+    let visible = manifest.visible(|place| identity.roles.touch(&[&[&*name], place].concat()));
+    Json(visible.to_json()).into_response()
 }
 
 /// Changes the manifest of a bucket on a thread of its own, since it may be written to disk.

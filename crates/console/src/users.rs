@@ -1,18 +1,40 @@
-//! Users over HTTP: they are listed here, and defined in the configuration.
+//! Users, groups and roles over HTTP. Users of the configuration are shown, and changed there.
+//!
+//! COMPAT: SDKs recognise "unknown user" and "not found" by their words.
 
-use crate::Console;
-use axum::Json;
-use axum::extract::{Path, State};
+use crate::buckets::{invalid, on_a_thread, refused};
+use crate::login::{Identity, forbidden};
+use crate::{Console, Refusal};
+use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use axum::{Extension, Json};
+use kv::users::NAME_MAX;
+use kv::users::kept::{Group, Kept, KeptUser, Keys};
+use kv::users::roles::{ANY, Depth, ROLES, Rights, Role, RoleKind};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The only domain of users.
 const LOCAL: &str = "local";
+/// Most users and groups that are kept.
+const COUNT_MAX: usize = 10_000;
+/// Characters of a password.
+const PASSWORD_MIN: usize = 6;
+const PASSWORD_MAX: usize = 1024;
+/// Longest full name or description, bytes.
+const TEXT_MAX: usize = 1024;
+/// Most roles of a user or group.
+const ROLES_MAX: usize = 1000;
+
+type Fields = Form<Vec<(String, String)>>;
 
 /// `GET /settings/rbac/users`.
 pub async fn list(State(console): State<Console>) -> Json<Value> {
-    Json(console.node.users().names().iter().map(|name| document(name)).collect())
+    let kept = console.node.users().kept();
+    Json(console.node.users().names().iter().filter_map(|name| user(&console, &kept, name)).collect())
 }
 
 /// `GET /settings/rbac/users/DOMAIN`.
@@ -21,38 +43,464 @@ pub async fn list_domain(State(console): State<Console>, Path(domain): Path<Stri
 }
 
 /// `GET /settings/rbac/users/DOMAIN/USER`.
-pub async fn show(State(console): State<Console>, Path((domain, user)): Path<(String, String)>) -> Response {
-    if domain == LOCAL && console.node.users().names().iter().any(|name| **name == *user) {
-        return Json(document(&user)).into_response();
+pub async fn show(State(console): State<Console>, Path((domain, name)): Path<(String, String)>) -> Response {
+    let kept = console.node.users().kept();
+    match user(&console, &kept, &name).filter(|_| domain == LOCAL) {
+        Some(user) => Json(user).into_response(),
+        None => missing("Unknown user."),
     }
-    (StatusCode::NOT_FOUND, Json(json!("Unknown user."))).into_response()
 }
 
-/// `GET /settings/rbac/groups`: there are none.
-pub async fn groups() -> Json<Value> {
-    Json(json!([]))
+/// `GET /settings/rbac/groups`.
+pub async fn groups(State(console): State<Console>) -> Json<Value> {
+    Json(console.node.users().kept().groups.iter().map(|(name, group)| group_document(name, group)).collect())
 }
 
 /// `GET /settings/rbac/groups/GROUP`.
-pub async fn group() -> Response {
-    (StatusCode::NOT_FOUND, Json(json!("Unknown group."))).into_response()
+pub async fn group(State(console): State<Console>, Path(name): Path<String>) -> Response {
+    match console.node.users().kept().groups.get(&name) {
+        Some(group) => Json(group_document(&name, group)).into_response(),
+        None => missing("Unknown group."),
+    }
 }
 
-/// `GET /settings/rbac/roles`: every user may do everything.
+/// `GET /settings/rbac/roles`: all kinds of roles.
 pub async fn roles() -> Json<Value> {
-    Json(
-        json!([{ "role": "admin", "name": "Full Admin", "desc": "May do everything; every user has this role." }]),
-    )
+    let document = |kind: &RoleKind| {
+        let mut document = parts(kind.depth, |_| ANY);
+        document.insert("role".into(), json!(kind.name));
+        document.insert("name".into(), json!(kind.title));
+        document.insert("desc".into(), json!(kind.about));
+        document.insert("ce".into(), json!(true));
+        Value::Object(document)
+    };
+    Json(ROLES.iter().map(document).collect())
 }
 
-/// Refuses changes.
-pub async fn refuse() -> Response {
-    let reason = "Users are defined in the configuration (auth.user, auth.password_file), not over HTTP.";
-    (StatusCode::BAD_REQUEST, Json(json!({ "errors": { "_": reason } }))).into_response()
+fn missing(what: &str) -> Response {
+    (StatusCode::NOT_FOUND, Json(json!(what))).into_response()
 }
 
-fn document(name: &str) -> Value {
+/// The members that name what a role is for.
+fn parts<'a>(depth: Depth, part: impl Fn(usize) -> &'a str) -> Map<String, Value> {
+    let names = ["bucket_name", "scope_name", "collection_name"];
+    let named = names.iter().take(depth as usize).enumerate();
+    named.map(|(at, name)| ((*name).to_owned(), json!(part(at)))).collect()
+}
+
+/// A role as clients read it.
+pub fn role(role: &Role) -> Value {
+    let names = [role.bucket(), role.scope(), role.collection()];
+    let mut document = parts(role.kind().depth, |at| names.get(at).copied().flatten().unwrap_or(ANY));
+    document.insert("role".into(), json!(role.kind().name));
+    Value::Object(document)
+}
+
+fn group_document(name: &str, group: &Group) -> Value {
     json!({
-        "id": name, "domain": LOCAL, "name": "", "roles": [{ "role": "admin" }], "groups": [], "external_groups": []
+        "id": name,
+        "description": group.description,
+        "ldap_group_ref": group.ldap_group_ref,
+        "roles": group.roles.iter().map(role).collect::<Vec<_>>(),
     })
+}
+
+/// A user with all its roles, each with where it comes from.
+fn user(console: &Console, kept: &Kept, name: &str) -> Option<Value> {
+    let with_origins = |one: &Role, origins: Vec<Value>| {
+        let mut document = role(one);
+        document["origins"] = json!(origins);
+        document
+    };
+    if console.node.users().is_configured(name) {
+        let roles = console.node.users().roles(name);
+        let roles: Vec<_> =
+            roles.0.iter().map(|one| with_origins(one, vec![json!({ "type": "user" })])).collect();
+        return Some(json!({
+            "id": name, "domain": LOCAL, "name": "", "roles": roles, "groups": [], "external_groups": [],
+        }));
+    }
+    let user = kept.users.get(name)?;
+    let mut all: Vec<&Role> = Vec::new();
+    let groups: Vec<(&String, &Group)> =
+        user.groups.iter().filter_map(|name| kept.groups.get_key_value(name)).collect();
+    for one in user.roles.iter().chain(groups.iter().flat_map(|(_, group)| &group.roles)) {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    let origins = |one: &Role| {
+        let own = user.roles.contains(one).then(|| json!({ "type": "user" }));
+        let from = groups.iter().filter(|(_, group)| group.roles.contains(one));
+        own.into_iter().chain(from.map(|(name, _)| json!({ "type": "group", "name": name }))).collect()
+    };
+    let roles: Vec<_> = all.into_iter().map(|one| with_origins(one, origins(one))).collect();
+    Some(json!({
+        "id": name,
+        "domain": LOCAL,
+        "name": user.name,
+        "roles": roles,
+        "groups": user.groups,
+        "external_groups": [],
+        "password_change_date": date(user.password_changed_s),
+    }))
+}
+
+/// A time in the form of RFC 3339.
+fn date(unix_s: u64) -> String {
+    let time = i64::try_from(unix_s).ok().and_then(|s| time::OffsetDateTime::from_unix_timestamp(s).ok());
+    let Some(time) = time else { return String::new() };
+    let (year, month, day) = (time.year(), u8::from(time.month()), time.day());
+    let (hour, minute, second) = time.to_hms();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.000Z")
+}
+
+/// The fields of a form about a user or a group.
+#[derive(Default)]
+struct Request {
+    name: Option<String>,
+    password: Option<String>,
+    roles: Option<Vec<Role>>,
+    groups: Option<BTreeSet<String>>,
+    description: Option<String>,
+    ldap_group_ref: Option<String>,
+}
+
+fn request(console: &Console, fields: Vec<(String, String)>, allowed: &[&str]) -> Result<Request, Refusal> {
+    let mut request = Request::default();
+    for (field, value) in fields {
+        let Some(known) = allowed.iter().find(|known| **known == field) else {
+            return Err(invalid("_", format!("Unknown field {field:?}. Allowed: {}.", allowed.join(", "))));
+        };
+        match *known {
+            "roles" => request.roles = Some(existing_roles(console, &value)?),
+            "groups" => request.groups = Some(list_of(&value)),
+            "password" => request.password = Some(checked_password(value)?),
+            _ if value.len() > TEXT_MAX => {
+                return Err(Refusal::Invalid {
+                    field: if *known == "name" { "name" } else { "description" },
+                    reason: format!("Longer than {TEXT_MAX} bytes."),
+                });
+            }
+            "name" => request.name = Some(value),
+            "description" => request.description = Some(value),
+            _ => request.ldap_group_ref = Some(value),
+        }
+    }
+    Ok(request)
+}
+
+fn list_of(text: &str) -> BTreeSet<String> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+/// Returns a password that a user may have.
+pub fn checked_password(password: String) -> Result<String, Refusal> {
+    if password.chars().count() < PASSWORD_MIN {
+        return Err(invalid(
+            "password",
+            format!("The password must be at least {PASSWORD_MIN} characters long."),
+        ));
+    }
+    if password.len() > PASSWORD_MAX || password.contains(char::is_control) {
+        let reason =
+            format!("The password must have at most {PASSWORD_MAX} bytes and no control characters.");
+        return Err(invalid("password", reason));
+    }
+    Ok(password)
+}
+
+/// Parses roles; what they are for must be there.
+fn existing_roles(console: &Console, list: &str) -> Result<Vec<Role>, Refusal> {
+    let exists = |role: &Role| {
+        let Some(name) = role.bucket() else { return true };
+        let Some(bucket) = console.node.bucket(name) else { return false };
+        let manifest = bucket.collections().manifest();
+        match (role.scope(), role.collection()) {
+            (None, _) => true,
+            (Some(scope), None) => manifest.scope(scope).is_some(),
+            (Some(scope), Some(collection)) => manifest.collection(scope, collection).is_some(),
+        }
+    };
+    let roles = Role::parse_list(list).and_then(|roles| {
+        let missing: Vec<_> = roles.iter().filter(|role| !exists(role)).map(ToString::to_string).collect();
+        if missing.is_empty() { Ok(roles) } else { Err(missing) }
+    });
+    match roles {
+        Ok(roles) if roles.len() > ROLES_MAX => {
+            Err(invalid("roles", format!("Allowed: at most {ROLES_MAX} roles.")))
+        }
+        Ok(roles) => Ok(roles),
+        Err(wrong) => Err(invalid(
+            "roles",
+            format!(
+                "Cannot assign roles to user because the following roles are unknown, malformed or role parameters \
+                 are undefined: [{}]",
+                wrong.join(",")
+            ),
+        )),
+    }
+}
+
+/// Refuses what cannot be the name of a user or group.
+pub fn check_name(name: &str) -> Result<(), Refusal> {
+    let is_allowed = |c: char| !c.is_control() && !c.is_whitespace() && !"()<>,;:\\\"/[]?={}".contains(c);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_allowed) {
+        let reason = format!(
+            "The name must have 1 to {NAME_MAX} bytes, and no spaces, control characters or any of \
+             ()<>,;:\\\"/[]?={{}}"
+        );
+        return Err(invalid("_", reason));
+    }
+    Ok(())
+}
+
+/// What went wrong with a change.
+enum Wrong {
+    Refused(Refusal),
+    /// The user who asks may not do this to others who have rights over others.
+    Forbidden,
+    Missing(&'static str),
+}
+
+impl From<Refusal> for Wrong {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Changes users and groups on a thread of its own, since they are written to disk.
+async fn change(
+    console: Console,
+    f: impl FnOnce(&mut Kept) -> Result<(), Wrong> + Send + 'static,
+) -> Response {
+    let control = Arc::clone(&console.control);
+    let changed = on_a_thread("dm:users", move || {
+        let (mut f, mut wrong) = (Some(f), None);
+        let kept = control.change_users(&mut |kept| match f.take().map_or(Ok(()), |f| f(kept)) {
+            Ok(()) => Ok(()),
+            Err(Wrong::Refused(refusal)) => Err(refusal),
+            Err(other) => {
+                wrong = Some(other);
+                Err(Refusal::Missing)
+            }
+        });
+        match wrong {
+            Some(wrong) => Ok(Err(wrong)),
+            None => kept.map(Ok),
+        }
+    });
+    match changed.await {
+        Ok(Ok(())) => StatusCode::OK.into_response(),
+        Ok(Err(Wrong::Forbidden)) => forbidden("cluster.admin.security!write"),
+        Ok(Err(Wrong::Missing(what))) => missing(what),
+        Ok(Err(Wrong::Refused(refusal))) | Err(refusal) => refused(refusal),
+    }
+}
+
+/// Refuses to touch roles with rights over others, unless the user may.
+fn check_over_others<'a>(
+    identity: &Identity,
+    roles: impl IntoIterator<Item = &'a Role>,
+) -> Result<(), Wrong> {
+    if identity.roles.on_node().contain(Rights::SECURITY) {
+        return Ok(());
+    }
+    let is_over_others = |role: &Role| role.kind().rights.meet(Rights::OVER_OTHERS);
+    if roles.into_iter().any(is_over_others) { Err(Wrong::Forbidden) } else { Ok(()) }
+}
+
+/// Refuses to change a user of the configuration, and one of another domain.
+fn check_user(console: &Console, domain: &str, name: &str) -> Result<(), Refusal> {
+    if domain != LOCAL {
+        let reason = format!("The domain {domain:?} is not served. Allowed: {LOCAL}.");
+        return Err(invalid("_", reason));
+    }
+    if console.node.users().is_configured(name) {
+        let reason = "This user is defined in the configuration (auth.user, auth.password_file, auth.users_file), or \
+                      is the development user; it cannot be changed here.";
+        return Err(invalid("_", reason));
+    }
+    Ok(())
+}
+
+/// The same, and refuses to change the administrator.
+fn check_other_user(console: &Console, domain: &str, name: &str) -> Result<(), Refusal> {
+    check_user(console, domain, name)?;
+    if console.node.users().kept().administrator.as_deref() == Some(name) {
+        return Err(invalid("_", "This user is the administrator, who is changed with POST /settings/web."));
+    }
+    Ok(())
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+const USER_FIELDS: [&str; 4] = ["name", "password", "roles", "groups"];
+
+/// `PUT /settings/rbac/users/local/USER`: creates a user, or replaces all but the password, which may be left out.
+pub async fn put(
+    state: State<Console>,
+    identity: Extension<Identity>,
+    path: Path<(String, String)>,
+    fields: Fields,
+) -> Response {
+    set(state, identity, path, fields, false).await
+}
+
+/// `PATCH /settings/rbac/users/local/USER`: changes what is given.
+pub async fn patch(
+    state: State<Console>,
+    identity: Extension<Identity>,
+    path: Path<(String, String)>,
+    fields: Fields,
+) -> Response {
+    set(state, identity, path, fields, true).await
+}
+
+async fn set(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Path((domain, name)): Path<(String, String)>,
+    Form(fields): Fields,
+    only_given: bool,
+) -> Response {
+    let request = check_other_user(&console, &domain, &name)
+        .and_then(|()| check_name(&name))
+        .and_then(|()| request(&console, fields, &USER_FIELDS));
+    let request = match request {
+        Ok(request) => request,
+        Err(refusal) => return refused(refusal),
+    };
+    let node = Arc::clone(&console.node);
+    change(console, move |kept| {
+        let old = kept.users.get(&name).cloned();
+        if old.is_none() && only_given {
+            return Err(Wrong::Missing("Unknown user."));
+        }
+        if let Some(old) = &old {
+            check_over_others(&identity, &kept.roles_of(old).0)?;
+        } else if kept.users.len() >= COUNT_MAX {
+            return Err(invalid("_", format!("There are {COUNT_MAX} users, the maximum.")).into());
+        }
+        let keys: Option<Keys> = request.password.map(|password| node.users().derive(password.as_bytes()));
+        let password_changed_s = match (&keys, &old) {
+            (None, Some(old)) => old.password_changed_s,
+            _ => now_s(),
+        };
+        let keys = keys.or_else(|| old.as_ref().map(|old| old.keys.clone()));
+        let keys = keys.ok_or_else(|| invalid("password", "Password is required for new user."))?;
+        let unknown = request.groups.iter().flatten().filter(|name| !kept.groups.contains_key(*name));
+        let unknown: Vec<_> = unknown.cloned().collect();
+        if !unknown.is_empty() {
+            return Err(invalid("groups", format!("Groups do not exist: {}", unknown.join(","))).into());
+        }
+        let kept_as_it_is = old.filter(|_| only_given);
+        let (old_name, old_roles, old_groups) =
+            kept_as_it_is.map(|old| (old.name, old.roles, old.groups)).unwrap_or_default();
+        let user = KeptUser {
+            name: request.name.unwrap_or(old_name),
+            keys,
+            roles: request.roles.unwrap_or(old_roles),
+            groups: request.groups.unwrap_or(old_groups),
+            password_changed_s,
+        };
+        check_over_others(&identity, &kept.roles_of(&user).0)?;
+        kept.users.insert(name, user);
+        Ok(())
+    })
+    .await
+}
+
+/// `DELETE /settings/rbac/users/local/USER`. Connections of the user stay, without any rights.
+pub async fn delete(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Path((domain, name)): Path<(String, String)>,
+) -> Response {
+    if let Err(refusal) = check_other_user(&console, &domain, &name) {
+        return refused(refusal);
+    }
+    change(console, move |kept| {
+        let old = kept.users.get(&name).ok_or(Wrong::Missing("User was not found."))?;
+        check_over_others(&identity, &kept.roles_of(old).0)?;
+        kept.users.remove(&name);
+        Ok(())
+    })
+    .await
+}
+
+/// `PUT /settings/rbac/groups/GROUP`: creates or replaces a group.
+pub async fn put_group(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Path(name): Path<String>,
+    Form(fields): Fields,
+) -> Response {
+    let request = check_name(&name)
+        .and_then(|()| request(&console, fields, &["roles", "description", "ldap_group_ref"]));
+    let request = match request {
+        Ok(request) => request,
+        Err(refusal) => return refused(refusal),
+    };
+    change(console, move |kept| {
+        if let Some(old) = kept.groups.get(&name) {
+            check_over_others(&identity, &old.roles)?;
+        } else if kept.groups.len() >= COUNT_MAX {
+            return Err(invalid("_", format!("There are {COUNT_MAX} groups, the maximum.")).into());
+        }
+        let group = Group {
+            description: request.description.unwrap_or_default(),
+            ldap_group_ref: request.ldap_group_ref.unwrap_or_default(),
+            roles: request.roles.unwrap_or_default(),
+        };
+        check_over_others(&identity, &group.roles)?;
+        kept.groups.insert(name, group);
+        Ok(())
+    })
+    .await
+}
+
+/// `DELETE /settings/rbac/groups/GROUP`: its members lose its roles.
+pub async fn delete_group(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Path(name): Path<String>,
+) -> Response {
+    change(console, move |kept| {
+        let old = kept.groups.get(&name).ok_or(Wrong::Missing("Group was not found."))?;
+        check_over_others(&identity, &old.roles)?;
+        kept.groups.remove(&name);
+        for user in kept.users.values_mut() {
+            user.groups.remove(&name);
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// `POST /controller/changePassword`: of the user who asks; a form with `password`.
+pub async fn change_password(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Form(fields): Fields,
+) -> Response {
+    let name = identity.user.as_deref().unwrap_or_default().to_owned();
+    let request =
+        check_user(&console, LOCAL, &name).and_then(|()| request(&console, fields, &["password"])).and_then(
+            |request| request.password.ok_or_else(|| invalid("password", "The value must be supplied")),
+        );
+    let password = match request {
+        Ok(password) => password,
+        Err(refusal) => return refused(refusal),
+    };
+    let node = Arc::clone(&console.node);
+    change(console, move |kept| {
+        let user = kept.users.get_mut(&name).ok_or(Wrong::Missing("Unknown user."))?;
+        user.keys = node.users().derive(password.as_bytes());
+        user.password_changed_s = now_s();
+        Ok(())
+    })
+    .await
 }

@@ -1,7 +1,7 @@
 //! What a node prints once it serves: where to connect, and as which user.
 
 use crate::config::size;
-use crate::password::Login;
+use crate::password::{Login, Source};
 use kv::Node;
 use kv::node::{Endpoints, Service, UnixEndpoint};
 use std::io::Write as _;
@@ -12,10 +12,16 @@ const KV_PORT: u16 = 11210;
 
 /// Prints the banner on standard output; write errors are ignored.
 pub fn print(node: &Node, endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) {
-    let text = text(endpoints, login, workers, memory_bytes) + &persistent_buckets(node);
+    let mut text = text(endpoints, login, workers, memory_bytes) + &persistent_buckets(node);
+    if !endpoints.services.is_empty() {
+        text += CONTAINER_STARTS;
+    }
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
+
+/// COMPAT: the line that the module of testcontainers for Node waits for; `<ip>` is meant as it stands.
+const CONTAINER_STARTS: &str = "Starting Couchbase Server -- Web UI available at http://<ip>:8091\n";
 
 fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64) -> String {
     let mut lines = vec![format!(
@@ -27,7 +33,7 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
         memory::backend::version()
     )];
     for (address, bucket) in &endpoints.memcached {
-        let asks = if login.development { "no login" } else { "login" };
+        let asks = if login.is_development() { "no login" } else { "login" };
         lines
             .push(format!("  memcached  {address}  bucket {bucket}; text, meta and binary protocol; {asks}"));
     }
@@ -48,7 +54,7 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
     }
     for UnixEndpoint { service, path, bucket } in &endpoints.unix {
         let (path, bucket) = (path.display(), bucket.as_deref().unwrap_or_default());
-        let asks = if login.development { "no login" } else { "login" };
+        let asks = if login.is_development() { "no login" } else { "login" };
         lines.push(match service {
             Service::Memcached => {
                 format!("  memcached  unix:{path}  bucket {bucket}; text, meta and binary protocol; {asks}")
@@ -57,17 +63,28 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
             Service::Http => format!("  HTTP       unix:{path}"),
         });
     }
-    lines.push(if login.development {
-        format!("  user       {} / {}: the development user, on loopback only", login.user, login.password)
-    } else {
-        format!(
+    for port in &endpoints.services {
+        lines.push(format!(
+            "  {:<10} http://{}  answers pings for test containers",
+            port.service, port.address
+        ));
+    }
+    lines.push(match login.source {
+        Source::Development => {
+            format!(
+                "  user       {} / {}: the development user, on loopback only",
+                login.user, login.password
+            )
+        }
+        Source::Files => format!(
             "  user       {} with the password of its file{}; every protocol demands it",
             login.user,
             match login.others.len() {
                 0 => String::new(),
                 others => format!(", and {others} more"),
             }
-        )
+        ),
+        Source::Kept => "  user       those created over HTTP; every protocol demands one".into(),
     });
     lines.join("\n") + "\n"
 }
@@ -129,7 +146,7 @@ mod tests {
         let mut login = Login {
             user: "Administrator".into(),
             password: "password".into(),
-            development: true,
+            source: Source::Development,
             others: vec![],
         };
         let text = text(&endpoints, &login, 1, 1 << 30);
@@ -139,7 +156,7 @@ mod tests {
         assert!(text.contains("1 worker, 1GiB for buckets"));
         assert!(text.contains("couchbase://127.0.0.1  (port 11210)") && text.contains("couchbase://[::1]:7"));
         assert!(text.contains("Administrator / password: the development user, on loopback only"));
-        login.development = false;
+        login.source = Source::Files;
         login.password = "secret".into();
         let text = super::text(&endpoints, &login, 2, 1 << 30);
         assert!(text.contains("login") && !text.contains("secret"));

@@ -40,6 +40,17 @@ impl Budgets {
         Ok(())
     }
 
+    /// Changes the node's memory; an error has the least that all claims need.
+    pub fn set_node_bytes(&mut self, node_bytes: u64) -> Result<(), u64> {
+        let least =
+            self.claims.values().map(|size| size.unwrap_or(BUCKET_MEMORY_MIN)).fold(0, u64::saturating_add);
+        if node_bytes < least {
+            return Err(least);
+        }
+        self.node_bytes = node_bytes;
+        Ok(())
+    }
+
     /// Withdraws a claim.
     pub fn release(&mut self, name: &str) {
         self.claims.remove(name);

@@ -97,6 +97,7 @@ Examples:
   dormouse serve --bucket cache,1GiB,fail_new_data
   dormouse serve --memcached unix:/run/dormouse/memcached.sock,770 --http localhost:8091
   dormouse serve --kv 0.0.0.0:11210 --user ada --password-file /etc/dormouse/password
+  dormouse serve --testcontainers --data /var/lib/dormouse
   dormouse serve --tls-certificate node.pem --tls-key node.key --memcached tls:127.0.0.1:11212
   dormouse serve --memcached 127.0.0.1:0 --kv 127.0.0.1:0 --http 127.0.0.1:0 --data /tmp/node")]
 pub struct Serve {
@@ -150,6 +151,10 @@ pub struct Serve {
     /// Least severe level to log: error, warn, info, debug, trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+    /// Stand in for Couchbase Server in a test container: listen on all addresses, let everybody manage the node until
+    /// an administrator is set, and answer what the modules of testcontainers ask of other services. Not for production
+    #[arg(long)]
+    testcontainers: bool,
 }
 
 impl Serve {
@@ -170,6 +175,7 @@ impl Serve {
             bucket: self.bucket.clone(),
             user: self.user.clone(),
             password_file: self.password_file.clone(),
+            testcontainers: self.testcontainers,
             log_level: self.log_level.clone(),
         }
     }

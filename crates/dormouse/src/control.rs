@@ -6,25 +6,35 @@ use crate::budgets::{Budgets, DoesNotFit};
 use crate::config::keys::BUCKET_MEMORY_MIN;
 use crate::config::{BucketSection, OvsdbSection, size};
 use crate::databases::Watcher;
-use crate::password::Login;
+use crate::machine;
+use crate::node_store::NodeStore;
+use crate::password::{Login, Source};
 use console::{BucketChange, BucketRequest, Refusal};
 use kv::node::BucketError;
-use kv::users::{Caller, Reach};
+use kv::profile::Profile;
+use kv::users::Reach;
+use kv::users::kept::Kept;
 use kv::{BUCKET_NAME, BucketKind, BucketSettings, Node, is_bucket_name};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use transport::ServerTls;
 
 /// The node and its management state.
 pub struct Control {
     node: Arc<Node>,
-    memory_bytes: u64,
+    memory_bytes: AtomicU64,
     /// Locked while buckets are created or deleted, so that budgets and buckets agree.
     budgets: Mutex<Budgets>,
     development: AtomicBool,
+    /// Whether everybody may do everything over HTTP, until an administrator is set.
+    is_open: AtomicBool,
+    /// Whether the administrator is one of the configuration.
+    is_configured: AtomicBool,
     draining: AtomicBool,
+    /// Locked while users or the profile change.
+    kept: Mutex<NodeStore>,
     /// The persistent buckets; `None` without a data directory.
     store: Option<BucketStore>,
     databases: OnceLock<Watcher>,
@@ -32,17 +42,23 @@ pub struct Control {
 }
 
 impl Control {
-    /// Manages `node`, whose buckets may use `memory_bytes` together.
+    /// Manages `node`, whose buckets may use `memory_bytes` together. If it `is_open`, everybody may do everything over
+    /// HTTP until an administrator is set.
     pub fn new(
         node: Arc<Node>,
         memory_bytes: u64,
         login: &Login,
+        is_open: bool,
         store: Option<BucketStore>,
+        kept: NodeStore,
         tls: Option<Arc<ServerTls>>,
     ) -> Self {
         let control = Self {
             node,
-            memory_bytes,
+            memory_bytes: AtomicU64::new(memory_bytes),
+            kept: Mutex::new(kept),
+            is_open: AtomicBool::new(is_open),
+            is_configured: AtomicBool::new(false),
             budgets: Mutex::new(Budgets::new(memory_bytes)),
             development: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -143,20 +159,23 @@ impl Control {
         let _ = self.databases.set(watcher);
     }
 
-    /// Replaces all users with these; open sessions stay.
+    /// Replaces the configuration's users with these. Sessions of those who are gone have no rights any more.
     pub fn set_login(&self, login: &Login) {
         let users = self.node.users();
-        let reach = if login.development { Reach::Loopback } else { Reach::Anywhere };
-        users.set(&login.user, login.password.as_bytes(), reach);
-        for (name, password) in &login.others {
+        let reach = if login.is_development() { Reach::Loopback } else { Reach::Anywhere };
+        for (name, password) in login.users() {
             users.set(name, password.as_bytes(), reach);
         }
-        let is_in_force =
-            |name: &str| name == login.user || login.others.iter().any(|(other, _)| other == name);
-        for name in users.names().iter().filter(|name| !is_in_force(name)) {
+        let is_in_force = |name: &str| login.users().any(|(other, _)| other == name);
+        for name in users.configured_names().iter().filter(|name| !is_in_force(name)) {
             users.remove(name);
         }
-        self.development.store(login.development, Ordering::Relaxed);
+        self.development.store(login.is_development(), Ordering::Relaxed);
+        self.is_configured.store(login.source == Source::Files, Ordering::Relaxed);
+    }
+
+    fn kept(&self) -> MutexGuard<'_, NodeStore> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes `/health` report from now on that the node is draining.
@@ -252,10 +271,6 @@ impl Control {
 }
 
 impl console::Control for Control {
-    fn login(&self, user: &str, password: &str, caller: Caller) -> bool {
-        self.node.users().log_in(user, password.as_bytes(), caller).is_some()
-    }
-
     fn login_required(&self) -> bool {
         !self.development.load(Ordering::Relaxed)
     }
@@ -365,9 +380,87 @@ impl console::Control for Control {
         Ok(())
     }
 
+    fn change_users(&self, f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let store = self.kept();
+        let mut kept = Kept::clone(&self.node.users().kept());
+        f(&mut kept)?;
+        store.keep_users(&kept).map_err(|error| unkept("users", &error))?;
+        self.node.users().set_kept(kept);
+        Ok(())
+    }
+
+    fn change_profile(&self, f: &mut dyn FnMut(&mut Profile)) -> Result<(), Refusal> {
+        let store = self.kept();
+        let before = self.node.profile();
+        let mut profile = Profile::clone(&before);
+        f(&mut profile);
+        if profile != *before {
+            store.keep_profile(&profile).map_err(|error| unkept("settings", &error))?;
+            self.node.set_profile(profile);
+        }
+        Ok(())
+    }
+
+    fn is_provisioned(&self) -> bool {
+        !self.is_open.load(Ordering::Relaxed)
+    }
+
+    fn administrator(&self) -> Option<String> {
+        let users = self.node.users();
+        let configured = users.configured_names().first().map(|name| name.as_ref().to_owned());
+        configured.or_else(|| users.kept().administrator.clone())
+    }
+
+    fn may_set_administrator(&self) -> Result<(), Refusal> {
+        if !self.is_configured.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let reason = "The administrator is defined in the configuration (auth.user, auth.password_file, \
+                      auth.users_file).";
+        Err(Refusal::Invalid { field: "username", reason: reason.into() })
+    }
+
+    fn set_administrator(&self, user: &str, password: &str) -> Result<(), Refusal> {
+        self.may_set_administrator()?;
+        let users = self.node.users();
+        let keys = users.derive(password.as_bytes());
+        self.change_users(&mut |kept| {
+            kept.set_administrator(user, keys.clone(), machine::unix_s());
+            Ok(())
+        })?;
+        for name in users.configured_names() {
+            users.remove(&name);
+        }
+        self.development.store(false, Ordering::Relaxed);
+        self.is_open.store(false, Ordering::Relaxed);
+        tracing::info!(user, "administrator set");
+        Ok(())
+    }
+
+    fn set_memory(&self, bytes: u64) -> Result<(), Refusal> {
+        let invalid = |reason| Err(Refusal::Invalid { field: "memoryQuota", reason });
+        let machine = machine::memory_bytes().unwrap_or(u64::MAX);
+        if bytes > machine {
+            return invalid(format!("RAM quota: this machine has {} MiB.", machine >> 20));
+        }
+        let mut budgets = self.budgets();
+        if let Err(least) = budgets.set_node_bytes(bytes) {
+            return invalid(format!("RAM quota: the buckets need {} MiB.", least.div_ceil(1 << 20)));
+        }
+        self.node.set_memory(bytes);
+        self.memory_bytes.store(bytes, Ordering::Relaxed);
+        self.apply_shares(&budgets);
+        tracing::info!(memory = size::show(bytes), "memory of the node changed");
+        Ok(())
+    }
+
+    fn certificates(&self) -> Option<String> {
+        self.tls.as_ref().map(|tls| tls.chain_pem())
+    }
+
     fn memory_bytes(&self) -> u64 {
         // Not read from the budgets: they are locked while a bucket is opened, and a disk may be slow.
-        self.memory_bytes
+        self.memory_bytes.load(Ordering::Relaxed)
     }
 
     fn certificate_expiry_s(&self) -> Option<u64> {
@@ -407,6 +500,10 @@ fn refusal(error: BucketError) -> Refusal {
         BucketError::Journal(reason) => Refusal::Failed { reason },
         other => Refusal::Invalid { field: "_", reason: other.to_string() },
     }
+}
+
+fn unkept(what: &str, error: &io::Error) -> Refusal {
+    Refusal::Failed { reason: format!("the {what} could not be written: {error}") }
 }
 
 /// The refusal after a disk error.

@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 const ENDPOINTS: &str = "endpoints.json";
 
 const LOCK: &str = "dormouse.lock";
+/// Modes of files, before the process's umask.
+const EVERYBODY: u32 = 0o666;
+const OWNER: u32 = 0o600;
 
 /// A directory that this process can write and that no other node uses meanwhile.
 pub struct DataDir {
@@ -75,7 +78,7 @@ impl DataDir {
         };
         make_directories(path).map_err(refused)?;
         let probe = path.join(format!(".{ENDPOINTS}.{}", std::process::id()));
-        recreate(&probe).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
+        recreate(&probe, EVERYBODY).and_then(|_| fs::remove_file(&probe)).map_err(refused)?;
         let lock = Lock::take(path, true).map_err(|unlocked| match unlocked {
             Unlocked::Taken => {
                 let taken = "another node uses it; allowed: a directory of its own for each node";
@@ -86,6 +89,11 @@ impl DataDir {
         let dir = Self { path: path.to_owned(), _lock: lock };
         dir.forget_endpoints();
         Ok(dir)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The persistent buckets in it.
@@ -153,21 +161,30 @@ pub fn lock_around(bucket: &Path) -> anyhow::Result<Option<Lock>> {
 }
 
 /// Creates a new file, replacing whatever had its name.
-fn recreate(path: &Path) -> io::Result<File> {
+fn recreate(path: &Path, mode: u32) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    File::create_new(path)
+    File::options().write(true).create_new(true).mode(mode).open(path)
 }
 
 /// Writes a file atomically and durably.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_as(path, bytes, EVERYBODY)
+}
+
+/// The same, for a file that only its owner may read.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_as(path, bytes, OWNER)
+}
+
+fn write_as(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let temporary = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let written = recreate(&temporary).and_then(|mut file| {
+    let written = recreate(&temporary, mode).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read as _};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Memory available to the process, in bytes: the machine's, or its control group's limit if that is smaller.
 pub fn memory_bytes() -> Option<u64> {
@@ -31,6 +32,11 @@ fn total_of(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     kibibytes.checked_mul(1024)
+}
+
+/// The wall clock, seconds since 1970.
+pub fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod lab;
 mod listen;
 mod logging;
 mod machine;
+mod node_store;
 mod password;
 mod reload;
 mod serve;

@@ -20,6 +20,17 @@ const USERS_FILE_BYTES_MAX: u64 = 2 << 20;
 /// Longest name, the same as for `auth.user`.
 const NAME_BYTES_MAX: usize = 128;
 
+/// Where the users come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Nowhere: there is the development user.
+    Development,
+    /// From the files of the configuration.
+    Files,
+    /// From the data directory alone: they were created over HTTP, or are going to be.
+    Kept,
+}
+
 /// The users from the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
@@ -27,10 +38,23 @@ pub struct Login {
     pub user: String,
     /// The password.
     pub password: String,
-    /// Whether this is the development user.
-    pub development: bool,
+    /// Where it comes from; with [`Source::Kept`] there is none.
+    pub source: Source,
     /// Further users: names and passwords.
     pub others: Vec<(String, String)>,
+}
+
+impl Login {
+    /// Returns true if the development user is in force.
+    pub fn is_development(&self) -> bool {
+        self.source == Source::Development
+    }
+
+    /// Returns all users with their passwords.
+    pub fn users(&self) -> impl Iterator<Item = (&str, &str)> {
+        let first = (self.source != Source::Kept).then_some((self.user.as_str(), self.password.as_str()));
+        first.into_iter().chain(self.others.iter().map(|(user, password)| (user.as_str(), password.as_str())))
+    }
 }
 
 /// Mode bits that let others read the file, or let the group or others write it.
@@ -55,12 +79,15 @@ pub fn warn_of_readers(auth: &AuthSection) {
 pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
     let mut others = users(auth)?;
     let Some(path) = &auth.password_file else {
+        if others.is_empty() && auth.has_kept {
+            return Ok(Login { user: String::new(), password: String::new(), source: Source::Kept, others });
+        }
         if others.is_empty() {
             let (user, password) = (auth.user.clone(), DEVELOPMENT_PASSWORD.into());
-            return Ok(Login { user, password, development: true, others });
+            return Ok(Login { user, password, source: Source::Development, others });
         }
         let (user, password) = others.remove(0);
-        return Ok(Login { user, password, development: false, others });
+        return Ok(Login { user, password, source: Source::Files, others });
     };
     let refused = |what: &str| {
         Problem::new(format!(
@@ -72,7 +99,7 @@ pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
     match text.lines().next() {
         Some(line) if (1..=PASSWORD_BYTES_MAX).contains(&line.len()) => {
             others.retain(|(user, _)| *user != auth.user);
-            Ok(Login { user: auth.user.clone(), password: line.to_owned(), development: false, others })
+            Ok(Login { user: auth.user.clone(), password: line.to_owned(), source: Source::Files, others })
         }
         Some(line) if line.len() > PASSWORD_BYTES_MAX => Err(refused("the first line is too long")),
         _ => Err(refused("the first line is empty")),

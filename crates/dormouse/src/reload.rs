@@ -63,7 +63,7 @@ impl Reload<'_> {
             self.change_bucket(before, section)?;
         }
         // Whether listeners require a login is fixed at the start; as long as that stays the same, users may change.
-        let same_mode = login.development == self.login.development;
+        let same_mode = login.source == self.login.source;
         if same_mode && login != self.login {
             self.control.set_login(&login);
         }

@@ -11,22 +11,26 @@
 use crate::allocator::Allocator;
 use crate::bucket_store::BucketStore;
 use crate::cli::Serve;
-use crate::config::{Config, Problem, keys, reader, size};
+use crate::config::reader::cause;
+use crate::config::{Address as Place, Config, Problem, keys, reader, size};
 use crate::control::Control;
 use crate::data_dir::DataDir;
 use crate::databases::Databases;
 use crate::listen::bind;
 use crate::logging::Logging;
+use crate::node_store::NodeStore;
 use crate::reload::{Reload, limits};
 use crate::signals::{SignalRequest, Signals};
 use crate::{banner, machine, password};
-use console::{HostNames, Refusal};
-use kv::node::{Endpoints, Service, UnixEndpoint};
+use console::{HostNames, Refusal, Serves};
+use kv::node::{Endpoints, Service, ServicePort, UnixEndpoint};
+use kv::profile::Profile;
 use kv::users::Users;
 use kv::{Node, NodeSettings};
 use sessions::Port;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use transport::{Address, Handshakes, Listener, ServerTls, raise_open_files};
 
 /// Executing threads besides those of the data plane: the console's.
@@ -43,10 +47,18 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let config = reader::load(arguments.config.as_deref(), &arguments.flags())?;
     let mut allocator = Allocator::start(&config);
     let login = password::login(&config.auth)?;
-    let memory_bytes = node_memory(&config)?;
-    let data = config.node.data.as_deref().map(DataDir::open).transpose()?;
+    let scratch = config
+        .testcontainers
+        .then(|| config.node.data.is_none().then(Scratch::make))
+        .flatten()
+        .transpose()?;
+    let data = config.node.data.as_deref().or(scratch.as_ref().map(Scratch::path));
+    let data = data.map(DataDir::open).transpose()?;
+    let kept = NodeStore::new(data.as_ref().map(DataDir::path));
+    let profile = kept.profile()?;
+    let memory_bytes = node_memory(&config, &profile)?;
     let tls = load_tls(&config)?;
-    let listeners = Listeners::bind(&config, !login.development, tls.as_ref())?;
+    let listeners = Listeners::bind(&config, !login.is_development(), tls.as_ref())?;
     let endpoints = listeners.endpoints;
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
@@ -83,12 +95,16 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
             "logins failed; the last one was this user's, from this address"
         );
     });
+    users.set_kept(kept.users()?);
     node.set_users(users);
+    node.set_profile(profile);
     let stopper = signals.stopper();
     node.shutdown_bell().connect(Box::new(move || stopper.stop()));
     let store = data.as_ref().map(DataDir::buckets);
     let found = store.as_ref().map_or(Ok(Vec::new()), BucketStore::found)?;
-    let control = Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, store, tls.clone()));
+    let is_open = config.testcontainers && !node.users().kept().has_administrator();
+    let control =
+        Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, is_open, store, kept, tls.clone()));
     control.claim_databases(&config.databases).map_err(problem_of)?;
     control.create_at_start(&config.buckets, &found).map_err(problem_of)?;
     let databases = Databases::start(&config, memory_bytes, &node)?;
@@ -97,9 +113,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     node.set_endpoints(endpoints.clone());
 
-    node.set_started(
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-    );
+    node.set_started(machine::unix_s());
     let handshakes = tls.is_some().then(Handshakes::start).transpose()?.map(Arc::new);
     let server = net::Server::start(Arc::clone(&node), listeners.data, workers, handshakes.clone())?;
     let http = match listeners.http {
@@ -143,9 +157,12 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
 }
 
 /// Memory that all buckets may use together.
-fn node_memory(config: &Config) -> Result<u64, Problem> {
+fn node_memory(config: &Config, profile: &Profile) -> Result<u64, Problem> {
     if let Some(bytes) = config.node.memory_bytes {
         return Ok(bytes);
+    }
+    if let Some(mebibytes) = profile.memory_mib {
+        return Ok(mebibytes << 20);
     }
     let machine = machine::memory_bytes().ok_or_else(|| {
         Problem::new(
@@ -179,6 +196,40 @@ pub fn problem_of(refusal: Refusal) -> Problem {
         }
     }
 }
+
+/// A data directory that is removed with the process.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> Result<Self, Problem> {
+        let number = u64::from_le_bytes(machine::random().unwrap_or_default());
+        let path = std::env::temp_dir().join(format!("dormouse-{number:016x}"));
+        match std::fs::create_dir(&path) {
+            Ok(()) => Ok(Self(path)),
+            Err(error) => Err(Problem::new(format!("{}: {}", path.display(), cause(&error)))),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Services that test containers are asked for: their names, those of their ports in cluster maps, and the distance of
+/// the ports from the HTTP port.
+const SERVICES: [(&str, &str, u16); 5] = [
+    ("n1ql", "n1ql", 2),
+    ("fts", "fts", 3),
+    ("cbas", "cbas", 4),
+    ("eventing", "eventingAdminPort", 5),
+    ("index", "indexHttp", 1011),
+];
 
 /// The bound listeners.
 #[derive(Default)]
@@ -234,10 +285,36 @@ impl Listeners {
             let Some(Some(address)) = address else { continue };
             for listener in bind(key, address, login_required)? {
                 listeners.note(Service::Http, &listener, tls.is_some(), None);
-                listeners.http.push(console::Port { listener, tls: tls.cloned() });
+                listeners.http.push(console::Port {
+                    listener,
+                    tls: tls.cloned(),
+                    serves: Serves::Management,
+                });
             }
         }
+        if config.testcontainers {
+            listeners.bind_services(config)?;
+        }
         Ok(listeners)
+    }
+
+    /// Binds the ports of other services, which have their usual distance from the HTTP port.
+    fn bind_services(&mut self, config: &Config) -> Result<(), Problem> {
+        for (service, name, distance) in SERVICES {
+            let near = |port: u16| if port == 0 { 0 } else { port.saturating_add(distance) };
+            let address = match &config.http.address {
+                Some(Place::All(port)) => Place::All(near(*port)),
+                Some(Place::Localhost(port)) => Place::Localhost(near(*port)),
+                Some(Place::Tcp(address)) => Place::Tcp((address.ip(), near(address.port())).into()),
+                Some(Place::Unix { .. }) | None => continue,
+            };
+            for listener in bind("http.address", &address, true)? {
+                let bound = listener.tcp_address();
+                self.endpoints.services.extend(bound.map(|address| ServicePort { service, name, address }));
+                self.http.push(console::Port { listener, tls: None, serves: Serves::Absent(service) });
+            }
+        }
+        Ok(())
     }
 
     /// Records the address of a port.

@@ -69,6 +69,7 @@ const ENGINE_ORDER: &[&str] = &[
     "prefixes",
     "clients",
     "users",
+    "profile",
     "topology",
     "doorbell",
     "client_memory",

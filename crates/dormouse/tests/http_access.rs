@@ -295,8 +295,11 @@ fn collections_are_changed_and_users_are_told_as_they_are() {
     assert_eq!(server.http("GET", "/settings/rbac/users/local/Administrator", None, "").0, 200);
     assert_eq!(server.http("GET", "/settings/rbac/users/local/nobody", None, "").0, 404);
     let (status, body) =
-        server.http("PUT", "/settings/rbac/users/local/bob", Some(DEVELOPMENT), "password=x");
+        server.http("PUT", "/settings/rbac/users/local/Administrator", Some(DEVELOPMENT), "password=secret");
     assert!(status == 400 && body.contains("configuration"), "{status} {body}");
+    let (status, body) =
+        server.http("PUT", "/settings/rbac/users/local/bob", Some(DEVELOPMENT), "password=x");
+    assert!(status == 400 && body.contains("at least 6 characters"), "{status} {body}");
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! The cluster map that a client routes by, as JSON: one for a connection without a bucket, one per bucket.
 //!
 //! A single node is the whole cluster: it owns every vBucket, and there are no replicas. Clients read `$HOST` as the
-//! address they connected to, so the map is right behind any address. Only services that answer are listed: a service
-//! without a listener would keep `wait_until_ready` of the SDKs waiting.
+//! address they connected to, so the map is right behind any address, until an operator gives the node a name. Only
+//! services that answer are listed: a service without a listener would keep `wait_until_ready` of the SDKs waiting.
+//!
+//! An operator may add an address for clients of another network. Clients take it if it is the one they connected to.
 //!
 //! COMPAT: gocb accepts no map without a `mgmt` port, the Java SDK none without `nodes`; a node without an HTTP
 //! listener serves the others.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
+use crate::profile::{External, KV, Profile};
 use crate::{Bucket, Node};
-
-/// First part of the map's version: rises when revisions start over. They never do on a single node.
-pub const EPOCH: u64 = 1;
 
 /// The capabilities that SDKs ask a bucket for; only those that exist.
 pub const BUCKET_CAPABILITIES: &[&str] = &[
@@ -41,7 +43,7 @@ struct Map<'a> {
     rev_epoch: u64,
     #[serde(flatten)]
     bucket: Option<BucketPart<'a>>,
-    nodes_ext: [NodeExt; 1],
+    nodes_ext: [NodeExt<'a>; 1],
     cluster_capabilities_ver: [u8; 2],
     cluster_capabilities: ClusterCapabilities,
 }
@@ -79,20 +81,18 @@ struct Ports {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeExt {
-    services: Services,
+struct NodeExt<'a> {
+    services: BTreeMap<&'static str, u16>,
     this_node: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alternate_addresses: Option<AlternateAddresses<'a>>,
 }
 
 #[derive(Serialize)]
-struct Services {
-    kv: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mgmt: Option<u16>,
-    #[serde(rename = "kvSSL", skip_serializing_if = "Option::is_none")]
-    kv_tls: Option<u16>,
-    #[serde(rename = "mgmtSSL", skip_serializing_if = "Option::is_none")]
-    mgmt_tls: Option<u16>,
+struct AlternateAddresses<'a> {
+    external: &'a External,
 }
 
 #[derive(Serialize)]
@@ -115,17 +115,19 @@ pub fn bucket_level(node: &Node, bucket: &Bucket) -> String {
 }
 
 fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
-    let endpoints = node.endpoints();
-    let kv = endpoints.kv.first().map_or(0, std::net::SocketAddr::port);
-    let mgmt = endpoints.http.first().map(std::net::SocketAddr::port);
-    let kv_tls = endpoints.kv_tls.first().map(std::net::SocketAddr::port);
-    let mgmt_tls = endpoints.http_tls.first().map(std::net::SocketAddr::port);
-    let services = Services { kv, mgmt, kv_tls, mgmt_tls };
+    let profile = node.profile();
+    let services = services(node, &profile);
+    let host = profile.hostname.as_deref().unwrap_or("$HOST");
     let map = Map {
         rev: node.map_revision(),
-        rev_epoch: EPOCH,
-        bucket: bucket.map(|bucket| bucket_part(bucket, kv, mgmt)),
-        nodes_ext: [NodeExt { services, this_node: true }],
+        rev_epoch: node.map_epoch(),
+        bucket: bucket.map(|bucket| bucket_part(bucket, host, &services)),
+        nodes_ext: [NodeExt {
+            services,
+            this_node: true,
+            hostname: profile.hostname.as_deref(),
+            alternate_addresses: profile.external.as_ref().map(|external| AlternateAddresses { external }),
+        }],
         cluster_capabilities_ver: [1, 0],
         cluster_capabilities: ClusterCapabilities {},
     };
@@ -133,7 +135,28 @@ fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
     serde_json::to_string(&map).unwrap_or_default()
 }
 
-fn bucket_part(bucket: &Bucket, kv: u16, mgmt: Option<u16>) -> BucketPart<'_> {
+/// The ports of all services, by their names in the map.
+fn services(node: &Node, profile: &Profile) -> BTreeMap<&'static str, u16> {
+    let endpoints = node.endpoints();
+    let lists = [
+        (KV, &endpoints.kv),
+        ("mgmt", &endpoints.http),
+        ("kvSSL", &endpoints.kv_tls),
+        ("mgmtSSL", &endpoints.http_tls),
+    ];
+    let mut services: BTreeMap<&'static str, u16> =
+        lists.into_iter().filter_map(|(name, list)| Some((name, list.first()?.port()))).collect();
+    services.entry(KV).or_insert(0);
+    let further =
+        endpoints.services.iter().filter(|port| profile.services.iter().any(|one| one == port.service));
+    services.extend(further.map(|port| (port.name, port.address.port())));
+    services
+}
+
+fn bucket_part<'a>(bucket: &'a Bucket, host: &str, services: &BTreeMap<&'static str, u16>) -> BucketPart<'a> {
+    let kv = services.get(KV).copied().unwrap_or_default();
+    // COMPAT: IPv6 addresses are in brackets before a port, and not elsewhere.
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     BucketPart {
         name: bucket.name(),
         uuid: bucket.uuid(),
@@ -142,7 +165,7 @@ fn bucket_part(bucket: &Bucket, kv: u16, mgmt: Option<u16>) -> BucketPart<'_> {
         bucket_capabilities_ver: "",
         collections_manifest_uid: format!("{:x}", bucket.collections().uid()),
         nodes: [NodePart {
-            hostname: format!("$HOST:{}", mgmt.unwrap_or(kv)),
+            hostname: format!("{host}:{}", services.get("mgmt").copied().unwrap_or(kv)),
             ports: Ports { direct: kv },
             this_node: true,
             status: "healthy",
@@ -151,7 +174,7 @@ fn bucket_part(bucket: &Bucket, kv: u16, mgmt: Option<u16>) -> BucketPart<'_> {
         v_bucket_server_map: ServerMap {
             hash_algorithm: "CRC",
             num_replicas: 0,
-            server_list: [format!("$HOST:{kv}")],
+            server_list: [format!("{host}:{kv}")],
             v_bucket_map: vec![[0]; usize::from(bucket.vbuckets())],
         },
     }
@@ -160,5 +183,5 @@ fn bucket_part(bucket: &Bucket, kv: u16, mgmt: Option<u16>) -> BucketPart<'_> {
 /// Returns true if version (`epoch`, `revision`) of the map is not older than the newest one.
 pub fn is_current(node: &Node, epoch: i64, revision: i64) -> bool {
     let known = (u64::try_from(epoch).unwrap_or(0), u64::try_from(revision).unwrap_or(0));
-    known >= (EPOCH, node.map_revision())
+    known >= (node.map_epoch(), node.map_revision())
 }

@@ -34,6 +34,7 @@ pub mod pager;
 pub mod persistence;
 pub mod polling;
 pub mod prefixes;
+pub mod profile;
 pub mod settings;
 pub mod sizes;
 pub mod statistics;

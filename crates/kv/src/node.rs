@@ -18,6 +18,7 @@ use crate::doorbell::Doorbell;
 use crate::fetch_queue::FetchQueue;
 use crate::hub::Hub;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
+use crate::profile::Profile;
 use crate::settings::{BUCKET_NAME, BucketKind, BucketSettings, Limits, NodeSettings, is_bucket_name};
 use crate::storage::{self, FETCHERS, FLUSHERS};
 use crate::sync_writes::TimeoutMode;
@@ -40,6 +41,19 @@ pub struct Endpoints {
     pub http_tls: Vec<std::net::SocketAddr>,
     /// Sockets in the file system.
     pub unix: Vec<UnixEndpoint>,
+    /// Ports of further services.
+    pub services: Vec<ServicePort>,
+}
+
+/// The port of a service besides KV and management.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// The service.
+    pub service: &'static str,
+    /// The port's name in cluster maps.
+    pub name: &'static str,
+    /// Where it listens.
+    pub address: std::net::SocketAddr,
 }
 
 /// A listening socket in the file system.
@@ -148,6 +162,7 @@ pub struct Node {
     generation: AtomicU64,
     endpoints: OnceLock<Endpoints>,
     users: OnceLock<Users>,
+    profile: RwLock<Arc<Profile>>,
     connections: Connections,
     client_memory: ClientMemory,
     clients: Clients,
@@ -172,6 +187,7 @@ impl Node {
             generation: AtomicU64::new(1),
             endpoints: OnceLock::new(),
             users: OnceLock::new(),
+            profile: RwLock::default(),
             connections: Connections::default(),
             client_memory: ClientMemory::default(),
             clients: Clients::default(),
@@ -417,10 +433,26 @@ impl Node {
         self.users.get_or_init(|| Users::new([0; 32]))
     }
 
+    /// Returns what an operator has said about the node.
+    pub fn profile(&self) -> Arc<Profile> {
+        Arc::clone(&self.profile.read())
+    }
+
+    /// Replaces what an operator has said about the node; maps show it.
+    pub fn set_profile(&self, profile: Profile) {
+        *self.profile.write() = Arc::new(profile);
+        self.note_map_change();
+    }
+
     /// Returns the revision of the cluster map: rises with each bucket created or removed, and each change of
     /// collections. (Its epoch is 1.)
     pub fn map_revision(&self) -> u64 {
         self.generation()
+    }
+
+    /// Returns the first part of the map's version: the start of the node, since revisions start over there.
+    pub fn map_epoch(&self) -> u64 {
+        self.started_unix_s.load(Relaxed).max(1)
     }
 
     /// Notes that the cluster map of a bucket says something else now.

@@ -52,6 +52,7 @@ pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
     }
     if config.auth.password_file.is_none()
         && config.auth.users_file.is_none()
+        && !config.auth.has_kept
         && let Some((key, address)) = addresses.iter().find(|(_, address)| !address.is_local())
     {
         return Err(Problem::new(format!(

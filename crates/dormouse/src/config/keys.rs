@@ -580,9 +580,11 @@ pub fn missing(section: &str, key: &str) -> Option<String> {
 pub static AUTH: Section<AuthSection> = Section {
     name: "auth",
     repeated: false,
-    about: "The users. Without a password file and a users file there is the development user \
-    Administrator / password, on loopback addresses only, and memcached ports require no login. With \
-    either file, every protocol requires a login. Each user may do everything.",
+    about: "The users of the configuration, who may do everything. Without a password file and a users file \
+    there is the development user Administrator / password, on loopback addresses only, and memcached \
+    ports require no login. With either file, every protocol requires a login. Further users, with roles, \
+    are created over HTTP and kept in the data directory (users.md); if one of them is an administrator, \
+    there is no development user.",
     keys: &[
         Key {
             name: "user",

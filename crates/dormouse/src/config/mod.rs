@@ -50,6 +50,8 @@ pub struct Config {
     pub tls: TlsSection,
     /// `[log]`.
     pub log: LogSection,
+    /// Whether the node plays the part of a server in a test container. No key: a flag.
+    pub testcontainers: bool,
     /// The values that were given, as TOML, by `section.key` or `section[n].key`. Comparing two of these shows what a
     /// reload changed.
     pub given: BTreeMap<String, String>,
@@ -215,6 +217,9 @@ pub struct AuthSection {
     pub password_file: Option<PathBuf>,
     /// The file with further users; `None` for no others.
     pub users_file: Option<PathBuf>,
+    /// Whether an administrator is among the users in the data directory, or is going to be: then there is no
+    /// development user. No key.
+    pub has_kept: bool,
 }
 
 /// `[tls]`.

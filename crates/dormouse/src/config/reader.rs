@@ -2,8 +2,10 @@
 
 use super::key::{Key, Raw, Section};
 use super::problem::{Origin, nearest};
-use super::{Config, MemcachedSection, Problem, address, check, keys};
+use super::{Address, Config, MemcachedSection, Problem, address, check, keys};
+use crate::node_store::NodeStore;
 use crate::{bucket_store, text_file};
+use console::HostNames;
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Spanned;
@@ -48,6 +50,8 @@ pub struct Flags {
     pub password_file: Option<String>,
     /// `--log-level`.
     pub log_level: Option<String>,
+    /// `--testcontainers`.
+    pub testcontainers: bool,
 }
 
 /// Applies the defaults, then `file` if there is one, then `flags`; then checks the rules between keys.
@@ -63,10 +67,40 @@ pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
     }
     reader.flags(&mut config, flags)?;
     config.given = reader.given;
+    if flags.testcontainers {
+        play_container(&mut config, reader.has_buckets);
+    }
+    config.auth.has_kept =
+        config.testcontainers || NodeStore::new(config.node.data.as_deref()).users()?.has_administrator();
     let on_disk = config.node.data.as_deref().map(bucket_store::names).unwrap_or_default();
     implied(&mut config, &on_disk, reader.has_buckets);
     check::rules(&config, &on_disk)?;
     Ok(config)
+}
+
+/// Changes defaults for a test container: all addresses, any name, no user, no bucket and no memcached port.
+fn play_container(config: &mut Config, has_buckets: bool) {
+    config.testcontainers = true;
+    let is_given = |key: &str| config.given.keys().any(|given| given.starts_with(key));
+    for (key, address) in [
+        ("kv.address", &mut config.kv.address),
+        ("kv.tls_address", &mut config.kv.tls_address),
+        ("http.address", &mut config.http.address),
+        ("http.tls_address", &mut config.http.tls_address),
+    ] {
+        if let (false, Some(Address::Tcp(default))) = (is_given(key), &address) {
+            *address = Some(Address::All(default.port()));
+        }
+    }
+    if !is_given("memcached[") {
+        config.memcached.clear();
+    }
+    if !is_given("http.host_names") {
+        config.http.host_names = vec![HostNames::ANY.into()];
+    }
+    if !has_buckets {
+        config.buckets.clear();
+    }
 }
 
 /// Fills in what follows from the given keys and from the buckets on disk. A bucket `default` on disk takes precedence
@@ -98,6 +132,7 @@ pub fn defaults() -> Config {
         auth: keys::AUTH.defaults(),
         tls: keys::TLS.defaults(),
         log: keys::LOG.defaults(),
+        testcontainers: false,
         given: BTreeMap::new(),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use wire::sasl::{Hash, ScramKeys};
 
-use super::roles::{Role, Roles};
+use super::roles::{Rights, Role, Roles};
 
 /// All users and groups that are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Kept {
     /// Groups by name.
     #[serde(default)]
     pub groups: BTreeMap<String, Group>,
+    /// The name of the user who was set as the administrator.
+    #[serde(default)]
+    pub administrator: Option<String>,
 }
 
 /// A user.
@@ -52,6 +55,26 @@ pub struct Group {
 }
 
 impl Kept {
+    /// Returns true if somebody may do everything.
+    pub fn has_administrator(&self) -> bool {
+        self.users.values().any(|user| self.roles_of(user).on_node().contain(Rights::ALL))
+    }
+
+    /// Replaces the administrator.
+    pub fn set_administrator(&mut self, name: &str, keys: Keys, now_s: u64) {
+        if let Some(old) = self.administrator.replace(name.to_owned()) {
+            self.users.remove(&old);
+        }
+        let user = KeptUser {
+            name: String::new(),
+            keys,
+            roles: vec![Role::admin()],
+            groups: BTreeSet::new(),
+            password_changed_s: now_s,
+        };
+        self.users.insert(name.to_owned(), user);
+    }
+
     /// Returns the roles of a user and of its groups.
     pub fn roles_of(&self, user: &KeptUser) -> Roles {
         let groups = user.groups.iter().filter_map(|name| self.groups.get(name));

@@ -12,7 +12,7 @@ use rustls::server::{NoServerSessionStorage, WantsServerCert, WebPkiClientVerifi
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ConfigBuilder, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
-use super::certificate::first_expiry;
+use super::certificate::{first_expiry, to_pem};
 
 /// Why the files of a configuration cannot be used.
 #[derive(Debug)]
@@ -110,12 +110,12 @@ impl ServerFiles {
 
 impl Loaded {
     pub fn new(builder: ConfigBuilder<ServerConfig, WantsServerCert>, identity: Arc<CertifiedKey>) -> Self {
-        let not_after = first_expiry(&identity.cert);
+        let (not_after, chain) = (first_expiry(&identity.cert), identity.cert.clone());
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
         // Nothing is stored for sessions that are over.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Self { config: Arc::new(config), not_after }
+        Self { config: Arc::new(config), not_after, chain }
     }
 }
 
@@ -166,6 +166,8 @@ pub(super) struct Loaded {
     pub config: Arc<ServerConfig>,
     /// When the first certificate of the chain expires; seconds since 1970.
     pub not_after: Option<i64>,
+    /// The certificate and its chain.
+    pub chain: Vec<CertificateDer<'static>>,
 }
 
 impl ServerTls {
@@ -188,6 +190,11 @@ impl ServerTls {
     /// When the certificate presented to connections, or one of its chain, expires; seconds since 1970.
     pub fn not_after(&self) -> Option<i64> {
         self.loaded.read().not_after
+    }
+
+    /// Returns the certificate presented to connections, and its chain, in PEM.
+    pub fn chain_pem(&self) -> String {
+        self.loaded.read().chain.iter().map(|certificate| to_pem(certificate)).collect()
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {

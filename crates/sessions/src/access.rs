@@ -1,8 +1,8 @@
 //! What the user of a session may do.
 //!
 //! Rights that a user has in all of a bucket are kept in the session, and compared with what a request needs: one
-//! comparison. Those on single collections are looked up. Both are asked for again when users or collections change,
-//! before the next request.
+//! comparison. Those on single collections are looked up. Both are asked for again when users or collections have
+//! changed, before the next requests are parsed.
 
 use kv::collections::DEFAULT_ID;
 use kv::users::roles::{DataAccess, Rights};
@@ -23,6 +23,19 @@ pub struct Access {
     users: u64,
     /// Rights on collections, if there are any besides those everywhere.
     finer: Option<Box<DataAccess>>,
+}
+
+impl Access {
+    /// Returns true if the user has these rights on a collection.
+    #[inline]
+    pub(super) fn allows(&self, rights: Rights, collection: u32) -> bool {
+        self.everywhere.contain(rights) || self.allows_there(rights, collection)
+    }
+
+    #[cold]
+    fn allows_there(&self, rights: Rights, collection: u32) -> bool {
+        self.finer.as_ref().is_some_and(|finer| finer.on(collection).contain(rights))
+    }
 }
 
 impl Peer {
@@ -78,13 +91,7 @@ impl Peer {
     /// Returns true if the user has these rights on a collection of the bucket in use.
     #[inline]
     pub(super) fn may(&self, rights: Rights, collection: u32) -> bool {
-        self.may_everywhere(rights) || self.rights_on(collection).contain(rights)
-    }
-
-    /// Returns the user's rights on a collection of the bucket in use.
-    #[inline]
-    pub(super) fn rights_on(&self, collection: u32) -> Rights {
-        self.access.finer.as_ref().map_or(self.access.everywhere, |finer| finer.on(collection))
+        self.access.allows(rights, collection)
     }
 
     /// Returns true if the client may see the statistics of a collection. Memcached ports show all.

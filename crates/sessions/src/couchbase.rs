@@ -239,7 +239,7 @@ fn execute_on_document(
         request,
         infos: &infos,
         has_value: !matches!(body, Body::Inline([])),
-        rights: peer.rights_on(key.collection),
+        access: &peer.access,
     };
     match request.header.opcode {
         Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,

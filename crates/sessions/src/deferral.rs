@@ -66,6 +66,7 @@ impl Session {
         cx: &mut NodeContext,
         out: &mut Output,
     ) -> bool {
+        self.peer.update_access(cx);
         let is_unordered = self.peer.is_unordered();
         let Some(waits) = &mut self.peer.waits else { return false };
         let Some(awaited) = waits.awaited(ticket) else { return false };

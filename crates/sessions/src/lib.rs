@@ -172,8 +172,9 @@ impl Session {
         self.peer.lost_bucket || self.peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone())
     }
 
-    /// Releases the bucket if it was deleted.
+    /// Releases the bucket if it was deleted, and takes note of changed rights: once for all requests of a batch.
     pub fn tend(&mut self, cx: &NodeContext) {
+        self.peer.update_access(cx);
         if self.peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone()) {
             self.replace_gone(cx);
         }

@@ -64,7 +64,7 @@ enum Login {
 }
 
 /// Which rights the user needs on the document's collection, on Couchbase ports.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Needs {
     /// None here: a query may need some.
     Nothing,
@@ -73,6 +73,18 @@ enum Needs {
     ReadWrite,
     /// Reading, system attributes included.
     ReadAll,
+}
+
+impl Needs {
+    const fn rights(self) -> Rights {
+        match self {
+            Self::Nothing => Rights::NONE,
+            Self::Read => Rights::READ,
+            Self::Write => Rights::WRITE,
+            Self::ReadWrite => Rights::READ.and(Rights::WRITE),
+            Self::ReadAll => Rights::READ.and(Rights::SYSTEM_ATTRIBUTES),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -84,7 +96,7 @@ struct Row {
     preserve_ttl: PreserveTtl,
     scope: Scope,
     login: Login,
-    needs: Needs,
+    rights: Rights,
 }
 
 /// An opcode without a row: an error, or a query about no document.
@@ -96,7 +108,7 @@ const OTHER: Row = Row {
     preserve_ttl: PreserveTtl::Never,
     scope: Scope::One,
     login: Login::After,
-    needs: Needs::Nothing,
+    rights: Needs::Nothing.rights(),
 };
 
 macro_rules! rows {
@@ -114,7 +126,7 @@ macro_rules! rows {
                 preserve_ttl: PreserveTtl::$preserve_ttl,
                 scope: Scope::$scope,
                 login: Login::$login,
-                needs: Needs::$needs,
+                rights: Needs::$needs.rights(),
             };)*
             table
         };
@@ -237,13 +249,7 @@ pub(super) fn may_preserve_ttl(opcode: Opcode) -> bool {
 /// Returns the rights that a request needs on its document's collection, on a Couchbase port.
 #[inline]
 pub(super) fn needed_rights(opcode: Opcode) -> Rights {
-    match row(opcode).needs {
-        Needs::Nothing => Rights::NONE,
-        Needs::Read => Rights::READ,
-        Needs::Write => Rights::WRITE,
-        Needs::ReadWrite => Rights::READ.and(Rights::WRITE),
-        Needs::ReadAll => Rights::READ.and(Rights::SYSTEM_ATTRIBUTES),
-    }
+    row(opcode).rights
 }
 
 /// Returns true if requests behind this one can only be parsed once it has been executed.
@@ -276,7 +282,7 @@ mod tests {
                 row.durability == Durability::Never || row.preserve_ttl == PreserveTtl::Allowed,
                 "{name}"
             );
-            assert!((row.key == Key::None) == (row.needs == Needs::Nothing), "{name}: documents need rights");
+            assert!((row.key == Key::None) == (row.rights == Rights::NONE), "{name}: documents need rights");
             assert!(row.key == Key::None || row.scope == Scope::One, "{name}: about one document");
             assert!(
                 row.login == Login::After || row.key == Key::None,
@@ -329,13 +335,14 @@ mod tests {
             };
             let (durable, preserves) =
                 (row.durability == Durability::Allowed, row.preserve_ttl == PreserveTtl::Allowed);
-            let rights = match row.needs {
-                Needs::Nothing => "",
-                Needs::Read => "read",
-                Needs::Write => "write",
-                Needs::ReadWrite => "read, write",
-                Needs::ReadAll => "read, system attributes",
-            };
+            let rights = [
+                (Rights::READ, "read"),
+                (Rights::WRITE, "write"),
+                (Rights::SYSTEM_ATTRIBUTES, "system attributes"),
+            ];
+            let rights = rights.iter().filter(|(rights, _)| row.rights.contain(*rights));
+            let rights: Vec<_> = rights.map(|(_, name)| *name).collect();
+            let rights = rights.join(", ");
             table += &format!(
                 "| 0x{:02x} | {name} | {key} | {body} | {value} | {} | {} | {order} | {} | {rights} |\n",
                 opcode.0,

@@ -148,7 +148,6 @@ impl<'a> Request<'a> {
         cx: &mut NodeContext,
         out: &mut Output,
     ) -> Result<(), KvError> {
-        peer.update_access(cx);
         match self {
             Self::Binary(request) => binary::execute(peer, request, at, body, cx, out),
             Self::Text(command) => text::execute(peer, command, at, body, cx, out),

@@ -8,6 +8,7 @@ use kv::{
 use wire::binary::{Opcode, Request, Status};
 use wire::couchbase::{Feature, FrameInfos};
 
+use super::super::access::Access;
 use super::super::{Body, Output, binary, opcodes};
 use super::answer::Answer;
 use super::incoming::{self, Compressed};
@@ -31,8 +32,8 @@ pub(super) struct Operation<'a> {
     pub(super) infos: &'a FrameInfos,
     /// Whether a value came with it.
     pub(super) has_value: bool,
-    /// The user's rights on the collection.
-    pub(super) rights: Rights,
+    /// What the user may do.
+    pub(super) access: &'a Access,
 }
 
 /// The result of executing a request.
@@ -51,6 +52,11 @@ pub(super) struct Waiting {
 }
 
 impl Operation<'_> {
+    /// Returns true if the user has these rights on the document's collection.
+    pub(super) fn may(&self, rights: Rights) -> bool {
+        self.access.allows(rights, self.key.collection)
+    }
+
     /// Executes an opcode whose key names a document; see [`super::execute`].
     #[inline]
     pub(super) fn execute(

@@ -94,14 +94,14 @@ pub(super) fn execute(
             answer.status(status, out);
             return Ok(Executed::Answered);
         }
-        if attributes::is_system(spec) && !operation.rights.contain(Rights::SYSTEM_ATTRIBUTES) {
+        if attributes::is_system(spec) && !operation.may(Rights::SYSTEM_ATTRIBUTES) {
             super::denied(answer, out);
             return Ok(Executed::Answered);
         }
     }
     // Its answer has the new number.
     let reads = request.specs.iter().any(|spec| spec.operation == Verb::Change(subdocument::Change::Counter));
-    if reads && !operation.rights.contain(Rights::READ) {
+    if reads && !operation.may(Rights::READ) {
         super::denied(answer, out);
         return Ok(Executed::Answered);
     }

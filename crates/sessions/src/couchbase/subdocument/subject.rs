@@ -80,7 +80,7 @@ impl Subject {
             entry.record_access();
             read.unwrap_or_else(|| (Self::missing(vb_uuid), None))
         })?;
-        subject.sees_system = operation.rights.contain(Rights::SYSTEM_ATTRIBUTES);
+        subject.sees_system = operation.may(Rights::SYSTEM_ATTRIBUTES);
         if let Some(inflated_len) = inflated_len {
             subject.inflate(inflated_len, bucket, cx)?;
         }

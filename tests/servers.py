@@ -1,8 +1,8 @@
 """The servers under test and the peer they are compared with, as child processes.
 
 `Dormouse` starts the binary named by the environment variable DORMOUSE (default: target/quick/dormouse) with every port
-chosen by the kernel, and reads the ports from DATA/endpoints.json. `Memcached` starts Debian's memcached on a free
-port.
+chosen by the kernel, and reads the ports from DATA/endpoints.json, or without a data directory from the banner.
+`Memcached` starts Debian's memcached on a free port.
 
 Both are context managers. A child is only ever terminated by the process id that this file started.
 """
@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -103,11 +104,12 @@ class Dormouse:
     """One node: `memcached`, `kv` and `http` are (host, port) pairs of its first listener of each kind."""
 
     def __init__(
-        self, *arguments, buckets=("default,ephemeral,256MiB",), memory=None, workers=2, config=None, home=None, ports=None, wrap=(), await_ready=True
+        self, *arguments, buckets=("default,ephemeral,256MiB",), memory=None, workers=2, config=None, home=None, ports=None, wrap=(), await_ready=True,
+        has_data=True,
     ):
         """`home`: a directory that is kept, so that a node can be restarted in it. `ports` ({"kv": 12345}): a number is
         used instead of a kernel-chosen port, "none" disables the port, None passes no argument for it. `wrap`: a
-        command prefix. Without `await_ready` the node is only spawned."""
+        command prefix. Without `await_ready` the node is only spawned; without `has_data` it has no data directory."""
         self.keeps_data = home is not None
         self.data = pathlib.Path(home or tempfile.mkdtemp(prefix="dormouse-test-"))
         self.log_path = self.data / "server.log"
@@ -120,7 +122,10 @@ class Dormouse:
             port = (ports or {}).get(kind, 0)
             if port is not None:
                 command += [f"--{kind}", port if port == "none" else f"127.0.0.1:{port}"]
-        command += ["--data", str(self.data / "node"), "--workers", str(workers)]
+        self.has_data = has_data
+        if has_data:
+            command += ["--data", str(self.data / "node")]
+        command += ["--workers", str(workers)]
         if memory:
             command += ["--memory", memory]
         for bucket in buckets:
@@ -143,13 +148,12 @@ class Dormouse:
         self.address = self.memcached
 
     def _wait_endpoints(self):
-        path = self.data / "node" / "endpoints.json"
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise StartFailed(f"{' '.join(self.command)}\nexit code {self.process.returncode}\n{self.log()}")
             try:
-                endpoints = json.loads(path.read_text())
+                endpoints = json.loads((self.data / "node" / "endpoints.json").read_text()) if self.has_data else self._banner()
                 # A killed node leaves its file behind.
                 if endpoints["pid"] == self.process.pid:
                     return endpoints
@@ -158,7 +162,16 @@ class Dormouse:
             time.sleep(0.02)
         self.process.kill()
         self.process.wait()
-        raise StartFailed(f"{' '.join(self.command)}\nno {path} within {START_TIMEOUT_S} s\n{self.log()}")
+        raise StartFailed(f"{' '.join(self.command)}\nno endpoints within {START_TIMEOUT_S} s\n{self.log()}")
+
+    def _banner(self):
+        """The addresses of plain ports, as endpoints.json has them."""
+        banner, end, _ = self.log().partition("\n  user ")
+        if not end:
+            raise ValueError("no banner yet")
+        memcached = [{"address": address, "bucket": bucket} for address, bucket in re.findall(r"^  memcached  (\S+:\d+)  bucket (\S+);", banner, re.M)]
+        kv, http = (re.findall(pattern, banner, re.M) for pattern in (r"^  Couchbase  couchbase://(\S+:\d+)$", r"^  HTTP +http://([^/ ]+)/"))
+        return {"pid": self.pid, "memcached": memcached, "kv": kv, "http": http}
 
     @property
     def pid(self):

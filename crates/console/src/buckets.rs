@@ -122,14 +122,17 @@ pub async fn backup(
             other => return refused(invalid("_", format!("Unknown field {other:?}. Allowed: label."))),
         }
     }
-    let label = label.unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()).to_string()
-    });
+    let label = label.unwrap_or_else(|| unix_s().to_string());
     let control = Arc::clone(&console.control);
     match on_a_thread("dm:backup", move || control.backup_bucket(&name, &label)).await {
         Ok(directory) => Json(json!({ "directory": directory })).into_response(),
         Err(refusal) => refused(refusal),
     }
+}
+
+/// The wall clock, seconds since 1970.
+pub fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Runs long work on its own thread, to completion even if the client no longer waits for it.

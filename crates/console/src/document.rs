@@ -125,7 +125,7 @@ pub fn node(console: &Console, host: &str, warms_up: bool) -> Value {
             "mem_used": resident(console),
         },
     });
-    if let Some(external) = &profile.external {
+    if let Some(external) = kv::cluster_config::external(&console.node) {
         node["alternateAddresses"] = json!({ "external": external });
     }
     node

@@ -370,6 +370,7 @@ fn router(console: Console) -> Router {
         ("/pools/default/buckets/{bucket}/audit", by(Need::Bucket(Rights::BUCKET), post(audit::walk))),
         ("/pools/default/buckets/{bucket}/backup", by(Need::Bucket(Rights::BUCKET), post(buckets::backup))),
     ])
+    .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::still))
     .route_layer(axum::middleware::from_fn(admission::receive))
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
     Router::new()

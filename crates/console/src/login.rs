@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use axum::{Extension, Json};
 use base64::Engine as _;
-use kv::users::Caller;
 use kv::users::roles::{Rights, Role, Roles};
+use kv::users::{Caller, Standing};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -21,25 +21,45 @@ use std::sync::Arc;
 pub struct Identity {
     /// The name; `None` for a read without a login.
     pub user: Option<Arc<str>>,
-    /// All roles, those of groups included.
-    pub roles: Arc<Roles>,
+    /// Its roles.
+    standing: Arc<Standing>,
 }
 
 impl Identity {
     /// Reads without a login, where no password is configured: everything except documents.
     fn of_reader() -> Self {
-        let roles = Role::parse("ro_admin").into_iter().collect();
-        Self { user: None, roles: Arc::new(Roles(roles)) }
+        Self::without_login(Role::parse("ro_admin").into_iter().collect())
     }
 
     /// Everybody, before there is a user.
     fn of_anybody() -> Self {
-        Self { user: None, roles: Arc::new(Roles(vec![Role::admin()])) }
+        Self::without_login([Role::admin()].into())
+    }
+
+    fn without_login(roles: Arc<[Role]>) -> Self {
+        Self { user: None, standing: Arc::new(Standing { id: 0, roles: Roles::new([roles]) }) }
+    }
+
+    /// Returns all roles, those of groups included.
+    pub fn roles(&self) -> &Roles {
+        &self.standing.roles
+    }
+
+    /// Returns true if the user may still see a bucket, or a part of it.
+    pub fn still_sees(&self, console: &Console, bucket: &str) -> bool {
+        let sees = |roles: &Roles| roles.somewhere_in(bucket).meet(Rights::SEE);
+        match &self.user {
+            None => !console.control.login_required() || !console.control.is_provisioned(),
+            Some(user) => {
+                let now = console.node.users().standing(user);
+                now.is_some_and(|now| now.id == self.standing.id && sees(&now.roles))
+            }
+        }
     }
 
     /// Returns true if it may see a bucket, or a part of it.
     pub fn sees(&self, bucket: &str) -> bool {
-        self.roles.somewhere_in(bucket).meet(Rights::SEE)
+        self.roles().somewhere_in(bucket).meet(Rights::SEE)
     }
 }
 
@@ -72,8 +92,21 @@ pub async fn to_change(
     }
     let Some(user) = log_in(&console, &client, request.headers()) else { return refusal() };
     client.connection.set_logged_in();
-    let roles = console.node.users().roles(&user);
-    request.extensions_mut().insert(Identity { user: Some(user), roles });
+    let Some(standing) = console.node.users().standing(&user) else { return refusal() };
+    request.extensions_mut().insert(Identity { user: Some(user), standing });
+    next.run(request).await
+}
+
+/// Refuses a request without a login whose body came only after there was an administrator.
+pub async fn still(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if identity.user.is_none() && console.control.is_provisioned() {
+        return refusal();
+    }
     next.run(request).await
 }
 
@@ -120,7 +153,7 @@ async fn check(
     next: Next,
 ) -> Response {
     let part = |name: &str| path.iter().find(|(part, _)| *part == name).map_or("", |(_, value)| value);
-    let (roles, bucket, scope) = (&identity.roles, part("bucket"), part("scope"));
+    let (roles, bucket, scope) = (identity.roles(), part("bucket"), part("scope"));
     let (is_allowed, permission) = match need {
         Need::Login => (true, String::new()),
         Need::Node(rights) => (roles.on_node().contain(rights), permission(rights, "cluster")),
@@ -166,7 +199,7 @@ pub fn forbidden(permission: &str) -> Response {
 ///
 /// COMPAT: gocb's `WaitUntilReady` of the management service waits for this to answer 200.
 pub async fn whoami(Extension(identity): Extension<Identity>) -> Json<Value> {
-    let roles: Vec<Value> = identity.roles.0.iter().map(users::role).collect();
+    let roles: Vec<Value> = identity.roles().iter().map(users::role).collect();
     Json(json!({ "id": identity.user.as_deref(), "domain": "local", "roles": roles }))
 }
 

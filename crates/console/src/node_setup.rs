@@ -87,7 +87,7 @@ fn setup(console: &Console, fields: Vec<(String, String)>, allowed: &[&str]) -> 
             }
             "indexerStorageMode" | "storageMode" => setup.storage_mode = Some(value),
             "username" => {
-                check_name(&value)?;
+                check_name("username", &value)?;
                 setup.user = Some(value);
             }
             "password" => setup.password = Some(checked_password(value)?),
@@ -134,6 +134,7 @@ fn services(console: &Console, list: &str) -> Result<Vec<String>, Refusal> {
     for name in list.split(',').map(str::trim) {
         match name {
             KV => has_kv = true,
+            known if services.iter().any(|service| service == known) => {}
             other if known.iter().any(|port| port.service == other) => services.push(other.to_owned()),
             other => {
                 let allowed: Vec<_> =
@@ -165,17 +166,23 @@ async fn apply(console: Console, setup: Result<Setup, Refusal>) -> Result<(), Re
         if has_administrator {
             control.may_set_administrator()?;
         }
+        let memory_before = control.memory_bytes();
         if let Some(mebibytes) = setup.memory_mib {
             control.set_memory(mebibytes << 20)?;
         }
-        control.change_profile(&mut |profile| {
+        let kept = control.change_profile(&mut |profile| {
             profile.memory_mib = setup.memory_mib.or(profile.memory_mib);
             profile.cluster_name = setup.cluster_name.clone().unwrap_or_else(|| profile.cluster_name.clone());
             profile.hostname = setup.hostname.clone().or_else(|| profile.hostname.clone());
             profile.services = setup.services.clone().unwrap_or_else(|| profile.services.clone());
             profile.storage_mode = setup.storage_mode.clone().or_else(|| profile.storage_mode.clone());
             profile.quotas.extend(setup.quotas.clone());
-        })?;
+        });
+        if kept.is_err() && setup.memory_mib.is_some() {
+            // It fitted before.
+            let _ = control.set_memory(memory_before);
+        }
+        kept?;
         map_changes.send_replace(());
         match (setup.user, setup.password) {
             (Some(user), Some(password)) => control.set_administrator(&user, &password),
@@ -204,9 +211,14 @@ pub async fn rename(State(console): State<Console>, Form(fields): Fields) -> Res
 
 /// `POST /node/controller/setupServices`.
 pub async fn set_services(State(console): State<Console>, Form(fields): Fields) -> Response {
-    // Clients send this one too.
-    let fields = fields.into_iter().filter(|(field, _)| field != "setDefaultMemQuotas").collect();
+    // COMPAT: scripts send these too; they mean nothing on a node that is there.
+    let others = ["setDefaultMemQuotas", "setDefaultMemQuota", "hostname", "user", "password"];
+    let fields = fields.into_iter().filter(|(field, _)| !others.contains(&field.as_str())).collect();
     let setup = setup(&console, fields, &["services"]);
+    let setup = setup.and_then(|setup| match setup.services {
+        Some(_) => Ok(setup),
+        None => Err(invalid("services", "At least one service has to be selected")),
+    });
     answer(apply(console, setup).await)
 }
 

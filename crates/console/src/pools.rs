@@ -16,7 +16,7 @@ pub async fn root() -> &'static str {
 
 /// `GET /pools`.
 pub async fn pools(State(console): State<Console>, Extension(identity): Extension<Identity>) -> Json<Value> {
-    let rights = identity.roles.on_node();
+    let rights = identity.roles().on_node();
     let is_admin = rights.contain(Rights::NODE);
     let pool = json!({
         "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default",

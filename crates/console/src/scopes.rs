@@ -24,7 +24,7 @@ pub async fn manifest(
 ) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
     let manifest = bucket.collections().manifest();
-    let visible = manifest.visible(|place| identity.roles.touch(&[&[&*name], place].concat()));
+    let visible = manifest.visible(|place| identity.roles().reach(&[&[&*name], place].concat()));
     Json(visible.to_json()).into_response()
 }
 

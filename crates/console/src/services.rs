@@ -60,7 +60,8 @@ pub async fn divert(
             }
             query(&console, &statement(&parts.headers, &parts.uri, &body))
         }
-        (method, path) => {
+        (method, _) => {
+            let path = parts.uri.path();
             let reason = format!(
                 "There is no service {service:?}: this node stands in for a server in a test container \
                  (--testcontainers) and answers pings here, not {method} {path}"

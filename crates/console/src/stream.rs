@@ -1,6 +1,6 @@
-//! `/pools/default/bs/B`: the terse map of a bucket now, and again whenever the set of buckets changes. Each map ends
-//! with four newlines. The stream ends when the bucket is gone, or the
-//! user may no longer see it. The next map is built once the previous one is sent.
+//! `/pools/default/bs/B`: the terse map of a bucket now, and again whenever it or the set of buckets changes. Each map
+//! ends with four newlines. The stream ends when the bucket is gone, or the user may no longer see it. The next map is
+//! built once the previous one is sent.
 
 use crate::admission::Client;
 use crate::login::Identity;
@@ -11,7 +11,6 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use kv::users::roles::Rights;
 use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -35,14 +34,13 @@ pub async fn terse(
     changes.mark_changed();
     let is_sent = Arc::new(Semaphore::new(1));
     let maps = stream::unfold((console, changes), move |(console, mut changes)| {
-        let (name, host, user) = (name.clone(), host.clone(), identity.user.clone());
+        let (name, host, identity) = (name.clone(), host.clone(), identity.clone());
         let (is_sent, connection) = (Arc::clone(&is_sent), client.connection.clone());
         async move {
             // The semaphore is never closed. The permit is released with the map.
             let permit = is_sent.acquire_owned().await.ok()?;
             changes.changed().await.ok()?;
-            let sees = |user| console.node.users().roles(user).somewhere_in(&name).meet(Rights::SEE);
-            if user.as_deref().is_some_and(|user| !sees(user)) {
+            if !identity.still_sees(&console, &name) {
                 return None;
             }
             let bucket = console.node.bucket(&name)?;

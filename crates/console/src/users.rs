@@ -2,7 +2,7 @@
 //!
 //! COMPAT: SDKs recognise "unknown user" and "not found" by their words.
 
-use crate::buckets::{invalid, on_a_thread, refused};
+use crate::buckets::{invalid, on_a_thread, refused, unix_s};
 use crate::login::{Identity, forbidden};
 use crate::{Console, Refusal};
 use axum::extract::{Form, Path, State};
@@ -13,9 +13,8 @@ use kv::users::NAME_MAX;
 use kv::users::kept::{Group, Kept, KeptUser, Keys};
 use kv::users::roles::{ANY, Depth, ROLES, Rights, Role, RoleKind};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The only domain of users.
 const LOCAL: &str = "local";
@@ -26,34 +25,52 @@ const PASSWORD_MIN: usize = 6;
 const PASSWORD_MAX: usize = 1024;
 /// Longest full name or description, bytes.
 const TEXT_MAX: usize = 1024;
+/// Most groups of a user.
+const GROUPS_MAX: usize = 100;
 /// Most roles of a user or group.
 const ROLES_MAX: usize = 1000;
 
 type Fields = Form<Vec<(String, String)>>;
 
 /// `GET /settings/rbac/users`.
-pub async fn list(State(console): State<Console>) -> Json<Value> {
-    let kept = console.node.users().kept();
-    Json(console.node.users().names().iter().filter_map(|name| user(&console, &kept, name)).collect())
+pub async fn list(State(console): State<Console>) -> Response {
+    shown(console, |console| {
+        let kept = console.node.users().kept();
+        Some(console.node.users().names().iter().filter_map(|name| user(&console, &kept, name)).collect())
+    })
+    .await
+}
+
+/// What `f` makes on a thread of its own: there may be many users, with many roles.
+async fn shown(console: Console, f: impl FnOnce(Console) -> Option<Value> + Send + 'static) -> Response {
+    match console.measure(f).await {
+        Ok(Some(document)) => Json(document).into_response(),
+        Ok(None) => missing("Unknown user."),
+        Err(refusal) => refused(refusal),
+    }
 }
 
 /// `GET /settings/rbac/users/DOMAIN`.
-pub async fn list_domain(State(console): State<Console>, Path(domain): Path<String>) -> Json<Value> {
-    if domain == LOCAL { list(State(console)).await } else { Json(json!([])) }
+pub async fn list_domain(State(console): State<Console>, Path(domain): Path<String>) -> Response {
+    if domain == LOCAL { list(State(console)).await } else { Json(json!([])).into_response() }
 }
 
 /// `GET /settings/rbac/users/DOMAIN/USER`.
 pub async fn show(State(console): State<Console>, Path((domain, name)): Path<(String, String)>) -> Response {
-    let kept = console.node.users().kept();
-    match user(&console, &kept, &name).filter(|_| domain == LOCAL) {
-        Some(user) => Json(user).into_response(),
-        None => missing("Unknown user."),
-    }
+    let find = move |console: Console| {
+        let kept = console.node.users().kept();
+        user(&console, &kept, &name).filter(|_| domain == LOCAL)
+    };
+    shown(console, find).await
 }
 
 /// `GET /settings/rbac/groups`.
-pub async fn groups(State(console): State<Console>) -> Json<Value> {
-    Json(console.node.users().kept().groups.iter().map(|(name, group)| group_document(name, group)).collect())
+pub async fn groups(State(console): State<Console>) -> Response {
+    let all = |console: Console| {
+        let kept = console.node.users().kept();
+        Some(kept.groups.iter().map(|(name, group)| group_document(name, group)).collect())
+    };
+    shown(console, all).await
 }
 
 /// `GET /settings/rbac/groups/GROUP`.
@@ -113,28 +130,30 @@ fn user(console: &Console, kept: &Kept, name: &str) -> Option<Value> {
         document
     };
     if console.node.users().is_configured(name) {
-        let roles = console.node.users().roles(name);
-        let roles: Vec<_> =
-            roles.0.iter().map(|one| with_origins(one, vec![json!({ "type": "user" })])).collect();
+        let roles = vec![with_origins(&Role::admin(), vec![json!({ "type": "user" })])];
         return Some(json!({
             "id": name, "domain": LOCAL, "name": "", "roles": roles, "groups": [], "external_groups": [],
         }));
     }
     let user = kept.users.get(name)?;
-    let mut all: Vec<&Role> = Vec::new();
-    let groups: Vec<(&String, &Group)> =
-        user.groups.iter().filter_map(|name| kept.groups.get_key_value(name)).collect();
-    for one in user.roles.iter().chain(groups.iter().flat_map(|(_, group)| &group.roles)) {
-        if !all.contains(&one) {
-            all.push(one);
+    let mut origins: Vec<(&Role, Vec<Value>)> = Vec::new();
+    let mut places: HashMap<&Role, usize> = HashMap::new();
+    let groups = user.groups.iter().filter_map(|name| kept.groups.get_key_value(name));
+    let of_groups = groups.flat_map(|(name, group)| group.roles.iter().map(move |one| (one, Some(name))));
+    for (one, group) in user.roles.iter().map(|one| (one, None)).chain(of_groups) {
+        let origin = match group {
+            None => json!({ "type": "user" }),
+            Some(name) => json!({ "type": "group", "name": name }),
+        };
+        match places.get(one).and_then(|at| origins.get_mut(*at)) {
+            Some((_, known)) => known.push(origin),
+            None => {
+                places.insert(one, origins.len());
+                origins.push((one, vec![origin]));
+            }
         }
     }
-    let origins = |one: &Role| {
-        let own = user.roles.contains(one).then(|| json!({ "type": "user" }));
-        let from = groups.iter().filter(|(_, group)| group.roles.contains(one));
-        own.into_iter().chain(from.map(|(name, _)| json!({ "type": "group", "name": name }))).collect()
-    };
-    let roles: Vec<_> = all.into_iter().map(|one| with_origins(one, origins(one))).collect();
+    let roles: Vec<_> = origins.into_iter().map(|(one, origins)| with_origins(one, origins)).collect();
     Some(json!({
         "id": name,
         "domain": LOCAL,
@@ -174,7 +193,13 @@ fn request(console: &Console, fields: Vec<(String, String)>, allowed: &[&str]) -
         };
         match *known {
             "roles" => request.roles = Some(existing_roles(console, &value)?),
-            "groups" => request.groups = Some(list_of(&value)),
+            "groups" => {
+                let groups = list_of(&value);
+                if groups.len() > GROUPS_MAX {
+                    return Err(invalid("groups", format!("Allowed: at most {GROUPS_MAX} groups.")));
+                }
+                request.groups = Some(groups);
+            }
             "password" => request.password = Some(checked_password(value)?),
             _ if value.len() > TEXT_MAX => {
                 return Err(Refusal::Invalid {
@@ -243,14 +268,14 @@ fn existing_roles(console: &Console, list: &str) -> Result<Vec<Role>, Refusal> {
 }
 
 /// Refuses what cannot be the name of a user or group.
-pub fn check_name(name: &str) -> Result<(), Refusal> {
+pub fn check_name(field: &'static str, name: &str) -> Result<(), Refusal> {
     let is_allowed = |c: char| !c.is_control() && !c.is_whitespace() && !"()<>,;:\\\"/[]?={}".contains(c);
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_allowed) {
         let reason = format!(
             "The name must have 1 to {NAME_MAX} bytes, and no spaces, control characters or any of \
              ()<>,;:\\\"/[]?={{}}"
         );
-        return Err(invalid("_", reason));
+        return Err(invalid(field, reason));
     }
     Ok(())
 }
@@ -303,7 +328,7 @@ fn check_over_others<'a>(
     identity: &Identity,
     roles: impl IntoIterator<Item = &'a Role>,
 ) -> Result<(), Wrong> {
-    if identity.roles.on_node().contain(Rights::SECURITY) {
+    if identity.roles().on_node().contain(Rights::SECURITY) {
         return Ok(());
     }
     let is_over_others = |role: &Role| role.kind().rights.meet(Rights::OVER_OTHERS);
@@ -331,10 +356,6 @@ fn check_other_user(console: &Console, domain: &str, name: &str) -> Result<(), R
         return Err(invalid("_", "This user is the administrator, who is changed with POST /settings/web."));
     }
     Ok(())
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 const USER_FIELDS: [&str; 4] = ["name", "password", "roles", "groups"];
@@ -367,7 +388,7 @@ async fn set(
     only_given: bool,
 ) -> Response {
     let request = check_other_user(&console, &domain, &name)
-        .and_then(|()| check_name(&name))
+        .and_then(|()| check_name("_", &name))
         .and_then(|()| request(&console, fields, &USER_FIELDS));
     let request = match request {
         Ok(request) => request,
@@ -380,14 +401,14 @@ async fn set(
             return Err(Wrong::Missing("Unknown user."));
         }
         if let Some(old) = &old {
-            check_over_others(&identity, &kept.roles_of(old).0)?;
+            check_over_others(&identity, kept.roles_of(old))?;
         } else if kept.users.len() >= COUNT_MAX {
             return Err(invalid("_", format!("There are {COUNT_MAX} users, the maximum.")).into());
         }
         let keys: Option<Keys> = request.password.map(|password| node.users().derive(password.as_bytes()));
         let password_changed_s = match (&keys, &old) {
             (None, Some(old)) => old.password_changed_s,
-            _ => now_s(),
+            _ => unix_s(),
         };
         let keys = keys.or_else(|| old.as_ref().map(|old| old.keys.clone()));
         let keys = keys.ok_or_else(|| invalid("password", "Password is required for new user."))?;
@@ -406,7 +427,7 @@ async fn set(
             groups: request.groups.unwrap_or(old_groups),
             password_changed_s,
         };
-        check_over_others(&identity, &kept.roles_of(&user).0)?;
+        check_over_others(&identity, kept.roles_of(&user))?;
         kept.users.insert(name, user);
         Ok(())
     })
@@ -424,7 +445,7 @@ pub async fn delete(
     }
     change(console, move |kept| {
         let old = kept.users.get(&name).ok_or(Wrong::Missing("User was not found."))?;
-        check_over_others(&identity, &kept.roles_of(old).0)?;
+        check_over_others(&identity, kept.roles_of(old))?;
         kept.users.remove(&name);
         Ok(())
     })
@@ -438,7 +459,7 @@ pub async fn put_group(
     Path(name): Path<String>,
     Form(fields): Fields,
 ) -> Response {
-    let request = check_name(&name)
+    let request = check_name("_", &name)
         .and_then(|()| request(&console, fields, &["roles", "description", "ldap_group_ref"]));
     let request = match request {
         Ok(request) => request,
@@ -499,7 +520,7 @@ pub async fn change_password(
     change(console, move |kept| {
         let user = kept.users.get_mut(&name).ok_or(Wrong::Missing("Unknown user."))?;
         user.keys = node.users().derive(password.as_bytes());
-        user.password_changed_s = now_s();
+        user.password_changed_s = unix_s();
         Ok(())
     })
     .await

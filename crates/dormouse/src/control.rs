@@ -174,6 +174,10 @@ impl Control {
         self.is_configured.store(login.source == Source::Files, Ordering::Relaxed);
     }
 
+    fn login_is_development(&self) -> bool {
+        self.development.load(Ordering::Relaxed)
+    }
+
     fn kept(&self) -> MutexGuard<'_, NodeStore> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,7 +276,7 @@ impl Control {
 
 impl console::Control for Control {
     fn login_required(&self) -> bool {
-        !self.development.load(Ordering::Relaxed)
+        !self.login_is_development()
     }
 
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal> {
@@ -382,8 +386,21 @@ impl console::Control for Control {
 
     fn change_users(&self, f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let store = self.kept();
-        let mut kept = Kept::clone(&self.node.users().kept());
+        let before = self.node.users().kept();
+        let mut kept = Kept::clone(&before);
         f(&mut kept)?;
+        let is_last = before.has_administrator() && !kept.has_administrator();
+        let is_only = !self.is_configured.load(Ordering::Relaxed) && !self.login_is_development();
+        if is_last && is_only {
+            let reason = "Nobody could manage the node any more: this is its last administrator.";
+            return Err(Refusal::Invalid { field: "_", reason: reason.into() });
+        }
+        if kept.has_administrator() && !before.has_administrator() && self.login_is_development() {
+            tracing::warn!(
+                "there is an administrator now: the development user ends with the next start, and memcached ports \
+                 require a login from then on"
+            );
+        }
         store.keep_users(&kept).map_err(|error| unkept("users", &error))?;
         self.node.users().set_kept(kept);
         Ok(())
@@ -425,12 +442,13 @@ impl console::Control for Control {
         let users = self.node.users();
         let keys = users.derive(password.as_bytes());
         self.change_users(&mut |kept| {
-            kept.set_administrator(user, keys.clone(), machine::unix_s());
+            kept.set_administrator(user, keys.clone(), machine::unix_ms() / 1000);
             Ok(())
         })?;
         for name in users.configured_names() {
             users.remove(&name);
         }
+        users.demand_login();
         self.development.store(false, Ordering::Relaxed);
         self.is_open.store(false, Ordering::Relaxed);
         tracing::info!(user, "administrator set");

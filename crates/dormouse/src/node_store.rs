@@ -14,6 +14,7 @@ use kv::profile::Profile;
 use kv::users::kept::Kept;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +62,9 @@ impl NodeStore {
             Problem::new(format!("{path}: {what}; allowed: the file as the node wrote it, or none"))
         };
         match text_file::read_regular(&path, BYTES_MAX) {
-            Ok(text) => serde_json::from_str(&text).map_err(|error| refused(&error.to_string())),
+            Ok(text) => serde_json::from_str::<Map<String, Value>>(&text)
+                .and_then(|object| serde_json::from_value(Value::Object(object)))
+                .map_err(|error| refused(&error.to_string())),
             // The directory may not be there yet, or be refused later.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(T::default())
@@ -73,6 +76,9 @@ impl NodeStore {
     fn write(&self, name: &str, document: &impl Serialize) -> io::Result<()> {
         let Some(data) = &self.data else { return Ok(()) };
         let text = serde_json::to_string_pretty(document)?;
+        if text.len() as u64 >= BYTES_MAX {
+            return Err(io::Error::other(format!("{name} would be longer than {} MiB", BYTES_MAX >> 20)));
+        }
         write_private(&data.join(name), format!("{text}\n").as_bytes())
     }
 }

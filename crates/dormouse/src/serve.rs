@@ -19,6 +19,7 @@ use crate::databases::Databases;
 use crate::listen::bind;
 use crate::logging::Logging;
 use crate::node_store::NodeStore;
+use crate::password::Source;
 use crate::reload::{Reload, limits};
 use crate::signals::{SignalRequest, Signals};
 use crate::{banner, machine, password};
@@ -28,6 +29,7 @@ use kv::profile::Profile;
 use kv::users::Users;
 use kv::{Node, NodeSettings};
 use sessions::Port;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +104,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     node.shutdown_bell().connect(Box::new(move || stopper.stop()));
     let store = data.as_ref().map(DataDir::buckets);
     let found = store.as_ref().map_or(Ok(Vec::new()), BucketStore::found)?;
-    let is_open = config.testcontainers && !node.users().kept().has_administrator();
+    let is_open = login.source == Source::Kept && !node.users().kept().has_administrator();
     let control =
         Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, is_open, store, kept, tls.clone()));
     control.claim_databases(&config.databases).map_err(problem_of)?;
@@ -113,7 +115,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     node.set_endpoints(endpoints.clone());
 
-    node.set_started(machine::unix_s());
+    node.set_started(machine::unix_ms());
     let handshakes = tls.is_some().then(Handshakes::start).transpose()?.map(Arc::new);
     let server = net::Server::start(Arc::clone(&node), listeners.data, workers, handshakes.clone())?;
     let http = match listeners.http {
@@ -156,13 +158,31 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Memory that the configuration's buckets and databases claim, and how many buckets share the rest.
+fn claims(config: &Config) -> (u64, u64) {
+    let sized: u64 =
+        config.buckets.iter().filter_map(|bucket| bucket.memory_bytes).fold(0, u64::saturating_add);
+    let databases = config.databases.iter().filter(|database| database.file.is_some());
+    let sized = databases.fold(sized, |sum, database| sum.saturating_add(database.memory_bytes));
+    (sized, config.buckets.iter().filter(|bucket| bucket.memory_bytes.is_none()).count() as u64)
+}
+
 /// Memory that all buckets may use together.
 fn node_memory(config: &Config, profile: &Profile) -> Result<u64, Problem> {
     if let Some(bytes) = config.node.memory_bytes {
         return Ok(bytes);
     }
+    let (sized, shares) = claims(config);
+    let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
     if let Some(mebibytes) = profile.memory_mib {
-        return Ok(mebibytes << 20);
+        let said = mebibytes << 20;
+        if said < needed {
+            let (needed, said) = (size::show(needed), size::show(said));
+            tracing::warn!(
+                "the buckets of the configuration need {needed}, more than the {said} set over HTTP"
+            );
+        }
+        return Ok(said.max(needed));
     }
     let machine = machine::memory_bytes().ok_or_else(|| {
         Problem::new(
@@ -170,12 +190,6 @@ fn node_memory(config: &Config, profile: &Profile) -> Result<u64, Problem> {
         )
     })?;
     let bytes = machine / 100 * MEMORY_PERCENT;
-    let sized: u64 =
-        config.buckets.iter().filter_map(|bucket| bucket.memory_bytes).fold(0, u64::saturating_add);
-    let databases = config.databases.iter().filter(|database| database.file.is_some());
-    let sized = databases.fold(sized, |sum, database| sum.saturating_add(database.memory_bytes));
-    let shares = config.buckets.iter().filter(|bucket| bucket.memory_bytes.is_none()).count() as u64;
-    let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
     if needed > bytes {
         return Err(Problem::new(format!(
             "the buckets need {} in all, and node.memory = \"auto\" is {} here ({MEMORY_PERCENT} % of the machine's); \
@@ -204,7 +218,7 @@ impl Scratch {
     fn make() -> Result<Self, Problem> {
         let number = u64::from_le_bytes(machine::random().unwrap_or_default());
         let path = std::env::temp_dir().join(format!("dormouse-{number:016x}"));
-        match std::fs::create_dir(&path) {
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(Self(path)),
             Err(error) => Err(Problem::new(format!("{}: {}", path.display(), cause(&error)))),
         }

@@ -87,12 +87,12 @@ struct NodeExt<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    alternate_addresses: Option<AlternateAddresses<'a>>,
+    alternate_addresses: Option<AlternateAddresses>,
 }
 
 #[derive(Serialize)]
-struct AlternateAddresses<'a> {
-    external: &'a External,
+struct AlternateAddresses {
+    external: External,
 }
 
 #[derive(Serialize)]
@@ -118,6 +118,7 @@ fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
     let profile = node.profile();
     let services = services(node, &profile);
     let host = profile.hostname.as_deref().unwrap_or("$HOST");
+    let alternate_addresses = external(node).map(|external| AlternateAddresses { external });
     let map = Map {
         rev: node.map_revision(),
         rev_epoch: node.map_epoch(),
@@ -126,13 +127,33 @@ fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
             services,
             this_node: true,
             hostname: profile.hostname.as_deref(),
-            alternate_addresses: profile.external.as_ref().map(|external| AlternateAddresses { external }),
+            alternate_addresses,
         }],
         cluster_capabilities_ver: [1, 0],
         cluster_capabilities: ClusterCapabilities {},
     };
     // Numbers, strings and lists of them cannot fail to serialise.
     serde_json::to_string(&map).unwrap_or_default()
+}
+
+/// Returns the address for clients of another network, with the ports of the node's services: those that an operator
+/// has said, or else the node's own.
+pub fn external(node: &Node) -> Option<External> {
+    let profile = node.profile();
+    let said = profile.external.as_ref()?;
+    let services = services(node, &profile);
+    let ports = match said.ports.is_empty() {
+        true => services.into_iter().map(|(name, port)| (name.to_owned(), port)).collect(),
+        false => {
+            let is_served = |name: &str| services.contains_key(name);
+            said.ports
+                .iter()
+                .filter(|(name, _)| is_served(name))
+                .map(|(name, port)| (name.clone(), *port))
+                .collect()
+        }
+    };
+    Some(External { hostname: said.hostname.clone(), ports })
 }
 
 /// The ports of all services, by their names in the map.

@@ -292,7 +292,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns what somebody sees who may know only of some scopes, and collections in them.
+    /// Returns the part that a user may know of.
     pub fn visible(&self, may_know: impl Fn(&[&str]) -> bool) -> Self {
         let mut visible = self.clone();
         visible.scopes.retain_mut(|scope| {

@@ -174,7 +174,7 @@ pub struct Node {
     warm_up: Doorbell,
     shutdown: Doorbell,
     changed: Doorbell,
-    started_unix_s: AtomicU64,
+    started_unix_ms: AtomicU64,
     random: AtomicU64,
 }
 
@@ -199,7 +199,7 @@ impl Node {
             warm_up: Doorbell::default(),
             shutdown: Doorbell::default(),
             changed: Doorbell::default(),
-            started_unix_s: AtomicU64::new(0),
+            started_unix_ms: AtomicU64::new(0),
             random: AtomicU64::new(settings.seed),
             settings,
         })
@@ -445,14 +445,14 @@ impl Node {
     }
 
     /// Returns the revision of the cluster map: rises with each bucket created or removed, and each change of
-    /// collections. (Its epoch is 1.)
+    /// collections or of what an operator has said.
     pub fn map_revision(&self) -> u64 {
         self.generation()
     }
 
     /// Returns the first part of the map's version: the start of the node, since revisions start over there.
     pub fn map_epoch(&self) -> u64 {
-        self.started_unix_s.load(Relaxed).max(1)
+        self.started_unix_ms.load(Relaxed).max(1)
     }
 
     /// Notes that the cluster map of a bucket says something else now.
@@ -610,12 +610,12 @@ impl Node {
 
     /// Returns when the node started to serve, in unix seconds.
     pub fn started_unix_s(&self) -> u64 {
-        self.started_unix_s.load(Relaxed)
+        self.started_unix_ms.load(Relaxed) / 1000
     }
 
     /// Sets when the node started to serve.
-    pub fn set_started(&self, unix_s: u64) {
-        self.started_unix_s.store(unix_s, Relaxed);
+    pub fn set_started(&self, unix_ms: u64) {
+        self.started_unix_ms.store(unix_ms, Relaxed);
     }
 
     /// Returns the next number of a sequence seeded by [`NodeSettings::seed`] (splitmix64's increment; mix before use).

@@ -17,7 +17,7 @@ pub struct Profile {
     pub hostname: Option<String>,
     /// Under which address clients of another network reach it.
     pub external: Option<External>,
-    /// Memory of all buckets, MiB; `None`: what the configuration says.
+    /// Memory of all buckets, MiB, unless the configuration says it.
     pub memory_mib: Option<u64>,
     /// Memory of services that are not there, MiB, by the names of their settings. Stored and shown.
     pub quotas: BTreeMap<String, u64>,

@@ -24,7 +24,7 @@ use wire::sasl::{Exchange, Hash, SaslError, ScramKeys, constant_time_eq, scram};
 
 use attempts::Attempts;
 pub use attempts::{Caller, LoginFigures, Notice};
-use kept::{Kept, Keys};
+use kept::{Group, Kept, Keys};
 use roles::{Role, Roles};
 
 /// Name of the development user, who is accepted on loopback only.
@@ -58,6 +58,8 @@ pub struct Users {
     generation: AtomicU64,
     /// Whether a user has no digest yet: then every failed login derives, so that they cannot be told apart.
     derives: AtomicBool,
+    /// Whether every port requires a login, whatever it was opened with.
+    demands_login: AtomicBool,
     table: RwLock<Table>,
     attempts: Attempts,
 }
@@ -66,6 +68,19 @@ pub struct Users {
 struct Table {
     users: BTreeMap<Arc<str>, User>,
     kept: Arc<Kept>,
+    /// The roles of groups.
+    groups: BTreeMap<String, Arc<[Role]>>,
+    /// Users so far.
+    count: u64,
+}
+
+/// A user at some time. While nothing about it changes it is the same object.
+#[derive(Debug, Default)]
+pub struct Standing {
+    /// Which user it is: another one for a user who is created again under the same name.
+    pub id: u64,
+    /// All roles.
+    pub roles: Roles,
 }
 
 struct User {
@@ -73,8 +88,7 @@ struct User {
     keys: Keys,
     digest: Option<Vec<u8>>,
     is_configured: bool,
-    /// Its own and its groups'.
-    roles: Arc<Roles>,
+    standing: Arc<Standing>,
 }
 
 impl Users {
@@ -85,6 +99,7 @@ impl Users {
             drawn: AtomicU64::new(0),
             generation: AtomicU64::new(1),
             derives: AtomicBool::new(false),
+            demands_login: AtomicBool::new(false),
             table: RwLock::default(),
             attempts: Attempts::default(),
         }
@@ -98,14 +113,16 @@ impl Users {
     /// Adds a user of the configuration, who may do everything, or gives one another password. Takes milliseconds:
     /// three key derivations.
     pub fn set(&self, name: &str, password: &[u8], reach: Reach) {
-        let user = User {
-            reach,
-            keys: self.derive(password),
-            digest: Some(self.digest(name, password)),
-            is_configured: true,
-            roles: Arc::new(Roles(vec![Role::admin()])),
-        };
-        self.change(|table| drop(table.users.insert(name.into(), user)));
+        let (keys, digest) = (self.derive(password), self.digest(name, password));
+        self.change(|table| {
+            let old = table.users.get(name).filter(|old| old.is_configured);
+            let standing = old.map(|old| Arc::clone(&old.standing));
+            let standing = standing.unwrap_or_else(|| {
+                Arc::new(Standing { id: table.next_id(), roles: Roles::new([[Role::admin()].into()]) })
+            });
+            let user = User { reach, keys, digest: Some(digest), is_configured: true, standing };
+            table.users.insert(name.into(), user);
+        });
     }
 
     /// Derives the keys of a password, with fresh salts. Takes milliseconds.
@@ -124,7 +141,8 @@ impl Users {
             if is_there {
                 table.users.remove(name);
                 // A kept user of that name is no longer hidden.
-                table.add_kept();
+                let kept = Arc::clone(&table.kept);
+                table.set_kept(kept);
             }
             is_there
         })
@@ -137,10 +155,7 @@ impl Users {
 
     /// Replaces the users and groups that are kept on disk. A user of the configuration hides one of the same name.
     pub fn set_kept(&self, kept: Kept) {
-        self.change(|table| {
-            table.kept = Arc::new(kept);
-            table.add_kept();
-        });
+        self.change(|table| table.set_kept(Arc::new(kept)));
     }
 
     fn change<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
@@ -151,6 +166,17 @@ impl Users {
         // ORDERING: who sees the new generation sees the change; the lock does the rest.
         self.generation.fetch_add(1, Release);
         result
+    }
+
+    /// Makes every port require a login, for open connections too.
+    pub fn demand_login(&self) {
+        self.demands_login.store(true, Relaxed);
+        self.change(|_| ());
+    }
+
+    /// Returns true if every port requires a login.
+    pub fn is_login_demanded(&self) -> bool {
+        self.demands_login.load(Relaxed)
     }
 
     /// Rises with each change of users, groups and roles.
@@ -175,10 +201,9 @@ impl Users {
         self.table.read().users.get(name).is_some_and(|user| user.is_configured)
     }
 
-    /// Returns the roles of a user, with those of its groups; none if the user is gone.
-    pub fn roles(&self, name: &str) -> Arc<Roles> {
-        let table = self.table.read();
-        table.users.get(name).map_or_else(Arc::default, |user| Arc::clone(&user.roles))
+    /// Returns a user with all its roles; `None` if it is gone.
+    pub fn standing(&self, name: &str) -> Option<Arc<Standing>> {
+        self.table.read().users.get(name).map(|user| Arc::clone(&user.standing))
     }
 
     /// Returns true if nobody can log in.
@@ -201,22 +226,20 @@ impl Users {
                 None => (None, Some(vec![0; digest.len()]), None),
             }
         };
-        let logged_in = self.attempts.attempt(caller, user.clone(), name, (), || {
-            let expected = expected.unwrap_or_default();
-            if constant_time_eq(&digest, &expected) {
-                return user.ok_or(());
-            }
-            if !self.derives.load(Relaxed) {
-                return Err(());
-            }
-            let made_up =
-                ScramKeys::impossible(LOGIN_HASH, &self.made_up_salt(LOGIN_HASH, name), scram::ITERATIONS);
-            let is_right = keys.as_ref().unwrap_or(&made_up).verify(password);
-            let user = user.filter(|_| is_right).ok_or(())?;
+        let mut is_right = constant_time_eq(&digest, &expected.unwrap_or_default());
+        // Not while the table of attempts is held, and not for those who are refused anyway.
+        if !is_right && self.derives.load(Relaxed) && !self.attempts.is_blocked(caller, user.clone()) {
+            let salt = self.made_up_salt(LOGIN_HASH, name);
+            let made_up = ScramKeys::impossible(LOGIN_HASH, &salt, scram::ITERATIONS);
+            is_right = keys.as_ref().unwrap_or(&made_up).verify(password);
+        }
+        let logged_in =
+            self.attempts.attempt(caller, user.clone(), name, (), || user.filter(|_| is_right).ok_or(()));
+        let user = logged_in.ok()?;
+        if keys.is_some() {
             self.note_digest(&user, keys, digest);
-            Ok(user)
-        });
-        logged_in.ok()
+        }
+        Some(user)
     }
 
     /// Stores the digest of a password that fits these keys, if they are still the user's.
@@ -320,25 +343,43 @@ impl User {
 }
 
 impl Table {
-    /// Makes the kept users those of [`Table::kept`]. Whose keys stay keeps the digest.
-    fn add_kept(&mut self) {
-        let kept = Arc::clone(&self.kept);
+    fn next_id(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    /// Replaces the kept users. What has not changed about one stays: its digest, and its standing.
+    fn set_kept(&mut self, kept: Arc<Kept>) {
+        let shared = |(name, group): (&String, &Group)| {
+            let old = self.groups.get(name).filter(|old| ***old == *group.roles);
+            (name.clone(), old.map_or_else(|| group.roles.as_slice().into(), Arc::clone))
+        };
+        self.groups = kept.groups.iter().map(shared).collect();
         let mut before = std::mem::take(&mut self.users);
         for (name, user) in &kept.users {
             if before.get(name.as_str()).is_some_and(|old| old.is_configured) {
                 continue;
             }
-            let old = before.remove(name.as_str()).filter(|old| old.keys == user.keys);
-            let user = User {
-                reach: Reach::Anywhere,
-                keys: user.keys.clone(),
-                digest: old.and_then(|old| old.digest),
-                is_configured: false,
-                roles: Arc::new(kept.roles_of(user)),
+            let old = before.remove_entry(name.as_str());
+            let groups = user.groups.iter().filter_map(|group| self.groups.get(group)).cloned();
+            let roles = Roles::new(std::iter::once(user.roles.as_slice().into()).chain(groups));
+            let (id, same) = match &old {
+                Some((_, old)) => {
+                    (old.standing.id, Some(&old.standing).filter(|standing| standing.roles == roles))
+                }
+                None => (self.next_id(), None),
             };
-            self.users.insert(name.as_str().into(), user);
+            let standing = same.map_or_else(|| Arc::new(Standing { id, roles }), Arc::clone);
+            let (known_name, digest) = match old {
+                Some((known_name, old)) => (known_name, old.digest.filter(|_| old.keys == user.keys)),
+                None => (name.as_str().into(), None),
+            };
+            let keys = user.keys.clone();
+            let user = User { reach: Reach::Anywhere, keys, digest, is_configured: false, standing };
+            self.users.insert(known_name, user);
         }
         self.users.extend(before.into_iter().filter(|(_, user)| user.is_configured));
+        self.kept = kept;
     }
 }
 
@@ -350,6 +391,7 @@ impl std::fmt::Debug for Users {
 
 #[cfg(test)]
 mod tests {
+    use super::roles::Rights;
     use super::*;
 
     fn users() -> Users {
@@ -553,10 +595,21 @@ mod tests {
         assert!(users.derives.load(Relaxed), "bob has not logged in yet");
         assert!(log_in(&users, "bob", b"s3cret", false).is_some());
         assert!(!users.derives.load(Relaxed));
-        assert_eq!(users.roles("eve").on(&["b"]), users.roles("eve").somewhere());
+        let roles = |name| users.standing(name).unwrap().roles.clone();
+        assert_eq!(roles("eve").on(&["b"]), roles("eve").somewhere());
+        let standing = users.standing("eve").unwrap();
         // Another change keeps the digests.
         keep(&users, "bob", b"other", "admin");
         assert!(users.table.read().users["eve"].digest.is_some());
+        assert!(Arc::ptr_eq(&standing, &users.standing("eve").unwrap()), "nothing about eve has changed");
+        let bob = users.standing("bob").unwrap().id;
+        keep(&users, "bob", b"other", "data_reader[b]");
+        assert_eq!(users.standing("bob").unwrap().id, bob, "with other roles");
+        let mut kept = Kept::clone(&users.kept());
+        kept.users.remove("bob");
+        users.set_kept(kept);
+        keep(&users, "bob", b"other", "data_reader[b]");
+        assert_ne!(users.standing("bob").unwrap().id, bob, "another bob");
         assert!(log_in(&users, "bob", b"s3cret", false).is_none());
         assert!(log_in(&users, "bob", b"other", false).is_some());
     }
@@ -566,12 +619,13 @@ mod tests {
         let users = users();
         keep(&users, "ann", b"kept", "data_reader[b]");
         assert!(log_in(&users, "ann", b"kept", false).is_none());
-        assert!(users.roles("ann").on_node().contain(roles::Rights::ALL));
+        let roles = |name| users.standing(name).unwrap().roles.clone();
+        assert!(roles("ann").on_node().contain(Rights::ALL));
         let before = users.generation();
         assert!(users.remove("ann") && !users.remove("ann"));
         assert!(users.generation() > before);
         assert!(log_in(&users, "ann", b"kept", false).is_some());
-        assert!(!users.roles("ann").somewhere().meet(roles::Rights::WRITE));
-        assert_eq!(users.roles("gone").somewhere(), roles::Rights::NONE);
+        assert!(!roles("ann").somewhere().meet(Rights::WRITE));
+        assert!(users.standing("gone").is_none());
     }
 }

@@ -4,16 +4,18 @@
 //! comparison. Those on single collections are looked up. Both are asked for again when users or collections have
 //! changed, before the next requests are parsed.
 
-use kv::collections::DEFAULT_ID;
+use std::sync::Arc;
+
+use kv::users::Standing;
 use kv::users::roles::{DataAccess, Rights};
 use kv::{Bucket, NodeContext};
 
 use super::{Peer, Port};
 
 /// Rights with which a bucket may be selected.
-const SELECTS: Rights = Rights::DATA.and(Rights::BUCKET).and(Rights::COLLECTIONS);
-/// Rights that a user of a memcached port must have.
-const MEMCACHED: Rights = Rights::READ.and(Rights::WRITE);
+const BUCKET_ACCESS: Rights = Rights::DATA.and(Rights::BUCKET).and(Rights::COLLECTIONS);
+/// Rights that a user of a memcached port must have on its bucket: what the protocols can do.
+const MEMCACHED: Rights = Rights::READ.and(Rights::WRITE).and(Rights::STATISTICS).and(Rights::FLUSH);
 
 /// The rights of a session's user in the bucket in use.
 #[derive(Default)]
@@ -21,6 +23,8 @@ pub struct Access {
     everywhere: Rights,
     /// The version of the users that this is about; 0: of none.
     users: u64,
+    /// The user who logged in, with the roles that this is about.
+    standing: Option<Arc<Standing>>,
     /// Rights on collections, if there are any besides those everywhere.
     finer: Option<Box<DataAccess>>,
 }
@@ -39,13 +43,13 @@ impl Access {
 }
 
 impl Peer {
-    /// Asks for the user's rights again if users have changed.
+    /// Asks for the user's rights again if users or, where it matters, collections have changed.
     #[inline]
     pub(super) fn update_access(&mut self, cx: &NodeContext) {
         if self.access.users != cx.node.users().generation()
             || self.access.finer.is_some() && self.is_outdated()
         {
-            self.renew_access(cx);
+            self.look_up(cx);
         }
     }
 
@@ -56,18 +60,40 @@ impl Peer {
         self.access.finer.as_ref().is_some_and(|finer| uid.is_some_and(|uid| uid != finer.manifest_uid()))
     }
 
-    /// Asks for the user's rights in the bucket in use. On a memcached port a user who may not use the bucket (any
-    /// more) is logged out.
+    /// Asks whether the user's roles have changed, and if so for the rights.
     #[cold]
-    pub(super) fn renew_access(&mut self, cx: &NodeContext) {
+    fn look_up(&mut self, cx: &NodeContext) {
         let users = cx.node.users();
         // First: what changes meanwhile is seen at the next request.
         let generation = users.generation();
-        self.access = Access { users: generation, ..Access::default() };
-        let (Some(user), Some(bucket)) = (&self.user, &self.bucket) else { return };
-        let access = DataAccess::new(&users.roles(user), bucket.name(), &bucket.collections().manifest());
+        let before = self.access.standing.as_ref();
+        let now = self.user.as_deref().and_then(|user| users.standing(user));
+        // A user of the same name who was created later is another.
+        let now = now.filter(|now| before.is_none_or(|before| before.id == now.id));
+        let is_same = match (before, &now) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same || self.is_outdated() {
+            // Who is gone stays whoever it was, with no rights.
+            let gone = || before.map(|before| Arc::new(Standing { id: before.id, ..Standing::default() }));
+            self.access.standing = now.or_else(gone);
+            self.renew_access();
+        }
+        self.access.users = generation;
+        self.login_required |= users.is_login_demanded();
+    }
+
+    /// Computes the user's rights in the bucket in use. On a memcached port a user who may not use the bucket (any
+    /// more) is logged out.
+    #[cold]
+    pub(super) fn renew_access(&mut self) {
+        (self.access.everywhere, self.access.finer) = (Rights::NONE, None);
+        let (Some(standing), Some(bucket)) = (&self.access.standing, &self.bucket) else { return };
+        let access = DataAccess::new(&standing.roles, bucket.name(), &bucket.collections().manifest());
         self.access.everywhere = access.everywhere();
-        if self.port == Port::Memcached && !access.on(DEFAULT_ID).contain(MEMCACHED) {
+        if self.port == Port::Memcached && !access.everywhere().contain(MEMCACHED) {
             self.user = None;
         }
         if !access.is_uniform() {
@@ -76,10 +102,26 @@ impl Peer {
     }
 
     /// Logs in. Returns false if the user may not use this port.
-    pub(super) fn log_in(&mut self, user: std::sync::Arc<str>, cx: &NodeContext) -> bool {
+    pub(super) fn log_in(&mut self, user: Arc<str>, cx: &NodeContext) -> bool {
+        self.access = Access::default();
         self.user = Some(user);
-        self.renew_access(cx);
+        self.look_up(cx);
         self.user.is_some()
+    }
+
+    /// Returns true if the user has some right in the bucket in use.
+    pub(super) fn has_access(&self) -> bool {
+        let place = self.bucket.as_ref().map(|bucket| bucket.name()).unwrap_or_default();
+        self.access.everywhere.meet(BUCKET_ACCESS)
+            || self.access.standing.as_ref().is_some_and(|standing| standing.roles.reach(&[place]))
+    }
+
+    /// Returns true if the user has rights in a place of the bucket in use, a scope or a collection, or in a part of it.
+    /// Others do not learn whether it is there.
+    pub(super) fn may_know(&self, place: &[&str]) -> bool {
+        let Some(bucket) = &self.bucket else { return false };
+        let place = [&[bucket.name()], place].concat();
+        self.access.standing.as_ref().is_some_and(|standing| standing.roles.reach(&place))
     }
 
     /// Returns true if the user has these rights in all of the bucket in use.
@@ -98,15 +140,15 @@ impl Peer {
     pub(super) fn sees_statistics(&self, collection: u32) -> bool {
         self.port == Port::Memcached || self.may(Rights::STATISTICS, collection)
     }
+
+    /// Returns true if the client may see those of the whole bucket.
+    pub(super) fn sees_all_statistics(&self) -> bool {
+        self.port == Port::Memcached || self.may_everywhere(Rights::STATISTICS)
+    }
 }
 
 /// Returns true if a user may select a bucket.
-pub(super) fn may_select(user: &str, bucket: &Bucket, cx: &NodeContext) -> bool {
-    cx.node.users().roles(user).somewhere_in(bucket.name()).meet(SELECTS)
-}
-
-/// Returns true if a user has rights in a place, a scope or a collection, or in a part of it. Others do not learn
-/// whether it is there.
-pub(super) fn may_know(user: &str, place: &[&str], cx: &NodeContext) -> bool {
-    cx.node.users().roles(user).touch(place)
+pub(super) fn may_select(peer: &Peer, bucket: &Bucket) -> bool {
+    let standing = peer.access.standing.as_ref();
+    standing.is_some_and(|standing| standing.roles.somewhere_in(bucket.name()).meet(BUCKET_ACCESS))
 }

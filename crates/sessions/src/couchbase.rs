@@ -164,6 +164,15 @@ fn denied(answer: &Answer, out: &mut Output) {
     answer.error(Status::EACCESS, "The user's roles do not allow this here", out);
 }
 
+/// The same for a collection; of one that is not there the client has to learn that it is gone.
+#[cold]
+fn denied_on(answer: &Answer, bucket: &Bucket, collection: u32, out: &mut Output) {
+    if !bucket.has_collection(collection) {
+        return unavailable(answer, bucket, Unavailable::NoCollection, out);
+    }
+    denied(answer, out);
+}
+
 /// See [`super::binary::execute`].
 #[inline]
 pub(super) fn execute(
@@ -219,7 +228,7 @@ fn execute_on_document(
         return Ok(());
     }
     if !may_touch(peer, request, key) {
-        denied(&answer, out);
+        denied_on(&answer, bucket, key.collection, out);
         return Ok(());
     }
     let vb = VbId(request.header.vbucket);
@@ -378,18 +387,21 @@ fn execute_other(
         Opcode::RANGE_SCAN_CANCEL => scan::cancel(peer, answer, request, body, cx, out),
         Opcode::GET_KEYS => scan::keys(peer, answer, request, body, cx, out),
         Opcode::GET_RANDOM_KEY => scan::random_key(peer, answer, request, body, cx, out),
-        Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, cx, out),
-        Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, cx, out),
-        Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, cx, out),
+        Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, out),
+        Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, out),
+        Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, out),
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
     }
 }
 
-/// The selected bucket; without one the error has been answered.
+/// The selected bucket, if the user has a right there; otherwise the error has been answered.
 fn selected(peer: &Peer, answer: &Answer, out: &mut Output) -> Option<Arc<Bucket>> {
     let bucket = peer.bucket.clone().filter(|bucket| !bucket.is_gone());
     if bucket.is_none() {
         answer.error(Status::NO_BUCKET, "No bucket is selected", out);
+    } else if !peer.has_access() {
+        denied(answer, out);
+        return None;
     }
     bucket
 }
@@ -535,7 +547,7 @@ pub(super) fn refuse(
         return handshake::not_my_vbucket(peer, &answer, cx, out);
     }
     if !may_touch(peer, request, key) {
-        return denied(&answer, out);
+        return denied_on(&answer, bucket, key.collection, out);
     }
     match refusal {
         Refusal::TooBig => {

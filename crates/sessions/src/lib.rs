@@ -164,7 +164,7 @@ impl Session {
             self.peer.bucket = cx.node.bucket(gone.name());
         }
         self.peer.lost_bucket = self.peer.bucket.is_none();
-        self.peer.renew_access(cx);
+        self.peer.renew_access();
     }
 
     /// Returns true if its bucket was deleted.

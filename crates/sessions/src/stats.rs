@@ -408,7 +408,8 @@ fn scopes(bucket: &Bucket, peer: &Peer, emit: &mut dyn FnMut(&str, Arguments<'_>
     let manifest = bucket.collections().manifest();
     emit("manifest_uid", format_args!("{:#x}", manifest.uid));
     for scope in &manifest.scopes {
-        if scope.collections.iter().any(|one| !peer.sees_statistics(one.id)) {
+        let is_seen = scope.collections.iter().all(|one| peer.sees_statistics(one.id));
+        if !is_seen || scope.collections.is_empty() && !peer.sees_all_statistics() {
             continue;
         }
         let items: u64 = scope.collections.iter().map(|one| bucket.collection_items(one.id)).sum();

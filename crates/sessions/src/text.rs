@@ -4,6 +4,7 @@
 //! Everything a command does to one key happens under a single acquisition of its vBucket's lock.
 
 use kv::prefixes::Access;
+use kv::users::roles::Rights;
 use kv::watch::Attempt;
 use kv::{
     Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, NodeContext, Place, Store,
@@ -202,6 +203,11 @@ pub fn execute(
             );
         }
         Command::Verbosity { noreply } => reply(out, noreply, b"OK\r\n"),
+        Command::CacheMemlimit { noreply, .. }
+            if peer.login_required && !peer.may_everywhere(Rights::BUCKET) =>
+        {
+            reply(out, noreply, b"CLIENT_ERROR cache_memlimit needs the role bucket_admin\r\n");
+        }
         Command::CacheMemlimit { mebibytes, noreply } => {
             limit_memory(bucket, mebibytes, noreply, out);
         }

@@ -46,7 +46,13 @@ impl Session {
     /// Starts to watch, or sends the waiting lines.
     #[cold]
     pub(super) fn execute_watch(&mut self, cx: &mut NodeContext, out: &mut Output) {
+        self.peer.update_access(cx);
+        let is_logged_out = self.peer.must_log_in();
         let Receive::Watching(watch) = &mut self.receive else { return };
+        if is_logged_out {
+            self.peer.close = true;
+            return;
+        }
         if let Some(watching) = &watch.begun {
             out.bytes(&watching.take());
             self.peer.close |= watching.bucket().is_gone();

@@ -250,11 +250,11 @@ fn changes_of_roles_and_collections_hold_from_the_next_request_on() {
     assert_eq!(client.ask(on(0x00, 8)).status, EACCESS);
     // A collection that is made later is in the scope.
     let bucket = admin.node.bucket("default").unwrap();
-    assert_eq!(client.ask(set(10)).status, EACCESS, "not there yet");
+    assert_eq!(client.ask(set(10)).status, UNKNOWN_COLLECTION, "not there yet");
     bucket.change_collections(|manifest| manifest.add_collection("s", "e", 0, false)).unwrap();
     assert_eq!(client.ask(set(10)).status, 0);
     bucket.change_collections(|manifest| manifest.remove_collection("s", "e")).unwrap();
-    assert_eq!(client.ask(set(10)).status, EACCESS);
+    assert_eq!(client.ask(set(10)).status, UNKNOWN_COLLECTION, "clients ask for the id again");
     assert_eq!(admin.ask(set(10)).status, UNKNOWN_COLLECTION);
     // Through a group, and then not at all.
     let users = admin.node.users();
@@ -269,6 +269,13 @@ fn changes_of_roles_and_collections_hold_from_the_next_request_on() {
     kept.users.clear();
     users.set_kept(kept);
     assert_eq!(client.ask(set(0)).status, EACCESS, "the user is gone");
+    for opcode in [0x3e, 0x96, 0xba] {
+        assert_eq!(client.ask(frame(opcode)).status, EACCESS, "{opcode:#x}");
+    }
+    assert!(client.ask(frame(0xb5)).json().get("name").is_none(), "a map without the bucket");
+    // Who has the name now is somebody else.
+    keep(&admin, "eve", "admin");
+    assert_eq!(client.ask(set(0)).status, EACCESS);
     assert_eq!(client.ask(frame(0x89).key(b"default")).status, EACCESS);
 }
 
@@ -297,6 +304,13 @@ fn what_a_user_may_not_see_is_not_shown() {
         .collect();
     assert_eq!(names, ["c"]);
     assert_eq!(client.ask(frame(0x10)).status, EACCESS);
+    let bucket = admin.node.bucket("default").unwrap();
+    bucket.change_collections(|manifest| manifest.add_scope("secret")).unwrap();
+    let scopes = client.send(&frame(0x10).key(b"scopes").bytes());
+    assert!(
+        !scopes.iter().any(|answer| answer.body == b"secret" || answer.body == b"_default"),
+        "{scopes:?}"
+    );
     // Names of system attributes.
     assert_eq!(admin.ask(at_path(0xc8, 8, "_sys", true, "1")).status, 0);
     assert_eq!(admin.ask(at_path(0xc8, 8, "own", true, "1")).status, 0);
@@ -336,11 +350,14 @@ fn a_scan_ends_with_the_right_to_read() {
 }
 
 #[test]
-fn memcached_ports_are_for_users_with_all_rights_on_documents() {
+fn memcached_ports_are_for_users_who_may_do_what_the_protocols_can() {
     let client = Client::memcached_with_login();
     for (name, roles, may) in [
-        ("all", "data_reader[default],data_writer[default]", true),
         ("app", "bucket_full_access[*]", true),
+        ("root", "admin", true),
+        // They could read statistics and empty the bucket.
+        ("both", "data_reader[default],data_writer[default]", false),
+        ("one", "bucket_full_access[other],data_reader[default:_default]", false),
         ("reader", "data_reader[*]", false),
         ("other", "bucket_full_access[other]", false),
         ("none", "", false),
@@ -355,6 +372,8 @@ fn memcached_ports_are_for_users_with_all_rights_on_documents() {
         let plain = format!("\0{name}\0{name}");
         let answer = binary.ask(frame(0x21).key(b"PLAIN").value(plain.as_bytes()));
         assert_eq!(answer.status == 0, may, "{name}");
+        let limit = text.send_raw(b"cache_memlimit 100\r\n");
+        assert_eq!(limit == b"OK\r\n", name == "root", "{name}: {}", String::from_utf8_lossy(&limit));
         // Who loses the rights is logged out.
         keep(&client, name, "");
         assert_eq!(text.send_raw(b"get k\r\n"), b"CLIENT_ERROR unauthenticated\r\n", "{name}");

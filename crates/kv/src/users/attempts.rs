@@ -139,6 +139,13 @@ impl Entry {
 }
 
 impl Attempts {
+    /// Returns true if an attempt would be refused now.
+    pub(super) fn is_blocked(&self, caller: Caller, user: Option<Arc<str>>) -> bool {
+        let key = Key { network: Network::of(caller), user };
+        let entry = self.table.lock().entries.get(&key).copied();
+        entry.is_some_and(|entry| caller.mono_us < entry.blocked_until_us)
+    }
+
     /// Runs `check` unless the caller is blocked for this user, and notes the outcome. `user` is the name if there is
     /// such a user; `named` is what the client called itself.
     pub(super) fn attempt<T, E>(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use wire::sasl::{Hash, ScramKeys};
 
-use super::roles::{Rights, Role, Roles};
+use super::roles::{Rights, Role};
 
 /// All users and groups that are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub struct Group {
 impl Kept {
     /// Returns true if somebody may do everything.
     pub fn has_administrator(&self) -> bool {
-        self.users.values().any(|user| self.roles_of(user).on_node().contain(Rights::ALL))
+        self.users.values().any(|user| self.roles_of(user).any(|role| role.kind().rights == Rights::ALL))
     }
 
     /// Replaces the administrator.
@@ -76,9 +76,9 @@ impl Kept {
     }
 
     /// Returns the roles of a user and of its groups.
-    pub fn roles_of(&self, user: &KeptUser) -> Roles {
+    pub fn roles_of<'a>(&'a self, user: &'a KeptUser) -> impl Iterator<Item = &'a Role> {
         let groups = user.groups.iter().filter_map(|name| self.groups.get(name));
-        Roles(user.roles.iter().chain(groups.flat_map(|group| &group.roles)).cloned().collect())
+        user.roles.iter().chain(groups.flat_map(|group| &group.roles))
     }
 }
 

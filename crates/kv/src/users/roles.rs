@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
+use std::sync::Arc;
 
 use crate::collections::{Collection, Manifest, Scope};
 
@@ -18,7 +19,7 @@ use crate::collections::{Collection, Manifest, Scope};
 pub const ANY: &str = "*";
 
 /// What may be done, a set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Rights(u16);
 
 impl Rights {
@@ -91,7 +92,7 @@ impl BitOrAssign for Rights {
 }
 
 /// What a role may be limited to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Depth {
     /// Nothing: it is for the whole node.
     Node,
@@ -104,7 +105,7 @@ pub enum Depth {
 }
 
 /// A kind of role.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct RoleKind {
     /// Its name in requests.
     pub name: &'static str,
@@ -118,8 +119,8 @@ pub struct RoleKind {
     pub rights: Rights,
 }
 
-const SEES: Rights = Rights::SEE.and(Rights::STATISTICS);
-const USES: Rights = Rights::DATA.and(Rights::FLUSH).and(Rights::SEE);
+const SEE_AND_STATISTICS: Rights = Rights::SEE.and(Rights::STATISTICS);
+const APPLICATION: Rights = Rights::DATA.and(Rights::FLUSH).and(Rights::SEE);
 const NO_SERVICE: &str = "Belongs to a service that this server does not have: it allows nothing.";
 
 const fn kind(
@@ -139,14 +140,15 @@ pub const ROLES: &[RoleKind] = &[
         "ro_admin",
         "Read-Only Admin",
         Depth::Node,
-        SEES.and(Rights::SEE_USERS).and(Rights::METRICS),
+        SEE_AND_STATISTICS.and(Rights::SEE_USERS).and(Rights::METRICS),
         "May see all settings, users and statistics, and no document.",
     ),
     kind(
         "cluster_admin",
         "Cluster Admin",
         Depth::Node,
-        SEES.and(Rights::NODE)
+        SEE_AND_STATISTICS
+            .and(Rights::NODE)
             .and(Rights::BUCKET)
             .and(Rights::FLUSH)
             .and(Rights::COLLECTIONS)
@@ -157,14 +159,14 @@ pub const ROLES: &[RoleKind] = &[
         "security_admin",
         "Security Admin",
         Depth::Node,
-        SEES.and(Rights::SEE_USERS).and(Rights::USERS).and(Rights::SECURITY),
+        SEE_AND_STATISTICS.and(Rights::SEE_USERS).and(Rights::USERS).and(Rights::SECURITY),
         "May manage all users and groups.",
     ),
     kind(
         "user_admin_local",
         "Local User Admin",
         Depth::Node,
-        SEES.and(Rights::SEE_USERS).and(Rights::USERS),
+        SEE_AND_STATISTICS.and(Rights::SEE_USERS).and(Rights::USERS),
         "May manage users and groups, except those who manage the node or other users.",
     ),
     kind(
@@ -178,28 +180,28 @@ pub const ROLES: &[RoleKind] = &[
         "bucket_admin",
         "Bucket Admin",
         Depth::Bucket,
-        SEES.and(Rights::BUCKET).and(Rights::FLUSH).and(Rights::COLLECTIONS),
+        SEE_AND_STATISTICS.and(Rights::BUCKET).and(Rights::FLUSH).and(Rights::COLLECTIONS),
         "May manage a bucket and its collections; not its documents.",
     ),
     kind(
         "bucket_full_access",
         "Application Access",
         Depth::Bucket,
-        USES,
+        APPLICATION,
         "May read and write all of a bucket's documents, read its statistics, and empty it.",
     ),
     kind(
         "mobile_sync_gateway",
         "Sync Gateway",
         Depth::Bucket,
-        USES.and(Rights::COLLECTIONS),
+        APPLICATION.and(Rights::COLLECTIONS),
         "May read and write all of a bucket's documents and manage its collections.",
     ),
     kind(
         "data_backup",
         "Data Backup & Restore",
         Depth::Bucket,
-        USES.and(Rights::COLLECTIONS),
+        APPLICATION.and(Rights::COLLECTIONS),
         "May read and write all of a bucket's documents and manage its collections.",
     ),
     kind(
@@ -230,7 +232,7 @@ pub const ROLES: &[RoleKind] = &[
         Rights::READ.and(Rights::SYSTEM_ATTRIBUTES).and(Rights::SEE),
         "May read documents with all attributes.",
     ),
-    kind("data_monitoring", "Data Monitor", Depth::Collection, SEES, "May read statistics."),
+    kind("data_monitoring", "Data Monitor", Depth::Collection, SEE_AND_STATISTICS, "May read statistics."),
     kind("query_select", "Query Select", Depth::Collection, Rights::NONE, NO_SERVICE),
     kind("query_insert", "Query Insert", Depth::Collection, Rights::NONE, NO_SERVICE),
     kind("query_update", "Query Update", Depth::Collection, Rights::NONE, NO_SERVICE),
@@ -243,7 +245,7 @@ pub const ROLES: &[RoleKind] = &[
 ];
 
 /// A role as a user has it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Role {
     kind: &'static RoleKind,
     /// The bucket, scope and collection it is limited to.
@@ -318,8 +320,8 @@ impl Role {
         self.parts.len() <= names.len() && self.parts.iter().zip(names).all(|(part, name)| **part == **name)
     }
 
-    /// Returns true if it applies to anything in it.
-    fn touches(&self, bucket: &str) -> bool {
+    /// Returns true if it applies to a bucket, or to something in it.
+    fn is_within(&self, bucket: &str) -> bool {
         self.bucket().is_none_or(|of| of == bucket)
     }
 }
@@ -342,13 +344,23 @@ impl fmt::Debug for Role {
     }
 }
 
-/// All roles of a user, those of the user's groups included.
+/// All roles of a user: its own, and those of each of its groups, which members share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Roles(pub Vec<Role>);
+pub struct Roles(Vec<Arc<[Role]>>);
 
 impl Roles {
+    /// Roles in parts.
+    pub fn new(parts: impl IntoIterator<Item = Arc<[Role]>>) -> Self {
+        Self(parts.into_iter().collect())
+    }
+
+    /// Returns all roles; one that a user has several times is among them several times.
+    pub fn iter(&self) -> impl Iterator<Item = &Role> {
+        self.0.iter().flat_map(|part| part.iter())
+    }
+
     fn of(&self, applies: impl Fn(&Role) -> bool) -> Rights {
-        self.0.iter().filter(|role| applies(role)).fold(Rights::NONE, |sum, role| sum | role.kind.rights)
+        self.iter().filter(|role| applies(role)).fold(Rights::NONE, |sum, role| sum | role.kind.rights)
     }
 
     /// Returns the rights on all of the node.
@@ -363,13 +375,13 @@ impl Roles {
 
     /// Returns the rights on anything in a bucket.
     pub fn somewhere_in(&self, bucket: &str) -> Rights {
-        self.of(|role| role.touches(bucket))
+        self.of(|role| role.is_within(bucket))
     }
 
     /// Returns true if a role gives rights on a place, or on something in it.
-    pub fn touch(&self, place: &[&str]) -> bool {
+    pub fn reach(&self, place: &[&str]) -> bool {
         let is_there = |role: &Role| role.parts.iter().zip(place).all(|(part, name)| **part == **name);
-        self.0.iter().any(|role| role.kind.rights != Rights::NONE && is_there(role))
+        self.iter().any(|role| role.kind.rights != Rights::NONE && is_there(role))
     }
 
     /// Returns the rights on anything.
@@ -394,9 +406,9 @@ impl DataAccess {
     pub fn new(roles: &Roles, bucket: &str, manifest: &Manifest) -> Self {
         let everywhere = roles.on(&[bucket]);
         let is_further = |role: &Role| {
-            role.scope().is_some() && role.touches(bucket) && !everywhere.contain(role.kind.rights)
+            role.scope().is_some() && role.is_within(bucket) && !everywhere.contain(role.kind.rights)
         };
-        let is_uniform = !roles.0.iter().any(is_further);
+        let is_uniform = !roles.iter().any(is_further);
         let of = |(scope, collection): (&Scope, &Collection)| {
             (collection.id, roles.on(&[bucket, &scope.name, &collection.name]))
         };
@@ -437,7 +449,7 @@ mod tests {
     use super::*;
 
     fn roles(list: &str) -> Roles {
-        Roles(Role::parse_list(list).unwrap())
+        Roles::new([Role::parse_list(list).unwrap().into()])
     }
 
     #[test]
@@ -484,8 +496,8 @@ mod tests {
             assert_eq!(Role::parse(text), None, "{text}");
         }
         assert_eq!(Role::parse_list("admin, x[a:b],y"), Err(vec!["x[a:b]".to_owned(), "y".to_owned()]));
-        assert_eq!(roles("admin,admin , data_reader[a:b]").0.len(), 2);
-        assert_eq!(roles("").0.len(), 0);
+        assert_eq!(roles("admin,admin , data_reader[a:b]").iter().count(), 2);
+        assert_eq!(roles("").iter().count(), 0);
     }
 
     #[test]

@@ -132,11 +132,10 @@ pub(super) fn select_bucket(
         );
     }
     let bucket = std::str::from_utf8(request.key).ok().and_then(|name| cx.node.bucket(name));
-    let user = peer.user.as_deref().unwrap_or_default();
-    match bucket.filter(|bucket| may_select(user, bucket, cx)) {
+    match bucket.filter(|bucket| may_select(peer, bucket)) {
         Some(bucket) => {
             (peer.bucket, peer.lost_bucket) = (Some(bucket), false);
-            peer.renew_access(cx);
+            peer.renew_access();
             answer.success(out);
         }
         // A missing bucket and one without access must look the same.
@@ -172,7 +171,7 @@ pub(super) fn cluster_config(
 /// The map for this connection, recorded as sent to it.
 fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
     peer.couchbase.map_revision = cx.node.map_revision();
-    match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone()) {
+    match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone() && peer.has_access()) {
         Some(bucket) => cluster_config::bucket_level(&cx.node, bucket),
         None => cluster_config::cluster_level(&cx.node),
     }

@@ -76,9 +76,7 @@ pub(super) fn observe_seqno(
         return answer.error(Status::EINVAL, "The request must not have extras or a key", out);
     }
     let vb = request.header.vbucket;
-    let Some(bucket) = peer.bucket.as_deref() else {
-        return answer.error(Status::NO_BUCKET, "No bucket is selected", out);
-    };
+    let Some(bucket) = super::selected(peer, answer, out) else { return };
     let Some(info) = bucket.vb_info(VbId(vb)) else {
         return super::handshake::not_my_vbucket(peer, answer, cx, out);
     };
@@ -182,7 +180,7 @@ pub(super) fn observe(
             return super::handshake::not_my_vbucket(peer, answer, cx, out);
         }
         if !peer.may(Rights::READ, key.collection) {
-            return super::denied(answer, out);
+            return super::denied_on(answer, &bucket, key.collection, out);
         }
         if !bucket.has_collection(key.collection) {
             return super::unavailable(answer, &bucket, Unavailable::NoCollection, out);

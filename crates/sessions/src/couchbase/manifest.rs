@@ -1,23 +1,20 @@
 //! Scopes and collections: what there is, and the ids of names.
 
-use kv::NodeContext;
 use kv::collections::DEFAULT;
 use wire::binary::{Request, Status};
 
-use super::super::access::may_know;
 use super::super::{Output, Peer};
 use super::answer::Answer;
 use super::{denied, selected};
 
 /// COLLECTIONS_GET_MANIFEST.
-pub(super) fn get(peer: &Peer, answer: &Answer, is_bare: bool, cx: &NodeContext, out: &mut Output) {
+pub(super) fn get(peer: &Peer, answer: &Answer, is_bare: bool, out: &mut Output) {
     if !is_bare {
         return answer.not_bare(out);
     }
     let Some(bucket) = selected(peer, answer, out) else { return };
     let manifest = bucket.collections().manifest();
-    let user = peer.user.as_deref().unwrap_or_default();
-    let visible = manifest.visible(|place| may_know(user, &[&[bucket.name()], place].concat(), cx));
+    let visible = manifest.visible(|place| peer.may_know(place));
     answer.json(Status::SUCCESS, &visible.to_json().to_string(), out);
 }
 
@@ -50,7 +47,6 @@ pub(super) fn collection_id(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
-    cx: &NodeContext,
     out: &mut Output,
 ) {
     let parts = name(request, body).and_then(|name| name.split_once('.'));
@@ -60,7 +56,7 @@ pub(super) fn collection_id(
     let Some(bucket) = selected(peer, answer, out) else { return };
     let manifest = bucket.collections().manifest();
     let (scope, collection) = (or_default(scope), or_default(collection));
-    if !may_know(peer.user.as_deref().unwrap_or_default(), &[bucket.name(), scope, collection], cx) {
+    if !peer.may_know(&[scope, collection]) {
         return denied(answer, out);
     }
     if manifest.scope(scope).is_none() {
@@ -77,21 +73,14 @@ pub(super) fn collection_id(
 }
 
 /// COLLECTIONS_GET_SCOPE_ID for `scope` (or `scope.collection`, whose second part is ignored).
-pub(super) fn scope_id(
-    peer: &Peer,
-    answer: &Answer,
-    request: &Request<'_>,
-    body: &[u8],
-    cx: &NodeContext,
-    out: &mut Output,
-) {
+pub(super) fn scope_id(peer: &Peer, answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
     let Some(name) = name(request, body) else {
         return answer.error(Status::EINVAL, "The value must be a scope's name", out);
     };
     let Some(bucket) = selected(peer, answer, out) else { return };
     let manifest = bucket.collections().manifest();
     let scope = or_default(name.split_once('.').map_or(name, |(scope, _)| scope));
-    if !may_know(peer.user.as_deref().unwrap_or_default(), &[bucket.name(), scope], cx) {
+    if !peer.may_know(&[scope]) {
         return denied(answer, out);
     }
     match manifest.scope(scope) {

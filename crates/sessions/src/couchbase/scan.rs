@@ -26,7 +26,7 @@ use wire::couchbase::collection_id;
 
 use super::super::{Output, Peer};
 use super::answer::Answer;
-use super::{denied, documents, json, selected, serving, unavailable};
+use super::{denied_on, documents, json, selected, serving, unavailable};
 
 /// An answer ends after this many bytes.
 const ANSWER_BYTES: usize = 256 << 10;
@@ -113,7 +113,7 @@ pub(super) fn create(
     };
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     if !peer.may(Rights::READ, wanted.collection) {
-        return denied(answer, out);
+        return denied_on(answer, &bucket, wanted.collection, out);
     }
     let vb = VbId(request.header.vbucket);
     if let Some(info) = bucket.vb_info(vb) {
@@ -175,8 +175,9 @@ pub(super) fn proceed(
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     let mut scan = match bucket.take_scan(&id) {
         Taken::Scan(scan) if !peer.may(Rights::READ, scan.collection) => {
+            let collection = scan.collection;
             bucket.return_scan(&id, scan, cx.now.unix_s);
-            return denied(answer, out);
+            return denied_on(answer, &bucket, collection, out);
         }
         Taken::Scan(scan) if scan.vb.0 == request.header.vbucket => scan,
         Taken::Scan(scan) => {
@@ -343,7 +344,7 @@ pub(super) fn keys(
     };
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
     if !peer.may(Rights::READ, start.collection) {
-        return denied(answer, out);
+        return denied_on(answer, &bucket, start.collection, out);
     }
     let mut prefix = Vec::new();
     if has_collections {
@@ -390,7 +391,7 @@ pub(super) fn random_key(
     }
     let Some(bucket) = selected(peer, answer, out) else { return };
     if !peer.may(Rights::READ, collection) {
-        return denied(answer, out);
+        return denied_on(answer, &bucket, collection, out);
     }
     if !bucket.has_collection(collection) {
         return unavailable(answer, &bucket, Unavailable::NoCollection, out);

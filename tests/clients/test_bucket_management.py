@@ -11,11 +11,9 @@ import pytest
 from couchbase.durability import DurabilityLevel
 from couchbase.exceptions import (
     BucketAlreadyExistsException, BucketDoesNotExistException, BucketNotFlushableException, DocumentNotFoundException, InvalidArgumentException,
-    UserNotFoundException,
 )
 from couchbase.management.buckets import BucketType, CreateBucketSettings, EvictionPolicyType, StorageBackend
 from couchbase.management.collections import CreateCollectionSettings
-from couchbase.management.users import Role, User
 from couchbase.options import GetOptions, SignedInt64, UpsertOptions
 
 from tests import servers
@@ -278,15 +276,3 @@ def test_eviction_policies_of_persistent_buckets(cluster, policy):
         with pytest.raises(InvalidArgumentException):
             change(manager, eviction_policy=EvictionPolicyType.NO_EVICTION)
         assert manager.get_bucket("made").eviction_policy == policy
-
-
-def test_users_are_listed_and_are_not_made(cluster):
-    manager = cluster.users()
-    assert [one.user.username for one in manager.get_all_users()] == ["Administrator"]
-    assert manager.get_user("Administrator").user.username == "Administrator"
-    assert [role.role.name for role in manager.get_roles()] == ["admin"]
-    assert manager.get_all_groups() == []
-    with pytest.raises(UserNotFoundException):
-        manager.get_user("nobody")
-    with pytest.raises(InvalidArgumentException):
-        manager.upsert_user(User(username="more", password="secret", roles=[Role("admin")]))

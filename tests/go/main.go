@@ -1248,6 +1248,151 @@ func bucketChecks(cluster *gocb.Cluster) []check {
 	}}}
 }
 
+// origins returns the roles of a user, each with where it comes from.
+func origins(manager *gocb.UserManager, name string) (map[gocb.Role][]gocb.Origin, error) {
+	user, err := manager.GetUser(name, nil)
+	if err != nil {
+		return nil, must("get user", err)
+	}
+	found := map[gocb.Role][]gocb.Origin{}
+	for _, role := range user.EffectiveRoles {
+		found[role.Role] = role.Origins
+	}
+	return found, nil
+}
+
+func userNames(manager *gocb.UserManager) (map[string]bool, error) {
+	users, err := manager.GetAllUsers(nil)
+	found := map[string]bool{}
+	for _, user := range users {
+		found[user.Username] = user.Domain == gocb.LocalDomain
+	}
+	return found, must("all users", err)
+}
+
+func roleNames(manager *gocb.UserManager) (map[string]bool, error) {
+	roles, err := manager.GetRoles(nil)
+	found := map[string]bool{}
+	for _, role := range roles {
+		found[role.Name] = role.DisplayName != "" && role.Description != ""
+	}
+	return found, must("roles", err)
+}
+
+// login opens the bucket as another user.
+type login func(user, password string) (*gocb.Cluster, *gocb.Collection, error)
+
+func userChecks(cluster *gocb.Cluster, bucket string, connected login) []check {
+	const password = "correct-horse-battery"
+	manager, own := cluster.Users(), []gocb.Origin{{Type: "user"}}
+	reader, writer := gocb.Role{Name: "data_reader", Bucket: bucket}, gocb.Role{Name: "data_writer", Bucket: bucket}
+	refused := func(step string, user gocb.User, word string) error {
+		err := manager.UpsertUser(user, nil)
+		if err == nil || !strings.Contains(err.Error(), word) {
+			return fmt.Errorf("%s: %v, an error with %q expected", step, err, word)
+		}
+		return nil
+	}
+	return []check{
+		{"user-manage", func(_ *gocb.Collection, key string) error {
+			name := strings.ReplaceAll(key, "::", "-")
+			_ = manager.DropUser(name, nil)
+			_, before := manager.GetUser(name, nil)
+			scoped := gocb.Role{Name: "data_writer", Bucket: bucket, Scope: "_default"}
+			user := gocb.User{Username: name, DisplayName: "Grüße", Password: password, Roles: []gocb.Role{reader, scoped}}
+			made := manager.UpsertUser(user, nil)
+			shown, err := manager.GetUser(name, nil)
+			if err := first(fails("get before", before, gocb.ErrUserNotFound), must("upsert", made), must("get", err)); err != nil {
+				return err
+			}
+			roles, err := origins(manager, name)
+			names, err2 := userNames(manager)
+			known, err3 := roleNames(manager)
+			if err := first(
+				err, err2, err3,
+				equal("user", []any{shown.Domain, shown.Username, shown.DisplayName, len(shown.Groups), shown.PasswordChanged.IsZero()},
+					[]any{gocb.LocalDomain, name, "Grüße", 0, false}),
+				equal("roles", roles, map[gocb.Role][]gocb.Origin{reader: own, scoped: own}),
+				equal("listed", []bool{names[name], names["Administrator"]}, []bool{true, true}),
+				equal("known", []bool{known["admin"], known["bucket_admin"], known["data_reader"], known["none"]}, []bool{true, true, true, false}),
+			); err != nil {
+				return err
+			}
+			changed := manager.UpsertUser(gocb.User{Username: name, Roles: []gocb.Role{{Name: "ro_admin"}}}, nil)
+			roles, err = origins(manager, name)
+			short, superman := user, user
+			short.Password, superman.Roles = "short", []gocb.Role{{Name: "superman"}}
+			configured := gocb.User{Username: "Administrator", Password: password, Roles: []gocb.Role{reader}}
+			if err := first(
+				must("change", changed), err, equal("roles", roles, map[gocb.Role][]gocb.Origin{{Name: "ro_admin"}: own}),
+				refused("a short password", short, "password"), refused("an unknown role", superman, "superman"), refused("the administrator", configured, "configuration"),
+				must("drop", manager.DropUser(name, nil)), fails("drop again", manager.DropUser(name, nil), gocb.ErrUserNotFound),
+			); err != nil {
+				return err
+			}
+			_, after := manager.GetUser(name, nil)
+			return fails("get after", after, gocb.ErrUserNotFound)
+		}},
+		{"group-manage", func(_ *gocb.Collection, key string) error {
+			name := strings.ReplaceAll(key, "::", "-")
+			_, _ = manager.DropUser(name, nil), manager.DropGroup(name, nil)
+			_, before := manager.GetGroup(name, nil)
+			group := gocb.Group{Name: name, Description: "readers", Roles: []gocb.Role{reader}, LDAPGroupReference: "cn=readers"}
+			made := manager.UpsertGroup(group, nil)
+			shown, err := manager.GetGroup(name, nil)
+			all, err2 := manager.GetAllGroups(nil)
+			if err := first(
+				fails("get before", before, gocb.ErrGroupNotFound), must("upsert", made), must("get", err), must("all groups", err2),
+				equal("group", shown, &group), equal("listed", slices.ContainsFunc(all, func(one gocb.Group) bool { return one.Name == name }), true),
+				refused("a missing group", gocb.User{Username: name, Password: password, Groups: []string{name + "-missing"}}, "-missing"),
+				must("member", manager.UpsertUser(gocb.User{Username: name, Password: password, Groups: []string{name}, Roles: []gocb.Role{reader, writer}}, nil)),
+			); err != nil {
+				return err
+			}
+			roles, err := origins(manager, name)
+			unknown := manager.UpsertGroup(gocb.Group{Name: name, Roles: []gocb.Role{{Name: "superman"}}}, nil)
+			if err := first(
+				err, equal("roles", roles, map[gocb.Role][]gocb.Origin{reader: {{Type: "user"}, {Type: "group", Name: name}}, writer: own}),
+				equal("an unknown role is refused", unknown != nil, true),
+				must("drop", manager.DropGroup(name, nil)), fails("drop again", manager.DropGroup(name, nil), gocb.ErrGroupNotFound),
+			); err != nil {
+				return err
+			}
+			roles, err = origins(manager, name)
+			return first(err, equal("roles", roles, map[gocb.Role][]gocb.Origin{reader: own, writer: own}), must("drop user", manager.DropUser(name, nil)))
+		}},
+		{"role-enforced", func(c *gocb.Collection, key string) error {
+			name := strings.ReplaceAll(key, "::", "-")
+			_, err := upsert(c, key, number{1})
+			made := manager.UpsertUser(gocb.User{Username: name, Password: password, Roles: []gocb.Role{reader}}, nil)
+			if err := first(err, must("upsert user", made)); err != nil {
+				return err
+			}
+			its, documents, err := connected(name, password)
+			if err != nil {
+				return must("connect", err)
+			}
+			_, written := documents.Upsert(key, number{2}, nil)
+			_, system := lookup(documents, key, gocb.GetSpec("_system", &gocb.GetSpecOptions{IsXattr: true}))
+			_, users := its.Users().GetAllUsers(nil)
+			granted := first(
+				content(documents, key, number{1}), fails("upsert", written, gocb.ErrAuthenticationFailure), content(c, key, number{1}),
+				fails("mutate", mutated(documents, key, nil, gocb.UpsertSpec("n", 2, nil)), gocb.ErrAuthenticationFailure),
+				fails("a system attribute", system, gocb.ErrAuthenticationFailure), equal("users are hidden", users != nil, true),
+				must("grant", manager.UpsertUser(gocb.User{Username: name, Roles: []gocb.Role{writer}}, nil)),
+			)
+			_, written = documents.Upsert(key, number{3}, nil)
+			_, read := documents.Get(key, nil)
+			dropped := first(
+				granted, must("upsert", written), fails("get", read, gocb.ErrAuthenticationFailure), content(c, key, number{3}),
+				must("drop", manager.DropUser(name, nil)),
+			)
+			_, written = documents.Upsert(key, number{4}, nil)
+			return first(dropped, fails("upsert after the drop", written, gocb.ErrAuthenticationFailure), content(c, key, number{3}), must("close", its.Close(nil)))
+		}},
+	}
+}
+
 func say(name string, err error) {
 	if err != nil {
 		fmt.Printf("not ok %s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", " "))
@@ -1296,8 +1441,12 @@ func main() {
 	if collection == nil {
 		os.Exit(1)
 	}
+	other := func(user, password string) (*gocb.Cluster, *gocb.Collection, error) {
+		return connect(os.Args[1], user, password, os.Args[4], os.Args[5:])
+	}
 	var running sync.WaitGroup
-	for _, one := range slices.Concat(checks, collectionChecks, bucketChecks(cluster), transactionChecks(cluster.Transactions())) {
+	all := slices.Concat(checks, collectionChecks, bucketChecks(cluster), userChecks(cluster, os.Args[4], other), transactionChecks(cluster.Transactions()))
+	for _, one := range all {
 		running.Go(func() {
 			key := "go::" + one.name
 			_, _ = collection.Remove(key, nil)

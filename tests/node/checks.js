@@ -91,6 +91,22 @@ function contents(results) {
 
 const ids = (results) => results.map((result) => result.id).sort()
 
+const PASSWORD = 'correct-horse-battery'
+const reader = { name: 'data_reader', bucket: bucketName }
+
+function connected(user, password) {
+  const timeouts = { kvTimeout: 8000, kvDurableTimeout: 8000, connectTimeout: 10000 }
+  return couchbase.connect(connection, { username: user, password, timeouts, security: { trustStorePath } })
+}
+
+// {role and what it is for: its origins}
+function rolesOf(user) {
+  const text = (parts) => parts.filter((part) => part).join(' ')
+  return Object.fromEntries(user.effectiveRoles.map((role) => [
+    text([role.name, role.bucket, role.scope, role.collection]), role.origins.map((origin) => text([origin.type, origin.name])),
+  ]))
+}
+
 const checks = {
   'upsert-get': async (c, key) => {
     const document = { text: 'grüße', number: 1.5, list: [1, null, true], deep: { a: { b: {} } } }
@@ -572,6 +588,74 @@ const checks = {
     await fails(manager.dropBucket(name), couchbase.BucketNotFoundError)
     await fails(manager.flushBucket(name), couchbase.BucketNotFoundError)
   },
+  'user-manage': async (c, key, _, cluster) => {
+    const manager = cluster.users()
+    const username = key.replace('::', '-')
+    await manager.dropUser(username).catch(() => {})
+    await fails(manager.getUser(username), couchbase.UserNotFoundError)
+    const user = { username, displayName: 'Grüße', password: PASSWORD, roles: [reader, { name: 'data_writer', bucket: bucketName, scope: '_default' }] }
+    await manager.upsertUser(user)
+    const made = await manager.getUser(username)
+    assert.deepEqual([made.domain, made.username, made.displayName, made.groups], ['local', username, 'Grüße', []])
+    assert.ok(made.passwordChanged instanceof Date)
+    assert.deepEqual(rolesOf(made), { [`data_reader ${bucketName} * *`]: ['user'], [`data_writer ${bucketName} _default *`]: ['user'] })
+    const listed = (await manager.getAllUsers()).map((one) => one.username)
+    assert.ok(listed.includes(username) && listed.includes('Administrator'), `${listed}`)
+    await manager.upsertUser({ username, roles: [{ name: 'ro_admin' }] })
+    assert.deepEqual(Object.keys(rolesOf(await manager.getUser(username))), ['ro_admin'])
+    const known = (await manager.getRoles()).map((one) => one.name)
+    assert.ok(['admin', 'bucket_admin', 'data_reader', 'data_writer'].every((name) => known.includes(name)), `${known}`)
+    await fails(manager.upsertUser({ ...user, roles: [{ name: 'superman' }] }), couchbase.InvalidArgumentError)
+    await fails(manager.upsertUser({ ...user, password: 'short' }), couchbase.InvalidArgumentError)
+    await fails(manager.upsertUser({ username: 'Administrator', password: PASSWORD, roles: [reader] }), couchbase.InvalidArgumentError)
+    await manager.dropUser(username)
+    await fails(manager.getUser(username), couchbase.UserNotFoundError)
+    await fails(manager.dropUser(username), couchbase.UserNotFoundError)
+  },
+  'group-manage': async (c, key, _, cluster) => {
+    const manager = cluster.users()
+    const name = key.replace('::', '-')
+    await manager.dropUser(name).catch(() => {})
+    await manager.dropGroup(name).catch(() => {})
+    await fails(manager.getGroup(name), couchbase.GroupNotFoundError)
+    await manager.upsertGroup({ name, description: 'readers', roles: [reader], ldapGroupReference: 'cn=readers' })
+    const made = await manager.getGroup(name)
+    assert.deepEqual([made.name, made.description, made.ldapGroupReference, made.roles.map((role) => role.name)], [name, 'readers', 'cn=readers', ['data_reader']])
+    assert.ok((await manager.getAllGroups()).some((one) => one.name === name))
+    await fails(manager.upsertUser({ username: name, password: PASSWORD, groups: [`${name}-missing`] }), couchbase.InvalidArgumentError)
+    await manager.upsertUser({ username: name, password: PASSWORD, groups: [name], roles: [reader, { name: 'ro_admin' }] })
+    const member = await manager.getUser(name)
+    assert.deepEqual(member.groups, [name])
+    assert.deepEqual(rolesOf(member), { [`data_reader ${bucketName} * *`]: ['user', `group ${name}`], ro_admin: ['user'] })
+    await fails(manager.upsertGroup({ name, roles: [{ name: 'superman' }] }), couchbase.InvalidArgumentError)
+    await manager.dropGroup(name)
+    await fails(manager.getGroup(name), couchbase.GroupNotFoundError)
+    await fails(manager.dropGroup(name), couchbase.GroupNotFoundError)
+    assert.deepEqual((await manager.getUser(name)).groups, [])
+    await manager.dropUser(name)
+  },
+  'role-enforced': async (c, key, _, cluster) => {
+    const manager = cluster.users()
+    const username = key.replace('::', '-')
+    await c.upsert(key, { n: 1 })
+    await manager.upsertUser({ username, password: PASSWORD, roles: [reader] })
+    const own = await connected(username, PASSWORD)
+    const documents = own.bucket(bucketName).defaultCollection()
+    await holds(documents, { [key]: { n: 1 } })
+    await fails(documents.upsert(key, { n: 2 }), couchbase.AuthenticationFailureError)
+    await fails(documents.mutateIn(key, [edit.upsert('n', 2)]), couchbase.AuthenticationFailureError)
+    await fails(documents.lookupIn(key, [look.get('_system', { xattr: true })]), couchbase.AuthenticationFailureError)
+    await fails(own.users().getAllUsers(), couchbase.CouchbaseError)
+    await holds(c, { [key]: { n: 1 } })
+    await manager.upsertUser({ username, roles: [{ name: 'data_writer', bucket: bucketName }] })
+    await documents.upsert(key, { n: 3 })
+    await fails(documents.get(key), couchbase.AuthenticationFailureError)
+    await holds(c, { [key]: { n: 3 } })
+    await manager.dropUser(username)
+    await fails(documents.upsert(key, { n: 4 }), couchbase.AuthenticationFailureError)
+    await own.close()
+    await fails(connected(username, PASSWORD), couchbase.AuthenticationFailureError)
+  },
   'transaction-commit': async (c, key, transactions) => {
     const [replaced, removed] = [`${key}-replaced`, `${key}-removed`]
     await c.upsert(replaced, { n: 1 })
@@ -656,10 +740,9 @@ const checks = {
 }
 
 async function main() {
-  const timeouts = { kvTimeout: 8000, kvDurableTimeout: 8000, connectTimeout: 10000 }
   let cluster
   try {
-    cluster = await couchbase.connect(connection, { username, password, timeouts, security: { trustStorePath } })
+    cluster = await connected(username, password)
     const collection = cluster.bucket(bucketName).defaultCollection()
     const pinged = await cluster.bucket(bucketName).ping({ serviceTypes: [couchbase.ServiceType.KeyValue] })
     assert.ok(Object.values(pinged.services).flat().every((report) => report.state === couchbase.PingState.Ok), JSON.stringify(pinged))

@@ -116,8 +116,8 @@ impl Peer {
             || self.access.standing.as_ref().is_some_and(|standing| standing.roles.reach(&[place]))
     }
 
-    /// Returns true if the user has rights in a place of the bucket in use, a scope or a collection, or in a part of it.
-    /// Others do not learn whether it is there.
+    /// Returns true if the user has rights in a place of the bucket in use, a scope or a collection, or in a part of
+    /// it. Others do not learn whether it is there.
     pub(super) fn may_know(&self, place: &[&str]) -> bool {
         let Some(bucket) = &self.bucket else { return false };
         let place = [&[bucket.name()], place].concat();

@@ -26,10 +26,12 @@ import com.couchbase.client.core.error.DocumentExistsException;
 import com.couchbase.client.core.error.DocumentNotFoundException;
 import com.couchbase.client.core.error.DocumentUnretrievableException;
 import com.couchbase.client.core.error.DurabilityLevelNotAvailableException;
+import com.couchbase.client.core.error.GroupNotFoundException;
 import com.couchbase.client.core.error.InvalidArgumentException;
 import com.couchbase.client.core.error.ScopeExistsException;
 import com.couchbase.client.core.error.ScopeNotFoundException;
 import com.couchbase.client.core.error.TimeoutException;
+import com.couchbase.client.core.error.UserNotFoundException;
 import com.couchbase.client.core.error.ValueTooLargeException;
 import com.couchbase.client.core.error.subdoc.DeltaInvalidException;
 import com.couchbase.client.core.error.subdoc.DocumentNotJsonException;
@@ -74,6 +76,13 @@ import com.couchbase.client.java.manager.bucket.EvictionPolicyType;
 import com.couchbase.client.java.manager.collection.CollectionManager;
 import com.couchbase.client.java.manager.collection.CollectionSpec;
 import com.couchbase.client.java.manager.collection.ScopeSpec;
+import com.couchbase.client.java.manager.user.AuthDomain;
+import com.couchbase.client.java.manager.user.Group;
+import com.couchbase.client.java.manager.user.Role;
+import com.couchbase.client.java.manager.user.RoleAndOrigins;
+import com.couchbase.client.java.manager.user.User;
+import com.couchbase.client.java.manager.user.UserAndMetadata;
+import com.couchbase.client.java.manager.user.UserManager;
 import com.couchbase.client.java.transactions.TransactionAttemptContext;
 import com.couchbase.client.java.transactions.TransactionGetResult;
 import com.couchbase.client.java.transactions.Transactions;
@@ -757,6 +766,95 @@ public final class Checks {
     return checks;
   }
 
+  /** Opens a cluster as another user. */
+  private interface Login {
+    Cluster as(String user, String password);
+  }
+
+  /** The roles of a user, each with where it comes from. */
+  private static Map<Role, List<String>> origins(UserManager manager, String name) {
+    return manager.getUser(AuthDomain.LOCAL, name).effectiveRolesAndOrigins().stream().collect(Collectors.toMap(
+        RoleAndOrigins::role, one -> one.origins().stream().map(origin -> origin.name().map(group -> origin.type() + " " + group).orElse(origin.type())).toList()));
+  }
+
+  /** The SDK has no exception of its own for the status of a document that may not be used, and for a form that is refused. */
+  private static void refused(Step step, String word) {
+    String told = String.valueOf(fails(step, CouchbaseException.class));
+    expect(told.contains(word), told);
+  }
+
+  private static Map<String, Check> userChecks(Cluster cluster, String bucket, Login login) {
+    Map<String, Check> checks = new LinkedHashMap<>();
+    UserManager manager = cluster.users();
+    String password = "correct-horse-battery";
+    Role reader = new Role("data_reader", bucket);
+    Role writer = new Role("data_writer", bucket);
+    checks.put("user-manage", (c, key) -> {
+      String name = key.replace("::", "-");
+      fails(() -> manager.getUser(AuthDomain.LOCAL, name), UserNotFoundException.class);
+      Role scoped = new Role("data_writer", bucket, "_default", "*");
+      manager.upsertUser(new User(name).displayName("Grüße").password(password).roles(reader, scoped));
+      UserAndMetadata made = manager.getUser(AuthDomain.LOCAL, name);
+      equal(List.of(made.domain(), made.user().username(), made.user().displayName(), made.user().groups()), List.of(AuthDomain.LOCAL, name, "Grüße", Set.of()));
+      expect(made.passwordChanged().isPresent(), "no date of the password");
+      equal(made.innateRoles(), Set.of(reader, scoped));
+      equal(origins(manager, name), Map.of(reader, List.of("user"), scoped, List.of("user")));
+      Set<String> listed = manager.getAllUsers().stream().map(one -> one.user().username()).collect(Collectors.toSet());
+      expect(listed.containsAll(List.of(name, "Administrator")), String.valueOf(listed));
+      manager.upsertUser(new User(name).roles(new Role("ro_admin")));
+      equal(manager.getUser(AuthDomain.LOCAL, name).effectiveRoles(), Set.of(new Role("ro_admin")));
+      Set<String> known = manager.getRoles().stream().map(one -> one.role().name()).collect(Collectors.toSet());
+      expect(known.containsAll(List.of("admin", "bucket_admin", "data_reader", "data_writer")), String.valueOf(known));
+      refused(() -> manager.upsertUser(new User(name).roles(new Role("superman"))), "superman");
+      refused(() -> manager.upsertUser(new User(name).password("short").roles(reader)), "password");
+      refused(() -> manager.upsertUser(new User("Administrator").password(password).roles(reader)), "configuration");
+      manager.dropUser(name);
+      fails(() -> manager.getUser(AuthDomain.LOCAL, name), UserNotFoundException.class);
+      fails(() -> manager.dropUser(name), UserNotFoundException.class);
+    });
+    checks.put("group-manage", (c, key) -> {
+      String name = key.replace("::", "-");
+      fails(() -> manager.getGroup(name), GroupNotFoundException.class);
+      manager.upsertGroup(new Group(name).description("readers").roles(reader).ldapGroupReference("cn=readers"));
+      Group made = manager.getGroup(name);
+      equal(List.of(made.name(), made.description(), made.roles(), made.ldapGroupReference()), List.of(name, "readers", Set.of(reader), Optional.of("cn=readers")));
+      expect(manager.getAllGroups().stream().anyMatch(one -> one.name().equals(name)), "not listed");
+      refused(() -> manager.upsertUser(new User(name).password(password).groups(name + "-missing")), "-missing");
+      manager.upsertUser(new User(name).password(password).groups(name).roles(reader, writer));
+      equal(manager.getUser(AuthDomain.LOCAL, name).user().groups(), Set.of(name));
+      equal(origins(manager, name), Map.of(reader, List.of("user", "group " + name), writer, List.of("user")));
+      refused(() -> manager.upsertGroup(new Group(name).roles(new Role("superman"))), "superman");
+      manager.dropGroup(name);
+      fails(() -> manager.getGroup(name), GroupNotFoundException.class);
+      fails(() -> manager.dropGroup(name), GroupNotFoundException.class);
+      equal(origins(manager, name), Map.of(reader, List.of("user"), writer, List.of("user")));
+      manager.dropUser(name);
+    });
+    checks.put("role-enforced", (c, key) -> {
+      String name = key.replace("::", "-");
+      c.upsert(key, number(1));
+      manager.upsertUser(new User(name).password(password).roles(reader));
+      Cluster own = login.as(name, password);
+      own.bucket(bucket).waitUntilReady(PATIENT);
+      Collection documents = own.bucket(bucket).defaultCollection();
+      holds(documents, key, number(1));
+      refused(() -> documents.upsert(key, number(2)), "NO_ACCESS");
+      refused(() -> mutate(documents, key, MutateInSpec.upsert("n", 2)), "NO_ACCESS");
+      refused(() -> documents.lookupIn(key, List.of(get("_system").xattr())), "NO_ACCESS");
+      refused(() -> own.users().getAllUsers(), "403");
+      holds(c, key, number(1));
+      manager.upsertUser(new User(name).roles(writer));
+      documents.upsert(key, number(3));
+      refused(() -> documents.get(key), "NO_ACCESS");
+      holds(c, key, number(3));
+      manager.dropUser(name);
+      refused(() -> documents.upsert(key, number(4)), "NO_ACCESS");
+      holds(c, key, number(3));
+      own.close();
+    });
+    return checks;
+  }
+
   private static Map<String, Check> transactionChecks(Transactions transactions) {
     Map<String, Check> checks = new LinkedHashMap<>();
     checks.put("transaction-commit", (c, key) -> {
@@ -891,18 +989,19 @@ public final class Checks {
 
   public static void main(String[] arguments) throws Exception {
     Logger.getLogger("com.couchbase").setLevel(Level.SEVERE);
-    ClusterOptions options = ClusterOptions.clusterOptions(arguments[1], arguments[2])
+    Login login = (user, password) -> Cluster.connect(arguments[0], ClusterOptions.clusterOptions(user, password)
         .environment(env -> {
           env.timeoutConfig(t -> t.kvTimeout(Duration.ofSeconds(8)).kvDurableTimeout(Duration.ofSeconds(8)).connectTimeout(Duration.ofSeconds(10)));
           if (arguments.length > 4) {
             env.securityConfig(s -> s.trustCertificate(Path.of(arguments[4])));
           }
-        });
-    Cluster cluster = Cluster.connect(arguments[0], options);
+        }));
+    Cluster cluster = login.as(arguments[1], arguments[2]);
     if (done("connect", () -> cluster.bucket(arguments[3]).waitUntilReady(Duration.ofSeconds(20)))) {
       Collection collection = cluster.bucket(arguments[3]).defaultCollection();
       ExecutorService running = Executors.newFixedThreadPool(8);
       CHECKS.putAll(managementChecks(cluster));
+      CHECKS.putAll(userChecks(cluster, arguments[3], login));
       CHECKS.putAll(transactionChecks(cluster.transactions()));
       CHECKS.forEach((name, check) -> running.execute(() -> one(name, check, collection)));
       running.shutdown();

@@ -9,7 +9,7 @@
 //!   GET  /allocator                   the allocator, its settings in force, its memory usage
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
-//!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes
+//!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
 //!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
 //!   PUT, PATCH, DELETE /settings/rbac/users/local/U   PUT, DELETE /settings/rbac/groups/G   always need a login
 //!   POST /controller/changePassword   of the user logged in; always needs a login
@@ -45,6 +45,7 @@ mod login;
 mod metrics;
 mod node_setup;
 mod pools;
+mod samples;
 mod scopes;
 mod services;
 #[allow(unsafe_code)]
@@ -296,6 +297,10 @@ fn router(console: Console) -> Router {
         (
             "/pools/default/buckets/{bucket}/vbuckets/{vb}",
             by(Need::Bucket(Rights::STATISTICS), get(vbuckets::show)),
+        ),
+        (
+            "/pools/default/buckets/{bucket}/stats",
+            by(Need::Bucket(Rights::STATISTICS), get(samples::of_bucket)),
         ),
         ("/pools/default/buckets/{bucket}/scopes", by(Need::SeeBucket, get(scopes::manifest))),
         ("/settings/rbac/users", by(Need::Node(Rights::SEE_USERS), get(users::list))),

@@ -303,6 +303,31 @@ fn collections_are_changed_and_users_are_told_as_they_are() {
 }
 
 #[test]
+fn exporters_find_a_buckets_figures() {
+    let server = start(&[]);
+    let (status, body) = server.http("GET", &format!("{BUCKETS}/default/stats"), None, "");
+    assert_eq!(status, 200, "{body}");
+    let document: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    let samples = document["op"]["samples"].as_object().expect("samples");
+    for name in [
+        "curr_items",
+        "curr_items_tot",
+        "cmd_get",
+        "mem_used",
+        "ep_max_size",
+        "ep_tmp_oom_errors",
+        "timestamp",
+    ] {
+        assert_eq!(samples[name].as_array().map(Vec::len), Some(1), "{name}");
+    }
+    assert_eq!(
+        (&document["op"]["isPersistent"], &document["op"]["samplesCount"]),
+        (&false.into(), &1.into())
+    );
+    assert_eq!(server.http("GET", &format!("{BUCKETS}/none/stats"), None, "").0, 404);
+}
+
+#[test]
 fn liveness_and_readiness_can_be_told_apart() {
     let server = start(&["--bucket", "default,ephemeral,16MiB", "--bucket", "p,persistent,16MiB"]);
     server.wait_until(

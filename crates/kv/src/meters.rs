@@ -15,6 +15,8 @@ pub enum Group {
     Persistence,
     /// `stats warmup`.
     WarmUp,
+    /// Couchbase's names: STAT without a group on Couchbase ports, and `/pools/default/buckets/B/stats`.
+    Couchbase,
 }
 
 impl Group {
@@ -27,6 +29,7 @@ impl Group {
             Self::Compression => "stats compression",
             Self::Persistence => "stats persistence",
             Self::WarmUp => "stats warmup",
+            Self::Couchbase => "STAT",
         }
     }
 }
@@ -87,7 +90,7 @@ meters! {
     TouchHits "touch_hits" "Touches that found a document";
     TouchMisses "touch_misses" "Touches that found none";
     StoreTooLarge "store_too_large" "Stores refused for their size";
-    StoreNoMemory "store_no_memory" "Stores refused by the memory budget";
+    StoreNoMemory "store_no_memory" [Couchbase "ep_tmp_oom_errors"] "Stores refused by the memory budget";
     TotalItems "total_items" "Items stored since the start";
     Evictions "evictions" "Items evicted to stay within the budget";
     EvictedUnfetched "evicted_unfetched" "Items evicted that nobody had read";

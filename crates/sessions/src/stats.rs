@@ -4,6 +4,7 @@
 //! is no number of the engine is written here.
 
 mod persistence;
+mod tools;
 mod vbuckets;
 
 use std::fmt::{Arguments, Write as _};
@@ -109,7 +110,12 @@ pub fn gather(
 ) -> Answer {
     let subject = arguments.split(|byte| *byte == b' ').next().unwrap_or_default();
     match subject {
-        b"" => general(bucket, cx, emit),
+        b"" => {
+            general(bucket, cx, emit);
+            if peer.port == Port::Couchbase {
+                tools::general(bucket, emit);
+            }
+        }
         b"reset" => {
             bucket.reset_meters();
             return Answer::Reset;
@@ -137,6 +143,7 @@ pub fn gather(
         // Over the binary protocol: a list that may be long is for the text protocol.
         b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
         _ if vbuckets::gather(bucket, arguments, emit) => {}
+        _ if peer.port == Port::Couchbase && tools::gather(bucket, subject, cx, emit) => {}
         _ => return Answer::Unknown,
     }
     Answer::List

@@ -839,3 +839,36 @@ fn waits_for_seqnos_end_in_every_timeout_mode() {
         assert!(!kv::polling::poll(&mut client.cx), "nothing is left");
     }
 }
+
+#[test]
+fn tools_find_the_groups_that_they_ask_for() {
+    let mut client = ready(&USUAL);
+    assert_eq!(client.ask(set("k", b"{}")).status, 0);
+    let mut group = |name: &str| {
+        let answers = client.send(&frame(STAT).key(name.as_bytes()).bytes());
+        let (last, list) = answers.split_last().unwrap();
+        assert!(last.status == 0 && last.key.is_empty() && last.body.is_empty(), "{name}: {last:?}");
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        list.iter().map(|one| (text(&one.key), text(&one.body))).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let all = group("");
+    for (name, value) in [
+        ("curr_items_tot", "1"),
+        ("vb_active_num", "1024"),
+        ("ep_bucket_type", "ephemeral"),
+        ("ep_tmp_oom_errors", "0"),
+    ] {
+        assert_eq!(all[name], value, "{name}");
+    }
+    assert_eq!(all["ep_kv_size"], group("memory")["payload"]);
+    let config = group("config");
+    assert_eq!((config["ep_max_ttl_s"].as_str(), config["ep_flush_enabled"].as_str()), ("0", "false"));
+    assert_eq!(group("uuid").len(), 1);
+    assert_eq!(group("hash 5")["vb_5:counted"], "0");
+    assert_eq!(group("dcp")["ep_dcp_count"], "0");
+    assert_eq!(group("diskinfo")["ep_db_file_size"], "0");
+    for name in ["checkpoint", "tasks", "timings", "kvtimings", "workload"] {
+        assert!(group(name).is_empty(), "{name}");
+    }
+    assert_eq!(client.ask(frame(STAT).key(b"nothing")).status, 1);
+}

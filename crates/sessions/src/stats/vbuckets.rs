@@ -16,7 +16,7 @@ fn selected(bucket: &Bucket, group: &[u8]) -> Option<Range<u16>> {
     Some(vb..vb + 1)
 }
 
-/// `stats vbucket`, `stats vbucket-details`, `stats vbucket-seqno` and `stats failovers`. Returns false if `arguments`
+/// `stats vbucket`, `stats vbucket-details`, `stats vbucket-seqno`, `stats hash` and `stats failovers`. Returns false if `arguments`
 /// is none of these.
 pub(super) fn gather(bucket: &Bucket, arguments: &[u8], emit: &mut dyn FnMut(&str, Arguments<'_>)) -> bool {
     let at = arguments.iter().position(|byte| *byte == b' ').unwrap_or(arguments.len());
@@ -25,6 +25,7 @@ pub(super) fn gather(bucket: &Bucket, arguments: &[u8], emit: &mut dyn FnMut(&st
         b"vbucket" => state,
         b"vbucket-details" => details,
         b"vbucket-seqno" => seqnos,
+        b"hash" => hash,
         b"failovers" => failovers,
         _ => return false,
     };
@@ -43,6 +44,13 @@ fn details(bucket: &Bucket, vb: VbId, emit: &mut dyn FnMut(&str, Arguments<'_>))
     emit(&format!("vb_{}:num_items", vb.0), format_args!("{}", info.items));
     emit(&format!("vb_{}:max_cas", vb.0), format_args!("{}", info.max_cas));
     seqnos(bucket, vb, emit);
+}
+
+/// What the index has of it.
+fn hash(bucket: &Bucket, vb: VbId, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let Some(info) = bucket.vb_info(vb) else { return };
+    emit(&format!("vb_{}:state", vb.0), format_args!("{}", bucket.vbucket_state(vb).name()));
+    emit(&format!("vb_{}:counted", vb.0), format_args!("{}", info.items));
 }
 
 fn seqnos(bucket: &Bucket, vb: VbId, emit: &mut dyn FnMut(&str, Arguments<'_>)) {

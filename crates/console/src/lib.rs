@@ -196,7 +196,7 @@ pub(crate) struct Console {
     pub(crate) node: Arc<Node>,
     pub(crate) control: Arc<dyn Control>,
     pub(crate) started: Instant,
-    /// Signalled when a bucket is created or deleted: streams of the cluster map wait on it.
+    /// Signalled when a map, or who may see it, may have changed: streams of the cluster map wait on it.
     pub(crate) map_changes: watch::Sender<()>,
     /// The context of this thread, the last of the node's threads.
     pub(crate) cx: Arc<Mutex<NodeContext>>,

@@ -33,20 +33,26 @@ pub async fn terse(
     let mut changes = console.map_changes.subscribe();
     changes.mark_changed();
     let is_sent = Arc::new(Semaphore::new(1));
-    let maps = stream::unfold((console, changes), move |(console, mut changes)| {
+    let maps = stream::unfold((console, changes, None), move |(console, mut changes, sent)| {
         let (name, host, identity) = (name.clone(), host.clone(), identity.clone());
         let (is_sent, connection) = (Arc::clone(&is_sent), client.connection.clone());
         async move {
             // The semaphore is never closed. The permit is released with the map.
             let permit = is_sent.acquire_owned().await.ok()?;
-            changes.changed().await.ok()?;
-            if !identity.still_sees(&console, &name) {
-                return None;
-            }
+            let revision = loop {
+                changes.changed().await.ok()?;
+                if !identity.still_sees(&console, &name) {
+                    return None;
+                }
+                let revision = console.node.map_revision();
+                if sent != Some(revision) {
+                    break revision;
+                }
+            };
             let bucket = console.node.bucket(&name)?;
             let map = format!("{}\n\n\n\n", document::terse(&console, &bucket, &host));
             let map = connection.charge(Bytes::from(map), permit);
-            Some((Ok::<_, Infallible>(map), (console, changes)))
+            Some((Ok::<_, Infallible>(map), (console, changes, Some(revision))))
         }
     });
     ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], Body::from_stream(maps)).into_response()

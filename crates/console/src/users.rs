@@ -185,7 +185,11 @@ struct Request {
     ldap_group_ref: Option<String>,
 }
 
-fn request(console: &Console, fields: Vec<(String, String)>, allowed: &[&str]) -> Result<Request, Refusal> {
+fn request(
+    console: &Console,
+    fields: Vec<(String, String)>,
+    allowed: &[&'static str],
+) -> Result<Request, Refusal> {
     let mut request = Request::default();
     for (field, value) in fields {
         let Some(known) = allowed.iter().find(|known| **known == field) else {
@@ -203,7 +207,7 @@ fn request(console: &Console, fields: Vec<(String, String)>, allowed: &[&str]) -
             "password" => request.password = Some(checked_password(value)?),
             _ if value.len() > TEXT_MAX => {
                 return Err(Refusal::Invalid {
-                    field: if *known == "name" { "name" } else { "description" },
+                    field: known,
                     reason: format!("Longer than {TEXT_MAX} bytes."),
                 });
             }
@@ -227,9 +231,12 @@ pub fn checked_password(password: String) -> Result<String, Refusal> {
             format!("The password must be at least {PASSWORD_MIN} characters long."),
         ));
     }
-    if password.len() > PASSWORD_MAX || password.contains(char::is_control) {
-        let reason =
-            format!("The password must have at most {PASSWORD_MAX} bytes and no control characters.");
+    // What is no UTF-8 in a form has become replacement characters.
+    let is_odd = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
+    if password.len() > PASSWORD_MAX || password.contains(is_odd) {
+        let reason = format!(
+            "The password must be UTF-8 of at most {PASSWORD_MAX} bytes, without control characters."
+        );
         return Err(invalid("password", reason));
     }
     Ok(password)
@@ -299,7 +306,7 @@ async fn change(
     console: Console,
     f: impl FnOnce(&mut Kept) -> Result<(), Wrong> + Send + 'static,
 ) -> Response {
-    let control = Arc::clone(&console.control);
+    let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
     let changed = on_a_thread("dm:users", move || {
         let (mut f, mut wrong) = (Some(f), None);
         let kept = control.change_users(&mut |kept| match f.take().map_or(Ok(()), |f| f(kept)) {
@@ -310,6 +317,8 @@ async fn change(
                 Err(Refusal::Missing)
             }
         });
+        // Streams end whose users may no longer see their buckets.
+        map_changes.send_replace(());
         match wrong {
             Some(wrong) => Ok(Err(wrong)),
             None => kept.map(Ok),
@@ -333,6 +342,12 @@ fn check_over_others<'a>(
     }
     let is_over_others = |role: &Role| role.kind().rights.meet(Rights::OVER_OTHERS);
     if roles.into_iter().any(is_over_others) { Err(Wrong::Forbidden) } else { Ok(()) }
+}
+
+/// The same with the members of a group.
+fn check_members(identity: &Identity, kept: &Kept, group: &str) -> Result<(), Wrong> {
+    let members = kept.users.values().filter(|user| user.groups.contains(group));
+    members.into_iter().try_for_each(|user| check_over_others(identity, kept.roles_of(user)))
 }
 
 /// Refuses to change a user of the configuration, and one of another domain.
@@ -468,6 +483,7 @@ pub async fn put_group(
     change(console, move |kept| {
         if let Some(old) = kept.groups.get(&name) {
             check_over_others(&identity, &old.roles)?;
+            check_members(&identity, kept, &name)?;
         } else if kept.groups.len() >= COUNT_MAX {
             return Err(invalid("_", format!("There are {COUNT_MAX} groups, the maximum.")).into());
         }
@@ -492,6 +508,7 @@ pub async fn delete_group(
     change(console, move |kept| {
         let old = kept.groups.get(&name).ok_or(Wrong::Missing("Group was not found."))?;
         check_over_others(&identity, &old.roles)?;
+        check_members(&identity, kept, &name)?;
         kept.groups.remove(&name);
         for user in kept.users.values_mut() {
             user.groups.remove(&name);

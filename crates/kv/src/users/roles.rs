@@ -363,9 +363,9 @@ impl Roles {
         self.iter().filter(|role| applies(role)).fold(Rights::NONE, |sum, role| sum | role.kind.rights)
     }
 
-    /// Returns the rights on all of the node.
+    /// Returns the rights on the node. What is for all buckets is not for the node.
     pub fn on_node(&self) -> Rights {
-        self.on(&[])
+        self.of(|role| role.kind.depth == Depth::Node)
     }
 
     /// Returns the rights on all of a bucket, of a scope in it, or a collection in that.
@@ -504,6 +504,7 @@ mod tests {
     fn a_role_covers_what_is_in_its_place_and_nothing_beside_it() {
         let roles = roles("data_reader[b:s],data_writer[b:s:c],bucket_admin[d]");
         assert_eq!(roles.on_node(), Rights::NONE);
+        assert_eq!(Roles::new([[Role::parse("bucket_admin[*]").unwrap()].into()]).on_node(), Rights::NONE);
         assert_eq!(roles.on(&["b"]), Rights::NONE);
         assert!(roles.on(&["b", "s"]).contain(Rights::READ) && !roles.on(&["b", "s"]).meet(Rights::WRITE));
         assert!(roles.on(&["b", "s", "c"]).contain(Rights::READ | Rights::WRITE));

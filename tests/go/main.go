@@ -1,5 +1,6 @@
 // The checks of tests/clients/checks.py through the Couchbase SDK for Go.
-// usage: checks CONNECTION USER PASSWORD BUCKET [AUTHORITY]; prints `ok NAME` or `not ok NAME: reason`.
+// usage: checks CONNECTION USER PASSWORD BUCKET [AUTHORITY]; prints `ok NAME` or `not ok NAME: reason`. The environment
+// variable CHECK is the name of the only one to run.
 package main
 
 import (
@@ -1447,6 +1448,9 @@ func main() {
 	var running sync.WaitGroup
 	all := slices.Concat(checks, collectionChecks, bucketChecks(cluster), userChecks(cluster, os.Args[4], other), transactionChecks(cluster.Transactions()))
 	for _, one := range all {
+		if only := os.Getenv("CHECK"); only != "" && only != one.name {
+			continue
+		}
 		running.Go(func() {
 			key := "go::" + one.name
 			_, _ = collection.Remove(key, nil)

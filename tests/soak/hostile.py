@@ -86,7 +86,7 @@ HOSTILE = {
     "half an OVSDB message": (20, "ovsdb", lambda: b'{"id":1,"method":"echo","params":["' + b"x" * (8 << 20)),
     "OVSDB answers unread": (20, "ovsdb", lambda: b'{"id":1,"method":"echo","params":["' + b"x" * 100_000 + b'"]}'),
     "half a head over HTTP": (50, "http", lambda: b"GET /pools HTTP/1.1\r\nHost: localhost\r\nX-"),
-    "stream over HTTP": (50, "http", lambda: b"GET /poolsStreaming/default HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "stream over HTTP": (50, "http", lambda: b"GET /pools/default/bs/default HTTP/1.1\r\nHost: localhost\r\n\r\n"),
 }
 
 

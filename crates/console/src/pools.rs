@@ -18,9 +18,7 @@ pub async fn root() -> &'static str {
 pub async fn pools(State(console): State<Console>, Extension(identity): Extension<Identity>) -> Json<Value> {
     let rights = identity.roles().on_node();
     let is_admin = rights.contain(Rights::NODE);
-    let pool = json!({
-        "name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default",
-    });
+    let pool = json!({ "name": "default", "uri": "/pools/default" });
     let pools = if console.control.is_provisioned() { json!([pool]) } else { json!([]) };
     Json(json!({
         "isAdminCreds": is_admin,

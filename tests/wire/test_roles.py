@@ -894,3 +894,29 @@ def test_a_memcached_port_without_a_login_stays_so(tmp_path):
         text = TextConnection(node.memcached)
         text.set(b"k", b"3")
         text.close()
+
+
+@pytest.mark.parametrize("withdrawn", ["the user is deleted", "the user is created again", "the role is taken away"])
+def test_a_request_has_the_rights_of_when_its_body_is_there(root, node, user, withdrawn):
+    with user("admin") as client:
+        form = f"roles=admin&password={PASSWORD}"
+        connection = client.connection
+        connection.putrequest("PUT", f"{USERS}/backdoor")
+        for name, value in {**client.headers, "Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        # Usually the login has been checked when the next request is answered.
+        connection.send(form[:5].encode())
+        assert root.status("GET", "/pools") == 200
+        name = "eve"
+        if withdrawn == "the role is taken away":
+            assert root.status("PATCH", f"{USERS}/{name}", "roles=") == 200
+        else:
+            assert root.status("DELETE", f"{USERS}/{name}") == 200
+        if withdrawn == "the user is created again":
+            assert root.status("PUT", f"{USERS}/{name}", f"roles=admin&password=another-{PASSWORD}") == 200
+        connection.send(form[5:].encode())
+        expected = 403 if withdrawn == "the role is taken away" else 401
+        assert connection.getresponse().status == expected
+        assert root.status("GET", f"{USERS}/backdoor") == 404
+        root.status("DELETE", f"{USERS}/{name}")

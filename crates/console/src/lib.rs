@@ -170,8 +170,8 @@ pub trait Control: Send + Sync + 'static {
     fn administrator(&self) -> Option<String>;
     /// Refuses if the configuration names the administrator.
     fn may_set_administrator(&self) -> Result<(), Refusal>;
-    /// Replaces the administrator: a user who may do everything.
-    fn set_administrator(&self, user: &str, password: &str) -> Result<(), Refusal>;
+    /// Replaces the administrator: a user who may do everything. By `anybody` only while there is none.
+    fn set_administrator(&self, user: &str, password: &str, by_anybody: bool) -> Result<(), Refusal>;
     /// Sets the resident memory that all buckets may use together, bytes.
     fn set_memory(&self, bytes: u64) -> Result<(), Refusal>;
     /// Returns the certificate of the TLS ports, and its chain, in PEM.

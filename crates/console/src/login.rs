@@ -12,7 +12,7 @@ use axum::routing::MethodRouter;
 use axum::{Extension, Json};
 use base64::Engine as _;
 use kv::users::roles::{Rights, Role, Roles};
-use kv::users::{Caller, Standing};
+use kv::users::{Caller, LoggedIn, Standing};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -45,16 +45,14 @@ impl Identity {
         &self.standing.roles
     }
 
-    /// Returns true if the user may still see a bucket, or a part of it.
-    pub fn still_sees(&self, console: &Console, bucket: &str) -> bool {
-        let sees = |roles: &Roles| roles.somewhere_in(bucket).meet(Rights::SEE);
-        match &self.user {
-            None => !console.control.login_required() || !console.control.is_provisioned(),
-            Some(user) => {
-                let now = console.node.users().standing(user);
-                now.is_some_and(|now| now.id == self.standing.id && sees(&now.roles))
-            }
-        }
+    /// The same user with the rights of this moment; `None` if it may not be here any more.
+    pub fn now(&self, console: &Console) -> Option<Self> {
+        let Some(user) = &self.user else {
+            let is_open = !console.control.login_required() || !console.control.is_provisioned();
+            return is_open.then(|| self.clone());
+        };
+        let standing = console.node.users().standing(user)?;
+        (standing.id == self.standing.id).then(|| Self { user: self.user.clone(), standing })
     }
 
     /// Returns true if it may see a bucket, or a part of it.
@@ -90,28 +88,32 @@ pub async fn to_change(
         request.extensions_mut().insert(Identity::of_anybody());
         return next.run(request).await;
     }
-    let Some(user) = log_in(&console, &client, request.headers()) else { return refusal() };
+    let Some(LoggedIn { name, standing }) = log_in(&console, &client, request.headers()) else {
+        return refusal();
+    };
     client.connection.set_logged_in();
-    let Some(standing) = console.node.users().standing(&user) else { return refusal() };
-    request.extensions_mut().insert(Identity { user: Some(user), standing });
+    request.extensions_mut().insert(Identity { user: Some(name), standing });
     next.run(request).await
 }
 
-/// Refuses a request without a login whose body came only after there was an administrator.
+/// Looks at the rights again once the body is there, which may have taken a while.
 pub async fn still(
     State(console): State<Console>,
     Extension(identity): Extension<Identity>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    if identity.user.is_none() && console.control.is_provisioned() {
-        return refusal();
+    match identity.now(&console) {
+        Some(now) => {
+            request.extensions_mut().insert(now);
+            next.run(request).await
+        }
+        None => refusal(),
     }
-    next.run(request).await
 }
 
 /// The user whose name and password are in the headers.
-pub fn log_in(console: &Console, client: &Client, headers: &HeaderMap) -> Option<Arc<str>> {
+pub fn log_in(console: &Console, client: &Client, headers: &HeaderMap) -> Option<LoggedIn> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (user, password) = credentials(value)?;
     console.node.users().log_in(&user, password.as_bytes(), caller(console, client))

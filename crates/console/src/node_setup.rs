@@ -2,12 +2,13 @@
 //! Single requests and `/clusterInit`, which takes everything at once, share their fields.
 
 use crate::buckets::{invalid, on_a_thread, refused};
+use crate::login::Identity;
 use crate::users::{check_name, checked_password};
 use crate::{Console, Refusal, pools};
-use axum::Json;
 use axum::extract::{Form, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use kv::profile::{External, KV, Profile};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -153,7 +154,7 @@ fn services(console: &Console, list: &str) -> Result<Vec<String>, Refusal> {
 
 /// Does what the form says, on a thread of its own. Memory first, since it may not fit; the administrator last, since
 /// from then on requests need a login.
-async fn apply(console: Console, setup: Result<Setup, Refusal>) -> Result<(), Refusal> {
+async fn apply(console: Console, identity: Identity, setup: Result<Setup, Refusal>) -> Result<(), Refusal> {
     let setup = setup?;
     let has_administrator = match (&setup.user, &setup.password) {
         (Some(_), Some(_)) => true,
@@ -166,7 +167,7 @@ async fn apply(console: Console, setup: Result<Setup, Refusal>) -> Result<(), Re
         if has_administrator {
             control.may_set_administrator()?;
         }
-        let memory_before = control.memory_bytes();
+        let (memory_before, profile_before) = (control.memory_bytes(), console.node.profile());
         if let Some(mebibytes) = setup.memory_mib {
             control.set_memory(mebibytes << 20)?;
         }
@@ -183,11 +184,21 @@ async fn apply(console: Console, setup: Result<Setup, Refusal>) -> Result<(), Re
             let _ = control.set_memory(memory_before);
         }
         kept?;
-        map_changes.send_replace(());
-        match (setup.user, setup.password) {
-            (Some(user), Some(password)) => control.set_administrator(&user, &password),
+        let set = match (setup.user, setup.password) {
+            (Some(user), Some(password)) => {
+                control.set_administrator(&user, &password, identity.user.is_none())
+            }
             _ => Ok(()),
+        };
+        if set.is_err() {
+            // All of it, or nothing.
+            control.change_profile(&mut |profile| *profile = Profile::clone(&profile_before))?;
+            if setup.memory_mib.is_some() {
+                control.set_memory(memory_before)?;
+            }
         }
+        map_changes.send_replace(());
+        set
     })
     .await
 }
@@ -200,17 +211,25 @@ fn answer(result: Result<(), Refusal>) -> Response {
 }
 
 /// `POST /node/controller/rename`: the name that the node has in maps.
-pub async fn rename(State(console): State<Console>, Form(fields): Fields) -> Response {
+pub async fn rename(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Form(fields): Fields,
+) -> Response {
     let setup = setup(&console, fields, &["hostname"]);
     let setup = setup.and_then(|setup| match setup.hostname {
         Some(_) => Ok(setup),
         None => Err(invalid("hostname", "The value must be supplied")),
     });
-    answer(apply(console, setup).await)
+    answer(apply(console, identity, setup).await)
 }
 
 /// `POST /node/controller/setupServices`.
-pub async fn set_services(State(console): State<Console>, Form(fields): Fields) -> Response {
+pub async fn set_services(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Form(fields): Fields,
+) -> Response {
     // COMPAT: scripts send these too; they mean nothing on a node that is there.
     let others = ["setDefaultMemQuotas", "setDefaultMemQuota", "hostname", "user", "password"];
     let fields = fields.into_iter().filter(|(field, _)| !others.contains(&field.as_str())).collect();
@@ -219,13 +238,17 @@ pub async fn set_services(State(console): State<Console>, Form(fields): Fields) 
         Some(_) => Ok(setup),
         None => Err(invalid("services", "At least one service has to be selected")),
     });
-    answer(apply(console, setup).await)
+    answer(apply(console, identity, setup).await)
 }
 
 /// `POST /pools/default`: the cluster's name, and memory.
-pub async fn set_pool(State(console): State<Console>, Form(fields): Fields) -> Response {
+pub async fn set_pool(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Form(fields): Fields,
+) -> Response {
     let setup = setup(&console, fields, &[&["memoryQuota", "clusterName"][..], &QUOTAS].concat());
-    answer(apply(console, setup).await)
+    answer(apply(console, identity, setup).await)
 }
 
 /// `GET /settings/indexes`.
@@ -234,9 +257,13 @@ pub async fn index_settings(State(console): State<Console>) -> Json<Value> {
 }
 
 /// `POST /settings/indexes`.
-pub async fn set_index_settings(State(console): State<Console>, Form(fields): Fields) -> Response {
+pub async fn set_index_settings(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    Form(fields): Fields,
+) -> Response {
     let setup = setup(&console, fields, &["storageMode"]);
-    match apply(console.clone(), setup).await {
+    match apply(console.clone(), identity, setup).await {
         Ok(()) => index_settings(State(console)).await.into_response(),
         Err(refusal) => refused(refusal),
     }
@@ -251,32 +278,43 @@ pub async fn web_settings(State(console): State<Console>) -> Json<Value> {
 /// `POST /settings/web`: the administrator. From then on requests need a login.
 pub async fn set_web_settings(
     State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
     headers: HeaderMap,
     Form(fields): Fields,
 ) -> Response {
     let setup = setup(&console, fields, &["username", "password", "port"]);
-    set_up(console, &headers, setup).await
+    set_up(console, identity, &headers, setup).await
 }
 
 /// `POST /clusterInit`: everything at once.
-pub async fn init(State(console): State<Console>, headers: HeaderMap, Form(fields): Fields) -> Response {
+pub async fn init(
+    State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
+    headers: HeaderMap,
+    Form(fields): Fields,
+) -> Response {
     let own = ["hostname", "services", "memoryQuota", "clusterName", "indexerStorageMode"];
     let setup = setup(
         &console,
         fields,
         &[&own[..], &["username", "password", "port", "sendStats"], &QUOTAS].concat(),
     );
-    set_up(console, &headers, setup).await
+    set_up(console, identity, &headers, setup).await
 }
 
-async fn set_up(console: Console, headers: &HeaderMap, setup: Result<Setup, Refusal>) -> Response {
+async fn set_up(
+    console: Console,
+    identity: Identity,
+    headers: &HeaderMap,
+    setup: Result<Setup, Refusal>,
+) -> Response {
     let setup = setup.and_then(|setup| match setup.user {
         Some(_) => Ok(setup),
         None => Err(invalid("username", "The value must be supplied")),
     });
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let host = host.unwrap_or_else(|| pools::host(&console, headers));
-    match apply(console, setup).await {
+    match apply(console, identity, setup).await {
         Ok(()) => Json(json!({ "newBaseUri": format!("http://{host}/") })).into_response(),
         Err(refusal) => refused(refusal),
     }

@@ -41,7 +41,7 @@ pub async fn terse(
             let permit = is_sent.acquire_owned().await.ok()?;
             let revision = loop {
                 changes.changed().await.ok()?;
-                if !identity.still_sees(&console, &name) {
+                if !identity.now(&console)?.sees(&name) {
                     return None;
                 }
                 let revision = console.node.map_revision();

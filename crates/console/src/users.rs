@@ -367,7 +367,8 @@ fn check_user(console: &Console, domain: &str, name: &str) -> Result<(), Refusal
 /// The same, and refuses to change the administrator.
 fn check_other_user(console: &Console, domain: &str, name: &str) -> Result<(), Refusal> {
     check_user(console, domain, name)?;
-    if console.node.users().kept().administrator.as_deref() == Some(name) {
+    let is_administrator = console.node.users().kept().administrator.as_deref() == Some(name);
+    if is_administrator && console.control.may_set_administrator().is_ok() {
         return Err(invalid("_", "This user is the administrator, who is changed with POST /settings/web."));
     }
     Ok(())
@@ -534,7 +535,10 @@ pub async fn change_password(
         Err(refusal) => return refused(refusal),
     };
     let node = Arc::clone(&console.node);
-    change(console, move |kept| {
+    change(console.clone(), move |kept| {
+        if identity.now(&console).is_none() {
+            return Err(Wrong::Missing("Unknown user."));
+        }
         let user = kept.users.get_mut(&name).ok_or(Wrong::Missing("Unknown user."))?;
         user.keys = node.users().derive(password.as_bytes());
         user.password_changed_s = unix_s();

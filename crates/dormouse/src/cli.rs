@@ -84,7 +84,9 @@ while the development user is in force); unix:PATH[,MODE], a socket in the file 
 port 0 takes any free port; \"none\" serves none. The addresses in use are printed, and written to
 DIR/endpoints.json when --data is given.
 
-Without a password file the development user Administrator / password is in force, on loopback only.
+Without a password file or users file the development user Administrator / password is in force, on loopback only,
+unless an administrator was created over HTTP (then DIR/users.json has one). With --testcontainers the default addresses
+are all of the machine's, and there is neither a development user nor a bucket.
 
 Signals: SIGTERM and SIGINT drain and stop with exit code 0; SIGHUP reads the configuration again.
 

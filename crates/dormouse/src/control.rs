@@ -174,6 +174,36 @@ impl Control {
         self.is_configured.store(login.source == Source::Files, Ordering::Relaxed);
     }
 
+    /// Changes users; `store` is locked meanwhile.
+    fn change_kept(
+        &self,
+        store: &NodeStore,
+        f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let before = self.node.users().kept();
+        let mut kept = Kept::clone(&before);
+        f(&mut kept)?;
+        let is_last = before.has_administrator() && !kept.has_administrator();
+        let is_only = !self.is_configured.load(Ordering::Relaxed) && !self.login_is_development();
+        if is_last && is_only {
+            let reason = "Nobody could manage the node any more: this is its last administrator.";
+            return Err(Refusal::Invalid { field: "_", reason: reason.into() });
+        }
+        if kept.has_administrator() && !before.has_administrator() && self.login_is_development() {
+            tracing::warn!(
+                "there is an administrator now: the development user ends with the next start, and memcached ports \
+                 require a login from then on"
+            );
+        }
+        store.keep_users(&kept).map_err(|error| unkept("users", &error))?;
+        let has_administrator = kept.has_administrator();
+        self.node.users().set_kept(kept);
+        if has_administrator {
+            self.is_open.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn login_is_development(&self) -> bool {
         self.development.load(Ordering::Relaxed)
     }
@@ -385,25 +415,7 @@ impl console::Control for Control {
     }
 
     fn change_users(&self, f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>) -> Result<(), Refusal> {
-        let store = self.kept();
-        let before = self.node.users().kept();
-        let mut kept = Kept::clone(&before);
-        f(&mut kept)?;
-        let is_last = before.has_administrator() && !kept.has_administrator();
-        let is_only = !self.is_configured.load(Ordering::Relaxed) && !self.login_is_development();
-        if is_last && is_only {
-            let reason = "Nobody could manage the node any more: this is its last administrator.";
-            return Err(Refusal::Invalid { field: "_", reason: reason.into() });
-        }
-        if kept.has_administrator() && !before.has_administrator() && self.login_is_development() {
-            tracing::warn!(
-                "there is an administrator now: the development user ends with the next start, and memcached ports \
-                 require a login from then on"
-            );
-        }
-        store.keep_users(&kept).map_err(|error| unkept("users", &error))?;
-        self.node.users().set_kept(kept);
-        Ok(())
+        self.change_kept(&self.kept(), f)
     }
 
     fn change_profile(&self, f: &mut dyn FnMut(&mut Profile)) -> Result<(), Refusal> {
@@ -437,11 +449,16 @@ impl console::Control for Control {
         Err(Refusal::Invalid { field: "username", reason: reason.into() })
     }
 
-    fn set_administrator(&self, user: &str, password: &str) -> Result<(), Refusal> {
+    fn set_administrator(&self, user: &str, password: &str, by_anybody: bool) -> Result<(), Refusal> {
         self.may_set_administrator()?;
         let users = self.node.users();
         let keys = users.derive(password.as_bytes());
-        self.change_users(&mut |kept| {
+        let store = self.kept();
+        if by_anybody && self.is_provisioned() {
+            let reason = "There is an administrator already.";
+            return Err(Refusal::Invalid { field: "username", reason: reason.into() });
+        }
+        self.change_kept(&store, &mut |kept| {
             kept.set_administrator(user, keys.clone(), machine::unix_ms() / 1000);
             Ok(())
         })?;
@@ -450,7 +467,6 @@ impl console::Control for Control {
         }
         users.demand_login();
         self.development.store(false, Ordering::Relaxed);
-        self.is_open.store(false, Ordering::Relaxed);
         tracing::info!(user, "administrator set");
         Ok(())
     }

@@ -39,6 +39,17 @@ impl NodeStore {
         self.read(USERS)
     }
 
+    /// Returns true if there is an administrator among them, or if that is not for this process to know: then it will
+    /// not serve this directory.
+    pub fn has_administrator(&self) -> Result<bool, Problem> {
+        let path = self.data.as_ref().map(|data| data.join(USERS));
+        let is_denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        if path.is_some_and(|path| std::fs::File::open(path).is_err_and(is_denied)) {
+            return Ok(true);
+        }
+        Ok(self.users()?.has_administrator())
+    }
+
     /// Reads what an operator has said.
     pub fn profile(&self) -> Result<Profile, Problem> {
         self.read(NODE)

@@ -175,7 +175,7 @@ fn node_memory(config: &Config, profile: &Profile) -> Result<u64, Problem> {
     let (sized, shares) = claims(config);
     let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
     if let Some(mebibytes) = profile.memory_mib {
-        let said = mebibytes << 20;
+        let said = mebibytes.saturating_mul(1 << 20).min(machine::memory_bytes().unwrap_or(u64::MAX));
         if said < needed {
             let (needed, said) = (size::show(needed), size::show(said));
             tracing::warn!(

@@ -108,7 +108,8 @@ statistics! {
 
     /// Of a bucket: its memory.
     MEMORY: MemoryFigures {
-        Gauge "payload_bytes" [Memory "payload", Memory "ep_kv_size", Couchbase "ep_kv_size"] "Key and value bytes of all items"
+        Gauge "payload_bytes" [Memory "payload", Memory "ep_kv_size", Couchbase "ep_kv_size"]
+            "Key and value bytes of all items"
             => |m| m.payload;
         Gauge "metadata_bytes" [Memory "metadata"] "Item headers and optional words" => |m| m.metadata;
         Gauge "index_bytes" [Memory "index", General "hash_bytes"]
@@ -122,11 +123,15 @@ statistics! {
         Gauge "in_flight_bytes" [Memory "in_flight"] "Values being received or sent, and connection buffers"
             => |m| m.in_flight;
         Gauge "resident_bytes"
-            [Memory "resident", Memory "mem_used", Couchbase "mem_used", Memory "total_resident_bytes", Memory "total_heap_bytes"]
+            [
+                Memory "resident", Memory "mem_used", Couchbase "mem_used", Memory "total_resident_bytes",
+                Memory "total_heap_bytes"
+            ]
             "Physical memory of the bucket's arena" => |m| m.resident;
         Gauge [Memory "total_fragmentation_bytes"] "Resident bytes that are neither allocated nor in flight"
             => |m| m.resident.saturating_sub(m.allocated + m.in_flight);
-        Gauge "budget_bytes" [Memory "budget", General "limit_maxbytes", Couchbase "ep_max_size"] "Budget of resident memory" => |m| m.budget;
+        Gauge "budget_bytes" [Memory "budget", General "limit_maxbytes", Couchbase "ep_max_size"]
+            "Budget of resident memory" => |m| m.budget;
         Gauge "items" [
             Memory "items", General "curr_items", Couchbase "curr_items_tot", Couchbase "vb_active_curr_items"
         ] "Items stored" => |m| m.items;

@@ -91,6 +91,15 @@ struct User {
     standing: Arc<Standing>,
 }
 
+/// A user who has just logged in.
+#[derive(Debug)]
+pub struct LoggedIn {
+    /// The name.
+    pub name: Arc<str>,
+    /// The user as it was when the password was compared.
+    pub standing: Arc<Standing>,
+}
+
 impl Users {
     /// Creates a store without users. `seed` must be random and secret.
     pub fn new(seed: [u8; 32]) -> Self {
@@ -211,33 +220,33 @@ impl Users {
         self.table.read().users.is_empty()
     }
 
-    /// Logs in with a plain password: PLAIN, memcached's ASCII login, HTTP. Returns the user's name.
-    ///
+    /// Logs in with a plain password: PLAIN, memcached's ASCII login, HTTP.
     /// The same work is done for a wrong password, for an unknown name, and while the caller is blocked.
-    pub fn log_in(&self, name: &str, password: &[u8], caller: Caller) -> Option<Arc<str>> {
+    pub fn log_in(&self, name: &str, password: &[u8], caller: Caller) -> Option<LoggedIn> {
         let digest = self.digest(name, password);
         let (user, expected, keys) = {
             let table = self.table.read();
             match table.users.get_key_value(name).filter(|(_, user)| user.admits(caller.loopback)) {
                 Some((name, user)) => {
                     let keys = user.digest.is_none().then(|| user.keys.of(LOGIN_HASH).clone());
-                    (Some(Arc::clone(name)), user.digest.clone(), keys)
+                    (Some(user.logged_in(name)), user.digest.clone(), keys)
                 }
                 None => (None, Some(vec![0; digest.len()]), None),
             }
         };
+        let known = user.as_ref().map(|user| Arc::clone(&user.name));
         let mut is_right = constant_time_eq(&digest, &expected.unwrap_or_default());
         // Not while the table of attempts is held, and not for those who are refused anyway.
-        if !is_right && self.derives.load(Relaxed) && !self.attempts.is_blocked(caller, user.clone()) {
+        if !is_right && self.derives.load(Relaxed) && !self.attempts.is_blocked(caller, known.clone()) {
             let salt = self.made_up_salt(LOGIN_HASH, name);
             let made_up = ScramKeys::impossible(LOGIN_HASH, &salt, scram::ITERATIONS);
             is_right = keys.as_ref().unwrap_or(&made_up).verify(password);
         }
         let logged_in =
-            self.attempts.attempt(caller, user.clone(), name, (), || user.filter(|_| is_right).ok_or(()));
+            self.attempts.attempt(caller, known, name, (), || user.filter(|_| is_right).ok_or(()));
         let user = logged_in.ok()?;
         if keys.is_some() {
-            self.note_digest(&user, keys, digest);
+            self.note_digest(&user.name, keys, digest);
         }
         Some(user)
     }
@@ -279,16 +288,18 @@ impl Users {
         exchange: Exchange,
         client_final: &[u8],
         caller: Caller,
-    ) -> Result<(Arc<str>, Vec<u8>), SaslError> {
+    ) -> Result<(LoggedIn, Vec<u8>), SaslError> {
         let named = exchange.user().to_owned();
-        // The user may have been removed since the challenge.
+        // Since the challenge the user may have been removed, created again, or got another password.
         let user = {
             let table = self.table.read();
             let user = table.users.get_key_value(named.as_str());
-            let user = user.filter(|(_, user)| user.admits(caller.loopback));
-            user.map(|(name, _)| Arc::clone(name))
+            let is_same = |user: &User| user.keys.of(exchange.keys().hash()) == exchange.keys();
+            let user = user.filter(|(_, user)| user.admits(caller.loopback) && is_same(user));
+            user.map(|(name, user)| user.logged_in(name))
         };
-        self.attempts.attempt(caller, user.clone(), &named, SaslError::Denied, || {
+        let known = user.as_ref().map(|user| Arc::clone(&user.name));
+        self.attempts.attempt(caller, known, &named, SaslError::Denied, || {
             let (_, signature) = exchange.finish(client_final)?;
             Ok((user.ok_or(SaslError::Denied)?, signature))
         })
@@ -337,6 +348,10 @@ impl Users {
 }
 
 impl User {
+    fn logged_in(&self, name: &Arc<str>) -> LoggedIn {
+        LoggedIn { name: Arc::clone(name), standing: Arc::clone(&self.standing) }
+    }
+
     fn admits(&self, from_loopback: bool) -> bool {
         from_loopback || self.reach == Reach::Anywhere
     }
@@ -406,9 +421,13 @@ mod tests {
         Caller { address: Some(address), loopback: address.is_loopback(), mono_us }
     }
 
+    fn named(user: Option<LoggedIn>) -> Option<Arc<str>> {
+        user.map(|user| user.name)
+    }
+
     fn log_in(users: &Users, name: &str, password: &[u8], from_loopback: bool) -> Option<Arc<str>> {
         let address = if from_loopback { "127.0.0.1" } else { "192.0.2.1" };
-        users.log_in(name, password, caller(address, 0))
+        users.log_in(name, password, caller(address, 0)).map(|user| user.name)
     }
 
     #[test]
@@ -470,7 +489,7 @@ mod tests {
     fn guess(users: &Users, name: &str, address: &str, from_ms: u64) -> LoginFigures {
         let before = users.login_figures();
         for ms in (from_ms..from_ms + 10_000).step_by(10) {
-            assert_eq!(users.log_in(name, b"wrong", caller(address, ms * 1000)), None);
+            assert_eq!(named(users.log_in(name, b"wrong", caller(address, ms * 1000))), None);
         }
         let after = users.login_figures();
         LoginFigures { failed: after.failed - before.failed, refused: after.refused - before.refused }
@@ -481,12 +500,12 @@ mod tests {
         let users = users();
         // Ten freely, then one after each of the delays of 50, 100, 200, 400, 800, 1600 and 3200 ms.
         assert_eq!(guess(&users, "ann", "192.0.2.1", 0), LoginFigures { failed: 1000, refused: 1000 - 18 });
-        assert_eq!(users.log_in("ann", b"s3cret", caller("192.0.2.1", 10_000_000)), None);
+        assert_eq!(named(users.log_in("ann", b"s3cret", caller("192.0.2.1", 10_000_000))), None);
         let later_us = 10_000_000 + attempts::DELAY_MAX_US;
         assert!(users.log_in("ann", b"s3cret", caller("192.0.2.1", later_us)).is_some());
         // The login cleared the failures.
         assert_eq!(guess(&users, "ann", "192.0.2.1", 20_000).refused, 1000 - 18);
-        assert_eq!(users.log_in("ann", b"wrong", caller("192.0.2.1", 100_000_000)), None);
+        assert_eq!(named(users.log_in("ann", b"wrong", caller("192.0.2.1", 100_000_000))), None);
         assert!(users.log_in("ann", b"s3cret", caller("192.0.2.1", 100_000_000)).is_some());
     }
 
@@ -496,7 +515,7 @@ mod tests {
         users.set("bob", b"s3cret", Reach::Anywhere);
         guess(&users, "ann", "192.0.2.1", 0);
         let at = |address| caller(address, 10_000_000);
-        assert_eq!(users.log_in("ann", b"s3cret", at("192.0.2.1")), None);
+        assert_eq!(named(users.log_in("ann", b"s3cret", at("192.0.2.1"))), None);
         for address in ["192.0.2.2", "127.0.0.1", "2001:db8::1"] {
             assert!(users.log_in("ann", b"s3cret", at(address)).is_some(), "{address}");
         }
@@ -514,7 +533,7 @@ mod tests {
         ] {
             users.set(guesser, b"s3cret", Reach::Anywhere);
             guess(&users, guesser, guesser, 0);
-            assert_eq!(users.log_in(guesser, b"s3cret", caller(same, 10_000_000)), None, "{same}");
+            assert_eq!(named(users.log_in(guesser, b"s3cret", caller(same, 10_000_000))), None, "{same}");
         }
     }
 
@@ -524,17 +543,17 @@ mod tests {
         guess(&users, "ann", "192.0.2.1", 0);
         for number in 0..6000u32 {
             let name = format!("nobody{number}");
-            assert_eq!(users.log_in(&name, b"x", caller("192.0.2.1", 10_000_000)), None);
+            assert_eq!(named(users.log_in(&name, b"x", caller("192.0.2.1", 10_000_000))), None);
         }
         assert_eq!(users.attempts.entries(), 2);
         for number in 0..6000u32 {
             let [_, b, c, d] = number.to_be_bytes();
             let address = format!("10.{b}.{c}.{d}");
-            assert_eq!(users.log_in("ann", b"x", caller(&address, 10_000_000)), None);
+            assert_eq!(named(users.log_in("ann", b"x", caller(&address, 10_000_000))), None);
         }
         assert_eq!(users.attempts.entries(), attempts::ENTRIES_MAX);
         // The entry with many failures is not pushed out by many with one.
-        assert_eq!(users.log_in("ann", b"s3cret", caller("192.0.2.1", 10_000_000)), None);
+        assert_eq!(named(users.log_in("ann", b"s3cret", caller("192.0.2.1", 10_000_000))), None);
     }
 
     #[test]
@@ -546,7 +565,7 @@ mod tests {
             assert!(users.finish_scram(exchange, b"c=biws,r=abc,p=AAAA", caller("192.0.2.1", 1)).is_err());
         }
         assert_eq!(users.login_figures(), LoginFigures { failed: 100, refused: 89 });
-        assert_eq!(users.log_in("ann", b"s3cret", caller("192.0.2.1", 2)), None);
+        assert_eq!(named(users.log_in("ann", b"s3cret", caller("192.0.2.1", 2))), None);
     }
 
     #[test]

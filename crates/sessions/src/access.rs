@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use kv::users::Standing;
 use kv::users::roles::{DataAccess, Rights};
+use kv::users::{LoggedIn, Standing};
 use kv::{Bucket, NodeContext};
 
 use super::{Peer, Port};
@@ -69,7 +69,7 @@ impl Peer {
         let before = self.access.standing.as_ref();
         let now = self.user.as_deref().and_then(|user| users.standing(user));
         // A user of the same name who was created later is another.
-        let now = now.filter(|now| before.is_none_or(|before| before.id == now.id));
+        let now = now.filter(|now| before.is_some_and(|before| before.id == now.id));
         let is_same = match (before, &now) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),
             (None, None) => true,
@@ -102,9 +102,11 @@ impl Peer {
     }
 
     /// Logs in. Returns false if the user may not use this port.
-    pub(super) fn log_in(&mut self, user: Arc<str>, cx: &NodeContext) -> bool {
-        self.access = Access::default();
-        self.user = Some(user);
+    pub(super) fn log_in(&mut self, user: LoggedIn, cx: &NodeContext) -> bool {
+        self.access = Access { standing: Some(user.standing), ..Access::default() };
+        self.user = Some(user.name);
+        self.renew_access();
+        // The user may have changed since the password was compared.
         self.look_up(cx);
         self.user.is_some()
     }

@@ -127,6 +127,10 @@ impl Session {
     /// Executes a slice of a list.
     #[cold]
     pub(super) fn execute_dump(&mut self, mut dump: Box<Dump>, cx: &mut NodeContext, out: &mut Output) {
+        if self.peer.must_log_in() {
+            self.peer.close = true;
+            return;
+        }
         let Some(bucket) = self.peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else {
             out.bytes(b"SERVER_ERROR bucket is gone\r\n");
             self.peer.close = true;

@@ -6,6 +6,7 @@ mod client;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use client::{Answer, Client, Frame, frame, store_extras};
+use kv::users::Reach;
 use kv::{BucketSettings, Eviction};
 use sessions::Port;
 use wire::sasl::Hash;
@@ -108,6 +109,18 @@ fn scram(
     user: &str,
     password: &[u8],
 ) -> (Answer, Vec<u8>) {
+    scram_with(client, hash, mechanism, user, password, |_| {})
+}
+
+/// The same; `meanwhile` happens between the challenge and the proof.
+fn scram_with(
+    client: &mut Client,
+    hash: Hash,
+    mechanism: &[u8],
+    user: &str,
+    password: &[u8],
+    meanwhile: impl FnOnce(&Client),
+) -> (Answer, Vec<u8>) {
     // As the Couchbase C++ core does: a nonce with spaces.
     let bare = format!("n={user},r=0xffffff85 0x40 0x5c");
     let challenge = client.ask(frame(SASL_AUTH).key(mechanism).value(format!("n,,{bare}").as_bytes()));
@@ -139,7 +152,23 @@ fn scram(
     let last = format!("{without_proof},p={}", BASE64.encode(proof));
     let server_key = hash.hmac(&salted, &[b"Server Key"]);
     let expected = format!("v={}", BASE64.encode(hash.hmac(&server_key, &[signed.as_bytes()])));
+    meanwhile(client);
     (client.ask(frame(SASL_STEP).key(mechanism).value(last.as_bytes())), expected.into_bytes())
+}
+
+#[test]
+fn a_proof_is_worth_nothing_once_the_password_was_set_again() {
+    let mut client = Client::couchbase();
+    let again = |client: &Client| client.node.users().set("Administrator", b"password", Reach::Anywhere);
+    let (answer, _) =
+        scram_with(&mut client, Hash::Sha256, b"SCRAM-SHA256", "Administrator", b"password", again);
+    assert_eq!(answer.status, 0x20);
+    let (answer, _) = scram(&mut client, Hash::Sha256, b"SCRAM-SHA256", "Administrator", b"password");
+    assert_eq!(answer.status, 0);
+    let gone = |client: &Client| assert!(client.node.users().remove("Administrator"));
+    let (answer, _) =
+        scram_with(&mut client, Hash::Sha256, b"SCRAM-SHA256", "Administrator", b"password", gone);
+    assert_eq!(answer.status, 0x20);
 }
 
 #[test]

@@ -379,3 +379,34 @@ fn memcached_ports_are_for_users_who_may_do_what_the_protocols_can() {
         assert_eq!(text.send_raw(b"get k\r\n"), b"CLIENT_ERROR unauthenticated\r\n", "{name}");
     }
 }
+
+#[test]
+fn a_list_of_keys_ends_with_the_right_to_read_it() {
+    let client = Client::memcached_with_login();
+    keep(&client, "app", "bucket_full_access[default]");
+    let mut text = client.beside(1);
+    assert_eq!(text.send_raw(b"set a 0 0 7\r\napp app\r\n"), b"STORED\r\n");
+    for number in 0..2000 {
+        assert_eq!(text.send_raw(format!("set k{number} 0 0 1\r\nx\r\n").as_bytes()), b"STORED\r\n");
+    }
+    let listed = text.send_raw(b"lru_crawler metadump all\r\n");
+    assert!(listed.ends_with(b"END\r\n"), "the whole list");
+    keep(&client, "app", "");
+    let refused = text.send_raw(b"lru_crawler metadump all\r\n");
+    assert!(refused.starts_with(b"CLIENT_ERROR"), "{}", String::from_utf8_lossy(&refused));
+}
+
+#[test]
+fn who_is_deleted_between_password_and_login_gets_nothing() {
+    let mut admin = administrator();
+    keep(&admin, "eve", "admin");
+    let users = admin.node.users();
+    let now = admin.cx.now;
+    let caller = kv::users::Caller { address: None, loopback: true, mono_us: now.mono_us };
+    let before = users.log_in("eve", b"eve", caller).expect("the password is right").standing;
+    users.set_kept(Kept::default());
+    assert!(users.standing("eve").is_none());
+    keep(&admin, "eve", "admin");
+    assert_ne!(users.standing("eve").unwrap().id, before.id);
+    assert_eq!(admin.ask(on(0x00, 0)).status, 0);
+}

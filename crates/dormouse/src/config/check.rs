@@ -27,7 +27,11 @@ pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
             return Err(Problem::new(format!(
                 "memcached.bucket = {:?}: there is no such bucket; allowed: {}",
                 port.bucket,
-                known.join(", ")
+                if known.is_empty() {
+                    "a bucket given beside it; there is none".into()
+                } else {
+                    known.join(", ")
+                }
             )));
         }
     }

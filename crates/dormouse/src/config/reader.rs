@@ -71,7 +71,7 @@ pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
         play_container(&mut config, reader.has_buckets);
     }
     config.auth.has_kept =
-        config.testcontainers || NodeStore::new(config.node.data.as_deref()).users()?.has_administrator();
+        config.testcontainers || NodeStore::new(config.node.data.as_deref()).has_administrator()?;
     let on_disk = config.node.data.as_deref().map(bucket_store::names).unwrap_or_default();
     implied(&mut config, &on_disk, reader.has_buckets);
     check::rules(&config, &on_disk)?;

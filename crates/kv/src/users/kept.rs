@@ -9,6 +9,7 @@ use super::roles::{Rights, Role};
 
 /// All users and groups that are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Kept {
     /// Users by name.
     #[serde(default)]
@@ -23,6 +24,7 @@ pub struct Kept {
 
 /// A user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KeptUser {
     /// The full name.
     #[serde(default)]
@@ -42,6 +44,7 @@ pub struct KeptUser {
 
 /// A group: its members have its roles.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Group {
     /// What it is for.
     #[serde(default)]

@@ -9,6 +9,7 @@
 //! A role without rights belongs to a service that does not exist here: it is stored and shown, and allows nothing.
 //! Roles name what they are for: a bucket, scope or collection that is dropped and made again is meant as well.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::Arc;
@@ -405,13 +406,19 @@ impl DataAccess {
     /// The access that roles give to a bucket with these collections.
     pub fn new(roles: &Roles, bucket: &str, manifest: &Manifest) -> Self {
         let everywhere = roles.on(&[bucket]);
-        let is_further = |role: &Role| {
-            role.scope().is_some() && role.is_within(bucket) && !everywhere.contain(role.kind.rights)
-        };
-        let is_uniform = !roles.iter().any(is_further);
+        let mut further: HashMap<(&str, Option<&str>), Rights> = HashMap::new();
+        for role in
+            roles.iter().filter(|role| role.is_within(bucket) && !everywhere.contain(role.kind.rights))
+        {
+            let Some(scope) = role.scope() else { continue };
+            *further.entry((scope, role.collection())).or_default() |= role.kind.rights;
+        }
         let of = |(scope, collection): (&Scope, &Collection)| {
-            (collection.id, roles.on(&[bucket, &scope.name, &collection.name]))
+            let parts = [(scope.name.as_str(), None), (scope.name.as_str(), Some(collection.name.as_str()))];
+            let there = parts.iter().filter_map(|part| further.get(part));
+            (collection.id, there.fold(everywhere, |sum, rights| sum | *rights))
         };
+        let is_uniform = further.is_empty();
         let mut collections: Vec<_> = match is_uniform {
             true => Vec::new(),
             false => manifest.collections().map(of).filter(|(_, rights)| *rights != everywhere).collect(),

@@ -283,6 +283,11 @@ impl Exchange {
         Ok((Self { keys, user, gs2_header: first.gs2_header.to_vec(), signed, nonce }, challenge))
     }
 
+    /// The keys that the proof is checked with.
+    pub fn keys(&self) -> &ScramKeys {
+        &self.keys
+    }
+
     /// The user whom the client claims to be.
     pub fn user(&self) -> &str {
         &self.user

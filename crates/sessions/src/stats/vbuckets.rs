@@ -16,8 +16,8 @@ fn selected(bucket: &Bucket, group: &[u8]) -> Option<Range<u16>> {
     Some(vb..vb + 1)
 }
 
-/// `stats vbucket`, `stats vbucket-details`, `stats vbucket-seqno`, `stats hash` and `stats failovers`. Returns false if
-/// `arguments` is none of these.
+/// `stats vbucket`, `stats vbucket-details`, `stats vbucket-seqno`, `stats hash` and `stats failovers`. Returns false
+/// if `arguments` is none of these.
 pub(super) fn gather(bucket: &Bucket, arguments: &[u8], emit: &mut dyn FnMut(&str, Arguments<'_>)) -> bool {
     let at = arguments.iter().position(|byte| *byte == b' ').unwrap_or(arguments.len());
     let (group, rest) = arguments.split_at(at);

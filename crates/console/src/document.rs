@@ -7,8 +7,9 @@ use crate::node_setup;
 use kv::{BUCKET_SETTINGS, Bucket, BucketKind, Eviction, SettingKind, SettingValue};
 use serde_json::{Map, Value, json};
 
-/// The server version that SDKs see; it decides which features they try.
-pub const IMPLEMENTATION_VERSION: &str = concat!("7.6.0-dormouse-", env!("CARGO_PKG_VERSION"));
+/// The server version that SDKs see; it decides which features they try. The second part is a build number, which some
+/// of them read.
+pub const IMPLEMENTATION_VERSION: &str = concat!("7.6.0-0-dormouse-", env!("CARGO_PKG_VERSION"));
 /// Major 7, minor 6, as `clusterCompatibility` encodes them.
 const CLUSTER_COMPATIBILITY: u32 = 7 * 0x1_0000 + 6;
 

@@ -384,6 +384,45 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
         live: None,
         about: "Stored and returned: nothing is replicated to other clusters.",
     },
+    BucketSetting {
+        key: "history_retention_default",
+        field: Some("historyRetentionCollectionDefault"),
+        kept_as: Some("history_retention_default"),
+        kind: SettingKind::Flag {
+            get: |s| s.labels.history_default,
+            set: |s, v| s.labels.history_default = v,
+        },
+        live: Some(LABELS),
+        about: "Stored and returned: no old versions are kept.",
+    },
+    BucketSetting {
+        key: "history_retention_bytes",
+        field: Some("historyRetentionBytes"),
+        kept_as: Some("history_retention_bytes"),
+        kind: SettingKind::Count {
+            min: 0,
+            max: i64::MAX as u64,
+            unit: "bytes",
+            get: |s| s.labels.history_bytes,
+            set: |s, v| s.labels.history_bytes = v,
+        },
+        live: Some(LABELS),
+        about: "Stored and returned: no old versions are kept.",
+    },
+    BucketSetting {
+        key: "history_retention_s",
+        field: Some("historyRetentionSeconds"),
+        kept_as: Some("history_retention_s"),
+        kind: SettingKind::Count {
+            min: 0,
+            max: i64::MAX as u64,
+            unit: "seconds",
+            get: |s| s.labels.history_s,
+            set: |s, v| s.labels.history_s = v,
+        },
+        live: Some(LABELS),
+        about: "Stored and returned: no old versions are kept.",
+    },
 ];
 
 /// [`crate::Labels`] are one setting of a bucket.

@@ -191,6 +191,12 @@ pub struct Labels {
     pub conflict_resolution: &'static str,
     /// Whether a persistent bucket was asked to eject keys, too. They stay in memory.
     pub full_eviction: bool,
+    /// Whether new collections keep every version for change streams.
+    pub history_default: bool,
+    /// Bytes of old versions to keep for change streams; 0: no limit.
+    pub history_bytes: u64,
+    /// Seconds to keep old versions; 0: no limit.
+    pub history_s: u64,
 }
 
 /// The names of storage backends.
@@ -206,6 +212,9 @@ impl Default for Labels {
             storage_backend: STORAGE_BACKENDS[0],
             conflict_resolution: CONFLICT_RESOLUTIONS[0],
             full_eviction: false,
+            history_default: false,
+            history_bytes: 0,
+            history_s: 0,
         }
     }
 }

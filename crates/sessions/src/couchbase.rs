@@ -38,6 +38,7 @@ use kv::key::{KEY_MAX, NAMED_KEY_MAX};
 use kv::{Bucket, BucketKind, Durability, Key, KvError, NodeContext, Place, Unavailable, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
+use wire::couchbase::subdocument as subdocument_frames;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
 use wire::sasl::Exchange;
 
@@ -126,8 +127,8 @@ fn document_key(collections: bool, wire_key: &[u8]) -> Result<Key<'_>, KeyError>
     if key.bytes.is_empty() {
         return Err(KeyError::Empty);
     }
-    let most = if key.collection == DEFAULT_ID { KEY_MAX } else { NAMED_KEY_MAX };
-    if key.bytes.len() > most {
+    // Most keys are shorter than either.
+    if key.bytes.len() > NAMED_KEY_MAX && (key.collection != DEFAULT_ID || key.bytes.len() > KEY_MAX) {
         return Err(KeyError::TooLong);
     }
     Ok(key)
@@ -254,7 +255,7 @@ fn execute_on_document(
         Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,
         // There are no replicas.
         Opcode::GET_REPLICA | Opcode::GET_EX_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
-        _ if wire::couchbase::subdocument::reads_replica(request) => {
+        opcode if opcodes::is_subdocument(opcode) && subdocument_frames::reads_replica(request) => {
             handshake::not_my_vbucket(peer, &answer, cx, out);
         }
         _ => match operation.execute(body, cx, out)? {
@@ -272,15 +273,26 @@ fn required_durability(
     request: &Request<'_>,
     infos: &FrameInfos,
 ) -> Option<wire::couchbase::Durability> {
-    let least = bucket.least_durability().level();
     let asked = infos.durability;
-    match least.filter(|_| opcodes::may_be_durable(request.header.opcode)) {
+    match bucket.least_durability().level() {
         None => asked,
-        Some(least) => Some(wire::couchbase::Durability {
-            level: asked.map_or(least, |asked| asked.level.max(least)),
-            timeout_ms: asked.and_then(|asked| asked.timeout_ms),
-        }),
+        Some(least) => at_least(least, asked, request.header.opcode),
     }
+}
+
+#[cold]
+fn at_least(
+    least: DurabilityLevel,
+    asked: Option<wire::couchbase::Durability>,
+    opcode: Opcode,
+) -> Option<wire::couchbase::Durability> {
+    if !opcodes::may_be_durable(opcode) {
+        return asked;
+    }
+    Some(wire::couchbase::Durability {
+        level: asked.map_or(least, |asked| asked.level.max(least)),
+        timeout_ms: asked.and_then(|asked| asked.timeout_ms),
+    })
 }
 
 /// Makes the answer to a durable write wait.

@@ -189,10 +189,12 @@ impl Group {
     /// Returns a bit for each slot of a line that has the tag. Branch-free: the position of a match is unpredictable.
     #[inline]
     fn matches(&self, line: usize, tag: u64) -> u32 {
-        (0..LINE_SLOTS).fold(0, |bits, index| {
+        let mut bits = 0;
+        for index in 0..LINE_SLOTS {
             let slot = Slot(self.slot(line * LINE_SLOTS + index).load(Relaxed));
-            bits | u32::from(slot.tag() == tag) << index
-        })
+            bits |= u32::from(slot.tag() == tag) << index;
+        }
+        bits
     }
 
     fn next_line(self, line: usize) -> usize {

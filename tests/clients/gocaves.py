@@ -22,11 +22,15 @@ GO = pathlib.Path(__file__).resolve().parent.parent / "go"
 # Checks that fail on the mock, and why: all of these are missing or different there.
 DIFFERENCES = {
     "connect": "it has no /whoami: waiting for the management service does not end",
+    "ping": "it has no /whoami",
+    "replace-expiry": "it refuses the frame info",
     "preserve-expiry": "it refuses the frame info",
     "preserve-expiry-in-mutate": "it refuses the frame info",
     "counter-not-a-number": "it answers EINTERNAL and closes the connection, not DELTA_BADVAL",
+    "lock-errors": "it has no status for a document that is not locked",
     "durability-persist-refused": "it persists in ephemeral buckets",
     "too-big": "it has no largest value",
+    "key-too-long": "it has no longest key",
     "lookup-any-replica": "it does not grant the feature",
     "mutate-in": "it does not create missing paths of arrays",
     "mutate-in-errors": "it answers EINTERNAL and closes the connection",
@@ -44,6 +48,7 @@ DIFFERENCES = {
     "user-manage": "it has no date of the password's last change",
     "group-manage": "it has no groups",
     "role-enforced": "it enforces no roles",
+    "change-password": "it has no /whoami and no /controller/changePassword",
 }
 
 

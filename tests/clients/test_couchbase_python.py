@@ -4,8 +4,10 @@ import time
 from datetime import timedelta
 
 import pytest
+from couchbase.diagnostics import EndpointState, PingState, ServiceType
 from couchbase.durability import DurabilityLevel, ServerDurability
 from couchbase.exceptions import (
+    BucketDoesNotExistException,
     BucketNotFoundException,
     AuthenticationException,
     CASMismatchException,
@@ -15,8 +17,10 @@ from couchbase.exceptions import (
     DocumentLockedException,
     DocumentNotFoundException,
     DocumentNotLockedException,
+    DocumentUnretrievableException,
     DurabilityInvalidLevelException,
 )
+from couchbase.management.buckets import BucketType, CreateBucketSettings, EvictionPolicyType
 from couchbase.options import (
     AppendOptions,
     DecrementOptions,
@@ -34,6 +38,8 @@ from couchbase.transcoder import LegacyTranscoder, RawBinaryTranscoder, RawJSONT
 from .cluster import connect
 
 MEBIBYTE = 1024 * 1024
+# The SDK has no exception of its own for this error.
+VALUE_TOO_LARGE = 104
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +57,30 @@ def key(request, collection):
     return name
 
 
+def expiry(collection, key):
+    """When the document expires, in seconds of Unix time; None if it does not."""
+    at = collection.get(key, GetOptions(with_expiry=True)).expiryTime
+    return at and at.timestamp()
+
+
 def test_ready_and_pinged(cluster):
     cluster.wait_until_ready(timedelta(seconds=20))
     bucket = cluster.bucket("default")
     reports = [report for endpoints in bucket.ping().endpoints.values() for report in endpoints]
     assert reports and all("ok" in str(report.state).lower() for report in reports)
+
+
+def test_ping(node):
+    # A connection of its own: the buckets of other tests come and go.
+    own = connect(node)
+    bucket = own.bucket("default")
+    # The SDK pings no other service of a bucket.
+    for pinged, services in ((bucket.ping(), [ServiceType.KeyValue]), (own.ping(), [ServiceType.KeyValue, ServiceType.Management])):
+        for service in services:
+            reports = pinged.endpoints[service]
+            assert reports and all(report.state == PingState.OK for report in reports), reports
+    assert any(endpoint.state == EndpointState.Connected for endpoint in own.diagnostics().endpoints[ServiceType.KeyValue])
+    own.close()
 
 
 def test_a_wrong_password_is_refused(node):
@@ -105,6 +130,14 @@ def test_insert_existing(collection, key):
     assert collection.get(key).content_as[dict] == {"n": 1}
 
 
+def test_insert_expiry_absolute(collection, key):
+    # The SDK takes durations only, and sends a time for those of 30 days and more.
+    far = timedelta(days=40)
+    earliest = int(time.time() + far.total_seconds())
+    collection.insert(key, {"n": 1}, InsertOptions(expiry=far))
+    assert earliest <= expiry(collection, key) <= time.time() + far.total_seconds()
+
+
 def test_replace(collection, key):
     cas = collection.upsert(key, {"n": 1}).cas
     cas = collection.replace(key, {"n": 2}, ReplaceOptions(cas=cas)).cas
@@ -123,6 +156,19 @@ def test_replace_cas_mismatch(collection, key):
     with pytest.raises(CASMismatchException):
         collection.replace(key, {"n": 3}, ReplaceOptions(cas=old))
     assert collection.get(key).content_as[dict] == {"n": 2}
+
+
+def test_replace_expiry(collection, key):
+    collection.upsert(key, {"n": 1})
+    started = int(time.time())
+    collection.replace(key, {"n": 2}, ReplaceOptions(expiry=timedelta(seconds=100)))
+    before = expiry(collection, key)
+    assert started + 99 <= before <= time.time() + 101
+    collection.replace(key, {"n": 3}, ReplaceOptions(preserve_expiry=True))
+    assert expiry(collection, key) == before
+    collection.replace(key, {"n": 4})
+    assert expiry(collection, key) is None
+    assert collection.get(key).content_as[dict] == {"n": 4}
 
 
 def test_remove(collection, key):
@@ -171,6 +217,16 @@ def test_get_and_touch(collection, key):
     time.sleep(3.2)
     assert collection.get(key).content_as[str] == "v"
     assert collection.get_and_touch(key, timedelta(seconds=0)).content_as[str] == "v"
+
+
+def test_touch_zero(collection, key):
+    collection.upsert(key, {"n": 1}, UpsertOptions(expiry=timedelta(seconds=100)))
+    assert expiry(collection, key)
+    collection.touch(key, timedelta(0))
+    assert expiry(collection, key) is None
+    collection.upsert(key, {"n": 2}, UpsertOptions(expiry=timedelta(seconds=100)))
+    assert collection.get_and_touch(key, timedelta(0)).content_as[dict] == {"n": 2}
+    assert expiry(collection, key) is None
 
 
 def test_expiry(collection, key):
@@ -241,6 +297,28 @@ def test_unlock(collection, key):
         collection.unlock(key + "-missing", 1)
 
 
+def test_lock_errors(collection, key):
+    lock = timedelta(seconds=15)
+    for attempt in (
+        lambda: collection.get_and_lock(key, lock),
+        lambda: collection.get_and_touch(key, lock),
+        lambda: collection.unlock(key, 1),
+    ):
+        with pytest.raises(DocumentNotFoundException):
+            attempt()
+    free = collection.upsert(key, 1).cas
+    with pytest.raises(DocumentNotLockedException):
+        collection.unlock(key, free)
+    locked = collection.get_and_lock(key, lock)
+    with pytest.raises(CASMismatchException):
+        collection.unlock(key, free)
+    collection.replace(key, 2, ReplaceOptions(cas=locked.cas))
+    again = collection.get_and_lock(key, lock)
+    assert again.content_as[int] == 2
+    collection.remove(key, RemoveOptions(cas=again.cas))
+    assert not collection.exists(key).exists
+
+
 def test_counter(collection, key):
     binary = collection.binary()
     assert binary.increment(key, IncrementOptions(initial=SignedInt64(10), delta=DeltaValue(5))).content == 10
@@ -266,6 +344,16 @@ def test_counter_not_a_number(collection, key):
     collection.upsert(key, {"not": "a number"})
     with pytest.raises(DeltaInvalidException):
         collection.binary().increment(key)
+
+
+def test_decrement_creates(collection, key):
+    decrement = collection.binary().decrement
+    with pytest.raises(DocumentNotFoundException):
+        decrement(key, DecrementOptions(initial=SignedInt64(-1)))
+    started = int(time.time())
+    assert decrement(key, DecrementOptions(initial=SignedInt64(7), expiry=timedelta(seconds=100))).content == 7
+    assert started + 99 <= expiry(collection, key) <= time.time() + 101
+    assert decrement(key, DecrementOptions(delta=DeltaValue(2))).content == 5
 
 
 def test_append_prepend(collection, key):
@@ -357,6 +445,11 @@ def test_any_replica(collection, key):
         collection.get_any_replica(key + "-missing")
 
 
+def test_any_replica_missing(collection, key):
+    with pytest.raises(DocumentUnretrievableException):
+        collection.get_any_replica(key)
+
+
 def test_keys_at_the_limit(collection):
     name = "k" * 245
     collection.upsert(name, 1)
@@ -366,6 +459,35 @@ def test_keys_at_the_limit(collection):
     unicode_name = "schlüssel with space/☃"
     collection.upsert(unicode_name, 2)
     assert collection.get(unicode_name).content_as[int] == 2
+
+
+def test_key_too_long(cluster, collection):
+    bucket = cluster.bucket("default")
+    bucket.collections().create_collection("_default", "key-too-long")
+    # Its bytes count, not its characters.
+    for documents, most in ((collection, 250), (bucket.collection("key-too-long"), 246)):
+        longest = "ü" * (most // 2)
+        documents.upsert(longest, {"n": 1})
+        with pytest.raises(CouchbaseException) as raised:
+            documents.upsert(longest + "k", {"n": 2})
+        assert raised.value.error_code == VALUE_TOO_LARGE, repr(raised.value)
+        assert documents.get(longest).content_as[dict] == {"n": 1}
+    bucket.collections().drop_collection("_default", "key-too-long")
+
+
+def test_persistent_bucket(cluster, key):
+    manager, name = cluster.buckets(), "py-persistent"
+    manager.create_bucket(CreateBucketSettings(
+        name=name, bucket_type=BucketType.COUCHBASE, ram_quota_mb=100, eviction_policy=EvictionPolicyType.VALUE_ONLY, num_replicas=0,
+    ))
+    documents = cluster.bucket(name).default_collection()
+    documents.upsert(key, {"n": 1}, UpsertOptions(durability=ServerDurability(DurabilityLevel.PERSIST_TO_MAJORITY)))
+    assert documents.get(key).content_as[dict] == {"n": 1}
+    kinds = {one.name: one.bucket_type for one in manager.get_all_buckets()}
+    assert (kinds[name], kinds["default"]) == (BucketType.COUCHBASE, BucketType.EPHEMERAL)
+    manager.drop_bucket(name)
+    with pytest.raises(BucketDoesNotExistException):
+        manager.get_bucket(name)
 
 
 def test_batch(collection):

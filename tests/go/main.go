@@ -155,6 +155,12 @@ func expires(c *gocb.Collection, key string, seconds time.Duration) error {
 	return err
 }
 
+// lasts requires that the document does not expire.
+func lasts(c *gocb.Collection, key string) error {
+	at, err := expiry(c, key)
+	return first(err, equal("expiry", at, time.Time{}))
+}
+
 // unstaged requires that no transaction has left anything in the document.
 func unstaged(c *gocb.Collection, key string) error {
 	found, err := lookup(c, key, gocb.ExistsSpec("txn", &gocb.ExistsSpecOptions{IsXattr: true}))
@@ -197,6 +203,21 @@ var checks = []check{
 		_, again := c.Insert(key, 2, nil)
 		return first(err, fails("insert", again, gocb.ErrDocumentExists), content(c, key, 1))
 	}},
+	{"insert-expiry-absolute", func(c *gocb.Collection, key string) error {
+		// The SDK takes durations only, and sends a time for those of 30 days and more.
+		const far = 40 * 24 * time.Hour
+		earliest := time.Now().Add(far).Truncate(time.Second)
+		_, err := c.Insert(key, number{1}, &gocb.InsertOptions{Expiry: far})
+		latest := time.Now().Add(far)
+		at, err2 := expiry(c, key)
+		if err := first(must("insert", err), err2); err != nil {
+			return err
+		}
+		if at.Before(earliest) || at.After(latest) {
+			return fmt.Errorf("expires at %v, not %v to %v", at, earliest, latest)
+		}
+		return nil
+	}},
 	{"replace", func(c *gocb.Collection, key string) error {
 		cas, err := upsert(c, key, 1)
 		_, withCas := c.Replace(key, 2, &gocb.ReplaceOptions{Cas: cas})
@@ -212,6 +233,20 @@ var checks = []check{
 		_, err2 := upsert(c, key, 2)
 		_, stale := c.Replace(key, 3, &gocb.ReplaceOptions{Cas: cas})
 		return first(err, err2, fails("replace", stale, gocb.ErrCasMismatch), content(c, key, 2))
+	}},
+	{"replace-expiry", func(c *gocb.Collection, key string) error {
+		_, err := upsert(c, key, number{1})
+		_, set := c.Replace(key, number{2}, &gocb.ReplaceOptions{Expiry: 100 * time.Second})
+		before, err2 := expiry(c, key)
+		if err := first(err, must("set", set), err2, expires(c, key, 100)); err != nil {
+			return err
+		}
+		_, kept := c.Replace(key, number{3}, &gocb.ReplaceOptions{PreserveExpiry: true})
+		after, err := expiry(c, key)
+		_, cleared := c.Replace(key, number{4}, nil)
+		return first(
+			must("keep", kept), err, equal("expiry", after, before), must("clear", cleared), lasts(c, key), content(c, key, number{4}),
+		)
 	}},
 	{"remove", func(c *gocb.Collection, key string) error {
 		cas, err := upsert(c, key, 1)
@@ -255,6 +290,17 @@ var checks = []check{
 		time.Sleep(3200 * time.Millisecond)
 		return first(must("upsert", err), must("touch", touched), content(c, key, 1))
 	}},
+	{"touch-zero", func(c *gocb.Collection, key string) error {
+		_, err := c.Upsert(key, number{1}, &gocb.UpsertOptions{Expiry: 100 * time.Second})
+		before := expires(c, key, 100)
+		_, touched := c.Touch(key, 0, nil)
+		if err := first(must("upsert", err), before, must("touch", touched), lasts(c, key)); err != nil {
+			return err
+		}
+		_, err = c.Upsert(key, number{2}, &gocb.UpsertOptions{Expiry: 100 * time.Second})
+		_, touched = c.GetAndTouch(key, 0, nil)
+		return first(must("upsert", err), must("get and touch", touched), lasts(c, key), content(c, key, number{2}))
+	}},
 	{"expiry", func(c *gocb.Collection, key string) error {
 		_, err := c.Upsert(key, 1, &gocb.UpsertOptions{Expiry: 2 * time.Second})
 		before := content(c, key, 1)
@@ -297,6 +343,33 @@ var checks = []check{
 		}
 		return first(must("unlock", unlocked), free)
 	}},
+	{"lock-errors", func(c *gocb.Collection, key string) error {
+		_, locked := c.GetAndLock(key, 10*time.Second, nil)
+		_, touched := c.GetAndTouch(key, 10*time.Second, nil)
+		unlocked := c.Unlock(key, 1, nil)
+		if err := first(
+			fails("lock", locked, gocb.ErrDocumentNotFound), fails("touch", touched, gocb.ErrDocumentNotFound),
+			fails("unlock", unlocked, gocb.ErrDocumentNotFound),
+		); err != nil {
+			return err
+		}
+		cas, err := upsert(c, key, 1)
+		unlocked = c.Unlock(key, cas, nil)
+		held, err2 := c.GetAndLock(key, 15*time.Second, nil)
+		if err := first(err, fails("unlock a free one", unlocked, gocb.ErrDocumentNotLocked), must("lock", err2)); err != nil {
+			return err
+		}
+		unlocked = c.Unlock(key, cas, nil)
+		_, replaced := c.Replace(key, 2, &gocb.ReplaceOptions{Cas: held.Cas()})
+		held, err = c.GetAndLock(key, 15*time.Second, nil)
+		if err := first(
+			fails("unlock with another CAS", unlocked, gocb.ErrCasMismatch), must("replace", replaced), must("lock again", err),
+		); err != nil {
+			return err
+		}
+		_, removed := c.Remove(key, &gocb.RemoveOptions{Cas: held.Cas()})
+		return first(must("remove", removed), missing(c, key))
+	}},
 	{"counter", func(c *gocb.Collection, key string) error {
 		b := c.Binary()
 		return first(
@@ -315,6 +388,16 @@ var checks = []check{
 		_, err := upsert(c, key, map[string]int{"a": 1})
 		_, bad := c.Binary().Increment(key, &gocb.IncrementOptions{Initial: -1, Delta: 1})
 		return first(err, fails("increment", bad, gocb.ErrDeltaInvalid))
+	}},
+	{"decrement-creates", func(c *gocb.Collection, key string) error {
+		b := c.Binary()
+		_, err := b.Decrement(key, &gocb.DecrementOptions{Initial: -1, Delta: 1})
+		return first(
+			fails("decrement a missing one", err, gocb.ErrDocumentNotFound),
+			counter("create", 7)(b.Decrement(key, &gocb.DecrementOptions{Initial: 7, Delta: 1, Expiry: 100 * time.Second})),
+			expires(c, key, 100),
+			counter("decrement", 5)(b.Decrement(key, &gocb.DecrementOptions{Initial: -1, Delta: 2})),
+		)
 	}},
 	{"append-prepend", func(c *gocb.Collection, key string) error {
 		raw := gocb.NewRawBinaryTranscoder()
@@ -431,6 +514,11 @@ var checks = []check{
 			return fmt.Errorf("read %d, replica %v, %v", got, found.IsReplica(), err)
 		}
 		return nil
+	}},
+	{"any-replica-missing", func(c *gocb.Collection, key string) error {
+		// The SDK waits for a result until its timeout, even when every request has failed.
+		_, err := c.GetAnyReplica(key, &gocb.GetAnyReplicaOptions{Timeout: 700 * time.Millisecond})
+		return fails("any replica", err, gocb.ErrDocumentUnretrievable)
 	}},
 	{"batch", func(c *gocb.Collection, key string) error {
 		sets, gets := []gocb.BulkOp{}, []gocb.BulkOp{}
@@ -1141,6 +1229,20 @@ var collectionChecks = []check{
 			return first(must("create again", created), old, err, content(one, key, number{3}), content(other, key, number{2}))
 		})
 	}},
+	{"key-too-long", func(c *gocb.Collection, key string) error {
+		return withScope(c, key, map[string]time.Duration{"one": 0}, func(s *gocb.Scope, _ *gocb.CollectionManagerV2) error {
+			for documents, most := range map[*gocb.Collection]int{c: 250, s.Collection("one"): 246} {
+				// Its bytes count, not its characters.
+				longest := strings.Repeat("ü", most/2)
+				_, err := upsert(documents, longest, number{1})
+				_, refused := upsert(documents, longest+"k", number{2})
+				if err := first(err, fails("a longer key", refused, gocb.ErrValueTooLarge), content(documents, longest, number{1})); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}},
 	{"collection-max-expiry", func(c *gocb.Collection, key string) error {
 		return withScope(c, key, map[string]time.Duration{"timed": 100 * time.Second}, func(s *gocb.Scope, _ *gocb.CollectionManagerV2) error {
 			timed := s.Collection("timed")
@@ -1246,6 +1348,27 @@ func bucketChecks(cluster *gocb.Cluster) []check {
 			fails("get a missing one", gone, gocb.ErrBucketNotFound), fails("drop a missing one", manager.DropBucket(name, nil), gocb.ErrBucketNotFound),
 			fails("flush a missing one", manager.FlushBucket(name, nil), gocb.ErrBucketNotFound),
 		)
+	}}, {"persistent-bucket", func(_ *gocb.Collection, key string) error {
+		const name = "go-persistent"
+		manager := cluster.Buckets()
+		_ = manager.DropBucket(name, nil)
+		settings := gocb.BucketSettings{
+			Name: name, BucketType: gocb.CouchbaseBucketType, RAMQuotaMB: 100, EvictionPolicy: gocb.EvictionPolicyTypeValueOnly,
+		}
+		if err := manager.CreateBucket(gocb.CreateBucketSettings{BucketSettings: settings}, nil); err != nil {
+			return must("create", err)
+		}
+		documents := cluster.Bucket(name).DefaultCollection()
+		_, err := documents.Upsert(key, number{1}, &gocb.UpsertOptions{DurabilityLevel: gocb.DurabilityLevelPersistToMajority})
+		all, err2 := manager.GetAllBuckets(nil)
+		if err := first(
+			must("upsert", err), content(documents, key, number{1}), must("all buckets", err2),
+			equal("its type", all[name].BucketType, gocb.CouchbaseBucketType), must("drop", manager.DropBucket(name, nil)),
+		); err != nil {
+			return err
+		}
+		_, gone := manager.GetBucket(name, nil)
+		return fails("get a dropped one", gone, gocb.ErrBucketNotFound)
 	}}}
 }
 
@@ -1391,7 +1514,66 @@ func userChecks(cluster *gocb.Cluster, bucket string, connected login) []check {
 			_, written = documents.Upsert(key, number{4}, nil)
 			return first(dropped, fails("upsert after the drop", written, gocb.ErrAuthenticationFailure), content(c, key, number{3}), must("close", its.Close(nil)))
 		}},
+		{"change-password", func(c *gocb.Collection, key string) error {
+			name, changed := strings.ReplaceAll(key, "::", "-"), password+"-changed"
+			_, err := upsert(c, key, number{1})
+			made := manager.UpsertUser(gocb.User{Username: name, Password: password, Roles: []gocb.Role{reader}}, nil)
+			if err := first(err, must("upsert user", made)); err != nil {
+				return err
+			}
+			its, _, err := connected(name, password)
+			if err != nil {
+				return must("connect", err)
+			}
+			done, again := its.Users().ChangePassword(changed, nil), its.Users().ChangePassword("never-set", nil)
+			var refusal *gocb.HTTPError
+			if err := first(
+				must("change", done), must("close", its.Close(nil)),
+				equal(fmt.Sprintf("the old password is refused (%v)", again), errors.As(again, &refusal) && refusal.StatusCode == 401, true),
+			); err != nil {
+				return err
+			}
+			its, documents, err := connected(name, changed)
+			if err != nil {
+				return must("connect again", err)
+			}
+			return first(content(documents, key, number{1}), must("close", its.Close(nil)), must("drop", manager.DropUser(name, nil)))
+		}},
 	}
+}
+
+// answers requires that all endpoints of each service have answered.
+func answers(step string, pinged *gocb.PingResult, services ...gocb.ServiceType) error {
+	for _, service := range services {
+		reports := pinged.Services[service]
+		if len(reports) == 0 || slices.ContainsFunc(reports, func(one gocb.EndpointPingReport) bool { return one.State != gocb.PingStateOk }) {
+			return fmt.Errorf("%s: service %d: %+v", step, service, reports)
+		}
+	}
+	return nil
+}
+
+// pingCheck has a connection of its own: the buckets of other checks come and go.
+func pingCheck(user, password string, connected login) check {
+	return check{"ping", func(*gocb.Collection, string) error {
+		own, documents, err := connected(user, password)
+		if err != nil {
+			return must("connect", err)
+		}
+		pinged, err := own.Ping(nil)
+		bucket, err2 := documents.Bucket().Ping(nil)
+		known, err3 := own.Diagnostics(nil)
+		if err := first(must("ping", err), must("ping the bucket", err2), must("diagnostics", err3)); err != nil {
+			return err
+		}
+		isConnected := func(one gocb.EndPointDiagnostics) bool { return one.State == gocb.EndpointStateConnected }
+		return first(
+			// The SDK pings the key-value service of buckets only.
+			answers("cluster", pinged, gocb.ServiceTypeManagement),
+			answers("bucket", bucket, gocb.ServiceTypeKeyValue, gocb.ServiceTypeManagement),
+			equal("connected", slices.ContainsFunc(known.Services["kv"], isConnected), true), must("close", own.Close(nil)),
+		)
+	}}
 }
 
 func say(name string, err error) {
@@ -1446,7 +1628,10 @@ func main() {
 		return connect(os.Args[1], user, password, os.Args[4], os.Args[5:])
 	}
 	var running sync.WaitGroup
-	all := slices.Concat(checks, collectionChecks, bucketChecks(cluster), userChecks(cluster, os.Args[4], other), transactionChecks(cluster.Transactions()))
+	all := slices.Concat(
+		checks, collectionChecks, bucketChecks(cluster), userChecks(cluster, os.Args[4], other), transactionChecks(cluster.Transactions()),
+		[]check{pingCheck(os.Args[2], os.Args[3], other)},
+	)
 	for _, one := range all {
 		if only := os.Getenv("CHECK"); only != "" && only != one.name {
 			continue

@@ -108,6 +108,26 @@ function rolesOf(user) {
 }
 
 const checks = {
+  ping: async () => {
+    // A connection of its own: the buckets of other checks come and go.
+    const own = await connected(username, password)
+    const bucket = own.bucket(bucketName)
+    // Until the bucket is open, a report is empty.
+    await bucket.defaultCollection().exists('any')
+    const { KeyValue, Management } = couchbase.ServiceType
+    const answers = (pinged, service) => {
+      const reports = pinged.services[service] || []
+      assert.ok(reports.length > 0 && reports.every((report) => report.state === couchbase.PingState.Ok), `${service}: ${JSON.stringify(pinged)}`)
+    }
+    // The SDK pings no other service of a bucket.
+    answers(await bucket.ping(), KeyValue)
+    const pinged = await own.ping()
+    answers(pinged, KeyValue)
+    answers(pinged, Management)
+    const known = await own.diagnostics()
+    assert.ok((known.services[KeyValue] || []).some((endpoint) => endpoint.state === couchbase.EndpointState.Connected), JSON.stringify(known))
+    await own.close()
+  },
   'upsert-get': async (c, key) => {
     const document = { text: 'grüße', number: 1.5, list: [1, null, true], deep: { a: { b: {} } } }
     const written = await c.upsert(key, document)
@@ -126,6 +146,14 @@ const checks = {
     await fails(c.insert(key, { n: 2 }), couchbase.DocumentExistsError)
     assert.deepEqual((await c.get(key)).content, { n: 1 })
   },
+  'insert-expiry-absolute': async (c, key) => {
+    for (const seconds of [3600, 40 * 86400]) {
+      const time = now() + seconds
+      await c.insert(key, { n: 1 }, { expiry: new Date(time * 1000) })
+      assert.equal(await expiryOf(c, key), time)
+      await c.remove(key)
+    }
+  },
   replace: async (c, key) => {
     const { cas } = await c.upsert(key, 1)
     await c.replace(key, 2, { cas })
@@ -138,6 +166,18 @@ const checks = {
     await c.upsert(key, 2)
     await fails(c.replace(key, 3, { cas }), couchbase.CasMismatchError)
     assert.equal((await c.get(key)).content, 2)
+  },
+  'replace-expiry': async (c, key) => {
+    await c.upsert(key, { n: 1 })
+    const started = now()
+    await c.replace(key, { n: 2 }, { expiry: 100 })
+    const before = await expiryOf(c, key)
+    within(before, started + 99, now() + 101)
+    await c.replace(key, { n: 3 }, { preserveExpiry: true })
+    assert.equal(await expiryOf(c, key), before)
+    await c.replace(key, { n: 4 })
+    assert.equal(await expiryOf(c, key), 0)
+    await holds(c, { [key]: { n: 4 } })
   },
   remove: async (c, key) => {
     const { cas } = await c.upsert(key, 1)
@@ -169,6 +209,15 @@ const checks = {
     await sleep(3200)
     assert.equal((await c.get(key)).content, 'v')
   },
+  'touch-zero': async (c, key) => {
+    await c.upsert(key, { n: 1 }, { expiry: 100 })
+    assert.notEqual(await expiryOf(c, key), 0)
+    await c.touch(key, 0)
+    assert.equal(await expiryOf(c, key), 0)
+    await c.upsert(key, { n: 2 }, { expiry: 100 })
+    assert.deepEqual((await c.getAndTouch(key, 0)).content, { n: 2 })
+    assert.equal(await expiryOf(c, key), 0)
+  },
   expiry: async (c, key) => {
     await c.upsert(key, 1, { expiry: 2 })
     assert.equal((await c.get(key)).content, 1)
@@ -199,6 +248,21 @@ const checks = {
     await c.upsert(key, 2)
     await fails(c.unlock(key, cas, { timeout: 700 }), couchbase.CouchbaseError)
   },
+  'lock-errors': async (c, key) => {
+    await fails(c.getAndLock(key, 10), couchbase.DocumentNotFoundError)
+    await fails(c.getAndTouch(key, 10), couchbase.DocumentNotFoundError)
+    const { cas } = await c.upsert(`${key}-other`, 1)
+    await fails(c.unlock(key, cas), couchbase.DocumentNotFoundError)
+    const free = await c.upsert(key, 1)
+    await fails(c.unlock(key, free.cas), couchbase.DocumentNotLockedError)
+    const locked = await c.getAndLock(key, 15)
+    await fails(c.unlock(key, free.cas), couchbase.CasMismatchError)
+    await c.replace(key, 2, { cas: locked.cas })
+    const again = await c.getAndLock(key, 15)
+    assert.equal(again.content, 2)
+    await c.remove(key, { cas: again.cas })
+    await missing(c, key)
+  },
   counter: async (c, key) => {
     const binary = c.binary()
     assert.equal((await binary.increment(key, 5, { initial: 10 })).value, 10)
@@ -211,6 +275,14 @@ const checks = {
   'counter-not-a-number': async (c, key) => {
     await c.upsert(key, { a: 1 })
     await fails(c.binary().increment(key, 1), couchbase.DeltaInvalidError)
+  },
+  'decrement-creates': async (c, key) => {
+    const binary = c.binary()
+    await fails(binary.decrement(key, 1), couchbase.DocumentNotFoundError)
+    const started = now()
+    assert.equal((await binary.decrement(key, 1, { initial: 7, expiry: 100 })).value, 7)
+    within(await expiryOf(c, key), started + 99, now() + 101)
+    assert.equal((await binary.decrement(key, 2)).value, 5)
   },
   'append-prepend': async (c, key) => {
     await c.upsert(key, Buffer.from('b'), raw)
@@ -251,6 +323,15 @@ const checks = {
     await fails(c.upsert(key, Buffer.alloc(20 * MEBIBYTE + 1), { ...raw, timeout: 30000 }), couchbase.ValueTooLargeError)
     assert.equal((await c.get(key, raw)).content.toString(), 'old')
   },
+  'key-too-long': async (c, key) => withScope(c, key, { one: {} }, async ({ one }) => {
+    // Its bytes count, not its characters.
+    for (const [documents, most] of [[c, 250], [one, 246]]) {
+      const longest = 'ü'.repeat(most / 2)
+      await documents.upsert(longest, { n: 1 })
+      await fails(documents.upsert(`${longest}k`, { n: 2 }), couchbase.ValueTooLargeError)
+      await holds(documents, { [longest]: { n: 1 } })
+    }
+  }),
   'binary-value': async (c, key) => {
     const value = Buffer.from(Array.from({ length: 256 }, (_, n) => n))
     await c.upsert(key, value)
@@ -267,6 +348,7 @@ const checks = {
     assert.deepEqual(found.content, { n: 1 })
     assert.equal((await c.getAllReplicas(key)).length, 1)
   },
+  'any-replica-missing': async (c, key) => fails(c.getAnyReplica(key), couchbase.DocumentUnretrievableError),
   batch: async (c, key) => {
     const keys = Array.from({ length: 500 }, (_, n) => `${key}-${n}`)
     await Promise.all(keys.map((k, n) => c.upsert(k, { n })))
@@ -588,6 +670,20 @@ const checks = {
     await fails(manager.dropBucket(name), couchbase.BucketNotFoundError)
     await fails(manager.flushBucket(name), couchbase.BucketNotFoundError)
   },
+  'persistent-bucket': async (c, key, _, cluster) => {
+    const manager = cluster.buckets()
+    const name = 'node-persistent'
+    const { BucketType, DurabilityLevel, EvictionPolicy } = couchbase
+    await manager.dropBucket(name).catch(() => {})
+    await manager.createBucket({ name, bucketType: BucketType.Couchbase, ramQuotaMB: 100, evictionPolicy: EvictionPolicy.ValueOnly, numReplicas: 0 })
+    const documents = cluster.bucket(name).defaultCollection()
+    await documents.upsert(key, { n: 1 }, { durabilityLevel: DurabilityLevel.PersistToMajority })
+    await holds(documents, { [key]: { n: 1 } })
+    const listed = Object.fromEntries((await manager.getAllBuckets()).map((one) => [one.name, one.bucketType]))
+    assert.deepEqual([listed[name], listed[bucketName]], [BucketType.Couchbase, BucketType.Ephemeral])
+    await manager.dropBucket(name)
+    await fails(manager.getBucket(name), couchbase.BucketNotFoundError)
+  },
   'user-manage': async (c, key, _, cluster) => {
     const manager = cluster.users()
     const username = key.replace('::', '-')
@@ -655,6 +751,24 @@ const checks = {
     await fails(documents.upsert(key, { n: 4 }), couchbase.AuthenticationFailureError)
     await own.close()
     await fails(connected(username, PASSWORD), couchbase.AuthenticationFailureError)
+  },
+  'change-password': async (c, key, _, cluster) => {
+    const manager = cluster.users()
+    const username = key.replace('::', '-')
+    const changed = `${PASSWORD}-changed`
+    await c.upsert(key, { n: 1 })
+    await manager.upsertUser({ username, password: PASSWORD, roles: [reader] })
+    const old = await connected(username, PASSWORD)
+    await old.users().changePassword(changed)
+    // The SDK has no error of its own for this status.
+    const refused = await fails(old.users().changePassword('never-set'), couchbase.InternalServerFailureError)
+    assert.equal(refused.context.response_code, 401)
+    await fails(connected(username, PASSWORD), couchbase.AuthenticationFailureError)
+    await old.close()
+    const own = await connected(username, changed)
+    await holds(own.bucket(bucketName).defaultCollection(), { [key]: { n: 1 } })
+    await own.close()
+    await manager.dropUser(username)
   },
   'transaction-commit': async (c, key, transactions) => {
     const [replaced, removed] = [`${key}-replaced`, `${key}-removed`]
@@ -728,11 +842,12 @@ const checks = {
   },
   'transaction-expired': async (c, key, transactions) => {
     await c.upsert(`${key}-replaced`, { n: 1 })
+    // The SDK begins another attempt. It fails with an error of another kind if twice the timeout has passed by then.
     await fails(transactions.run(async (attempt) => {
       await attempt.insert(c, key, { n: 1 })
       await attempt.replace(await attempt.get(c, `${key}-replaced`), { n: 2 })
-      await sleep(1500)
-    }, { timeout: 1000 }), couchbase.TransactionExpiredError)
+      await sleep(2200)
+    }, { timeout: 2000 }), couchbase.TransactionExpiredError)
     await missing(c, key)
     await holds(c, { [`${key}-replaced`]: { n: 1 } })
     await c.insert(key, { n: 2 })

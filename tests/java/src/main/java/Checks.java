@@ -15,6 +15,11 @@ import static com.couchbase.client.java.manager.collection.CreateCollectionSetti
 import static com.couchbase.client.java.manager.collection.UpdateCollectionSettings.updateCollectionSettings;
 import static com.couchbase.client.java.transactions.config.TransactionOptions.transactionOptions;
 
+import com.couchbase.client.core.diagnostics.EndpointDiagnostics;
+import com.couchbase.client.core.diagnostics.EndpointPingReport;
+import com.couchbase.client.core.diagnostics.PingResult;
+import com.couchbase.client.core.diagnostics.PingState;
+import com.couchbase.client.core.endpoint.EndpointState;
 import com.couchbase.client.core.error.BucketExistsException;
 import com.couchbase.client.core.error.BucketNotFlushableException;
 import com.couchbase.client.core.error.BucketNotFoundException;
@@ -24,6 +29,7 @@ import com.couchbase.client.core.error.CollectionNotFoundException;
 import com.couchbase.client.core.error.CouchbaseException;
 import com.couchbase.client.core.error.DocumentExistsException;
 import com.couchbase.client.core.error.DocumentNotFoundException;
+import com.couchbase.client.core.error.DocumentNotLockedException;
 import com.couchbase.client.core.error.DocumentUnretrievableException;
 import com.couchbase.client.core.error.DurabilityLevelNotAvailableException;
 import com.couchbase.client.core.error.GroupNotFoundException;
@@ -43,6 +49,7 @@ import com.couchbase.client.core.error.subdoc.PathNotFoundException;
 import com.couchbase.client.core.error.subdoc.ValueInvalidException;
 import com.couchbase.client.core.msg.kv.DurabilityLevel;
 import com.couchbase.client.core.msg.kv.MutationToken;
+import com.couchbase.client.core.service.ServiceType;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.ClusterOptions;
 import com.couchbase.client.java.Collection;
@@ -236,6 +243,14 @@ public final class Checks {
       fails(() -> c.insert(key, 2), DocumentExistsException.class);
       equal(c.get(key).contentAs(Integer.class), 1);
     });
+    CHECKS.put("insert-expiry-absolute", (c, key) -> {
+      for (int seconds : new int[] {3600, 40 * 86400}) {
+        Instant time = Instant.ofEpochSecond(Instant.now().getEpochSecond() + seconds);
+        c.insert(key, number(1), insertOptions().expiry(time));
+        equal(expiry(c, key).orElseThrow(), time);
+        c.remove(key);
+      }
+    });
     CHECKS.put("replace", (c, key) -> {
       long cas = c.upsert(key, 1).cas();
       c.replace(key, 2, replaceOptions().cas(cas));
@@ -248,6 +263,18 @@ public final class Checks {
       c.upsert(key, 2);
       fails(() -> c.replace(key, 3, replaceOptions().cas(cas)), CasMismatchException.class);
       equal(c.get(key).contentAs(Integer.class), 2);
+    });
+    CHECKS.put("replace-expiry", (c, key) -> {
+      c.upsert(key, number(1));
+      Instant start = Instant.now();
+      c.replace(key, number(2), replaceOptions().expiry(Duration.ofSeconds(100)));
+      Instant before = expiry(c, key).orElseThrow();
+      within(before, start, 100);
+      c.replace(key, number(3), replaceOptions().preserveExpiry(true));
+      equal(expiry(c, key).orElseThrow(), before);
+      c.replace(key, number(4));
+      equal(expiry(c, key), Optional.empty());
+      holds(c, key, number(4));
     });
     CHECKS.put("remove", (c, key) -> {
       long cas = c.upsert(key, 1).cas();
@@ -278,6 +305,15 @@ public final class Checks {
       equal(c.getAndTouch(key, Duration.ofMinutes(1)).contentAs(Integer.class), 1);
       sleep();
       equal(c.get(key).contentAs(Integer.class), 1);
+    });
+    CHECKS.put("touch-zero", (c, key) -> {
+      c.upsert(key, number(1), upsertOptions().expiry(Duration.ofSeconds(100)));
+      expect(expiry(c, key).isPresent(), "no expiry");
+      c.touch(key, Duration.ZERO);
+      equal(expiry(c, key), Optional.empty());
+      c.upsert(key, number(2), upsertOptions().expiry(Duration.ofSeconds(100)));
+      equal(c.getAndTouch(key, Duration.ZERO).contentAsObject(), number(2));
+      equal(expiry(c, key), Optional.empty());
     });
     CHECKS.put("expiry", (c, key) -> {
       c.upsert(key, 1, upsertOptions().expiry(Duration.ofSeconds(2)));
@@ -311,6 +347,21 @@ public final class Checks {
       c.upsert(key, 2);
       fails(() -> c.unlock(key, cas, UnlockOptions.unlockOptions().timeout(QUICK)), CouchbaseException.class);
     });
+    CHECKS.put("lock-errors", (c, key) -> {
+      Duration time = Duration.ofSeconds(15);
+      fails(() -> c.getAndLock(key, time), DocumentNotFoundException.class);
+      fails(() -> c.getAndTouch(key, time), DocumentNotFoundException.class);
+      fails(() -> c.unlock(key, 1), DocumentNotFoundException.class);
+      long free = c.upsert(key, 1).cas();
+      fails(() -> c.unlock(key, free), DocumentNotLockedException.class);
+      long locked = c.getAndLock(key, time).cas();
+      fails(() -> c.unlock(key, free), CasMismatchException.class);
+      c.replace(key, 2, replaceOptions().cas(locked));
+      GetResult again = c.getAndLock(key, time);
+      equal(again.contentAs(Integer.class), 2);
+      c.remove(key, removeOptions().cas(again.cas()));
+      missing(c, key);
+    });
     CHECKS.put("counter", (c, key) -> {
       equal(c.binary().increment(key, incrementOptions().initial(10).delta(5)).content(), 10L);
       equal(c.binary().increment(key, incrementOptions().delta(5)).content(), 15L);
@@ -324,6 +375,13 @@ public final class Checks {
       // The SDK has no error of its own for this status of a counter.
       Throwable error = fails(() -> c.binary().increment(key), CouchbaseException.class);
       expect(!(error instanceof TimeoutException), String.valueOf(error));
+    });
+    CHECKS.put("decrement-creates", (c, key) -> {
+      fails(() -> c.binary().decrement(key), DocumentNotFoundException.class);
+      Instant start = Instant.now();
+      equal(c.binary().decrement(key, decrementOptions().initial(7).expiry(Duration.ofSeconds(100))).content(), 7L);
+      within(expiry(c, key).orElseThrow(), start, 100);
+      equal(c.binary().decrement(key, decrementOptions().delta(2)).content(), 5L);
     });
     CHECKS.put("append-prepend", (c, key) -> {
       c.upsert(key, bytes("b"), upsertOptions().transcoder(RawBinaryTranscoder.INSTANCE));
@@ -380,6 +438,7 @@ public final class Checks {
       equal(c.getAnyReplica(key).contentAs(Integer.class), 1);
       equal(c.getAllReplicas(key).count(), 1L);
     });
+    CHECKS.put("any-replica-missing", (c, key) -> fails(() -> c.getAnyReplica(key), DocumentUnretrievableException.class));
     CHECKS.put("batch", (c, key) -> {
       List<Integer> all = IntStream.range(0, 500).boxed().toList();
       Flux.fromIterable(all).flatMap(n -> c.reactive().upsert(key + "-" + n, n)).blockLast();
@@ -692,6 +751,18 @@ public final class Checks {
       holds(one, key, number(3));
       holds(other, key, number(2));
     }));
+    checks.put("key-too-long", (c, key) -> withScope(cluster, c, key, Map.of("one", Duration.ZERO), (s, manager) -> {
+      // Its bytes count, not its characters. The SDK refuses more than 250 with the prefix of the collection, which is 1 byte here.
+      String longest = "ü".repeat(124) + "k";
+      c.upsert(longest, number(1));
+      fails(() -> c.upsert(longest + "kk", number(2)), InvalidArgumentException.class);
+      holds(c, longest, number(1));
+      Collection one = s.collection("one");
+      String longestInOne = "ü".repeat(123);
+      one.upsert(longestInOne, number(1));
+      fails(() -> one.upsert(longestInOne + "k", number(2)), ValueTooLargeException.class);
+      holds(one, longestInOne, number(1));
+    }));
     checks.put("collection-max-expiry", (c, key) -> withScope(cluster, c, key, Map.of("timed", most), (s, manager) -> {
       Collection timed = s.collection("timed");
       for (int[] asked : new int[][] {{0, 100}, {50, 50}, {900, 100}}) {
@@ -762,6 +833,21 @@ public final class Checks {
       fails(() -> manager.getBucket(name), BucketNotFoundException.class);
       fails(() -> manager.dropBucket(name), BucketNotFoundException.class);
       fails(() -> manager.flushBucket(name), BucketNotFoundException.class);
+    });
+    checks.put("persistent-bucket", (c, key) -> {
+      BucketManager manager = cluster.buckets();
+      String name = "java-persistent";
+      if (manager.getAllBuckets().containsKey(name)) {
+        manager.dropBucket(name);
+      }
+      manager.createBucket(BucketSettings.create(name).bucketType(BucketType.COUCHBASE).ramQuotaMB(100)
+          .evictionPolicy(EvictionPolicyType.VALUE_ONLY).numReplicas(0));
+      Collection documents = cluster.bucket(name).defaultCollection();
+      documents.upsert(key, number(1), upsertOptions().durability(DurabilityLevel.PERSIST_TO_MAJORITY));
+      holds(documents, key, number(1));
+      equal(manager.getAllBuckets().get(name).bucketType(), BucketType.COUCHBASE);
+      manager.dropBucket(name);
+      fails(() -> manager.getBucket(name), BucketNotFoundException.class);
     });
     return checks;
   }
@@ -852,7 +938,43 @@ public final class Checks {
       holds(c, key, number(3));
       own.close();
     });
+    checks.put("change-password", (c, key) -> {
+      String name = key.replace("::", "-");
+      String changed = password + "-changed";
+      c.upsert(key, number(1));
+      manager.upsertUser(new User(name).password(password).roles(reader));
+      Cluster old = login.as(name, password);
+      old.bucket(bucket).waitUntilReady(PATIENT);
+      old.users().changePassword(changed);
+      refused(() -> old.users().changePassword("never-set"), "401");
+      old.close();
+      Cluster own = login.as(name, changed);
+      own.bucket(bucket).waitUntilReady(PATIENT);
+      holds(own.bucket(bucket).defaultCollection(), key, number(1));
+      own.close();
+      manager.dropUser(name);
+    });
     return checks;
+  }
+
+  private static void answers(PingResult pinged) {
+    expect(pinged.endpoints().values().stream().flatMap(List::stream).map(EndpointPingReport::state).allMatch(PingState.OK::equals), String.valueOf(pinged));
+  }
+
+  /** On a connection of its own: the buckets of other checks come and go. */
+  private static void ping(Cluster own, String bucket) {
+    own.bucket(bucket).waitUntilReady(PATIENT);
+    PingResult pinged = own.bucket(bucket).ping();
+    answers(pinged);
+    expect(pinged.endpoints().containsKey(ServiceType.KV), String.valueOf(pinged));
+    answers(own.ping());
+    // The SDK does not ping the management service, but knows its connection.
+    own.buckets().getBucket(bucket);
+    Map<ServiceType, List<EndpointDiagnostics>> known = own.diagnostics().endpoints();
+    for (ServiceType service : List.of(ServiceType.KV, ServiceType.MANAGER)) {
+      expect(known.getOrDefault(service, List.of()).stream().anyMatch(one -> one.state() == EndpointState.CONNECTED), service + ": " + known);
+    }
+    own.close();
   }
 
   private static Map<String, Check> transactionChecks(Transactions transactions) {
@@ -1000,6 +1122,7 @@ public final class Checks {
     if (done("connect", () -> cluster.bucket(arguments[3]).waitUntilReady(Duration.ofSeconds(20)))) {
       Collection collection = cluster.bucket(arguments[3]).defaultCollection();
       ExecutorService running = Executors.newFixedThreadPool(8);
+      CHECKS.put("ping", (c, key) -> ping(login.as(arguments[1], arguments[2]), arguments[3]));
       CHECKS.putAll(managementChecks(cluster));
       CHECKS.putAll(userChecks(cluster, arguments[3], login));
       CHECKS.putAll(transactionChecks(cluster.transactions()));

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
+
+from tests.persistence.bucket import wait_until
 
 from .checks import CHECKS
 
@@ -76,9 +77,7 @@ def run(mock, checks, name, log):
     with open(log, "w") as output:
         server = subprocess.Popen([str(mock), "-mock-only"], stdout=output, stderr=subprocess.STDOUT)
     try:
-        while not (found := re.search(r'"connstr":"([^"]*)"', log.read_text())):
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.05)
+        found = wait_until(lambda: re.search(r'"connstr":"([^"]*)"', log.read_text()), "the mock's address")
         command = [str(checks), found.group(1), "Administrator", "password", "default"]
         done = subprocess.run(command, env=os.environ | {"CHECK": name}, capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:

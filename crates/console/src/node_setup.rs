@@ -23,6 +23,8 @@ const HOST_NAME_MAX: usize = 253;
 /// Fields with the memory of services that are not there.
 const QUOTAS: [&str; 5] =
     ["indexMemoryQuota", "ftsMemoryQuota", "cbasMemoryQuota", "eventingMemoryQuota", "queryMemoryQuota"];
+/// Fields of the administrator.
+const ADMINISTRATOR: [&str; 2] = ["username", "password"];
 const STORAGE_MODES: [&str; 4] = ["plasma", "magma", "memory_optimized", "forestdb"];
 /// Ports of an external address, by their names in maps.
 const PORTS: [&str; 20] = [
@@ -61,8 +63,18 @@ struct Setup {
     password: Option<String>,
 }
 
-/// Parses a form with some of the fields.
-fn setup(console: &Console, fields: Vec<(String, String)>, allowed: &[&str]) -> Result<Setup, Refusal> {
+/// Parses a form with some of the fields, and all that are `required`.
+fn setup(
+    console: &Console,
+    fields: Vec<(String, String)>,
+    required: &[&'static str],
+    allowed: &[&str],
+) -> Result<Setup, Refusal> {
+    let is_given = |name: &str| fields.iter().any(|(field, _)| field == name);
+    if let Some(missing) = required.iter().find(|name| !is_given(name)) {
+        return Err(invalid(missing, "The value must be supplied"));
+    }
+    let allowed = [required, allowed].concat();
     let mut setup = Setup::default();
     for (field, value) in fields {
         let Some(field) = allowed.iter().find(|known| **known == field) else {
@@ -156,15 +168,9 @@ fn services(console: &Console, list: &str) -> Result<Vec<String>, Refusal> {
 /// from then on requests need a login.
 async fn apply(console: Console, identity: Identity, setup: Result<Setup, Refusal>) -> Result<(), Refusal> {
     let setup = setup?;
-    let has_administrator = match (&setup.user, &setup.password) {
-        (Some(_), Some(_)) => true,
-        (None, None) => false,
-        (None, _) => return Err(invalid("username", "The value must be supplied")),
-        (_, None) => return Err(invalid("password", "The value must be supplied")),
-    };
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
     on_a_thread("dm:setup", move || {
-        if has_administrator {
+        if setup.user.is_some() {
             control.may_set_administrator()?;
         }
         let (memory_before, profile_before) = (control.memory_bytes(), console.node.profile());
@@ -216,11 +222,7 @@ pub async fn rename(
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
-    let setup = setup(&console, fields, &["hostname"]);
-    let setup = setup.and_then(|setup| match setup.hostname {
-        Some(_) => Ok(setup),
-        None => Err(invalid("hostname", "The value must be supplied")),
-    });
+    let setup = setup(&console, fields, &["hostname"], &[]);
     answer(apply(console, identity, setup).await)
 }
 
@@ -233,11 +235,7 @@ pub async fn set_services(
     // COMPAT: scripts send these too; they mean nothing on a node that is there.
     let others = ["setDefaultMemQuotas", "setDefaultMemQuota", "hostname", "user", "password"];
     let fields = fields.into_iter().filter(|(field, _)| !others.contains(&field.as_str())).collect();
-    let setup = setup(&console, fields, &["services"]);
-    let setup = setup.and_then(|setup| match setup.services {
-        Some(_) => Ok(setup),
-        None => Err(invalid("services", "At least one service has to be selected")),
-    });
+    let setup = setup(&console, fields, &["services"], &[]);
     answer(apply(console, identity, setup).await)
 }
 
@@ -247,7 +245,7 @@ pub async fn set_pool(
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
-    let setup = setup(&console, fields, &[&["memoryQuota", "clusterName"][..], &QUOTAS].concat());
+    let setup = setup(&console, fields, &[], &[&["memoryQuota", "clusterName"][..], &QUOTAS].concat());
     answer(apply(console, identity, setup).await)
 }
 
@@ -262,7 +260,7 @@ pub async fn set_index_settings(
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
-    let setup = setup(&console, fields, &["storageMode"]);
+    let setup = setup(&console, fields, &[], &["storageMode"]);
     match apply(console.clone(), identity, setup).await {
         Ok(()) => index_settings(State(console)).await.into_response(),
         Err(refusal) => refused(refusal),
@@ -282,7 +280,7 @@ pub async fn set_web_settings(
     headers: HeaderMap,
     Form(fields): Fields,
 ) -> Response {
-    let setup = setup(&console, fields, &["username", "password", "port"]);
+    let setup = setup(&console, fields, &ADMINISTRATOR, &["port"]);
     set_up(console, identity, &headers, setup).await
 }
 
@@ -293,12 +291,9 @@ pub async fn init(
     headers: HeaderMap,
     Form(fields): Fields,
 ) -> Response {
-    let own = ["hostname", "services", "memoryQuota", "clusterName", "indexerStorageMode"];
-    let setup = setup(
-        &console,
-        fields,
-        &[&own[..], &["username", "password", "port", "sendStats"], &QUOTAS].concat(),
-    );
+    let own =
+        ["hostname", "services", "memoryQuota", "clusterName", "indexerStorageMode", "port", "sendStats"];
+    let setup = setup(&console, fields, &ADMINISTRATOR, &[&own[..], &QUOTAS].concat());
     set_up(console, identity, &headers, setup).await
 }
 
@@ -308,10 +303,6 @@ async fn set_up(
     headers: &HeaderMap,
     setup: Result<Setup, Refusal>,
 ) -> Response {
-    let setup = setup.and_then(|setup| match setup.user {
-        Some(_) => Ok(setup),
-        None => Err(invalid("username", "The value must be supplied")),
-    });
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let host = host.unwrap_or_else(|| pools::host(&console, headers));
     match apply(console, identity, setup).await {

@@ -184,16 +184,10 @@ impl Control {
         let mut kept = Kept::clone(&before);
         f(&mut kept)?;
         let is_last = before.has_administrator() && !kept.has_administrator();
-        let is_only = !self.is_configured.load(Ordering::Relaxed) && !self.login_is_development();
+        let is_only = !self.is_configured.load(Ordering::Relaxed) && !self.is_development();
         if is_last && is_only {
             let reason = "Nobody could manage the node any more: this is its last administrator.";
             return Err(Refusal::Invalid { field: "_", reason: reason.into() });
-        }
-        if kept.has_administrator() && !before.has_administrator() && self.login_is_development() {
-            tracing::warn!(
-                "there is an administrator now: the development user ends with the next start, and memcached ports \
-                 require a login from then on"
-            );
         }
         store.keep_users(&kept).map_err(|error| unkept("users", &error))?;
         let has_administrator = kept.has_administrator();
@@ -204,7 +198,7 @@ impl Control {
         Ok(())
     }
 
-    fn login_is_development(&self) -> bool {
+    fn is_development(&self) -> bool {
         self.development.load(Ordering::Relaxed)
     }
 
@@ -306,7 +300,7 @@ impl Control {
 
 impl console::Control for Control {
     fn login_required(&self) -> bool {
-        !self.login_is_development()
+        !self.is_development()
     }
 
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal> {
@@ -415,7 +409,16 @@ impl console::Control for Control {
     }
 
     fn change_users(&self, f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>) -> Result<(), Refusal> {
-        self.change_kept(&self.kept(), f)
+        let had_administrator = self.node.users().kept().has_administrator();
+        self.change_kept(&self.kept(), f)?;
+        let has_administrator = self.node.users().kept().has_administrator();
+        if has_administrator && !had_administrator && self.is_development() {
+            tracing::warn!(
+                "there is an administrator now: the development user ends with the next start, and memcached ports \
+                 require a login from then on"
+            );
+        }
+        Ok(())
     }
 
     fn change_profile(&self, f: &mut dyn FnMut(&mut Profile)) -> Result<(), Refusal> {

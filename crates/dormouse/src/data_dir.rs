@@ -9,7 +9,7 @@ use serde_json::json;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 const ENDPOINTS: &str = "endpoints.json";
@@ -18,6 +18,7 @@ const LOCK: &str = "dormouse.lock";
 /// Modes of files, before the process's umask.
 const EVERYBODY: u32 = 0o666;
 const OWNER: u32 = 0o600;
+const OWNER_DIRECTORY: u32 = 0o700;
 
 /// A directory that this process can write and that no other node uses meanwhile.
 pub struct DataDir {
@@ -109,6 +110,32 @@ impl DataDir {
     /// Removes `endpoints.json`: the node no longer serves.
     pub fn forget_endpoints(&self) {
         let _ = fs::remove_file(self.path.join(ENDPOINTS));
+    }
+}
+
+/// A data directory that is removed with the process.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one in the system's directory for temporary files.
+    pub fn make() -> Result<Self, Problem> {
+        let number = u64::from_le_bytes(crate::machine::random().unwrap_or_default());
+        let path = std::env::temp_dir().join(format!("dormouse-{number:016x}"));
+        match fs::DirBuilder::new().mode(OWNER_DIRECTORY).create(&path) {
+            Ok(()) => Ok(Self(path)),
+            Err(error) => Err(Problem::new(format!("{}: {}", path.display(), cause(&error)))),
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -11,10 +11,9 @@
 use crate::allocator::Allocator;
 use crate::bucket_store::BucketStore;
 use crate::cli::Serve;
-use crate::config::reader::cause;
 use crate::config::{Address as Place, Config, Problem, keys, reader, size};
 use crate::control::Control;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, Scratch};
 use crate::databases::Databases;
 use crate::listen::bind;
 use crate::logging::Logging;
@@ -29,8 +28,6 @@ use kv::profile::Profile;
 use kv::users::Users;
 use kv::{Node, NodeSettings};
 use sessions::Port;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use transport::{Address, Handshakes, Listener, ServerTls, raise_open_files};
@@ -49,21 +46,18 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let config = reader::load(arguments.config.as_deref(), &arguments.flags())?;
     let mut allocator = Allocator::start(&config);
     let login = password::login(&config.auth)?;
-    let scratch = config
-        .testcontainers
-        .then(|| config.node.data.is_none().then(Scratch::make))
-        .flatten()
-        .transpose()?;
+    let needs_scratch = config.testcontainers && config.node.data.is_none();
+    let scratch = needs_scratch.then(Scratch::make).transpose()?;
     let data = config.node.data.as_deref().or(scratch.as_ref().map(Scratch::path));
     let data = data.map(DataDir::open).transpose()?;
     let kept = NodeStore::new(data.as_ref().map(DataDir::path));
     let profile = kept.profile()?;
-    let memory_bytes = node_memory(&config, &profile)?;
     let tls = load_tls(&config)?;
     let listeners = Listeners::bind(&config, !login.is_development(), tls.as_ref())?;
     let endpoints = listeners.endpoints;
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
+    let memory_bytes = node_memory(&config, &profile)?;
     password::warn_of_readers(&config.auth);
     allocator.report();
     allocator.apply(&config);
@@ -158,13 +152,11 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Memory that the configuration's buckets and databases claim, and how many buckets share the rest.
-fn claims(config: &Config) -> (u64, u64) {
-    let sized: u64 =
-        config.buckets.iter().filter_map(|bucket| bucket.memory_bytes).fold(0, u64::saturating_add);
+/// The least memory that the configuration's buckets and databases need.
+fn needed_memory(config: &Config) -> u64 {
+    let buckets = config.buckets.iter().map(|bucket| bucket.memory_bytes.unwrap_or(keys::BUCKET_MEMORY_MIN));
     let databases = config.databases.iter().filter(|database| database.file.is_some());
-    let sized = databases.fold(sized, |sum, database| sum.saturating_add(database.memory_bytes));
-    (sized, config.buckets.iter().filter(|bucket| bucket.memory_bytes.is_none()).count() as u64)
+    buckets.chain(databases.map(|database| database.memory_bytes)).fold(0, u64::saturating_add)
 }
 
 /// Memory that all buckets may use together.
@@ -172,8 +164,7 @@ fn node_memory(config: &Config, profile: &Profile) -> Result<u64, Problem> {
     if let Some(bytes) = config.node.memory_bytes {
         return Ok(bytes);
     }
-    let (sized, shares) = claims(config);
-    let needed = sized.saturating_add(shares.saturating_mul(keys::BUCKET_MEMORY_MIN));
+    let needed = needed_memory(config);
     if let Some(mebibytes) = profile.memory_mib {
         let said = mebibytes.saturating_mul(1 << 20).min(machine::memory_bytes().unwrap_or(u64::MAX));
         if said < needed {
@@ -208,30 +199,6 @@ pub fn problem_of(refusal: Refusal) -> Problem {
         Refusal::Invalid { reason, .. } | Refusal::NotNow { reason } | Refusal::Failed { reason } => {
             Problem::new(reason)
         }
-    }
-}
-
-/// A data directory that is removed with the process.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> Result<Self, Problem> {
-        let number = u64::from_le_bytes(machine::random().unwrap_or_default());
-        let path = std::env::temp_dir().join(format!("dormouse-{number:016x}"));
-        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(error) => Err(Problem::new(format!("{}: {}", path.display(), cause(&error)))),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -38,7 +38,6 @@ use kv::key::{KEY_MAX, NAMED_KEY_MAX};
 use kv::{Bucket, BucketKind, Durability, Key, KvError, NodeContext, Place, Unavailable, VbId};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
-use wire::couchbase::subdocument as subdocument_frames;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
 use wire::sasl::Exchange;
 
@@ -255,7 +254,7 @@ fn execute_on_document(
         Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,
         // There are no replicas.
         Opcode::GET_REPLICA | Opcode::GET_EX_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
-        opcode if opcodes::is_subdocument(opcode) && subdocument_frames::reads_replica(request) => {
+        opcode if opcodes::is_subdocument(opcode) && wire::couchbase::subdocument::reads_replica(request) => {
             handshake::not_my_vbucket(peer, &answer, cx, out);
         }
         _ => match operation.execute(body, cx, out)? {

@@ -12,7 +12,7 @@ const UNKNOWN_COLLECTION: u16 = 0x88;
 /// Collections, server durations not.
 const FEATURES: [u16; 2] = [0x07, 0x12];
 
-/// Gives a user these roles; its password is its name.
+/// Creates a user with these roles, or replaces it. The password is the same as the name.
 fn keep(client: &Client, name: &str, roles: &str) {
     let users = client.node.users();
     let mut kept = Kept::clone(&users.kept());

@@ -217,8 +217,8 @@ pub struct AuthSection {
     pub password_file: Option<PathBuf>,
     /// The file with further users; `None` for no others.
     pub users_file: Option<PathBuf>,
-    /// Whether an administrator is among the users in the data directory, or is going to be: then there is no
-    /// development user. No key.
+    /// Whether, without either file, an administrator is among the users in the data directory, or is going to be: then
+    /// there is no development user. No key.
     pub has_kept: bool,
 }
 

@@ -70,8 +70,9 @@ pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config, Problem> {
     if flags.testcontainers {
         play_container(&mut config, reader.has_buckets);
     }
-    config.auth.has_kept =
-        config.testcontainers || NodeStore::new(config.node.data.as_deref()).has_administrator()?;
+    let has_files = config.auth.password_file.is_some() || config.auth.users_file.is_some();
+    config.auth.has_kept = !has_files
+        && (config.testcontainers || NodeStore::new(config.node.data.as_deref()).has_administrator()?);
     let on_disk = config.node.data.as_deref().map(bucket_store::names).unwrap_or_default();
     implied(&mut config, &on_disk, reader.has_buckets);
     check::rules(&config, &on_disk)?;

@@ -384,11 +384,6 @@ impl Roles {
         let is_there = |role: &Role| role.parts.iter().zip(place).all(|(part, name)| **part == **name);
         self.iter().any(|role| role.kind.rights != Rights::NONE && is_there(role))
     }
-
-    /// Returns the rights on anything.
-    pub fn somewhere(&self) -> Rights {
-        self.of(|_| true)
-    }
 }
 
 /// What a user may do with the documents of a bucket, by the ids that requests have.

@@ -1,6 +1,6 @@
 //! Buckets over HTTP: list, show, create, delete.
 
-use crate::login::Identity;
+use crate::login::{Identity, forbidden};
 use crate::{BucketChange, BucketRequest, Console, Refusal, document, pools, vbuckets};
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -158,6 +158,8 @@ pub fn missing() -> Response {
 pub fn refused(refusal: Refusal) -> Response {
     match refusal {
         Refusal::Missing => missing(),
+        Refusal::NoSuch { answer } => (StatusCode::NOT_FOUND, Json(json!(answer))).into_response(),
+        Refusal::Forbidden { permission } => forbidden(permission),
         Refusal::NotNow { reason } => {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": reason } }))).into_response()
         }

@@ -97,8 +97,18 @@ pub struct BucketChange {
 /// Why a change was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The object to change does not exist.
+    /// The bucket does not exist.
     Missing,
+    /// Something else does not exist.
+    NoSuch {
+        /// What is answered, as clients recognise it.
+        answer: &'static str,
+    },
+    /// The user may not do this.
+    Forbidden {
+        /// The permission that it takes.
+        permission: &'static str,
+    },
     /// The request has a value that is not allowed; `field` is the form field.
     Invalid {
         /// The form field.
@@ -142,6 +152,9 @@ pub struct DatabaseFigures {
     pub log_bytes: u64,
 }
 
+/// A change of a `T`.
+pub type Change<'f, T, R> = Box<dyn FnOnce(&mut T) -> R + 'f>;
+
 /// What the console needs from the binary that wires the node.
 pub trait Control: Send + Sync + 'static {
     /// Returns true if a configured password is in force, so that reads need a login too.
@@ -161,9 +174,9 @@ pub trait Control: Send + Sync + 'static {
     fn change_bucket(&self, name: &str, change: BucketChange) -> Result<(), Refusal>;
     /// Changes users and groups that are kept, on disk if there is a data directory. After an error nothing is changed.
     /// May wait for the disk.
-    fn change_users(&self, f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>) -> Result<(), Refusal>;
+    fn change_users(&self, f: Change<'_, Kept, Result<(), Refusal>>) -> Result<(), Refusal>;
     /// Changes what an operator has said about the node, as above.
-    fn change_profile(&self, f: &mut dyn FnMut(&mut Profile)) -> Result<(), Refusal>;
+    fn change_profile(&self, f: Change<'_, Profile, ()>) -> Result<(), Refusal>;
     /// Returns true if there is a user; until then everybody may do everything over HTTP.
     fn is_provisioned(&self) -> bool;
     /// Returns the administrator's name, if there is one.

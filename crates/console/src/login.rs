@@ -138,7 +138,7 @@ pub enum Need {
     SeeBucket,
     /// Rights on the bucket of the path.
     Bucket(Rights),
-    /// To see, or manage collections of, the scope of the path.
+    /// To manage the collections of the scope of the path.
     Scope,
 }
 

@@ -63,6 +63,22 @@ struct Setup {
     password: Option<String>,
 }
 
+impl Setup {
+    /// Enters what is said; the rest stays.
+    fn apply(self, profile: &mut Profile) {
+        profile.memory_mib = self.memory_mib.or(profile.memory_mib);
+        profile.hostname = self.hostname.or(profile.hostname.take());
+        profile.storage_mode = self.storage_mode.or(profile.storage_mode.take());
+        if let Some(cluster_name) = self.cluster_name {
+            profile.cluster_name = cluster_name;
+        }
+        if let Some(services) = self.services {
+            profile.services = services;
+        }
+        profile.quotas.extend(self.quotas);
+    }
+}
+
 /// Parses a form with some of the fields, and all that are `required`.
 fn setup(
     console: &Console,
@@ -177,29 +193,21 @@ async fn apply(console: Console, identity: Identity, setup: Result<Setup, Refusa
         if let Some(mebibytes) = setup.memory_mib {
             control.set_memory(mebibytes << 20)?;
         }
-        let kept = control.change_profile(&mut |profile| {
-            profile.memory_mib = setup.memory_mib.or(profile.memory_mib);
-            profile.cluster_name = setup.cluster_name.clone().unwrap_or_else(|| profile.cluster_name.clone());
-            profile.hostname = setup.hostname.clone().or_else(|| profile.hostname.clone());
-            profile.services = setup.services.clone().unwrap_or_else(|| profile.services.clone());
-            profile.storage_mode = setup.storage_mode.clone().or_else(|| profile.storage_mode.clone());
-            profile.quotas.extend(setup.quotas.clone());
-        });
-        if kept.is_err() && setup.memory_mib.is_some() {
+        let Setup { user, password, memory_mib, .. } = &setup;
+        let (administrator, sets_memory) = (user.clone().zip(password.clone()), memory_mib.is_some());
+        let kept = control.change_profile(Box::new(move |profile| setup.apply(profile)));
+        if kept.is_err() && sets_memory {
             // It fitted before.
             let _ = control.set_memory(memory_before);
         }
         kept?;
-        let set = match (setup.user, setup.password) {
-            (Some(user), Some(password)) => {
-                control.set_administrator(&user, &password, identity.user.is_none())
-            }
-            _ => Ok(()),
-        };
+        let set = administrator.map_or(Ok(()), |(user, password)| {
+            control.set_administrator(&user, &password, identity.user.is_none())
+        });
         if set.is_err() {
             // All of it, or nothing.
-            control.change_profile(&mut |profile| *profile = Profile::clone(&profile_before))?;
-            if setup.memory_mib.is_some() {
+            control.change_profile(Box::new(|profile| *profile = Profile::clone(&profile_before)))?;
+            if sets_memory {
                 control.set_memory(memory_before)?;
             }
         }
@@ -317,7 +325,7 @@ pub async fn set_external(State(console): State<Console>, Form(fields): Fields) 
         Ok(external) => external,
         Err(refusal) => return refused(refusal),
     };
-    set_profile(console, move |profile| profile.external = Some(external.clone())).await
+    set_profile(console, |profile| profile.external = Some(external)).await
 }
 
 /// `DELETE /node/controller/setupAlternateAddresses/external`.
@@ -325,10 +333,10 @@ pub async fn remove_external(State(console): State<Console>) -> Response {
     set_profile(console, |profile| profile.external = None).await
 }
 
-async fn set_profile(console: Console, mut f: impl FnMut(&mut Profile) + Send + 'static) -> Response {
+async fn set_profile(console: Console, f: impl FnOnce(&mut Profile) + Send + 'static) -> Response {
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
     let change = move || {
-        control.change_profile(&mut f)?;
+        control.change_profile(Box::new(f))?;
         map_changes.send_replace(());
         Ok(())
     };

@@ -7,12 +7,12 @@
 //!   CREATE PRIMARY INDEX on `B`
 //!   SELECT count(*) > 0 AS online FROM system:indexes where keyspace_id = "B" and is_primary = true and state = "online"
 //! ```
-//! An index that was created is remembered by name until the bucket is gone, and nothing else.
+//! That a bucket has an index is remembered until the bucket is gone, and nothing else.
 
 use crate::admission::{Client, Serves, received};
 use crate::{Console, login};
 use axum::Json;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 /// The query service's name.
-pub const QUERY: &str = "n1ql";
+const QUERY: &str = "n1ql";
 /// Error codes of the query service: not implemented; an index exists; no such bucket; credentials.
 const NOT_IMPLEMENTED: u32 = 1020;
 const INDEX_EXISTS: u32 = 4300;
@@ -85,10 +85,8 @@ fn statement(headers: &HeaderMap, uri: &Uri, body: &[u8]) -> String {
 }
 
 fn form_fields(form: &[u8]) -> Vec<(String, String)> {
-    let request = axum::http::Request::get(format!("/?{}", String::from_utf8_lossy(form))).body(());
-    let query = request
-        .ok()
-        .and_then(|request| axum::extract::Query::<Vec<(String, String)>>::try_from_uri(request.uri()).ok());
+    let uri = format!("/?{}", String::from_utf8_lossy(form)).parse::<Uri>().ok();
+    let query = uri.and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(&uri).ok());
     query.map(|query| query.0).unwrap_or_default()
 }
 

@@ -3,7 +3,7 @@
 //! COMPAT: SDKs recognise "unknown user" and "not found" by their words.
 
 use crate::buckets::{invalid, on_a_thread, refused, unix_s};
-use crate::login::{Identity, forbidden};
+use crate::login::Identity;
 use crate::{Console, Refusal};
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
@@ -45,7 +45,7 @@ pub async fn list(State(console): State<Console>) -> Response {
 async fn shown(console: Console, f: impl FnOnce(Console) -> Option<Value> + Send + 'static) -> Response {
     match console.measure(f).await {
         Ok(Some(document)) => Json(document).into_response(),
-        Ok(None) => missing("Unknown user."),
+        Ok(None) => refused(no_such("Unknown user.")),
         Err(refusal) => refused(refusal),
     }
 }
@@ -77,7 +77,7 @@ pub async fn groups(State(console): State<Console>) -> Response {
 pub async fn group(State(console): State<Console>, Path(name): Path<String>) -> Response {
     match console.node.users().kept().groups.get(&name) {
         Some(group) => Json(group_document(&name, group)).into_response(),
-        None => missing("Unknown group."),
+        None => refused(no_such("Unknown group.")),
     }
 }
 
@@ -92,10 +92,6 @@ pub async fn roles() -> Json<Value> {
         Value::Object(document)
     };
     Json(ROLES.iter().map(document).collect())
-}
-
-fn missing(what: &str) -> Response {
-    (StatusCode::NOT_FOUND, Json(json!(what))).into_response()
 }
 
 /// The members that name what a role is for.
@@ -287,65 +283,45 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What went wrong with a change.
-enum Wrong {
-    Refused(Refusal),
-    /// The user who asks may not do this to others who have rights over others.
-    Forbidden,
-    Missing(&'static str),
-}
-
-impl From<Refusal> for Wrong {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
 /// Changes users and groups on a thread of its own, since they are written to disk.
 async fn change(
     console: Console,
-    f: impl FnOnce(&mut Kept) -> Result<(), Wrong> + Send + 'static,
+    f: impl FnOnce(&mut Kept) -> Result<(), Refusal> + Send + 'static,
 ) -> Response {
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
-    let changed = on_a_thread("dm:users", move || {
-        let (mut f, mut wrong) = (Some(f), None);
-        let kept = control.change_users(&mut |kept| match f.take().map_or(Ok(()), |f| f(kept)) {
-            Ok(()) => Ok(()),
-            Err(Wrong::Refused(refusal)) => Err(refusal),
-            Err(other) => {
-                wrong = Some(other);
-                Err(Refusal::Missing)
-            }
-        });
+    let change = move || {
+        let changed = control.change_users(Box::new(f));
         // Streams end whose users may no longer see their buckets.
         map_changes.send_replace(());
-        match wrong {
-            Some(wrong) => Ok(Err(wrong)),
-            None => kept.map(Ok),
-        }
-    });
-    match changed.await {
-        Ok(Ok(())) => StatusCode::OK.into_response(),
-        Ok(Err(Wrong::Forbidden)) => forbidden("cluster.admin.security!write"),
-        Ok(Err(Wrong::Missing(what))) => missing(what),
-        Ok(Err(Wrong::Refused(refusal))) | Err(refusal) => refused(refusal),
+        changed
+    };
+    match on_a_thread("dm:users", change).await {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(refusal) => refused(refusal),
     }
+}
+
+fn no_such(answer: &'static str) -> Refusal {
+    Refusal::NoSuch { answer }
 }
 
 /// Refuses to touch roles with rights over others, unless the user may.
 fn check_over_others<'a>(
     identity: &Identity,
     roles: impl IntoIterator<Item = &'a Role>,
-) -> Result<(), Wrong> {
+) -> Result<(), Refusal> {
     if identity.roles().on_node().contain(Rights::SECURITY) {
         return Ok(());
     }
     let is_over_others = |role: &Role| role.kind().rights.meet(Rights::OVER_OTHERS);
-    if roles.into_iter().any(is_over_others) { Err(Wrong::Forbidden) } else { Ok(()) }
+    if roles.into_iter().any(is_over_others) {
+        return Err(Refusal::Forbidden { permission: "cluster.admin.security!write" });
+    }
+    Ok(())
 }
 
 /// The same with the members of a group.
-fn check_members(identity: &Identity, kept: &Kept, group: &str) -> Result<(), Wrong> {
+fn check_members(identity: &Identity, kept: &Kept, group: &str) -> Result<(), Refusal> {
     let members = kept.users.values().filter(|user| user.groups.contains(group));
     members.into_iter().try_for_each(|user| check_over_others(identity, kept.roles_of(user)))
 }
@@ -414,12 +390,12 @@ async fn set(
     change(console, move |kept| {
         let old = kept.users.get(&name).cloned();
         if old.is_none() && only_given {
-            return Err(Wrong::Missing("Unknown user."));
+            return Err(no_such("Unknown user."));
         }
         if let Some(old) = &old {
             check_over_others(&identity, kept.roles_of(old))?;
         } else if kept.users.len() >= COUNT_MAX {
-            return Err(invalid("_", format!("There are {COUNT_MAX} users, the maximum.")).into());
+            return Err(invalid("_", format!("There are {COUNT_MAX} users, the maximum.")));
         }
         let keys: Option<Keys> = request.password.map(|password| node.users().derive(password.as_bytes()));
         let password_changed_s = match (&keys, &old) {
@@ -431,7 +407,7 @@ async fn set(
         let unknown = request.groups.iter().flatten().filter(|name| !kept.groups.contains_key(*name));
         let unknown: Vec<_> = unknown.cloned().collect();
         if !unknown.is_empty() {
-            return Err(invalid("groups", format!("Groups do not exist: {}", unknown.join(","))).into());
+            return Err(invalid("groups", format!("Groups do not exist: {}", unknown.join(","))));
         }
         let kept_as_it_is = old.filter(|_| only_given);
         let (old_name, old_roles, old_groups) =
@@ -460,7 +436,7 @@ pub async fn delete(
         return refused(refusal);
     }
     change(console, move |kept| {
-        let old = kept.users.get(&name).ok_or(Wrong::Missing("User was not found."))?;
+        let old = kept.users.get(&name).ok_or(no_such("User was not found."))?;
         check_over_others(&identity, kept.roles_of(old))?;
         kept.users.remove(&name);
         Ok(())
@@ -486,7 +462,7 @@ pub async fn put_group(
             check_over_others(&identity, &old.roles)?;
             check_members(&identity, kept, &name)?;
         } else if kept.groups.len() >= COUNT_MAX {
-            return Err(invalid("_", format!("There are {COUNT_MAX} groups, the maximum.")).into());
+            return Err(invalid("_", format!("There are {COUNT_MAX} groups, the maximum.")));
         }
         let group = Group {
             description: request.description.unwrap_or_default(),
@@ -507,7 +483,7 @@ pub async fn delete_group(
     Path(name): Path<String>,
 ) -> Response {
     change(console, move |kept| {
-        let old = kept.groups.get(&name).ok_or(Wrong::Missing("Group was not found."))?;
+        let old = kept.groups.get(&name).ok_or(no_such("Group was not found."))?;
         check_over_others(&identity, &old.roles)?;
         check_members(&identity, kept, &name)?;
         kept.groups.remove(&name);
@@ -537,9 +513,9 @@ pub async fn change_password(
     let node = Arc::clone(&console.node);
     change(console.clone(), move |kept| {
         if identity.now(&console).is_none() {
-            return Err(Wrong::Missing("Unknown user."));
+            return Err(no_such("Unknown user."));
         }
-        let user = kept.users.get_mut(&name).ok_or(Wrong::Missing("Unknown user."))?;
+        let user = kept.users.get_mut(&name).ok_or(no_such("Unknown user."))?;
         user.keys = node.users().derive(password.as_bytes());
         user.password_changed_s = unix_s();
         Ok(())

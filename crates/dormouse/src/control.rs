@@ -9,7 +9,7 @@ use crate::databases::Watcher;
 use crate::machine;
 use crate::node_store::NodeStore;
 use crate::password::{Login, Source};
-use console::{BucketChange, BucketRequest, Refusal};
+use console::{BucketChange, BucketRequest, Change, Refusal};
 use kv::node::BucketError;
 use kv::profile::Profile;
 use kv::users::Reach;
@@ -178,7 +178,7 @@ impl Control {
     fn change_kept(
         &self,
         store: &NodeStore,
-        f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>,
+        f: impl FnOnce(&mut Kept) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let before = self.node.users().kept();
         let mut kept = Kept::clone(&before);
@@ -408,7 +408,7 @@ impl console::Control for Control {
         Ok(())
     }
 
-    fn change_users(&self, f: &mut dyn FnMut(&mut Kept) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn change_users(&self, f: Change<'_, Kept, Result<(), Refusal>>) -> Result<(), Refusal> {
         let had_administrator = self.node.users().kept().has_administrator();
         self.change_kept(&self.kept(), f)?;
         let has_administrator = self.node.users().kept().has_administrator();
@@ -421,7 +421,7 @@ impl console::Control for Control {
         Ok(())
     }
 
-    fn change_profile(&self, f: &mut dyn FnMut(&mut Profile)) -> Result<(), Refusal> {
+    fn change_profile(&self, f: Change<'_, Profile, ()>) -> Result<(), Refusal> {
         let store = self.kept();
         let before = self.node.profile();
         let mut profile = Profile::clone(&before);
@@ -461,8 +461,8 @@ impl console::Control for Control {
             let reason = "There is an administrator already.";
             return Err(Refusal::Invalid { field: "username", reason: reason.into() });
         }
-        self.change_kept(&store, &mut |kept| {
-            kept.set_administrator(user, keys.clone(), machine::unix_ms() / 1000);
+        self.change_kept(&store, |kept| {
+            kept.set_administrator(user, keys, machine::unix_ms() / 1000);
             Ok(())
         })?;
         for name in users.configured_names() {
@@ -555,6 +555,6 @@ fn of_bucket(name: &str, refusal: Refusal) -> Refusal {
             Refusal::Invalid { field, reason: format!("bucket {name:?}: {reason}") }
         }
         Refusal::Failed { reason } => Refusal::Failed { reason: format!("bucket {name:?}: {reason}") },
-        Refusal::Missing | Refusal::NotNow { .. } => refusal,
+        other => other,
     }
 }

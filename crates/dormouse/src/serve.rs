@@ -196,6 +196,7 @@ fn node_memory(config: &Config, profile: &Profile) -> Result<u64, Problem> {
 pub fn problem_of(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Missing => Problem::new("bucket: not found"),
+        Refusal::NoSuch { answer: what } | Refusal::Forbidden { permission: what } => Problem::new(what),
         Refusal::Invalid { reason, .. } | Refusal::NotNow { reason } | Refusal::Failed { reason } => {
             Problem::new(reason)
         }

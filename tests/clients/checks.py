@@ -92,7 +92,9 @@ def run_program(command, directory, node, timeout_s=180):
         elif line.startswith("not ok "):
             name, _, reason = line[7:].partition(":")
             results[name.strip()] = reason.strip() or "no reason"
-    return results, f"exit code {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+    closed = [line for line in node.log(1 << 20).splitlines() if "closed a connection" in line][-40:]
+    said = [f"exit code {done.returncode}", done.stdout[-6000:], done.stderr[-6000:], "the node's last closed connections:", *closed]
+    return results, "\n".join(said)
 
 
 def verdict(results, output, check):

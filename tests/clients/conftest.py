@@ -13,11 +13,12 @@ from .cluster import connect
 @pytest.fixture(scope="module", params=["plain", "TLS"])
 def either_node(request, tmp_path_factory):
     """A node with plain ports, then one whose ports for SDKs speak TLS only."""
-    arguments, ports, authority = [], {}, None
+    # So that a failure shows who closed which connection.
+    arguments, ports, authority = ["--log-level", "debug"], {}, None
     if request.param == "TLS":
         authority = Authority(tmp_path_factory.mktemp("authority"))
         certificate, key = authority.sign("node")
-        arguments = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--kv-tls-address", "127.0.0.1:0", "--http-tls-address", "127.0.0.1:0"]
+        arguments += ["--tls-certificate", str(certificate), "--tls-key", str(key), "--kv-tls-address", "127.0.0.1:0", "--http-tls-address", "127.0.0.1:0"]
         ports = {"kv": "none", "http": "none"}
     with servers.Dormouse(*arguments, ports=ports) as server:
         server.authority = authority and authority.certificate

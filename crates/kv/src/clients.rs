@@ -118,7 +118,7 @@ impl Client {
     }
 
     /// Returns the peer's address; `None` on a socket in the file system.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use kv::{Cookie, Limits, Node, NodeContext, Outcome};
+use kv::{Bucket, Cookie, Limits, Node, NodeContext, Outcome};
 use mio::{Events, Interest, Poll, Token};
 use sessions::{Output, Peer, Port, Session};
 
@@ -351,6 +351,17 @@ impl Worker {
     fn close_because(&mut self, id: u32, reason: &str) {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
+        let peer = &connection.session.peer;
+        tracing::debug!(
+            connection = id,
+            address = ?peer.client.as_ref().and_then(|client| client.address()),
+            user = peer.user.as_deref(),
+            bucket = peer.bucket.as_deref().map(Bucket::name),
+            by = if connection.ended || connection.closed_by_peer { "the peer" } else { "this node" },
+            reason,
+            lost_bucket = connection.session.has_lost_bucket(),
+            "closed a connection"
+        );
         let charged = connection.charged();
         connection.discharge();
         self.count_change(id, charged, Charged::default());

@@ -21,8 +21,8 @@ EXPTIMES = (b"0",) * 8 + (b"100",) * 4 + (b"1000",) * 2 + (b"2592000", b"2000000
 BAD_EXPTIMES = (b"abc", b"1x", b"1.5", b"--1", b"1e3")
 FLAGS = (b"0", b"0", b"0", b"1", b"42", b"65535", b"65536", b"4294967295")
 
-# Appending more to a padded counter ("9 ") would make a large value that begins with a number: see differences.md.
-APPEND_MOST = 3000
+# Enough to turn a padded counter ("9 ") into a large value that begins with a number, and to stay below the longest value.
+APPEND_MOST = 40_000
 LARGE_FITS = 1_000_000
 LARGE_TOO_BIG = 1_200_000
 

@@ -66,6 +66,11 @@ FIXED = {
         _text(f"set {_long('z')} 0 0 19\r\n9223372036854775807", f"incr {_long('z')} 1", f"incr {_long('z')} 9223372036854775807", f"incr {_long('z')} 1"),
         _text(f"ma {_long('w')} N0 J18446744073709551615 v", f"ma {_long('w')} v", f"ma {_long('w')} v D18446744073709551615", f"ma {_long('w')} MD v"),
     ],
+    "large-numbers": [
+        _text(f"set n 7 0 40000\r\n12 {'x' * 39997}", "incr n 1", "get n", "decr n 100", "get n", "incr n 18446744073709551615", "gets n"),
+        _text(f"set n 7 0 32766\r\n9 {'x' * 32764}", "incr n 1", "append n 0 0 40\r\n" + "y" * 40, "incr n 1", "get n", "mg n s f t v"),
+        _text(f"set n 7 0 33000\r\n{'x' * 33000}", "incr n 1", f"set n 0 0 33000\r\n{'1' * 33000}", "incr n 1", "get n"),
+    ],
     "number-keeps-its-length": [
         _text("set n 0 0 2\r\n10", "decr n 1"), _text("get n"), _text("append n 0 0 1\r\n5"), _text("get n", ), _text("incr n 1"),
         _text("set n 0 0 1\r\n9", "incr n 1"), _text("get n"), _text("mg n s v"),

@@ -216,20 +216,34 @@ impl<'v> Entry<'v> {
         }
         let small;
         let value = if sum > LARGE_VALUE {
-            let key_len = header.key_len;
-            let mut block = self.locked.new_large(key_len, sum)?;
-            let value_offset = large_value_offset(key_len);
-            let (for_section, for_body) =
-                block.window(value_offset..value_offset + sum).split_at_mut(section.len());
-            for_section.copy_from_slice(&section);
-            for_body.copy_from_slice(body);
-            Value::Large(Box::new(LargeItem { block, value_offset }))
+            self.large(&section, body)?
         } else {
             small = [&section[..], body].concat();
             Value::Bytes(&small)
         };
         let Store { flags, expiry, new_cas, .. } = store;
         self.put(Store { flags, expiry, datatype, value, new_cas })
+    }
+
+    /// Copies a value of more than 32 KiB, given in two parts, into item memory.
+    fn large(&mut self, front: &[u8], back: &[u8]) -> Result<Value<'static>, KvError> {
+        let (key_len, length) = (crate::index::stored_key_len(self.key), front.len() + back.len());
+        let mut block = self.locked.new_large(key_len, length)?;
+        let value_offset = large_value_offset(key_len);
+        let (for_front, for_back) =
+            block.window(value_offset..value_offset + length).split_at_mut(front.len());
+        for_front.copy_from_slice(front);
+        for_back.copy_from_slice(back);
+        Ok(Value::Large(Box::new(LargeItem { block, value_offset })))
+    }
+
+    /// As [`Entry::store`], of bytes that may be more than 32 KiB.
+    pub fn store_any(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
+        let value = match store.value {
+            Value::Bytes(bytes) if bytes.len() > LARGE_VALUE => self.large(bytes, &[])?,
+            other => other,
+        };
+        self.store(Store { value, ..store })
     }
 
     /// Stores a value that begins with extended attributes if its datatype says so. Those that the document has go.

@@ -3,7 +3,6 @@
 use kv::{Entry, Expiry, KvError, Store, Value};
 use wire::text::unsigned;
 
-use super::LARGE_VALUE;
 use super::output::decimal_digits;
 
 /// Digits of the longest 64-bit decimal number.
@@ -47,9 +46,6 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
             return Err(KvError::Exists);
         }
     }
-    if length > LARGE_VALUE {
-        return Err(KvError::DeltaBadValue);
-    }
     let old = unsigned(&document.value()).ok_or(KvError::DeltaBadValue)?;
     let number = if how.decrement { old.saturating_sub(how.delta) } else { old.wrapping_add(how.delta) };
     let (flags, fetched) = (document.flags(), document.fetched());
@@ -66,7 +62,7 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
     let text = room.get(..digits.max(length)).unwrap_or_default();
     let store =
         Store { flags, expiry: Expiry::Keep, datatype: 0, value: Value::Bytes(text), new_cas: how.new_cas };
-    let mutated = entry.store(store)?;
+    let mutated = entry.store_any(store)?;
     if digits <= length {
         if stale || win_sent {
             entry.set_marks(stale, win_sent);

@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model gocaves
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -66,6 +66,9 @@ kv-crash: ## 500 rounds of killing a persistent bucket at random moments (KV_SEE
 
 subdocument-model: ## A million random documents and sub-document operations beside a tree
 	SUBDOCUMENT_CASES=1000000 cargo test --release --locked -p wire --test subdocument_model
+
+lab-sensitivity: ## Finds a server that is slowed by 3 %, by CPU time, with `lab run`
+	cargo test --profile quick --locked -p lab --test run -- --ignored
 
 gocaves: ## The checks of the SDK for Go against gocaves, the mock of its makers (needs the network)
 	tests/run.sh install && .venv/bin/python -m tests.clients.gocaves

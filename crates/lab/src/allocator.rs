@@ -1,23 +1,131 @@
 //! Allocator libraries to preload into a program.
 
 use crate::child::version_of;
+use crate::report::Table;
 use anyhow::{Context, Result, ensure};
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Libraries that replace the system's allocator: a name, and the possible file names, the preferred one first.
-const ALLOCATORS: [(&str, &[&str]); 3] = [
-    ("jemalloc", &["libjemalloc.so.2"]),
-    ("tcmalloc", &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"]),
-    ("mimalloc", &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so"]),
+/// The system's own allocator, for which nothing is preloaded.
+const SYSTEM: &str = "glibc";
+
+/// An allocator that replaces the system's as a preloaded library.
+#[derive(Debug)]
+pub struct Allocator {
+    /// Its name in options and experiment files.
+    pub name: &'static str,
+    /// Its possible file names, the preferred one first.
+    files: &'static [&'static str],
+    /// Debian's package, if there is one.
+    package: Option<&'static str>,
+    /// How to get it otherwise.
+    source: &'static str,
+}
+
+/// All that the lab knows.
+pub const ALLOCATORS: [Allocator; 7] = [
+    Allocator { name: "jemalloc", files: &["libjemalloc.so.2"], package: Some("libjemalloc2"), source: "" },
+    Allocator {
+        name: "tcmalloc",
+        files: &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"],
+        package: Some("libgoogle-perftools4"),
+        source: "",
+    },
+    Allocator {
+        name: "mimalloc",
+        files: &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so"],
+        package: Some("libmimalloc2.0"),
+        source: "",
+    },
+    Allocator {
+        name: "mimalloc2",
+        files: &["libmimalloc.so.2", "libmimalloc.so.2.0"],
+        package: Some("libmimalloc2.0"),
+        source: "",
+    },
+    Allocator {
+        name: "mimalloc3",
+        files: &["libmimalloc.so.3"],
+        package: None,
+        source: "build mimalloc 3 with cmake, and install libmimalloc.so.3 in /usr/local/lib",
+    },
+    Allocator {
+        name: "snmalloc",
+        files: &["libsnmallocshim.so", "libsnmallocshim-checks.so"],
+        package: None,
+        source: "build snmalloc with cmake, and install libsnmallocshim.so in /usr/local/lib",
+    },
+    Allocator {
+        name: "rpmalloc",
+        files: &["librpmallocwrap.so", "librpmalloc.so"],
+        package: None,
+        source: "build rpmalloc with its override of malloc, and install librpmallocwrap.so in /usr/local/lib",
+    },
 ];
+
+impl Allocator {
+    fn named(name: &str) -> Result<&'static Self> {
+        let known: Vec<_> = ALLOCATORS.iter().map(|allocator| allocator.name).collect();
+        let found = ALLOCATORS.iter().find(|allocator| allocator.name == name);
+        found.with_context(|| format!("unknown allocator `{name}`: {}", known.join(", ")))
+    }
+
+    /// How to get it.
+    pub fn how_to_get(&self) -> String {
+        self.package.map_or(self.source.to_owned(), |package| format!("Debian: apt install {package}"))
+    }
+
+    /// Its library, if it is installed.
+    pub fn library(&self) -> Option<PathBuf> {
+        find_library(self.files)
+    }
+}
+
+/// Fails if there is no allocator of this name, installed or not. `glibc`, the system's, is one too.
+pub fn check_name(name: &str) -> Result<()> {
+    if name != SYSTEM {
+        Allocator::named(name).with_context(|| format!("`{SYSTEM}` for the system's"))?;
+    }
+    Ok(())
+}
+
+/// The library to preload for an allocator; `None` for the system's. `Err` says how to get one that is not installed.
+pub fn find(name: &str) -> Result<Option<PathBuf>> {
+    if name == SYSTEM {
+        return Ok(None);
+    }
+    let allocator = Allocator::named(name)?;
+    let library = allocator.library();
+    library.map(Some).with_context(|| format!("{name} is not installed ({})", allocator.how_to_get()))
+}
+
+/// Prints what this machine has.
+pub fn print_list() -> Result<()> {
+    let mut table = Table::new("Allocators that can be preloaded", &["name", "library, or how to get it"]);
+    table.row(vec![SYSTEM.to_owned(), "the system's own: nothing is preloaded".to_owned()]);
+    for allocator in &ALLOCATORS {
+        let library = allocator.library().map(|path| fs::canonicalize(&path).unwrap_or(path));
+        let found = library.map_or_else(
+            || format!("not installed ({})", allocator.how_to_get()),
+            |path| path.display().to_string(),
+        );
+        table.row(vec![allocator.name.to_owned(), found]);
+    }
+    let mut text = String::new();
+    table.render(&mut text);
+    io::stdout().write_all(text.as_bytes()).context("printing the list")
+}
+
+/// Debian's package of an allocator.
+pub fn package(name: &str) -> Option<&'static str> {
+    ALLOCATORS.iter().find(|allocator| allocator.name == name)?.package
+}
 
 /// The library of an allocator; `None` if it is not installed.
 pub fn library(name: &str) -> Result<Option<PathBuf>> {
-    let known: Vec<_> = ALLOCATORS.iter().map(|(name, _)| *name).collect();
-    let files = ALLOCATORS.iter().find(|(known, _)| *known == name).map(|(_, files)| find_library(files));
-    files.with_context(|| format!("unknown allocator `{name}`: {}", known.join(", ")))
+    Ok(Allocator::named(name)?.library())
 }
 
 /// A command that starts the program with this library, if any, preloaded in place of its allocator.

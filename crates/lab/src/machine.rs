@@ -4,13 +4,13 @@
 use crate::cleanup::CleanupProcess;
 use crate::os;
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Settings of the machine that affect figures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
     pub kernel: String,

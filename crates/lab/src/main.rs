@@ -39,6 +39,7 @@ mod report;
 mod statistics;
 mod storage;
 mod strace;
+mod study;
 mod subject;
 mod trace;
 mod unsent;
@@ -61,12 +62,23 @@ static ALLOCATOR: memory::backend::GlobalAllocator = memory::backend::GLOBAL_ALL
   dormouse lab throughput --dormouse target/release/dormouse --peers memcached
   dormouse lab ovsdb --quick --cases update1,queue --json figures.json")]
 struct Cli {
+    /// Show the goals of this project's own server, and whether they are met
+    #[arg(long, global = true)]
+    goals: bool,
     #[command(subcommand)]
     experiment: Experiment,
 }
 
 #[derive(Subcommand, Debug)]
 enum Experiment {
+    /// Runs an experiment that a file describes: any server, under any allocator, with any load
+    Run(study::RunArgs),
+    /// Makes the reports of `run` again from its runs
+    Report(study::ReportArgs),
+    /// Compares two results of `run`: two versions of a server, two machines
+    Compare(study::compare::CompareArgs),
+    /// Says which variant to run, why, and how to deploy it
+    Recommend(study::recommend::RecommendArgs),
     /// E1: operations per second of server CPU, two mixes, three depths
     Throughput(experiment::throughput::ThroughputArgs),
     /// System calls per request, counted by strace
@@ -112,7 +124,8 @@ enum Experiment {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().experiment) {
+    let cli = Cli::parse();
+    match run(cli.experiment, cli.goals) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("dormouse-lab: {error:#}");
@@ -122,8 +135,19 @@ fn main() -> ExitCode {
 }
 
 /// Runs an experiment and prints its report.
-fn run(experiment: Experiment) -> Result<()> {
-    match experiment {
+fn run(experiment: Experiment, goals: bool) -> Result<()> {
+    let report = match experiment {
+        Experiment::Run(arguments) => return study::run(&arguments),
+        Experiment::Report(arguments) => return study::report_again(&arguments),
+        Experiment::Compare(arguments) => return study::compare::run(&arguments),
+        Experiment::Recommend(arguments) => return study::recommend::recommend(&arguments),
+        Experiment::FlushTrial(arguments) => return experiment::flush::trial::run(&arguments),
+        Experiment::OvsdbFloor { socket } => return ovsdb::floor::serve(&socket),
+        Experiment::Floor { listen, value_bytes, journal } => {
+            return floor::serve(listen, value_bytes, journal.as_deref());
+        }
+        Experiment::Allocators(arguments) if arguments.list => return allocator::print_list(),
+        Experiment::Allocators(arguments) => experiment::allocators::run(&arguments),
         Experiment::Throughput(arguments) => experiment::throughput::run(&arguments),
         Experiment::Syscalls(arguments) => experiment::syscalls::run(&arguments),
         Experiment::Overhead(arguments) => experiment::overhead::run(&arguments),
@@ -131,14 +155,9 @@ fn run(experiment: Experiment) -> Result<()> {
         Experiment::Fragmentation(arguments) => experiment::fragmentation::run(&arguments),
         Experiment::Idle(arguments) => experiment::idle::run(&arguments),
         Experiment::Flush(arguments) => experiment::flush::run(&arguments),
-        Experiment::FlushTrial(arguments) => experiment::flush::trial::run(&arguments),
         Experiment::Warmup(arguments) => experiment::warmup::run(&arguments),
         Experiment::Latency(arguments) => experiment::latency::run(&arguments),
-        Experiment::Allocators(arguments) => experiment::allocators::run(&arguments),
         Experiment::Ovsdb(arguments) => experiment::ovsdb::run(&arguments),
-        Experiment::OvsdbFloor { socket } => ovsdb::floor::serve(&socket),
-        Experiment::Floor { listen, value_bytes, journal } => {
-            floor::serve(listen, value_bytes, journal.as_deref())
-        }
-    }
+    };
+    report?.print(goals)
 }

@@ -153,6 +153,33 @@ pub fn forget_cached(file: RawFd) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
+/// Returns true if this process may do everything.
+pub fn is_root() -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A user of the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Its number.
+    pub uid: u32,
+    /// The number of its group.
+    pub gid: u32,
+}
+
+/// Finds a user in `/etc/passwd`.
+pub fn find_user(name: &str) -> io::Result<User> {
+    let users = std::fs::read_to_string("/etc/passwd")?;
+    let found = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let is_it = fields.next() == Some(name);
+        let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+        is_it.then_some(User { uid, gid })
+    });
+    found.ok_or_else(|| io::Error::other(format!("there is no user {name:?} in /etc/passwd")))
+}
+
 /// Sends a signal to one process.
 pub fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
@@ -162,16 +189,22 @@ pub fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
 
 /// Prepares a command so that its process runs as `placement` says and dies with the lab.
 pub fn place(command: &mut Command, placement: Placement) {
-    let set = set_of([placement.core].into_iter().chain(placement.further_core));
+    let cores: Vec<usize> = [placement.core].into_iter().chain(placement.further_core).collect();
+    place_on(command, &cores, placement.without_huge_pages, placement.nice);
+}
+
+/// The same with any number of cores.
+pub fn place_on(command: &mut Command, cores: &[usize], without_huge_pages: bool, nice: i32) {
+    let set = set_of(cores.iter().copied());
     // SAFETY: between fork and exec only a few async-signal-safe system calls are made, on values copied into the
     // closure; nothing allocates and no lock is taken.
     unsafe {
         command.pre_exec(move || {
             check(libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &set))?;
-            if placement.without_huge_pages {
+            if without_huge_pages {
                 check(libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0))?;
             }
-            let _priority_may_be_refused = libc::setpriority(libc::PRIO_PROCESS, 0, placement.nice);
+            let _priority_may_be_refused = libc::setpriority(libc::PRIO_PROCESS, 0, nice);
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))
         });
     }

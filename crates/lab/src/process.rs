@@ -13,6 +13,8 @@ pub struct Memory {
     pub resident_bytes: u64,
     /// Highest resident size so far.
     pub peak_bytes: u64,
+    /// The same with pages that are shared divided among the processes that share them.
+    pub proportional_bytes: u64,
     /// Part of the resident size in huge pages.
     pub huge_page_bytes: u64,
 }
@@ -56,6 +58,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
     Ok(Memory {
         resident_bytes: kilobytes(&rollup, "Rss").context("no Rss in smaps_rollup")?,
         peak_bytes: kilobytes(&status, "VmHWM").unwrap_or(0),
+        proportional_bytes: kilobytes(&rollup, "Pss").unwrap_or(0),
         huge_page_bytes: kilobytes(&rollup, "AnonHugePages").unwrap_or(0),
     })
 }

@@ -44,6 +44,18 @@ pub enum Protocol {
     Couchbase,
 }
 
+impl Protocol {
+    /// Its name in experiment files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MemcachedBinary => "memcached-binary",
+            Self::MemcachedText => "memcached-text",
+            Self::Resp => "resp",
+            Self::Couchbase => "couchbase",
+        }
+    }
+}
+
 /// How durable a write must be before it is answered, by its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "camelCase")]

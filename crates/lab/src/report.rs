@@ -67,7 +67,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    fn render(&self, text: &mut String) {
+    /// Appends it to a text.
+    pub fn render(&self, text: &mut String) {
         let mut widths: Vec<usize> = self.heads.iter().map(|head| head.chars().count()).collect();
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
@@ -130,8 +131,21 @@ impl Report {
         }
     }
 
-    /// Prints the report, and writes its JSON form if requested.
-    pub fn finish(mut self, json: Option<&Path>) -> Result<()> {
+    /// Writes its JSON form, if requested.
+    pub fn with_json(mut self, json: Option<&Path>) -> Result<Self> {
+        if let Some(path) = json {
+            self.data.insert("experiment".to_owned(), Value::from(self.experiment));
+            self.data.insert("settings".to_owned(), Value::from(self.settings.clone()));
+            self.data.insert("notes".to_owned(), Value::from(self.notes.clone()));
+            self.data.insert("goals".to_owned(), serde_json::to_value(&self.goals)?);
+            let json = serde_json::to_string_pretty(&self.data)?;
+            fs::write(path, json + "\n").with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(self)
+    }
+
+    /// Prints it; with the goals of this project's own server only on request, since others do not share them.
+    pub fn print(&self, goals: bool) -> Result<()> {
         let mut text = format!("\ndormouse lab {}\n", self.experiment);
         for setting in &self.settings {
             writeln!(text, "  {setting}")?;
@@ -145,7 +159,7 @@ impl Report {
         for note in &self.notes {
             writeln!(text, "  {note}")?;
         }
-        if !self.goals.is_empty() {
+        if goals && !self.goals.is_empty() {
             let mut goals = Table::new("Goals", &["goal", "wanted", "reached", ""]);
             for goal in &self.goals {
                 let verdict = if goal.met { "met" } else { "MISSED" };
@@ -158,16 +172,7 @@ impl Report {
             }
             goals.render(&mut text);
         }
-        io::stdout().write_all(text.as_bytes()).context("printing the report")?;
-        if let Some(path) = json {
-            self.data.insert("experiment".to_owned(), Value::from(self.experiment));
-            self.data.insert("settings".to_owned(), Value::from(self.settings));
-            self.data.insert("notes".to_owned(), Value::from(self.notes));
-            self.data.insert("goals".to_owned(), serde_json::to_value(&self.goals)?);
-            let json = serde_json::to_string_pretty(&self.data)?;
-            fs::write(path, json + "\n").with_context(|| format!("writing {}", path.display()))?;
-        }
-        Ok(())
+        io::stdout().write_all(text.as_bytes()).context("printing the report")
     }
 }
 

@@ -53,6 +53,9 @@ const ON_ADVICE: &str = "madvise";
     The previous mode is restored at the end, and when the run is interrupted. Without the privilege the server is \
     started with and without PR_SET_THP_DISABLE instead, and the report says so.")]
 pub struct AllocatorsArgs {
+    /// List the allocators that can be preloaded into other servers, and how to get those that this machine lacks
+    #[arg(long)]
+    pub list: bool,
     /// Fewer items and starts; metadata_thp disabled and always, huge pages never and on madvise: about six minutes
     #[arg(long)]
     quick: bool,
@@ -153,7 +156,7 @@ struct Run<'a> {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &AllocatorsArgs) -> Result<()> {
+pub fn run(arguments: &AllocatorsArgs) -> Result<Report> {
     let quick = arguments.quick;
     let means = HugePageMode::keep().map_or(Means::Process, Means::System);
     let levels = means.levels(quick)?;
@@ -184,7 +187,7 @@ pub fn run(arguments: &AllocatorsArgs) -> Result<()> {
     bar.finish_and_clear();
     let effects = effect::effects(&samples, run.means.name(), &levels);
     fill(&mut report, run.means.name(), &cells, &samples, &effects)?;
-    report.finish(arguments.json.as_deref())
+    report.with_json(arguments.json.as_deref())
 }
 
 fn cells(metadata: &[&'static str], huge_pages: &[&'static str]) -> Vec<Cell> {

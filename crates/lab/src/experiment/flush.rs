@@ -134,7 +134,7 @@ impl Line {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &FlushArgs) -> Result<()> {
+pub fn run(arguments: &FlushArgs) -> Result<Report> {
     let cores = CoreArgs { server_core: arguments.server_core, ..CoreArgs::default() };
     let site = Site::set_up(&cores, None)?;
     let mut report = Report { experiment: "flush", settings: site.machine_settings(), ..Report::default() };
@@ -178,7 +178,7 @@ pub fn run(arguments: &FlushArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     fill(&mut report, &lines)?;
-    report.finish(arguments.json.as_deref())
+    report.with_json(arguments.json.as_deref())
 }
 
 struct Case<'a> {

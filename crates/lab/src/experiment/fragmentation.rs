@@ -121,7 +121,7 @@ struct Contender {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &FragmentationArgs) -> Result<()> {
+pub fn run(arguments: &FragmentationArgs) -> Result<Report> {
     let cases = Case::choose(&arguments.cases)?;
     let sizes = Sizes::new(arguments.quick, arguments.builds.scale()?);
     let site = arguments.site.set_up()?;
@@ -140,7 +140,7 @@ pub fn run(arguments: &FragmentationArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     findings::fill(&mut report, &readings)?;
-    report.finish(arguments.json.as_deref())
+    report.with_json(arguments.json.as_deref())
 }
 
 /// The contenders, and why any were left out.

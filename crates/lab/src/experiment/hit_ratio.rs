@@ -160,7 +160,7 @@ struct Point {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &HitRatioArgs) -> Result<()> {
+pub fn run(arguments: &HitRatioArgs) -> Result<Report> {
     let quick = arguments.common.quick;
     let bench = Bench::set_up(&arguments.common, false)?;
     let mut report = bench.report("hit-ratio", &arguments.common)?;
@@ -202,7 +202,7 @@ pub fn run(arguments: &HitRatioArgs) -> Result<()> {
         add_tables(&mut report, case, &points, &contestants, target_bytes);
     }
     report.data("points", &points)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 /// One server, one trace, one seed.

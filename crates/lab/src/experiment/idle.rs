@@ -142,7 +142,7 @@ impl Findings {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &IdleArgs) -> Result<()> {
+pub fn run(arguments: &IdleArgs) -> Result<Report> {
     let quick = arguments.common.quick;
     let bench = Bench::set_up(&arguments.common, false)?;
     let mut report = bench.report("idle", &arguments.common)?;
@@ -163,7 +163,7 @@ pub fn run(arguments: &IdleArgs) -> Result<()> {
         sync_writes::fill(&mut report, &found);
         report.data("sync_writes", &found)?;
     }
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 fn run_ephemeral(arguments: &IdleArgs, bench: &Bench, silence: Duration, report: &mut Report) -> Result<()> {

@@ -87,7 +87,7 @@ struct Findings {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &LatencyArgs) -> Result<()> {
+pub fn run(arguments: &LatencyArgs) -> Result<Report> {
     if arguments.defragmenter {
         return defragmenter::run(arguments);
     }
@@ -116,7 +116,7 @@ pub fn run(arguments: &LatencyArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     fill(&mut report, &findings)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 fn examine(

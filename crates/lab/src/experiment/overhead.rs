@@ -157,7 +157,7 @@ impl Filling<'_> {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &OverheadArgs) -> Result<()> {
+pub fn run(arguments: &OverheadArgs) -> Result<Report> {
     let quick = arguments.common.quick;
     let bench = Bench::set_up(&arguments.common, false)?;
     let mut report = bench.report("overhead", &arguments.common)?;
@@ -192,7 +192,7 @@ pub fn run(arguments: &OverheadArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     fill_report(&mut report, &points, &shapes)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 fn sweep_counts() -> Vec<u32> {

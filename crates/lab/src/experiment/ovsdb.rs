@@ -61,7 +61,7 @@ pub struct OvsdbArgs {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &OvsdbArgs) -> Result<()> {
+pub fn run(arguments: &OvsdbArgs) -> Result<Report> {
     let subjects = subjects(arguments)?;
     let cases = Case::choose(&arguments.cases, arguments.quick)?;
     let sizes = Sizes::new(arguments.quick, arguments.builds.scale()?);
@@ -78,7 +78,7 @@ pub fn run(arguments: &OvsdbArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     findings::fill(&mut report, &cases, &subjects, &samples)?;
-    report.finish(arguments.json.as_deref())
+    report.with_json(arguments.json.as_deref())
 }
 
 fn subjects(arguments: &OvsdbArgs) -> Result<Vec<Subject>> {

@@ -65,7 +65,7 @@ impl Point {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &SyscallsArgs) -> Result<()> {
+pub fn run(arguments: &SyscallsArgs) -> Result<Report> {
     let bench = Bench::set_up(&arguments.common, true)?;
     let mut report = bench.report("syscalls", &arguments.common)?;
     let batches = arguments.batches.unwrap_or(if arguments.common.quick { 10_000 } else { 50_000 });
@@ -88,7 +88,7 @@ pub fn run(arguments: &SyscallsArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     fill(&mut report, &points)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 fn trace(bench: &Bench, subject: &Subject, arguments: &SyscallsArgs, batches: u64) -> Result<Vec<Point>> {

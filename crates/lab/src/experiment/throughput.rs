@@ -127,7 +127,7 @@ struct Sample {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &ThroughputArgs) -> Result<()> {
+pub fn run(arguments: &ThroughputArgs) -> Result<Report> {
     if let Some(level) = arguments.durability {
         return durable::run(arguments, level);
     }
@@ -179,7 +179,7 @@ pub fn run(arguments: &ThroughputArgs) -> Result<()> {
         .filter_map(|(setting, kind)| summarise(setting, kind, &samples))
         .collect();
     fill(&mut report, &points)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 fn settings(items: u32, arguments: &ThroughputArgs) -> Vec<Setting> {

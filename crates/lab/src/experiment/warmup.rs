@@ -68,7 +68,7 @@ impl Sample {
 }
 
 /// Runs the experiment.
-pub fn run(arguments: &WarmupArgs) -> Result<()> {
+pub fn run(arguments: &WarmupArgs) -> Result<Report> {
     let quick = arguments.common.quick;
     let mut bench = Bench::set_up(&arguments.common, false)?;
     bench.subjects.retain(|subject| subject.kind == Kind::Dormouse);
@@ -106,7 +106,7 @@ pub fn run(arguments: &WarmupArgs) -> Result<()> {
     bar.finish_and_clear();
     report.settings.push(format!("before each reading and each start: {how}"));
     fill(&mut report, &samples)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 fn measure(

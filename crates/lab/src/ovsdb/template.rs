@@ -19,7 +19,7 @@ pub const FIRST_ID: u64 = 1_000_000_000;
 /// Number of keys in a map of counters.
 pub const COUNTERS: usize = 256;
 /// A new database file: a single record with the schema, as `ovsdb-tool create` writes it.
-const NEW_FILE: &str = concat!(
+pub const NEW_FILE: &str = concat!(
     "OVSDB JSON 479 81162d56a7b1f06ce150755e6b7211f921a815f5\n",
     r#"{"name":"lab","version":"1.0.0","tables":{"TestCounters":{"columns":{"countersField":{"type":{"max":"unlimited","min":0,"key":"string","value":"integer"}}}},"#,
     r#""TestCountersRequests":{"columns":{"responseTimestamp":{"type":"integer"},"requestTimestamp":{"type":"integer"}}},"#,

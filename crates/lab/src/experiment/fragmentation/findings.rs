@@ -185,7 +185,7 @@ mod tests {
             bucket: Some(BucketKind::Ephemeral),
             is_judged: true,
         };
-        let memory = Memory { resident_bytes, peak_bytes: resident_bytes, huge_page_bytes: 0 };
+        let memory = Memory { resident_bytes, peak_bytes: resident_bytes, ..Memory::default() };
         let found = Found { memory, used_bytes, mapped_bytes: None };
         let (items, payload_bytes, running_bytes) = (1, used_bytes, resident_bytes * 2);
         Reading { case, step, contender, items, payload_bytes, running_bytes, found }

@@ -107,7 +107,7 @@ struct Run {
 }
 
 /// Runs it.
-pub(super) fn run(arguments: &LatencyArgs) -> Result<()> {
+pub(super) fn run(arguments: &LatencyArgs) -> Result<Report> {
     let quick = arguments.common.quick;
     let mut bench = Bench::set_up(&arguments.common, false)?;
     bench.subjects.retain(|subject| subject.kind == Kind::Dormouse);
@@ -161,7 +161,7 @@ pub(super) fn run(arguments: &LatencyArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     fill(&mut report, &samples)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 impl Case {

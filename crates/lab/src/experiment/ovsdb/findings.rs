@@ -413,7 +413,7 @@ mod tests {
     }
 
     fn sample(case: Case, subject: &str, cpu_ns: u64, resident_mb: u64) -> Sample {
-        let memory = |mb: u64| Memory { resident_bytes: mb << 20, peak_bytes: mb << 20, huge_page_bytes: 0 };
+        let memory = |mb: u64| Memory { resident_bytes: mb << 20, peak_bytes: mb << 20, ..Memory::default() };
         Sample {
             case,
             subject: subject.to_owned(),

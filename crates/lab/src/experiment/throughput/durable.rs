@@ -66,7 +66,7 @@ struct Point {
 }
 
 /// Runs it.
-pub(super) fn run(arguments: &ThroughputArgs, level: Level) -> Result<()> {
+pub(super) fn run(arguments: &ThroughputArgs, level: Level) -> Result<Report> {
     let quick = arguments.common.quick;
     let mut bench = Bench::set_up(&arguments.common, true)?;
     bench.subjects.retain(|subject| subject.kind != Kind::Memcached);
@@ -119,7 +119,7 @@ pub(super) fn run(arguments: &ThroughputArgs, level: Level) -> Result<()> {
     fill(&mut report, &points, level)?;
     report.data("level", &level)?;
     report.data("samples", &samples)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 /// One start of one subject.

@@ -45,7 +45,7 @@ struct Sample {
 }
 
 /// Runs it.
-pub(super) fn run(arguments: &ThroughputArgs) -> Result<()> {
+pub(super) fn run(arguments: &ThroughputArgs) -> Result<Report> {
     let quick = arguments.common.quick;
     let mut bench = Bench::set_up(&arguments.common, false)?;
     bench.subjects.retain(|subject| subject.kind == Kind::Dormouse);
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &ThroughputArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     fill(&mut report, &samples)?;
-    report.finish(arguments.common.json.as_deref())
+    report.with_json(arguments.common.json.as_deref())
 }
 
 fn measure_all(

@@ -1,0 +1,283 @@
+//! `lab run`: an experiment that a file describes. Any server, under any allocator, with any load.
+//!
+//! ```text
+//! file ──> variants x rounds, in a random order ──> one run each (`one`) ──> record (`record`, JSON lines)
+//!                                                                                  │
+//!                 verdict, tables, Markdown, JSON (`report`) <── analysis <── results
+//! ```
+
+mod analysis;
+mod builtin;
+pub mod compare;
+mod figures;
+mod file;
+mod html;
+mod one;
+mod order;
+mod plots;
+pub mod recommend;
+mod record;
+mod report;
+mod results;
+mod subject;
+mod svg;
+mod text;
+mod tree;
+mod workload;
+
+use crate::machine::{self, HugePageMode, Machine};
+use crate::os;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use file::{REPEATS_LEAST, Study};
+use indicatif::ProgressBar;
+use one::Bench;
+use order::Turn;
+use record::{Head, Record, Run, Variant, now_s};
+use results::Results;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use subject::Launch;
+
+/// A variant whose runs fail so often in a row is given up.
+const FAILURES_MAX: usize = 2;
+/// Lengths of quick runs.
+const QUICK_LENGTH: Duration = Duration::from_secs(2);
+const QUICK_PAUSE: Duration = Duration::from_millis(500);
+const QUICK_ITEMS: u32 = 50_000;
+
+/// Options of `lab run`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  dormouse lab run examples/lab/valkey.toml
+  dormouse lab run examples/lab/postgresql.toml --quick --results /tmp/pg
+  dormouse lab run my.toml --check
+
+An interrupted experiment goes on where it was when it is started again.")]
+pub struct RunArgs {
+    /// The experiment file; docs/lab-run.md describes it
+    file: PathBuf,
+    /// Directory of runs and reports (default: the experiment's name with `.results`)
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+    /// Five short runs of each variant with few items, whatever the file says
+    #[arg(long)]
+    quick: bool,
+    /// Runs of each variant, in place of the file's
+    #[arg(long, value_name = "COUNT")]
+    repeats: Option<usize>,
+    /// Determines the order of the runs and the load's random numbers, in place of the file's
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Forget runs that are there already
+    #[arg(long)]
+    fresh: bool,
+    /// Check the file, print what would be run, and run nothing
+    #[arg(long)]
+    check: bool,
+}
+
+/// Options of `lab report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Directory of an experiment's runs, or its runs.jsonl
+    results: PathBuf,
+}
+
+/// Makes an experiment's reports again from its runs.
+pub fn report_again(arguments: &ReportArgs) -> Result<()> {
+    let (head, runs) = Record::read(&arguments.results)?;
+    let study = Study::parse(&head.file, &head.name)?;
+    let results = Results::of(&study, head, &runs);
+    let directory = match arguments.results.is_dir() {
+        true => arguments.results.clone(),
+        false => arguments.results.parent().map(PathBuf::from).unwrap_or_default(),
+    };
+    report::write(&results, &directory)
+}
+
+/// Runs an experiment and writes its reports.
+pub fn run(arguments: &RunArgs) -> Result<()> {
+    let mut study = Study::read(&arguments.file)?;
+    let text = fs::read_to_string(&arguments.file)?;
+    let options = arguments.apply(&mut study);
+    let seed = arguments.seed.or(study.seed).unwrap_or(1);
+    let launches: Vec<Result<Launch>> =
+        study.variants.iter().map(|variant| Launch::new(&study, variant)).collect();
+    let variants = described(&study, &launches);
+    if arguments.check {
+        return report::print_plan(&study, &variants, seed);
+    }
+    if let Some(Err(error)) = launches.get(study.baseline()) {
+        bail!("the baseline cannot be run: {error:#}");
+    }
+    let name = study.name.clone();
+    let directory = arguments
+        .results
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("{}.results", name.replace(' ', "-"))));
+    if arguments.fresh {
+        Record::remove(&directory)?;
+    }
+    let head = Head::new(&name, text, options, seed, Machine::read()?, variants);
+    let mut record = Record::open(&directory, head)?;
+    let cores = cores(&study)?;
+    let wants_mode = launches.iter().flatten().any(|launch| launch.huge_page_mode().is_some());
+    let huge_pages = wants_mode.then(HugePageMode::keep).transpose()?;
+    os::raise_open_files()?;
+    let bench = Bench { cores: &cores, huge_pages: huge_pages.as_ref() };
+    all_runs(&study, &launches, &bench, seed, &mut record)?;
+    report::write(&Results::of(&study, record.head.clone(), &record.runs), &directory)
+}
+
+impl RunArgs {
+    /// Changes the experiment as the options say. Returns what they say, which its record is known by.
+    fn apply(&self, study: &mut Study) -> String {
+        let mut options = Vec::new();
+        if self.quick {
+            study.repeats = REPEATS_LEAST;
+            let workload = &mut study.workload;
+            workload.items = workload.items.min(QUICK_ITEMS);
+            workload.length = workload.length.min(QUICK_LENGTH);
+            workload.warm_up = workload.warm_up.min(QUICK_PAUSE);
+            workload.settle = workload.settle.min(QUICK_PAUSE);
+            options.push("--quick".to_owned());
+        }
+        if let Some(repeats) = self.repeats {
+            study.repeats = repeats.max(1);
+        }
+        options.join(" ")
+    }
+}
+
+fn described(study: &Study, launches: &[Result<Launch>]) -> Vec<Variant> {
+    let one = |(variant, launch): (&file::VariantSpec, &Result<Launch>)| match launch {
+        Ok(launch) => Variant {
+            name: variant.name.clone(),
+            command: launch.command_line(),
+            version: launch.version(),
+            lacks: None,
+        },
+        Err(error) => Variant {
+            name: variant.name.clone(),
+            command: String::new(),
+            version: None,
+            lacks: Some(format!("{error:#}")),
+        },
+    };
+    study.variants.iter().zip(launches).map(one).collect()
+}
+
+/// The cores of the subject. A load of the lab's own gets one for itself.
+fn cores(study: &Study) -> Result<Vec<usize>> {
+    let allowed = os::allowed_cores()?;
+    if study.workload.builtin.is_none() || allowed.len() < 2 {
+        return Ok(allowed);
+    }
+    let driver = machine::choose_cores(None, None)?.driver;
+    os::pin_thread(driver)?;
+    Ok(allowed.into_iter().filter(|&core| core != driver).collect())
+}
+
+fn all_runs(
+    study: &Study,
+    launches: &[Result<Launch>],
+    bench: &Bench<'_>,
+    seed: u64,
+    record: &mut Record,
+) -> Result<()> {
+    let turns = order::turns(study.repeats, study.variants.len(), seed);
+    let is_wanted = |turn: &Turn, record: &Record| {
+        let name = study.variants.get(turn.variant).map_or("", |variant| &variant.name);
+        matches!(launches.get(turn.variant), Some(Ok(_))) && !record.has(name, turn.round)
+    };
+    let wanted: Vec<Turn> = turns.into_iter().filter(|turn| is_wanted(turn, record)).collect();
+    let progress = Progress::new(wanted.len(), seed);
+    for variant in record.head.variants.iter().filter(|variant| variant.lacks.is_some()) {
+        let lacks = variant.lacks.as_deref().unwrap_or_default();
+        progress.say(&format!("{}: left out: {lacks}", variant.name));
+    }
+    let mut failures = vec![0; study.variants.len()];
+    for turn in wanted {
+        let (Some(variant), Some(Ok(launch))) =
+            (study.variants.get(turn.variant), launches.get(turn.variant))
+        else {
+            continue;
+        };
+        let failed = failures.get_mut(turn.variant).context("a variant")?;
+        if *failed >= FAILURES_MAX {
+            progress.skipped();
+            continue;
+        }
+        progress.begins(&variant.name, turn.round);
+        let (started_s, start) = (now_s(), Instant::now());
+        let outcome = one::run(study, launch, bench, seed.wrapping_add(turn.round as u64));
+        *failed = if outcome.is_err() { *failed + 1 } else { 0 };
+        let run = Run {
+            variant: variant.name.clone(),
+            round: turn.round,
+            started_s,
+            took_s: start.elapsed().as_secs_f64(),
+            failed: outcome.as_ref().err().map(|error| format!("{error:#}")),
+            measured: outcome.unwrap_or_default(),
+        };
+        progress.ended(&run, study.repeats);
+        if *failed >= FAILURES_MAX {
+            progress.say(&format!("{}: given up after {FAILURES_MAX} failures in a row", variant.name));
+        }
+        record.add(run)?;
+    }
+    progress.bar.finish_and_clear();
+    ensure!(
+        record.runs.iter().any(|run| run.failed.is_none()),
+        "no run succeeded; the last one failed with: {}",
+        record.runs.iter().rev().find_map(|run| run.failed.as_deref()).unwrap_or("nothing")
+    );
+    Ok(())
+}
+
+/// What a person sees meanwhile: a bar on a terminal, and a line for each run.
+struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+}
+
+impl Progress {
+    fn new(runs: usize, seed: u64) -> Self {
+        let bar = crate::experiment::progress_bar(runs as u64);
+        let progress = Self { bar, start: Instant::now() };
+        progress.say(&format!("{runs} runs, in the order of seed {seed}"));
+        progress
+    }
+
+    /// Prints a line, whether or not there is a terminal.
+    fn say(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    fn begins(&self, variant: &str, round: usize) {
+        self.bar.set_message(format!("{variant}, round {}", round + 1));
+    }
+
+    fn skipped(&self) {
+        self.bar.inc(1);
+    }
+
+    fn ended(&self, run: &Run, rounds: usize) {
+        self.bar.inc(1);
+        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        let left = self.start.elapsed().div_f64(done.max(1) as f64).mul_f64((all - done) as f64);
+        let said = match &run.failed {
+            Some(why) => format!("FAILED: {why}"),
+            None => report::short_line(&run.measured),
+        };
+        self.say(&format!(
+            "[{done}/{all}] {}, round {} of {rounds}: {said}, {:.1} s; about {} left",
+            run.variant,
+            run.round + 1,
+            run.took_s,
+            report::minutes(left)
+        ));
+    }
+}

@@ -1,0 +1,212 @@
+//! The reports: a text for the terminal, Markdown and JSON.
+
+use super::analysis::{Comparison, signed};
+use super::figures::{self, PER_CPU_SECOND, RATE, RESIDENT};
+use super::file::Study;
+use super::html;
+use super::one::Measured;
+use super::record::Variant;
+use super::results::Results;
+use crate::report::{bytes, short};
+use anyhow::{Context, Result};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+/// Writes all reports into the directory of the runs, and prints the text.
+pub fn write(results: &Results, directory: &Path) -> Result<()> {
+    let markdown = markdown(results)?;
+    let json = serde_json::to_string_pretty(results)? + "\n";
+    let html = html::page(results)?;
+    for (name, text) in [("report.html", &html), ("report.md", &markdown), ("report.json", &json)] {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let place = directory.display();
+    let text =
+        format!("{markdown}\nReport: {place}/report.html (also .md and .json); runs: {place}/runs.jsonl\n");
+    io::stdout().write_all(text.as_bytes()).context("printing the report")
+}
+
+/// Prints what would be run.
+pub fn print_plan(study: &Study, variants: &[Variant], seed: u64) -> Result<()> {
+    let mut text = format!(
+        "{}: {} variants, {} runs of each, in the order of seed {seed}\n",
+        study.name,
+        variants.len(),
+        study.repeats
+    );
+    for (index, variant) in variants.iter().enumerate() {
+        let mark = if index == study.baseline() { " (baseline)" } else { "" };
+        writeln!(text, "\n{}{mark}", variant.name)?;
+        match &variant.lacks {
+            Some(lacks) => writeln!(text, "  left out: {lacks}")?,
+            None => writeln!(text, "  {}", variant.command)?,
+        }
+        if let Some(version) = &variant.version {
+            writeln!(text, "  {version}")?;
+        }
+    }
+    io::stdout().write_all(text.as_bytes()).context("printing the plan")
+}
+
+/// A run in a few words.
+pub fn short_line(measured: &Measured) -> String {
+    let said = |name: &str, unit: &str| {
+        measured.figures.get(name).map(|value| format!("{}{unit}", figures::shown(name, *value)))
+    };
+    let parts = [said(RATE, "/s"), said(PER_CPU_SECOND, "/CPU s"), said(RESIDENT, " resident")];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// A length of time in minutes and seconds.
+pub fn minutes(length: Duration) -> String {
+    let seconds = length.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
+
+/// A table in Markdown, whose columns line up for people who read the text.
+struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(heads: &[&str]) -> Self {
+        Self { rows: vec![heads.iter().map(|&head| head.to_owned()).collect()] }
+    }
+
+    fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells.into_iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect());
+    }
+
+    fn render(&self, text: &mut String) -> Result<()> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).max(3)).collect();
+        for (index, row) in self.rows.iter().enumerate() {
+            for (column, width) in widths.iter().enumerate() {
+                let cell = row.get(column).map_or("", String::as_str);
+                let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
+                // The first column holds names, the others figures.
+                if column == 0 { write!(text, "| {cell}{pad} ")? } else { write!(text, "| {pad}{cell} ")? }
+            }
+            text.push_str("|\n");
+            if index == 0 {
+                for (column, width) in widths.iter().enumerate() {
+                    let line = "-".repeat(width + 1);
+                    if column == 0 { write!(text, "|{line}-")? } else { write!(text, "|{line}:")? }
+                }
+                text.push_str("|\n");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The whole report.
+pub fn markdown(results: &Results) -> Result<String> {
+    let mut text = format!("# {}\n\n", results.head.name);
+    if !results.about.is_empty() {
+        writeln!(text, "{}\n", results.about.trim())?;
+    }
+    writeln!(text, "{}\n", results.verdict())?;
+    for sentence in results.sentences() {
+        writeln!(text, "* {sentence}")?;
+    }
+    writeln!(
+        text,
+        "\n## Figures\n\nMedians over the runs; in brackets the change from {} with its 99 % interval, where",
+        results.baseline
+    )?;
+    writeln!(text, "`*` marks a difference that is real.\n")?;
+    let heads: Vec<&str> = ["figure"]
+        .into_iter()
+        .chain(results.variants.iter().map(|variant| variant.variant.name.as_str()))
+        .collect();
+    let mut table = Table::new(&heads);
+    for name in results.figure_names() {
+        let cell = |variant: &super::results::VariantResults| {
+            let median = variant.figures.get(name).map(|spread| figures::shown(name, spread.median));
+            let change =
+                variant.comparisons.get(name).map(|comparison| format!(" ({})", interval(comparison)));
+            median.unwrap_or_else(|| "-".to_owned()) + &change.unwrap_or_default()
+        };
+        table.row(
+            std::iter::once(figures::title(name).to_owned())
+                .chain(results.variants.iter().map(cell))
+                .collect(),
+        );
+    }
+    table.render(&mut text)?;
+    threads(results, &mut text)?;
+    failures(results, &mut text)?;
+    how(results, &mut text)?;
+    Ok(text)
+}
+
+fn interval(comparison: &Comparison) -> String {
+    let mark = if comparison.is_real { " *" } else { "" };
+    format!("{}, {} to {}{mark}", signed(comparison.ratio), signed(comparison.low), signed(comparison.high))
+}
+
+/// CPU time by thread, as a part of each variant's whole: medians over its runs would mix different threads.
+fn threads(results: &Results, text: &mut String) -> Result<()> {
+    text.push_str("\n## CPU seconds by thread, means over the runs\n\n");
+    let mut table = Table::new(&["variant", "threads"]);
+    for variant in results.variants.iter().filter(|variant| !variant.runs.is_empty()) {
+        let mut sums = std::collections::BTreeMap::<&str, f64>::new();
+        for (name, seconds) in variant.runs.iter().flat_map(|run| &run.measured.threads) {
+            *sums.entry(name).or_default() += seconds / variant.runs.len() as f64;
+        }
+        let mut sums: Vec<_> = sums.into_iter().filter(|(_, seconds)| *seconds >= 0.0005).collect();
+        sums.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let words: Vec<_> =
+            sums.iter().map(|(name, seconds)| format!("{name} {}", short(*seconds))).collect();
+        table.row(vec![variant.variant.name.clone(), words.join(", ")]);
+    }
+    table.render(text)
+}
+
+fn failures(results: &Results, text: &mut String) -> Result<()> {
+    let problems = results.problems();
+    if !problems.is_empty() {
+        text.push_str("\n## What did not work\n\n");
+    }
+    for problem in problems {
+        writeln!(text, "* {}", problem.replace('\n', " "))?;
+    }
+    Ok(())
+}
+
+fn how(results: &Results, text: &mut String) -> Result<()> {
+    let head = &results.head;
+    let machine = &head.machine;
+    writeln!(text, "\n## How it was measured\n")?;
+    writeln!(
+        text,
+        "* {}, {} cores usable, {} memory, kernel {}, load {} at the start",
+        machine.processor,
+        machine.cores,
+        bytes(machine.memory_bytes),
+        machine.kernel,
+        machine.load_average
+    )?;
+    writeln!(text, "* huge pages: {}; lab {}; order of seed {}", machine.huge_pages, head.lab, head.seed)?;
+    for variant in results.variants.iter().filter(|variant| variant.variant.lacks.is_none()) {
+        let version =
+            variant.variant.version.as_deref().map_or(String::new(), |version| format!(" ({version})"));
+        writeln!(text, "* {}{version}: `{}`", variant.variant.name, variant.variant.command)?;
+    }
+    writeln!(text, "\nTo run it again, save this as `{}.toml` and call `{}`:\n", head.name, results.again())?;
+    writeln!(text, "```toml\n{}\n```", head.file.trim_end())?;
+    Ok(())
+}

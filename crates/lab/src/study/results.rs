@@ -1,0 +1,213 @@
+//! The results of an experiment: each variant's figures beside the baseline's, and what they say in words.
+
+use super::analysis::{Comparison, compare, signed};
+use super::figures::{self, Better, CPU, FIGURES, PER_CPU_SECOND, RATE, RESIDENT, WALL};
+use super::file::Study;
+use super::record::{Head, Run, Variant};
+use crate::statistics::Spread;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Seed of the draws that intervals are made from: a report can be made again from its runs.
+const SEED: u64 = 1;
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub struct Results {
+    /// The experiment.
+    pub head: Head,
+    /// What it is about.
+    pub about: String,
+    /// Name of the variant that the others are compared with.
+    pub baseline: String,
+    /// The variants in the file's order.
+    pub variants: Vec<VariantResults>,
+}
+
+/// What the runs of one variant show.
+#[derive(Debug, Serialize)]
+pub struct VariantResults {
+    /// How it was run.
+    #[serde(flatten)]
+    pub variant: Variant,
+    /// Figures by name.
+    pub figures: BTreeMap<String, Spread>,
+    /// Comparisons with the baseline by the figure's name.
+    pub comparisons: BTreeMap<String, Comparison>,
+    /// Its successful runs.
+    pub runs: Vec<Run>,
+    /// Why the others failed.
+    pub failures: Vec<String>,
+}
+
+impl Results {
+    fn new(head: Head, about: &str, baseline: &str, runs: &[Run]) -> Self {
+        let of = |name: &str| -> Vec<Run> {
+            let mut own: Vec<Run> =
+                runs.iter().filter(|run| run.variant == name && run.failed.is_none()).cloned().collect();
+            own.sort_by_key(|run| run.round);
+            own
+        };
+        let base = of(baseline);
+        let variants = head.variants.iter().map(|variant| {
+            let own = of(&variant.name);
+            let comparisons = if variant.name == baseline { BTreeMap::new() } else { compared(&base, &own) };
+            let failed = runs.iter().filter(|run| run.variant == variant.name);
+            VariantResults {
+                figures: spreads(&own),
+                comparisons,
+                failures: failed.filter_map(|run| run.failed.clone()).collect(),
+                runs: own,
+                variant: variant.clone(),
+            }
+        });
+        let variants = variants.collect();
+        Self { head, about: about.to_owned(), baseline: baseline.to_owned(), variants }
+    }
+
+    /// Evaluates the runs of an experiment.
+    pub fn of(study: &Study, head: Head, runs: &[Run]) -> Self {
+        let baseline = study.variants.get(study.baseline()).map(|variant| variant.name.as_str());
+        Self::new(head, &study.about, baseline.unwrap_or_default(), runs)
+    }
+
+    /// The variant that the others are compared with.
+    pub fn base(&self) -> Option<&VariantResults> {
+        self.variants.iter().find(|variant| variant.variant.name == self.baseline)
+    }
+
+    /// The names of the figures that there are, in the order of reports.
+    pub fn figure_names(&self) -> Vec<&str> {
+        let there: BTreeSet<&str> =
+            self.variants.iter().flat_map(|variant| variant.figures.keys().map(String::as_str)).collect();
+        let known = FIGURES.iter().map(|figure| figure.name).filter(|name| there.contains(name));
+        let own = there.iter().copied().filter(|name| figures::known(name).is_none());
+        known.chain(own).collect()
+    }
+
+    /// The figure that says how fast a variant is.
+    pub fn speed(&self) -> &'static str {
+        let there = self.figure_names();
+        [PER_CPU_SECOND, RATE, CPU].into_iter().find(|name| there.contains(name)).unwrap_or(WALL)
+    }
+
+    /// The verdict: one paragraph.
+    pub fn verdict(&self) -> String {
+        let speed = self.speed();
+        let mut sentences = Vec::new();
+        for variant in self.variants.iter().filter(|variant| variant.variant.name != self.baseline) {
+            if let Some(lacks) = &variant.variant.lacks {
+                sentences.push(format!("{} was not run: {lacks}.", variant.variant.name));
+                continue;
+            }
+            let said: Vec<_> = [speed, RESIDENT]
+                .into_iter()
+                .filter_map(|name| variant.comparisons.get(name).map(|comparison| change(name, comparison)))
+                .collect();
+            match said.is_empty() {
+                true => sentences.push(format!("{} gave no figures.", variant.variant.name)),
+                false => sentences.push(format!("{} has {}.", variant.variant.name, said.join(" and "))),
+            }
+        }
+        let runs = self.base().map_or(0, |base| base.runs.len());
+        match sentences.is_empty() {
+            true => format!("{} was run {runs} times.", self.baseline),
+            false => {
+                format!("Compared with {}, over {runs} runs of each: {}", self.baseline, sentences.join(" "))
+            }
+        }
+    }
+
+    /// The command that runs it again.
+    pub fn again(&self) -> String {
+        let options =
+            if self.head.options.is_empty() { String::new() } else { format!(" {}", self.head.options) };
+        let file = if self.head.name.contains(' ') {
+            format!("'{}.toml'", self.head.name)
+        } else {
+            format!("{}.toml", self.head.name)
+        };
+        format!("dormouse lab run {file}{options} --seed {}", self.head.seed)
+    }
+
+    /// What was left out, failed, or was left behind.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for variant in &self.variants {
+            let name = &variant.variant.name;
+            problems
+                .extend(variant.variant.lacks.iter().map(|lacks| format!("{name} was left out: {lacks}")));
+            problems.extend(variant.failures.iter().map(|failure| format!("{name} failed: {failure}")));
+            let left: Vec<_> =
+                variant.runs.iter().flat_map(|run| &run.measured.left_behind).cloned().collect();
+            if !left.is_empty() {
+                problems.push(format!(
+                    "{name} left {} processes behind, which were killed: {}",
+                    left.len(),
+                    left.join(", ")
+                ));
+            }
+        }
+        problems
+    }
+
+    /// A sentence for each comparison that matters.
+    pub fn sentences(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for variant in &self.variants {
+            for name in [self.speed(), RESIDENT] {
+                if let Some(comparison) = variant.comparisons.get(name) {
+                    let runs = variant.runs.len();
+                    sentences.push(comparison.sentence(&variant.variant.name, name, &self.baseline, runs));
+                }
+            }
+        }
+        sentences
+    }
+}
+
+/// A difference in words, as in "12.0 % less resident memory".
+fn change(name: &str, comparison: &Comparison) -> String {
+    let title = figures::title(name);
+    if !comparison.is_real {
+        return format!("no difference in {title} that these runs can show ({})", signed(comparison.ratio));
+    }
+    format!("{} {title}", figures::change(name, comparison.ratio))
+}
+
+impl Comparison {
+    /// Whether a real difference is an advantage; `None` if there is none, or the figure has no better direction.
+    pub fn is_better(&self, name: &str) -> Option<bool> {
+        let better = figures::known(name).map_or(Better::Neither, |figure| figure.better);
+        match better {
+            _ if !self.is_real => None,
+            Better::More => Some(self.ratio > 1.0),
+            Better::Less => Some(self.ratio < 1.0),
+            Better::Neither => None,
+        }
+    }
+}
+
+fn spreads(runs: &[Run]) -> BTreeMap<String, Spread> {
+    let mut by_name = BTreeMap::<&str, Vec<f64>>::new();
+    for run in runs {
+        for (name, value) in &run.measured.figures {
+            by_name.entry(name).or_default().push(*value);
+        }
+    }
+    by_name.into_iter().filter_map(|(name, values)| Some((name.to_owned(), Spread::of(&values)?))).collect()
+}
+
+/// Compares runs of the same rounds.
+fn compared(baseline: &[Run], own: &[Run]) -> BTreeMap<String, Comparison> {
+    let mut pairs = BTreeMap::<&str, Vec<(f64, f64)>>::new();
+    for run in own {
+        let Some(other) = baseline.iter().find(|other| other.round == run.round) else { continue };
+        for (name, value) in &run.measured.figures {
+            if let Some(base) = other.measured.figures.get(name) {
+                pairs.entry(name).or_default().push((*base, *value));
+            }
+        }
+    }
+    pairs.into_iter().filter_map(|(name, pairs)| Some((name.to_owned(), compare(&pairs, SEED)?))).collect()
+}

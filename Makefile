@@ -23,7 +23,7 @@ check: ## The quick part before a commit: format, lints, unit tests
 
 lab: ## Measure this server and its peers: make lab ARGS="throughput --quick"
 	cargo build --release --locked --bin dormouse --bin dormouse-lab
-	$(DORMOUSE) lab $(ARGS)
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(DORMOUSE) lab $(ARGS)
 
 EXPERIMENT ?= ovsdb
 PEERS_ovsdb := stock,stock-jemalloc,stock-tcmalloc

@@ -120,7 +120,9 @@ pub fn print_list() -> Result<()> {
 
 /// Debian's package of an allocator.
 pub fn package(name: &str) -> Option<&'static str> {
-    ALLOCATORS.iter().find(|allocator| allocator.name == name)?.package
+    let allocator = ALLOCATORS.iter().find(|allocator| allocator.name == name)?;
+    // One that was built here is in no package.
+    allocator.library()?.starts_with("/usr/lib").then_some(allocator.package)?
 }
 
 /// The library of an allocator; `None` if it is not installed.
@@ -154,6 +156,18 @@ pub fn ensure_loaded(preload: Option<&PathBuf>, pid: u32) -> Result<()> {
     let name = library.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     ensure!(maps.contains(name), "{} was not loaded", library.display());
     Ok(())
+}
+
+/// The file name of an allocator's library that a process has loaded.
+pub fn loaded(pid: u32) -> Option<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let names = maps.lines().filter_map(|line| line.rsplit_once('/').map(|(_, name)| name));
+    let is_one = |name: &&str| {
+        ["libjemalloc", "libtcmalloc", "libmimalloc", "libsnmalloc", "librpmalloc"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    };
+    names.into_iter().find(is_one).map(str::to_owned)
 }
 
 /// Searches the usual library directories for one of these names, in order of preference.

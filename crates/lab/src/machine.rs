@@ -65,11 +65,21 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// Returns true if figures of the two can be compared.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let about =
+            |one: &Self| (one.kernel.clone(), one.processor.clone(), one.cores, one.memory_bytes >> 28);
+        about(self) == about(other)
+    }
+}
+
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Huge page mode of the system for the duration of a run. The previous mode is restored when this is dropped, and also
 /// when this process is interrupted or killed.
 pub struct HugePageMode {
     path: PathBuf,
+    former_mode: String,
     _former: CleanupProcess,
 }
 
@@ -85,7 +95,12 @@ impl HugePageMode {
         // Changes nothing, but shows whether the mode may be set.
         fs::write(path, former).context("setting the system's huge page mode")?;
         let cleanup = CleanupProcess::new(r#"echo "$1" >"$2""#, &[former.as_ref(), path.as_os_str()])?;
-        Ok(Self { path: path.to_owned(), _former: cleanup })
+        Ok(Self { path: path.to_owned(), former_mode: former.to_owned(), _former: cleanup })
+    }
+
+    /// The mode before the run.
+    pub fn former(&self) -> &str {
+        &self.former_mode
     }
 
     /// Sets `always`, `madvise` or `never`.

@@ -74,8 +74,8 @@ pub struct OpenLoopClient {
     idle: VecDeque<usize>,
     dialect: Dialect,
     items: u32,
-    /// If set, every other request is a write.
-    writes: bool,
+    /// The part of the requests that are reads.
+    reads: f64,
     asked: u64,
     random: Random,
     request: Vec<u8>,
@@ -103,7 +103,7 @@ impl OpenLoopClient {
             idle,
             dialect,
             items,
-            writes: false,
+            reads: 1.0,
             asked: 0,
             random: Random::new(11),
             request: Vec::new(),
@@ -111,9 +111,9 @@ impl OpenLoopClient {
         })
     }
 
-    /// Makes every other request a write from now on.
-    pub fn write_too(&mut self) {
-        self.writes = true;
+    /// From now on only this part of the requests are reads, evenly spread.
+    pub fn read_only(&mut self, part: f64) {
+        self.reads = part;
     }
 
     /// Sends one request per interval for the given time.
@@ -136,7 +136,8 @@ impl OpenLoopClient {
                     timer.read_exact(&mut ticks)?;
                     let since = Instant::now();
                     for _ in 0..u64::from_ne_bytes(ticks) {
-                        let is_read = !self.writes || self.asked.is_multiple_of(2);
+                        let reads = |asked: u64| (asked as f64 * self.reads).floor();
+                        let is_read = reads(self.asked + 1) > reads(self.asked);
                         waiting.push_back(Request { since, is_read });
                         self.asked += 1;
                     }

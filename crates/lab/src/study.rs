@@ -8,6 +8,7 @@
 
 mod analysis;
 mod builtin;
+mod command;
 pub mod compare;
 mod figures;
 mod file;
@@ -36,6 +37,7 @@ use order::Turn;
 use record::{Head, Record, Run, Variant, now_s};
 use results::Results;
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use subject::Launch;
@@ -65,8 +67,8 @@ pub struct RunArgs {
     #[arg(long)]
     quick: bool,
     /// Runs of each variant, in place of the file's
-    #[arg(long, value_name = "COUNT")]
-    repeats: Option<usize>,
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: Option<u16>,
     /// Determines the order of the runs and the load's random numbers, in place of the file's
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -102,15 +104,26 @@ pub fn run(arguments: &RunArgs) -> Result<()> {
     let mut study = Study::read(&arguments.file)?;
     let text = fs::read_to_string(&arguments.file)?;
     let options = arguments.apply(&mut study);
+    study.check()?;
     let seed = arguments.seed.or(study.seed).unwrap_or(1);
-    let launches: Vec<Result<Launch>> =
-        study.variants.iter().map(|variant| Launch::new(&study, variant)).collect();
+    let huge_pages = HugePageMode::keep();
+    let launch = |variant| {
+        let launch = Launch::new(&study, variant)?;
+        if let (Some(_), Err(error)) = (launch.huge_page_mode(), &huge_pages) {
+            bail!("the system's huge page mode cannot be set: {error:#}");
+        }
+        Ok(launch)
+    };
+    let launches: Vec<Result<Launch>> = study.variants.iter().map(launch).collect();
     let variants = described(&study, &launches);
     if arguments.check {
-        return report::print_plan(&study, &variants, seed);
+        report::print_plan(&study, &variants, seed)?;
     }
     if let Some(Err(error)) = launches.get(study.baseline()) {
         bail!("the baseline cannot be run: {error:#}");
+    }
+    if arguments.check {
+        return Ok(());
     }
     let name = study.name.clone();
     let directory = arguments
@@ -123,10 +136,9 @@ pub fn run(arguments: &RunArgs) -> Result<()> {
     let head = Head::new(&name, text, options, seed, Machine::read()?, variants);
     let mut record = Record::open(&directory, head)?;
     let cores = cores(&study)?;
-    let wants_mode = launches.iter().flatten().any(|launch| launch.huge_page_mode().is_some());
-    let huge_pages = wants_mode.then(HugePageMode::keep).transpose()?;
+    let sets_mode = launches.iter().flatten().any(|launch| launch.huge_page_mode().is_some());
     os::raise_open_files()?;
-    let bench = Bench { cores: &cores, huge_pages: huge_pages.as_ref() };
+    let bench = Bench { cores: &cores, huge_pages: huge_pages.as_ref().ok().filter(|_| sets_mode) };
     all_runs(&study, &launches, &bench, seed, &mut record)?;
     report::write(&Results::of(&study, record.head.clone(), &record.runs), &directory)
 }
@@ -145,7 +157,7 @@ impl RunArgs {
             options.push("--quick".to_owned());
         }
         if let Some(repeats) = self.repeats {
-            study.repeats = repeats.max(1);
+            study.repeats = usize::from(repeats);
         }
         options.join(" ")
     }
@@ -253,7 +265,8 @@ impl Progress {
 
     /// Prints a line, whether or not there is a terminal.
     fn say(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        // Nobody may be listening.
+        let _ = self.bar.suspend(|| writeln!(std::io::stderr(), "{line}"));
     }
 
     fn begins(&self, variant: &str, round: usize) {

@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// A directory that is removed at the end.
 struct Place(PathBuf);
@@ -76,7 +77,10 @@ fn reports_say_what_was_run_and_what_it_gave() {
     assert!(output.status.success(), "{text}");
     assert!(text.contains("10 runs, in the order of seed 1") && text.contains("[10/10]"), "{text}");
     let report = place.read("report.md");
-    assert!(report.contains("tw<i>ce has") && report.contains("fewer operations per CPU second"), "{report}");
+    assert!(
+        report.contains("tw&lt;i>ce has") && report.contains("fewer operations per CPU second"),
+        "{report}"
+    );
     assert!(report.contains("STEPS=80 sh -c"), "{report}");
     let html = place.read("report.html");
     assert!(
@@ -88,9 +92,19 @@ fn reports_say_what_was_run_and_what_it_gave() {
     let again = place.lab(&["report", "results"], &[]);
     assert!(again.status.success() && place.read("report.html") == html, "made again from the runs alone");
     let recommended = said(&place.lab(&["recommend", "results"], &[]));
-    assert!(recommended.starts_with("Stay with once"), "{recommended}");
-    let compared = said(&place.lab(&["compare", "results", "results"], &[]));
-    assert!(compared.contains("no difference shown") && !compared.contains("worse"), "{compared}");
+    assert!(recommended.starts_with("Stay with once: of the variants within 2 %"), "{recommended}");
+    assert!(!recommended.contains("systemd"), "{recommended}");
+    // The second variant under the first one's name.
+    let other = place.0.join("other");
+    fs::create_dir(&other).unwrap();
+    let runs = place.read("runs.jsonl");
+    let renamed = runs.replace("\"once\"", "\"none\"").replace("\"tw<i>ce\"", "\"once\"");
+    fs::write(other.join("runs.jsonl"), renamed).unwrap();
+    let compared = said(&place.lab(&["compare", "results", "other"], &[]));
+    let line = |figure: &str| compared.lines().find(|line| line.starts_with(figure)).unwrap().to_owned();
+    assert!(line("CPU time ").ends_with("worse"), "{compared}");
+    assert!(line("operations   ").ends_with("no difference shown"), "{compared}");
+    assert!(compared.contains("Only in one of them: tw<i>ce, none"), "{compared}");
 }
 
 #[test]
@@ -123,8 +137,8 @@ command = ["sh", "-c", '''
 case $HOW in
 dies) echo oh no >&2; exit 7;;
 silent) sleep 60;;
-leaves) setsid sleep 61 & ;;
-stubborn) trap "" TERM;;
+leaves) setsid sleep 6171 & ;;
+stubborn) trap "" TERM; setsid setsid sleep 6171 & ;;
 esac
 echo ready
 while :; do sleep 0.05; done''']
@@ -162,14 +176,89 @@ program = "/nowhere/at/all"
     assert!(all.contains("leaves left 3 processes behind, which were killed: sleep, sleep, sleep"), "{all}");
     assert!(all.contains("stubborn failed: it has not ended 0.3 s after its signal, and is killed"), "{all}");
     assert!(all.contains("elsewhere failed: starting /nowhere/at/all"), "{all}");
-    assert!(!is_running("sleep 61"), "a process is left");
+    assert_eq!(running("sleep 6171"), 0, "a process is left");
 }
 
-/// Whether a process with this command line runs.
-fn is_running(line: &str) -> bool {
+/// How many processes with this command line run.
+fn running(line: &str) -> usize {
     let commands = fs::read_dir("/proc").unwrap().flatten();
     let commands = commands.filter_map(|entry| fs::read_to_string(entry.path().join("cmdline")).ok());
-    commands.into_iter().any(|command| command.replace('\0', " ").trim() == line)
+    commands.filter(|command| command.replace('\0', " ").trim() == line).count()
+}
+
+/// Waits until this holds.
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn nothing_is_left_when_the_lab_is_killed() {
+    for (number, signal) in [(6181, "KILL"), (6182, "INT"), (6183, "TERM")] {
+        let place = Place::new();
+        let text = format!(
+            "[subject]\ncommand = ['sh', '-c', 'setsid sleep {number} & echo ready; sleep {number}']\n\
+             ready = {{ log = 'ready' }}\n\
+             [workload]\ncommand = ['sh', '-c', 'setsid sleep {number} & sleep {number}']\n"
+        );
+        let file = place.0.join("x.toml");
+        fs::write(&file, text).unwrap();
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_dormouse-lab"));
+        let mut lab = lab.arg("run").arg(&file).current_dir(&place.0).stderr(Stdio::null()).spawn().unwrap();
+        let line = format!("sleep {number}");
+        wait_until("subject and load run", || running(&line) == 4);
+        let kill = Command::new("kill").args([&format!("-{signal}"), &lab.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        lab.wait().unwrap();
+        wait_until("all are ended", || running(&line) == 0);
+        let start = format!("dormouse-lab-{}-", lab.id());
+        wait_until("its directories are gone", || {
+            let mut names =
+                fs::read_dir(std::env::temp_dir()).unwrap().flatten().map(|entry| entry.file_name());
+            !names.any(|name| name.to_string_lossy().starts_with(&start))
+        });
+    }
+}
+
+#[test]
+fn a_load_that_takes_too_long_is_ended_with_all_that_it_started() {
+    let place = Place::new();
+    let text = "[subject]\ncommand = ['sh', '-c', 'echo ready; sleep 60']\nready = { log = 'ready' }\n\
+                [workload]\ncommand = ['sh', '-c', 'setsid sleep 6191 & sleep 6192']\ntimeout = '200ms'\n";
+    let all = said(&place.run(text, &["--repeats", "1"]));
+    assert!(all.contains("has not ended after 0.2 s"), "{all}");
+    assert_eq!((running("sleep 6191"), running("sleep 6192")), (0, 0));
+}
+
+#[test]
+fn what_children_use_counts_whoever_waits_for_them() {
+    let place = Place::new();
+    // A loop in a child of the server, and in one that has left it.
+    let text = r#"
+[subject]
+command = ["sh", "-c", '''
+mkfifo go; echo ready
+while read how <go; do
+    if [ $how = stray ]; then (setsid sh -c "$LOOP" &); else sh -c "$LOOP"; fi
+done''']
+environment = { LOOP = "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; touch done; sleep 1.5" }
+ready = { log = "^ready$" }
+[workload]
+command = ["sh", "-c", "echo HOW >go; while ! [ -e done ]; do sleep 0.02; done; sleep 1.2; echo 1 operations"]
+operations = '(\d+) operations'
+settle = "0ms"
+"#;
+    let cpu_s = |how: &str| {
+        let output = place.run(&text.replace("HOW", how), &["--repeats", "1", "--fresh"]);
+        assert!(output.status.success(), "{}", said(&output));
+        let report: serde_json::Value = serde_json::from_str(&place.read("report.json")).unwrap();
+        report["variants"][0]["figures"]["cpu_s"]["median"].as_f64().unwrap()
+    };
+    let (own, stray) = (cpu_s("own"), cpu_s("stray"));
+    assert!(own > 0.03 && stray > 0.03, "{own} and {stray}");
 }
 
 #[test]
@@ -196,8 +285,21 @@ fn mistakes_name_the_key_the_value_and_what_is_allowed() {
             &format!("{base}length = '5 parsecs'\n"),
             "`5 parsecs` is not a length of time such as 500ms, 10s or 2m",
         ),
-        (&format!("{base}reads = 1.5\n"), "workload.reads = 1.5: 0 to 1 are allowed"),
+        (
+            "[subject]\nbuiltin = 'redis'\n[workload]\nbuiltin = 'resp'\nreads = 1.5\n",
+            "workload.reads = 1.5: 0 to 1 are allowed",
+        ),
         (&format!("{base}[matrix]\nallocator = ['tlsf']\n"), "unknown allocator `tlsf`"),
+        (&format!("{base}items = 7\n"), "workload.items: only with `builtin`"),
+        (&format!("{base}[[variant]]\nname = \"a\\nb\"\n"), "control characters are not allowed"),
+        (
+            &format!("{base}[[variant]]\nname = 'a'\nenvironment = {{ X = \"a\\nb\" }}\n"),
+            "variant.environment.X: control characters",
+        ),
+        (
+            "[subject]\nbuiltin = 'redis'\n[workload]\nbuiltin = 'ovsdb'\n",
+            "only with a built-in `ovsdb-server`",
+        ),
         (
             &format!("{base}[[variant]]\nname = 'a'\n[[variant]]\nname = 'a'\n"),
             "variant.name = \"a\": named twice",
@@ -216,6 +318,13 @@ fn mistakes_name_the_key_the_value_and_what_is_allowed() {
     let output = place.run(&format!("{base}[[variant]]\nname = 'a'\ncores = [4711]\n"), &[]);
     assert!(
         said(&output).contains("the baseline cannot be run: cores: this process may use ["),
+        "{}",
+        said(&output)
+    );
+    let matrix = format!("{base}[matrix]\nhuge_pages = ['system', 'denied']\n");
+    let output = place.run(&matrix, &["--repeats", "9999"]);
+    assert!(
+        said(&output).contains("with 2 variants that is 19998 runs; 10000 are allowed"),
         "{}",
         said(&output)
     );

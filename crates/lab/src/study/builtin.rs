@@ -20,21 +20,25 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// Completes the description of a built-in server. What the file says itself stays, and its arguments come last.
 pub fn complete(spec: &SubjectSpec, workload: &WorkloadSpec, program: Option<&Path>) -> Result<SubjectSpec> {
-    let Some(builtin) = spec.builtin else { return Ok(spec.clone()) };
-    let given = program.or(spec.program.as_deref());
+    let Some(builtin) = spec.builtin else {
+        let mut spec = spec.clone();
+        spec.command.append(&mut spec.arguments);
+        return Ok(spec);
+    };
     let mut known = match builtin {
-        Builtin::Dormouse => dormouse(given, workload)?,
-        Builtin::Memcached => memcached(given, workload)?,
-        Builtin::Redis => redis(given, "redis-server")?,
-        Builtin::Valkey => redis(given, "valkey-server")?,
-        Builtin::OvsdbServer => ovsdb_server(given, workload)?,
-        Builtin::Postgresql => postgresql(given)?,
+        Builtin::Dormouse => dormouse(program, workload)?,
+        Builtin::Memcached => memcached(program, workload)?,
+        Builtin::Redis => redis(program, "redis-server")?,
+        Builtin::Valkey => redis(program, "valkey-server")?,
+        Builtin::OvsdbServer => ovsdb_server(program, workload)?,
+        Builtin::Postgresql => postgresql(program)?,
     };
     known.command.extend(spec.arguments.iter().cloned());
     known.environment.extend(spec.environment.clone());
     known.files.extend(spec.files.clone());
     known.prepare.extend(spec.prepare.iter().cloned());
     Ok(SubjectSpec {
+        builtin: spec.builtin,
         ready: spec.ready.clone().or(known.ready),
         ready_timeout: spec.ready_timeout,
         stop: spec.stop.or(known.stop),
@@ -48,6 +52,7 @@ pub fn complete(spec: &SubjectSpec, workload: &WorkloadSpec, program: Option<&Pa
 /// The program given, or the first of these that is installed.
 fn program(given: Option<&Path>, name: &str, package: &str) -> Result<String> {
     let found = match given {
+        Some(path) if path.components().count() == 1 => find_program(&path.to_string_lossy()),
         Some(path) => path.is_file().then(|| path.to_owned()),
         None => find_program(name),
     };
@@ -152,20 +157,21 @@ fn postgresql(given: Option<&Path>) -> Result<SubjectSpec> {
         )?,
     };
     let path = |name: &str| programs.join(name).to_string_lossy().into_owned();
+    let server = given.map_or_else(|| path("postgres"), |given| given.to_string_lossy().into_owned());
     let initdb = words("-D {directory}/data -A trust -U postgres --no-sync");
     let rest = words(
         "-D {directory}/data -p {port} -k {directory} -c listen_addresses=127.0.0.1 -c max_connections=200",
     );
     let ready = words("-q -h 127.0.0.1 -p {port}");
     Ok(SubjectSpec {
-        command: std::iter::once(path("postgres")).chain(rest).collect(),
+        command: std::iter::once(server.clone()).chain(rest).collect(),
         prepare: vec![std::iter::once(path("initdb")).chain(initdb).collect()],
         ready: Some(Ready::Command(std::iter::once(path("pg_isready")).chain(ready).collect())),
         // Ends sessions instead of waiting for them.
         stop: Some(Signal::Int),
         // It refuses to run as root.
         user: os::is_root().then(|| "nobody".to_owned()),
-        version: vec![path("postgres"), "--version".to_owned()],
+        version: vec![server, "--version".to_owned()],
         ..SubjectSpec::default()
     })
 }

@@ -2,11 +2,11 @@
 
 use super::analysis::{Comparison, compare, signed};
 use super::figures::{self, FIGURES};
-use super::record::{Record, Run};
+use super::record::{Head, Record, Run};
+use super::results::values;
 use crate::report::Table;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -25,28 +25,42 @@ pub struct CompareArgs {
 pub fn run(arguments: &CompareArgs) -> Result<()> {
     let (before_head, before) = Record::read(&arguments.before)?;
     let (after_head, after) = Record::read(&arguments.after)?;
-    let names: Vec<_> = before_head
-        .variants
+    let names = |head: &Head| head.variants.iter().map(|variant| variant.name.clone()).collect::<Vec<_>>();
+    let (before_names, after_names) = (names(&before_head), names(&after_head));
+    let (both, alone): (Vec<_>, Vec<_>) = before_names
         .iter()
-        .map(|variant| variant.name.as_str())
-        .filter(|name| after_head.variants.iter().any(|variant| variant.name == *name))
-        .collect();
-    ensure!(!names.is_empty(), "the two have no variant of the same name");
+        .chain(&after_names)
+        .partition(|name| before_names.contains(name) && after_names.contains(name));
+    ensure!(!both.is_empty(), "the two have no variant of the same name");
     let mut text = format!("{} and {}\n", arguments.before.display(), arguments.after.display());
-    if before_head.machine.processor != after_head.machine.processor {
-        text += "These ran on different machines: differences may be the machines'.\n";
-    } else {
+    if before_head.machine.is_like(&after_head.machine) {
         text +=
             "The two did not take turns: what changed on the machine between them counts as a difference.\n";
+    } else {
+        text += "These ran on different machines or kernels: differences may be theirs.\n";
     }
-    for name in names {
-        let mut table = Table::new(name, &["figure", "before", "after", "change", "99 % interval", ""]);
-        let (a, b) = (figures_of(&before, name), figures_of(&after, name));
-        for figure in FIGURES.iter().map(|figure| figure.name) {
-            let (Some(before), Some(after)) = (a.get(figure), b.get(figure)) else { continue };
-            let pairs: Vec<_> = before.iter().copied().zip(after.iter().copied()).collect();
-            let Some(found) = compare(&pairs, 1) else { continue };
-            table.row(row(figure, before, after, &found));
+    if before_head.file != after_head.file || before_head.options != after_head.options {
+        text += "Their experiment files or options differ: differences may come from that.\n";
+    }
+    if !alone.is_empty() {
+        let alone: Vec<_> = alone.into_iter().map(String::as_str).collect();
+        text += &format!("Only in one of them: {}\n", alone.join(", "));
+    }
+    for name in before_names.iter().filter(|name| both.contains(name)) {
+        let mut table =
+            Table::new(name.as_str(), &["figure", "before", "after", "change", "99 % interval", ""]);
+        let of = |runs: &[Run]| -> Vec<Run> {
+            runs.iter().filter(|run| run.variant == *name && run.failed.is_none()).cloned().collect()
+        };
+        let (own_before, own_after) = (of(&before), of(&after));
+        let (before, after) = (values(&own_before), values(&own_after));
+        let known = FIGURES.iter().map(|figure| figure.name).filter(|name| before.contains_key(name));
+        let own = before.keys().copied().filter(|name| figures::known(name).is_none());
+        for figure in known.chain(own) {
+            let (Some(before), Some(after)) = (before.get(figure), after.get(figure)) else { continue };
+            if let Some(found) = compare(before, after, 1) {
+                table.row(row(figure, before, after, &found));
+            }
         }
         table.render(&mut text);
     }
@@ -71,14 +85,4 @@ fn row(figure: &str, before: &[f64], after: &[f64], found: &Comparison) -> Vec<S
         format!("{} to {}", signed(found.low), signed(found.high)),
         verdict.to_owned(),
     ]
-}
-
-fn figures_of<'a>(runs: &'a [Run], variant: &str) -> BTreeMap<&'a str, Vec<f64>> {
-    let mut figures = BTreeMap::<&str, Vec<f64>>::new();
-    for run in runs.iter().filter(|run| run.variant == variant && run.failed.is_none()) {
-        for (name, value) in &run.measured.figures {
-            figures.entry(name).or_default().push(*value);
-        }
-    }
-    figures
 }

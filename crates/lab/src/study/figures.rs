@@ -55,11 +55,13 @@ pub const CPU: &str = "cpu_s";
 pub const WALL: &str = "wall_s";
 /// Resident size after the load and a pause.
 pub const RESIDENT: &str = "resident_bytes";
+/// What the server itself says it has allocated.
+pub const USED: &str = "used_bytes";
 /// The largest resident size seen.
 pub const PEAK: &str = "peak_bytes";
 
 /// All of them, in the order of reports.
-pub const FIGURES: [Figure; 19] = [
+pub const FIGURES: [Figure; 21] = [
     figure(RATE, "operations per second", Unit::Number, Better::More),
     figure(PER_CPU_SECOND, "operations per CPU second", Unit::Number, Better::More),
     figure(OPERATIONS, "operations", Unit::Number, Better::Neither),
@@ -70,6 +72,8 @@ pub const FIGURES: [Figure; 19] = [
     figure(RESIDENT, "resident memory", Unit::Bytes, Better::Less),
     figure("proportional_bytes", "proportional memory (PSS)", Unit::Bytes, Better::Less),
     figure(PEAK, "peak of the resident memory", Unit::Bytes, Better::Less),
+    figure(USED, "memory in use by its own account", Unit::Bytes, Better::Neither),
+    figure("fragmentation", "part of the resident memory not in use", Unit::Number, Better::Less),
     figure("huge_page_bytes", "memory in huge pages", Unit::Bytes, Better::Neither),
     figure("latency_p50_us", "median latency", Unit::Microseconds, Better::Less),
     figure("latency_p99_us", "99th percentile of the latency", Unit::Microseconds, Better::Less),

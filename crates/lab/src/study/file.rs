@@ -181,6 +181,9 @@ pub struct WorkloadSpec {
     /// Requests in flight on each.
     #[serde(default = "depth")]
     pub depth: usize,
+    /// Requests that are sent each second, however fast they are answered.
+    #[serde(default)]
+    pub requests_per_second: Option<u32>,
     /// How long it runs unmeasured first.
     #[serde(default = "two_seconds", deserialize_with = "duration")]
     pub warm_up: Duration,
@@ -345,6 +348,7 @@ impl Study {
     /// Parses the text of a file. `stem` is its name if it does not say one.
     pub fn parse(text: &str, stem: &str) -> Result<Self> {
         let mut study: Self = toml::from_str(text)?;
+        check_load_keys(&toml::from_str(text)?, study.workload.builtin.is_some())?;
         if study.name.is_empty() {
             stem.clone_into(&mut study.name);
         }
@@ -362,7 +366,8 @@ impl Study {
         named.and_then(|name| self.variants.iter().position(|variant| variant.name == *name)).unwrap_or(0)
     }
 
-    fn check(&self) -> Result<()> {
+    /// Fails with the key, its value and what is allowed.
+    pub fn check(&self) -> Result<()> {
         ensure!(
             self.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_. ".contains(c))
                 && !self.name.starts_with('.'),
@@ -373,15 +378,26 @@ impl Study {
         let runs = self.repeats.saturating_mul(self.variants.len());
         ensure!(
             runs <= RUNS_MAX,
-            "repeats = {}: with {} variants that is {runs} runs, more than {RUNS_MAX}",
+            "repeats = {}: with {} variants that is {runs} runs; {RUNS_MAX} are allowed",
             self.repeats,
             self.variants.len()
         );
         self.subject.check()?;
         self.workload.check()?;
+        ensure!(
+            self.workload.builtin != Some(OwnLoad::Ovsdb)
+                || matches!(self.subject.builtin, Some(Builtin::OvsdbServer | Builtin::Dormouse)),
+            "workload.builtin = \"ovsdb\": only with a built-in `ovsdb-server` or `dormouse`, which serve its database"
+        );
         let mut names = BTreeSet::new();
         for variant in &self.variants {
             ensure!(!variant.name.trim().is_empty(), "variant: each needs a name");
+            ensure!(
+                !variant.name.chars().any(char::is_control),
+                "variant.name = {:?}: control characters are not allowed",
+                variant.name
+            );
+            check_environment("variant.environment", &variant.environment)?;
             ensure!(names.insert(&variant.name), "variant.name = {:?}: named twice", variant.name);
             if let Some(name) = &variant.allocator {
                 allocator::check_name(name)
@@ -422,6 +438,7 @@ impl SubjectSpec {
             "subject.ready.port = false: true is allowed"
         );
         ensure!(self.prepare.iter().all(|command| !command.is_empty()), "subject.prepare: an empty command");
+        check_environment("subject.environment", &self.environment)?;
         check_files("subject.files", &self.files)
     }
 }
@@ -451,11 +468,50 @@ impl WorkloadSpec {
                 "workload.{key} = {value}: {least} to {most} are allowed"
             );
         }
+        if let Some(rate) = self.requests_per_second {
+            ensure!(
+                matches!(self.builtin, Some(OwnLoad::KeyValue(_))) && (1..=1_000_000).contains(&rate),
+                "workload.requests_per_second = {rate}: 1 to 1000000 are allowed, with a built-in load of items"
+            );
+        }
         ensure!((0.0..=1.0).contains(&self.reads), "workload.reads = {}: 0 to 1 are allowed", self.reads);
         ensure!(!self.length.is_zero(), "workload.length = 0: it must last");
         ensure!(self.prepare.iter().all(|command| !command.is_empty()), "workload.prepare: an empty command");
         Ok(())
     }
+}
+
+/// Keys of the lab's own loads do nothing to a command, and the reverse: such a key is a mistake.
+fn check_load_keys(file: &toml::Table, is_own: bool) -> Result<()> {
+    const OWN: [&str; 9] = [
+        "items",
+        "key_bytes",
+        "value_bytes",
+        "reads",
+        "connections",
+        "depth",
+        "requests_per_second",
+        "warm_up",
+        "length",
+    ];
+    let keys = file.get("workload").and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
+    for key in keys.map(String::as_str) {
+        ensure!(
+            is_own || !OWN.contains(&key),
+            "workload.{key}: only with `builtin`; a command has options of its own"
+        );
+    }
+    Ok(())
+}
+
+/// Values become lines of unit files and environment files.
+fn check_environment(key: &str, environment: &BTreeMap<String, String>) -> Result<()> {
+    for (name, value) in environment {
+        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        ensure!(is_name, "{key}: {name:?} is not the name of a variable");
+        ensure!(!value.chars().any(char::is_control), "{key}.{name}: control characters are not allowed");
+    }
+    Ok(())
 }
 
 fn check_files(key: &str, files: &BTreeMap<String, String>) -> Result<()> {

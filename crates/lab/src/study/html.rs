@@ -27,6 +27,7 @@ pub fn page(results: &Results) -> Result<String> {
     list(&mut text, results.sentences().iter().map(|sentence| escaped(sentence)))?;
     all_plots(&mut text, results)?;
     figure_table(&mut text, results)?;
+    thread_table(&mut text, results)?;
     problems(&mut text, results)?;
     how(&mut text, results)?;
     text.push_str("</main>\n</body>\n</html>\n");
@@ -95,6 +96,19 @@ fn figure_table(text: &mut String, results: &Results) -> Result<()> {
             write!(text, "<td>{}</td>", cell(variant, name))?;
         }
         text.push_str("</tr>\n");
+    }
+    text.push_str("</tbody>\n</table>\n</div>\n");
+    Ok(())
+}
+
+fn thread_table(text: &mut String, results: &Results) -> Result<()> {
+    text.push_str(
+        "<h2>CPU seconds by thread</h2>\n<p>Means over the runs.</p>\n\
+         <div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"CPU seconds by thread\">\n<table>\n<tbody>\n",
+    );
+    for variant in results.variants.iter().filter(|variant| !variant.runs.is_empty()) {
+        let (name, threads) = (escaped(&variant.variant.name), escaped(&variant.threads()));
+        writeln!(text, "<tr><th scope=\"row\">{name}</th><td>{threads}</td></tr>")?;
     }
     text.push_str("</tbody>\n</table>\n</div>\n");
     Ok(())

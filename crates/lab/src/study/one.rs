@@ -1,24 +1,23 @@
 //! One run: start, prepare, load, measure, settle, stop.
 
-use super::figures::{CPU, PEAK, RESIDENT, WALL};
+use super::figures::{CPU, PEAK, RESIDENT, USED, WALL};
 use super::file::{Study, WorkloadSpec};
 use super::subject::{Launch, Running};
-use super::tree;
+use super::tree::{Tree, Use};
 use super::workload::{Load, relate};
 use crate::machine::HugePageMode;
-use crate::storage::files_below;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often the resident size is read.
-const SAMPLE: Duration = Duration::from_millis(50);
-/// How often new processes are looked for.
-const MEMBERS: Duration = Duration::from_secs(1);
+/// How often all processes are looked at.
+const SAMPLE: Duration = Duration::from_millis(100);
 /// Most points of the curve that is kept.
 const POINTS_MAX: usize = 240;
 /// Most threads that are told apart.
@@ -48,18 +47,17 @@ pub struct Bench<'a> {
 
 /// Runs one variant once.
 pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Result<Measured> {
-    if let Some(mode) = launch.huge_page_mode() {
-        bench.huge_pages.context("the huge page mode cannot be set")?.set(mode)?;
+    if let Some(modes) = bench.huge_pages {
+        modes.set(launch.huge_page_mode().unwrap_or(modes.former()))?;
     }
     let mut subject = launch.start(bench.cores)?;
     let spec = &study.workload;
     let mut load = Load::prepare(spec, &mut subject, seed)?;
-    let before = tree::used(subject.pid());
-    let sampler = Sampler::start(subject.pid());
+    let sampler = Sampler::start(subject.tree());
     let start = Instant::now();
     let figures = load.run(&mut subject);
     let wall_s = start.elapsed().as_secs_f64();
-    let used = tree::used(subject.pid()).since(&before);
+    let used = sampler.used()?;
     subject.ensure_alive()?;
     let mut figures = figures?;
     let cpu_s = used.cpu_ns as f64 / 1e9;
@@ -67,15 +65,13 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
     drop(load);
     rest(spec, &mut subject)?;
     let resident = sampler.stop();
-    let memory = tree::memory(subject.pid());
+    let memory = subject.tree().memory();
     let peak = resident.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(memory.resident);
-    let files = files_below(subject.directory())?;
-    let disk = files.iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.len());
     figures.extend(
         [
             (CPU, cpu_s),
-            ("cpu_user_s", used.split.user_ns as f64 / 1e9),
-            ("cpu_system_s", used.split.system_ns as f64 / 1e9),
+            ("cpu_user_s", used.user_ns as f64 / 1e9),
+            ("cpu_system_s", used.system_ns as f64 / 1e9),
             (WALL, wall_s),
             (RESIDENT, memory.resident as f64),
             ("proportional_bytes", memory.proportional as f64),
@@ -85,14 +81,33 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
             ("involuntary_switches", used.involuntary_switches as f64),
             ("minor_faults", used.minor_faults as f64),
             ("major_faults", used.major_faults as f64),
-            ("disk_bytes", disk.sum::<u64>() as f64),
+            ("disk_bytes", disk_bytes(subject.directory()) as f64),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    let mut threads = used.threads();
+    if let Some(bytes) = subject.used_bytes() {
+        figures.insert(USED.to_owned(), bytes as f64);
+        figures.insert("fragmentation".to_owned(), 1.0 - bytes as f64 / (memory.resident as f64).max(1.0));
+    }
+    for (name, value) in &figures {
+        ensure!(value.is_finite(), "{name} is {value}: not a number that can be compared");
+    }
+    let mut threads = used.threads;
     threads.truncate(THREADS_MAX);
     let left_behind = subject.stop()?;
     Ok(Measured { figures, resident: thin(resident), threads, left_behind })
+}
+
+/// What files take on disk; those that vanish meanwhile take nothing.
+fn disk_bytes(directory: &Path) -> u64 {
+    /// The unit of a file's length in blocks.
+    const BLOCK: u64 = 512;
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let bytes = entries.filter_map(|entry| {
+        let about = entry.metadata().ok()?;
+        Some(if about.is_dir() { disk_bytes(&entry.path()) } else { about.blocks() * BLOCK })
+    });
+    bytes.sum()
 }
 
 /// Waits before memory is read.
@@ -107,34 +122,48 @@ fn thin(points: Vec<(f64, u64)>) -> Vec<(f64, u64)> {
     points.chunks(together).filter_map(|part| part.iter().copied().max_by_key(|(_, bytes)| *bytes)).collect()
 }
 
-/// Reads the resident size all the time, in a thread of its own.
+/// Looks at all processes again and again, in a thread of its own.
 struct Sampler {
-    stop: Sender<()>,
+    ask: Sender<Asked>,
+    used: Receiver<Use>,
     thread: JoinHandle<Vec<(f64, u64)>>,
 }
 
+enum Asked {
+    Used,
+    Stop,
+}
+
 impl Sampler {
-    fn start(root: u32) -> Self {
-        let (stop, stopped) = channel();
+    fn start(mut tree: Tree) -> Self {
+        let ((ask, asked), (tell, used)) = (channel(), channel());
+        tree.look();
+        let before = tree.reading();
         let thread = thread::spawn(move || {
-            let start = Instant::now();
-            let (mut points, mut members, mut looked) = (Vec::new(), tree::members(root), start);
+            let (start, mut points) = (Instant::now(), Vec::new());
             loop {
-                if looked.elapsed() >= MEMBERS {
-                    (members, looked) = (tree::members(root), Instant::now());
-                }
-                points.push((start.elapsed().as_secs_f64(), tree::resident(&members)));
-                match stopped.recv_timeout(SAMPLE) {
+                points.push((start.elapsed().as_secs_f64(), tree.look()));
+                match asked.recv_timeout(SAMPLE) {
                     Err(RecvTimeoutError::Timeout) => {}
+                    Ok(Asked::Used) => {
+                        tree.look();
+                        let _nobody_may_wait = tell.send(tree.reading().since(&before));
+                    }
                     _ => return points,
                 }
             }
         });
-        Self { stop, thread }
+        Self { ask, used, thread }
+    }
+
+    /// What they have used since the start.
+    fn used(&self) -> Result<Use> {
+        self.ask.send(Asked::Used).ok().context("the sampler has ended")?;
+        self.used.recv().context("the sampler has ended")
     }
 
     fn stop(self) -> Vec<(f64, u64)> {
-        let _it_waits_for_this = self.stop.send(());
+        let _it_waits_for_this = self.ask.send(Asked::Stop);
         self.thread.join().unwrap_or_default()
     }
 }

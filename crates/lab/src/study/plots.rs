@@ -5,6 +5,7 @@ use super::results::{Results, VariantResults};
 use super::svg::{FAINT, INK, Svg, TEXT, series};
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use std::collections::BTreeMap;
 
@@ -14,11 +15,14 @@ const HEIGHT: u32 = 240;
 /// Height of a variant's row.
 const ROW: u32 = 40;
 const AXIS: u32 = 34;
+/// Room above the rows.
+const TOP: u32 = 4;
 /// Threads that have a colour of their own.
 pub const THREADS: usize = 6;
 const MIB: f64 = 1024.0 * 1024.0;
 
 type Area<'a> = DrawingArea<Svg<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, Svg<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws one plot.
 fn drawn(size: (u32, u32), title: &str, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
@@ -51,38 +55,21 @@ fn that_ran(results: &Results) -> Vec<(usize, &VariantResults)> {
     results.variants.iter().enumerate().filter(|(_, variant)| !variant.runs.is_empty()).collect()
 }
 
-/// A figure of all variants: a dot for each run, a bar for the median, and a line for the interval of its ratio to the
-/// baseline.
-pub fn runs(results: &Results, name: &str) -> Result<Option<String>> {
-    let (factor, unit) = scale(name);
-    let rows: Vec<_> = that_ran(results)
-        .into_iter()
-        .filter_map(|(number, variant)| Some((number, variant, variant.figures.get(name)?)))
-        .collect();
-    let Some(base) = results.base().and_then(|base| base.figures.get(name)) else { return Ok(None) };
-    let ends = rows.iter().flat_map(|(_, variant, spread)| {
-        let interval =
-            variant.comparisons.get(name).map(|found| [found.low * base.median, found.high * base.median]);
-        [spread.low, spread.high].into_iter().chain(interval.into_iter().flatten())
-    });
-    let (low, high) = ends.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
-    if rows.is_empty() || !(low.is_finite() && high.is_finite()) {
-        return Ok(None);
-    }
-    // Ratios can be seen only if the axis begins at 0; where all are close together, the difference matters.
-    let low = if low < 0.8 * high { 0.0 } else { low };
-    let room = ((high - low) * 0.05).max(high.abs() * 0.002).max(1e-9);
-    let range = (low - if low == 0.0 { 0.0 } else { room }) * factor..(high + room) * factor;
-    let height = ROW * rows.len() as u32 + AXIS + 12;
-    let title = format!("{} of each variant", figures::title(name));
-    drawn((WIDTH, height), &title, |area| {
-        let bottom = rows.len() as f64;
+/// A plot with a row for each variant: its name, and below it what `row` draws from the row's top on.
+fn rows<T>(
+    title: &str,
+    unit: &str,
+    range: std::ops::Range<f64>,
+    rows: &[(&VariantResults, T)],
+    draw: impl Fn(&mut Chart<'_, '_>, f64, &VariantResults, &T) -> Result<()>,
+) -> Result<String> {
+    drawn((WIDTH, TOP + ROW * rows.len() as u32 + AXIS), title, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin_left(8)
             .margin_right(16)
-            .margin_top(4)
+            .margin_top(TOP)
             .x_label_area_size(AXIS)
-            .build_cartesian_2d(range, bottom..0.0)
+            .build_cartesian_2d(range, rows.len() as f64..0.0)
             .map_err(failed)?;
         chart
             .configure_mesh()
@@ -97,24 +84,49 @@ pub fn runs(results: &Results, name: &str) -> Result<Option<String>> {
             .x_label_formatter(&|value| number(*value))
             .draw()
             .map_err(failed)?;
-        for (row, (series_number, variant, spread)) in rows.iter().enumerate() {
-            let (top, color) = (row as f64, series(*series_number));
-            let at = |value: f64, down: f64| (value * factor, top + down);
-            let dots =
-                spread.samples.iter().map(|value| Circle::new(at(*value, 0.72), 3, color.mix(0.5).filled()));
-            chart.draw_series(dots).map_err(failed)?;
-            let bar = PathElement::new(
-                vec![at(spread.median, 0.5), at(spread.median, 0.94)],
-                color.stroke_width(3),
-            );
-            chart.draw_series([bar]).map_err(failed)?;
-            if let Some(found) = variant.comparisons.get(name) {
-                let ends = vec![at(found.low * base.median, 0.94), at(found.high * base.median, 0.94)];
-                chart.draw_series([PathElement::new(ends, color.stroke_width(2))]).map_err(failed)?;
-            }
+        for (row, (variant, content)) in rows.iter().enumerate() {
+            draw(&mut chart, row as f64, variant, content)?;
             let style = ("sans-serif", TEXT).into_text_style(area).color(&INK);
-            area.draw_text(&variant.variant.name, &style, (8, (4 + ROW as usize * row) as i32))
+            area.draw_text(&variant.variant.name, &style, (8, (TOP + ROW * row as u32) as i32))
                 .map_err(failed)?;
+        }
+        Ok(())
+    })
+}
+
+/// A figure of all variants: a dot for each run, a bar for the median, and a line for the interval of its ratio to the
+/// baseline.
+pub fn runs(results: &Results, name: &str) -> Result<Option<String>> {
+    let (factor, unit) = scale(name);
+    let found: Vec<_> = that_ran(results)
+        .into_iter()
+        .filter_map(|(number, variant)| Some((variant, (number, variant.figures.get(name)?))))
+        .collect();
+    let Some(base) = results.base().and_then(|base| base.figures.get(name)) else { return Ok(None) };
+    let ends = found.iter().flat_map(|(variant, (_, spread))| {
+        let interval = variant.comparisons.get(name);
+        let interval = interval.map(|found| [found.low * base.median, found.high * base.median]);
+        [spread.low, spread.high].into_iter().chain(interval.into_iter().flatten())
+    });
+    let (low, high) = ends.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
+    if found.is_empty() || !(low.is_finite() && high.is_finite()) {
+        return Ok(None);
+    }
+    // Ratios can be seen only if the axis begins at 0; where all are close together, the difference matters.
+    let low = if low < 0.8 * high { 0.0 } else { low };
+    let room = ((high - low) * 0.05).max(high.abs() * 0.002).max(1e-9);
+    let range = (low - if low == 0.0 { 0.0 } else { room }) * factor..(high + room) * factor;
+    let title = format!("{} of each variant", figures::title(name));
+    rows(&title, unit, range, &found, |chart, top, variant, (number, spread)| {
+        let color = series(*number);
+        let at = |value: f64, down: f64| (value * factor, top + down);
+        let dot = |value: &f64| Circle::new(at(*value, 0.72), 3, color.mix(0.5).filled());
+        chart.draw_series(spread.samples.iter().map(dot)).map_err(failed)?;
+        let median = vec![at(spread.median, 0.5), at(spread.median, 0.94)];
+        chart.draw_series([PathElement::new(median, color.stroke_width(3))]).map_err(failed)?;
+        if let Some(found) = variant.comparisons.get(name) {
+            let ends = vec![at(found.low * base.median, 0.94), at(found.high * base.median, 0.94)];
+            chart.draw_series([PathElement::new(ends, color.stroke_width(2))]).map_err(failed)?;
         }
         Ok(())
     })
@@ -123,12 +135,15 @@ pub fn runs(results: &Results, name: &str) -> Result<Option<String>> {
 
 /// A number on an axis.
 fn number(value: f64) -> String {
-    match value.abs() {
-        size if size >= 1e6 => format!("{}M", crate::report::short(value / 1e6)),
-        size if size >= 1e4 => format!("{}k", crate::report::short(value / 1e3)),
-        size if size >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
-        _ => crate::report::short(value),
-    }
+    let (value, unit) = match value.abs() {
+        size if size >= 1e6 => (value / 1e6, "M"),
+        size if size >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = crate::report::short(value);
+    let digits =
+        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
+    format!("{digits}{unit}")
 }
 
 /// Curves over one axis.
@@ -228,59 +243,40 @@ pub fn busiest_threads(results: &Results) -> Vec<String> {
 /// CPU time by thread, as bars: means over the runs.
 pub fn threads(results: &Results) -> Result<Option<String>> {
     let names = busiest_threads(results);
-    let rows: Vec<_> = that_ran(results)
+    let found: Vec<_> = that_ran(results)
         .into_iter()
         .map(|(_, variant)| {
             let mean = |name: &String| {
-                let own = variant
-                    .runs
-                    .iter()
-                    .flat_map(|run| &run.measured.threads)
-                    .filter(|(thread, _)| thread == name);
-                own.map(|(_, seconds)| seconds).sum::<f64>() / variant.runs.len().max(1) as f64
+                let all = variant.runs.iter().flat_map(|run| &run.measured.threads);
+                let own = all.filter(|(thread, _)| thread == name).map(|(_, seconds)| seconds);
+                own.sum::<f64>() / variant.runs.len().max(1) as f64
             };
             (variant, names.iter().map(mean).collect::<Vec<f64>>())
         })
         .collect();
-    let most = rows.iter().map(|(_, parts)| parts.iter().sum::<f64>()).fold(0.0, f64::max);
+    let most = found.iter().map(|(_, parts)| parts.iter().sum::<f64>()).fold(0.0, f64::max);
     if most <= 0.0 {
         return Ok(None);
     }
-    let height = ROW * rows.len() as u32 + AXIS + 12;
-    drawn((WIDTH, height), "CPU time by thread", |area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin_left(8)
-            .margin_right(16)
-            .margin_top(4)
-            .x_label_area_size(AXIS)
-            .build_cartesian_2d(0.0..most * 1.02, rows.len() as f64..0.0)
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .disable_y_axis()
-            .x_labels(5)
-            .x_desc("CPU seconds")
-            .axis_style(INK)
-            .bold_line_style(FAINT)
-            .light_line_style(TRANSPARENT)
-            .label_style(("sans-serif", TEXT, &INK))
-            .x_label_formatter(&|value| number(*value))
-            .draw()
-            .map_err(failed)?;
-        for (row, (variant, parts)) in rows.iter().enumerate() {
-            let (top, mut from) = (row as f64, 0.0);
-            for (color, seconds) in parts.iter().enumerate() {
-                let bar =
-                    Rectangle::new([(from, top + 0.5), (from + seconds, top + 0.9)], series(color).filled());
-                chart.draw_series([bar]).map_err(failed)?;
-                from += seconds;
-            }
-            let style = ("sans-serif", TEXT).into_text_style(area).color(&INK);
-            area.draw_text(&variant.variant.name, &style, (8, (4 + ROW as usize * row) as i32))
-                .map_err(failed)?;
+    rows("CPU time by thread", "CPU seconds", 0.0..most * 1.02, &found, |chart, top, _, parts| {
+        let mut from = 0.0;
+        for (color, seconds) in parts.iter().enumerate() {
+            let ends = [(from, top + 0.5), (from + seconds, top + 0.9)];
+            chart.draw_series([Rectangle::new(ends, series(color).filled())]).map_err(failed)?;
+            from += seconds;
         }
         Ok(())
     })
     .map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_on_axes_are_short() {
+        let shown = [0.0, 0.05, 0.5, 1.65, 350.0, 4_000.0, 12_000.0, 2_500_000.0].map(number);
+        assert_eq!(shown, ["0", "0.05", "0.5", "1.65", "350", "4000", "12k", "2.5M"]);
+    }
 }

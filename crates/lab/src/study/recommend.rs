@@ -11,7 +11,6 @@ use super::results::{Results, VariantResults};
 use crate::allocator;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -63,8 +62,8 @@ fn text(study: &Study, results: &Results, give_up: f64) -> Result<String> {
         })
         .context("its variants are not those of its file")?;
     let mut text = paragraph(results, variant, &front, give_up);
-    if variant.variant.name != results.baseline {
-        deployment(spec, &mut text)?;
+    if is_better(results, variant) {
+        deployment(study, spec, &mut text)?;
     }
     Ok(text)
 }
@@ -126,10 +125,7 @@ fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_u
         Some(format!("{} {} ({real})", signed(found.ratio), figures::title(figure)))
     };
     let changes: Vec<_> = [results.speed(), RESIDENT].into_iter().filter_map(said).collect();
-    let is_shown = [results.speed(), RESIDENT].iter().any(|figure| {
-        chosen.comparisons.get(*figure).and_then(|found| found.is_better(figure)) == Some(true)
-    });
-    let advice = if is_shown {
+    let advice = if is_better(results, chosen) {
         format!("Run {name}")
     } else {
         format!(
@@ -145,13 +141,19 @@ fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_u
     )
 }
 
-/// A value as systemd and environment files need it.
-fn quoted(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%")
+/// Returns true if its advantage over the baseline is real.
+fn is_better(results: &Results, variant: &VariantResults) -> bool {
+    let mut figures = [results.speed(), RESIDENT].into_iter();
+    figures.any(|name| variant.comparisons.get(name).and_then(|found| found.is_better(name)) == Some(true))
 }
 
-fn deployment(spec: &VariantSpec, text: &mut String) -> Result<()> {
-    let mut variables = BTreeMap::new();
+/// A value between double quotes, with a backslash before these characters. Control characters are not in it.
+fn quoted(value: &str, escaped: &[char]) -> String {
+    value.chars().flat_map(|c| escaped.contains(&c).then_some('\\').into_iter().chain([c])).collect()
+}
+
+fn deployment(study: &Study, spec: &VariantSpec, text: &mut String) -> Result<()> {
+    let mut variables = study.subject.environment.clone();
     let mut package = None;
     if let Some(name) = &spec.allocator {
         match allocator::find(name) {
@@ -172,7 +174,9 @@ fn deployment(spec: &VariantSpec, text: &mut String) -> Result<()> {
             "\n# /etc/systemd/system/UNIT.service.d/allocator.conf, then: systemctl daemon-reload\n[Service]"
         )?;
         for (name, value) in &variables {
-            writeln!(text, "Environment=\"{name}={}\"", quoted(value))?;
+            // systemd has specifiers too.
+            let value = quoted(value, &['\\', '"']).replace('%', "%%");
+            writeln!(text, "Environment=\"{name}={value}\"")?;
         }
         if !cores.is_empty() {
             writeln!(text, "CPUAffinity={}", cores.join(" "))?;
@@ -181,14 +185,14 @@ fn deployment(spec: &VariantSpec, text: &mut String) -> Result<()> {
     if !variables.is_empty() {
         writeln!(text, "\n# as an environment file")?;
         for (name, value) in &variables {
-            writeln!(text, "{name}={value}")?;
+            writeln!(text, "{name}=\"{}\"", quoted(value, &['\\', '"', '$', '`']))?;
         }
         writeln!(text, "\n# in a Dockerfile")?;
         if let Some(package) = package {
             writeln!(text, "RUN apt-get update && apt-get install -y --no-install-recommends {package}")?;
         }
         for (name, value) in &variables {
-            writeln!(text, "ENV {name}={value:?}")?;
+            writeln!(text, "ENV {name}=\"{}\"", quoted(value, &['\\', '"', '$']))?;
         }
     }
     match spec.huge_pages {
@@ -218,6 +222,7 @@ fn deployment(spec: &VariantSpec, text: &mut String) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn point(variant: usize, speed: f64, bytes: f64) -> Point {
         Point { variant, speed, bytes }
@@ -244,8 +249,12 @@ mod tests {
             ..VariantSpec::default()
         };
         let mut text = String::new();
-        deployment(&spec, &mut text).unwrap();
-        assert!(text.contains("Environment=\"MALLOC_CONF=a:\\\"b\\\",100%%\"\nCPUAffinity=0 2\n"), "{text}");
+        let study =
+            "[subject]\nbuiltin = 'redis'\nenvironment = { OWN = '$x' }\n[workload]\nbuiltin = 'resp'\n";
+        deployment(&Study::parse(study, "x").unwrap(), &spec, &mut text).unwrap();
+        let unit = "Environment=\"MALLOC_CONF=a:\\\"b\\\",100%%\"\nEnvironment=\"OWN=$x\"\nCPUAffinity=0 2\n";
+        assert!(text.contains(unit), "{text}");
+        assert!(text.contains("\nOWN=\"\\$x\"\n") && text.contains("\nENV OWN=\"\\$x\"\n"), "{text}");
         assert!(text.contains("transparent_hugepage/enabled - - - - never\n"), "{text}");
     }
 }

@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "runs.jsonl";
@@ -118,36 +118,53 @@ impl Record {
     pub fn open(directory: &Path, head: Head) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
         let path = directory.join(FILE);
-        let former = match fs::read_to_string(&path) {
-            Ok(text) => Some(parse(&text).with_context(|| format!("reading {}", path.display()))?),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
-        };
-        let Some((former, runs, length)) = former else {
-            let file = OpenOptions::new().create_new(true).append(true).open(&path);
-            let file = file.with_context(|| format!("creating {}", path.display()))?;
+        let file = OpenOptions::new().create(true).read(true).append(true).open(&path);
+        let mut file = file.with_context(|| format!("opening {}", path.display()))?;
+        if file.try_lock().is_err() {
+            bail!("{} is in use by another lab", path.display());
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).with_context(|| format!("reading {}", path.display()))?;
+        // A line may have been cut off, the first one too.
+        let length = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        file.set_len(length as u64)?;
+        let Some(complete) = bytes.get(..length).filter(|lines| !lines.is_empty()) else {
             let mut record = Self { path, file, head: head.clone(), runs: Vec::new() };
             record.write(&Line::Experiment(Box::new(head)))?;
             return Ok(record);
         };
+        let text = std::str::from_utf8(complete).with_context(|| format!("reading {}", path.display()))?;
+        let (former, runs) = parse(text).with_context(|| format!("reading {}", path.display()))?;
         ensure!(
             former.file == head.file && former.options == head.options && former.seed == head.seed,
             "{} has runs of another experiment, or of another version of its file: name another directory with \
              --results, or begin anew with --fresh",
             path.display()
         );
-        let file = OpenOptions::new().append(true).open(&path)?;
-        // A line that was cut off.
-        file.set_len(length)?;
+        let changed = former.variants.iter().zip(&head.variants).find(|(former, now)| former != now);
+        if let Some((_, now)) = changed {
+            bail!(
+                "{} has runs of another {:?}: its program, its command line or what this machine has for it has \
+                 changed since; name another directory with --results, or begin anew with --fresh",
+                path.display(),
+                now.name
+            );
+        }
+        ensure!(
+            former.machine.is_like(&head.machine),
+            "{} has runs of another machine or kernel: name another directory with --results",
+            path.display()
+        );
         Ok(Self { path, file, head: former, runs })
     }
 
     /// Reads a finished record: a directory, or the file in it.
     pub fn read(path: &Path) -> Result<(Head, Vec<Run>)> {
         let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
-        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let (head, runs, _) = parse(&text).with_context(|| format!("reading {}", path.display()))?;
-        Ok((head, runs))
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let length = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let text = std::str::from_utf8(bytes.get(..length).unwrap_or_default());
+        parse(text?).with_context(|| format!("reading {}", path.display()))
     }
 
     /// Removes the record in this directory.
@@ -178,23 +195,19 @@ impl Record {
     }
 }
 
-/// The head, the runs, and the length of the complete lines. The last line may have been cut off.
-fn parse(text: &str) -> Result<(Head, Vec<Run>, u64)> {
-    let (mut head, mut runs, mut length) = (None, Vec::new(), 0);
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        if !line.ends_with('\n') {
-            break;
-        }
+/// The head and the runs of complete lines.
+fn parse(text: &str) -> Result<(Head, Vec<Run>)> {
+    let (mut head, mut runs) = (None, Vec::new());
+    for (number, line) in text.lines().enumerate() {
         match serde_json::from_str(line).with_context(|| format!("line {}", number + 1))? {
             Line::Experiment(found) if head.is_none() => head = Some(*found),
             Line::Experiment(_) => bail!("line {}: a second experiment", number + 1),
             Line::Run(run) => runs.push(*run),
         }
-        length += line.len() as u64;
     }
-    let head = head.context("its first line is not an experiment's")?;
+    let head: Head = head.context("its first line is not an experiment's")?;
     ensure!(head.format == FORMAT, "format {}: this lab reads format {FORMAT}", head.format);
-    Ok((head, runs, length))
+    Ok((head, runs))
 }
 
 #[cfg(test)]
@@ -226,7 +239,10 @@ mod tests {
         record.add(run(1, Some("it died"))).unwrap();
         let path = scratch.path.join(FILE);
         let whole = fs::read_to_string(&path).unwrap();
-        fs::write(&path, format!("{whole}{{\"record\":\"run\",\"var")).unwrap();
+        // In the middle of a line, and of a character.
+        fs::write(&path, [whole.as_bytes(), b"{\"record\":\"run\",\"variant\":\"\xc3"].concat()).unwrap();
+        assert!(Record::open(&scratch.path, head("f")).is_err(), "the first one is still open");
+        drop(record);
         let mut record = Record::open(&scratch.path, head("f")).unwrap();
         assert!(
             record.has("a", 0) && !record.has("a", 1) && !record.has("a", 2),
@@ -240,6 +256,7 @@ mod tests {
     #[test]
     fn a_record_of_another_experiment_is_kept() {
         let scratch = Scratch::new(None).unwrap();
+        fs::write(scratch.path.join(FILE), "{\"record\":\"exp").unwrap();
         drop(Record::open(&scratch.path, head("f")).unwrap());
         let error = Record::open(&scratch.path, head("g")).err().unwrap().to_string();
         assert!(error.contains("runs of another experiment") && error.contains("--fresh"), "{error}");

@@ -7,7 +7,7 @@ use super::html;
 use super::one::Measured;
 use super::record::Variant;
 use super::results::Results;
-use crate::report::{bytes, short};
+use crate::report::bytes;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
@@ -78,7 +78,7 @@ impl Table {
     }
 
     fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells.into_iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect());
+        self.rows.push(cells.into_iter().map(|cell| plain(&cell).replace('|', "\\|")).collect());
     }
 
     fn render(&self, text: &mut String) -> Result<()> {
@@ -112,15 +112,26 @@ impl Table {
     }
 }
 
+/// Text that Markdown shows as it is, on one line.
+fn plain(text: &str) -> String {
+    text.replace('\n', " ").replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// A fence or a code span's delimiter that does not occur in the text.
+fn ticks(text: &str, least: usize) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    "`".repeat((longest + 1).max(least))
+}
+
 /// The whole report.
 pub fn markdown(results: &Results) -> Result<String> {
     let mut text = format!("# {}\n\n", results.head.name);
     if !results.about.is_empty() {
-        writeln!(text, "{}\n", results.about.trim())?;
+        writeln!(text, "{}\n", plain(results.about.trim()))?;
     }
-    writeln!(text, "{}\n", results.verdict())?;
+    writeln!(text, "{}\n", plain(&results.verdict()))?;
     for sentence in results.sentences() {
-        writeln!(text, "* {sentence}")?;
+        writeln!(text, "* {}", plain(&sentence))?;
     }
     writeln!(
         text,
@@ -158,20 +169,12 @@ fn interval(comparison: &Comparison) -> String {
     format!("{}, {} to {}{mark}", signed(comparison.ratio), signed(comparison.low), signed(comparison.high))
 }
 
-/// CPU time by thread, as a part of each variant's whole: medians over its runs would mix different threads.
+/// CPU time by thread: medians over the runs would mix different threads.
 fn threads(results: &Results, text: &mut String) -> Result<()> {
     text.push_str("\n## CPU seconds by thread, means over the runs\n\n");
     let mut table = Table::new(&["variant", "threads"]);
     for variant in results.variants.iter().filter(|variant| !variant.runs.is_empty()) {
-        let mut sums = std::collections::BTreeMap::<&str, f64>::new();
-        for (name, seconds) in variant.runs.iter().flat_map(|run| &run.measured.threads) {
-            *sums.entry(name).or_default() += seconds / variant.runs.len() as f64;
-        }
-        let mut sums: Vec<_> = sums.into_iter().filter(|(_, seconds)| *seconds >= 0.0005).collect();
-        sums.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        let words: Vec<_> =
-            sums.iter().map(|(name, seconds)| format!("{name} {}", short(*seconds))).collect();
-        table.row(vec![variant.variant.name.clone(), words.join(", ")]);
+        table.row(vec![variant.variant.name.clone(), variant.threads()]);
     }
     table.render(text)
 }
@@ -182,7 +185,7 @@ fn failures(results: &Results, text: &mut String) -> Result<()> {
         text.push_str("\n## What did not work\n\n");
     }
     for problem in problems {
-        writeln!(text, "* {}", problem.replace('\n', " "))?;
+        writeln!(text, "* {}", plain(&problem))?;
     }
     Ok(())
 }
@@ -204,9 +207,11 @@ fn how(results: &Results, text: &mut String) -> Result<()> {
     for variant in results.variants.iter().filter(|variant| variant.variant.lacks.is_none()) {
         let version =
             variant.variant.version.as_deref().map_or(String::new(), |version| format!(" ({version})"));
-        writeln!(text, "* {}{version}: `{}`", variant.variant.name, variant.variant.command)?;
+        let (command, ticks) = (&variant.variant.command, ticks(&variant.variant.command, 1));
+        writeln!(text, "* {}: {ticks} {command} {ticks}", plain(&(variant.variant.name.clone() + &version)))?;
     }
     writeln!(text, "\nTo run it again, save this as `{}.toml` and call `{}`:\n", head.name, results.again())?;
-    writeln!(text, "```toml\n{}\n```", head.file.trim_end())?;
+    let fence = ticks(&head.file, 3);
+    writeln!(text, "{fence}toml\n{}\n{fence}", head.file.trim_end())?;
     Ok(())
 }

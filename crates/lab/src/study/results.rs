@@ -1,9 +1,10 @@
 //! The results of an experiment: each variant's figures beside the baseline's, and what they say in words.
 
 use super::analysis::{Comparison, compare, signed};
-use super::figures::{self, Better, CPU, FIGURES, PER_CPU_SECOND, RATE, RESIDENT, WALL};
-use super::file::Study;
+use super::figures::{self, Better, CPU, FIGURES, PER_CPU_SECOND, RATE, RESIDENT};
+use super::file::{REPEATS_LEAST, Study};
 use super::record::{Head, Run, Variant};
+use crate::report::short;
 use crate::statistics::Spread;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,11 +53,14 @@ impl Results {
         let variants = head.variants.iter().map(|variant| {
             let own = of(&variant.name);
             let comparisons = if variant.name == baseline { BTreeMap::new() } else { compared(&base, &own) };
-            let failed = runs.iter().filter(|run| run.variant == variant.name);
+            // What succeeded later is healed.
+            let is_healed = |run: &Run| own.iter().any(|other| other.round == run.round);
+            let failed = runs.iter().filter(|run| run.variant == variant.name && !is_healed(run));
+            let failures = failed.filter_map(|run| run.failed.clone()).collect();
             VariantResults {
                 figures: spreads(&own),
                 comparisons,
-                failures: failed.filter_map(|run| run.failed.clone()).collect(),
+                failures,
                 runs: own,
                 variant: variant.clone(),
             }
@@ -88,7 +92,7 @@ impl Results {
     /// The figure that says how fast a variant is.
     pub fn speed(&self) -> &'static str {
         let there = self.figure_names();
-        [PER_CPU_SECOND, RATE, CPU].into_iter().find(|name| there.contains(name)).unwrap_or(WALL)
+        [PER_CPU_SECOND, RATE].into_iter().find(|name| there.contains(name)).unwrap_or(CPU)
     }
 
     /// The verdict: one paragraph.
@@ -105,17 +109,23 @@ impl Results {
                 .filter_map(|name| variant.comparisons.get(name).map(|comparison| change(name, comparison)))
                 .collect();
             match said.is_empty() {
+                true if self.base().is_none_or(|base| base.runs.is_empty()) => {
+                    sentences.push(format!("{} has nothing to be compared with.", variant.variant.name));
+                }
                 true => sentences.push(format!("{} gave no figures.", variant.variant.name)),
                 false => sentences.push(format!("{} has {}.", variant.variant.name, said.join(" and "))),
             }
         }
-        let runs = self.base().map_or(0, |base| base.runs.len());
-        match sentences.is_empty() {
-            true => format!("{} was run {runs} times.", self.baseline),
-            false => {
-                format!("Compared with {}, over {runs} runs of each: {}", self.baseline, sentences.join(" "))
-            }
+        let counts = || self.variants.iter().map(|variant| variant.runs.len()).filter(|runs| *runs > 0);
+        let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+        let runs = if least == most { most.to_string() } else { format!("{least} to {most}") };
+        if sentences.is_empty() {
+            return format!("{} was run {runs} times.", self.baseline);
         }
+        if least < REPEATS_LEAST {
+            sentences.push(format!("Fewer than {REPEATS_LEAST} runs of each cannot show a difference."));
+        }
+        format!("Compared with {}, over {runs} runs of each: {}", self.baseline, sentences.join(" "))
     }
 
     /// The command that runs it again.
@@ -127,7 +137,9 @@ impl Results {
         } else {
             format!("{}.toml", self.head.name)
         };
-        format!("dormouse lab run {file}{options} --seed {}", self.head.seed)
+        let runs = self.variants.iter().flat_map(|variant| &variant.runs);
+        let repeats = runs.map(|run| run.round + 1).max().unwrap_or(1);
+        format!("dormouse lab run {file}{options} --repeats {repeats} --seed {}", self.head.seed)
     }
 
     /// What was left out, failed, or was left behind.
@@ -166,6 +178,22 @@ impl Results {
     }
 }
 
+impl VariantResults {
+    /// The CPU seconds of its threads, means over the runs, in words.
+    pub fn threads(&self) -> String {
+        let mut sums = BTreeMap::<&str, f64>::new();
+        for (name, seconds) in self.runs.iter().flat_map(|run| &run.measured.threads) {
+            *sums.entry(name).or_default() += seconds / self.runs.len() as f64;
+        }
+        let mut sums: Vec<_> = sums.into_iter().filter(|(_, seconds)| *seconds >= 0.0005).collect();
+        sums.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        sums.iter()
+            .map(|(name, seconds)| format!("{name} {}", short(*seconds)))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
 /// A difference in words, as in "12.0 % less resident memory".
 fn change(name: &str, comparison: &Comparison) -> String {
     let title = figures::title(name);
@@ -189,25 +217,25 @@ impl Comparison {
 }
 
 fn spreads(runs: &[Run]) -> BTreeMap<String, Spread> {
+    values(runs)
+        .into_iter()
+        .filter_map(|(name, values)| Some((name.to_owned(), Spread::of(&values)?)))
+        .collect()
+}
+
+/// The values of each figure in these runs, by its name.
+pub fn values(runs: &[Run]) -> BTreeMap<&str, Vec<f64>> {
     let mut by_name = BTreeMap::<&str, Vec<f64>>::new();
     for run in runs {
         for (name, value) in &run.measured.figures {
             by_name.entry(name).or_default().push(*value);
         }
     }
-    by_name.into_iter().filter_map(|(name, values)| Some((name.to_owned(), Spread::of(&values)?))).collect()
+    by_name
 }
 
-/// Compares runs of the same rounds.
 fn compared(baseline: &[Run], own: &[Run]) -> BTreeMap<String, Comparison> {
-    let mut pairs = BTreeMap::<&str, Vec<(f64, f64)>>::new();
-    for run in own {
-        let Some(other) = baseline.iter().find(|other| other.round == run.round) else { continue };
-        for (name, value) in &run.measured.figures {
-            if let Some(base) = other.measured.figures.get(name) {
-                pairs.entry(name).or_default().push((*base, *value));
-            }
-        }
-    }
-    pairs.into_iter().filter_map(|(name, pairs)| Some((name.to_owned(), compare(&pairs, SEED)?))).collect()
+    let base = values(baseline);
+    let one = |(name, own): (&str, Vec<f64>)| Some((name.to_owned(), compare(base.get(name)?, &own, SEED)?));
+    values(own).into_iter().filter_map(one).collect()
 }

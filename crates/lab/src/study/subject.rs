@@ -4,41 +4,55 @@
 //! ```text
 //! files, prepare ──> start (own process group, cores, LD_PRELOAD) ──> ready? ──> load ──> stop signal ──> all gone?
 //! ```
-//! Whatever happens to the lab, the process group is killed and the directory removed: a cleanup process sees to that.
+//! All processes of a run have a mark in their environment. Whatever happens to the lab, those with the mark are killed
+//! and the directory is removed: a cleanup process sees to that.
 
-use super::file::{HugePages, Ready, Signal, Study, SubjectSpec, VariantSpec};
-use super::text::{Places, end_of};
-use super::{builtin, tree};
+use super::builtin;
+use super::command::Surroundings;
+use super::file::{Builtin, HugePages, Ready, Signal, Study, SubjectSpec, VariantSpec};
+use super::text::{Places, said};
+use super::tree::{self, Tree};
 use crate::allocator;
 use crate::child::version_of;
 use crate::cleanup::CleanupProcess;
-use crate::os;
+use crate::client::{figure, redis_information, statistics};
+use crate::os::{self, User};
 use crate::storage::Scratch;
 use anyhow::{Context, Result, bail, ensure};
+use regex::Regex;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Servers and load alike, so that a busy machine disturbs both less.
-const NICE: i32 = -10;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(600);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long children may outlive it.
 const CHILDREN_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 /// Asking a command whether the server is ready costs more than a look.
 const COMMAND_LOOK: Duration = Duration::from_millis(100);
-const LOG: &str = "output.log";
+/// Variables whose values mark the processes of a run: of the subject, and of everything else.
+const MARK: &str = "DORMOUSE_LAB_RUN";
+const LOAD_MARK: &str = "DORMOUSE_LAB_LOAD";
+/// Kills what has one of two marks.
+const KILL: &str = r#"for _ in 1 2 3 4 5; do
+    found=$(grep -laz -e "^$1\$" -e "^$2\$" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3)
+    [ -n "$found" ] || break
+    kill -9 $found 2>/dev/null
+done"#;
 
 /// A subject as one variant starts it.
 #[derive(Debug, Clone)]
 pub struct Launch {
     spec: SubjectSpec,
+    allocator: Option<String>,
     /// Library that replaces the allocator.
     preload: Option<PathBuf>,
     huge_pages: HugePages,
@@ -50,10 +64,11 @@ impl Launch {
     /// An experiment's subject in one of its variants. `Err` says what this machine lacks.
     pub fn new(study: &Study, variant: &VariantSpec) -> Result<Self> {
         let subject = &study.subject;
-        let mut spec = builtin::complete(subject, &study.workload, variant.program.as_deref())?;
+        let program = variant.program.as_deref().or(subject.program.as_deref());
+        let program = program.map(|path| placed(path, &study.directory));
+        let mut spec = builtin::complete(subject, &study.workload, program.as_deref())?;
         if subject.builtin.is_none()
-            && let Some(program) = &variant.program
-            && let Some(first) = spec.command.first_mut()
+            && let (Some(program), Some(first)) = (&program, spec.command.first_mut())
         {
             *first = program.to_string_lossy().into_owned();
         }
@@ -68,9 +83,34 @@ impl Launch {
         for core in &variant.cores {
             ensure!(allowed.contains(core), "cores: this process may use {allowed:?}, not {core}");
         }
-        let huge_pages = variant.huge_pages.unwrap_or(HugePages::System);
-        let file_directory = study.directory.clone();
-        Ok(Self { spec, preload, huge_pages, cores: variant.cores.clone(), file_directory })
+        let launch = Self {
+            spec,
+            allocator: variant.allocator.clone(),
+            preload,
+            huge_pages: variant.huge_pages.unwrap_or(HugePages::System),
+            cores: variant.cores.clone(),
+            file_directory: study.directory.clone(),
+        };
+        launch.check_own_allocator()?;
+        Ok(launch)
+    }
+
+    /// A Dormouse says which allocator it has, and one that is linked into it cannot be replaced.
+    fn check_own_allocator(&self) -> Result<()> {
+        let (Some(Builtin::Dormouse), Some(name)) = (self.spec.builtin, &self.allocator) else {
+            return Ok(());
+        };
+        let program = self.spec.command.first().context("an empty command")?;
+        let version = self.version().unwrap_or_default();
+        let has_it = match self.preload {
+            Some(_) => allocator::preloaded(Path::new(program), name)?.is_some(),
+            None => version.contains(name),
+        };
+        ensure!(
+            has_it,
+            "{name}: this build has an allocator of its own ({version}); one with the feature alloc-system takes it"
+        );
+        Ok(())
     }
 
     /// The system's huge page mode that it needs.
@@ -80,7 +120,8 @@ impl Launch {
 
     /// The command line, before the placeholders are filled in.
     pub fn command_line(&self) -> String {
-        let environment = self.environment().into_iter().map(|(name, value)| format!("{name}={value}"));
+        let environment =
+            self.environment().into_iter().map(|(name, value)| format!("{name}={}", quoted(&value)));
         environment.chain(self.spec.command.iter().map(|word| quoted(word))).collect::<Vec<_>>().join(" ")
     }
 
@@ -95,15 +136,27 @@ impl Launch {
 
     /// The version text, if it can be asked for.
     pub fn version(&self) -> Option<String> {
-        let (program, arguments) = self.spec.version.split_first()?;
-        let (last, others) = arguments.split_last()?;
-        Some(version_of(Command::new(program).args(others), last))
+        let file_directory = self.file_directory.to_string_lossy();
+        let mut words =
+            self.spec.version.iter().map(|word| word.replace("{file_directory}", &file_directory));
+        let mut command = Command::new(words.next()?);
+        let mut arguments: Vec<_> = words.collect();
+        let last = arguments.pop().unwrap_or_default();
+        Some(version_of(command.args(arguments).env_remove("LD_PRELOAD"), &last))
     }
 
     /// Starts it, on these cores if the variant names none, and waits until it serves.
     pub fn start(&self, default_cores: &[usize]) -> Result<Running> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let (mark, load_mark) = (format!("{MARK}={number}"), format!("{LOAD_MARK}={number}"));
         let scratch = Scratch::new(None)?;
-        let directory = scratch.path.clone();
+        // What the lab writes itself does not count as the subject's.
+        let directory = scratch.path.join("run");
+        let logs = scratch.path.join("logs");
+        fs::create_dir(&directory)?;
+        fs::create_dir(&logs)?;
+        let killer = CleanupProcess::new(KILL, &[mark.as_ref(), load_mark.as_ref()])?;
         let port = free_port()?;
         let places = Places { port, directory: &directory, file_directory: &self.file_directory };
         let user = self.spec.user.as_deref().map(os::find_user).transpose()?;
@@ -115,74 +168,101 @@ impl Launch {
         if let Some(user) = user {
             std::os::unix::fs::chown(&directory, Some(user.uid), Some(user.gid))?;
         }
-        let as_user = |command: &mut Command| {
-            if let Some(user) = user {
-                command.uid(user.uid).gid(user.gid);
-            }
+        let filled = |environment: BTreeMap<String, String>| -> BTreeMap<String, String> {
+            environment.into_iter().map(|(name, value)| (name, places.fill(&value))).collect()
+        };
+        let other = Surroundings {
+            directory: &directory,
+            environment: filled(self.spec.environment.clone()),
+            mark: &load_mark,
+            log: logs.join("prepare"),
+            user,
         };
         for line in &self.spec.prepare {
-            let mut command = command_of(&places.fill_all(line), &directory)?;
-            as_user(&mut command);
-            succeed(&mut command, line).context("subject.prepare")?;
+            other.run(&places.fill_all(line), PREPARE_TIMEOUT, || Ok(())).context("subject.prepare")?;
         }
-        let mut command = command_of(&places.fill_all(&self.spec.command), &directory)?;
-        for (name, value) in self.environment() {
-            command.env(name, places.fill(&value));
-        }
+        let own = Surroundings {
+            environment: filled(self.environment()),
+            mark: &mark,
+            log: logs.join("output"),
+            ..other
+        };
+        let mut command = own.command(&places.fill_all(&self.spec.command))?;
         let cores = if self.cores.is_empty() { default_cores } else { &self.cores };
-        os::place_on(&mut command, cores, self.huge_pages == HugePages::Denied, NICE);
-        as_user(&mut command);
-        command.process_group(0);
-        let log = File::options().create(true).append(true).open(directory.join(LOG))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        os::place_on(&mut command, cores, self.huge_pages == HugePages::Denied, 0);
         let child = command.spawn().with_context(|| format!("starting {}", self.command_line()))?;
-        let group = child.id().to_string();
-        let killer = CleanupProcess::new(r#"kill -9 -- "-$1" 2>/dev/null"#, &[group.as_ref()])?;
-        let mut running = Running { child, port, scratch, launch: self.clone(), _killer: killer };
+        let mut running = Running {
+            child,
+            _killer: killer,
+            port,
+            directory,
+            logs,
+            user,
+            launch: self.clone(),
+            mark,
+            load_mark,
+            _scratch: scratch,
+        };
         running.wait_until_ready()?;
-        allocator::ensure_loaded(self.preload.as_ref(), running.pid())?;
+        running.check_allocator()?;
         Ok(running)
     }
+}
+
+/// A program's path: relative to the experiment file if it has folders, else looked for on the PATH.
+fn placed(path: &Path, file_directory: &Path) -> PathBuf {
+    let text = path.to_string_lossy().replace("{file_directory}", &file_directory.to_string_lossy());
+    let path = Path::new(&text);
+    if path.components().count() > 1 { file_directory.join(path) } else { path.to_owned() }
 }
 
 /// A word as a shell would need it.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,{}@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
-}
-
-/// A command line as a command in this directory.
-pub fn command_of(words: &[String], directory: &Path) -> Result<Command> {
-    let (program, arguments) = words.split_first().context("an empty command")?;
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(directory);
-    Ok(command)
-}
-
-/// Runs a command that must succeed.
-pub fn succeed(command: &mut Command, line: &[String]) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("running {line:?}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{line:?} ended with {}: {}", output.status, said.trim());
-    Ok(())
 }
 
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// A subject that runs; killed with its process group when dropped.
+/// A subject that runs; killed with all that it has started when dropped.
 pub struct Running {
     child: Child,
+    _killer: CleanupProcess,
     /// What `{port}` stands for.
     pub port: u16,
-    scratch: Scratch,
+    directory: PathBuf,
+    logs: PathBuf,
+    user: Option<User>,
     launch: Launch,
-    _killer: CleanupProcess,
+    mark: String,
+    load_mark: String,
+    _scratch: Scratch,
+}
+
+/// A file that is read as it grows, line by line.
+#[derive(Default)]
+struct Lines {
+    at: u64,
+}
+
+impl Lines {
+    /// Whether one of the lines that have been completed since the last call matches.
+    fn have(&mut self, path: &Path, pattern: &Regex) -> std::io::Result<bool> {
+        let mut file = fs::File::open(path)?;
+        file.seek(SeekFrom::Start(self.at))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        self.at += complete as u64;
+        // The last line may be complete without an end.
+        Ok(text.lines().any(|line| pattern.is_match(line)))
+    }
 }
 
 impl Running {
@@ -191,25 +271,34 @@ impl Running {
         self.child.id()
     }
 
+    /// All its processes.
+    pub fn tree(&self) -> Tree {
+        Tree::new(self.pid(), &self.mark)
+    }
+
     /// What the placeholders stand for.
     pub fn places(&self) -> Places<'_> {
-        let file_directory = &self.launch.file_directory;
-        Places { port: self.port, directory: &self.scratch.path, file_directory }
+        Places { port: self.port, directory: &self.directory, file_directory: &self.launch.file_directory }
     }
 
     /// Its directory.
     pub fn directory(&self) -> &Path {
-        &self.scratch.path
+        &self.directory
     }
 
-    fn said(&self) -> String {
-        end_of(&fs::read(self.scratch.path.join(LOG)).unwrap_or_default())
+    /// The directory and mark of commands that are not part of it, and the file of their output.
+    pub fn outside(&self, log: &str) -> (PathBuf, String, PathBuf) {
+        (self.directory.clone(), self.load_mark.clone(), self.logs.join(log))
+    }
+
+    fn output(&self) -> PathBuf {
+        self.logs.join("output")
     }
 
     /// Fails if it has ended.
     pub fn ensure_alive(&mut self) -> Result<()> {
         match self.child.try_wait()? {
-            Some(status) => bail!("the subject ended with {status}; it said: {}", self.said()),
+            Some(status) => bail!("the subject ended with {status}; it said: {}", said(&self.output())),
             None => Ok(()),
         }
     }
@@ -219,36 +308,69 @@ impl Running {
         let deadline = Instant::now() + timeout;
         let ready = self.launch.spec.ready.clone().unwrap_or(Ready::Port(true));
         let look = if matches!(ready, Ready::Command(_)) { COMMAND_LOOK } else { LOOK };
+        let mut lines = Lines::default();
         loop {
             self.ensure_alive()?;
-            if self.is_ready(&ready) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.is_ready(&ready, &mut lines, left) {
                 return Ok(());
             }
-            if Instant::now() > deadline {
-                bail!("it was not ready after {} s; it said: {}", timeout.as_secs_f64(), self.said());
+            if left.is_zero() {
+                bail!(
+                    "it was not ready after {} s; it said: {}",
+                    timeout.as_secs_f64(),
+                    said(&self.output())
+                );
             }
-            thread::sleep(look);
+            thread::sleep(look.min(left));
         }
     }
 
-    fn is_ready(&self, ready: &Ready) -> bool {
+    fn is_ready(&self, ready: &Ready, lines: &mut Lines, left: Duration) -> bool {
         let places = self.places();
         match ready {
             Ready::Port(_) => TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok(),
-            Ready::File(path) => self.scratch.path.join(places.fill(path)).exists(),
-            Ready::Log(pattern) => {
-                let text = fs::read(self.scratch.path.join(LOG)).unwrap_or_default();
-                String::from_utf8_lossy(&text).lines().any(|line| pattern.is_match(line))
+            Ready::File(path) => self.directory.join(places.fill(path)).exists(),
+            Ready::Log(pattern) => lines.have(&self.output(), pattern).unwrap_or(false),
+            Ready::Command(line) => {
+                let (directory, mark, log) = self.outside("ready");
+                let (environment, user) = (BTreeMap::new(), self.user);
+                let surroundings =
+                    Surroundings { directory: &directory, environment, mark: &mark, log, user };
+                surroundings.run(&places.fill_all(line), left, || Ok(())).is_ok()
             }
-            Ready::Command(line) => command_of(&places.fill_all(line), &self.scratch.path)
-                .and_then(|mut command| succeed(&mut command, line))
-                .is_ok(),
         }
+    }
+
+    /// Fails if its allocator is not the variant's: the loader ignores a library that it cannot load, and a program may
+    /// bring another one than the system's.
+    fn check_allocator(&self) -> Result<()> {
+        let Some(name) = &self.launch.allocator else { return Ok(()) };
+        allocator::ensure_loaded(self.launch.preload.as_ref(), self.pid())?;
+        if self.launch.preload.is_none()
+            && let Some(other) = allocator::loaded(self.pid())
+        {
+            bail!("{name}: the program itself loads {other}");
+        }
+        Ok(())
+    }
+
+    /// Memory that it says it has allocated, if it is one that says so.
+    pub fn used_bytes(&self) -> Option<u64> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let (told, name) = match self.launch.spec.builtin? {
+            Builtin::Redis | Builtin::Valkey => (redis_information(address, "memory"), "used_memory"),
+            Builtin::Memcached => (statistics(address, ""), "bytes"),
+            // On a Couchbase port there is nobody to ask in this way.
+            Builtin::Dormouse => (statistics(address, "memory"), "allocated"),
+            Builtin::OvsdbServer | Builtin::Postgresql => return None,
+        };
+        figure(&told.ok()?, name).ok()
     }
 
     /// Ends it. Returns the names of the processes that it left behind, which are killed.
     pub fn stop(mut self) -> Result<Vec<String>> {
-        let started = tree::identities(self.pid());
+        let started = self.tree().identities();
         let signal = match self.launch.spec.stop.unwrap_or(Signal::Term) {
             Signal::Term => libc::SIGTERM,
             Signal::Int => libc::SIGINT,
@@ -272,5 +394,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _it_may_have_ended = self.child.kill();
         let _it_may_have_ended = self.child.wait();
+        tree::end_marked(&self.mark);
+        tree::end_marked(&self.load_mark);
     }
 }

@@ -1,5 +1,7 @@
 //! Placeholders in command lines, files and environments; the end of what a program said.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// What the placeholders stand for in one run.
@@ -30,12 +32,30 @@ impl Places<'_> {
 }
 
 /// The end of a program's output that is shown when it fails.
-const SHOWN_BYTES: usize = 2_000;
+const SHOWN_BYTES: u64 = 2_000;
 
-/// The end of a program's output.
-pub fn end_of(output: &[u8]) -> String {
-    let end = output.get(output.len().saturating_sub(SHOWN_BYTES)..).unwrap_or_default();
-    String::from_utf8_lossy(end).trim().to_owned()
+/// The last bytes of a file as text.
+pub fn last(path: &Path, bytes: u64) -> String {
+    let read = || {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
+        let mut end = Vec::new();
+        file.take(bytes).read_to_end(&mut end)?;
+        std::io::Result::Ok(end)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+/// The end of what a program said, without what would control a terminal.
+pub fn said(path: &Path) -> String {
+    printable(last(path, SHOWN_BYTES).trim())
+}
+
+/// Text without control characters but line ends.
+pub fn printable(text: &str) -> String {
+    let replaced = |c: char| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c };
+    text.replace("\r\n", "\n").replace('\t', " ").chars().map(replaced).collect()
 }
 
 #[cfg(test)]
@@ -47,5 +67,10 @@ mod tests {
         let places = Places { port: 7, directory: Path::new("/d"), file_directory: Path::new("/f") };
         let filled = places.fill("a{port}{directory}/{x} {file_directory} {\"y\": {}}");
         assert_eq!(filled, "a7/d/{x} /f {\"y\": {}}");
+    }
+
+    #[test]
+    fn what_programs_say_does_not_control_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\tb\r\nc\rd"), "a\u{fffd}[2J b\nc\u{fffd}d");
     }
 }

@@ -1,10 +1,12 @@
-//! A process and everything it started: CPU time, memory, switches and faults of all of them.
+//! All processes of a run: CPU time, memory, switches and faults of all of them.
 //!
-//! Servers fork: PostgreSQL has a process for each connection, a shell script the server itself. What an ended process
-//! used is in its parent's account, so the sum over the living and their reaped children is the whole.
+//! Servers fork: PostgreSQL has a process for each connection, a shell script the server itself. A process belongs to a
+//! run if it descends from the one that was started, or if its environment has the run's mark: one that has left its
+//! parents has that still. What ended processes used is known twice, and both are too little at times: their parents'
+//! accounts miss those that nobody waited for, and what was last seen of them misses their end. The larger one counts.
 
 use crate::os;
-use crate::process::{self, CpuSplit};
+use crate::process;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,27 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(10);
+/// How often processes are looked for that have left their parents.
+const STRAYS: Duration = Duration::from_secs(1);
 
-/// What a tree has used so far, or between two readings.
-#[derive(Debug, Clone, Default)]
-pub struct Use {
-    /// User and system time, to the nanosecond for living processes.
-    pub cpu_ns: u64,
-    /// The same, split, in clock ticks.
-    pub split: CpuSplit,
-    /// Sleeps.
-    pub voluntary_switches: u64,
-    /// Preemptions.
-    pub involuntary_switches: u64,
-    /// Pages that were mapped without reading them.
-    pub minor_faults: u64,
-    /// Pages that were read from disk.
-    pub major_faults: u64,
-    /// CPU time of the living threads by process and thread id, with their names.
-    threads: BTreeMap<u32, (String, u64)>,
-}
-
-/// Memory of a tree in bytes.
+/// Memory of all processes in bytes.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// Sum of the resident sizes: what processes share counts for each.
@@ -43,132 +28,8 @@ pub struct Memory {
     pub huge_pages: u64,
 }
 
-/// The processes that descend from this one, itself included, by id.
-pub fn members(root: u32) -> Vec<u32> {
-    let mut children = BTreeMap::<u32, Vec<u32>>::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        if let Some(parent) = Stat::read(pid).map(|stat| stat.parent) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let (mut found, mut next) = (BTreeSet::new(), vec![root]);
-    while let Some(pid) = next.pop() {
-        if found.insert(pid) {
-            next.extend(children.get(&pid).into_iter().flatten());
-        }
-    }
-    found.into_iter().filter(|pid| Stat::read(*pid).is_some_and(|stat| stat.state != 'Z')).collect()
-}
-
-/// Fields of `/proc/PID/stat`.
-struct Stat {
-    state: char,
-    parent: u32,
-    /// minflt, cminflt, majflt, cmajflt, utime, stime, cutime, cstime
-    counts: [u64; 8],
-    /// Clock ticks from the boot to its start.
-    started: u64,
-}
-
-impl Stat {
-    fn read(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// The name may hold spaces and brackets, so fields are counted from the last bracket.
-    fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let parent = fields.next()?.parse().ok()?;
-        let mut counts = [0; 8];
-        let mut fields = fields.skip(5);
-        for count in &mut counts {
-            *count = fields.next()?.parse().ok()?;
-        }
-        // priority, nice, num_threads and itrealvalue come first.
-        let started = fields.nth(4)?.parse().ok()?;
-        Some(Self { state, parent, counts, started })
-    }
-}
-
-/// Reads what a tree has used. A process that ends meanwhile is left out.
-pub fn used(root: u32) -> Use {
-    let tick_ns = 1_000_000_000 / os::ticks_per_second();
-    let mut sum = Use::default();
-    for pid in members(root) {
-        let (Some(stat), Ok(own_ns)) = (Stat::read(pid), os::process_cpu_ns(pid)) else { continue };
-        let [minor, minor_reaped, major, major_reaped, user, system, user_reaped, system_reaped] =
-            stat.counts;
-        sum.cpu_ns += own_ns + (user_reaped + system_reaped) * tick_ns;
-        sum.split.user_ns += (user + user_reaped) * tick_ns;
-        sum.split.system_ns += (system + system_reaped) * tick_ns;
-        sum.minor_faults += minor + minor_reaped;
-        sum.major_faults += major + major_reaped;
-        for (id, thread) in process::threads(pid).unwrap_or_default() {
-            sum.voluntary_switches += thread.voluntary_switches;
-            sum.involuntary_switches += thread.involuntary_switches;
-            sum.threads.insert(id, (thread.name, thread.run_ns));
-        }
-    }
-    sum
-}
-
-impl Use {
-    /// What was used since `before`.
-    pub fn since(&self, before: &Self) -> Self {
-        let thread = |(id, (name, ns)): (&u32, &(String, u64))| {
-            let former = before.threads.get(id).map_or(0, |(_, ns)| *ns);
-            (*id, (name.clone(), ns.saturating_sub(former)))
-        };
-        Self {
-            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
-            split: CpuSplit {
-                user_ns: self.split.user_ns.saturating_sub(before.split.user_ns),
-                system_ns: self.split.system_ns.saturating_sub(before.split.system_ns),
-            },
-            voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
-            involuntary_switches: self.involuntary_switches.saturating_sub(before.involuntary_switches),
-            minor_faults: self.minor_faults.saturating_sub(before.minor_faults),
-            major_faults: self.major_faults.saturating_sub(before.major_faults),
-            threads: self.threads.iter().map(thread).collect(),
-        }
-    }
-
-    /// CPU seconds of the threads by name, the busiest first; those of the same name together.
-    pub fn threads(&self) -> Vec<(String, f64)> {
-        let mut by_name = BTreeMap::<&str, u64>::new();
-        for (name, ns) in self.threads.values() {
-            *by_name.entry(name).or_default() += ns;
-        }
-        let mut threads: Vec<_> =
-            by_name.into_iter().map(|(name, ns)| (name.to_owned(), ns as f64 / 1e9)).collect();
-        threads.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        threads
-    }
-}
-
-/// Reads the memory of a tree. A process that ends meanwhile is left out.
-pub fn memory(root: u32) -> Memory {
-    let mut sum = Memory::default();
-    for pid in members(root) {
-        let Ok(memory) = process::memory(pid) else { continue };
-        sum.resident += memory.resident_bytes;
-        sum.proportional += memory.proportional_bytes;
-        sum.huge_pages += memory.huge_page_bytes;
-    }
-    sum
-}
-
-/// Reads the resident size of a tree, cheaply enough to do so often.
-pub fn resident(members: &[u32]) -> u64 {
-    members.iter().filter_map(|pid| process::resident_bytes(*pid).ok()).sum()
-}
-
 /// A process by its id and the time of its start: ids are used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     pid: u32,
     started: u64,
@@ -184,9 +45,225 @@ impl Identity {
     }
 }
 
-/// The members of a tree, to be recognised after its root has ended.
-pub fn identities(root: u32) -> Vec<Identity> {
-    members(root).into_iter().filter_map(Identity::of).collect()
+/// Fields of `/proc/PID/stat`.
+struct Stat {
+    state: char,
+    /// minflt, cminflt, majflt, cmajflt, utime, stime, cutime, cstime
+    counts: [u64; 8],
+    /// Clock ticks from the boot to its start.
+    started: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name may hold spaces and brackets, so fields are counted from the last bracket.
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let mut counts = [0; 8];
+        let mut fields = fields.skip(6);
+        for count in &mut counts {
+            *count = fields.next()?.parse().ok()?;
+        }
+        // priority, nice, num_threads and itrealvalue come first.
+        let started = fields.nth(4)?.parse().ok()?;
+        Some(Self { state, counts, started })
+    }
+}
+
+/// What one process has used so far.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    cpu_ns: u64,
+    user_ns: u64,
+    system_ns: u64,
+    /// User and system time of children that it has waited for.
+    reaped_ns: [u64; 2],
+    minor_faults: u64,
+    major_faults: u64,
+    threads: BTreeMap<u32, process::ThreadUse>,
+}
+
+impl Seen {
+    /// `former`: when it was last seen, for the threads that have ended since.
+    fn new(pid: u32, stat: &Stat, former: Option<&Self>) -> Self {
+        let tick_ns = 1_000_000_000 / os::ticks_per_second();
+        let [minor, minor_reaped, major, major_reaped, user, system, user_reaped, system_reaped] =
+            stat.counts;
+        let mut threads = former.map(|former| former.threads.clone()).unwrap_or_default();
+        threads.extend(process::threads(pid).unwrap_or_default());
+        let (user_ns, system_ns) = (user * tick_ns, system * tick_ns);
+        Self {
+            // That of a process that has ended is known in ticks only.
+            cpu_ns: os::process_cpu_ns(pid).unwrap_or(0).max(user_ns + system_ns),
+            user_ns,
+            system_ns,
+            reaped_ns: [user_reaped * tick_ns, system_reaped * tick_ns],
+            minor_faults: minor + minor_reaped,
+            major_faults: major + major_reaped,
+            threads,
+        }
+    }
+}
+
+/// What was used between two readings.
+#[derive(Debug, Clone, Default)]
+pub struct Use {
+    /// CPU time.
+    pub cpu_ns: u64,
+    /// Its part in user mode.
+    pub user_ns: u64,
+    /// Its part in the kernel.
+    pub system_ns: u64,
+    /// Sleeps.
+    pub voluntary_switches: u64,
+    /// Preemptions.
+    pub involuntary_switches: u64,
+    /// Pages that were mapped without reading them.
+    pub minor_faults: u64,
+    /// Pages that were read from disk.
+    pub major_faults: u64,
+    /// CPU seconds of threads by name, the busiest first; those of the same name together.
+    pub threads: Vec<(String, f64)>,
+}
+
+/// Everything seen of a run's processes.
+#[derive(Debug, Clone, Default)]
+pub struct Reading(BTreeMap<Identity, Seen>);
+
+/// The processes of a run.
+pub struct Tree {
+    root: u32,
+    /// A variable of their environment, with its value.
+    mark: String,
+    strays: Vec<u32>,
+    looked: Option<Instant>,
+    reading: Reading,
+}
+
+impl Tree {
+    /// Those that descend from this one or have this mark.
+    pub fn new(root: u32, mark: &str) -> Self {
+        let (strays, reading) = (Vec::new(), Reading::default());
+        Self { root, mark: mark.to_owned(), strays, looked: None, reading }
+    }
+
+    /// The living ones, and those that have ended but were not waited for.
+    fn members(&mut self) -> Vec<u32> {
+        if self.looked.is_none_or(|looked| looked.elapsed() >= STRAYS) {
+            (self.strays, self.looked) = (marked(&self.mark), Some(Instant::now()));
+        }
+        let (mut found, mut next) = (BTreeSet::new(), self.strays.clone());
+        next.push(self.root);
+        while let Some(pid) = next.pop() {
+            if found.insert(pid) {
+                next.extend(children(pid));
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    /// Looks at all of them; what has ended is remembered as it was last seen. Returns their resident size.
+    pub fn look(&mut self) -> u64 {
+        let mut resident = 0;
+        for pid in self.members() {
+            let Some(stat) = Stat::read(pid) else { continue };
+            let identity = Identity { pid, started: stat.started };
+            let seen = Seen::new(pid, &stat, self.reading.0.get(&identity));
+            self.reading.0.insert(identity, seen);
+            resident += process::resident_bytes(pid).unwrap_or(0);
+        }
+        resident
+    }
+
+    /// What has been seen so far.
+    pub fn reading(&self) -> Reading {
+        self.reading.clone()
+    }
+
+    /// Reads their memory. A process that ends meanwhile is left out.
+    pub fn memory(&mut self) -> Memory {
+        let mut sum = Memory::default();
+        for memory in self.members().into_iter().filter_map(|pid| process::memory(pid).ok()) {
+            sum.resident += memory.resident_bytes;
+            sum.proportional += memory.proportional_bytes;
+            sum.huge_pages += memory.huge_page_bytes;
+        }
+        sum
+    }
+
+    /// The living ones, to be recognised after the first has ended.
+    pub fn identities(&mut self) -> Vec<Identity> {
+        self.looked = None;
+        self.members().into_iter().filter_map(Identity::of).collect()
+    }
+}
+
+impl Reading {
+    /// What was used since `before`.
+    pub fn since(&self, before: &Self) -> Use {
+        let mut sum = Use::default();
+        let mut threads = BTreeMap::<&str, u64>::new();
+        let mut reaped = [0; 2];
+        let mut living = [0; 3];
+        for (identity, seen) in &self.0 {
+            let none = Seen::default();
+            let former = before.0.get(identity).unwrap_or(&none);
+            let own = [
+                seen.cpu_ns.saturating_sub(former.cpu_ns),
+                seen.user_ns.saturating_sub(former.user_ns),
+                seen.system_ns.saturating_sub(former.system_ns),
+            ];
+            sum.cpu_ns += own[0];
+            sum.user_ns += own[1];
+            sum.system_ns += own[2];
+            if identity.lives() {
+                living.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+                let waited = seen.reaped_ns.iter().zip(former.reaped_ns);
+                reaped.iter_mut().zip(waited).for_each(|(sum, (now, then))| *sum += now.saturating_sub(then));
+            }
+            sum.minor_faults += seen.minor_faults.saturating_sub(former.minor_faults);
+            sum.major_faults += seen.major_faults.saturating_sub(former.major_faults);
+            for (id, thread) in &seen.threads {
+                let none = process::ThreadUse::default();
+                let then = former.threads.get(id).unwrap_or(&none);
+                let since = |now: u64, then: u64| now.saturating_sub(then);
+                sum.voluntary_switches += since(thread.voluntary_switches, then.voluntary_switches);
+                sum.involuntary_switches += since(thread.involuntary_switches, then.involuntary_switches);
+                *threads.entry(&thread.name).or_default() += since(thread.run_ns, then.run_ns);
+            }
+        }
+        let [user, system] = reaped;
+        sum.cpu_ns = sum.cpu_ns.max(living[0] + user + system);
+        sum.user_ns = sum.user_ns.max(living[1] + user);
+        sum.system_ns = sum.system_ns.max(living[2] + system);
+        sum.threads = threads.into_iter().map(|(name, ns)| (name.to_owned(), ns as f64 / 1e9)).collect();
+        sum.threads.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        sum
+    }
+}
+
+/// The children of all threads of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The processes whose environment has this variable with this value.
+pub fn marked(mark: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has_mark = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    pids.filter(has_mark).collect()
 }
 
 /// Waits until these have ended, kills those that have not, and returns the names of the killed.
@@ -205,41 +282,80 @@ pub fn end(processes: &[Identity], patience: Duration) -> Vec<String> {
     names
 }
 
+/// Kills all processes with this mark, also those that they start meanwhile.
+pub fn end_marked(mark: &str) {
+    for _ in 0..100 {
+        let pids = marked(mark);
+        if pids.is_empty() {
+            return;
+        }
+        for pid in pids {
+            let _it_may_have_ended = os::signal(pid, libc::SIGKILL);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    const BUSY: &str = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
 
     #[test]
     fn fields_are_found_behind_a_name_with_brackets() {
         let text = "7 (a) b) S 3 7 7 0 -1 4194560 100 1 2 3 31 42 5 6 20 0 1 0 5 0 0";
         let stat = Stat::parse(text).unwrap();
-        assert_eq!((stat.state, stat.parent), ('S', 3));
-        assert_eq!((stat.counts, stat.started), ([100, 1, 2, 3, 31, 42, 5, 6], 5));
+        assert_eq!((stat.state, stat.counts, stat.started), ('S', [100, 1, 2, 3, 31, 42, 5, 6], 5));
     }
 
-    /// The shell's first child works and ends, its second one sleeps.
+    /// A shell that runs the script and says "ready" on its way.
+    fn started(script: &str, mark: &str) -> Child {
+        let (name, value) = mark.split_once('=').unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env(name, value).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        child
+    }
+
     #[test]
     fn children_count_with_what_ended_ones_used() {
-        let script = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; sleep 60 & echo ready; wait";
-        let mut child =
-            Command::new("sh").args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let out = child.stdout.take().unwrap();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        let mark = format!("LAB_TEST=waited-{}", std::process::id());
+        let mut child = started(&format!("sh -c '{BUSY}'; sleep 60 & echo ready; wait"), &mark);
+        let mut tree = Tree::new(child.id(), &mark);
         let deadline = Instant::now() + Duration::from_secs(20);
-        while members(child.id()).len() < 2 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(5));
+        while tree.identities().len() < 2 && Instant::now() < deadline {
+            thread::sleep(LOOK);
         }
-        let pids = members(child.id());
-        assert_eq!(pids.len(), 2, "the shell and its sleep");
-        let used = used(child.id());
+        assert!(tree.look() > 0 && tree.memory().resident > 0);
+        let used = tree.reading().since(&Reading::default());
         assert!(used.cpu_ns > 10_000_000, "the first child's loop: {used:?}");
-        assert!(memory(child.id()).resident > 0 && resident(&pids) > 0);
-        let identities = identities(child.id());
+        let identities = tree.identities();
         assert_eq!(end(&identities, Duration::ZERO).len(), 2);
         child.wait().unwrap();
-        assert!(members(child.id()).is_empty());
         assert_eq!(end(&identities, Duration::from_secs(20)), Vec::<String>::new(), "they have ended");
+    }
+
+    #[test]
+    fn a_process_that_left_its_parents_is_found_by_its_mark() {
+        let mark = format!("LAB_TEST=stray-{}", std::process::id());
+        let script = format!("setsid sh -c '(sleep 61 & {BUSY}; sleep 62) & echo ready' & wait");
+        let mut child = started(&script, &mark);
+        child.wait().unwrap();
+        let mut tree = Tree::new(child.id(), &mark);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut used = Use::default();
+        while used.cpu_ns < 10_000_000 && Instant::now() < deadline {
+            tree.look();
+            used = tree.reading().since(&Reading::default());
+        }
+        assert!(used.cpu_ns >= 10_000_000 && used.threads.iter().any(|(name, _)| name == "sh"), "{used:?}");
+        end_marked(&mark);
+        assert_eq!(marked(&mark), Vec::<u32>::new());
     }
 }

@@ -1,11 +1,14 @@
 //! The load of a run: one of the lab's own, or a command whose output says how fast it was.
 
+use super::command::Surroundings;
 use super::figures::{OPERATIONS, PER_CPU_SECOND, RATE};
 use super::file::{OwnLoad, WorkloadSpec};
-use super::subject::{Running, command_of, succeed};
-use super::text::end_of;
+use super::subject::Running;
+use super::text::{last, said};
 use crate::client::{Client, Target};
 use crate::driver::{Driver, Items, Plan, Until};
+use crate::open_loop::OpenLoopClient;
+use crate::os;
 use crate::ovsdb::control::Control;
 use crate::ovsdb::driver::Driver as OvsdbDriver;
 use crate::ovsdb::script::Transactions;
@@ -13,20 +16,19 @@ use crate::ovsdb::template::{Template, UuidText};
 use crate::protocol::{Dialect, Protocol, Shape};
 use crate::random::Random;
 use crate::subject::BUCKET;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Stdio;
-use std::thread;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const LOAD_CONNECTIONS: usize = 8;
 const LOAD_DEPTH: usize = 64;
 /// Items that are read back before the load.
 const VERIFIED_ITEMS: u32 = 500;
-const LOOK: Duration = Duration::from_millis(5);
-const OUTPUT: &str = "load.log";
+/// The end of a command's output in which figures are found.
+const OUTPUT_MAX: u64 = 16 << 20;
 /// Bytes kept of an OVSDB message that arrives in pieces.
 const KEEP_BYTES: usize = 16 << 10;
 /// Transactions of an OVSDB session between two looks at the clock.
@@ -40,6 +42,8 @@ pub struct Load<'a> {
 
 enum Kind {
     KeyValue(Box<Driver>),
+    /// At a rate of its own.
+    Timed(Box<OpenLoopClient>),
     Ovsdb(Box<Ovsdb>),
     Command,
 }
@@ -55,14 +59,11 @@ impl<'a> Load<'a> {
     /// Prepares the server, and warms it up.
     pub fn prepare(spec: &'a WorkloadSpec, subject: &mut Running, seed: u64) -> Result<Self> {
         for line in &spec.prepare {
-            let mut command = command_of(&subject.places().fill_all(line), subject.directory())?;
-            succeed(&mut command, line).context("workload.prepare")?;
+            run_beside(subject, line, "prepare", spec.timeout).context("workload.prepare")?;
         }
         let kind = match spec.builtin {
             None => return Ok(Self { spec, kind: Kind::Command }),
-            Some(OwnLoad::KeyValue(protocol)) => {
-                Kind::KeyValue(Box::new(fill(spec, protocol, subject, seed)?))
-            }
+            Some(OwnLoad::KeyValue(protocol)) => fill(spec, protocol, subject, seed)?,
             Some(OwnLoad::Ovsdb) => Kind::Ovsdb(Box::new(Ovsdb::new(spec, subject, seed)?)),
         };
         let mut load = Self { spec, kind };
@@ -80,6 +81,7 @@ impl<'a> Load<'a> {
     fn run_for(&mut self, length: Duration, subject: &mut Running) -> Result<BTreeMap<String, f64>> {
         match &mut self.kind {
             Kind::KeyValue(driver) => run_items(self.spec, driver, length),
+            Kind::Timed(client) => run_timed(self.spec, client, length),
             Kind::Ovsdb(sessions) => sessions.run(self.spec, length),
             Kind::Command => run_command(self.spec, subject),
         }
@@ -100,12 +102,37 @@ fn run_items(spec: &WorkloadSpec, driver: &mut Driver, length: Duration) -> Resu
     let plan = Plan { items: Items::Uniform(spec.items), reads: spec.reads, depth: spec.depth };
     let outcome = driver.run(plan, Until::Elapsed(length), |_| {})?;
     let mut figures = own_figures(outcome.requests, outcome.wall_ns, outcome.driver_cpu_ns);
-    if let Some(latencies) = driver.take_latencies().filter(|latencies| !latencies.is_empty()) {
-        for (name, part) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
-            figures.insert(format!("latency_{name}_us"), latencies.value_at_quantile(part) as f64);
-        }
+    if let Some(latencies) = driver.take_latencies() {
+        add_latencies(&mut figures, &latencies, 1.0);
     }
     Ok(figures)
+}
+
+/// Sends requests when they are due. Each is timed from then on, so a stall is charged to all that it delays.
+fn run_timed(
+    spec: &WorkloadSpec,
+    client: &mut OpenLoopClient,
+    length: Duration,
+) -> Result<BTreeMap<String, f64>> {
+    let rate = spec.requests_per_second.unwrap_or(1).max(1);
+    let (start, cpu_ns) = (Instant::now(), os::thread_cpu_ns()?);
+    let mut times = client.probe(Duration::from_secs(1) / rate, length)?;
+    let wall_ns = u64::try_from(start.elapsed().as_nanos())?;
+    let mut figures =
+        own_figures(times.gets.len() + times.sets.len(), wall_ns, os::thread_cpu_ns()? - cpu_ns);
+    times.gets.add(&times.sets)?;
+    add_latencies(&mut figures, &times.gets, 1000.0);
+    Ok(figures)
+}
+
+/// Latencies of a histogram with so many units in a microsecond.
+fn add_latencies(figures: &mut BTreeMap<String, f64>, latencies: &Histogram<u64>, units: f64) {
+    if latencies.is_empty() {
+        return;
+    }
+    for (name, part) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+        figures.insert(format!("latency_{name}_us"), latencies.value_at_quantile(part) as f64 / units);
+    }
 }
 
 impl Ovsdb {
@@ -144,7 +171,7 @@ pub fn relate(figures: &mut BTreeMap<String, f64>, wall_s: f64, cpu_s: f64) {
 }
 
 /// Writes all items, reads some back, and opens the load's connections.
-fn fill(spec: &WorkloadSpec, protocol: Protocol, subject: &Running, seed: u64) -> Result<Driver> {
+fn fill(spec: &WorkloadSpec, protocol: Protocol, subject: &Running, seed: u64) -> Result<Kind> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, subject.port));
     let target = Target { address, protocol, bucket: BUCKET.to_owned(), tls: None };
     let shape = Shape { key_bytes: spec.key_bytes, value_bytes: spec.value_bytes };
@@ -157,42 +184,34 @@ fn fill(spec: &WorkloadSpec, protocol: Protocol, subject: &Running, seed: u64) -
     for _ in 0..VERIFIED_ITEMS.min(spec.items) {
         client.verify(Random::below(random.next(), spec.items)).context("reading an item back")?;
     }
-    Driver::new(&target, dialect, spec.connections, seed)
+    if spec.requests_per_second.is_some() {
+        let mut client = OpenLoopClient::new(&target, dialect, spec.connections, spec.items)?;
+        client.read_only(spec.reads);
+        return Ok(Kind::Timed(Box::new(client)));
+    }
+    Ok(Kind::KeyValue(Box::new(Driver::new(&target, dialect, spec.connections, seed)?)))
+}
+
+/// Runs a command while the subject lives. Returns the file of its output.
+fn run_beside(subject: &mut Running, line: &[String], log: &str, timeout: Duration) -> Result<PathBuf> {
+    let words = subject.places().fill_all(line);
+    let (directory, mark, log) = subject.outside(log);
+    let surroundings =
+        Surroundings { directory: &directory, environment: BTreeMap::new(), mark: &mark, log, user: None };
+    surroundings.run(&words, timeout, || subject.ensure_alive())?;
+    Ok(surroundings.log)
 }
 
 fn run_command(spec: &WorkloadSpec, subject: &mut Running) -> Result<BTreeMap<String, f64>> {
-    let line = subject.places().fill_all(&spec.command);
-    let path = subject.directory().join(OUTPUT);
-    let log = File::create(&path)?;
-    let mut command = command_of(&line, subject.directory())?;
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    let mut child = command.spawn().with_context(|| format!("starting the load {line:?}"))?;
-    let deadline = Instant::now() + spec.timeout;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        let ended = subject.ensure_alive();
-        let is_late = Instant::now() > deadline;
-        if ended.is_err() || is_late {
-            let _it_may_have_ended = child.kill();
-            child.wait()?;
-            ended?;
-            bail!("the load {line:?} has not ended after {} s", spec.timeout.as_secs_f64());
-        }
-        thread::sleep(LOOK);
-    };
-    let bytes = fs::read(&path)?;
-    let (text, end) = (String::from_utf8_lossy(&bytes), end_of(&bytes));
-    ensure!(status.success(), "the load {line:?} ended with {status}; it said: {end}");
+    let log = run_beside(subject, &spec.command, "load", spec.timeout).context("workload.command")?;
+    let text = last(&log, OUTPUT_MAX);
     let mut figures = BTreeMap::new();
     let rate = spec.rate.iter().map(|pattern| (RATE, pattern));
     let operations = spec.operations.iter().map(|pattern| (OPERATIONS, pattern));
-    for (name, pattern) in
-        rate.chain(operations).chain(spec.figures.iter().map(|(name, pattern)| (name.as_str(), pattern)))
-    {
-        figures
-            .insert(name.to_owned(), find(name, pattern, &text).with_context(|| format!("it said: {end}"))?);
+    let others = spec.figures.iter().map(|(name, pattern)| (name.as_str(), pattern));
+    for (name, pattern) in rate.chain(operations).chain(others) {
+        let found = find(name, pattern, &text).with_context(|| format!("it said: {}", said(&log)))?;
+        figures.insert(name.to_owned(), found);
     }
     Ok(figures)
 }

@@ -203,7 +203,7 @@ impl Run {
         }
         settle(bar, REST);
         let mut client = OpenLoopClient::new(&server.target, dialect.clone(), PROBE_CONNECTIONS, kept)?;
-        client.write_too();
+        client.read_only(0.5);
         let mut driver = Driver::new(&server.target, dialect.clone(), CONNECTIONS, 1)?;
         let plan = Plan { items: Items::Uniform(kept), reads: READS, depth: DEPTH };
         measure(&mut driver, server, plan, WARM_UP)?;

@@ -216,7 +216,7 @@ impl<'v> Entry<'v> {
         }
         let small;
         let value = if sum > LARGE_VALUE {
-            self.large(&section, body)?
+            Value::Large(Box::new(self.large(&section, body)?))
         } else {
             small = [&section[..], body].concat();
             Value::Bytes(&small)
@@ -226,7 +226,7 @@ impl<'v> Entry<'v> {
     }
 
     /// Copies a value of more than 32 KiB, given in two parts, into item memory.
-    fn large(&mut self, front: &[u8], back: &[u8]) -> Result<Value<'static>, KvError> {
+    fn large(&mut self, front: &[u8], back: &[u8]) -> Result<LargeItem, KvError> {
         let (key_len, length) = (crate::index::stored_key_len(self.key), front.len() + back.len());
         let mut block = self.locked.new_large(key_len, length)?;
         let value_offset = large_value_offset(key_len);
@@ -234,13 +234,15 @@ impl<'v> Entry<'v> {
             block.window(value_offset..value_offset + length).split_at_mut(front.len());
         for_front.copy_from_slice(front);
         for_back.copy_from_slice(back);
-        Ok(Value::Large(Box::new(LargeItem { block, value_offset })))
+        Ok(LargeItem { block, value_offset })
     }
 
     /// As [`Entry::store`], of bytes that may be more than 32 KiB.
     pub fn store_any(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
         let value = match store.value {
-            Value::Bytes(bytes) if bytes.len() > LARGE_VALUE => self.large(bytes, &[])?,
+            Value::Bytes(bytes) if bytes.len() > LARGE_VALUE => {
+                Value::Large(Box::new(self.large(bytes, &[])?))
+            }
             other => other,
         };
         self.store(Store { value, ..store })
@@ -263,11 +265,8 @@ impl<'v> Entry<'v> {
             None => self.new_rev(),
         };
         let header = Header { cas: self.locked.cas_for(new_cas)?, rev, ..self.locked.shadow_header() };
-        let key_len = crate::index::stored_key_len(self.key);
         let mutated = if section.len() > LARGE_VALUE {
-            let mut block = self.locked.new_large(key_len, section.len())?;
-            let value_offset = large_value_offset(key_len);
-            block.window(value_offset..value_offset + section.len()).copy_from_slice(section);
+            let block = self.large(section, &[])?.block;
             self.write(header, NewValue::Large(block))
         } else {
             self.write(header, NewValue::Parts(section, &[]))

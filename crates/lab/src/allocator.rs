@@ -18,50 +18,51 @@ pub struct Allocator {
     pub name: &'static str,
     /// Its possible file names, the preferred one first.
     files: &'static [&'static str],
-    /// Debian's package, if there is one.
-    package: Option<&'static str>,
-    /// How to get it otherwise.
-    source: &'static str,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Debian's package.
+    Package(&'static str),
+    /// How to build it.
+    Build(&'static str),
 }
 
 /// All that the lab knows.
 pub const ALLOCATORS: [Allocator; 7] = [
-    Allocator { name: "jemalloc", files: &["libjemalloc.so.2"], package: Some("libjemalloc2"), source: "" },
+    Allocator { name: "jemalloc", files: &["libjemalloc.so.2"], source: Source::Package("libjemalloc2") },
     Allocator {
         name: "tcmalloc",
         files: &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"],
-        package: Some("libgoogle-perftools4"),
-        source: "",
+        source: Source::Package("libgoogle-perftools4"),
     },
     Allocator {
         name: "mimalloc",
         files: &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so"],
-        package: Some("libmimalloc2.0"),
-        source: "",
+        source: Source::Package("libmimalloc2.0"),
     },
     Allocator {
         name: "mimalloc2",
         files: &["libmimalloc.so.2", "libmimalloc.so.2.0"],
-        package: Some("libmimalloc2.0"),
-        source: "",
+        source: Source::Package("libmimalloc2.0"),
     },
     Allocator {
         name: "mimalloc3",
         files: &["libmimalloc.so.3"],
-        package: None,
-        source: "build mimalloc 3 with cmake, and install libmimalloc.so.3 in /usr/local/lib",
+        source: Source::Build("build mimalloc 3 with cmake, and install libmimalloc.so.3 in /usr/local/lib"),
     },
     Allocator {
         name: "snmalloc",
         files: &["libsnmallocshim.so", "libsnmallocshim-checks.so"],
-        package: None,
-        source: "build snmalloc with cmake, and install libsnmallocshim.so in /usr/local/lib",
+        source: Source::Build("build snmalloc with cmake, and install libsnmallocshim.so in /usr/local/lib"),
     },
     Allocator {
         name: "rpmalloc",
         files: &["librpmallocwrap.so", "librpmalloc.so"],
-        package: None,
-        source: "build rpmalloc with its override of malloc, and install librpmallocwrap.so in /usr/local/lib",
+        source: Source::Build(
+            "build rpmalloc with its override of malloc, and install librpmallocwrap.so in /usr/local/lib",
+        ),
     },
 ];
 
@@ -74,7 +75,10 @@ impl Allocator {
 
     /// How to get it.
     pub fn how_to_get(&self) -> String {
-        self.package.map_or(self.source.to_owned(), |package| format!("Debian: apt install {package}"))
+        match self.source {
+            Source::Package(package) => format!("Debian: apt install {package}"),
+            Source::Build(how) => how.to_owned(),
+        }
     }
 
     /// Its library, if it is installed.
@@ -120,9 +124,10 @@ pub fn print_list() -> Result<()> {
 
 /// Debian's package of an allocator.
 pub fn package(name: &str) -> Option<&'static str> {
-    let allocator = ALLOCATORS.iter().find(|allocator| allocator.name == name)?;
+    let allocator = Allocator::named(name).ok()?;
+    let Source::Package(package) = allocator.source else { return None };
     // One that was built here is in no package.
-    allocator.library()?.starts_with("/usr/lib").then_some(allocator.package)?
+    allocator.library()?.starts_with("/usr/lib").then_some(package)
 }
 
 /// The library of an allocator; `None` if it is not installed.

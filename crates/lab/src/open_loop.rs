@@ -111,8 +111,8 @@ impl OpenLoopClient {
         })
     }
 
-    /// From now on only this part of the requests are reads, evenly spread.
-    pub fn read_only(&mut self, part: f64) {
+    /// From now on this part of the requests are reads, evenly spread.
+    pub fn set_reads(&mut self, part: f64) {
         self.reads = part;
     }
 

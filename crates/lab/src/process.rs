@@ -19,6 +19,18 @@ pub struct Memory {
     pub huge_page_bytes: u64,
 }
 
+impl std::iter::Sum for Memory {
+    /// What processes share counts for each, but in the proportional sizes.
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            resident_bytes: sum.resident_bytes + one.resident_bytes,
+            peak_bytes: sum.peak_bytes + one.peak_bytes,
+            proportional_bytes: sum.proportional_bytes + one.proportional_bytes,
+            huge_page_bytes: sum.huge_page_bytes + one.huge_page_bytes,
+        })
+    }
+}
+
 /// CPU use of one thread since its start, or between two readings.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct ThreadUse {
@@ -70,20 +82,47 @@ pub fn resident_bytes(pid: u32) -> Result<u64> {
     Ok(pages.context("unexpected form of /proc/PID/statm")? * os::page_bytes())
 }
 
-/// Reads user and system time of a process.
-pub fn cpu_split(pid: u32) -> Result<CpuSplit> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("reading stat")?;
-    let (user, system) = stat_ticks(&stat).context("unexpected form of /proc/PID/stat")?;
-    let tick_ns = 1_000_000_000 / os::ticks_per_second();
-    Ok(CpuSplit { user_ns: user * tick_ns, system_ns: system * tick_ns })
+/// Fields of `/proc/PID/stat`.
+pub struct Stat {
+    /// `Z` for a process that has ended and was not waited for.
+    pub state: char,
+    /// minflt, cminflt, majflt, cmajflt, utime, stime, cutime, cstime
+    pub counts: [u64; 8],
+    /// Clock ticks from the boot to its start.
+    pub started: u64,
 }
 
-/// The name in `/proc/PID/stat` may hold spaces and brackets, so fields are counted from the last bracket.
-fn stat_ticks(stat: &str) -> Option<(u64, u64)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let user = fields.nth(11)?.parse().ok()?;
-    let system = fields.next()?.parse().ok()?;
-    Some((user, system))
+impl Stat {
+    /// Reads those of a process; `None` if there is none.
+    pub fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name may hold spaces and brackets, so fields are counted from the last bracket.
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let mut counts = [0; 8];
+        let mut fields = fields.skip(6);
+        for count in &mut counts {
+            *count = fields.next()?.parse().ok()?;
+        }
+        // priority, nice, num_threads and itrealvalue come first.
+        let started = fields.nth(4)?.parse().ok()?;
+        Some(Self { state, counts, started })
+    }
+
+    /// User and system time.
+    pub fn cpu_split(&self) -> CpuSplit {
+        let tick_ns = 1_000_000_000 / os::ticks_per_second();
+        let [.., user, system, _, _] = self.counts;
+        CpuSplit { user_ns: user * tick_ns, system_ns: system * tick_ns }
+    }
+}
+
+/// Reads user and system time of a process.
+pub fn cpu_split(pid: u32) -> Result<CpuSplit> {
+    Ok(Stat::read(pid).context("reading /proc/PID/stat")?.cpu_split())
 }
 
 /// Reads the CPU use of every thread, by thread id.
@@ -142,8 +181,9 @@ mod tests {
 
     #[test]
     fn fields_are_found_behind_a_name_with_brackets() {
-        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 31 42 0 0 20 0 1 0 5 0 0";
-        assert_eq!(stat_ticks(stat), Some((31, 42)));
+        let text = "7 (a) b) S 3 7 7 0 -1 4194560 100 1 2 3 31 42 5 6 20 0 1 0 5 0 0";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!((stat.state, stat.counts, stat.started), ('S', [100, 1, 2, 3, 31, 42, 5, 6], 5));
     }
 
     #[test]

@@ -24,6 +24,14 @@ impl Random {
         (((draw >> 32) * u64::from(bound)) >> 32) as u32
     }
 
+    /// Puts a list into a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for end in (1..list.len()).rev() {
+            let bound = u32::try_from(end + 1).unwrap_or(u32::MAX);
+            list.swap(end, Self::below(self.next(), bound) as usize);
+        }
+    }
+
     /// Fills `bytes` with incompressible data.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {

@@ -36,7 +36,6 @@ use one::Bench;
 use order::Turn;
 use record::{Head, Record, Run, Variant, now_s};
 use results::Results;
-use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -101,15 +100,14 @@ pub fn report_again(arguments: &ReportArgs) -> Result<()> {
 
 /// Runs an experiment and writes its reports.
 pub fn run(arguments: &RunArgs) -> Result<()> {
-    let mut study = Study::read(&arguments.file)?;
-    let text = fs::read_to_string(&arguments.file)?;
+    let (mut study, text) = Study::read(&arguments.file)?;
     let options = arguments.apply(&mut study);
-    study.check()?;
+    study.check().with_context(|| format!("{}", arguments.file.display()))?;
     let seed = arguments.seed.or(study.seed).unwrap_or(1);
-    let huge_pages = HugePageMode::keep();
+    let huge_pages = study.sets_huge_page_mode().then(HugePageMode::keep);
     let launch = |variant| {
         let launch = Launch::new(&study, variant)?;
-        if let (Some(_), Err(error)) = (launch.huge_page_mode(), &huge_pages) {
+        if let (Some(_), Some(Err(error))) = (launch.huge_page_mode(), &huge_pages) {
             bail!("the system's huge page mode cannot be set: {error:#}");
         }
         Ok(launch)
@@ -136,9 +134,8 @@ pub fn run(arguments: &RunArgs) -> Result<()> {
     let head = Head::new(&name, text, options, seed, Machine::read()?, variants);
     let mut record = Record::open(&directory, head)?;
     let cores = cores(&study)?;
-    let sets_mode = launches.iter().flatten().any(|launch| launch.huge_page_mode().is_some());
     os::raise_open_files()?;
-    let bench = Bench { cores: &cores, huge_pages: huge_pages.as_ref().ok().filter(|_| sets_mode) };
+    let bench = Bench { cores: &cores, huge_pages: huge_pages.as_ref().and_then(|kept| kept.as_ref().ok()) };
     all_runs(&study, &launches, &bench, seed, &mut record)?;
     report::write(&Results::of(&study, record.head.clone(), &record.runs), &directory)
 }

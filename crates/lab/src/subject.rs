@@ -417,7 +417,7 @@ impl Server {
 }
 
 /// An address nobody listens on at the moment.
-fn free_address() -> Result<SocketAddr> {
+pub fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 

@@ -178,7 +178,9 @@ pub fn run(arguments: &AllocatorsArgs) -> Result<Report> {
     let mut random = Random::new(5);
     let mut samples = Vec::new();
     for round in 0..starts {
-        for cell in shuffled(&cells, &mut random) {
+        let mut order = cells.clone();
+        random.shuffle(&mut order);
+        for cell in order {
             let sample = run.measure(cell, round, &bar).with_context(|| format!("measuring {cell:?}"))?;
             samples.push(sample);
             bar.inc(1);
@@ -200,12 +202,6 @@ fn cells(metadata: &[&'static str], huge_pages: &[&'static str]) -> Vec<Cell> {
         }
     }
     cells
-}
-
-fn shuffled(cells: &[Cell], random: &mut Random) -> Vec<Cell> {
-    let mut keyed: Vec<(u64, Cell)> = cells.iter().map(|&cell| (random.next(), cell)).collect();
-    keyed.sort_by_key(|&(key, _)| key);
-    keyed.into_iter().map(|(_, cell)| cell).collect()
 }
 
 impl Run<'_> {
@@ -276,8 +272,8 @@ impl Run<'_> {
         let mut server = self.subject.start(&start)?;
         let address = server.memcached.context("a server without a memcached port")?;
         self.ensure_in_force(cell, address)?;
-        load(&server, &self.dialect, 0, self.items)?;
-        verify(&server, &self.dialect, self.items)?;
+        load(&server.target, &self.dialect, 0, self.items)?;
+        verify(&server.target, &self.dialect, self.items)?;
         if start.durable {
             wait_until_flushed(&server)?;
         }
@@ -293,7 +289,7 @@ impl Run<'_> {
         settle(bar, SETTLE);
         let memory = process::memory(server.pid)?;
         let figures = statistics(address, "allocator")?;
-        verify(&server, &self.dialect, self.items).context("after the load")?;
+        verify(&server.target, &self.dialect, self.items).context("after the load")?;
         server.stop()?;
         let middle = |figure: fn(&super::Window) -> f64| {
             median(&windows.iter().map(figure).collect::<Vec<_>>()).context("no window")

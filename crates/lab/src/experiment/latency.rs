@@ -130,7 +130,7 @@ fn examine(
     start.value_bytes_max = LARGE.value_bytes;
     let server = subject.start(&start)?;
     let dialect = Dialect::new(subject.protocol, SHAPE, 1)?;
-    load(&server, &dialect, 0, ITEMS)?;
+    load(&server.target, &dialect, 0, ITEMS)?;
     // Dormouse takes values of 20 MiB on its Couchbase port.
     let large_target = server.couchbase.clone().unwrap_or_else(|| server.target.clone());
     let large = Dialect::new(large_target.protocol, LARGE, 2)?;

@@ -12,7 +12,7 @@ pub mod syscalls;
 pub mod throughput;
 pub mod warmup;
 
-use crate::client::{Client, figure, statistics};
+use crate::client::{Client, Target, figure, statistics};
 use crate::driver::{Driver, Items, Plan, Until};
 use crate::machine::{self, BusyReading, Cores, HugePageMode, Machine};
 use crate::os::{self, Placement};
@@ -339,19 +339,19 @@ pub fn memory_for(items: u32, shape: Shape) -> u64 {
 }
 
 /// Writes items `from..to` once each.
-pub fn load(server: &Server, dialect: &Dialect, from: u32, to: u32) -> Result<()> {
+pub fn load(target: &Target, dialect: &Dialect, from: u32, to: u32) -> Result<()> {
     if from >= to {
         return Ok(());
     }
-    let mut driver = Driver::new(&server.target, dialect.clone(), LOAD_CONNECTIONS, 1)?;
+    let mut driver = Driver::new(target, dialect.clone(), LOAD_CONNECTIONS, 1)?;
     let plan = Plan { items: Items::Sequence(from, to), reads: 0.0, depth: LOAD_DEPTH };
     driver.run(plan, Until::End, |_| {}).context("loading items")?;
     Ok(())
 }
 
 /// Reads a sample of the items back and compares every byte.
-pub fn verify(server: &Server, dialect: &Dialect, items: u32) -> Result<()> {
-    let mut client = Client::new(&server.target, dialect.clone())?;
+pub fn verify(target: &Target, dialect: &Dialect, items: u32) -> Result<()> {
+    let mut client = Client::new(target, dialect.clone())?;
     let mut random = Random::new(7);
     for _ in 0..VERIFIED_ITEMS.min(u64::from(items)) {
         client.verify(Random::below(random.next(), items)).context("reading an item back")?;

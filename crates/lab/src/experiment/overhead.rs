@@ -129,8 +129,8 @@ struct Filling<'a> {
 
 impl Filling<'_> {
     fn fill_to(&mut self, items: u32) -> Result<()> {
-        load(&self.server, &self.dialect, self.loaded_items, items)
-            .and_then(|()| verify(&self.server, &self.dialect, items))
+        load(&self.server.target, &self.dialect, self.loaded_items, items)
+            .and_then(|()| verify(&self.server.target, &self.dialect, items))
             .with_context(|| format!("{} with {}", self.name(), name(self.shape)))?;
         self.loaded_items = items;
         Ok(())

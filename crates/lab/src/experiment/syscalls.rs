@@ -95,7 +95,7 @@ fn trace(bench: &Bench, subject: &Subject, arguments: &SyscallsArgs, batches: u6
     let server = subject.start(&start_for(bench, ITEMS, SHAPE))?;
     let dialect = Dialect::new(subject.protocol, SHAPE, 1)?;
     if subject.kind != Kind::Floor {
-        load(&server, &dialect, 0, ITEMS)?;
+        load(&server.target, &dialect, 0, ITEMS)?;
     }
     let mut points = Vec::new();
     for &depth in &arguments.depths {

@@ -209,8 +209,8 @@ fn turn_of(
     let mut server = subject.start(start)?;
     if subject.kind != Kind::Floor {
         bar.set_message(format!("{name}: loading {}", count(items)));
-        load(&server, &dialect, 0, items)?;
-        verify(&server, &dialect, items)?;
+        load(&server.target, &dialect, 0, items)?;
+        verify(&server.target, &dialect, items)?;
     }
     let mut samples = Vec::new();
     for &setting in settings {
@@ -242,7 +242,7 @@ fn turn_of(
         });
     }
     if subject.kind != Kind::Floor {
-        verify(&server, &dialect, items).context("after the load")?;
+        verify(&server.target, &dialect, items).context("after the load")?;
     }
     server.stop()?;
     Ok(samples)

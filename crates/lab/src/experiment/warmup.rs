@@ -92,7 +92,7 @@ pub fn run(arguments: &WarmupArgs) -> Result<Report> {
     start.durable = true;
     start.data = Some(data.path.clone());
     let server = subject.start(&start)?;
-    load(&server, &dialect, 0, items)?;
+    load(&server.target, &dialect, 0, items)?;
     wait_until_flushed(&server)?;
     server.stop()?;
     bar.inc(1);
@@ -134,7 +134,7 @@ fn measure(
     };
     let (warm_seconds, cpu_ns) = (began.elapsed().as_secs_f64(), os::process_cpu_ns(server.pid)?);
     ensure!(figure(&warm, "warmup_vbuckets_damaged")? == 0, "vBuckets are damaged");
-    verify(&server, dialect, items).context("after the warm-up")?;
+    verify(&server.target, dialect, items).context("after the warm-up")?;
     let sample = Sample {
         file_bytes,
         read_seconds: read.as_secs_f64(),

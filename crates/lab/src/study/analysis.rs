@@ -9,7 +9,6 @@
 //! * The number of runs that would show 1 % follows from how much the figures scatter.
 
 use super::figures;
-use super::order::shuffle;
 use crate::random::Random;
 use crate::statistics::median;
 use serde::{Deserialize, Serialize};
@@ -96,7 +95,7 @@ fn probability(baseline: &[f64], variant: &[f64], random: &mut Random) -> (f64, 
         return (large as f64 / tried.max(1) as f64, is_higher);
     }
     for _ in 0..DEALS {
-        shuffle(&mut all, random);
+        random.shuffle(&mut all);
         large += usize::from(is_as_large(&all));
         tried += 1;
     }

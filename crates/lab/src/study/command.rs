@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,25 +15,25 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Where and how commands run.
-pub struct Surroundings<'a> {
+pub struct Surroundings {
     /// Their directory.
-    pub directory: &'a Path,
+    pub directory: PathBuf,
     /// Variables that are set.
     pub environment: BTreeMap<String, String>,
     /// The variable by which all that they start is found.
-    pub mark: &'a str,
+    pub mark: String,
     /// The file of their output.
     pub log: PathBuf,
     /// Their user.
     pub user: Option<User>,
 }
 
-impl Surroundings<'_> {
+impl Surroundings {
     /// A command line as a command. Its processes have the mark, and no allocator that the lab itself was given.
     pub fn command(&self, words: &[String]) -> Result<Command> {
         let (program, arguments) = words.split_first().context("an empty command")?;
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(self.directory).env_remove("LD_PRELOAD").envs(&self.environment);
+        command.args(arguments).current_dir(&self.directory).env_remove("LD_PRELOAD").envs(&self.environment);
         if let Some((name, value)) = self.mark.split_once('=') {
             command.env(name, value);
         }
@@ -62,7 +62,7 @@ impl Surroundings<'_> {
             }
             let ended = goes_on();
             if ended.is_err() || Instant::now() > deadline {
-                tree::end_marked(self.mark);
+                tree::end_marked(&self.mark);
                 let _it_may_have_ended = child.kill();
                 child.wait()?;
                 ended?;

@@ -1,9 +1,9 @@
 //! `lab compare A B`: the same variants in two records: two versions of a server, two machines, two days.
 
 use super::analysis::{Comparison, compare, signed};
-use super::figures::{self, FIGURES};
-use super::record::{Head, Record, Run};
-use super::results::values;
+use super::figures;
+use super::record::{Head, Record};
+use super::results::{successful, values};
 use crate::report::Table;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -49,14 +49,9 @@ pub fn run(arguments: &CompareArgs) -> Result<()> {
     for name in before_names.iter().filter(|name| both.contains(name)) {
         let mut table =
             Table::new(name.as_str(), &["figure", "before", "after", "change", "99 % interval", ""]);
-        let of = |runs: &[Run]| -> Vec<Run> {
-            runs.iter().filter(|run| run.variant == *name && run.failed.is_none()).cloned().collect()
-        };
-        let (own_before, own_after) = (of(&before), of(&after));
+        let (own_before, own_after) = (successful(&before, name), successful(&after, name));
         let (before, after) = (values(&own_before), values(&own_after));
-        let known = FIGURES.iter().map(|figure| figure.name).filter(|name| before.contains_key(name));
-        let own = before.keys().copied().filter(|name| figures::known(name).is_none());
-        for figure in known.chain(own) {
+        for figure in figures::in_order(before.keys().copied()) {
             let (Some(before), Some(after)) = (before.get(figure), after.get(figure)) else { continue };
             if let Some(found) = compare(before, after, 1) {
                 table.row(row(figure, before, after, &found));

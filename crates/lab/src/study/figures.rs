@@ -1,6 +1,7 @@
 //! The figures of a run: their names, what they mean, and which direction is better.
 
 use crate::report::{bytes, short};
+use std::collections::BTreeSet;
 
 /// What a figure counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +89,14 @@ pub const FIGURES: [Figure; 21] = [
 /// The figure of this name; `None` for one that the experiment's own pattern finds.
 pub fn known(name: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.name == name)
+}
+
+/// These names, each once, in the order of reports; those that the experiment's own patterns find come last.
+pub fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let there: BTreeSet<&str> = names.collect();
+    let listed = FIGURES.iter().map(|figure| figure.name).filter(|name| there.contains(name));
+    let own = there.iter().copied().filter(|name| known(name).is_none());
+    listed.chain(own).collect()
 }
 
 /// A figure's name in reports.

@@ -336,16 +336,16 @@ fn or_none<T>(list: &[T]) -> Vec<Option<&T>> {
 }
 
 impl Study {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self> {
+    /// Reads a file; returns its text as well.
+    pub fn read(path: &Path) -> Result<(Self, String)> {
         let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("experiment");
         let mut study = Self::parse(&text, stem).with_context(|| format!("{}", path.display()))?;
         study.directory = fs::canonicalize(path)?.parent().map(Path::to_owned).unwrap_or_default();
-        Ok(study)
+        Ok((study, text))
     }
 
-    /// Parses the text of a file. `stem` is its name if it does not say one.
+    /// Parses the text of a file, without [`Study::check`]. `stem` is its name if it does not say one.
     pub fn parse(text: &str, stem: &str) -> Result<Self> {
         let mut study: Self = toml::from_str(text)?;
         check_load_keys(&toml::from_str(text)?, study.workload.builtin.is_some())?;
@@ -356,7 +356,6 @@ impl Study {
         if study.variants.is_empty() {
             study.variants.push(VariantSpec { name: "as it is".to_owned(), ..VariantSpec::default() });
         }
-        study.check()?;
         Ok(study)
     }
 
@@ -364,6 +363,11 @@ impl Study {
     pub fn baseline(&self) -> usize {
         let named = self.baseline.as_ref();
         named.and_then(|name| self.variants.iter().position(|variant| variant.name == *name)).unwrap_or(0)
+    }
+
+    /// Returns true if a variant runs under a huge page mode of its own.
+    pub fn sets_huge_page_mode(&self) -> bool {
+        self.variants.iter().any(|variant| variant.huge_pages.and_then(HugePages::mode).is_some())
     }
 
     /// Fails with the key, its value and what is allowed.

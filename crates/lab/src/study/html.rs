@@ -6,7 +6,6 @@ use super::figures::{self, RESIDENT};
 use super::plots;
 use super::results::{Results, VariantResults};
 use super::svg::{SERIES, escaped};
-use crate::report::bytes;
 use anyhow::Result;
 use std::fmt::Write;
 
@@ -138,26 +137,14 @@ fn problems(text: &mut String, results: &Results) -> Result<()> {
 }
 
 fn how(text: &mut String, results: &Results) -> Result<()> {
-    let (head, machine) = (&results.head, &results.head.machine);
+    let head = &results.head;
     text.push_str("<h2>How it was measured</h2>\n");
-    let first = [
-        format!(
-            "{}, {} cores usable, {} memory, kernel {}, load {} at the start",
-            machine.processor,
-            machine.cores,
-            bytes(machine.memory_bytes),
-            machine.kernel,
-            machine.load_average
-        ),
-        format!("huge pages: {}; lab {}; order of seed {}", machine.huge_pages, head.lab, head.seed),
-    ];
     let ran = results.variants.iter().filter(|variant| variant.variant.lacks.is_none());
     let commands = ran.map(|variant| {
-        let variant = &variant.variant;
-        let version = variant.version.as_deref().map_or(String::new(), |version| format!(" ({version})"));
-        format!("{}: <code>{}</code>", escaped(&(variant.name.clone() + &version)), escaped(&variant.command))
+        let command = escaped(&variant.variant.command);
+        format!("{}: <code>{command}</code>", escaped(&variant.name_and_version()))
     });
-    list(text, first.iter().map(|line| escaped(line)).chain(commands))?;
+    list(text, results.circumstances().iter().map(|line| escaped(line)).chain(commands))?;
     writeln!(
         text,
         "<p>To run it again, save this as <code>{0}.toml</code> and call <code>{1}</code>:</p>\n\

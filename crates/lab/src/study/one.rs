@@ -1,8 +1,8 @@
 //! One run: start, prepare, load, measure, settle, stop.
 
 use super::figures::{CPU, PEAK, RESIDENT, USED, WALL};
-use super::file::{Study, WorkloadSpec};
-use super::subject::{Launch, Running};
+use super::file::Study;
+use super::subject::Launch;
 use super::tree::{Tree, Use};
 use super::workload::{Load, relate};
 use crate::machine::HugePageMode;
@@ -63,20 +63,21 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
     let cpu_s = used.cpu_ns as f64 / 1e9;
     relate(&mut figures, wall_s, cpu_s);
     drop(load);
-    rest(spec, &mut subject)?;
+    thread::sleep(spec.settle);
+    subject.ensure_alive()?;
     let resident = sampler.stop();
     let memory = subject.tree().memory();
-    let peak = resident.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(memory.resident);
+    let peak = resident.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(memory.resident_bytes);
     figures.extend(
         [
             (CPU, cpu_s),
             ("cpu_user_s", used.user_ns as f64 / 1e9),
             ("cpu_system_s", used.system_ns as f64 / 1e9),
             (WALL, wall_s),
-            (RESIDENT, memory.resident as f64),
-            ("proportional_bytes", memory.proportional as f64),
+            (RESIDENT, memory.resident_bytes as f64),
+            ("proportional_bytes", memory.proportional_bytes as f64),
             (PEAK, peak as f64),
-            ("huge_page_bytes", memory.huge_pages as f64),
+            ("huge_page_bytes", memory.huge_page_bytes as f64),
             ("voluntary_switches", used.voluntary_switches as f64),
             ("involuntary_switches", used.involuntary_switches as f64),
             ("minor_faults", used.minor_faults as f64),
@@ -87,7 +88,8 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
     );
     if let Some(bytes) = subject.used_bytes() {
         figures.insert(USED.to_owned(), bytes as f64);
-        figures.insert("fragmentation".to_owned(), 1.0 - bytes as f64 / (memory.resident as f64).max(1.0));
+        figures
+            .insert("fragmentation".to_owned(), 1.0 - bytes as f64 / (memory.resident_bytes as f64).max(1.0));
     }
     for (name, value) in &figures {
         ensure!(value.is_finite(), "{name} is {value}: not a number that can be compared");
@@ -108,12 +110,6 @@ fn disk_bytes(directory: &Path) -> u64 {
         Some(if about.is_dir() { disk_bytes(&entry.path()) } else { about.blocks() * BLOCK })
     });
     bytes.sum()
-}
-
-/// Waits before memory is read.
-fn rest(spec: &WorkloadSpec, subject: &mut Running) -> Result<()> {
-    thread::sleep(spec.settle);
-    subject.ensure_alive()
 }
 
 /// Keeps about as many points as a plot can show; the largest of those that fall together.

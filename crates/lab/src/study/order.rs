@@ -18,18 +18,10 @@ pub fn turns(rounds: usize, variants: usize, seed: u64) -> Vec<Turn> {
     let mut turns = Vec::with_capacity(rounds * variants);
     for round in 0..rounds {
         let mut order: Vec<usize> = (0..variants).collect();
-        shuffle(&mut order, &mut random);
+        random.shuffle(&mut order);
         turns.extend(order.into_iter().map(|variant| Turn { round, variant }));
     }
     turns
-}
-
-/// Fisher and Yates' shuffle.
-pub fn shuffle<T>(list: &mut [T], random: &mut Random) {
-    for end in (1..list.len()).rev() {
-        let bound = u32::try_from(end + 1).unwrap_or(u32::MAX);
-        list.swap(end, Random::below(random.next(), bound) as usize);
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use super::html;
 use super::one::Measured;
 use super::record::Variant;
 use super::results::Results;
-use crate::report::bytes;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
@@ -192,23 +191,13 @@ fn failures(results: &Results, text: &mut String) -> Result<()> {
 
 fn how(results: &Results, text: &mut String) -> Result<()> {
     let head = &results.head;
-    let machine = &head.machine;
     writeln!(text, "\n## How it was measured\n")?;
-    writeln!(
-        text,
-        "* {}, {} cores usable, {} memory, kernel {}, load {} at the start",
-        machine.processor,
-        machine.cores,
-        bytes(machine.memory_bytes),
-        machine.kernel,
-        machine.load_average
-    )?;
-    writeln!(text, "* huge pages: {}; lab {}; order of seed {}", machine.huge_pages, head.lab, head.seed)?;
+    for line in results.circumstances() {
+        writeln!(text, "* {line}")?;
+    }
     for variant in results.variants.iter().filter(|variant| variant.variant.lacks.is_none()) {
-        let version =
-            variant.variant.version.as_deref().map_or(String::new(), |version| format!(" ({version})"));
         let (command, ticks) = (&variant.variant.command, ticks(&variant.variant.command, 1));
-        writeln!(text, "* {}: {ticks} {command} {ticks}", plain(&(variant.variant.name.clone() + &version)))?;
+        writeln!(text, "* {}: {ticks} {command} {ticks}", plain(&variant.name_and_version()))?;
     }
     writeln!(text, "\nTo run it again, save this as `{}.toml` and call `{}`:\n", head.name, results.again())?;
     let fence = ticks(&head.file, 3);

@@ -1,13 +1,13 @@
 //! The results of an experiment: each variant's figures beside the baseline's, and what they say in words.
 
 use super::analysis::{Comparison, compare, signed};
-use super::figures::{self, Better, CPU, FIGURES, PER_CPU_SECOND, RATE, RESIDENT};
+use super::figures::{self, Better, CPU, PER_CPU_SECOND, RATE, RESIDENT};
 use super::file::{REPEATS_LEAST, Study};
 use super::record::{Head, Run, Variant};
-use crate::report::short;
+use crate::report::{bytes, short};
 use crate::statistics::Spread;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Seed of the draws that intervals are made from: a report can be made again from its runs.
 const SEED: u64 = 1;
@@ -42,37 +42,23 @@ pub struct VariantResults {
 }
 
 impl Results {
-    fn new(head: Head, about: &str, baseline: &str, runs: &[Run]) -> Self {
-        let of = |name: &str| -> Vec<Run> {
-            let mut own: Vec<Run> =
-                runs.iter().filter(|run| run.variant == name && run.failed.is_none()).cloned().collect();
-            own.sort_by_key(|run| run.round);
-            own
-        };
-        let base = of(baseline);
+    /// Evaluates the runs of an experiment.
+    pub fn of(study: &Study, head: Head, runs: &[Run]) -> Self {
+        let baseline = study.variants.get(study.baseline()).map(|variant| variant.name.clone());
+        let baseline = baseline.unwrap_or_default();
+        let base = successful(runs, &baseline);
         let variants = head.variants.iter().map(|variant| {
-            let own = of(&variant.name);
+            let own = successful(runs, &variant.name);
             let comparisons = if variant.name == baseline { BTreeMap::new() } else { compared(&base, &own) };
             // What succeeded later is healed.
             let is_healed = |run: &Run| own.iter().any(|other| other.round == run.round);
             let failed = runs.iter().filter(|run| run.variant == variant.name && !is_healed(run));
             let failures = failed.filter_map(|run| run.failed.clone()).collect();
-            VariantResults {
-                figures: spreads(&own),
-                comparisons,
-                failures,
-                runs: own,
-                variant: variant.clone(),
-            }
+            let variant = variant.clone();
+            VariantResults { figures: spreads(&own), comparisons, failures, runs: own, variant }
         });
         let variants = variants.collect();
-        Self { head, about: about.to_owned(), baseline: baseline.to_owned(), variants }
-    }
-
-    /// Evaluates the runs of an experiment.
-    pub fn of(study: &Study, head: Head, runs: &[Run]) -> Self {
-        let baseline = study.variants.get(study.baseline()).map(|variant| variant.name.as_str());
-        Self::new(head, &study.about, baseline.unwrap_or_default(), runs)
+        Self { head, about: study.about.clone(), baseline, variants }
     }
 
     /// The variant that the others are compared with.
@@ -82,11 +68,8 @@ impl Results {
 
     /// The names of the figures that there are, in the order of reports.
     pub fn figure_names(&self) -> Vec<&str> {
-        let there: BTreeSet<&str> =
-            self.variants.iter().flat_map(|variant| variant.figures.keys().map(String::as_str)).collect();
-        let known = FIGURES.iter().map(|figure| figure.name).filter(|name| there.contains(name));
-        let own = there.iter().copied().filter(|name| figures::known(name).is_none());
-        known.chain(own).collect()
+        let names = self.variants.iter().flat_map(|variant| variant.figures.keys().map(String::as_str));
+        figures::in_order(names)
     }
 
     /// The figure that says how fast a variant is.
@@ -142,6 +125,20 @@ impl Results {
         format!("dormouse lab run {file}{options} --repeats {repeats} --seed {}", self.head.seed)
     }
 
+    /// The machine and the order, in two lines.
+    pub fn circumstances(&self) -> [String; 2] {
+        let (head, machine) = (&self.head, &self.head.machine);
+        let first = format!(
+            "{}, {} cores usable, {} memory, kernel {}, load {} at the start",
+            machine.processor,
+            machine.cores,
+            bytes(machine.memory_bytes),
+            machine.kernel,
+            machine.load_average
+        );
+        [first, format!("huge pages: {}; lab {}; order of seed {}", machine.huge_pages, head.lab, head.seed)]
+    }
+
     /// What was left out, failed, or was left behind.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -179,6 +176,13 @@ impl Results {
 }
 
 impl VariantResults {
+    /// Its name, with its version where that is known.
+    pub fn name_and_version(&self) -> String {
+        let version =
+            self.variant.version.as_deref().map_or(String::new(), |version| format!(" ({version})"));
+        self.variant.name.clone() + &version
+    }
+
     /// The CPU seconds of its threads, means over the runs, in words.
     pub fn threads(&self) -> String {
         let mut sums = BTreeMap::<&str, f64>::new();
@@ -214,6 +218,14 @@ impl Comparison {
             Better::Neither => None,
         }
     }
+}
+
+/// The successful runs of a variant, by round.
+pub fn successful(runs: &[Run], variant: &str) -> Vec<Run> {
+    let is_one = |run: &&Run| run.variant == variant && run.failed.is_none();
+    let mut own: Vec<Run> = runs.iter().filter(is_one).cloned().collect();
+    own.sort_by_key(|run| run.round);
+    own
 }
 
 fn spreads(runs: &[Run]) -> BTreeMap<String, Spread> {

@@ -18,12 +18,13 @@ use crate::cleanup::CleanupProcess;
 use crate::client::{figure, redis_information, statistics};
 use crate::os::{self, User};
 use crate::storage::Scratch;
+use crate::subject::free_address;
 use anyhow::{Context, Result, bail, ensure};
 use regex::Regex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -157,7 +158,7 @@ impl Launch {
         fs::create_dir(&directory)?;
         fs::create_dir(&logs)?;
         let killer = CleanupProcess::new(KILL, &[mark.as_ref(), load_mark.as_ref()])?;
-        let port = free_port()?;
+        let port = free_address()?.port();
         let places = Places { port, directory: &directory, file_directory: &self.file_directory };
         let user = self.spec.user.as_deref().map(os::find_user).transpose()?;
         for (name, text) in &self.spec.files {
@@ -172,9 +173,9 @@ impl Launch {
             environment.into_iter().map(|(name, value)| (name, places.fill(&value))).collect()
         };
         let other = Surroundings {
-            directory: &directory,
+            directory: directory.clone(),
             environment: filled(self.spec.environment.clone()),
-            mark: &load_mark,
+            mark: load_mark.clone(),
             log: logs.join("prepare"),
             user,
         };
@@ -183,7 +184,7 @@ impl Launch {
         }
         let own = Surroundings {
             environment: filled(self.environment()),
-            mark: &mark,
+            mark: mark.clone(),
             log: logs.join("output"),
             ..other
         };
@@ -223,10 +224,6 @@ fn quoted(word: &str) -> String {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
     }
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// A subject that runs; killed with all that it has started when dropped.
@@ -286,9 +283,15 @@ impl Running {
         &self.directory
     }
 
-    /// The directory and mark of commands that are not part of it, and the file of their output.
-    pub fn outside(&self, log: &str) -> (PathBuf, String, PathBuf) {
-        (self.directory.clone(), self.load_mark.clone(), self.logs.join(log))
+    /// Where commands run that are not part of it, with their output in this file.
+    pub fn surroundings(&self, log: &str) -> Surroundings {
+        Surroundings {
+            directory: self.directory.clone(),
+            environment: BTreeMap::new(),
+            mark: self.load_mark.clone(),
+            log: self.logs.join(log),
+            user: None,
+        }
     }
 
     fn output(&self) -> PathBuf {
@@ -333,10 +336,7 @@ impl Running {
             Ready::File(path) => self.directory.join(places.fill(path)).exists(),
             Ready::Log(pattern) => lines.have(&self.output(), pattern).unwrap_or(false),
             Ready::Command(line) => {
-                let (directory, mark, log) = self.outside("ready");
-                let (environment, user) = (BTreeMap::new(), self.user);
-                let surroundings =
-                    Surroundings { directory: &directory, environment, mark: &mark, log, user };
+                let surroundings = Surroundings { user: self.user, ..self.surroundings("ready") };
                 surroundings.run(&places.fill_all(line), left, || Ok(())).is_ok()
             }
         }

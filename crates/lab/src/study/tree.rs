@@ -6,8 +6,7 @@
 //! accounts miss those that nobody waited for, and what was last seen of them misses their end. The larger one counts.
 
 use crate::os;
-use crate::process;
-use serde::{Deserialize, Serialize};
+use crate::process::{self, CpuSplit, Memory, Stat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::thread;
@@ -16,17 +15,6 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(10);
 /// How often processes are looked for that have left their parents.
 const STRAYS: Duration = Duration::from_secs(1);
-
-/// Memory of all processes in bytes.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Memory {
-    /// Sum of the resident sizes: what processes share counts for each.
-    pub resident: u64,
-    /// The same with shared pages divided among those that share them.
-    pub proportional: u64,
-    /// In huge pages.
-    pub huge_pages: u64,
-}
 
 /// A process by its id and the time of its start: ids are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,35 +30,6 @@ impl Identity {
 
     fn lives(self) -> bool {
         Self::of(self.pid) == Some(self)
-    }
-}
-
-/// Fields of `/proc/PID/stat`.
-struct Stat {
-    state: char,
-    /// minflt, cminflt, majflt, cmajflt, utime, stime, cutime, cstime
-    counts: [u64; 8],
-    /// Clock ticks from the boot to its start.
-    started: u64,
-}
-
-impl Stat {
-    fn read(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// The name may hold spaces and brackets, so fields are counted from the last bracket.
-    fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let mut counts = [0; 8];
-        let mut fields = fields.skip(6);
-        for count in &mut counts {
-            *count = fields.next()?.parse().ok()?;
-        }
-        // priority, nice, num_threads and itrealvalue come first.
-        let started = fields.nth(4)?.parse().ok()?;
-        Some(Self { state, counts, started })
     }
 }
 
@@ -91,11 +50,10 @@ impl Seen {
     /// `former`: when it was last seen, for the threads that have ended since.
     fn new(pid: u32, stat: &Stat, former: Option<&Self>) -> Self {
         let tick_ns = 1_000_000_000 / os::ticks_per_second();
-        let [minor, minor_reaped, major, major_reaped, user, system, user_reaped, system_reaped] =
-            stat.counts;
+        let [minor, minor_reaped, major, major_reaped, _, _, user_reaped, system_reaped] = stat.counts;
+        let CpuSplit { user_ns, system_ns } = stat.cpu_split();
         let mut threads = former.map(|former| former.threads.clone()).unwrap_or_default();
         threads.extend(process::threads(pid).unwrap_or_default());
-        let (user_ns, system_ns) = (user * tick_ns, system * tick_ns);
         Self {
             // That of a process that has ended is known in ticks only.
             cpu_ns: os::process_cpu_ns(pid).unwrap_or(0).max(user_ns + system_ns),
@@ -186,13 +144,7 @@ impl Tree {
 
     /// Reads their memory. A process that ends meanwhile is left out.
     pub fn memory(&mut self) -> Memory {
-        let mut sum = Memory::default();
-        for memory in self.members().into_iter().filter_map(|pid| process::memory(pid).ok()) {
-            sum.resident += memory.resident_bytes;
-            sum.proportional += memory.proportional_bytes;
-            sum.huge_pages += memory.huge_page_bytes;
-        }
-        sum
+        self.members().into_iter().filter_map(|pid| process::memory(pid).ok()).sum()
     }
 
     /// The living ones, to be recognised after the first has ended.
@@ -304,13 +256,6 @@ mod tests {
 
     const BUSY: &str = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
 
-    #[test]
-    fn fields_are_found_behind_a_name_with_brackets() {
-        let text = "7 (a) b) S 3 7 7 0 -1 4194560 100 1 2 3 31 42 5 6 20 0 1 0 5 0 0";
-        let stat = Stat::parse(text).unwrap();
-        assert_eq!((stat.state, stat.counts, stat.started), ('S', [100, 1, 2, 3, 31, 42, 5, 6], 5));
-    }
-
     /// A shell that runs the script and says "ready" on its way.
     fn started(script: &str, mark: &str) -> Child {
         let (name, value) = mark.split_once('=').unwrap();
@@ -332,7 +277,7 @@ mod tests {
         while tree.identities().len() < 2 && Instant::now() < deadline {
             thread::sleep(LOOK);
         }
-        assert!(tree.look() > 0 && tree.memory().resident > 0);
+        assert!(tree.look() > 0 && tree.memory().resident_bytes > 0);
         let used = tree.reading().since(&Reading::default());
         assert!(used.cpu_ns > 10_000_000, "the first child's loop: {used:?}");
         let identities = tree.identities();

@@ -1,12 +1,12 @@
 //! The load of a run: one of the lab's own, or a command whose output says how fast it was.
 
-use super::command::Surroundings;
 use super::figures::{OPERATIONS, PER_CPU_SECOND, RATE};
 use super::file::{OwnLoad, WorkloadSpec};
 use super::subject::Running;
 use super::text::{last, said};
-use crate::client::{Client, Target};
+use crate::client::Target;
 use crate::driver::{Driver, Items, Plan, Until};
+use crate::experiment::{load, verify};
 use crate::open_loop::OpenLoopClient;
 use crate::os;
 use crate::ovsdb::control::Control;
@@ -14,7 +14,6 @@ use crate::ovsdb::driver::Driver as OvsdbDriver;
 use crate::ovsdb::script::Transactions;
 use crate::ovsdb::template::{Template, UuidText};
 use crate::protocol::{Dialect, Protocol, Shape};
-use crate::random::Random;
 use crate::subject::BUCKET;
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -23,10 +22,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const LOAD_CONNECTIONS: usize = 8;
-const LOAD_DEPTH: usize = 64;
-/// Items that are read back before the load.
-const VERIFIED_ITEMS: u32 = 500;
 /// The end of a command's output in which figures are found.
 const OUTPUT_MAX: u64 = 16 << 20;
 /// Bytes kept of an OVSDB message that arrives in pieces.
@@ -176,17 +171,11 @@ fn fill(spec: &WorkloadSpec, protocol: Protocol, subject: &Running, seed: u64) -
     let target = Target { address, protocol, bucket: BUCKET.to_owned(), tls: None };
     let shape = Shape { key_bytes: spec.key_bytes, value_bytes: spec.value_bytes };
     let dialect = Dialect::new(protocol, shape, seed)?;
-    let mut loader = Driver::new(&target, dialect.clone(), LOAD_CONNECTIONS, seed)?;
-    let plan = Plan { items: Items::Sequence(0, spec.items), reads: 0.0, depth: LOAD_DEPTH };
-    loader.run(plan, Until::End, |_| {}).context("writing the items")?;
-    let mut client = Client::new(&target, dialect.clone())?;
-    let mut random = Random::new(seed);
-    for _ in 0..VERIFIED_ITEMS.min(spec.items) {
-        client.verify(Random::below(random.next(), spec.items)).context("reading an item back")?;
-    }
+    load(&target, &dialect, 0, spec.items)?;
+    verify(&target, &dialect, spec.items)?;
     if spec.requests_per_second.is_some() {
         let mut client = OpenLoopClient::new(&target, dialect, spec.connections, spec.items)?;
-        client.read_only(spec.reads);
+        client.set_reads(spec.reads);
         return Ok(Kind::Timed(Box::new(client)));
     }
     Ok(Kind::KeyValue(Box::new(Driver::new(&target, dialect, spec.connections, seed)?)))
@@ -194,10 +183,8 @@ fn fill(spec: &WorkloadSpec, protocol: Protocol, subject: &Running, seed: u64) -
 
 /// Runs a command while the subject lives. Returns the file of its output.
 fn run_beside(subject: &mut Running, line: &[String], log: &str, timeout: Duration) -> Result<PathBuf> {
+    let surroundings = subject.surroundings(log);
     let words = subject.places().fill_all(line);
-    let (directory, mark, log) = subject.outside(log);
-    let surroundings =
-        Surroundings { directory: &directory, environment: BTreeMap::new(), mark: &mark, log, user: None };
     surroundings.run(&words, timeout, || subject.ensure_alive())?;
     Ok(surroundings.log)
 }

@@ -203,7 +203,7 @@ impl Run {
         }
         settle(bar, REST);
         let mut client = OpenLoopClient::new(&server.target, dialect.clone(), PROBE_CONNECTIONS, kept)?;
-        client.read_only(0.5);
+        client.set_reads(0.5);
         let mut driver = Driver::new(&server.target, dialect.clone(), CONNECTIONS, 1)?;
         let plan = Plan { items: Items::Uniform(kept), reads: READS, depth: DEPTH };
         measure(&mut driver, server, plan, WARM_UP)?;
@@ -216,7 +216,7 @@ impl Run {
             on.add(with)?;
         }
         ensure!(on.moved > 0, "the defragmenter had nothing to do, or too little for one part");
-        verify(server, &dialect, kept).context("after items were moved")?;
+        verify(&server.target, &dialect, kept).context("after items were moved")?;
         Ok((off.state()?, on.state()?))
     }
 }

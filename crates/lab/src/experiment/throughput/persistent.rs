@@ -103,7 +103,7 @@ fn measure_all(
     window: Duration,
 ) -> Result<Vec<Sample>> {
     let dialect = Dialect::new(subject.protocol, SHAPE, 1)?;
-    load(server, &dialect, 0, items)?;
+    load(&server.target, &dialect, 0, items)?;
     let mut samples = Vec::new();
     for &reads_percent in &arguments.reads {
         for &depth in &arguments.depths {
@@ -143,7 +143,7 @@ fn measure_all(
             });
         }
     }
-    verify(server, &dialect, items).context("after the load")?;
+    verify(&server.target, &dialect, items).context("after the load")?;
     Ok(samples)
 }
 

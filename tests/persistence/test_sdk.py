@@ -43,12 +43,20 @@ VBUCKETS = 1024
 
 
 class World:
-    """A node on fixed ports, so that a client can reconnect, and a cluster object that survives its restarts."""
+    """A node on fixed ports, and a cluster object that survives its stops and is replaced after a kill.
+
+    A dying node can still accept, and resets, the connection with which the SDK answers the end of the last one. When
+    the reset meets the SDK's first write, version 4.6.3 connects again and never writes to that connection (2 kills in
+    100 under load; `ss -ti` shows no byte sent)."""
 
     def __init__(self, start):
-        self.start, self.ports = start, {"kv": free_port(), "http": free_port()}
+        self.start, self.ports, self.clusters = start, {"kv": free_port(), "http": free_port()}, []
         self.node = start(config=CONFIG, ports=self.ports)
+        self.connect()
+
+    def connect(self):
         self.cluster = connect(self.node)
+        self.clusters.append(self.cluster)
         self.cluster.wait_until_ready(timedelta(seconds=20))
         self.collection = self.cluster.bucket("default").default_collection()
 
@@ -58,6 +66,8 @@ class World:
         else:
             assert self.node.stop() == 0
         self.node = self.start(config=CONFIG, ports=self.ports)
+        if how == "kill":
+            self.connect()
 
     def peer(self):
         return Peer(self.node.kv, vbuckets=VBUCKETS)
@@ -67,7 +77,8 @@ class World:
 def world(start):
     world = World(start)
     yield world
-    world.cluster.close()
+    for cluster in world.clusters:
+        cluster.close()
 
 
 @pytest.mark.parametrize("how", ("kill", "stop"))
@@ -94,6 +105,7 @@ def test_every_operation_at_every_level_survives(world, how):
         if level in PERSISTED or how == "stop":
             expected[name] = True
     world.restart(how)
+    collection = world.collection
     for name in expected:
         assert collection.get(f"{name}-replaced").content_as[int] == 2
         assert collection.get(f"{name}-upserted").content_as[dict] == {"level": name}
@@ -114,7 +126,7 @@ def test_the_ephemeral_bucket_beside_it_refuses_what_it_cannot_do(world):
     world.restart()
     assert world.collection.get("k").content_as[int] == 2
     with pytest.raises(DocumentNotFoundException):
-        collection.get("k")
+        world.cluster.bucket("ephemeral").default_collection().get("k")
 
 
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
@@ -176,7 +188,7 @@ def test_a_write_in_progress_outlives_a_restart(world):
 
 def test_writers_go_on_through_restarts(world):
     """Writers count up with a persist level: acknowledged values survive every restart, and the SDK reconnects by
-    itself."""
+    itself after a stop."""
     stop, acknowledged, unexpected = threading.Event(), {}, []
 
     def write(writer):

@@ -206,8 +206,10 @@ fn nothing_is_left_when_the_lab_is_killed() {
         );
         let file = place.0.join("x.toml");
         fs::write(&file, text).unwrap();
-        let mut lab = Command::new(env!("CARGO_BIN_EXE_dormouse-lab"));
-        let mut lab = lab.arg("run").arg(&file).current_dir(&place.0).stderr(Stdio::null()).spawn().unwrap();
+        // A shell's jobs in the background ignore SIGINT, and so does what they start.
+        let mut lab = Command::new("env");
+        lab.args(["--default-signal=INT", env!("CARGO_BIN_EXE_dormouse-lab"), "run"]).arg(&file);
+        let mut lab = lab.current_dir(&place.0).stderr(Stdio::null()).spawn().unwrap();
         let line = format!("sleep {number}");
         wait_until("subject and load run", || running(&line) == 4);
         let kill = Command::new("kill").args([&format!("-{signal}"), &lab.id().to_string()]).status();

@@ -31,10 +31,12 @@ mod open_loop;
 #[allow(unsafe_code)]
 mod os;
 mod ovsdb;
+mod paper;
 mod process;
 mod programs;
 mod protocol;
 mod random;
+mod reference;
 mod report;
 mod statistics;
 mod storage;
@@ -79,6 +81,8 @@ enum Experiment {
     Compare(study::compare::CompareArgs),
     /// Says which variant to run, why, and how to deploy it
     Recommend(study::recommend::RecommendArgs),
+    /// E1 to E6 in one go, the tables of the public reports beside the new figures
+    Paper(paper::PaperArgs),
     /// E1: operations per second of server CPU, two mixes, three depths
     Throughput(experiment::throughput::ThroughputArgs),
     /// System calls per request, counted by strace
@@ -141,6 +145,7 @@ fn run(experiment: Experiment, goals: bool) -> Result<()> {
         Experiment::Report(arguments) => return study::report_again(&arguments),
         Experiment::Compare(arguments) => return study::compare::run(&arguments),
         Experiment::Recommend(arguments) => return study::recommend::recommend(&arguments),
+        Experiment::Paper(arguments) => return paper::run(&arguments),
         Experiment::FlushTrial(arguments) => return experiment::flush::trial::run(&arguments),
         Experiment::OvsdbFloor { socket } => return ovsdb::floor::serve(&socket),
         Experiment::Floor { listen, value_bytes, journal } => {

@@ -210,6 +210,14 @@ pub fn place_on(command: &mut Command, cores: &[usize], without_huge_pages: bool
     }
 }
 
+/// Prepares a command so that its process is asked to exit when this thread ends.
+pub fn end_with_lab(command: &mut Command) {
+    // SAFETY: one async-signal-safe system call between fork and exec.
+    unsafe {
+        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

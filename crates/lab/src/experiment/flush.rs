@@ -9,6 +9,7 @@ pub mod trial;
 use super::{CoreArgs, Site, progress_bar};
 use crate::os;
 use crate::programs;
+use crate::reference::FLUSHES;
 use crate::report::{Goal, Report, Table, count, parse_count, short};
 use crate::statistics::Spread;
 use crate::storage::{self, Scratch};
@@ -23,39 +24,6 @@ const COUNTS: [u32; 4] = [1, 100, 10_000, 1_000_000];
 const QUICK_COUNTS: [u32; 4] = [1, 100, 10_000, 100_000];
 const VALUES_BYTES: [usize; 2] = [1, 256];
 
-/// Reference (E4): items; peak bytes per item before and after the original work; items per CPU second; wall ms after.
-/// Pairs are insert and replace, with one-byte values on 24 cores at 2.4 GHz.
-const REFERENCE: [Reference; 4] = [
-    Reference {
-        items: 1,
-        before: [169_600.0, 174_200.0],
-        after: [169_600.0, 174_200.0],
-        rate: [2_200.0, 1_660.0],
-        wall_ms: [10.4, 10.3],
-    },
-    Reference {
-        items: 100,
-        before: [2374.0, 2511.0],
-        after: [2327.0, 2464.0],
-        rate: [136e3, 120e3],
-        wall_ms: [10.8, 10.2],
-    },
-    Reference {
-        items: 10_000,
-        before: [786.0, 809.0],
-        after: [738.0, 761.0],
-        rate: [218e3, 173e3],
-        wall_ms: [55.0, 67.0],
-    },
-    Reference {
-        items: 1_000_000,
-        before: [807.0, 812.0],
-        after: [759.0, 764.0],
-        rate: [139e3, 116e3],
-        wall_ms: [7404.0, 8731.0],
-    },
-];
-
 /// Highest allowed peak of a flush of one item, beyond the buffer.
 const ONE_ITEM_BYTES_MAX: f64 = 16e3;
 /// Highest allowed peak per item: for 10,000 items beyond the buffer, and for 1,000,000 in all.
@@ -67,14 +35,6 @@ const DIRTY_BYTES_MAX: f64 = 16.0;
 const RATE_MIN: f64 = 1.5e6;
 /// Rates and per-item figures are judged from this many items on: then enough of them share a block of a table.
 const JUDGED_FROM: u32 = 10_000;
-
-struct Reference {
-    items: u32,
-    before: [f64; 2],
-    after: [f64; 2],
-    rate: [f64; 2],
-    wall_ms: [f64; 2],
-}
 
 /// Options of `lab flush`.
 #[derive(Args, Debug)]
@@ -299,7 +259,7 @@ fn beside_reference(lines: &[Line]) -> Table {
             "here",
         ],
     );
-    for reference in &REFERENCE {
+    for reference in &FLUSHES {
         let of = |mode: Mode, figure: &dyn Fn(&Line) -> f64| {
             let line = lines
                 .iter()

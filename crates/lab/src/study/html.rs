@@ -13,12 +13,7 @@ const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub fn page(results: &Results) -> Result<String> {
-    let name = escaped(&results.head.name);
-    let mut text = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{name}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{name}</h1>\n"
-    );
+    let mut text = head(&results.head.name);
     if !results.about.is_empty() {
         writeln!(text, "<p>{}</p>", escaped(results.about.trim()))?;
     }
@@ -29,9 +24,22 @@ pub fn page(results: &Results) -> Result<String> {
     thread_table(&mut text, results)?;
     problems(&mut text, results)?;
     how(&mut text, results)?;
-    text.push_str("</main>\n</body>\n</html>\n");
+    text.push_str(END);
     Ok(text)
 }
+
+/// The beginning of a page.
+pub fn head(title: &str) -> String {
+    let title = escaped(title);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    )
+}
+
+/// The end of a page.
+pub const END: &str = "</main>\n</body>\n</html>\n";
 
 fn list(text: &mut String, items: impl Iterator<Item = String>) -> Result<()> {
     let items: Vec<_> = items.collect();

@@ -67,20 +67,23 @@ pub fn minutes(length: Duration) -> String {
 }
 
 /// A table in Markdown, whose columns line up for people who read the text.
-struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    fn new(heads: &[&str]) -> Self {
+    /// An empty one.
+    pub fn new(heads: &[&str]) -> Self {
         Self { rows: vec![heads.iter().map(|&head| head.to_owned()).collect()] }
     }
 
-    fn row(&mut self, cells: Vec<String>) {
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells.into_iter().map(|cell| plain(&cell).replace('|', "\\|")).collect());
     }
 
-    fn render(&self, text: &mut String) -> Result<()> {
+    /// Appends it to a text.
+    pub fn render(&self, text: &mut String) -> Result<()> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows
@@ -112,12 +115,12 @@ impl Table {
 }
 
 /// Text that Markdown shows as it is, on one line.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.replace('\n', " ").replace('&', "&amp;").replace('<', "&lt;")
 }
 
 /// A fence or a code span's delimiter that does not occur in the text.
-fn ticks(text: &str, least: usize) -> String {
+pub fn ticks(text: &str, least: usize) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     "`".repeat((longest + 1).max(least))
 }

@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::experiment::{Bench, SETTLE, settle, wait_until_flushed};
 use crate::process;
 use crate::protocol::Dialect;
+use crate::reference::IDLE;
 use crate::report::{Goal, Report, Table, bytes};
 use crate::strace::total;
 use crate::subject::{Kind, Start, Subject};
@@ -25,10 +26,6 @@ const SPARE_BYTES: u64 = 1 << 30;
 
 /// A flusher's buffer is freed some seconds after its last use; then the allocator's decay begins.
 const BUFFER_KEPT: Duration = Duration::from_secs(4);
-
-/// Reference (E3), 30 buckets: mode, CPU of the process in % of a core, its busiest thread, resident bytes.
-const REFERENCE: [(bool, f64, &str, u64); 2] =
-    [(true, 89.3, "NonIO 11 (7 of them)", 730_000_000), (false, 10.3, "3.7", 730_000_000)];
 
 /// Highest allowed CPU in % of a core of an event-driven server, by number of buckets.
 const CPU_PERCENT_MAX: [(usize, f64); 2] = [(30, 0.05), (1000, 0.1)];
@@ -131,18 +128,18 @@ pub(super) fn fill(report: &mut Report, found: &[Quiet]) {
         "Threads, as top -H shows them",
         &["thread", "buckets", "mode", "% of a core", "wake-ups", "interrupted"],
     );
-    for (polls, percent, busiest, resident_bytes) in REFERENCE {
+    for reference in &IDLE {
         let dash = || "-".to_owned();
         quiets.row(vec![
             "reference".to_owned(),
             "30".to_owned(),
-            mode(polls).to_owned(),
-            format!("{percent}"),
-            busiest.to_owned(),
+            mode(reference.polls).to_owned(),
+            reference.cpu_percent.to_string(),
+            reference.busiest.to_owned(),
             dash(),
             dash(),
             dash(),
-            format!("about {}", bytes(resident_bytes)),
+            format!("about {}", bytes(reference.resident_bytes)),
         ]);
     }
     for one in found {

@@ -1,0 +1,225 @@
+//! `lab paper`: experiments E1 to E6 in one go, and the tables of the public reports beside the new figures.
+//!
+//! ```text
+//! parts ──> one process each, its JSON and its text kept ──> tables (reference, here, verdict) ──> page
+//! ```
+//!
+//! A part whose JSON is there is not run again, so an interrupted run goes on where it was.
+
+mod page;
+mod parts;
+mod tables;
+mod verdict;
+
+use crate::machine::Machine;
+use crate::os;
+use crate::programs;
+use crate::report::bytes;
+use crate::study::report::minutes;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use parts::Part;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+/// How often a part is looked at, and after which time it is mentioned again.
+const LOOK: Duration = Duration::from_millis(200);
+const MENTIONED: Duration = Duration::from_secs(30);
+
+/// Options of `lab paper`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  dormouse lab paper --quick
+  PATH=$PWD/.venv/bin:$PATH dormouse lab paper --quick   with the Valkey that tests/install.sh installs
+  dormouse lab paper --only e2,e4 --output /tmp/paper
+
+An interrupted run goes on where it was when it is started again.")]
+pub struct PaperArgs {
+    /// Smaller sizes: under 15 minutes
+    #[arg(long)]
+    quick: bool,
+    /// Experiments: e1 to e6
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["e1", "e2", "e3", "e4", "e5", "e6"])]
+    only: Vec<String>,
+    /// Directory of results and reports
+    #[arg(long, value_name = "DIR", default_value = "paper.results")]
+    output: PathBuf,
+    /// Dormouse program to run instead of the one beside this one
+    #[arg(long, value_name = "PROGRAM")]
+    dormouse: Option<PathBuf>,
+    /// Forget results that are there already
+    #[arg(long)]
+    fresh: bool,
+}
+
+/// What was measured, and where.
+#[derive(Debug, Serialize)]
+pub(crate) struct Paper {
+    quick: bool,
+    started_s: u64,
+    took_s: f64,
+    command: String,
+    version: String,
+    machine: Machine,
+    /// Parts that failed, with the reason.
+    failed: BTreeMap<&'static str, String>,
+    tables: Vec<tables::Comparison>,
+    /// Text of each part, by its title.
+    #[serde(skip)]
+    texts: Vec<(String, String)>,
+}
+
+/// Runs what is missing and writes the reports.
+pub fn run(arguments: &PaperArgs) -> Result<()> {
+    let dormouse = programs::dormouse(arguments.dormouse.as_deref())?;
+    let machine = Machine::read()?;
+    let directory = &arguments.output;
+    prepare(arguments, &dormouse)?;
+    let wanted =
+        |part: &&Part| arguments.only.is_empty() || arguments.only.iter().any(|e| e == part.experiment);
+    let parts: Vec<&Part> = parts::ALL.iter().filter(wanted).collect();
+    let start = Instant::now();
+    let mut failed = BTreeMap::new();
+    let mut missing: Vec<&Part> =
+        parts.iter().copied().filter(|part| !part.json(directory).exists()).collect();
+    say(&format!(
+        "{} of {} parts to run, about {} minutes",
+        missing.len(),
+        parts.len(),
+        estimated(&missing, arguments.quick)
+    ));
+    while !missing.is_empty() {
+        let part = missing.remove(0);
+        let (begun, left) = (Instant::now(), estimated(&missing, arguments.quick));
+        if let Err(error) = run_part(part, arguments, &dormouse) {
+            say(&format!("{}: FAILED: {error:#}", part.name));
+            failed.insert(part.name, format!("{error:#}"));
+            continue;
+        }
+        say(&format!("{}: done in {}; about {left} minutes left", part.name, minutes(begun.elapsed())));
+    }
+    let mut found = BTreeMap::new();
+    let mut texts = Vec::new();
+    for part in parts {
+        let Ok(json) = fs::read(part.json(directory)) else { continue };
+        let json: Value =
+            serde_json::from_slice(&json).with_context(|| part.json(directory).display().to_string())?;
+        found.insert(part.name, json);
+        texts.push((
+            format!("{}: {}", part.experiment.to_uppercase(), part.title),
+            fs::read_to_string(part.text(directory))?,
+        ));
+    }
+    let version = crate::child::version_of(&mut Command::new(&dormouse), "--version");
+    let paper = Paper {
+        quick: arguments.quick,
+        started_s: crate::study::record::now_s(),
+        took_s: start.elapsed().as_secs_f64(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        version,
+        machine,
+        failed,
+        tables: tables::all(&found),
+        texts,
+    };
+    page::write(&paper, directory)?;
+    if paper.failed.is_empty() {
+        return Ok(());
+    }
+    bail!("{} failed; the report has the others", paper.failed.keys().copied().collect::<Vec<_>>().join(", "))
+}
+
+impl Paper {
+    /// Machine and versions.
+    fn circumstances(&self) -> [String; 3] {
+        let machine = &self.machine;
+        [
+            format!(
+                "{}, {} cores usable, {} memory, kernel {}, load {} at the start",
+                machine.processor,
+                machine.cores,
+                bytes(machine.memory_bytes),
+                machine.kernel,
+                machine.load_average
+            ),
+            format!("huge pages: {}; {}", machine.huge_pages, self.version),
+            format!("{} run: {}", if self.quick { "quick" } else { "full" }, self.command),
+        ]
+    }
+}
+
+/// Minutes that these parts take.
+fn estimated(parts: &[&Part], quick: bool) -> u64 {
+    parts.iter().map(|part| part.seconds(quick)).sum::<u64>().div_ceil(60)
+}
+
+/// The directory, without results of other settings.
+fn prepare(arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
+    let directory = &arguments.output;
+    fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
+    let made_by = directory.join("made-by");
+    if arguments.fresh {
+        for part in parts::ALL {
+            let _it_may_be_missing = fs::remove_file(part.json(directory));
+        }
+        let _it_may_be_missing = fs::remove_file(&made_by);
+    }
+    let about = fs::metadata(dormouse).with_context(|| dormouse.display().to_string())?;
+    let changed_s = about.modified()?.duration_since(UNIX_EPOCH)?.as_secs();
+    let now = format!("{} quick={} {} {changed_s}\n", dormouse.display(), arguments.quick, about.len());
+    match fs::read_to_string(&made_by) {
+        Ok(then) if then != now => {
+            bail!(
+                "{} has results of another program or size: name another directory with --output, or forget them with --fresh",
+                directory.display()
+            )
+        }
+        Ok(_) => Ok(()),
+        Err(_) => fs::write(&made_by, now).with_context(|| made_by.display().to_string()),
+    }
+}
+
+fn run_part(part: &Part, arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
+    let directory = &arguments.output;
+    let unfinished = directory.join(format!("{}.unfinished", part.name));
+    let errors = directory.join(format!("{}.errors", part.name));
+    let mut command = Command::new(programs::this()?);
+    command.args(part.arguments(arguments.quick)).arg("--json").arg(&unfinished);
+    if part.measures_dormouse {
+        command.arg("--dormouse").arg(dormouse);
+    }
+    command.stdin(Stdio::null()).stdout(File::create(part.text(directory))?).stderr(File::create(&errors)?);
+    os::end_with_lab(&mut command);
+    let begun = Instant::now();
+    let mut mentioned = begun;
+    say(&format!("{}: {}; about {} minutes", part.name, part.title, estimated(&[part], arguments.quick)));
+    let mut child = command.spawn().context("starting the experiment")?;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if mentioned.elapsed() >= MENTIONED {
+            mentioned = Instant::now();
+            say(&format!("{}: {} so far", part.name, minutes(begun.elapsed())));
+        }
+        thread::sleep(LOOK);
+    };
+    if !status.success() {
+        bail!("{status}: {}", crate::study::text::said(&errors));
+    }
+    fs::rename(&unfinished, part.json(directory)).context("its results")?;
+    let _it_is_empty_mostly = fs::remove_file(errors);
+    Ok(())
+}
+
+fn say(line: &str) {
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what the tests need: Debian packages, a Python environment in .venv, the Node.js SDK, cargo-fuzz.
+# Installs what the tests need: Debian packages, a Python environment in .venv, packages of Node.js, cargo-fuzz.
 # Idempotent: whatever is already installed is left alone. Needs root (or sudo) for Debian packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl openssl
-    libjemalloc2 libgoogle-perftools4 libmimalloc2.0 postgresql systemd openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
+    chromium libjemalloc2 libgoogle-perftools4 libmimalloc2.0 postgresql systemd openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

@@ -7,7 +7,8 @@
 //!   Host             the name by which the page calls the node. Allowed: IP addresses, localhost, configured names.
 //!                    A page's own name that resolves to the node (DNS rebinding) is none of these: 421
 //!   Origin           set by browsers on requests of pages. Allowed: the node itself. Else: 403
-//!   Sec-Fetch-Site   set by newer browsers on every request. Allowed: same-origin, none (typed by the user). Else: 403
+//!   Sec-Fetch-Site   set by newer browsers on every request. Allowed: same-origin, none (typed by the user), and any
+//!                    for a link to the page at `/`. Else: 403
 //!   Referer          on changes, as Origin. Else: 403
 //!   User-Agent       a browser's, on a change without Origin and Sec-Fetch-Site, requires X-Requested-With, which a
 //!                    form cannot send, and a script only to its own origin. Else: 403
@@ -23,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 const X_REQUESTED_WITH: HeaderName = HeaderName::from_static("x-requested-with");
 
 /// The host names under which clients may address the node, besides IP addresses and `localhost`.
@@ -108,7 +110,11 @@ fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -
         return foreign("A web page of another origin may not use this node (Origin).".into());
     }
     let site = one(headers, SEC_FETCH_SITE);
-    if !matches!(site, Ok(None | Some("same-origin" | "none"))) {
+    // A link to the page itself may be anywhere: it holds nothing of the node.
+    let follows_link = *method == Method::GET
+        && uri.path() == "/"
+        && matches!(one(headers, SEC_FETCH_DEST), Ok(Some("document")));
+    if !follows_link && !matches!(site, Ok(None | Some("same-origin" | "none"))) {
         return foreign("A web page of another origin may not use this node (Sec-Fetch-Site).".into());
     }
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -201,6 +207,24 @@ mod tests {
         assert!(any.allow("whatever.example:8091") && !any.allow("a:b"));
         let uri = Uri::from_static("http://evil.example/");
         assert!(verdict(&HostNames::default(), &Method::GET, &uri, &HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_link_leads_to_the_page_and_to_nothing_else() {
+        let link = [
+            ("host", "127.0.0.1:8091"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
+        assert_eq!(status(Method::GET, &link), 200);
+        assert_eq!(status(Method::POST, &link), 403);
+        assert_eq!(status(Method::GET, &[link[0], link[1], link[2], ("sec-fetch-dest", "iframe")]), 403);
+        let (mut headers, names) = (HeaderMap::new(), HostNames::default());
+        for (name, value) in link {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        assert!(verdict(&names, &Method::GET, &Uri::from_static("/metrics"), &headers).is_err());
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The HTTP port: the requests of connecting Couchbase SDKs, bucket administration, `/health` and `/metrics`.
 //!
 //! ```text
-//!   GET  /                            a name, for pings; no login
+//!   GET  /                            the page for a browser, else a name, for pings; no login
+//!   GET  /page/FILE                   the page's parts; no login
 //!   GET  /health                      200 while serving, 503 while draining or warming up, with what is wrong; no login
 //!   GET  /health/ready                200 if nothing is wrong, else 503, as above; no login
 //!   GET  /health/live                 200; no login
 //!   GET  /metrics                     Prometheus or OpenMetrics text, from the table of meters
 //!   GET  /allocator                   the allocator, its settings in force, its memory usage
+//!   GET  /memory                      where every byte of resident memory lies
+//!   GET  /events                      what the node is doing, each second, for the page
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
@@ -41,9 +44,12 @@ mod buckets;
 mod document;
 mod guard;
 mod health;
+mod live;
 mod login;
+mod memory;
 mod metrics;
 mod node_setup;
+mod page;
 mod pools;
 mod samples;
 mod scopes;
@@ -61,6 +67,7 @@ use kv::profile::Profile;
 use kv::users::kept::Kept;
 use kv::users::roles::Rights;
 use kv::{BucketSetting, BucketSettings, Node, NodeContext, SettingValue};
+use live::Live;
 use login::{Need, by};
 use services::Indexes;
 use std::io;
@@ -215,6 +222,8 @@ pub(crate) struct Console {
     pub(crate) cx: Arc<Mutex<NodeContext>>,
     pub(crate) host_names: Arc<HostNames>,
     pub(crate) indexes: Arc<Indexes>,
+    /// What pages show.
+    pub(crate) live: Arc<Live>,
     /// Allows one walk over all figures at a time.
     measuring: Arc<Semaphore>,
 }
@@ -259,6 +268,7 @@ pub fn serve(
         cx,
         host_names: Arc::new(host_names),
         indexes: Arc::default(),
+        live: Arc::default(),
         measuring: Arc::new(Semaphore::new(1)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -300,6 +310,8 @@ fn router(console: Console) -> Router {
     let reads = with_routes(vec![
         ("/metrics", by(Need::Node(Rights::METRICS), get(metrics::scrape))),
         ("/allocator", by(Need::Node(Rights::SEE), get(allocator::show))),
+        ("/memory", by(Need::Node(Rights::SEE), get(memory::show))),
+        ("/events", by(Need::Node(Rights::SEE), get(live::events))),
         ("/pools", by(Need::Login, get(pools::pools))),
         ("/pools/default", by(Need::Login, get(pools::default_pool))),
         ("/pools/nodes", by(Need::Login, get(pools::nodes))),
@@ -392,7 +404,8 @@ fn router(console: Console) -> Router {
     .route_layer(axum::middleware::from_fn(admission::receive))
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
     Router::new()
-        .route("/", get(pools::root))
+        .route("/", get(page::root))
+        .route("/page/{file}", get(page::file))
         .route("/health", get(health::health))
         .route("/health/ready", get(health::ready))
         .route("/health/live", get(health::live))

@@ -1,4 +1,4 @@
-//! `/` and the documents that describe the node as a whole.
+//! The documents that describe the node as a whole.
 
 use crate::login::Identity;
 use crate::{Console, document};
@@ -8,11 +8,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kv::users::roles::Rights;
 use serde_json::{Value, json};
-
-/// `GET /`: answers the pings of SDKs.
-pub async fn root() -> &'static str {
-    concat!("Dormouse ", env!("CARGO_PKG_VERSION"), "\n")
-}
 
 /// `GET /pools`.
 pub async fn pools(State(console): State<Console>, Extension(identity): Extension<Identity>) -> Json<Value> {

@@ -18,6 +18,7 @@ pub mod watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use memory::backend::ArenaFigures;
 use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, Tenant};
 use rapidhash::v3::RapidSecrets;
 use wire::snappy;
@@ -750,6 +751,22 @@ impl Bucket {
             ("dirty_bytes", figures.dirty as u64),
             ("resident_bytes", figures.resident as u64),
         ]
+    }
+
+    /// Returns the physical memory of the bucket's arena, by the kernel. Takes some milliseconds for each GiB. `None`
+    /// where buckets have no pages of their own.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        self.resources.tenant.resident_bytes()
+    }
+
+    /// Returns what the allocator knew of the bucket's pages when it was last asked to refresh its figures.
+    pub fn pages(&self) -> Option<ArenaFigures> {
+        self.resources.tenant.arena_figures()
+    }
+
+    /// Returns the bytes of connection buffers that the bucket is charged for: a part of `in_flight`.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.buffer_bytes.load(Relaxed).max(0).cast_unsigned()
     }
 
     /// Returns the bucket's accounts without a measurement: `resident` is the figure compared with the budget.

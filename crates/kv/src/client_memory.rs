@@ -138,6 +138,11 @@ impl ClientMemory {
         self.buffers.load(Relaxed).max(0).cast_unsigned()
     }
 
+    /// Returns the bytes of other holders: HTTP clients and OVSDB clients.
+    pub fn other_bytes(&self) -> u64 {
+        self.others.iter().fold(0, |sum, other| sum.saturating_add(other.load(Relaxed)))
+    }
+
     /// Returns the bytes that no bucket is charged for.
     pub fn outside_bytes(&self) -> u64 {
         let outside = self.outside.load(Relaxed).max(0).cast_unsigned();

@@ -177,7 +177,8 @@ fn prepare(arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
     match fs::read_to_string(&made_by) {
         Ok(then) if then != now => {
             bail!(
-                "{} has results of another program or size: name another directory with --output, or forget them with --fresh",
+                "{} has results of another program or size: name another directory with \
+                 --output, or forget them with --fresh",
                 directory.display()
             )
         }

@@ -58,9 +58,9 @@ use std::sync::OnceLock;
 pub use chosen::{ARENA_GOES_AS_A_WHOLE, GlobalAllocator, footprint, purge_shared, size_class};
 pub(crate) use chosen::{Arena, PAGES_HEADER, ThreadCache};
 #[cfg(feature = "alloc-jemalloc")]
-pub(crate) use jemalloc::refresh;
+pub use jemalloc::refresh;
 #[cfg(not(feature = "alloc-jemalloc"))]
-pub(crate) use unreported::refresh;
+pub use unreported::refresh;
 
 /// The process's allocator, for `#[global_allocator]`.
 pub const GLOBAL_ALLOCATOR: GlobalAllocator = GlobalAllocator;

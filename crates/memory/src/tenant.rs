@@ -593,6 +593,17 @@ impl Tenant {
         Some(figures)
     }
 
+    /// Physical memory of its arena, by the kernel: some milliseconds for each GiB. `None` where a tenant has no pages
+    /// of its own.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        self.arena.resident_bytes().map(|bytes| bytes as u64)
+    }
+
+    /// What the allocator knows of its pages, as of the last `refresh`.
+    pub fn arena_figures(&self) -> Option<ArenaFigures> {
+        self.arena.figures()
+    }
+
     /// Surveys how full the slabs are now. Walks all arenas of the process. Returns `None` where the allocator does not
     /// report it: moving blocks then gains nothing.
     pub fn survey(&self) -> Option<Survey> {

@@ -318,10 +318,11 @@ impl Database {
         self.budget_bytes
     }
 
-    /// Physical memory of its arena, if the allocator knows it; otherwise the memory that counts against the budget.
+    /// Physical memory of its arena, if it has pages of its own; otherwise the memory that counts against the budget.
     pub fn resident_bytes(&self) -> u64 {
         let tenant = self.records.tenant();
-        tenant.measure().map_or(tenant.used(), |arena| arena.resident as u64)
+        tenant.measure();
+        tenant.resident_bytes().unwrap_or(tenant.used())
     }
 
     /// Frees memory that is no longer needed, and returns it to the system if it is much. To be called at the end of

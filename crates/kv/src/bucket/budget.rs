@@ -143,8 +143,7 @@ impl Bucket {
     /// Returns true if the bucket is charged for the buffers of its connections. Beyond a part of its budget the node
     /// is charged: then all buckets lose a little, and none of them its items.
     pub fn pays_for_buffers(&self) -> bool {
-        let charged = u64::try_from(self.buffer_bytes.load(Relaxed)).unwrap_or(0);
-        charged < self.resources.tenant.budget() / BUFFERS_FRACTION
+        self.buffer_bytes() < self.resources.tenant.budget() / BUFFERS_FRACTION
     }
 
     /// Sets the configured budget.

@@ -333,8 +333,8 @@ fn ovsdb(json: &Value) -> Comparison {
             "against the best stock",
         ],
         rows,
-        note: "Each worker keeps a replica, as in the reference. The load limits some of the times: the experiment's own \
-               tables have the CPU time per transaction.",
+        note: "Each worker keeps a replica, as in the reference. The load limits some of the times: the \
+               experiment's own tables have the CPU time per transaction.",
     }
 }
 
@@ -420,7 +420,10 @@ mod tests {
 
     #[test]
     fn cases_that_belong_together_are_added() {
-        let point = |case: &str, subject: &str, wall_s: f64| json!({ "case": case, "subject": subject, "wall_s": wall_s, "end_bytes": 5e6 });
+        let point = |case: &str, subject: &str, wall_s: f64| {
+            let end_bytes = 5e6;
+            json!({ "case": case, "subject": subject, "wall_s": wall_s, "end_bytes": end_bytes })
+        };
         let points = json!({ "points": [
             point("size-one", "stock", 1.0),
             point("size-each", "stock", 3.0),

@@ -46,7 +46,7 @@ pub(super) fn figures() -> Vec<Figure> {
 }
 
 /// Updates the figures. Walks all arenas: call it on events, not per request.
-pub(crate) fn refresh() {
+pub fn refresh() {
     CONTROLS.refresh();
 }
 
@@ -161,6 +161,11 @@ impl Arena {
             dirty: figure("pdirty") * PAGE,
             resident: figure("resident"),
         })
+    }
+
+    /// Its physical memory, by the kernel.
+    pub(crate) fn resident_bytes(&self) -> Option<usize> {
+        Some(self.extents.resident_bytes())
     }
 
     /// Its classes with slabs, smallest first, as of the last [`refresh`].

@@ -1,7 +1,7 @@
 //! What the allocator reports about itself and the process: its name, the settings in force, where memory is.
 
 use super::chosen;
-use super::controls::Controls;
+use super::controls::{Controls, numbered};
 use super::settings::Setting;
 
 /// A figure of the process.
@@ -68,6 +68,18 @@ pub(super) fn of_mimalloc(committed_bytes: usize, peak_bytes: usize) -> Vec<Figu
     .into_iter()
     .map(|(name, help, value)| Figure { name, help, value: value as u64 })
     .collect()
+}
+
+/// Pages of all arenas together as of the last `refresh`: those that hold blocks, and free ones, in bytes. `None` where
+/// the allocator does not tell.
+pub fn pages() -> Option<(u64, u64)> {
+    // jemalloc's number of all arenas together.
+    const ALL: u32 = 4096;
+    let controls = chosen::controls()?;
+    let active = controls.read::<usize>(c"stats.active").ok()? as u64;
+    let page = controls.read::<usize>(c"arenas.page").ok()? as u64;
+    let dirty = controls.read::<usize>(&numbered("stats.arenas", ALL, "pdirty")).ok()? as u64;
+    Some((active, dirty * page))
 }
 
 /// The system's huge page setting: `always`, `madvise` or `never`; empty if there is none.

@@ -11,6 +11,11 @@ impl Arena {
         None
     }
 
+    /// Nothing.
+    pub(crate) fn resident_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Nothing: a malloc has no such classes, and mimalloc does not report how full the page of a block is. So blocks
     /// are not moved.
     pub(crate) fn classes(&self) -> Option<Vec<ClassFigures>> {
@@ -34,4 +39,4 @@ impl Arena {
 }
 
 /// There are no figures to update.
-pub(crate) fn refresh() {}
+pub fn refresh() {}

@@ -127,6 +127,23 @@ impl Extents {
         self.chunks.lock().all.iter().any(|chunk| advice(chunk.size <= FIRST_CHUNK) == libc::MADV_HUGEPAGE)
     }
 
+    /// Physical memory of its chunks, by the kernel: some milliseconds for each GiB.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        let ranges: Vec<(usize, usize)> = {
+            let chunks = self.chunks.lock();
+            let last = chunks.all.len().saturating_sub(1);
+            // A huge page may reach beyond what has been handed out.
+            let used = |(index, chunk): (usize, &Chunk)| {
+                let used = if index == last { chunks.bumped } else { chunk.size };
+                (chunk.base, used.next_multiple_of(HUGE_PAGE).min(chunk.size))
+            };
+            chunks.all.iter().enumerate().map(used).collect()
+        };
+        // Chunks stay mapped until the arena is dropped.
+        let blocks = ranges.into_iter().flat_map(|(base, used)| (base..base + used).step_by(HUGE_PAGE));
+        blocks.map(|block| resident_pages(block).unwrap_or(0) * PAGE).sum()
+    }
+
     fn take(&self, size: usize, alignment: usize) -> Option<usize> {
         let mut chunks = self.chunks.lock();
         let Chunks { all, bumped } = &mut *chunks;
@@ -221,10 +238,15 @@ impl Drop for Extents {
 
 /// Returns true if any page of a block is resident.
 fn has_pages(block: usize) -> bool {
+    resident_pages(block).is_none_or(|pages| pages > 0)
+}
+
+/// The number of resident pages of a block, if the kernel tells.
+fn resident_pages(block: usize) -> Option<usize> {
     let mut pages = [0u8; HUGE_PAGE / PAGE];
     // SAFETY: it asks about a block of ours, and there is a byte for each of its pages.
     let failed = unsafe { libc::mincore(block as *mut c_void, HUGE_PAGE, pages.as_mut_ptr()) } != 0;
-    failed || pages.iter().any(|page| page & 1 == 1)
+    (!failed).then(|| pages.iter().filter(|page| **page & 1 == 1).count())
 }
 
 /// Maps `size` bytes, aligned to `alignment`.

@@ -1,0 +1,63 @@
+"""A browser, and pages that are closed again."""
+
+import pathlib
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+AXE = pathlib.Path(__file__).parent.parent / "node/node_modules/axe-core/axe.min.js"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with sync_playwright() as playwright:
+        # Its sandbox refuses to run as root.
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Page:
+    """The page of a node, and everything that its console said."""
+
+    def __init__(self, browser, node, **options):
+        self.context, self.said = browser.new_context(**options), []
+        self.page = self.context.new_page()
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        host, port = node.http
+        self.page.goto(f"http://{host}:{port}/")
+
+    def wait_live(self):
+        self.page.wait_for_selector("#memory-table tbody tr.whole")
+        self.page.wait_for_selector("#figures-node dd")
+        self.page.wait_for_selector("#state.live")
+        return self
+
+    def text(self, selector):
+        return self.page.inner_text(selector)
+
+    def rows(self, table):
+        """The body of a table, as lists of texts."""
+        return self.page.eval_on_selector_all(f"#{table} tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))")
+
+    def faults(self):
+        """What the accessibility checker finds serious."""
+        # The page's policy forbids foreign scripts; the driver's own context is exempt.
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate("axe.run()")["violations"]
+        return [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in found if fault["impact"] in ("serious", "critical")]
+
+
+@pytest.fixture
+def open_page(browser):
+    opened = []
+
+    def one(node, **options):
+        opened.append(Page(browser, node, **options))
+        return opened[-1]
+
+    yield one
+    for page in opened:
+        page.context.close()

@@ -1,0 +1,134 @@
+"""`/memory`: the parts add up to the kernel's RSS, under load too, and each is what it says."""
+
+import json
+import pathlib
+import random
+import subprocess
+import threading
+import time
+import urllib.request
+
+import pytest
+from pymemcache.client.base import Client
+
+from tests.servers import Dormouse
+
+SCHEMA = {"name": "Test", "version": "1.0.0", "tables": {"T": {"columns": {"text": {"type": "string"}}, "isRoot": True}}}
+CONFIG = """
+[[bucket]]
+name = "default"
+kind = "ephemeral"
+memory = "192MiB"
+
+[[bucket]]
+name = "orders"
+kind = "persistent"
+memory = "192MiB"
+
+[[memcached]]
+address = "127.0.0.1:0"
+bucket = "default"
+
+[[memcached]]
+address = "127.0.0.1:0"
+bucket = "orders"
+
+[[ovsdb]]
+file = "{home}/test.db"
+remotes = "punix:{home}/test.sock"
+"""
+
+
+def resident_bytes(node):
+    status = pathlib.Path(f"/proc/{node.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def memory_of(node):
+    host, port = node.http
+    with urllib.request.urlopen(f"http://{host}:{port}/memory") as answer:
+        return json.load(answer)
+
+
+def adds_up(part):
+    inner = part.get("parts", [])
+    assert not inner or sum(one["bytes"] for one in inner) == part["bytes"], part
+    for one in inner:
+        adds_up(one)
+
+
+def part(memory, *names):
+    inner = memory
+    for name in names:
+        inner = next(one for one in inner["parts"] if one["name"] == name)
+    return inner
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    home = tmp_path_factory.mktemp("memory")
+    (home / "test.schema").write_text(json.dumps(SCHEMA))
+    subprocess.run(["ovsdb-tool", "create", home / "test.db", home / "test.schema"], check=True)
+    with Dormouse(config=CONFIG.format(home=home), home=home, buckets=(), ports={"memcached": None}) as node:
+        node.database = home / "test.sock"
+        yield node
+
+
+def test_the_parts_add_up_to_the_resident_size_at_ten_moments_of_a_load(node):
+    stop, failures = threading.Event(), []
+
+    def write(bucket, seed):
+        chance = random.Random(seed)
+        client = Client(node.memcached_of(bucket), default_noreply=True)
+        try:
+            while not stop.is_set():
+                for _ in range(200):
+                    client.set(f"key-{chance.randrange(60_000)}", bytes(chance.choice((10, 200, 1_000, 8_000, 300_000 if chance.random() < 0.02 else 50))))
+                client.get("key-1")
+        except Exception as error:
+            failures.append(error)
+
+    writers = [threading.Thread(target=write, args=(bucket, seed)) for seed, bucket in enumerate(("default", "orders"))]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(10):
+            stop.wait(0.7)
+            before, memory, after = resident_bytes(node), memory_of(node), resident_bytes(node)
+            for one in memory["parts"]:
+                adds_up(one)
+            assert sum(one["bytes"] for one in memory["parts"]) == memory["residentBytes"]
+            least, most = min(before, after), max(before, after)
+            assert least * 0.99 <= memory["residentBytes"] <= most * 1.01, (before, memory["residentBytes"], after)
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert not failures
+    # What is only known by difference is a small part.
+    whole = memory["residentBytes"]
+    assert whole > 100e6
+    unknown = [part(memory, "shared", "other"), *(part(memory, "buckets", name, "other") for name in ("default", "orders"))]
+    assert sum(one["bytes"] for one in unknown) < whole / 10, unknown
+
+
+def test_parts_are_what_they_say(node):
+    client = Client(node.memcached_of("default"), default_noreply=False)
+    client.flush_all()
+    deadline = time.monotonic() + 30
+    while part(memory_of(node), "buckets", "default")["about"]["items"]:
+        assert time.monotonic() < deadline, "what was flushed is still there"
+        time.sleep(0.1)
+    for number in range(1_000):
+        client.set(f"exact-{number:06}", bytes(10_000))
+    default = part(memory_of(node), "buckets", "default")
+    # A key is stored behind its collection's id, one byte here.
+    assert part(default, "keys and values")["bytes"] == 1_000 * (1 + 12 + 10_000)
+    assert default["about"] == {"kind": "ephemeral", "budgetBytes": 192 << 20, "items": 1_000}
+    assert default["bytes"] >= 1_000 * 10_012
+    rows = [{"op": "insert", "table": "T", "row": {"text": "x" * 100}}] * 500
+    transaction = json.dumps(["Test", *rows])
+    subprocess.run(["ovsdb-client", "transact", f"unix:{node.database}", transaction], check=True, stdout=subprocess.DEVNULL)
+    database = part(memory_of(node), "databases", "Test")
+    assert database["about"]["items"] == 500 and part(database, "rows")["bytes"] > 50_000, database
+    assert database["bytes"] >= part(database, "rows")["bytes"]

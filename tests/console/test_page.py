@@ -1,0 +1,138 @@
+"""The page at `/` in a browser: its views, widths and colours, keyboard, login, a node that goes away."""
+
+import pathlib
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from pymemcache.client.base import Client
+
+from tests.servers import Dormouse, free_port
+
+WIDTHS = (390, 820, 1280)
+
+
+def url(node, path="/"):
+    host, port = node.http
+    return f"http://{host}:{port}{path}"
+
+
+def asked(node, path="/", **headers):
+    with urllib.request.urlopen(urllib.request.Request(url(node, path), headers=headers)) as answer:
+        return answer.headers, answer.read().decode()
+
+
+@pytest.mark.parametrize("scheme", ("light", "dark"))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_is_readable_at_every_width_and_says_nothing_in_the_console(node, open_page, width, scheme):
+    page = open_page(node, viewport={"width": width, "height": 900}, color_scheme=scheme).wait_live()
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.faults() == []
+    assert page.said == []
+
+
+def test_the_table_adds_up(node, open_page):
+    page = open_page(node).wait_live()
+    rows = [(name, int(size.replace(",", ""))) for name, size, _ in page.rows("memory-table")]
+    outermost = {"program", "buckets", "databases", "shared"}
+    assert rows[-1][0] == "resident"
+    assert sum(size for name, size in rows if name in outermost) == rows[-1][1]
+
+
+def test_it_follows_what_happens_without_a_reload(node, open_page):
+    page = open_page(node).wait_live()
+    client = Client(node.memcached, default_noreply=False)
+    client.set_many({f"seen-{number}": "x" for number in range(500)})
+    deadline = time.monotonic() + 20
+    seen = set()
+    while time.monotonic() < deadline and ("500", "100.0 %") not in seen:
+        for number in range(500):
+            client.get(f"seen-{number}")
+        _, items, _, hits, *_ = page.rows("figures-buckets")[0]
+        seen.add((items, hits))
+    assert ("500", "100.0 %") in seen, seen
+    assert page.said == []
+
+
+def test_a_keyboard_reaches_everything_that_scrolls_or_leads_on(node, open_page):
+    page = open_page(node, viewport={"width": 390, "height": 800}).wait_live().page
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"))
+    for wanted in ("Resident memory as a table", "Buckets as a table", "Threads as a table", "/memory", "/metrics", "/health/ready", "/allocator"):
+        assert wanted in reached, reached
+
+
+def test_it_tells_when_the_node_is_gone_and_comes_back(browser, open_page, tmp_path):
+    ports = {"http": free_port()}
+    with Dormouse(home=tmp_path, ports=ports) as node:
+        page = open_page(node).wait_live()
+    page.page.wait_for_selector("#state.lost")
+    assert "try" in page.text("#state") or "again" in page.text("#state")
+    with Dormouse(home=tmp_path, ports=ports):
+        page.wait_live()
+        page.context.close()
+
+
+def test_a_login_is_asked_for_where_there_is_a_password(open_page, tmp_path):
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    password.chmod(0o600)
+    with Dormouse("--user", "boss", "--password-file", str(password)) as node:
+        # Without a password the browser's own dialog is open, and nothing is shown behind it.
+        refused = open_page(node, http_credentials={"username": "boss", "password": "guessed"})
+        refused.page.wait_for_selector("#state.lost")
+        assert refused.text("#state") == "a login is needed"
+        assert refused.rows("memory-table") == []
+        page = open_page(node, http_credentials={"username": "boss", "password": "open sesame"}).wait_live()
+        assert page.rows("memory-table")[-1][0] == "resident"
+        for path in ("/memory", "/events"):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                asked(node, path)
+            assert error.value.code == 401
+
+
+def test_only_browsers_get_the_page_and_nothing_foreign_runs_in_it(node):
+    assert asked(node)[1].startswith("Dormouse ")
+    assert asked(node, Accept="*/*")[1].startswith("Dormouse ")
+    headers, text = asked(node, Accept="text/html,application/xhtml+xml,*/*;q=0.8")
+    assert text.startswith("<!DOCTYPE html>") and "http" not in text.lower().replace("<!doctype html>", "")
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+    for path in ("/page/main.js", "/page/style.css"):
+        assert asked(node, path)[0]["X-Content-Type-Options"] == "nosniff"
+    for path in ("/page/", "/page/..%2flib.rs", "/page/none.js"):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            asked(node, path)
+        assert error.value.code == 404
+
+
+def switches(node):
+    """How often any thread has slept, by its id."""
+    tasks = pathlib.Path(f"/proc/{node.pid}/task").iterdir()
+    lines = {task.name: (task / "status").read_text() for task in tasks}
+    return {task: int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for task, text in lines.items()}
+
+
+def cpu_ns(node):
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in pathlib.Path(f"/proc/{node.pid}/task").iterdir())
+
+
+def test_a_page_costs_little_and_nothing_once_it_is_closed(open_page):
+    with Dormouse() as node:
+        page = open_page(node).wait_live()
+        before, begun = cpu_ns(node), time.monotonic()
+        time.sleep(5)
+        share = (cpu_ns(node) - before) / 1e9 / (time.monotonic() - begun)
+        # CPU time, not wall time; threads that have ended are missing, so this is for those that stay.
+        assert share < 0.01, share
+        page.context.close()
+        deadline = time.monotonic() + 30
+        while True:
+            before = switches(node)
+            time.sleep(3)
+            if switches(node) == before:
+                break
+            assert time.monotonic() < deadline, "the node still wakes up"

@@ -9,6 +9,7 @@
 //!   GET  /metrics                     Prometheus or OpenMetrics text, from the table of meters
 //!   GET  /allocator                   the allocator, its settings in force, its memory usage
 //!   GET  /memory                      where every byte of resident memory lies
+//!   GET  /figures                     what the node is doing: counters and gauges, CPU time of threads
 //!   GET  /events                      what the node is doing, each second, for the page
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
@@ -311,6 +312,7 @@ fn router(console: Console) -> Router {
         ("/metrics", by(Need::Node(Rights::METRICS), get(metrics::scrape))),
         ("/allocator", by(Need::Node(Rights::SEE), get(allocator::show))),
         ("/memory", by(Need::Node(Rights::SEE), get(memory::show))),
+        ("/figures", by(Need::Node(Rights::SEE), get(live::show_figures))),
         ("/events", by(Need::Node(Rights::SEE), get(live::events))),
         ("/pools", by(Need::Login, get(pools::pools))),
         ("/pools/default", by(Need::Login, get(pools::default_pool))),

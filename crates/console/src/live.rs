@@ -10,13 +10,14 @@
 
 use crate::Console;
 use crate::admission::Client;
+use crate::buckets::refused;
 use crate::login::Identity;
 use crate::memory::{Resident, resident};
-use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::stream;
 use kv::statistics::{self, NodeFigures, Statistic};
 use kv::users::roles::Rights;
@@ -124,6 +125,14 @@ async fn sample(live: Arc<Live>, console: Console) {
             live.latest.send_replace(Arc::clone(&frame));
         }
         tokio::time::sleep(TICK).await;
+    }
+}
+
+/// `GET /figures`.
+pub async fn show_figures(State(console): State<Console>) -> Response {
+    match console.measure(|console| figures(&console)).await {
+        Ok(figures) => Json(figures).into_response(),
+        Err(refusal) => refused(refusal),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::certificate::Certificate;
 use crate::config::reader::Flags;
 use crate::journal_command::JournalCommand;
+use crate::status::Status;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -15,6 +16,7 @@ use std::sync::LazyLock;
   dormouse serve                            a node on loopback with the ephemeral bucket \"default\"
   dormouse config default > node.toml       every setting with its default
   dormouse serve --config node.toml
+  dormouse status                           health, memory and buckets of the node on this machine
   dormouse lab                              the experiments that measure this server and its peers")]
 pub struct Cli {
     #[command(subcommand)]
@@ -33,6 +35,8 @@ fn version() -> &'static str {
 pub enum Command {
     /// Run a node until SIGTERM or SIGINT.
     Serve(Box<Serve>),
+    /// Show a running node on one page: health, memory, buckets.
+    Status(Status),
     /// Check a configuration file, or print one.
     Config {
         #[command(subcommand)]

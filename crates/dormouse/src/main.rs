@@ -16,11 +16,13 @@ mod lab;
 mod listen;
 mod logging;
 mod machine;
+mod node_client;
 mod node_store;
 mod password;
 mod reload;
 mod serve;
 mod signals;
+mod status;
 mod text_file;
 
 use clap::Parser;
@@ -49,6 +51,9 @@ fn main() -> ExitCode {
         cli::Command::Config { command } => outcome(config_command(&command)),
         cli::Command::Certificate(arguments) => outcome(certificate::run(&arguments)),
         cli::Command::Journal { command } => outcome(journal_command::run(&command)),
+        cli::Command::Status(arguments) => {
+            status::run(&arguments).unwrap_or_else(|error| outcome(Err(error)))
+        }
         cli::Command::OvsdbServer { .. } => ExitCode::from(EXIT_USAGE),
         cli::Command::Lab { arguments } => outcome(lab::run(&arguments)),
     }

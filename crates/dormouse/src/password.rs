@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 /// Password of the development user, accepted on loopback only.
 const DEVELOPMENT_PASSWORD: &str = "password";
 /// Longest password.
-const PASSWORD_BYTES_MAX: usize = 1024;
+pub const PASSWORD_BYTES_MAX: usize = 1024;
 /// Maximum size of a password file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import socket
 import subprocess
 import threading
 import time
@@ -110,6 +111,19 @@ def test_the_parts_add_up_to_the_resident_size_at_ten_moments_of_a_load(node):
     assert whole > 100e6
     unknown = [part(memory, "shared", "other"), *(part(memory, "buckets", name, "other") for name in ("default", "orders"))]
     assert sum(one["bytes"] for one in unknown) < whole / 10, unknown
+
+
+def test_idle_clients_do_not_make_more_than_there_is(node):
+    idle = [socket.create_connection(node.http) for _ in range(400)]
+    try:
+        memory = memory_of(node)
+        for one in memory["parts"]:
+            adds_up(one)
+        assert sum(one["bytes"] for one in memory["parts"]) == memory["residentBytes"]
+        assert memory["residentBytes"] <= resident_bytes(node) * 1.01
+    finally:
+        for one in idle:
+            one.close()
 
 
 def test_parts_are_what_they_say(node):

@@ -12,7 +12,7 @@
 //!   connections without a login, preferably one that waits for its client, of the address with the most of these, the
 //!   longest waiting; else the logged-in one that has been idle the longest. So a client that sends a request at once
 //!   is served, whatever others hold open.
-//! * Streams of maps are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that is not.
+//! * Streams of maps and events are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that is not.
 //! * Unsent answers may take [`UNSENT_BYTES_MAX`] together; beyond that, the connections with the most of them are cut
 //!   off.
 //!
@@ -47,7 +47,7 @@ use crate::socket::{Socket, Watched};
 
 /// Maximum number of open HTTP connections, not counting streams.
 const CONNECTIONS_MAX: usize = 512;
-/// Maximum number of concurrent streams of maps.
+/// Maximum number of concurrent streams of maps and events.
 const STREAMS_MAX: usize = 128;
 /// Bytes of answers that clients have not taken yet, of all connections together.
 const UNSENT_BYTES_MAX: usize = 32 << 20;
@@ -106,7 +106,7 @@ enum Phase {
     Handling,
     /// The answer is being sent.
     Answering,
-    /// Maps are sent as they change.
+    /// Maps or events are sent as they come.
     Streaming,
 }
 

@@ -152,6 +152,8 @@ pub struct DatabaseFigures {
     /// Resident memory of its arena, or, if the allocator does not report it, the figure that is compared with the
     /// budget.
     pub resident_bytes: u64,
+    /// Pages of its arena that are free.
+    pub free_page_bytes: u64,
     /// Maximum memory it may take.
     pub budget_bytes: u64,
     /// Commits, including those read from the log.

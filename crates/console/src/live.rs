@@ -13,16 +13,17 @@ use crate::admission::Client;
 use crate::buckets::refused;
 use crate::login::Identity;
 use crate::memory::{Resident, resident};
+use crate::{metrics, vbuckets};
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
-use kv::statistics::{self, NodeFigures, Statistic};
+use kv::statistics::{self, Kind, NodeFigures, Statistic};
 use kv::users::roles::Rights;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +32,7 @@ use tokio::sync::{Semaphore, watch};
 
 /// How often figures are read.
 const TICK: Duration = Duration::from_secs(1);
-/// How often memory is, at least and as a multiple of what it takes.
+/// Memory is read this often, or less often: this multiple of the time that a reading takes.
 const MEMORY_LEAST: Duration = Duration::from_secs(2);
 const MEMORY_MULTIPLE: u32 = 300;
 /// The history: a point in so many seconds, for an hour.
@@ -72,6 +73,8 @@ impl Live {
     fn note(&self, point: [u64; 4]) {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let [at_ms, ..] = point;
+        // The clock may have been set back.
+        history.retain(|[past_ms, ..]| *past_ms <= at_ms);
         if history.back().is_some_and(|[last_ms, ..]| at_ms < last_ms.saturating_add(POINT_EVERY_MS)) {
             return;
         }
@@ -141,7 +144,12 @@ pub async fn events(
     State(console): State<Console>,
     ConnectInfo(client): ConnectInfo<Client>,
     Extension(identity): Extension<Identity>,
+    method: Method,
 ) -> Response {
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    if method == Method::HEAD {
+        return headers.into_response();
+    }
     if !client.connection.begin_stream() {
         return (StatusCode::SERVICE_UNAVAILABLE, "There are too many streams.\r\n").into_response();
     }
@@ -177,7 +185,6 @@ pub async fn events(
             Some((Ok::<_, Infallible>(bytes), (console, frames, None, memory_sent)))
         }
     });
-    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(events)).into_response()
 }
 
@@ -187,15 +194,30 @@ fn event(name: &str, json: &str) -> String {
 }
 
 fn figures(console: &Console) -> Value {
-    let buckets = console.node.buckets().into_iter().map(|bucket| {
+    let buckets = console.node.buckets();
+    let mut persistence = BTreeMap::new();
+    if buckets.iter().any(|bucket| bucket.persistence().is_some()) {
+        vbuckets::execute(console, |cx| {
+            let figures = buckets.iter().filter_map(|b| Some((b.name(), b.persistence_figures(cx)?)));
+            persistence.extend(figures);
+        });
+    }
+    let buckets = buckets.iter().map(|bucket| {
         let mut figures = table(statistics::MEMORY, &bucket.accounts());
+        // Only a measurement tells: `/memory` has it.
+        figures.remove("resident_bytes");
         for (meter, statistic) in statistics::meters() {
-            figures.extend(statistic.metric.map(|name| (name.to_owned(), bucket.meter(meter).into())));
+            let figure = shown(statistic.kind, bucket.meter(meter));
+            figures.extend(statistic.metric.map(|name| (name.to_owned(), figure)));
+        }
+        if let Some(persistence) = persistence.get(bucket.name()) {
+            figures.extend(table(statistics::PERSISTENCE, persistence));
         }
         (bucket.name().to_owned(), Value::Object(figures))
     });
     json!({
         "uptimeMs": u64::try_from(console.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "cpuNs": process_cpu_ns(),
         "node": table(statistics::NODE, &NodeFigures::of(&console.node)),
         "threads": threads(),
         "buckets": buckets.collect::<Map<_, _>>(),
@@ -203,8 +225,20 @@ fn figures(console: &Console) -> Value {
 }
 
 fn table<S>(table: &[Statistic<S>], source: &S) -> Map<String, Value> {
-    let named = table.iter().filter_map(|row| Some((row.metric?.to_owned(), (row.value)(source).into())));
-    named.collect()
+    let figure = |row: &Statistic<S>| Some((row.metric?.to_owned(), shown(row.kind, (row.value)(source))));
+    table.iter().filter_map(figure).collect()
+}
+
+/// In the units of `/metrics`.
+fn shown(kind: Kind, value: u64) -> Value {
+    if kind == Kind::Microseconds { metrics::seconds(value).into() } else { value.into() }
+}
+
+/// CPU time of the process, of threads that have ended too.
+fn process_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    u64::try_from(ns).unwrap_or(0)
 }
 
 /// CPU time of each thread since its start, nanoseconds, by the kernel; in the order of their ids.
@@ -250,10 +284,14 @@ mod tests {
         live.note([9_000_000, 1, 0, 0]);
         let history: Value = serde_json::from_str(&live.history()).unwrap();
         assert_eq!(history["points"][0][0], json!(5_400_000));
+        live.note([6_000_000, 1, 0, 0]);
+        let history: Value = serde_json::from_str(&live.history()).unwrap();
+        let points = history["points"].as_array().unwrap();
+        assert_eq!(points.last().unwrap()[0], json!(6_000_000), "the clock was set back");
     }
 
     #[test]
-    fn threads_are_told_with_their_time() {
+    fn every_thread_has_a_time() {
         let threads = threads();
         assert!(threads.iter().any(|thread| thread["cpuNs"].as_u64().unwrap() > 0), "{threads:?}");
     }

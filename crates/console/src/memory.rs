@@ -4,8 +4,8 @@
 //!   resident ── program             code and other files
 //!            ├─ buckets ── B        keys and values, metadata, index, rounding, free in slabs, in flight, free pages
 //!            ├─ databases ── D      rows, indexes, history, other
-//!            └─ shared              buffers of clients, of flushers, free pages, other: the node itself, the allocator's
-//!                                   bookkeeping, stacks
+//!            └─ shared              buffers of clients, of flushers, free pages, other: the node itself,
+//!                                   bookkeeping of the allocator, stacks
 //! ```
 //!
 //! The bytes of parts add up to those of the whole, and those of the outermost to the kernel's RSS. The kernel is asked
@@ -23,8 +23,10 @@ use memory::backend::{self, report};
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Parts that may have memory without pages, those that are likeliest first.
-const UNTOUCHED: [&str; 4] = [FREE_PAGES, FREE_SLOTS, IN_FLIGHT, INDEX];
+/// Parts that may have memory without pages, or are counted as an upper bound; those that are likeliest first.
+const UNTOUCHED: [&str; 6] = [FREE_PAGES, CLIENTS, FLUSHERS, FREE_SLOTS, IN_FLIGHT, INDEX];
+const CLIENTS: &str = "clients";
+const FLUSHERS: &str = "flushers";
 const FREE_PAGES: &str = "free pages";
 const FREE_SLOTS: &str = "free in slabs";
 const IN_FLIGHT: &str = "in flight";
@@ -85,12 +87,19 @@ impl Part {
         Self { name: name.to_owned(), bytes: sum(&parts), about: None, parts }
     }
 
-    /// Parts of known size within a whole: the rest is `other`; what is too much is taken off those without pages.
+    /// Parts of known size within a whole: the rest is `other`. What is too much is taken off those without pages; if
+    /// that is not enough, pages are swapped out, and it is taken off the others.
     fn within(name: &str, whole: u64, mut parts: Vec<Self>) -> Self {
-        for untouched in UNTOUCHED {
-            let beyond = sum(&parts).saturating_sub(whole);
-            if let Some(part) = parts.iter_mut().find(|part| part.name == untouched) {
-                part.bytes = part.bytes.saturating_sub(beyond);
+        let mut beyond = sum(&parts).saturating_sub(whole);
+        let rank =
+            |part: &Self| UNTOUCHED.iter().position(|name| *name == part.name).unwrap_or(UNTOUCHED.len());
+        let mut order: Vec<usize> = (0..parts.len()).rev().collect();
+        order.sort_by_key(|index| parts.get(*index).map(rank));
+        for index in order {
+            if let Some(part) = parts.get_mut(index) {
+                let taken = beyond.min(part.bytes);
+                part.bytes -= taken;
+                beyond -= taken;
             }
         }
         parts.push(Self::leaf(OTHER, whole.saturating_sub(sum(&parts))));
@@ -114,19 +123,20 @@ pub async fn show(State(console): State<Console>) -> Response {
 pub fn resident(console: &Console) -> Resident {
     backend::refresh();
     let buckets = console.node.buckets();
-    let free_pages = report::pages().map(|(_, free)| {
+    let databases = console.control.databases();
+    let free_pages = report::free_page_bytes().map(|free| {
         let of_buckets = buckets.iter().filter_map(|bucket| bucket.pages()).map(|pages| pages.dirty as u64);
-        free.saturating_sub(of_buckets.sum())
+        let of_databases = databases.iter().map(|database| database.free_page_bytes);
+        free.saturating_sub(of_buckets.chain(of_databases).sum())
     });
     let buckets = Part::of("buckets", buckets.iter().map(|bucket| of_bucket(bucket)).collect());
-    let databases = console.control.databases();
     let databases = Part::of("databases", databases.iter().map(of_database).collect());
     let clients = console.node.client_memory();
     let flushers = console.node.flush_buffer_bytes();
     let (anonymous, files) = kernels_view();
     let mut shared = vec![
-        Part::leaf("clients", clients.buffer_bytes() + clients.other_bytes()),
-        Part::leaf("flushers", flushers),
+        Part::leaf(CLIENTS, clients.buffer_bytes() + clients.other_bytes()),
+        Part::leaf(FLUSHERS, flushers),
     ];
     shared.extend(free_pages.map(|bytes| Part::leaf(FREE_PAGES, bytes)));
     let rest = anonymous.saturating_sub(buckets.bytes + databases.bytes);
@@ -135,7 +145,8 @@ pub fn resident(console: &Console) -> Resident {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Resident {
         at_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
-        resident_bytes: anonymous + files,
+        // More only if memory was given back meanwhile.
+        resident_bytes: (anonymous + files).max(sum(&parts)),
         limit_bytes: console.control.memory_bytes(),
         parts,
     }
@@ -168,6 +179,7 @@ fn of_database(database: &DatabaseFigures) -> Part {
         Part::leaf("rows", database.record_bytes),
         Part::leaf(INDEX, database.index_bytes),
         Part::leaf("history", database.history_bytes),
+        Part::leaf(FREE_PAGES, database.free_page_bytes),
     ];
     let about = About { kind: "ovsdb", budget_bytes: database.budget_bytes, items: database.rows };
     Part { about: Some(about), ..Part::within(&database.name, database.resident_bytes, parts) }
@@ -190,7 +202,7 @@ mod tests {
     fn within(whole: u64) -> Vec<(String, u64)> {
         let known = [("keys and values", 50), (INDEX, 30), (FREE_SLOTS, 20), (FREE_PAGES, 10)];
         let part = Part::within("b", whole, known.map(|(name, bytes)| Part::leaf(name, bytes)).to_vec());
-        assert_eq!(part.bytes, whole.max(50));
+        assert_eq!(part.bytes, whole);
         part.parts.into_iter().map(|part| (part.name, part.bytes)).collect()
     }
 
@@ -204,7 +216,7 @@ mod tests {
     fn memory_without_pages_is_taken_off_where_it_may_be() {
         let bytes = |whole| within(whole).into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>();
         assert_eq!(bytes(95), [50, 30, 15, 0, 0], "free pages first, then free slots");
-        assert_eq!(bytes(40), [50, 0, 0, 0, 0], "never what has been written");
+        assert_eq!(bytes(40), [40, 0, 0, 0, 0], "what has been written only if it was swapped out");
     }
 
     #[test]

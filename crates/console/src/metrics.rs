@@ -150,7 +150,7 @@ fn prometheus_text(open_metrics: &str) -> String {
     text
 }
 
-fn seconds(microseconds: u64) -> f64 {
+pub fn seconds(microseconds: u64) -> f64 {
     Duration::from_micros(microseconds).as_secs_f64()
 }
 
@@ -185,7 +185,8 @@ impl Collector for NodeCollector {
             let values: Vec<_> = buckets.iter().map(|b| ([("bucket", b.name())], b.meter(meter))).collect();
             encode_table(&mut encoder, "bucket_", &[statistic], &values)?;
         }
-        let memory: Vec<_> = buckets.iter().map(|b| ([("bucket", b.name())], b.memory())).collect();
+        backend::refresh();
+        let memory: Vec<_> = buckets.iter().map(|b| ([("bucket", b.name())], b.memory_refreshed())).collect();
         encode_table(&mut encoder, "bucket_", statistics::MEMORY, &memory)?;
         self.encode_persistence(&mut encoder, &buckets)?;
         let databases = control.databases();

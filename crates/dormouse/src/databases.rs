@@ -231,6 +231,7 @@ fn figures_of(events: &EventLoop, name: &str) -> Option<DatabaseFigures> {
         index_bytes: figures.index_bytes,
         history_bytes: figures.history_bytes,
         resident_bytes: database.resident_bytes(),
+        free_page_bytes: database.free_page_bytes(),
         budget_bytes: database.budget_bytes(),
         commits: database.commit_number().0,
         log_bytes: events.core().log(name).map_or(0, |log| log.length_bytes()),

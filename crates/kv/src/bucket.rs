@@ -729,7 +729,13 @@ impl Bucket {
 
     /// Returns the bucket's memory figures, with resident memory measured now.
     pub fn memory(&self) -> MemoryFigures {
-        let measured = self.resources.tenant.measure();
+        memory::backend::refresh();
+        self.memory_refreshed()
+    }
+
+    /// The same with the allocator's figures as they were last refreshed: for many buckets, one refresh is enough.
+    pub fn memory_refreshed(&self) -> MemoryFigures {
+        let measured = self.resources.tenant.measure_refreshed();
         self.note_measured();
         if self.is_wasteful() {
             self.ring_pager();

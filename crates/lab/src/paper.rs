@@ -20,7 +20,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use parts::Part;
 use serde::Serialize;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -29,9 +28,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// How often a part is looked at, and after which time it is mentioned again.
-const LOOK: Duration = Duration::from_millis(200);
-const MENTIONED: Duration = Duration::from_secs(30);
+/// How often a part's process is polled, and how often a line says that it is still running.
+const POLL: Duration = Duration::from_millis(200);
+const STILL_RUNNING: Duration = Duration::from_secs(30);
 
 /// Options of `lab paper`.
 #[derive(Args, Debug)]
@@ -63,8 +62,8 @@ pub struct PaperArgs {
 #[derive(Debug, Serialize)]
 pub(crate) struct Paper {
     quick: bool,
+    /// Seconds since 1970.
     started_s: u64,
-    took_s: f64,
     command: String,
     version: String,
     machine: Machine,
@@ -81,11 +80,11 @@ pub fn run(arguments: &PaperArgs) -> Result<()> {
     let dormouse = programs::dormouse(arguments.dormouse.as_deref())?;
     let machine = Machine::read()?;
     let directory = &arguments.output;
-    prepare(arguments, &dormouse)?;
     let wanted =
         |part: &&Part| arguments.only.is_empty() || arguments.only.iter().any(|e| e == part.experiment);
     let parts: Vec<&Part> = parts::ALL.iter().filter(wanted).collect();
-    let start = Instant::now();
+    prepare(arguments, &parts, &dormouse)?;
+    let started_s = crate::study::record::now_s();
     let mut failed = BTreeMap::new();
     let mut missing: Vec<&Part> =
         parts.iter().copied().filter(|part| !part.json(directory).exists()).collect();
@@ -107,21 +106,19 @@ pub fn run(arguments: &PaperArgs) -> Result<()> {
     }
     let mut found = BTreeMap::new();
     let mut texts = Vec::new();
-    for part in parts {
-        let Ok(json) = fs::read(part.json(directory)) else { continue };
-        let json: Value =
-            serde_json::from_slice(&json).with_context(|| part.json(directory).display().to_string())?;
-        found.insert(part.name, json);
-        texts.push((
-            format!("{}: {}", part.experiment.to_uppercase(), part.title),
-            fs::read_to_string(part.text(directory))?,
-        ));
+    for part in parts.into_iter().filter(|part| part.json(directory).exists()) {
+        match part.read(directory) {
+            Ok((json, text)) => {
+                found.insert(part.name, json);
+                texts.push((format!("{}: {}", part.experiment.to_uppercase(), part.title), text));
+            }
+            Err(error) => drop(failed.insert(part.name, format!("{error:#}"))),
+        }
     }
     let version = crate::child::version_of(&mut Command::new(&dormouse), "--version");
     let paper = Paper {
         quick: arguments.quick,
-        started_s: crate::study::record::now_s(),
-        took_s: start.elapsed().as_secs_f64(),
+        started_s,
         command: std::env::args().collect::<Vec<_>>().join(" "),
         version,
         machine,
@@ -160,31 +157,39 @@ fn estimated(parts: &[&Part], quick: bool) -> u64 {
     parts.iter().map(|part| part.seconds(quick)).sum::<u64>().div_ceil(60)
 }
 
-/// The directory, without results of other settings.
-fn prepare(arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
+/// The directory, without results of other programs or sizes.
+fn prepare(arguments: &PaperArgs, parts: &[&Part], dormouse: &Path) -> Result<()> {
     let directory = &arguments.output;
     fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
     let made_by = directory.join("made-by");
     if arguments.fresh {
-        for part in parts::ALL {
+        for part in parts {
             let _it_may_be_missing = fs::remove_file(part.json(directory));
         }
-        let _it_may_be_missing = fs::remove_file(&made_by);
+        if !parts::ALL.iter().any(|part| part.json(directory).exists()) {
+            let _it_may_be_missing = fs::remove_file(&made_by);
+        }
     }
-    let about = fs::metadata(dormouse).with_context(|| dormouse.display().to_string())?;
-    let changed_s = about.modified()?.duration_since(UNIX_EPOCH)?.as_secs();
-    let now = format!("{} quick={} {} {changed_s}\n", dormouse.display(), arguments.quick, about.len());
+    let now =
+        format!("quick={}\n{}{}", arguments.quick, version_of(dormouse)?, version_of(&programs::this()?)?);
     match fs::read_to_string(&made_by) {
         Ok(then) if then != now => {
             bail!(
-                "{} has results of another program or size: name another directory with \
-                 --output, or forget them with --fresh",
+                "{} has results of other programs or another size: name another directory with --output, or forget \
+                 them with --fresh",
                 directory.display()
             )
         }
         Ok(_) => Ok(()),
         Err(_) => fs::write(&made_by, now).with_context(|| made_by.display().to_string()),
     }
+}
+
+/// A program's file, with its size and the second of its last change.
+fn version_of(program: &Path) -> Result<String> {
+    let about = fs::metadata(program).with_context(|| program.display().to_string())?;
+    let changed_s = about.modified()?.duration_since(UNIX_EPOCH)?.as_secs();
+    Ok(format!("{} {} {changed_s}\n", program.display(), about.len()))
 }
 
 fn run_part(part: &Part, arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
@@ -196,21 +201,21 @@ fn run_part(part: &Part, arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
     if part.measures_dormouse {
         command.arg("--dormouse").arg(dormouse);
     }
-    command.stdin(Stdio::null()).stdout(File::create(part.text(directory))?).stderr(File::create(&errors)?);
+    command.stdin(Stdio::null()).stdout(create(&part.text(directory))?).stderr(create(&errors)?);
     os::end_with_lab(&mut command);
     let begun = Instant::now();
-    let mut mentioned = begun;
+    let mut last_line = begun;
     say(&format!("{}: {}; about {} minutes", part.name, part.title, estimated(&[part], arguments.quick)));
     let mut child = command.spawn().context("starting the experiment")?;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if mentioned.elapsed() >= MENTIONED {
-            mentioned = Instant::now();
+        if last_line.elapsed() >= STILL_RUNNING {
+            last_line = Instant::now();
             say(&format!("{}: {} so far", part.name, minutes(begun.elapsed())));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
     };
     if !status.success() {
         bail!("{status}: {}", crate::study::text::said(&errors));
@@ -218,6 +223,10 @@ fn run_part(part: &Part, arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
     fs::rename(&unfinished, part.json(directory)).context("its results")?;
     let _it_is_empty_mostly = fs::remove_file(errors);
     Ok(())
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("creating {}", path.display()))
 }
 
 fn say(line: &str) {

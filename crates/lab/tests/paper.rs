@@ -56,13 +56,16 @@ fn what_ran_stands_beside_the_reference_and_is_kept() {
     let paper: Value = serde_json::from_str(&place.read("paper.json")).unwrap();
     let rows = paper["tables"][0]["rows"].as_array().unwrap();
     assert_eq!((paper["tables"].as_array().unwrap().len(), rows.len()), (1, 8));
-    let million = rows.iter().find(|row| row[0] == "1M: peak bytes per item").unwrap();
+    let million = rows.iter().find(|row| row[0] == "1M: peak bytes per item, before -> after").unwrap();
     assert_eq!(million[1], "807 / 812 -> 759 / 764");
     assert!(million[3].as_str().unwrap().contains("x less / "), "{million}");
     let (markdown, html) = (place.read("paper.md"), place.read("paper.html"));
     assert!(markdown.contains("overhead FAILED") && markdown.contains("## E4: One flush"), "{markdown}");
     assert!(html.contains("<h2>E4: One flush") && !html.contains("http"), "no outside resource");
 
+    // Forgetting one forgets no other.
+    let fresh = place.paper(NO_SERVER, &["--only", "e6", "--fresh"]);
+    assert!(errors(&fresh).contains("1 of 1 parts to run"), "{}", errors(&fresh));
     let again = place.paper(NO_SERVER, &["--only", "e4"]);
     assert!(again.status.success() && errors(&again).contains("0 of 1 parts to run"), "{}", errors(&again));
     let other = place.paper("/bin/true", &["--only", "e4"]);

@@ -582,9 +582,14 @@ impl Tenant {
     /// allocator does not know a tenant's pages: the waste then stays 0, and only the accounts count against the
     /// budget.
     pub fn measure(&self) -> Option<ArenaFigures> {
+        backend::refresh();
+        self.measure_refreshed()
+    }
+
+    /// The same with the allocator's figures as of the last `refresh`.
+    pub fn measure_refreshed(&self) -> Option<ArenaFigures> {
         self.churn.store(0, Relaxed);
         self.churn_most.store(self.churn_most(), Relaxed);
-        backend::refresh();
         let figures = self.arena.figures()?;
         let slack = self.slab_bytes().saturating_sub(self.gauge(Gauge::Slots));
         let in_arena = self.gauge(Gauge::Items) + self.gauge(Gauge::Index) + slack;

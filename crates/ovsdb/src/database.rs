@@ -325,6 +325,11 @@ impl Database {
         tenant.resident_bytes().unwrap_or(tenant.used())
     }
 
+    /// Free pages of its arena, as of the last measurement; 0 if it has no pages of its own.
+    pub fn free_page_bytes(&self) -> u64 {
+        self.records.tenant().arena_figures().map_or(0, |arena| arena.dirty as u64)
+    }
+
     /// Frees memory that is no longer needed, and returns it to the system if it is much. To be called at the end of
     /// each wake-up, when committed changes are on their way.
     pub fn rest(&mut self) {

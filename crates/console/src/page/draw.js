@@ -43,15 +43,14 @@ export function share(part, whole) {
   return whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "-";
 }
 
-/** A bar of parts `[{bytes, kind, name}]`; `whole` is its full length. */
+/** A bar of parts `[{bytes, kind, title}]`; `whole` is its full length. */
 export function bar(parts, whole, label) {
   const svg = shape("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": label });
   let at = 0;
   for (const part of parts) {
     const width = whole > 0 ? 1000 * part.bytes / whole : 0;
     if (width > 0) {
-      const title = shape("title", {}, `${part.name}: ${bytes(part.bytes)}`);
-      svg.append(shape("rect", { x: at, y: 0, width, height: 10, class: part.kind }, title));
+      svg.append(shape("rect", { x: at, y: 0, width, height: 10, class: part.kind }, shape("title", {}, part.title)));
     }
     at += width;
   }

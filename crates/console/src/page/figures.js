@@ -6,6 +6,8 @@ let before = null;
 
 const WRITES = ["cmd_set", "cmd_touch", "incr_hits", "decr_hits", "cmd_subdoc_mutation"];
 const READS = ["cmd_get", "cmd_subdoc_lookup"];
+const DELETES = ["delete_hits", "delete_misses"];
+const MISSES = ["incr_misses", "decr_misses"];
 
 /** Shows figures; `atMs` is when they came. */
 export function show(figures, atMs) {
@@ -15,10 +17,12 @@ export function show(figures, atMs) {
   const seconds = Math.max(1e-3, (figures.uptimeMs - last.figures.uptimeMs) / 1e3);
   const rows = Object.entries(figures.buckets).map(([name, now]) => {
     const then = last.figures.buckets[name] ?? now;
-    const rate = (...meters) => meters.reduce((sum, meter) => sum + (now[meter] ?? 0) - (then[meter] ?? 0), 0) / seconds;
+    // A counter that has fallen was reset, or its bucket is a new one: it began at 0.
+    const risen = (meter) => (now[meter] ?? 0) >= (then[meter] ?? 0) ? (now[meter] ?? 0) - (then[meter] ?? 0) : now[meter];
+    const rate = (...meters) => meters.reduce((sum, meter) => sum + risen(meter), 0) / seconds;
     return {
       name, items: now.items, reads: rate(...READS), gets: rate("cmd_get"), hits: rate("get_hits"), writes: rate(...WRITES),
-      deletes: rate("delete_hits"), evicted: rate("evictions"), unflushed: now.unflushed_items,
+      deletes: rate(...DELETES), misses: rate(...MISSES), evicted: rate("evictions"), unflushed: now.unflushed_items,
     };
   });
   buckets(rows);
@@ -35,9 +39,9 @@ function buckets(rows) {
 
 function node(figures, then, rows, seconds) {
   const sum = (name) => rows.reduce((all, row) => all + row[name], 0);
-  const cpu = cpuPercent(figures.threads, then.threads, seconds).reduce((all, thread) => all + thread.percent, 0);
+  const cpu = (figures.cpuNs - then.cpuNs) / 1e7 / seconds;
   const tiles = [
-    ["operations per second", number(sum("reads") + sum("writes") + sum("deletes"))],
+    ["operations per second", number(sum("reads") + sum("writes") + sum("deletes") + sum("misses"))],
     ["hit ratio", share(sum("hits"), sum("gets"))],
     ["CPU, % of a core", cpu.toFixed(2)],
     ["connections", number(figures.node.connections)],
@@ -63,7 +67,8 @@ function threads(now, then, seconds) {
   const sorted = [...byName].sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0]));
   document.querySelector("#figures-threads tbody").replaceChildren(...sorted.map(([name, percent]) => element("tr", {},
     element("th", { scope: "row" }, name), element("td", {}, percent.toFixed(2)),
-    element("td", {}, bar([{ bytes: Math.min(percent, 100), kind: "payload", name }], 100, `${name}: ${percent.toFixed(2)} %`)))));
+    element("td", {}, bar([{ bytes: Math.min(percent, 100), kind: "payload", title: `${percent.toFixed(2)} %` }], 100,
+      `${name}: ${percent.toFixed(2)} %`)))));
 }
 
 function duration(seconds) {

@@ -1,5 +1,6 @@
 // One stream of events, read with fetch so that the browser's login dialog appears where one is needed.
 
+import { element } from "./draw.js";
 import * as figures from "./figures.js";
 import * as memory from "./memory.js";
 
@@ -24,24 +25,44 @@ async function follow(body) {
     text = events.pop();
     for (const event of events) {
       const [, name, json] = event.match(/^event: (\w+)\ndata: (.*)$/s) ?? [];
-      HANDLERS[name]?.(JSON.parse(json));
+      try {
+        HANDLERS[name]?.(JSON.parse(json));
+      } catch (error) {
+        console.error(error);
+        state(`the page cannot show ${name}: ${error.message}`, "lost");
+      }
     }
   }
 }
 
+/** Shows why the node refuses, and waits until somebody asks again: each attempt with a wrong password counts. */
+function refused(why) {
+  state(`${why} `, "lost");
+  const again = element("button", { type: "button" }, "try again");
+  document.getElementById("state").append(again);
+  return new Promise((resolve) => again.addEventListener("click", resolve, { once: true }));
+}
+
 for (let failures = 0; ; failures += 1) {
+  const stop = new AbortController();
   try {
-    const response = await fetch("/events", { cache: "no-store" });
+    const response = await fetch("/events", { cache: "no-store", signal: stop.signal });
     if (response.ok) {
       failures = 0;
       state("live", "live");
       await follow(response.body);
       state("the connection has ended; connecting again", "lost");
+    } else if (response.status === 401) {
+      await refused("a login is needed");
+    } else if (response.status === 403) {
+      await refused((await response.text()).trim());
     } else {
-      state(response.status === 401 ? "a login is needed" : `refused: ${response.status}: ${(await response.text()).trim()}`, "lost");
+      state(`${response.status}: ${(await response.text()).trim()}; trying again`, "lost");
     }
   } catch {
     state("the node does not answer; trying again", "lost");
+  } finally {
+    stop.abort();
   }
   await new Promise((wait) => setTimeout(wait, AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)]));
 }

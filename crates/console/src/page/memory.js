@@ -20,7 +20,7 @@ const kind = (name) => KINDS[name] ?? "other";
 
 /** The leaves of a part, each with its kind. */
 function leaves(part) {
-  if (!part.parts?.length) return [{ bytes: part.bytes, kind: kind(part.name), name: part.name }];
+  if (!part.parts?.length) return [{ bytes: part.bytes, kind: kind(part.name), title: `${part.name}: ${bytes(part.bytes)}` }];
   return part.parts.flatMap(leaves);
 }
 
@@ -31,6 +31,8 @@ export function show(memory) {
   document.getElementById("memory-sum").textContent = `${bytes(whole)} resident.${limit}`;
   bars(memory, whole);
   table(memory, whole);
+  // The clock may have been set back.
+  points = points.filter(([at]) => at < memory.atMs);
   points.push([memory.atMs, whole]);
   history();
 }

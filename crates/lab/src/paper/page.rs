@@ -18,8 +18,10 @@ pub fn write(paper: &Paper, directory: &Path) -> Result<()> {
     let markdown = markdown(paper)?;
     let json = serde_json::to_string_pretty(paper)? + "\n";
     for (name, text) in [("paper.md", &markdown), ("paper.html", &page(paper)?), ("paper.json", &json)] {
-        let path = directory.join(name);
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        // A full disk leaves the former report as it was.
+        let (unfinished, path) = (directory.join(format!("{name}.unfinished")), directory.join(name));
+        let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &path));
+        written.with_context(|| format!("writing {}", path.display()))?;
     }
     let files = format!("\n{0}/paper.html, {0}/paper.md, {0}/paper.json\n", directory.display());
     io::stdout().write_all((summary(paper)? + &files).as_bytes()).context("printing the tables")

@@ -1,5 +1,8 @@
 //! The experiments of `lab paper`, with their options.
 
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// One experiment, run in a process of its own.
@@ -27,7 +30,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["throughput"],
         quick: &["throughput", "--quick", "--reads", "20"],
-        took_s: [1800, 50],
+        took_s: [1800, 85],
     },
     Part {
         experiment: "e1",
@@ -36,7 +39,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["allocators"],
         quick: &["allocators", "--quick", "--items", "200k", "--starts", "2", "--windows", "1"],
-        took_s: [1800, 150],
+        took_s: [1800, 190],
     },
     Part {
         experiment: "e2",
@@ -45,7 +48,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["fragmentation"],
         quick: &["fragmentation", "--quick", "--cases", "append", "--heaps", "slab"],
-        took_s: [5400, 200],
+        took_s: [5400, 110],
     },
     Part {
         experiment: "e3",
@@ -63,7 +66,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: false,
         full: &["flush"],
         quick: &["flush", "--quick", "--items", "1,100,10k,1M"],
-        took_s: [120, 20],
+        took_s: [120, 15],
     },
     Part {
         experiment: "e5",
@@ -77,7 +80,7 @@ pub const ALL: &[Part] = &[
             "--cases",
             "update1-mon,update2-mon,insert-mon,queue,size-one,size-each",
         ],
-        took_s: [5400, 200],
+        took_s: [5400, 130],
     },
     Part {
         experiment: "e6",
@@ -105,6 +108,14 @@ impl Part {
     /// File of its results.
     pub fn json(&self, directory: &Path) -> PathBuf {
         directory.join(format!("{}.json", self.name))
+    }
+
+    /// Its results, and what it printed.
+    pub fn read(&self, directory: &Path) -> Result<(Value, String)> {
+        let (json, text) = (self.json(directory), self.text(directory));
+        let results = fs::read(&json).with_context(|| json.display().to_string())?;
+        let results = serde_json::from_slice(&results).with_context(|| json.display().to_string())?;
+        Ok((results, fs::read_to_string(&text).with_context(|| text.display().to_string())?))
     }
 
     /// File of what it prints.

@@ -70,16 +70,14 @@ pub(super) fn of_mimalloc(committed_bytes: usize, peak_bytes: usize) -> Vec<Figu
     .collect()
 }
 
-/// Pages of all arenas together as of the last `refresh`: those that hold blocks, and free ones, in bytes. `None` where
-/// the allocator does not tell.
-pub fn pages() -> Option<(u64, u64)> {
+/// Free pages of all arenas together as of the last `refresh`, in bytes. `None` where the allocator does not tell.
+pub fn free_page_bytes() -> Option<u64> {
     // jemalloc's number of all arenas together.
     const ALL: u32 = 4096;
     let controls = chosen::controls()?;
-    let active = controls.read::<usize>(c"stats.active").ok()? as u64;
     let page = controls.read::<usize>(c"arenas.page").ok()? as u64;
     let dirty = controls.read::<usize>(&numbered("stats.arenas", ALL, "pdirty")).ok()? as u64;
-    Some((active, dirty * page))
+    Some(dirty * page)
 }
 
 /// The system's huge page setting: `always`, `madvise` or `never`; empty if there is none.

@@ -53,7 +53,7 @@ class Client:
         return answer.status, text
 
     def status(self, method, path, form=None):
-        if method == "GET" and "/bs/" in path:
+        if method == "GET" and ("/bs/" in path or path.startswith("/events")):
             with Stream(self, path) as stream:
                 return stream.status
         kind = "application/json" if form and form.startswith("{") else "application/x-www-form-urlencoded"
@@ -159,6 +159,7 @@ SEE, STATISTICS, BUCKET, FLUSH, ALL_SCOPES, COLLECTIONS = "see", "statistics", "
 # `test_the_table_has_every_route` finds what is not here.
 REQUESTS = [
     ("GET", "/", None, NOTHING, 200),
+    ("GET", "/page/{file}", None, NOTHING, 200),
     ("GET", "/health", None, NOTHING, 200),
     ("GET", "/health/ready", None, NOTHING, 200),
     ("GET", "/health/live", None, NOTHING, 200),
@@ -173,6 +174,9 @@ REQUESTS = [
     ("POST", "/controller/changePassword", "", LOGIN, 400),
     ("GET", "/metrics", None, METRICS, 200),
     ("GET", "/allocator", None, SETTINGS, 200),
+    ("GET", "/memory", None, SETTINGS, 200),
+    ("GET", "/figures", None, SETTINGS, 200),
+    ("GET", "/events", None, SETTINGS, 200),
     ("GET", "/settings/indexes", None, SETTINGS, 200),
     ("GET", "/settings/web", None, SETTINGS, 200),
     ("POST", "/allocator", "colour=red", NODE, 400),
@@ -273,7 +277,7 @@ def may(role, place, need, bucket, scope):
 
 def paths(path):
     """The paths that stand for this one, each with its bucket and scope."""
-    for name, value in (("domain", "local"), ("user", "nobody"), ("group", "nobody"), ("uid", "0"), ("vb", "7"), ("missing scope", "none"), ("collection", "none")):
+    for name, value in (("domain", "local"), ("user", "nobody"), ("group", "nobody"), ("uid", "0"), ("vb", "7"), ("file", "main.js"), ("missing scope", "none"), ("collection", "none")):
         path = path.replace(f"{{{name}}}", value)
     for bucket in ("orders", "other") if "{bucket}" in path else (None,):
         for scope in ("eu", "us") if "{scope}" in path else (None,):

@@ -47,10 +47,13 @@ fn text(endpoints: &Endpoints, login: &Login, workers: usize, memory_bytes: u64)
         lines.push(format!("  Couchbase  couchbases://{address}"));
     }
     for address in &endpoints.http_tls {
-        lines.push(format!("  HTTPS      https://{address}/  /health  /metrics  /pools/default"));
+        lines.push(format!("  HTTPS      https://{address}/health  /metrics  /pools/default"));
     }
     for address in &endpoints.http {
-        lines.push(format!("  HTTP       http://{address}/  /health  /metrics  /pools/default"));
+        lines.push(format!("  HTTP       http://{address}/health  /metrics  /pools/default"));
+    }
+    for (scheme, addresses) in [("https", &endpoints.http_tls), ("http", &endpoints.http)] {
+        lines.extend(addresses.first().map(|address| format!("  page       {scheme}://{address}/")));
     }
     for UnixEndpoint { service, path, bucket } in &endpoints.unix {
         let (path, bucket) = (path.display(), bucket.as_deref().unwrap_or_default());

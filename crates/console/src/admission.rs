@@ -12,7 +12,8 @@
 //!   connections without a login, preferably one that waits for its client, of the address with the most of these, the
 //!   longest waiting; else the logged-in one that has been idle the longest. So a client that sends a request at once
 //!   is served, whatever others hold open.
-//! * Streams of maps and events are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that is not.
+//! * Streams of maps and events are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that
+//!   is not.
 //! * Unsent answers may take [`UNSENT_BYTES_MAX`] together; beyond that, the connections with the most of them are cut
 //!   off.
 //!

@@ -89,10 +89,10 @@ fn page(paper: &Paper) -> Result<String> {
             text.push_str("<tr>");
             for (column, cell) in row.iter().enumerate() {
                 let cell = escaped(cell);
-                if column == 0 {
-                    write!(text, "<th scope=\"row\">{cell}</th>")?
-                } else {
-                    write!(text, "<td>{cell}</td>")?
+                match column {
+                    0 => write!(text, "<th scope=\"row\">{cell}</th>")?,
+                    _ if column + 1 == row.len() => write!(text, "<td class=\"words\">{cell}</td>")?,
+                    _ => write!(text, "<td>{cell}</td>")?,
                 }
             }
             text.push_str("</tr>\n");

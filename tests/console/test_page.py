@@ -1,5 +1,6 @@
 """The page at `/` in a browser: its views, widths and colours, keyboard, login, a node that goes away."""
 
+import http.client
 import os
 import pathlib
 import socket
@@ -131,6 +132,18 @@ def test_only_browsers_get_the_page_and_nothing_foreign_runs_in_it(node):
         with pytest.raises(urllib.error.HTTPError) as error:
             asked(node, path)
         assert error.value.code == 404
+
+
+@pytest.mark.parametrize("path", ("/events", "/pools/default/bs/default"))
+def test_asking_for_the_head_of_a_stream_begins_none(node, path):
+    # More than there may be streams, each over a connection that stays open.
+    connections = [http.client.HTTPConnection(*node.http, timeout=20) for _ in range(150)]
+    for connection in connections:
+        connection.request("HEAD", path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"")
+    for connection in connections:
+        connection.close()
 
 
 def switches(node):

@@ -8,7 +8,7 @@ use crate::{Console, buckets, document, pools};
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use std::convert::Infallible;
@@ -22,10 +22,15 @@ pub async fn terse(
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     headers: HeaderMap,
+    method: Method,
 ) -> Response {
     let host = pools::host(&console, &headers);
     if console.node.bucket(&name).is_none() {
         return buckets::missing();
+    }
+    let kind = [(header::CONTENT_TYPE, "application/json; charset=utf-8")];
+    if method == Method::HEAD {
+        return kind.into_response();
     }
     if !client.connection.begin_stream() {
         return (StatusCode::SERVICE_UNAVAILABLE, "There are too many streams.\r\n").into_response();
@@ -55,5 +60,5 @@ pub async fn terse(
             Some((Ok::<_, Infallible>(map), (console, changes, Some(revision))))
         }
     });
-    ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], Body::from_stream(maps)).into_response()
+    (kind, Body::from_stream(maps)).into_response()
 }

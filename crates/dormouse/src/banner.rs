@@ -153,7 +153,8 @@ mod tests {
             others: vec![],
         };
         let text = text(&endpoints, &login, 1, 1 << 30);
-        assert_eq!(text.lines().count(), 8);
+        assert_eq!(text.lines().count(), 9);
+        assert!(text.contains("  page       http://127.0.0.1:8091/\n"));
         assert!(text.contains("couchbases://127.0.0.1:11207\n"));
         assert!(text.contains("  HTTP       unix:/run/node\n"));
         assert!(text.contains("1 worker, 1GiB for buckets"));

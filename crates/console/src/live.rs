@@ -58,7 +58,7 @@ impl Default for Live {
 #[derive(Debug, Default)]
 struct Frame {
     figures: String,
-    memory: String,
+    memory: Arc<str>,
     /// Number of the reading of memory; 0 before the first.
     memory_number: u64,
 }
@@ -120,10 +120,10 @@ async fn sample(live: Arc<Live>, console: Console) {
             let memory = memory.map(|(memory, took)| {
                 memory_due = Instant::now() + MEMORY_LEAST.max(took * MEMORY_MULTIPLE);
                 live.note(memory.point());
-                serde_json::to_string(&memory).unwrap_or_default()
+                Arc::from(serde_json::to_string(&memory).unwrap_or_default())
             });
             let memory_number = frame.memory_number + u64::from(memory.is_some());
-            let memory = memory.unwrap_or_else(|| frame.memory.clone());
+            let memory = memory.unwrap_or_else(|| Arc::clone(&frame.memory));
             frame = Arc::new(Frame { figures: figures.to_string(), memory, memory_number });
             live.latest.send_replace(Arc::clone(&frame));
         }

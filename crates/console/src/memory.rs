@@ -187,12 +187,15 @@ fn of_database(database: &DatabaseFigures) -> Part {
 
 /// Resident bytes without and with a file behind them, by the kernel.
 fn kernels_view() -> (u64, u64) {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kibibytes = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key));
-        line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0)
-    };
-    (kibibytes("RssAnon:") * 1024, (kibibytes("RssFile:") + kibibytes("RssShmem:")) * 1024)
+    let bytes = |key| status_bytes(key).unwrap_or(0);
+    (bytes("RssAnon:"), bytes("RssFile:") + bytes("RssShmem:"))
+}
+
+/// A size of `/proc/self/status`; `None` where the kernel does not tell.
+pub fn status_bytes(key: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]

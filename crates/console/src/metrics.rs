@@ -4,6 +4,7 @@
 //! Nothing is kept here: each scrape reads the node. `docs/statistics.md` lists everything.
 
 use crate::buckets::refused;
+use crate::memory::status_bytes;
 use crate::{Console, DatabaseFigures, vbuckets};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -176,7 +177,7 @@ impl Collector for NodeCollector {
             uptime_s: self.console.started.elapsed().as_secs(),
         };
         encode_table(&mut encoder, "", PROCESS, &[([], process)])?;
-        if let Some(resident) = process_resident_bytes() {
+        if let Some(resident) = status_bytes("VmRSS:") {
             encode_table(&mut encoder, "", &[RESIDENT], &[([], resident)])?;
         }
         encode_allocator(&mut encoder)?;
@@ -278,13 +279,6 @@ fn encode_table<S, T: Borrow<S>, const LABELS: usize>(
         }
     }
     Ok(())
-}
-
-/// `VmRSS` of this process; `None` where the kernel does not tell.
-fn process_resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn constant(value: u64) -> ConstGauge<i64> {

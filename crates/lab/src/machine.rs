@@ -3,6 +3,7 @@
 
 use crate::cleanup::CleanupProcess;
 use crate::os;
+use crate::report::bytes;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -66,6 +67,18 @@ impl Machine {
 }
 
 impl Machine {
+    /// What a report says about it.
+    pub fn in_words(&self) -> String {
+        format!(
+            "{}, {} cores usable, {} memory, kernel {}, load {}",
+            self.processor,
+            self.cores,
+            bytes(self.memory_bytes),
+            self.kernel,
+            self.load_average
+        )
+    }
+
     /// Returns true if figures of the two can be compared.
     pub fn is_like(&self, other: &Self) -> bool {
         let about =

@@ -14,7 +14,6 @@ mod verdict;
 use crate::machine::Machine;
 use crate::os;
 use crate::programs;
-use crate::report::bytes;
 use crate::study::report::minutes;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -138,14 +137,7 @@ impl Paper {
     fn circumstances(&self) -> [String; 3] {
         let machine = &self.machine;
         [
-            format!(
-                "{}, {} cores usable, {} memory, kernel {}, load {} at the start",
-                machine.processor,
-                machine.cores,
-                bytes(machine.memory_bytes),
-                machine.kernel,
-                machine.load_average
-            ),
+            format!("{} at the start", machine.in_words()),
             format!("huge pages: {}; {}", machine.huge_pages, self.version),
             format!("{} run: {}", if self.quick { "quick" } else { "full" }, self.command),
         ]

@@ -18,7 +18,7 @@ use crate::machine::{self, BusyReading, Cores, HugePageMode, Machine};
 use crate::os::{self, Placement};
 use crate::protocol::{Dialect, Protocol, Shape};
 use crate::random::Random;
-use crate::report::{Report, bytes};
+use crate::report::Report;
 use crate::subject::{Kind, Server, Start, Subject};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -242,14 +242,7 @@ impl Site {
     pub fn machine_settings(&self) -> Vec<String> {
         let machine = &self.machine;
         vec![
-            format!(
-                "{}, {} cores usable, {} memory, kernel {}, load {}",
-                machine.processor,
-                machine.cores,
-                bytes(machine.memory_bytes),
-                machine.kernel,
-                machine.load_average
-            ),
+            machine.in_words(),
             format!(
                 "huge pages: {}; TCP congestion control: {}",
                 machine.huge_pages, machine.congestion_control

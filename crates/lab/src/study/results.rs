@@ -4,7 +4,7 @@ use super::analysis::{Comparison, compare, signed};
 use super::figures::{self, Better, CPU, PER_CPU_SECOND, RATE, RESIDENT};
 use super::file::{REPEATS_LEAST, Study};
 use super::record::{Head, Run, Variant};
-use crate::report::{bytes, short};
+use crate::report::short;
 use crate::statistics::Spread;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -128,14 +128,7 @@ impl Results {
     /// The machine and the order, in two lines.
     pub fn circumstances(&self) -> [String; 2] {
         let (head, machine) = (&self.head, &self.head.machine);
-        let first = format!(
-            "{}, {} cores usable, {} memory, kernel {}, load {} at the start",
-            machine.processor,
-            machine.cores,
-            bytes(machine.memory_bytes),
-            machine.kernel,
-            machine.load_average
-        );
+        let first = format!("{} at the start", machine.in_words());
         [first, format!("huge pages: {}; lab {}; order of seed {}", machine.huge_pages, head.lab, head.seed)]
     }
 

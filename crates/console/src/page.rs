@@ -5,10 +5,13 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 6] = [
+const FILES: &[(&str, &str, &str)] = &[
     ("index.html", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("main.js", JAVASCRIPT, include_str!("page/main.js")),
+    ("events.js", JAVASCRIPT, include_str!("page/events.js")),
+    ("ask.js", JAVASCRIPT, include_str!("page/ask.js")),
+    ("overview.js", JAVASCRIPT, include_str!("page/overview.js")),
     ("memory.js", JAVASCRIPT, include_str!("page/memory.js")),
     ("figures.js", JAVASCRIPT, include_str!("page/figures.js")),
     ("draw.js", JAVASCRIPT, include_str!("page/draw.js")),

@@ -3,20 +3,26 @@
 import { bar, bytes, element, number, share } from "./draw.js";
 
 let before = null;
+let last = null;
 
 const WRITES = ["cmd_set", "cmd_touch", "incr_hits", "decr_hits", "cmd_subdoc_mutation"];
 const READS = ["cmd_get", "cmd_subdoc_lookup"];
 const DELETES = ["delete_hits", "delete_misses"];
 const MISSES = ["incr_misses", "decr_misses"];
 
-/** Shows figures; `atMs` is when they came. */
-export function show(figures, atMs) {
-  const last = before;
-  before = { figures, atMs };
-  if (!last || figures.uptimeMs < last.figures.uptimeMs) return;
-  const seconds = Math.max(1e-3, (figures.uptimeMs - last.figures.uptimeMs) / 1e3);
+/** Remembers figures. A node that was started anew begins anew. */
+export function note(figures) {
+  before = last && figures.uptimeMs >= last.uptimeMs ? last : null;
+  last = figures;
+}
+
+/** Shows what happened between the last two. */
+export function draw() {
+  if (!before) return;
+  const figures = last;
+  const seconds = Math.max(1e-3, (figures.uptimeMs - before.uptimeMs) / 1e3);
   const rows = Object.entries(figures.buckets).map(([name, now]) => {
-    const then = last.figures.buckets[name] ?? now;
+    const then = before.buckets[name] ?? now;
     // A counter that has fallen was reset, or its bucket is a new one: it began at 0.
     const risen = (meter) => (now[meter] ?? 0) >= (then[meter] ?? 0) ? (now[meter] ?? 0) - (then[meter] ?? 0) : now[meter];
     const rate = (...meters) => meters.reduce((sum, meter) => sum + risen(meter), 0) / seconds;
@@ -26,8 +32,8 @@ export function show(figures, atMs) {
     };
   });
   buckets(rows);
-  node(figures, last.figures, rows, seconds);
-  threads(figures.threads, last.figures.threads, seconds);
+  node(figures, before, rows, seconds);
+  threads(figures.threads, before.threads, seconds);
 }
 
 function buckets(rows) {

@@ -1,68 +1,47 @@
-// One stream of events, read with fetch so that the browser's login dialog appears where one is needed.
+// The page: one view at a time, by the address's fragment (`#/buckets/orders`).
+//
+// A view is a module of its own. It exports its `title` and `open(place, path)`: `place` is an empty section to fill,
+// `path` what follows its name in the fragment, as a list. `open` returns a function that ends what it began:
+// a closed view asks the node nothing. To add one, import it, give it a row in VIEWS, and list its file in page.rs.
 
 import { element } from "./draw.js";
-import * as figures from "./figures.js";
-import * as memory from "./memory.js";
+import * as events from "./events.js";
+import * as overview from "./overview.js";
 
-const HANDLERS = { history: memory.remember, memory: memory.show, figures: (json) => figures.show(json, Date.now()) };
-const AGAIN_MS = [500, 1000, 2000, 5000];
+/** Name in the fragment, and module. The first is shown if the fragment names none. */
+const VIEWS = Object.entries({ overview });
 
-function state(text, kind = "") {
-  const place = document.getElementById("state");
-  if (place.textContent !== text) place.textContent = text;
-  place.className = kind;
+let opened = null;
+
+function wanted() {
+  const [name, ...path] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+  return [VIEWS.find(([known]) => known === name) ?? VIEWS[0], path];
 }
 
-/** Handles the events of a stream until it ends. */
-async function follow(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    text += value;
-    const events = text.split("\n\n");
-    text = events.pop();
-    for (const event of events) {
-      const [, name, json] = event.match(/^event: (\w+)\ndata: (.*)$/s) ?? [];
-      try {
-        HANDLERS[name]?.(JSON.parse(json));
-      } catch (error) {
-        console.error(error);
-        state(`the page cannot show ${name}: ${error.message}`, "lost");
-      }
-    }
-  }
-}
-
-/** Shows why the node refuses, and waits until somebody asks again: each attempt with a wrong password counts. */
-function refused(why) {
-  state(`${why} `, "lost");
-  const again = element("button", { type: "button" }, "try again");
-  document.getElementById("state").append(again);
-  return new Promise((resolve) => again.addEventListener("click", resolve, { once: true }));
-}
-
-for (let failures = 0; ; failures += 1) {
-  const stop = new AbortController();
+/** Somebody may have typed the fragment. */
+function decoded(part) {
   try {
-    const response = await fetch("/events", { cache: "no-store", signal: stop.signal });
-    if (response.ok) {
-      failures = 0;
-      state("live", "live");
-      await follow(response.body);
-      state("the connection has ended; connecting again", "lost");
-    } else if (response.status === 401) {
-      await refused("a login is needed");
-    } else if (response.status === 403) {
-      await refused((await response.text()).trim());
-    } else {
-      state(`${response.status}: ${(await response.text()).trim()}; trying again`, "lost");
-    }
+    return decodeURIComponent(part);
   } catch {
-    state("the node does not answer; trying again", "lost");
-  } finally {
-    stop.abort();
+    return part;
   }
-  await new Promise((wait) => setTimeout(wait, AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)]));
 }
+
+function show() {
+  const [[name, view], path] = wanted();
+  opened?.();
+  const place = element("section", { "aria-label": view.title });
+  document.querySelector("main").replaceChildren(place);
+  opened = view.open(place, path);
+  document.title = `${view.title} - Dormouse`;
+  for (const link of document.querySelectorAll("#views a")) {
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+document.getElementById("views").replaceChildren(...VIEWS.map(([name, view]) =>
+  element("li", {}, element("a", { href: `#/${name}`, "data-view": name }, view.title))));
+addEventListener("hashchange", show);
+show();
+events.run();

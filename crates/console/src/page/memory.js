@@ -15,6 +15,7 @@ const KEY = [
 const HOUR_MS = 3600e3;
 
 let points = [];
+let latest = null;
 
 const kind = (name) => KINDS[name] ?? "other";
 
@@ -24,23 +25,31 @@ function leaves(part) {
   return part.parts.flatMap(leaves);
 }
 
-/** Shows a reading of `/memory`. */
-export function show(memory) {
-  const whole = memory.residentBytes;
-  const limit = memory.limitBytes > 0 ? ` Buckets may use ${bytes(memory.limitBytes)}.` : "";
-  document.getElementById("memory-sum").textContent = `${bytes(whole)} resident.${limit}`;
-  bars(memory, whole);
-  table(memory, whole);
+/** Remembers a reading of `/memory`. */
+export function note(memory) {
+  latest = memory;
   // The clock may have been set back.
   points = points.filter(([at]) => at < memory.atMs);
-  points.push([memory.atMs, whole]);
-  history();
+  points.push([memory.atMs, memory.residentBytes]);
 }
 
 /** Takes what the node remembers. */
 export function remember(past) {
   points = past.points.map(([atMs, resident]) => [atMs, resident]);
+}
+
+/** Shows what is known. */
+export function draw() {
+  if (latest) reading(latest);
   history();
+}
+
+function reading(memory) {
+  const whole = memory.residentBytes;
+  const limit = memory.limitBytes > 0 ? ` Buckets may use ${bytes(memory.limitBytes)}.` : "";
+  document.getElementById("memory-sum").textContent = `${bytes(whole)} resident.${limit}`;
+  bars(memory, whole);
+  table(memory, whole);
 }
 
 function bars(memory, whole) {

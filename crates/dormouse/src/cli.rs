@@ -4,13 +4,15 @@ use crate::certificate::Certificate;
 use crate::config::reader::Flags;
 use crate::journal_command::JournalCommand;
 use crate::status::Status;
-use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 /// A memory-first data server for memcached clients, Couchbase SDKs and Open vSwitch.
 #[derive(Debug, Parser)]
-#[command(name = "dormouse", version = version(), about, long_about = None)]
+#[command(name = "dormouse", version = version(), long_version = long_version(), about, long_about = None)]
 #[command(arg_required_else_help = true, max_term_width = 110)]
 #[command(after_help = "Examples:
   dormouse serve                            a node on loopback with the ephemeral bucket \"default\"
@@ -27,6 +29,15 @@ pub struct Cli {
 fn version() -> &'static str {
     static VERSION: LazyLock<String> =
         LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), memory::backend::version()));
+    &VERSION
+}
+
+/// The same with what was built, a line each.
+fn long_version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let (commit, features) = (env!("DORMOUSE_COMMIT"), env!("DORMOUSE_FEATURES"));
+        format!("{}\ncommit    {commit}\nfeatures  {features}", version())
+    });
     &VERSION
 }
 
@@ -55,6 +66,21 @@ pub enum Command {
         /// The stock server's options and database files; --help lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
+    },
+    /// Print the completions of a shell.
+    #[command(after_help = "Examples:
+  dormouse completions bash > /etc/bash_completion.d/dormouse
+  source <(dormouse completions zsh)
+  dormouse completions fish > ~/.config/fish/completions/dormouse.fish")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write a man page for each command into a directory.
+    #[command(hide = true)]
+    ManPages {
+        /// The directory
+        directory: PathBuf,
     },
     /// Measure this server and its peers: runs the program dormouse-lab.
     #[command(disable_help_flag = true)]
@@ -187,6 +213,18 @@ impl Serve {
     }
 }
 
+/// The completions of a shell.
+pub fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "dormouse", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// Writes a man page for each command that has no page of its own.
+pub fn man_pages(directory: &Path) -> io::Result<()> {
+    clap_mangen::generate_to(Cli::command(), directory)
+}
+
 /// A command-line error in one line: clap's message and its tip, without usage and decoration.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
@@ -202,7 +240,6 @@ pub fn one_line(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

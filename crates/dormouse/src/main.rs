@@ -25,6 +25,7 @@ mod signals;
 mod status;
 mod text_file;
 
+use anyhow::Context as _;
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::process::ExitCode;
@@ -53,6 +54,13 @@ fn main() -> ExitCode {
         cli::Command::Journal { command } => outcome(journal_command::run(&command)),
         cli::Command::Status(arguments) => {
             status::run(&arguments).unwrap_or_else(|error| outcome(Err(error)))
+        }
+        cli::Command::Completions { shell } => {
+            print(&cli::completions(shell));
+            ExitCode::SUCCESS
+        }
+        cli::Command::ManPages { directory } => {
+            outcome(cli::man_pages(&directory).with_context(|| directory.display().to_string()))
         }
         cli::Command::OvsdbServer { .. } => ExitCode::from(EXIT_USAGE),
         cli::Command::Lab { arguments } => outcome(lab::run(&arguments)),

@@ -179,6 +179,14 @@ fn help_is_complete_and_goes_to_standard_output() {
     }
     assert!(text.contains("Examples:"));
     let version = dormouse(&["--version"]).output().expect("runs");
-    let expected = format!("dormouse {} ({})\n", env!("CARGO_PKG_VERSION"), memory::backend::version());
-    assert_eq!(String::from_utf8_lossy(&version.stdout), expected);
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let lines: Vec<_> = version.lines().collect();
+    let first = format!("dormouse {} ({})", env!("CARGO_PKG_VERSION"), memory::backend::version());
+    assert!(
+        matches!(&lines[..], [said, commit, features] if *said == first
+        && commit.starts_with("commit    ") && features.starts_with("features  alloc-")),
+        "{version}"
+    );
+    let short = dormouse(&["-V"]).output().expect("runs");
+    assert_eq!(String::from_utf8_lossy(&short.stdout), first + "\n");
 }

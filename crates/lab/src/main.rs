@@ -46,8 +46,9 @@ mod subject;
 mod trace;
 mod unsent;
 
-use anyhow::Result;
-use clap::{Parser, Subcommand};
+use anyhow::{Context as _, Result};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -105,6 +106,18 @@ enum Experiment {
     Ovsdb(experiment::ovsdb::OvsdbArgs),
     /// The allocator matrix of E1: metadata_thp x background threads x the system's huge pages
     Allocators(experiment::allocators::AllocatorsArgs),
+    /// Prints the completions of a shell (for packages)
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Writes a man page for each experiment into a directory (for packages)
+    #[command(hide = true)]
+    ManPages {
+        /// The directory
+        directory: PathBuf,
+    },
     /// One flush, in a process of its own (started by the experiment)
     #[command(hide = true)]
     FlushTrial(experiment::flush::trial::TrialArgs),
@@ -146,6 +159,14 @@ fn run(experiment: Experiment, goals: bool) -> Result<()> {
         Experiment::Compare(arguments) => return study::compare::run(&arguments),
         Experiment::Recommend(arguments) => return study::recommend::recommend(&arguments),
         Experiment::Paper(arguments) => return paper::run(&arguments),
+        Experiment::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "dormouse-lab", &mut std::io::stdout());
+            return Ok(());
+        }
+        Experiment::ManPages { directory } => {
+            return clap_mangen::generate_to(Cli::command(), &directory)
+                .with_context(|| directory.display().to_string());
+        }
         Experiment::FlushTrial(arguments) => return experiment::flush::trial::run(&arguments),
         Experiment::OvsdbFloor { socket } => return ovsdb::floor::serve(&socket),
         Experiment::Floor { listen, value_bytes, journal } => {

@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image reproducible
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -39,6 +39,15 @@ lab-allocators: ## Measure builds with each allocator: make lab-allocators EXPER
 	cargo build --release --locked --bin dormouse-lab
 	$(DORMOUSE) lab $(EXPERIMENT) --peers $(PEERS_$(EXPERIMENT)) --preload jemalloc,tcmalloc \
 	    $(foreach name,jemalloc mimalloc system,--dormouse $(name)=$(TARGET)/allocators/$(name)) $(ARGS)
+
+packages: ## The Debian packages, from a release build, into target/debian
+	packaging/build.sh
+
+image: ## The container image, from a static release build, into target/container (needs buildah)
+	packaging/container/build.sh $(TAG)
+
+reproducible: ## Build packages and image twice, in two directories, and compare the bytes
+	packaging/compare.sh
 
 soak: ## Ten minutes of everything at once (SOAK_SECONDS=60 for a slice)
 	SOAK_SECONDS=$${SOAK_SECONDS:-600} tests/run.sh install build soak

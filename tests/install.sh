@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(memcached libmemcached-tools redis-server strace python3 python3-venv nodejs npm g++ make netcat-openbsd curl openssl
-    chromium libjemalloc2 libgoogle-perftools4 libmimalloc2.0 postgresql systemd openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
+    chromium libjemalloc2 libgoogle-perftools4 libmimalloc2.0 postgresql systemd groff-base lintian prometheus
+    openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -51,6 +52,11 @@ fi
 
 if [ -d fuzz ] && ! cargo fuzz --version >/dev/null 2>&1; then
     cargo install --quiet --locked cargo-fuzz
+fi
+
+if ! command -v cargo-deb >/dev/null; then
+    # Without its own xz, which takes long to build: Debian's is there.
+    cargo install --quiet --locked --no-default-features cargo-deb
 fi
 
 echo "everything the tests need is installed"

@@ -1,6 +1,6 @@
 //! `dormouse status`: a running node on one page.
 
-use crate::node_client::NodeArgs;
+use crate::node_client::{NodeArgs, NodeClient};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
@@ -24,13 +24,17 @@ Examples:
   dormouse status
   dormouse status --node db1:8091 --user ada --password-file password
   dormouse status --node https://db1:18091 --ca ca.pem --json
-  dormouse status >/dev/null || systemctl status dormouse")]
+  dormouse status >/dev/null || systemctl status dormouse
+  dormouse status --health")]
 pub struct Status {
     #[command(flatten)]
     node: NodeArgs,
     /// Print JSON: the answers of /health/ready, /memory and /figures
     #[arg(long)]
     json: bool,
+    /// Ask only for health, which takes no login: for container health checks
+    #[arg(long)]
+    health: bool,
 }
 
 /// Asks the node and prints what it says.
@@ -40,14 +44,7 @@ pub fn run(arguments: &Status) -> anyhow::Result<ExitCode> {
     let serves = health.status == 200 || client.get("/health")?.status == 200;
     let health_json: Value = serde_json::from_str(&health.body)
         .with_context(|| format!("{}/health/ready: no JSON: is this a Dormouse?", client.base()))?;
-    let (memory, figures) = (client.json("/memory")?, client.json("/figures")?);
-    let text = if arguments.json {
-        let all = json!({ "health": health_json, "memory": memory, "figures": figures });
-        serde_json::to_string_pretty(&all)? + "\n"
-    } else {
-        page(client.base(), &health_json, &memory, &figures)?
-    };
-    crate::print(&text);
+    crate::print(&answer(arguments, &client, &health_json)?);
     Ok(match (serves, health.status) {
         (false, _) => ExitCode::from(DOES_NOT_SERVE),
         (true, 200) => ExitCode::SUCCESS,
@@ -55,12 +52,28 @@ pub fn run(arguments: &Status) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn answer(arguments: &Status, client: &NodeClient, health: &Value) -> anyhow::Result<String> {
+    if arguments.health {
+        return Ok(if arguments.json { health.to_string() } else { state(health) } + "\n");
+    }
+    let (memory, figures) = (client.json("/memory")?, client.json("/figures")?);
+    if arguments.json {
+        let all = json!({ "health": health, "memory": memory, "figures": figures });
+        return Ok(serde_json::to_string_pretty(&all)? + "\n");
+    }
+    page(client.base(), health, &memory, &figures)
+}
+
+/// What is wrong in a few words, or "ok".
+fn state(health: &Value) -> String {
+    let reasons = strings(health.get("reasons"));
+    if reasons.is_empty() { "ok".to_owned() } else { reasons.join(", ") }
+}
+
 fn page(base: &str, health: &Value, memory: &Value, figures: &Value) -> anyhow::Result<String> {
     let mut text = String::new();
-    let reasons = strings(health.get("reasons"));
-    let state = if reasons.is_empty() { "ok".to_owned() } else { reasons.join(", ") };
     let up_s = number(figures, "/uptimeMs") / 1000;
-    writeln!(text, "{base}: {state}, up {}", duration(up_s))?;
+    writeln!(text, "{base}: {}, up {}", state(health), duration(up_s))?;
     for (name, wrong) in entries(health.get("buckets")) {
         writeln!(text, "  {}: {}", shown(name), what_is_wrong(wrong))?;
     }

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Builds the Debian packages into target/debian, with cargo-deb (tests/install.sh installs it).
+#
+#   packaging/build.sh [--built PROFILE] [--revision N]
+#
+#   --built PROFILE   package what is in target/PROFILE already, compressed fast: for tests
+#   --revision N      Debian revision of the packages; 1 unless given
+#
+# Two builds of the same commit, in any two directories, give the same bytes (packaging/README.md).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+profile=release revision=1 built=""
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --built) profile=${2:?--built needs a profile} built=yes; shift 2 ;;
+        --revision) revision=${2:?--revision needs a number}; shift 2 ;;
+        *) echo "build.sh: unknown option $1; allowed: --built PROFILE, --revision N" >&2; exit 2 ;;
+    esac
+done
+
+. packaging/reproducible.sh
+target=${CARGO_TARGET_DIR:-target}
+if [ -z "$built" ]; then
+    reproducible_flags
+    cargo build --release --locked --bin dormouse --bin dormouse-lab
+fi
+
+# What the programs say of themselves.
+made=$target/$profile/package
+rm -rf "$made"
+mkdir -p "$made"/{man,completions}
+"$target/$profile/dormouse" man-pages "$made/man"
+# Its page of `dormouse lab` gives way to that program's own.
+"$target/$profile/dormouse-lab" man-pages "$made/man"
+cp packaging/openvswitch/dormouse-openvswitch.8 "$made/man/"
+gzip -9n "$made/man/"*
+gzip -9nc CHANGELOG.md > "$made/changelog.gz"
+for program in dormouse dormouse-lab; do
+    "$target/$profile/$program" completions bash > "$made/completions/$program"
+    "$target/$profile/$program" completions zsh > "$made/completions/_$program"
+    "$target/$profile/$program" completions fish > "$made/completions/$program.fish"
+done
+# Every key as a comment, with its default.
+{
+    echo "# Every key is a comment with its default: take the # off and change the value. The key's table ([node]) needs its # off too."
+    "$target/$profile/dormouse" config default | sed -E 's/^([a-z_]+ = |\[)/#\1/'
+} > "$made/dormouse.toml"
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)-$revision
+changelog() {
+    printf '%s (%s) unstable; urgency=medium\n\n  * CHANGELOG.md has what changed.\n\n -- The Dormouse authors <dormouse-authors@users.noreply.github.com>  %s\n' \
+        "$1" "$version" "$(date -R -u -d "@$SOURCE_DATE_EPOCH")" | gzip -9n > "$made/$1.changelog.gz"
+}
+package() {
+    local name=$1
+    shift
+    changelog "$name"
+    cargo deb --quiet --package dormouse --profile "$profile" --no-build --locked --deb-version "$version" \
+        ${built:+--fast} --output "$target/debian/" "$@"
+}
+package dormouse
+package dormouse-openvswitch --variant openvswitch
+ls -l "$target/debian/"*"_${version}_"*.deb

@@ -46,6 +46,7 @@ const DATABASE: &[Statistic<DatabaseFigures>] = &[
     gauge("record_bytes", "Bytes of the rows, rounded to the allocator's classes", |d| d.record_bytes),
     gauge("index_bytes", "Bytes of row arrays and indexes", |d| d.index_bytes),
     gauge("history_bytes", "Bytes of what the last commits replaced", |d| d.history_bytes),
+    gauge("history_commits", "Last commits whose changes are kept", |d| d.history_commits),
     gauge("resident_bytes", "Physical memory of the database's arena", |d| d.resident_bytes),
     gauge("budget_bytes", "Budget of resident memory", |d| d.budget_bytes),
     gauge("log_bytes", "Bytes of the log file", |d| d.log_bytes),

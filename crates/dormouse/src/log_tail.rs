@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(numbers(LogQuestion { level: LogLevel::Warn, ..EVERYTHING }), [1, 3]);
         assert_eq!(numbers(LogQuestion { after: 2, ..EVERYTHING }), [3, 4]);
         assert_eq!(numbers(LogQuestion { lines: 1, level: LogLevel::Warn, ..EVERYTHING }), [3]);
-        assert_eq!(numbers(LogQuestion { after: 9, ..EVERYTHING }), []);
+        assert!(numbers(LogQuestion { after: 9, ..EVERYTHING }).is_empty());
         assert_eq!(Tail::default().read(&EVERYTHING), LogTail::default());
     }
 }

@@ -222,8 +222,10 @@ statistics! {
             => |w| w.warm_up.segments;
         Gauge "warmup_segments_done" [WarmUp "warmup_segments_done"] "Those of them that are read"
             => |w| w.warm_up.segments_done;
-        Gauge "warmup_vbuckets" [WarmUp "warmup_vbuckets"] "vBuckets that are loaded from the journal" => |w| w.warm_up.vbuckets;
-        Gauge "warmup_vbuckets_done" [WarmUp "warmup_vbuckets_done"] "Those of them that are served" => |w| w.warm_up.vbuckets_done;
+        Gauge "warmup_vbuckets" [WarmUp "warmup_vbuckets"] "vBuckets that are loaded from the journal"
+            => |w| w.warm_up.vbuckets;
+        Gauge "warmup_vbuckets_done" [WarmUp "warmup_vbuckets_done"] "Those of them that are served"
+            => |w| w.warm_up.vbuckets_done;
         Gauge "damaged_vbuckets" [WarmUp "warmup_vbuckets_damaged"]
             "vBuckets that are not served because of a damaged journal" => |w| w.damaged_vbuckets;
     }

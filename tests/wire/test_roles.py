@@ -177,6 +177,12 @@ REQUESTS = [
     ("GET", "/memory", None, SETTINGS, 200),
     ("GET", "/figures", None, SETTINGS, 200),
     ("GET", "/events", None, SETTINGS, 200),
+    ("GET", "/databases", None, SETTINGS, 200),
+    ("GET", "/databases/{database}", None, SETTINGS, 404),
+    ("GET", "/databases/{database}/schema", None, SETTINGS, 404),
+    ("GET", "/databases/{database}/tables/{table}", None, EVERYTHING, 404),
+    ("POST", "/databases/{database}/compact", "", NODE, 404),
+    ("GET", "/log", None, SEE_USERS, 200),
     ("GET", "/settings/indexes", None, SETTINGS, 200),
     ("GET", "/settings/web", None, SETTINGS, 200),
     ("POST", "/allocator", "colour=red", NODE, 400),
@@ -277,7 +283,7 @@ def may(role, place, need, bucket, scope):
 
 def paths(path):
     """The paths that stand for this one, each with its bucket and scope."""
-    for name, value in (("domain", "local"), ("user", "nobody"), ("group", "nobody"), ("uid", "0"), ("vb", "7"), ("file", "main.js"), ("missing scope", "none"), ("collection", "none")):
+    for name, value in (("domain", "local"), ("user", "nobody"), ("group", "nobody"), ("uid", "0"), ("vb", "7"), ("file", "main.js"), ("missing scope", "none"), ("collection", "none"), ("database", "none"), ("table", "none")):
         path = path.replace(f"{{{name}}}", value)
     for bucket in ("orders", "other") if "{bucket}" in path else (None,):
         for scope in ("eu", "us") if "{scope}" in path else (None,):
@@ -364,7 +370,7 @@ def test_without_a_password_file_reads_need_no_login():
         with Client(node, None) as nobody, Client(node, "eve") as eve, Client(node, "eve", "wrong-password") as wrong:
             for method, template, form, need, status in REQUESTS:
                 for path, *_ in paths(template):
-                    is_open = need == NOTHING or method == "GET" and path != "/whoami"
+                    is_open = need == NOTHING or method == "GET" and path != "/whoami" and need != EVERYTHING
                     assert nobody.status(method, path, form) == (status if is_open else 401), f"{method} {path}"
                     # A login counts where it is given.
                     assert eve.status(method, path, form) == (status if need in (NOTHING, LOGIN) else 403), f"eve: {method} {path}"

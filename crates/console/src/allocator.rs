@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Form, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use memory::backend::settings::Setting;
 use memory::backend::{self, report};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -29,10 +30,17 @@ fn document(console: &Console) -> Value {
         let figures = bucket.arena_figures().into_iter().map(|(name, bytes)| (name.to_owned(), bytes.into()));
         (bucket.name().to_owned(), Value::Object(figures.collect()))
     });
+    let changeable =
+        Setting::ALL.iter().filter(|setting| setting.missing().is_none() && !setting.is_of_boot());
+    let missing = Setting::ALL
+        .iter()
+        .filter_map(|setting| Some((setting.name().to_owned(), setting.missing()?.into())));
     json!({
         "allocator": backend::version(),
         "systemThp": report::system_thp(),
         "settings": Value::Object(settings.collect()),
+        "changeable": changeable.map(|setting| setting.name()).collect::<Vec<_>>(),
+        "missing": Value::Object(missing.collect()),
         "figures": Value::Object(figures.collect()),
         "buckets": Value::Object(buckets.collect::<Map<_, _>>()),
     })

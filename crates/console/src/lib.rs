@@ -11,6 +11,10 @@
 //!   GET  /memory                      where every byte of resident memory lies
 //!   GET  /figures                     what the node is doing: counters and gauges, CPU time of threads
 //!   GET  /events                      what the node is doing, each second, for the page
+//!   GET  /log                         the last lines that the node has logged
+//!   GET  /databases  /databases/DB  /databases/DB/schema   the OVSDB databases
+//!   GET  /databases/DB/tables/T       rows of a table; always needs a login
+//!   POST /databases/DB/compact        compacts the log of a database; always needs a login
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
@@ -42,10 +46,12 @@ mod admission;
 mod allocator;
 mod audit;
 mod buckets;
+mod databases;
 mod document;
 mod guard;
 mod health;
 mod live;
+mod log;
 mod login;
 mod memory;
 mod metrics;
@@ -79,7 +85,12 @@ use tokio::sync::{Semaphore, watch};
 use transport::Handshakes;
 
 pub use admission::{Port, Serves};
+pub use databases::{
+    CompactionReport, DatabaseAnswer, DatabaseFigures, DatabaseQuestion, DatabaseReport, NO_SUCH_DATABASE,
+    NO_SUCH_TABLE, TableReport,
+};
 pub use guard::HostNames;
+pub use log::{LOG_LINES_MAX, LogLevel, LogLine, LogQuestion, LogTail};
 
 /// Maximum number of buckets: each has its own arena, and the allocator has about 4,000.
 pub const BUCKETS_MAX: usize = 1000;
@@ -136,32 +147,6 @@ pub enum Refusal {
     },
 }
 
-/// The size and memory usage of an OVSDB database.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DatabaseFigures {
-    /// Its name.
-    pub name: String,
-    /// Rows of all tables.
-    pub rows: u64,
-    /// Bytes of the rows, rounded to the allocator's classes.
-    pub record_bytes: u64,
-    /// Bytes of row arrays and indexes.
-    pub index_bytes: u64,
-    /// Bytes of rows that recent commits replaced.
-    pub history_bytes: u64,
-    /// Resident memory of its arena, or, if the allocator does not report it, the figure that is compared with the
-    /// budget.
-    pub resident_bytes: u64,
-    /// Pages of its arena that are free.
-    pub free_page_bytes: u64,
-    /// Maximum memory it may take.
-    pub budget_bytes: u64,
-    /// Commits, including those read from the log.
-    pub commits: u64,
-    /// Bytes of its log file; 0 without one.
-    pub log_bytes: u64,
-}
-
 /// A change of a `T`.
 pub type Change<'f, T, R> = Box<dyn FnOnce(&mut T) -> R + 'f>;
 
@@ -205,6 +190,10 @@ pub trait Control: Send + Sync + 'static {
     fn databases(&self) -> Vec<DatabaseFigures> {
         Vec::new()
     }
+    /// Asks the OVSDB databases. Waits for their thread, so it is called on a thread of its own.
+    fn ask_databases(&self, question: DatabaseQuestion) -> Result<DatabaseAnswer, Refusal>;
+    /// The last lines that the node has logged.
+    fn log_tail(&self, question: &LogQuestion) -> LogTail;
     /// When the certificate of the TLS ports, or one of its chain, expires; seconds since 1970. `None`: no TLS.
     fn certificate_expiry_s(&self) -> Option<u64> {
         None
@@ -316,6 +305,10 @@ fn router(console: Console) -> Router {
         ("/memory", by(Need::Node(Rights::SEE), get(memory::show))),
         ("/figures", by(Need::Node(Rights::SEE), get(live::show_figures))),
         ("/events", by(Need::Node(Rights::SEE), get(live::events))),
+        ("/log", by(Need::Node(Rights::SEE_USERS), get(log::show))),
+        ("/databases", by(Need::Node(Rights::SEE), get(databases::list))),
+        ("/databases/{database}", by(Need::Node(Rights::SEE), get(databases::show))),
+        ("/databases/{database}/schema", by(Need::Node(Rights::SEE), get(databases::schema))),
         ("/pools", by(Need::Login, get(pools::pools))),
         ("/pools/default", by(Need::Login, get(pools::default_pool))),
         ("/pools/nodes", by(Need::Login, get(pools::nodes))),
@@ -360,6 +353,8 @@ fn router(console: Console) -> Router {
         ("/clusterInit", by(Need::Node(Rights::ALL), post(node_setup::init))),
         ("/allocator", by(Need::Node(Rights::NODE), post(allocator::set))),
         ("/allocator/profile", by(Need::Node(Rights::NODE), post(allocator::profile))),
+        ("/databases/{database}/compact", by(Need::Node(Rights::NODE), post(databases::compact))),
+        ("/databases/{database}/tables/{table}", by(Need::Node(Rights::ALL), get(databases::rows))),
         ("/pools/default/buckets", by(Need::Node(Rights::NODE), post(buckets::create))),
         (
             "/pools/default/buckets/{bucket}",

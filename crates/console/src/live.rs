@@ -20,7 +20,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
-use kv::statistics::{self, Kind, NodeFigures, Statistic};
+use kv::statistics::{self, Kind, NodeFigures, Statistic, WarmUpFigures};
 use kv::users::roles::Rights;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -195,13 +195,12 @@ fn event(name: &str, json: &str) -> String {
 
 fn figures(console: &Console) -> Value {
     let buckets = console.node.buckets();
-    let mut persistence = BTreeMap::new();
-    if buckets.iter().any(|bucket| bucket.persistence().is_some()) {
-        vbuckets::execute(console, |cx| {
-            let figures = buckets.iter().filter_map(|b| Some((b.name(), b.persistence_figures(cx)?)));
-            persistence.extend(figures);
-        });
-    }
+    let (mut work, mut persistence) = (BTreeMap::new(), BTreeMap::new());
+    vbuckets::execute(console, |cx| {
+        work.extend(buckets.iter().map(|b| (b.name(), b.work_figures(cx))));
+        let figures = buckets.iter().filter_map(|b| Some((b.name(), b.persistence_figures(cx)?)));
+        persistence.extend(figures);
+    });
     let buckets = buckets.iter().map(|bucket| {
         let mut figures = table(statistics::MEMORY, &bucket.accounts());
         // Only a measurement tells: `/memory` has it.
@@ -210,8 +209,14 @@ fn figures(console: &Console) -> Value {
             let figure = shown(statistic.kind, bucket.meter(meter));
             figures.extend(statistic.metric.map(|name| (name.to_owned(), figure)));
         }
+        if let Some(work) = work.get(bucket.name()) {
+            figures.extend(table(statistics::WORK, work));
+        }
         if let Some(persistence) = persistence.get(bucket.name()) {
             figures.extend(table(statistics::PERSISTENCE, persistence));
+        }
+        if let Some(persistence) = bucket.persistence() {
+            figures.extend(table(statistics::WARM_UP, &WarmUpFigures::of(persistence)));
         }
         (bucket.name().to_owned(), Value::Object(figures))
     });
@@ -231,7 +236,10 @@ fn table<S>(table: &[Statistic<S>], source: &S) -> Map<String, Value> {
 
 /// In the units of `/metrics`.
 fn shown(kind: Kind, value: u64) -> Value {
-    if kind == Kind::Microseconds { metrics::seconds(value).into() } else { value.into() }
+    match kind {
+        Kind::Microseconds | Kind::GaugeMicroseconds => metrics::seconds(value).into(),
+        Kind::Counter | Kind::Gauge => value.into(),
+    }
 }
 
 /// CPU time of the process, of threads that have ended too.

@@ -46,6 +46,7 @@ const DATABASE: &[Statistic<DatabaseFigures>] = &[
     gauge("record_bytes", "Bytes of the rows, rounded to the allocator's classes", |d| d.record_bytes),
     gauge("index_bytes", "Bytes of row arrays and indexes", |d| d.index_bytes),
     gauge("history_bytes", "Bytes of what the last commits replaced", |d| d.history_bytes),
+    gauge("history_commits", "Last commits whose changes are kept", |d| d.history_commits),
     gauge("resident_bytes", "Physical memory of the database's arena", |d| d.resident_bytes),
     gauge("budget_bytes", "Budget of resident memory", |d| d.budget_bytes),
     gauge("log_bytes", "Bytes of the log file", |d| d.log_bytes),
@@ -189,6 +190,10 @@ impl Collector for NodeCollector {
         backend::refresh();
         let memory: Vec<_> = buckets.iter().map(|b| ([("bucket", b.name())], b.memory_refreshed())).collect();
         encode_table(&mut encoder, "bucket_", statistics::MEMORY, &memory)?;
+        let work: Vec<_> = vbuckets::execute(&self.console, |cx| {
+            buckets.iter().map(|b| ([("bucket", b.name())], b.work_figures(cx))).collect()
+        });
+        encode_table(&mut encoder, "bucket_", statistics::WORK, &work)?;
         self.encode_persistence(&mut encoder, &buckets)?;
         let databases = control.databases();
         let databases: Vec<_> =
@@ -253,6 +258,7 @@ fn encode_value<S>(
         Kind::Gauge => constant(value).encode(encoder),
         Kind::Counter => ConstCounter::new(value).encode(encoder),
         Kind::Microseconds => ConstCounter::new(seconds(value)).encode(encoder),
+        Kind::GaugeMicroseconds => ConstGauge::new(seconds(value)).encode(encoder),
     }
 }
 
@@ -265,7 +271,10 @@ fn encode_table<S, T: Borrow<S>, const LABELS: usize>(
 ) -> Result<(), fmt::Error> {
     for statistic in table {
         let Some(metric) = statistic.metric else { continue };
-        let kind = if statistic.kind == Kind::Gauge { MetricType::Gauge } else { MetricType::Counter };
+        let kind = match statistic.kind {
+            Kind::Gauge | Kind::GaugeMicroseconds => MetricType::Gauge,
+            Kind::Counter | Kind::Microseconds => MetricType::Counter,
+        };
         let name = format!("dormouse_{scope}{metric}");
         let mut metric = encoder.encode_descriptor(&name, statistic.help, None, kind)?;
         match sources {
@@ -354,6 +363,7 @@ mod tests {
         let meters: Vec<_> = statistics::meters().map(|(_, row)| row).collect();
         all("bucket_", &meters, &mut rows);
         all("bucket_", statistics::MEMORY, &mut rows);
+        all("bucket_", statistics::WORK, &mut rows);
         all("bucket_", statistics::PERSISTENCE, &mut rows);
         all("bucket_", statistics::WARM_UP, &mut rows);
         all("database_", DATABASE, &mut rows);
@@ -382,7 +392,7 @@ mod tests {
             assert!(metrics.insert(format!("{scope}{metric}")), "{scope}{metric} has two rows");
             assert!(metric.split('_').all(|part| !OTHER_UNITS.contains(&part)), "{metric}");
             assert_eq!(
-                row.kind == Kind::Microseconds,
+                matches!(row.kind, Kind::Microseconds | Kind::GaugeMicroseconds),
                 metric.ends_with("_seconds") && row.kind != Kind::Gauge
             );
         }
@@ -409,9 +419,8 @@ mod tests {
             tables += &format!("\n## {title}\n\n| `/metrics` | kind | `stats` | |\n|---|---|---|---|\n");
             for (_, row) in rows().iter().filter(|(of, _)| *of == scope) {
                 let (kind, suffix) = match row.kind {
-                    Kind::Gauge => ("gauge", ""),
-                    Kind::Counter => ("counter", "_total"),
-                    Kind::Microseconds => ("counter", "_total"),
+                    Kind::Gauge | Kind::GaugeMicroseconds => ("gauge", ""),
+                    Kind::Counter | Kind::Microseconds => ("counter", "_total"),
                 };
                 let metric =
                     row.metric.map_or(String::new(), |name| format!("`dormouse_{scope}{name}{suffix}`"));

@@ -6,6 +6,7 @@ use crate::budgets::{Budgets, DoesNotFit};
 use crate::config::keys::BUCKET_MEMORY_MIN;
 use crate::config::{BucketSection, OvsdbSection, size};
 use crate::databases::Watcher;
+use crate::log_tail::Tail;
 use crate::machine;
 use crate::node_store::NodeStore;
 use crate::password::{Login, Source};
@@ -38,6 +39,7 @@ pub struct Control {
     /// The persistent buckets; `None` without a data directory.
     store: Option<BucketStore>,
     databases: OnceLock<Watcher>,
+    log: OnceLock<Tail>,
     tls: Option<Arc<ServerTls>>,
 }
 
@@ -64,6 +66,7 @@ impl Control {
             draining: AtomicBool::new(false),
             store,
             databases: OnceLock::new(),
+            log: OnceLock::new(),
             tls,
         };
         control.set_login(login);
@@ -151,6 +154,12 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// Sets where the last lines of the log are.
+    pub fn set_log(&self, tail: Tail) {
+        // Called once per process.
+        let _ = self.log.set(tail);
     }
 
     /// Sets the source of the OVSDB databases' figures.
@@ -507,6 +516,20 @@ impl console::Control for Control {
 
     fn databases(&self) -> Vec<console::DatabaseFigures> {
         self.databases.get().map(Watcher::figures).unwrap_or_default()
+    }
+
+    fn ask_databases(&self, question: console::DatabaseQuestion) -> Result<console::DatabaseAnswer, Refusal> {
+        match (self.databases.get(), &question) {
+            (Some(watcher), _) => watcher.ask(question),
+            (None, console::DatabaseQuestion::Reports { database: None }) => {
+                Ok(console::DatabaseAnswer::Reports { sessions: 0, databases: Vec::new() })
+            }
+            (None, _) => Err(console::NO_SUCH_DATABASE),
+        }
+    }
+
+    fn log_tail(&self, question: &console::LogQuestion) -> console::LogTail {
+        self.log.get().map(|tail| tail.read(question)).unwrap_or_default()
     }
 
     fn draining(&self) -> bool {

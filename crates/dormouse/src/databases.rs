@@ -1,14 +1,17 @@
 //! The OVSDB databases of a node: one thread runs their event loop, beside the workers.
 
 use crate::config::{Config, OvsdbSection, Problem, TlsSection};
-use console::DatabaseFigures;
+use crate::database_answers::{self, figures};
+use console::{DatabaseAnswer, DatabaseFigures, DatabaseQuestion, Refusal};
 use kv::Node;
 use kv::client_memory::Holder;
 use net::ovsdb::{Answer, Command, Core, EventLoop, Host, Level, Logger, Settings, TlsOptions, Waker};
 use ovsdb_server::{Rates, open_database};
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +19,12 @@ use transport::OldestVersion;
 
 /// How long to wait for the figures; after that the previous ones are used.
 const FIGURES_WAIT: Duration = Duration::from_secs(2);
+
+/// How long to wait for the answer to a question, and for the end of a compaction.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+const COMPACTION_WAIT: Duration = Duration::from_secs(60);
+/// Questions that may wait to be answered, and compactions that may be waited for.
+const QUESTIONS_MAX: usize = 16;
 
 /// The fraction of the node's memory that clients' requests and replies may take, if none is configured and no database
 /// may be larger.
@@ -61,6 +70,20 @@ struct Shared {
     stopping: AtomicBool,
     figures: Mutex<Figures>,
     answered: Condvar,
+    questions: Mutex<VecDeque<Asked>>,
+}
+
+/// A question that somebody waits to have answered.
+struct Asked {
+    question: DatabaseQuestion,
+    reply: SyncSender<Result<DatabaseAnswer, Refusal>>,
+}
+
+impl Asked {
+    /// Whoever asked may have stopped waiting.
+    fn answer(self, answer: Result<DatabaseAnswer, Refusal>) {
+        let _ = self.reply.try_send(answer);
+    }
 }
 
 #[derive(Default)]
@@ -76,6 +99,10 @@ impl Shared {
         // The figures are replaced as a whole, so they are consistent even after a panic.
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn questions(&self) -> MutexGuard<'_, VecDeque<Asked>> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The running databases.
@@ -85,7 +112,7 @@ pub struct Databases {
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// Access to the databases' figures.
+/// Access to the databases for other threads.
 pub struct Watcher {
     shared: Arc<Shared>,
     waker: Waker,
@@ -105,6 +132,28 @@ impl Watcher {
         let (figures, _) = waited.unwrap_or_else(PoisonError::into_inner);
         figures.databases.clone()
     }
+
+    /// Asks the databases' thread and waits for its answer.
+    pub fn ask(&self, question: DatabaseQuestion) -> Result<DatabaseAnswer, Refusal> {
+        let compacts = matches!(question, DatabaseQuestion::Compact { .. });
+        let (reply, answer) = mpsc::sync_channel(1);
+        let mut questions = self.shared.questions();
+        if questions.len() >= QUESTIONS_MAX || self.shared.stopping.load(Relaxed) {
+            return Err(busy());
+        }
+        questions.push_back(Asked { question, reply });
+        drop(questions);
+        self.waker.wake();
+        match answer.recv_timeout(if compacts { COMPACTION_WAIT } else { ANSWER_WAIT }) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) if compacts => Ok(DatabaseAnswer::Compacting),
+            Err(_) => Err(busy()),
+        }
+    }
+}
+
+fn busy() -> Refusal {
+    Refusal::NotNow { reason: "The databases are busy, or stop. Try again.".into() }
 }
 
 /// Uses the node's certificate. Only peers whose certificate `client_ca` has signed are accepted; without a `client_ca`
@@ -170,7 +219,8 @@ impl Databases {
         events.await_names(NAMES_WAIT);
         let shared = Arc::new(Shared::default());
         let waker = events.waker();
-        let mut tenant = Tenant { shared: Arc::clone(&shared), node: Arc::clone(node) };
+        let mut tenant =
+            Tenant { shared: Arc::clone(&shared), node: Arc::clone(node), compacting: Vec::new() };
         let thread =
             std::thread::Builder::new().name("dm:ovsdb".into()).spawn(move || events.run(&mut tenant))?;
         Ok(Some(Self { shared, waker, thread }))
@@ -197,6 +247,63 @@ impl Databases {
 struct Tenant {
     shared: Arc<Shared>,
     node: Arc<Node>,
+    compacting: Vec<Awaited>,
+}
+
+/// A compaction that somebody waits for: the database, and how many of it had ended before.
+struct Awaited {
+    database: String,
+    ended: u64,
+    asked: Asked,
+}
+
+impl Tenant {
+    fn take_questions(&self) -> VecDeque<Asked> {
+        std::mem::take(&mut *self.shared.questions())
+    }
+
+    fn answer(&mut self, events: &mut EventLoop, asked: Asked) {
+        let answer = database_answers::answer(events, &asked.question);
+        match (&asked.question, &answer) {
+            (DatabaseQuestion::Compact { database }, Ok(_)) => {
+                let database = database.clone();
+                self.compact(events, database, asked);
+            }
+            _ => asked.answer(answer),
+        }
+    }
+
+    /// As the control command `ovsdb-server/compact`.
+    fn compact(&mut self, events: &mut EventLoop, database: String, asked: Asked) {
+        if self.compacting.len() >= QUESTIONS_MAX {
+            return asked.answer(Err(busy()));
+        }
+        tracing::info!(module = "ovsdb_server", "compacting {database} database by user request");
+        let ended = events.last_compaction(&database).map_or(0, |last| last.number);
+        match events.start_compaction(&database, None) {
+            Ok(()) => self.compacting.push(Awaited { database, ended, asked }),
+            Err(error) => asked.answer(Err(Refusal::Failed { reason: error.to_string() })),
+        }
+    }
+
+    /// Answers those whose compaction has ended.
+    fn end_compactions(&mut self, events: &EventLoop) {
+        let has_ended = |awaited: &mut Awaited| {
+            let ended = events.last_compaction(&awaited.database).map_or(0, |last| last.number);
+            ended > awaited.ended || !events.is_compacting(&awaited.database)
+        };
+        let ended: Vec<Awaited> = self.compacting.extract_if(.., has_ended).collect();
+        for Awaited { database, asked, .. } in ended {
+            let report = events.last_compaction(&database).map(database_answers::compaction);
+            asked.answer(match report {
+                Some(report) => match report.error {
+                    Some(reason) => Err(Refusal::Failed { reason }),
+                    None => Ok(DatabaseAnswer::Compacted(report)),
+                },
+                None => Err(console::NO_SUCH_DATABASE),
+            });
+        }
+    }
 }
 
 impl Host for Tenant {
@@ -208,32 +315,22 @@ impl Host for Tenant {
         if self.shared.stopping.load(Relaxed) {
             events.stop();
         }
-        let mut figures = self.shared.figures();
-        if figures.answered < figures.asked {
-            figures.answered = figures.asked;
-            figures.databases = events.hosted().iter().filter_map(|name| figures_of(events, name)).collect();
+        let mut shown = self.shared.figures();
+        if shown.answered < shown.asked {
+            shown.answered = shown.asked;
+            shown.databases = events.hosted().iter().filter_map(|name| figures(events, name)).collect();
             self.shared.answered.notify_all();
+        }
+        drop(shown);
+        for asked in self.take_questions() {
+            self.answer(events, asked);
         }
     }
 
     fn turn_ended(&mut self, events: &mut EventLoop) {
         self.node.set_client_memory(Holder::Ovsdb, events.client_bytes() as u64);
+        if !self.compacting.is_empty() {
+            self.end_compactions(events);
+        }
     }
-}
-
-fn figures_of(events: &EventLoop, name: &str) -> Option<DatabaseFigures> {
-    let database = events.core().database(name)?;
-    let figures = database.figures();
-    Some(DatabaseFigures {
-        name: name.to_owned(),
-        rows: figures.rows,
-        record_bytes: figures.record_bytes,
-        index_bytes: figures.index_bytes,
-        history_bytes: figures.history_bytes,
-        resident_bytes: database.resident_bytes(),
-        free_page_bytes: database.free_page_bytes(),
-        budget_bytes: database.budget_bytes(),
-        commits: database.commit_number().0,
-        log_bytes: events.core().log(name).map_or(0, |log| log.length_bytes()),
-    })
 }

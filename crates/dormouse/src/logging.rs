@@ -1,6 +1,7 @@
-//! Structured logs by `tracing`, on standard error, with a level that can change at run time.
+//! Structured logs by `tracing`, on standard error and in memory, with a level that can change at run time.
 
 use crate::config::{Format, Level, LogSection};
+use crate::log_tail::Tail;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -9,6 +10,7 @@ use tracing_subscriber::{Layer as _, Registry, fmt, reload};
 /// The handle that changes the level.
 pub struct Logging {
     level: reload::Handle<LevelFilter, Registry>,
+    tail: Tail,
 }
 
 impl Logging {
@@ -20,8 +22,14 @@ impl Logging {
             Format::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
             Format::Json => lines.json().flatten_event(true).boxed(),
         };
-        tracing_subscriber::registry().with(filter).with(lines).try_init()?;
-        Ok(Self { level })
+        let tail = Tail::default();
+        tracing_subscriber::registry().with(filter).with(lines).with(tail.clone()).try_init()?;
+        Ok(Self { level, tail })
+    }
+
+    /// Returns the last lines.
+    pub fn tail(&self) -> Tail {
+        self.tail.clone()
     }
 
     /// Changes the level.

@@ -101,6 +101,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let is_open = login.source == Source::Kept && !node.users().kept().has_administrator();
     let control =
         Arc::new(Control::new(Arc::clone(&node), memory_bytes, &login, is_open, store, kept, tls.clone()));
+    control.set_log(logging.tail());
     control.claim_databases(&config.databases).map_err(problem_of)?;
     control.create_at_start(&config.buckets, &found).map_err(problem_of)?;
     let databases = Databases::start(&config, memory_bytes, &node)?;

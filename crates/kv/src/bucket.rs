@@ -14,6 +14,7 @@ mod observed;
 mod operations;
 pub mod scan;
 pub mod watch;
+mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -48,6 +49,7 @@ pub use observed::Observed;
 pub use operations::Arithmetic;
 use operations::{count_entry, mutate_entry};
 use watch::{Lookup, Watchers};
+pub use work::WorkFigures;
 
 /// State of a vBucket as `OBSERVE_SEQNO` and stats show it.
 #[derive(Debug, Clone, Copy)]

@@ -44,7 +44,9 @@ pub mod thread_context;
 pub mod topology;
 pub mod users;
 
-pub use bucket::{Ahead, Audited, Auditing, Bucket, DefragmenterFigures, compressor, defragmenter, watch};
+pub use bucket::{
+    Ahead, Audited, Auditing, Bucket, DefragmenterFigures, WorkFigures, compressor, defragmenter, watch,
+};
 pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind, SettingValue};
 pub use doorbell::Doorbell;
 pub use entry::Entry;

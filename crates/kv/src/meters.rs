@@ -108,11 +108,15 @@ meters! {
         [Defragmenter "defragmentation_freed"] "Bytes of slabs freed by the defragmenter's passes";
     DefragmentingUs "defragmenting_us" as "defragmenting_seconds" [Defragmenter "defragmenting_us"]
         "Time spent defragmenting";
+    DefragmenterPasses "defragmenter_passes" [Defragmenter "defragmenter_passes"]
+        "Passes of the defragmenter over the bucket that have ended";
     CompressorValues "compressor_values" [Compression "compressor_values"] "Values compressed while memory was short";
     CompressorSaved "compressor_saved_bytes" [Compression "compressor_saved_bytes"]
         "Bytes of memory that compressing them freed";
     CompressorUs "compressor_us" as "compressor_seconds" [Compression "compressor_us"]
         "Time spent compressing";
+    CompressorPasses "compressor_passes" [Compression "compressor_passes"]
+        "Passes of the compressor over the bucket that have ended";
     ExpiredReclaimed "expired_reclaimed" [General "reclaimed"] "Expired items whose memory was reclaimed";
     Locks "get_locked" "Documents locked";
     SyncWritesPrepared "sync_writes_prepared" "Durable writes that had to wait";

@@ -4,7 +4,7 @@
 //! one side does not show has no name there. Event counters of a bucket are rows of [`crate::meters`], and become
 //! [`meters`] here.
 
-use crate::bucket::MemoryFigures;
+use crate::bucket::{MemoryFigures, WorkFigures};
 pub use crate::meters::Group;
 use crate::meters::Meter;
 use crate::node::{ConnectionCounts, Node};
@@ -20,6 +20,8 @@ pub enum Kind {
     Microseconds,
     /// It rises and falls.
     Gauge,
+    /// A gauge of microseconds. `/metrics` shows seconds.
+    GaugeMicroseconds,
 }
 
 /// A figure of an `S`.
@@ -142,6 +144,23 @@ statistics! {
             => |m| m.inflated_bytes;
     }
 
+    /// Of a bucket: what is done behind its clients' requests.
+    WORK: WorkFigures {
+        Gauge "sync_writes_pending" [] "Durable writes that wait to be committed or aborted"
+            => |w| w.sync_writes_pending;
+        Gauge "sync_writes_overdue" [] "Those of them that were answered ambiguous at their deadline"
+            => |w| w.sync_writes_overdue;
+        GaugeMicroseconds "sync_writes_oldest_seconds" [] "Time since the oldest of them was made"
+            => |w| w.oldest_pending_us;
+        GaugeMicroseconds "sync_writes_late_max_seconds" [] "How late an ambiguous answer was at most"
+            => |w| w.late_max_us;
+        Gauge "defragmenter_armed" [] "1 while the defragmenter is at work"
+            => |w| u64::from(w.defragmenter.is_armed);
+        Gauge "recoverable_bytes" [] "Bytes of pages that the defragmenter could give back, as last surveyed"
+            => |w| w.defragmenter.recoverable_bytes;
+        Gauge "compressor_armed" [] "1 while the compressor is at work" => |w| u64::from(w.is_compressing);
+    }
+
     /// Of a persistent bucket: its journal.
     PERSISTENCE: PersistenceFigures {
         Gauge "unflushed_items" [
@@ -166,6 +185,10 @@ statistics! {
         Gauge "journal_segments" [Persistence "journal_segments"] "Segments of the journal" => |f| f.segments;
         Gauge "journal_bytes" [Persistence "journal_bytes", Persistence "ep_db_file_size", General "ep_db_file_size"]
             "Bytes of the journal's segments" => |f| f.journal_bytes;
+        Gauge "journal_superfluous_bytes" [Persistence "journal_superfluous_bytes"]
+            "Bytes of the journal that are not needed any more, estimated" => |f| f.superfluous_bytes;
+        Gauge "compaction_debt_bytes" [Persistence "compaction_debt_bytes"]
+            "Bytes that compaction has to read and write until it is as far as flushing" => |f| f.debt_bytes;
         Counter "compacted_segments" [Persistence "compacted_segments"] "Segments removed by compaction"
             => |f| f.compacted_segments;
         Counter "compacted_bytes" [Persistence "compacted_bytes"] "Bytes of the segments removed by compaction"
@@ -193,14 +216,16 @@ statistics! {
 
     /// Of a persistent bucket: how far its journal is loaded, and what of it cannot be served.
     WARM_UP: WarmUpFigures {
-        Gauge [WarmUp "ep_warmup_key_count"] "Records read" => |w| w.warm_up.records;
+        Gauge "warmup_records" [WarmUp "ep_warmup_key_count"] "Records read" => |w| w.warm_up.records;
         Gauge [WarmUp "ep_warmup_value_count"] "Records read" => |w| w.warm_up.records;
         Gauge "warmup_segments" [WarmUp "warmup_segments"] "Segments of the journal at the start"
             => |w| w.warm_up.segments;
         Gauge "warmup_segments_done" [WarmUp "warmup_segments_done"] "Those of them that are read"
             => |w| w.warm_up.segments_done;
-        Gauge [WarmUp "warmup_vbuckets"] "vBuckets that are loaded from the journal" => |w| w.warm_up.vbuckets;
-        Gauge [WarmUp "warmup_vbuckets_done"] "Those of them that are served" => |w| w.warm_up.vbuckets_done;
+        Gauge "warmup_vbuckets" [WarmUp "warmup_vbuckets"] "vBuckets that are loaded from the journal"
+            => |w| w.warm_up.vbuckets;
+        Gauge "warmup_vbuckets_done" [WarmUp "warmup_vbuckets_done"] "Those of them that are served"
+            => |w| w.warm_up.vbuckets_done;
         Gauge "damaged_vbuckets" [WarmUp "warmup_vbuckets_damaged"]
             "vBuckets that are not served because of a damaged journal" => |w| w.damaged_vbuckets;
     }

@@ -170,6 +170,11 @@ impl Lateness {
         self.max_us.fetch_max(late_us, Relaxed);
     }
 
+    /// Returns how late the latest was.
+    pub(crate) fn max_us(&self) -> u64 {
+        self.max_us.load(Relaxed)
+    }
+
     pub(crate) fn emit(&self, emit: &mut dyn FnMut(&str, std::fmt::Arguments<'_>)) {
         for (count, bound_us) in self.counts.iter().zip(LATENESS_BOUNDS_US) {
             emit(&format!("timeout_late_us_le_{bound_us}"), format_args!("{}", count.load(Relaxed)));
@@ -177,6 +182,6 @@ impl Lateness {
         if let Some(later) = self.counts.last() {
             emit("timeout_late_us_more", format_args!("{}", later.load(Relaxed)));
         }
-        emit("timeout_late_us_max", format_args!("{}", self.max_us.load(Relaxed)));
+        emit("timeout_late_us_max", format_args!("{}", self.max_us()));
     }
 }

@@ -32,7 +32,7 @@ mod resolver;
 mod sessions;
 mod tls;
 
-pub use compaction::CompactionTimes;
+pub use compaction::{CompactionEnd, CompactionTimes};
 pub use control::{Answer, Command, Ticket};
 pub use database_remote::RemoteError;
 pub use event_loop::{EventLoop, Host, Settings, Waker};

@@ -170,6 +170,11 @@ impl Database {
         self.tables[table].len()
     }
 
+    /// Bytes of a table's rows, as the allocator rounds them.
+    pub fn row_bytes(&self, table: TableId) -> usize {
+        self.tables[table].record_bytes()
+    }
+
     /// The changes of a commit, by table and row id. Empty if the commit is not kept.
     pub fn changes_of(&self, commit: CommitId) -> impl Iterator<Item = Change<'_>> {
         let is_last = commit == self.history.last();

@@ -97,6 +97,15 @@ pub struct Figures {
     pub backlog_bytes: usize,
 }
 
+/// Who monitors a database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Audience {
+    /// Monitors of the database.
+    pub monitors: usize,
+    /// Sessions that have any of these.
+    pub sessions: usize,
+}
+
 /// A source of unpredictable UUIDs.
 pub type Random = Box<dyn FnMut() -> Uuid + Send>;
 
@@ -148,6 +157,18 @@ impl<L> Server<L> {
             locks: self.locks.owned(),
             backlog_bytes: self.sessions.iter().map(|(_, session)| session.output.backlog_bytes()).sum(),
         }
+    }
+
+    /// Who monitors a database. Visits every session.
+    pub fn audience(&self, name: &str) -> Audience {
+        let Some(id) = self.databases.find(name) else { return Audience::default() };
+        let mut audience = Audience::default();
+        for (_, session) in self.sessions.iter() {
+            let monitors = session.monitors.iter().filter(|monitor| monitor.database == id).count();
+            audience.monitors += monitors;
+            audience.sessions += usize::from(monitors > 0);
+        }
+        audience
     }
 
     /// The locks that a session has requested.

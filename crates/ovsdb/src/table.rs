@@ -43,6 +43,8 @@ pub struct Table {
     rows: TenantVec<Option<Record>>,
     free: Vec<u32>,
     live: usize,
+    /// Bytes of its rows, as the allocator rounds them.
+    record_bytes: usize,
     hashing: Hashing,
     uuids: RowIndex,
     /// Rows that the index of UUIDs was made for; 0: it grows by itself.
@@ -117,6 +119,7 @@ impl Table {
             rows: TenantVec::new(),
             free: Vec::new(),
             live: 0,
+            record_bytes: 0,
             hashing,
             uuids: RowIndex::default(),
             expected: 0,
@@ -136,6 +139,12 @@ impl Table {
     #[inline]
     pub fn len(&self) -> usize {
         self.live
+    }
+
+    /// Bytes of its rows, as the allocator rounds them.
+    #[inline]
+    pub fn record_bytes(&self) -> usize {
+        self.record_bytes
     }
 
     /// Row ids are below this.
@@ -300,6 +309,7 @@ impl Table {
             records.free(record);
             return Err(error);
         }
+        self.record_bytes += record.allocated_bytes();
         if let Some(slot) = self.rows.as_mut_slice().get_mut(row.index()) {
             *slot = Some(record);
         }
@@ -316,7 +326,9 @@ impl Table {
         let (rows, hashing) = (&self.rows, self.hashing);
         self.uuids.remove(records, hash, row, &|row| hash_of_uuid(rows, hashing, row));
         self.live -= 1;
-        self.rows.as_mut_slice().get_mut(row.index())?.take()
+        let record = self.rows.as_mut_slice().get_mut(row.index())?.take()?;
+        self.record_bytes -= record.allocated_bytes();
+        Some(record)
     }
 
     /// Replaces a row with another of the same UUID. Returns the old one.
@@ -331,7 +343,10 @@ impl Table {
             self.unsettle_unique(schema, records, row, Some(record.bytes()));
         }
         self.remove_automatic(schema, records, row);
+        let bytes = record.allocated_bytes();
         let old = self.rows.as_mut_slice().get_mut(row.index())?.replace(record);
+        self.record_bytes += bytes;
+        self.record_bytes -= old.as_ref().map_or(0, Record::allocated_bytes);
         self.add_automatic(schema, records, row);
         old
     }
@@ -511,6 +526,7 @@ impl Table {
                 records.free(record);
             }
         }
+        self.record_bytes = 0;
         let (tenant, cache) = records.parts();
         self.rows.clear(tenant, cache);
         self.uuids.clear(records);

@@ -12,9 +12,9 @@ export class Refused extends Error {
 
 /**
  * Asks for a path and returns the answer: parsed if it is JSON, else as text. `form` (an object) is sent as a form, `json` as
- * JSON; `method` is GET, or POST with either. Throws [`Refused`] if the node says no, or an Error if it does not answer.
+ * JSON; `method` is GET, or POST with either. `raw`: the answer as text in any case. Throws [`Refused`] if the node says no, or an Error if it does not answer.
  */
-export async function ask(path, { method, form, json, headers = {} } = {}) {
+export async function ask(path, { method, form, json, raw = false, headers = {} } = {}) {
   const body = form ? new URLSearchParams(form) : json === undefined ? undefined : JSON.stringify(json);
   const type = json === undefined ? {} : { "Content-Type": "application/json" };
   const options = { method: method ?? (body === undefined ? "GET" : "POST"), body, headers: { ...type, ...headers }, cache: "no-store" };
@@ -26,7 +26,7 @@ export async function ask(path, { method, form, json, headers = {} } = {}) {
     throw new Error("the node does not answer");
   }
   const parsed = response.headers.get("Content-Type")?.startsWith("application/json") ? tried(text) : undefined;
-  if (response.ok) return parsed ?? text;
+  if (response.ok) return raw ? text : parsed ?? text;
   throw new Refused(response.status, response.status === 401 ? "a login is needed" : words(parsed) || text.trim() || response.statusText);
 }
 

@@ -4,12 +4,16 @@
 // `path` what follows its name in the fragment, as a list. `open` returns a function that ends what it began:
 // a closed view asks the node nothing. To add one, import it, give it a row in VIEWS, and list its file in page.rs.
 
+import * as allocator from "./allocator.js";
+import * as databases from "./databases.js";
 import { element } from "./draw.js";
 import * as events from "./events.js";
+import * as log from "./log.js";
 import * as overview from "./overview.js";
+import * as work from "./work.js";
 
 /** Name in the fragment, and module. The first is shown if the fragment names none. */
-const VIEWS = Object.entries({ overview });
+const VIEWS = Object.entries({ overview, work, databases, allocator, log });
 
 let opened = null;
 

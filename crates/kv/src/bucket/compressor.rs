@@ -151,6 +151,7 @@ impl Bucket {
         if !goes_on {
             work.end_pass(self);
             drop(work);
+            self.count(cx, Meter::CompressorPasses, 1);
             // The memory freed may be scattered: let the defragmenter check.
             self.tenant().purge();
             self.tenant().measure();

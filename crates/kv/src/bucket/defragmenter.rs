@@ -349,6 +349,7 @@ impl Bucket {
         let prospect = self.prospect();
         let freed_bytes = pass.slab_bytes.saturating_sub(prospect.slab_bytes());
         self.count(cx, Meter::DefragmentationFreed, freed_bytes);
+        self.count(cx, Meter::DefragmenterPasses, 1);
         let thresholds = pass.thresholds_after(&prospect);
         work.go_on(&pass, prospect, thresholds, self.worth_bytes(thresholds));
         Some(Passed {

@@ -6,6 +6,9 @@ use super::{Bucket, attention};
 use crate::storage::{self, Gate, Persistence, PersistenceFigures};
 use crate::{ThreadContext, VbId};
 
+/// Approximate size of a record besides key and value.
+const RECORD_BYTES: u64 = 48;
+
 impl Bucket {
     /// Returns true if writes are refused because the disk is full.
     pub fn is_disk_full(&self) -> bool {
@@ -38,13 +41,25 @@ impl Bucket {
             figures.unflushed_items += u64::from(self.lock(cx, VbId(vb)).unflushed());
         }
         for shard in &persistence.shards {
+            // The flusher may have it: then the figures are those of the last time.
             if let Some(journal) = shard.journal.try_lock().as_deref().and_then(Option::as_ref) {
                 let of_shard = journal.figures();
-                figures.segments += of_shard.segments as u64;
-                figures.journal_bytes += of_shard.bytes;
+                shard.segments.store(of_shard.segments as u64, Relaxed);
+                shard.bytes.store(of_shard.bytes, Relaxed);
             }
+            figures.segments += shard.segments.load(Relaxed);
+            figures.journal_bytes += shard.bytes.load(Relaxed);
+            figures.debt_bytes += shard.debt_bytes.load(Relaxed);
         }
+        figures.superfluous_bytes = figures.journal_bytes.saturating_sub(self.live_journal_bytes());
         Some(figures)
+    }
+
+    /// Estimates what the bucket would have on disk if nothing in it were superfluous.
+    pub(crate) fn live_journal_bytes(&self) -> u64 {
+        let accounts = self.accounts();
+        let (_, ejected_bytes) = self.dirty().map_or((0, 0), |dirty| dirty.ejected());
+        accounts.payload + ejected_bytes + accounts.items * RECORD_BYTES
     }
 
     /// Marks the bucket as deleted in its directory, durably; after an error it is as it was.

@@ -82,6 +82,13 @@ impl Locked<'_> {
         prepares.by_seqno.get(prepares.position(seqno)?).copied()
     }
 
+    /// Returns the CAS of the prepared write of this seqno.
+    pub(crate) fn prepared_cas(&self, seqno: u64) -> Option<u64> {
+        let item = self.item(self.prepared(seqno)?.location);
+        // SAFETY: a prepared block is live, and the lock is held.
+        Some(unsafe { item.header() }.cas)
+    }
+
     /// Returns all prepared writes in seqno order.
     pub(crate) fn all_prepared(&self) -> Vec<Prepared> {
         let prepares = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref());

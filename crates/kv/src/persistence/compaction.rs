@@ -20,8 +20,6 @@ const OWED_TIMES_MAX: u64 = 8;
 const OWED_LIMIT: u64 = 320 << 20;
 /// While somebody waits for a sync, compaction goes first for this many bytes at most.
 const AHEAD_OF_WAITERS_BYTES: u64 = 16 << 20;
-/// Approximate size of a record besides key and value.
-const RECORD_BYTES: u64 = 48;
 /// Checking the segments reads some of each: the next check waits until a segment's length divided by this more is
 /// superfluous.
 const LOOK_AGAIN_PART: u64 = 8;
@@ -155,10 +153,7 @@ impl storage::Shard {
 
 /// Estimates what a shard would have on disk if nothing in it were superfluous.
 fn live_bytes(bucket: &Bucket, persistence: &Persistence) -> u64 {
-    let accounts = bucket.accounts();
-    let (_, ejected_bytes) = bucket.dirty().map_or((0, 0), |dirty| dirty.ejected());
-    (accounts.payload + ejected_bytes + accounts.items * RECORD_BYTES)
-        / persistence.shards.len().max(1) as u64
+    bucket.live_journal_bytes() / persistence.shards.len().max(1) as u64
 }
 
 fn verdict(locked: &mut Locked<'_>, record: &Record<'_>) -> Verdict {

@@ -33,6 +33,10 @@ pub struct PersistenceFigures {
     pub segments: u64,
     /// Their bytes.
     pub journal_bytes: u64,
+    /// Those of them that are not needed any more, estimated.
+    pub superfluous_bytes: u64,
+    /// What compaction still has to read and write before it is as far as flushing.
+    pub debt_bytes: u64,
     /// Whether the disk is full.
     pub disk_full: bool,
 }

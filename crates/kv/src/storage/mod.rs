@@ -106,6 +106,9 @@ pub(crate) struct Shard {
     pub(crate) debt_bytes: AtomicU64,
     /// Bytes that compaction has worked off since the last flush.
     pub(crate) worked_bytes: AtomicU64,
+    /// Segments of the journal and their bytes, as last asked for.
+    pub(crate) segments: AtomicU64,
+    pub(crate) bytes: AtomicU64,
 }
 
 impl Shard {

@@ -237,6 +237,8 @@ pub(crate) fn open(
             compact_from_bytes: AtomicU64::new(0),
             debt_bytes: AtomicU64::new(0),
             worked_bytes: AtomicU64::new(0),
+            segments: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
         });
     }
     progress.segments.store(loading.segments.len() as u64, Relaxed);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ovsdb::error::Error;
-use ovsdb::file::Step;
+use ovsdb::file::{CompactionFigures, Step};
 
 use super::control::Ticket;
 use super::event_loop::EventLoop;
@@ -21,6 +21,19 @@ pub struct CompactionTimes {
     pub last: Duration,
 }
 
+/// How the last compaction of a database ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompactionEnd {
+    /// Compactions of this database that have ended so far.
+    pub number: u64,
+    /// When it ended, milliseconds since 1970.
+    pub wall_ms: u64,
+    /// How long it took.
+    pub took: Duration,
+    /// Its figures, or why it failed.
+    pub result: Result<CompactionFigures, String>,
+}
+
 /// A compaction in progress.
 #[derive(Debug)]
 struct Running {
@@ -35,10 +48,16 @@ struct Running {
 #[derive(Debug, Default)]
 pub(super) struct Compactions {
     running: BTreeMap<String, Running>,
+    ends: BTreeMap<String, CompactionEnd>,
     times: CompactionTimes,
 }
 
 impl Compactions {
+    /// Forgets a database that is removed.
+    pub fn forget(&mut self, name: &str) {
+        self.ends.remove(name);
+    }
+
     pub fn has_more(&self) -> bool {
         self.running.values().any(|running| running.more)
     }
@@ -48,6 +67,16 @@ impl EventLoop {
     /// The times of compactions so far.
     pub fn compaction_times(&self) -> CompactionTimes {
         self.compactions.times
+    }
+
+    /// Returns true while a database is being compacted.
+    pub fn is_compacting(&self, name: &str) -> bool {
+        self.compactions.running.contains_key(name)
+    }
+
+    /// How the last compaction of a database ended, if there was one since the start.
+    pub fn last_compaction(&self, name: &str) -> Option<&CompactionEnd> {
+        self.compactions.ends.get(name)
     }
 
     /// Starts compacting a database, or joins a compaction in progress. `ticket` is answered when it is done.
@@ -94,26 +123,35 @@ impl EventLoop {
                         running.more = step == Step::Again;
                     }
                 }
-                Ok(Step::Idle | Step::Finished(_)) => self.ended(&name, Ok(())),
+                Ok(Step::Idle) => self.ended(&name, Ok(CompactionFigures::default())),
+                Ok(Step::Finished(figures)) => self.ended(&name, Ok(figures)),
                 Err(error) => self.ended(&name, Err(error)),
             }
         }
     }
 
-    fn ended(&mut self, name: &str, result: Result<(), Error>) {
+    fn ended(&mut self, name: &str, result: Result<CompactionFigures, Error>) {
         let Some(running) = self.compactions.running.remove(name) else { return };
+        let took = running.begun.elapsed();
         match &result {
-            Ok(()) => {
+            Ok(_) => {
                 self.compactions.times.finished += 1;
-                self.compactions.times.last = running.begun.elapsed();
+                self.compactions.times.last = took;
             }
             Err(error) => {
                 self.log("ovsdb_file", Level::Warning, &format!("{name}: compaction failed: {error}"))
             }
         }
+        let result = result.map_err(|error| error.to_string());
         for ticket in running.tickets {
-            self.answer_part(ticket, result.as_ref().err().map(ToString::to_string));
+            self.answer_part(ticket, result.as_ref().err().cloned());
         }
+        if self.server.database(name).is_none() {
+            return;
+        }
+        let number = self.last_compaction(name).map_or(0, |last| last.number) + 1;
+        let end = CompactionEnd { number, wall_ms: self.now.wall_ms, took, result };
+        self.compactions.ends.insert(name.to_owned(), end);
     }
 
     fn begin_due(&mut self) {

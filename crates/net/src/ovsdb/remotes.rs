@@ -185,6 +185,7 @@ impl EventLoop {
     pub fn remove_database(&mut self, name: &str, reason: &str) -> bool {
         self.remotes.hosted.retain(|hosted| hosted != name);
         let removed = self.server.remove_database(name, reason, self.now).is_some();
+        self.compactions.forget(name);
         self.configure();
         removed
     }

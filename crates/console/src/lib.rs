@@ -11,9 +11,11 @@
 //!   GET  /memory                      where every byte of resident memory lies
 //!   GET  /figures                     what the node is doing: counters and gauges, CPU time of threads
 //!   GET  /events                      what the node is doing, each second, for the page
+//!   GET  /requests/slow  /requests/large   the newest of them; always need a login, for they have keys
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
+//!   GET  /pools/default/buckets/B/hotKeys   always needs a login
 //!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
 //!   PUT, PATCH, DELETE /settings/rbac/users/local/U   PUT, DELETE /settings/rbac/groups/G   always need a login
 //!   POST /controller/changePassword   of the user logged in; always needs a login
@@ -45,6 +47,7 @@ mod buckets;
 mod document;
 mod guard;
 mod health;
+mod hot_keys;
 mod live;
 mod login;
 mod memory;
@@ -52,6 +55,7 @@ mod metrics;
 mod node_setup;
 mod page;
 mod pools;
+mod requests;
 mod samples;
 mod scopes;
 mod services;
@@ -227,6 +231,8 @@ pub(crate) struct Console {
     pub(crate) indexes: Arc<Indexes>,
     /// What pages show.
     pub(crate) live: Arc<Live>,
+    /// What requests took.
+    pub(crate) latency: Arc<requests::Latency>,
     /// Allows one walk over all figures at a time.
     measuring: Arc<Semaphore>,
 }
@@ -272,6 +278,7 @@ pub fn serve(
         host_names: Arc::new(host_names),
         indexes: Arc::default(),
         live: Arc::default(),
+        latency: Arc::default(),
         measuring: Arc::new(Semaphore::new(1)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -347,6 +354,9 @@ fn router(console: Console) -> Router {
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
     let changes = with_routes(vec![
         ("/whoami", by(Need::Login, get(login::whoami))),
+        ("/requests/slow", by(Need::Node(Rights::SEE), get(requests::slow))),
+        ("/requests/large", by(Need::Node(Rights::SEE), get(requests::large))),
+        ("/pools/default/buckets/{bucket}/hotKeys", by(Need::ReadSome, get(hot_keys::of_bucket))),
         ("/controller/changePassword", by(Need::Login, post(users::change_password))),
         ("/node/controller/rename", by(Need::Node(Rights::NODE), post(node_setup::rename))),
         ("/node/controller/setupServices", by(Need::Node(Rights::NODE), post(node_setup::set_services))),

@@ -7,9 +7,10 @@
 import { element } from "./draw.js";
 import * as events from "./events.js";
 import * as overview from "./overview.js";
+import * as requests from "./requests.js";
 
 /** Name in the fragment, and module. The first is shown if the fragment names none. */
-const VIEWS = Object.entries({ overview });
+const VIEWS = Object.entries({ overview, requests });
 
 let opened = null;
 

@@ -153,7 +153,7 @@ NOTHING, LOGIN = "nothing", "a login"
 # On the node.
 SETTINGS, METRICS, NODE, SEE_USERS, MANAGE_USERS, EVERYTHING = "settings", "metrics", "node", "see users", "users", "everything"
 # On a part of the bucket, on all of it, on the scope.
-SEE, STATISTICS, BUCKET, FLUSH, ALL_SCOPES, COLLECTIONS = "see", "statistics", "bucket", "flush", "all scopes", "collections"
+SEE, READ, STATISTICS, BUCKET, FLUSH, ALL_SCOPES, COLLECTIONS = "see", "read", "statistics", "bucket", "flush", "all scopes", "collections"
 
 # Method, path, form, what it needs, and the status if that is there. Forms are incomplete and objects missing, so that nothing changes;
 # `test_the_table_has_every_route` finds what is not here.
@@ -171,6 +171,9 @@ REQUESTS = [
     ("GET", "/pools/default/buckets", None, LOGIN, 200),
     ("GET", "/pools/default/certificate", None, LOGIN, 404),
     ("GET", "/whoami", None, LOGIN, 200),
+    ("GET", "/requests/slow", None, SETTINGS, 200),
+    ("GET", "/requests/large", None, SETTINGS, 200),
+    ("GET", "/pools/default/buckets/{bucket}/hotKeys", None, READ, 200),
     ("POST", "/controller/changePassword", "", LOGIN, 400),
     ("GET", "/metrics", None, METRICS, 200),
     ("GET", "/allocator", None, SETTINGS, 200),
@@ -228,13 +231,15 @@ REQUESTS = [
     # The last: it is done, and undone by the administrator.
     ("DELETE", "/pools/default/buckets/{bucket}", None, BUCKET, 200),
 ]
+# Reads that need a login where others do not: about the user, or with keys. (So do hot keys.)
+LOGIN_ALWAYS = ("/whoami", "/requests/slow", "/requests/large")
 ON_NODE = {SETTINGS, METRICS, NODE, SEE_USERS, MANAGE_USERS, EVERYTHING}
 ON_ALL_OF_A_BUCKET = {STATISTICS, BUCKET, FLUSH, ALL_SCOPES}
 
 # What each role allows, where it applies, and how far it can be limited: to a bucket, a scope, a collection.
-APPLICATION = {SEE, STATISTICS, FLUSH}
+APPLICATION = {SEE, READ, STATISTICS, FLUSH}
 ROLES = {
-    "admin": (0, ON_NODE | ON_ALL_OF_A_BUCKET | {SEE, COLLECTIONS}),
+    "admin": (0, ON_NODE | ON_ALL_OF_A_BUCKET | {SEE, READ, COLLECTIONS}),
     "ro_admin": (0, {SETTINGS, METRICS, SEE_USERS, SEE, STATISTICS}),
     "cluster_admin": (0, {SETTINGS, METRICS, NODE, SEE, COLLECTIONS} | ON_ALL_OF_A_BUCKET),
     "security_admin": (0, {SETTINGS, SEE_USERS, MANAGE_USERS, SEE, STATISTICS}),
@@ -245,9 +250,9 @@ ROLES = {
     "mobile_sync_gateway": (1, APPLICATION | {ALL_SCOPES, COLLECTIONS}),
     "data_backup": (1, APPLICATION | {ALL_SCOPES, COLLECTIONS}),
     "scope_admin": (2, {SEE, ALL_SCOPES, COLLECTIONS}),
-    "data_reader": (3, {SEE}),
+    "data_reader": (3, {SEE, READ}),
     "data_writer": (3, {SEE}),
-    "data_dcp_reader": (3, {SEE}),
+    "data_dcp_reader": (3, {SEE, READ}),
     "data_monitoring": (3, {SEE, STATISTICS}),
     # Those of services that are not there.
     "query_select": (3, set()),
@@ -277,8 +282,8 @@ def may(role, place, need, bucket, scope):
         return True
     if place[0] != bucket:
         return False
-    limits = {SEE: 3, COLLECTIONS: 2}.get(need, 1)
-    return len(place) <= limits and (need == SEE or len(place) == 1 or place[1] == scope)
+    limits = {SEE: 3, READ: 3, COLLECTIONS: 2}.get(need, 1)
+    return len(place) <= limits and (need in (SEE, READ) or len(place) == 1 or place[1] == scope)
 
 
 def paths(path):
@@ -371,6 +376,7 @@ def test_without_a_password_file_reads_need_no_login():
             for method, template, form, need, status in REQUESTS:
                 for path, *_ in paths(template):
                     is_open = need == NOTHING or method == "GET" and path != "/whoami" and need != EVERYTHING
+                    is_open = need == NOTHING or method == "GET" and path not in LOGIN_ALWAYS and not path.endswith("/hotKeys")
                     assert nobody.status(method, path, form) == (status if is_open else 401), f"{method} {path}"
                     # A login counts where it is given.
                     assert eve.status(method, path, form) == (status if need in (NOTHING, LOGIN) else 403), f"eve: {method} {path}"

@@ -15,9 +15,11 @@
 //!   GET  /databases  /databases/DB  /databases/DB/schema   the OVSDB databases
 //!   GET  /databases/DB/tables/T       rows of a table; always needs a login
 //!   POST /databases/DB/compact        compacts the log of a database; always needs a login
+//!   GET  /requests/slow  /requests/large   the newest of them; always need a login, for they have keys
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
+//!   GET  /pools/default/buckets/B/hotKeys   always needs a login
 //!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
 //!   PUT, PATCH, DELETE /settings/rbac/users/local/U   PUT, DELETE /settings/rbac/groups/G   always need a login
 //!   POST /controller/changePassword   of the user logged in; always needs a login
@@ -50,6 +52,7 @@ mod databases;
 mod document;
 mod guard;
 mod health;
+mod hot_keys;
 mod live;
 mod log;
 mod login;
@@ -58,6 +61,7 @@ mod metrics;
 mod node_setup;
 mod page;
 mod pools;
+mod requests;
 mod samples;
 mod scopes;
 mod services;
@@ -216,6 +220,8 @@ pub(crate) struct Console {
     pub(crate) indexes: Arc<Indexes>,
     /// What pages show.
     pub(crate) live: Arc<Live>,
+    /// What requests took.
+    pub(crate) latency: Arc<requests::Latency>,
     /// Allows one walk over all figures at a time.
     measuring: Arc<Semaphore>,
 }
@@ -261,6 +267,7 @@ pub fn serve(
         host_names: Arc::new(host_names),
         indexes: Arc::default(),
         live: Arc::default(),
+        latency: Arc::default(),
         measuring: Arc::new(Semaphore::new(1)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -340,6 +347,9 @@ fn router(console: Console) -> Router {
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
     let changes = with_routes(vec![
         ("/whoami", by(Need::Login, get(login::whoami))),
+        ("/requests/slow", by(Need::Node(Rights::SEE), get(requests::slow))),
+        ("/requests/large", by(Need::Node(Rights::SEE), get(requests::large))),
+        ("/pools/default/buckets/{bucket}/hotKeys", by(Need::ReadSome, get(hot_keys::of_bucket))),
         ("/controller/changePassword", by(Need::Login, post(users::change_password))),
         ("/node/controller/rename", by(Need::Node(Rights::NODE), post(node_setup::rename))),
         ("/node/controller/setupServices", by(Need::Node(Rights::NODE), post(node_setup::set_services))),

@@ -225,6 +225,7 @@ fn figures(console: &Console) -> Value {
         "cpuNs": process_cpu_ns(),
         "node": table(statistics::NODE, &NodeFigures::of(&console.node)),
         "threads": threads(),
+        "latency": console.latency.read(console.node.requests()),
         "buckets": buckets.collect::<Map<_, _>>(),
     })
 }

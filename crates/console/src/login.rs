@@ -136,6 +136,8 @@ pub enum Need {
     Node(Rights),
     /// To see the bucket of the path, or a part of it.
     SeeBucket,
+    /// To read documents of the bucket of the path, or of a part of it.
+    ReadSome,
     /// Rights on the bucket of the path.
     Bucket(Rights),
     /// To manage the collections of the scope of the path.
@@ -162,6 +164,10 @@ async fn check(
         Need::SeeBucket => {
             (identity.sees(bucket), permission(Rights::SEE, &format!("cluster.bucket[{bucket}]")))
         }
+        Need::ReadSome => (
+            roles.somewhere_in(bucket).contain(Rights::READ),
+            permission(Rights::READ, &format!("cluster.bucket[{bucket}]")),
+        ),
         Need::Bucket(rights) => {
             (roles.on(&[bucket]).contain(rights), permission(rights, &format!("cluster.bucket[{bucket}]")))
         }
@@ -186,6 +192,7 @@ fn permission(rights: Rights, object: &str) -> String {
         (Rights::SECURITY, "admin.security!write"),
         (Rights::METRICS, "admin.stats_export!read"),
         (Rights::STATISTICS, "stats!read"),
+        (Rights::READ, "data.docs!read"),
     ];
     let name = names.iter().find(|(known, _)| rights.contain(*known)).map_or("admin!all", |(_, name)| name);
     format!("{object}.{name}")

@@ -19,6 +19,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("overview.js", JAVASCRIPT, include_str!("page/overview.js")),
     ("memory.js", JAVASCRIPT, include_str!("page/memory.js")),
     ("figures.js", JAVASCRIPT, include_str!("page/figures.js")),
+    ("requests.js", JAVASCRIPT, include_str!("page/requests.js")),
     ("draw.js", JAVASCRIPT, include_str!("page/draw.js")),
 ];
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";

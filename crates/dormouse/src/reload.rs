@@ -69,6 +69,7 @@ impl Reload<'_> {
         }
         self.node.set_limits(limits(&next));
         self.node.set_timeout_mode(next.node.durability_timeout_mode);
+        self.node.requests().set_always(next.node.record_requests);
         self.logging.set_level(next.log.level);
         self.allocator.apply(&next);
         for key in &changed {
@@ -120,6 +121,8 @@ pub fn limits(config: &Config) -> Limits {
         unfinished_request_ms: limits.unfinished_request_ms,
         connections: limits.connections,
         loopback_connections: limits.loopback_connections,
+        slow_request_us: config.node.slow_request_us,
+        large_request_bytes: config.node.large_request_bytes,
     }
 }
 

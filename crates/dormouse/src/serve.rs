@@ -81,6 +81,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let node = Node::new(settings, limits(&config));
     node.set_memory(memory_bytes);
     node.set_timeout_mode(config.node.durability_timeout_mode);
+    node.requests().set_always(config.node.record_requests);
     let users = Users::new(machine::random()?);
     users.on_failed_logins(|notice| {
         let (failures, user, address) = (notice.failures, notice.user, notice.address);

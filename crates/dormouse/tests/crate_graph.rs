@@ -68,6 +68,7 @@ const ENGINE_ORDER: &[&str] = &[
     "memory_policy",
     "prefixes",
     "clients",
+    "requests",
     "users",
     "profile",
     "topology",

@@ -35,6 +35,7 @@ pub mod persistence;
 pub mod polling;
 pub mod prefixes;
 pub mod profile;
+pub mod requests;
 pub mod settings;
 pub mod sizes;
 pub mod statistics;
@@ -51,7 +52,7 @@ pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind,
 pub use doorbell::Doorbell;
 pub use entry::Entry;
 pub use error::{KvError, Unavailable};
-pub use index::{Audit, Document, Hand, PinnedValue};
+pub use index::{Audit, Document, Hand, PinnedValue, Use};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
 pub use meters::Meter;

@@ -42,6 +42,8 @@ pub(crate) mod rank {
     pub(crate) const ATTEMPTS: u8 = 91;
     /// Settings of a bucket that have no effect.
     pub(crate) const LABELS: u8 = 92;
+    /// Slow and large requests of a thread.
+    pub(crate) const REQUESTS: u8 = 93;
 }
 
 /// A mutex with a rank.

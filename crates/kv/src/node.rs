@@ -19,6 +19,7 @@ use crate::fetch_queue::FetchQueue;
 use crate::hub::Hub;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
 use crate::profile::Profile;
+use crate::requests::Requests;
 use crate::settings::{BUCKET_NAME, BucketKind, BucketSettings, Limits, NodeSettings, is_bucket_name};
 use crate::storage::{self, FETCHERS, FLUSHERS};
 use crate::sync_writes::TimeoutMode;
@@ -166,6 +167,7 @@ pub struct Node {
     connections: Connections,
     client_memory: ClientMemory,
     clients: Clients,
+    requests: Requests,
     read_buffers: [AtomicU64; 2],
     hub: Arc<Hub>,
     flushers: [Arc<Doorbell>; FLUSHERS],
@@ -191,6 +193,7 @@ impl Node {
             connections: Connections::default(),
             client_memory: ClientMemory::default(),
             clients: Clients::default(),
+            requests: Requests::new(settings.threads),
             read_buffers: Default::default(),
             hub: Arc::new(Hub::new(settings.threads)),
             flushers: Default::default(),
@@ -536,6 +539,11 @@ impl Node {
     /// Sets how many bytes of clients' messages a holder besides the data ports holds now.
     pub fn set_client_memory(&self, holder: Holder, bytes: u64) {
         self.client_memory.set(holder, bytes, &self.hub.pager);
+    }
+
+    /// Returns the record of what requests do.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     /// Returns the connections to the memcached ports.

@@ -261,6 +261,10 @@ pub struct Limits {
     pub connections: usize,
     /// This many of them are reserved for loopback addresses.
     pub loopback_connections: usize,
+    /// Time after which a request is kept as a slow one, us.
+    pub slow_request_us: u64,
+    /// Size from which on a request, or its answer, is kept as a large one, bytes.
+    pub large_request_bytes: usize,
 }
 
 impl Default for Limits {
@@ -276,6 +280,8 @@ impl Default for Limits {
             unfinished_request_ms: 60_000,
             connections: 20_000,
             loopback_connections: 16,
+            slow_request_us: 10_000,
+            large_request_bytes: 1 << 20,
         }
     }
 }

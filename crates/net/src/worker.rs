@@ -15,10 +15,12 @@
 //! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
 //!   all connections may still hold. It is dropped when it has taken nothing for a minute.
 //!
-//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers.
+//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers; [`recorder`]
+//! measures both while somebody looks.
 
 mod answers;
 mod deadlines;
+mod recorder;
 mod relief;
 mod turn;
 
@@ -34,6 +36,7 @@ use sessions::{Output, Peer, Port, Session};
 
 use answers::Segment;
 pub(crate) use deadlines::Overdue;
+use recorder::Recorder;
 pub(crate) use relief::Charged;
 use relief::{Holders, own_bytes};
 
@@ -75,6 +78,7 @@ pub(crate) struct Worker {
     /// Deadlines of connections, see [`deadlines`].
     deadlines: BTreeSet<(u64, u32)>,
     holders: Holders,
+    recorder: Recorder,
     /// How much memory one peer may make the node hold, as of this round.
     allowance: usize,
     /// When to look again for peers that hold much memory and make no progress.
@@ -127,6 +131,7 @@ impl Worker {
             thread,
             deadlines: BTreeSet::new(),
             holders: Holders::default(),
+            recorder: Recorder::default(),
             allowance: 0,
             relief_at_ms: None,
             relief_looked_ms: 0,
@@ -155,6 +160,7 @@ impl Worker {
                 }
             }
             self.cx.now = self.clock.now();
+            self.recorder.begin(&self.cx);
             for event in &events {
                 self.note(event);
             }
@@ -367,6 +373,9 @@ impl Worker {
         self.count_change(id, charged, Charged::default());
         if let Some(alarm_ms) = connection.alarm_ms {
             self.deadlines.remove(&(alarm_ms, id));
+        }
+        if self.recorder.has_waiting() {
+            self.recorder.forget(id);
         }
         let own_bytes = own_bytes(&connection.socket);
         self.cx.node.client_memory().change(0, -own_bytes, self.cx.node.doorbell());

@@ -18,6 +18,7 @@ pub(super) use statistics::{answer as statistics, listed};
 use kv::bucket::Arithmetic;
 use kv::key::KEY_MAX;
 use kv::prefixes::Access;
+use kv::requests::Class;
 use kv::watch::Attempt;
 use kv::{
     Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutation, NodeContext, Place, Store, StoreKind,
@@ -48,6 +49,14 @@ pub fn key<'a>(peer: &Peer, request: &Request<'a>) -> Option<Key<'a>> {
     }
     let has_key = opcodes::has_memcached_key(request.header.opcode);
     (has_key && is_key(request.key)).then_some(Key::plain(request.key))
+}
+
+/// What a request does, for the record of requests.
+pub(super) fn class(peer: &Peer, request: &Request<'_>) -> Class {
+    match key(peer, request) {
+        Some(_) => opcodes::class(request.header.opcode),
+        None => Class::Other,
+    }
 }
 
 #[inline]

@@ -279,6 +279,15 @@ fn required_durability(
     }
 }
 
+/// Returns true if a request must become more durable than memory before it is answered.
+pub(super) fn is_durable(peer: &Peer, request: &Request<'_>) -> bool {
+    opcodes::may_be_durable(request.header.opcode)
+        && peer.bucket.as_ref().is_some_and(|bucket| {
+            FrameInfos::parse(request.framing)
+                .is_ok_and(|infos| required_durability(bucket, request, &infos).is_some())
+        })
+}
+
 #[cold]
 fn at_least(
     least: DurabilityLevel,

@@ -164,6 +164,11 @@ fn refusal_of(error: KvError) -> Refusal {
 }
 
 impl Filling {
+    /// Bytes of the request.
+    pub(super) fn bytes(&self) -> usize {
+        self.head.len() + self.total + self.trailer
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         self.filled == self.total && self.trailer == 0
     }

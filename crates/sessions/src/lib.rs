@@ -13,6 +13,7 @@
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
 //! ([`waits`]); then the requests behind them take another path ([`deferral`]). All of these handle a [`request`] of
 //! any protocol; its meaning is up to the protocol's executor ([`text`], [`meta`], [`binary`], [`couchbase`]).
+//! [`description`] says what a request is while somebody looks.
 //!
 //! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows
 //! from is reused; after a request that may change how the next is read (a login, HELLO, SELECT_BUCKET) parsing stops
@@ -24,6 +25,7 @@ mod availability;
 mod batch;
 mod counter;
 mod deferral;
+mod description;
 mod dump;
 mod filling;
 mod input;

@@ -1,5 +1,6 @@
 //! Properties of a binary request that follow from its opcode: one row for each supported opcode.
 
+use kv::requests::Class;
 use kv::users::roles::Rights;
 use wire::binary::Opcode;
 
@@ -244,6 +245,18 @@ pub(super) fn may_be_durable(opcode: Opcode) -> bool {
 /// Returns true if a request may carry preserve-TTL.
 pub(super) fn may_preserve_ttl(opcode: Opcode) -> bool {
     row(opcode).preserve_ttl == PreserveTtl::Allowed
+}
+
+/// What a request about a document does, for the record of requests.
+pub(super) fn class(opcode: Opcode) -> Class {
+    match opcode {
+        _ if is_subdocument(opcode) => Class::Subdocument,
+        Opcode::DELETE | Opcode::DELETEQ => Class::Delete,
+        Opcode::INCREMENT | Opcode::INCREMENTQ | Opcode::DECREMENT | Opcode::DECREMENTQ => Class::Counter,
+        _ if row(opcode).rights.meet(Rights::READ) => Class::Read,
+        _ if row(opcode).rights.meet(Rights::WRITE) => Class::Write,
+        _ => Class::Other,
+    }
 }
 
 /// Returns the rights that a request needs on its document's collection, on a Couchbase port.

@@ -4,6 +4,7 @@
 //! Everything a command does to one key happens under a single acquisition of its vBucket's lock.
 
 use kv::prefixes::Access;
+use kv::requests::Class;
 use kv::users::roles::Rights;
 use kv::watch::Attempt;
 use kv::{
@@ -122,6 +123,43 @@ pub(super) const fn traits(command: &Command<'_>) -> Traits {
         | Command::Version => (false, false),
     };
     Traits { is_fence, needs_value, changes_session: matches!(command, Command::Login) }
+}
+
+/// What a command does, and its name, for the record of requests.
+pub(super) fn class_and_operation(command: &Command<'_>) -> (Class, &'static str) {
+    match command {
+        Command::Get(Get { with_cas, exptime, .. }) => {
+            let name = match (exptime, with_cas) {
+                (None, false) => "get",
+                (None, true) => "gets",
+                (Some(_), false) => "gat",
+                (Some(_), true) => "gats",
+            };
+            (Class::Read, name)
+        }
+        Command::Store(store) => (Class::Write, store.verb.name()),
+        Command::Delete { .. } => (Class::Delete, "delete"),
+        Command::Arithmetic { decrement, .. } => (Class::Counter, if *decrement { "decr" } else { "incr" }),
+        Command::Touch { .. } => (Class::Write, "touch"),
+        Command::FlushAll { .. } => (Class::Other, "flush_all"),
+        Command::Verbosity { .. } => (Class::Other, "verbosity"),
+        Command::CacheMemlimit { .. } => (Class::Other, "cache_memlimit"),
+        Command::Stats { .. } => (Class::Other, "stats"),
+        Command::Dump(_) => (Class::Other, "lru_crawler"),
+        Command::Watch(_) => (Class::Other, "watch"),
+        Command::Version => (Class::Other, "version"),
+        Command::Quit => (Class::Other, "quit"),
+        Command::Shutdown(_) => (Class::Other, "shutdown"),
+        Command::Login => (Class::Other, "login"),
+        Command::Meta(command) => match command.verb {
+            Verb::Get => (Class::Read, "mg"),
+            Verb::Set(_) => (Class::Write, "ms"),
+            Verb::Delete => (Class::Delete, "md"),
+            Verb::Arithmetic { .. } => (Class::Counter, "ma"),
+            Verb::Debug => (Class::Read, "me"),
+            Verb::Noop => (Class::Other, "mn"),
+        },
+    }
 }
 
 /// Answers a command that could not be executed. A retrieval of many keys cannot go on behind an error: the connection

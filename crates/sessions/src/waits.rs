@@ -118,6 +118,16 @@ impl Waits {
         !self.queues.is_empty()
     }
 
+    /// The newest ticket of a request that is unfinished.
+    pub(super) fn newest_unfinished(&self) -> Option<u64> {
+        self.unfinished.last().copied()
+    }
+
+    /// Returns true if the request of this ticket is unfinished.
+    pub(super) fn is_unfinished(&self, ticket: u64) -> bool {
+        self.unfinished.contains(&ticket)
+    }
+
     /// Returns true if nothing waits any more.
     pub(super) fn is_over(&self) -> bool {
         self.slots.is_empty()

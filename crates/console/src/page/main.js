@@ -10,10 +10,11 @@ import { element } from "./draw.js";
 import * as events from "./events.js";
 import * as log from "./log.js";
 import * as overview from "./overview.js";
+import * as requests from "./requests.js";
 import * as work from "./work.js";
 
 /** Name in the fragment, and module. The first is shown if the fragment names none. */
-const VIEWS = Object.entries({ overview, work, databases, allocator, log });
+const VIEWS = Object.entries({ overview, requests, work, databases, allocator, log });
 
 let opened = null;
 

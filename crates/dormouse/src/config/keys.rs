@@ -77,6 +77,37 @@ pub static NODE: Section<NodeSection> = Section {
             thread of its own.",
             reload: true,
         },
+        Key {
+            name: "record_requests",
+            kind: Kind::Choice {
+                allowed: &["watched", "always"],
+                set: |s, word| s.record_requests = word == "always",
+            },
+            default: Raw::Text("watched"),
+            about: "When latencies, slow and large requests are recorded. \"watched\": while the page, GET /events, \
+            /figures or /requests is asked for them. \"always\": so that what was slow at night can be read in the \
+            morning, at the price of a clock reading per request.",
+            reload: true,
+        },
+        Key {
+            name: "slow_request_ms",
+            kind: Kind::Count {
+                min: 0,
+                max: 60_000,
+                unit: "milliseconds",
+                set: |s, v| s.slow_request_us = v * 1000,
+            },
+            default: Raw::Integer(10),
+            about: "A recorded request that takes at least this long is listed in GET /requests/slow.",
+            reload: true,
+        },
+        Key {
+            name: "large_request_bytes",
+            kind: Kind::Size { min: 1, max: 20 * MIB, set: |s, v| s.large_request_bytes = to_usize(v) },
+            default: Raw::Text("1MiB"),
+            about: "A recorded request is listed in GET /requests/large if it, or its answer, is at least this large.",
+            reload: true,
+        },
     ],
 };
 

@@ -70,6 +70,12 @@ pub struct NodeSection {
     pub shutdown_command: bool,
     /// When the deadlines of durable writes are checked.
     pub durability_timeout_mode: TimeoutMode,
+    /// Whether requests are recorded while nobody looks, too.
+    pub record_requests: bool,
+    /// Time after which a request is a slow one.
+    pub slow_request_us: u64,
+    /// Size from which on a request is a large one.
+    pub large_request_bytes: usize,
 }
 
 /// One `[[memcached]]`.

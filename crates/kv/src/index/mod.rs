@@ -33,6 +33,7 @@ pub(crate) use evicted::Evicted;
 pub(crate) use hashing::hash;
 pub(crate) use item::{Header, Kind, VALUE_MAX, large_value_offset, mark, stored_key_len};
 pub(crate) use rank::Census;
+pub use rank::Use;
 pub(crate) use relocate::{Moved, WalkPosition};
 pub(crate) use replay::{StateRecord, Stored};
 pub use table::Hand;

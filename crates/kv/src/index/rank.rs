@@ -43,6 +43,22 @@ pub(super) fn is_fresh(rank: u8) -> bool {
     matches!(rank & AGE_MASK, 0 | AGE_NEW)
 }
 
+/// What the index knows about the use of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Use {
+    /// Visits of the evicting hand before which it was accessed, at most 15, less what it has lost while idle.
+    pub frequency: u8,
+    /// Visits since its last access. `None`: it was neither visited nor accessed since it was stored.
+    pub idle_visits: Option<u8>,
+    /// The higher, the later it is evicted.
+    pub worth: u8,
+}
+
+pub(super) fn use_of(rank: u8) -> Use {
+    let age = rank & AGE_MASK;
+    Use { frequency: rank >> AGE_BITS, idle_visits: (age != AGE_NEW).then_some(age), worth: worth(rank) }
+}
+
 pub(super) fn visited(old: u8) -> u8 {
     match (old >> AGE_BITS, old & AGE_MASK) {
         (frequency, 0) => rank((frequency + 1).min(FREQUENCY_MAX), 1),
@@ -114,6 +130,19 @@ mod tests {
         assert!(worth(again) > worth(once));
         assert!(worth(visits(again, 3)) > worth(once), "for some visits without an access too");
         assert!(worth(visits(NEW, 2)) < worth(once), "of two that never were the older goes first");
+    }
+
+    #[test]
+    fn use_is_told_in_numbers() {
+        let of = |rank| {
+            let Use { frequency, idle_visits, worth: its } = use_of(rank);
+            assert_eq!(its, worth(rank));
+            (frequency, idle_visits)
+        };
+        assert_eq!(of(NEW), (0, None));
+        assert_eq!(of(accessed(NEW)), (0, Some(0)), "the hand has not come by yet");
+        assert_eq!(of(visited(accessed(NEW))), (1, Some(1)));
+        assert_eq!(of(visits(accessed(NEW), 3)), (1, Some(3)));
     }
 
     #[test]

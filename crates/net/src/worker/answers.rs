@@ -21,6 +21,8 @@ impl Worker {
     /// peer that is woken then finds more than one answer, which avoids context switches back and forth.
     pub(super) fn settle(&mut self, id: u32) {
         if self.out.has_pinned() {
+            // Its answers are not among those that are sent first.
+            let records = self.recorder.pause();
             self.send_all();
             let now_ms = self.cx.now.mono_ms();
             if let Some(Some(connection)) = self.connections.get_mut(id as usize) {
@@ -30,6 +32,9 @@ impl Worker {
             }
             self.out.clear();
             self.cut = 0;
+            if self.recorder.go_on(records) {
+                self.recorder.sent(self.limits.slow_request_us, &self.cx);
+            }
         } else if self.out.mark() > self.cut {
             let end = self.out.mark();
             match self.segments.last_mut() {
@@ -54,6 +59,9 @@ impl Worker {
             }
         }
         self.letters = letters;
+        if self.recorder.has_waiting() {
+            self.record_finished();
+        }
         self.retired = self.cx.end_batch();
     }
 
@@ -109,6 +117,9 @@ impl Worker {
             }
         }
         self.segments = segments;
+        if self.recorder.is_on() {
+            self.recorder.sent(self.limits.slow_request_us, &self.cx);
+        }
         if self.cut == self.out.mark() && !self.out.has_pinned() {
             self.out.clear();
             self.cut = 0;

@@ -70,7 +70,11 @@ impl Worker {
                 let turn = Turn { id, input, consumed: 0, more: true, requests: 0..0, done: 0, answered: 0 };
                 turns.push(self.parse(turn, &mut batch));
             }
-            carried = self.execute(&mut batch, &mut turns);
+            carried = if self.recorder.is_on() {
+                self.execute_recorded(&mut batch, &mut turns)
+            } else {
+                self.execute::<false>(&mut batch, &mut turns)
+            };
             if carried.is_none() {
                 break;
             }
@@ -234,9 +238,21 @@ impl Worker {
         turn
     }
 
+    /// As [`Worker::execute`], for a wake-up that is recorded.
+    #[cold]
+    #[inline(never)]
+    fn execute_recorded<'a>(
+        &mut self,
+        batch: &mut Batch<'a>,
+        turns: &mut ArrayVec<Turn<'a>, BATCH_REQUESTS>,
+    ) -> Option<Turn<'a>> {
+        self.recorder.begin_batch(&self.cx);
+        self.execute::<true>(batch, turns)
+    }
+
     /// Executes the batch and sends each connection's answers. Returns the turn that continues in the next batch; its
-    /// answers wait in the output.
-    fn execute<'a>(
+    /// answers wait in the output. `RECORDS`: see [`super::recorder`].
+    fn execute<'a, const RECORDS: bool>(
         &mut self,
         batch: &mut Batch<'a>,
         turns: &mut ArrayVec<Turn<'a>, BATCH_REQUESTS>,
@@ -252,7 +268,13 @@ impl Worker {
                     break;
                 }
                 if let Some(queued) = batch.get(request) {
-                    connection.session.execute(queued, &mut self.cx, &mut self.out);
+                    if RECORDS {
+                        let large_bytes = self.limits.large_request_bytes;
+                        let session = &mut connection.session;
+                        self.recorder.execute(session, queued, large_bytes, &mut self.cx, &mut self.out);
+                    } else {
+                        connection.session.execute(queued, &mut self.cx, &mut self.out);
+                    }
                 }
                 if self.out.len() >= SEND_BYTES {
                     turn.answered += self.out.len() - unsent;

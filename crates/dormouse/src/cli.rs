@@ -6,6 +6,7 @@ use crate::collection_command::{CollectionCommand, ScopeCommand};
 use crate::config::reader::Flags;
 use crate::journal_command::JournalCommand;
 use crate::status::Status;
+use crate::top::Top;
 use crate::user_command::{GroupCommand, UserCommand};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -22,6 +23,7 @@ use std::sync::LazyLock;
   dormouse config default > node.toml       every setting with its default
   dormouse serve --config node.toml
   dormouse status                           health, memory and buckets of the node on this machine
+  dormouse top                              what it is doing, live
   dormouse bucket create orders --memory 4GiB --user ada
   dormouse lab                              the experiments that measure this server and its peers")]
 pub struct Cli {
@@ -62,6 +64,8 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Show a running node on one page: health, memory, buckets.
     Status(Status),
+    /// Show what a running node is doing, live, on the whole screen.
+    Top(Top),
     /// List, show, create, edit, flush and delete the buckets of a running node.
     #[command(after_help = EXIT_CODES)]
     Bucket {

@@ -30,6 +30,7 @@ mod signals;
 mod status;
 mod terminal;
 mod text_file;
+mod top;
 mod user_command;
 
 use anyhow::Context as _;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         cli::Command::ManPages { directory } => {
             outcome(cli::man_pages(&directory).with_context(|| directory.display().to_string()))
         }
+        cli::Command::Top(arguments) => outcome(top::run(&arguments)),
         cli::Command::Bucket { command } => outcome(bucket_command::run(&command)),
         cli::Command::Scope { command } => outcome(collection_command::run_scope(&command)),
         cli::Command::Collection { command } => outcome(collection_command::run_collection(&command)),

@@ -57,8 +57,8 @@ An option may be shortened as far as it is unique. What is not given has the nod
   dormouse bucket edit sessions --memory 3GiB --user ada --password-file password
   dormouse bucket edit orders --flush-enabled false --compression active --user ada
 
-An option may be shortened as far as it is unique. For a persistent bucket the change is kept; if the node's configuration
-names the bucket, its settings apply again at the next start.")]
+An option may be shortened as far as it is unique. For a persistent bucket the change is kept; if the
+node's configuration names the bucket, its settings apply again at the next start.")]
     Edit {
         #[command(flatten)]
         bucket: BucketName,

@@ -35,16 +35,16 @@ static OPTIONS: LazyLock<Vec<BucketOption>> = LazyLock::new(|| {
             "bucketType",
             "TYPE",
             false,
-            "\"ephemeral\": in memory only. \"persistent\", which is what a node makes unless told otherwise: kept in the \
-             data directory too.",
+            "\"ephemeral\": in memory only. \"persistent\", which is what a node makes unless told otherwise: kept \
+             in the data directory too.",
         ),
         (
             "eviction",
             "evictionPolicy",
             "POLICY",
             true,
-            "What happens at the budget. Ephemeral: \"nruEviction\", the least used items are deleted, or \"noEviction\", \
-             new data is refused; fixed when the bucket is created. Persistent: \"valueOnly\" or \"fullEviction\", \
+            "What happens at the budget. Ephemeral: \"nruEviction\", the least used items are deleted, or \
+             \"noEviction\", new data is refused; fixed when the bucket is created. Persistent: \"valueOnly\" or \"fullEviction\", \
              stored and shown; values are ejected with either.",
         ),
     ];

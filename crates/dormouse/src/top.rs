@@ -7,7 +7,8 @@
 //!      └──────── one channel ────────> the main thread, which keeps the state and draws it
 //! ```
 //!
-//! The node is asked nothing after the program has ended. While it does not answer, the last figures stay, with their age.
+//! The node is asked nothing after the program has ended. While it does not answer, the last figures stay, with their
+//! age.
 
 mod app;
 mod bar;

@@ -274,7 +274,8 @@ mod tests {
             _ => format!("bucket{index}"),
         };
         let of_bucket = |index: u64| {
-            json!({"name": name(index), "bytes": 10 << index, "about": {"kind": "ephemeral", "budgetBytes": 1, "items": 2},
+            json!({"name": name(index), "bytes": 10 << index,
+                "about": {"kind": "ephemeral", "budgetBytes": 1, "items": 2},
                 "parts": [{"name": "index", "bytes": 10 << index}]})
         };
         let figures =
@@ -284,7 +285,8 @@ mod tests {
         Box::new(Reading {
             health: json!({"status": "damaged", "reasons": ["damaged\u{7}"]}),
             figures: json!({"uptimeMs": uptime_ms, "cpuNs": 1, "node": {"connections": 3},
-                "buckets": (0..30).map(figures).collect::<serde_json::Map<_, _>>(), "threads": [{"id": 1, "name": "\n"}]}),
+                "buckets": (0..30).map(figures).collect::<serde_json::Map<_, _>>(),
+                "threads": [{"id": 1, "name": "\n"}]}),
             memory: json!({"residentBytes": sum, "limitBytes": u64::MAX, "parts": [
                 {"name": "buckets", "bytes": sum, "parts": buckets},
                 {"name": "databases", "bytes": 0, "parts": buckets}]}),

@@ -14,7 +14,7 @@
 #                 the SDK's durability (mounts a tmpfs: needs root)
 #   differential  random scripts against Debian's memcached
 #   ovsdb         the OVSDB server against Debian's, under Open vSwitch and its clients, killed and sent malformed input
-#   console       the page at / in headless Chromium, and what it asks the node
+#   console       the page at / in headless Chromium, and what it asks the node; the commands that ask a node, and top in tmux
 #   lab           the experiment files in examples/lab, quickly
 #   soak          everything at once for SOAK_SECONDS (60), the memory soak for SOAK_MEMORY_SECONDS (120), hostile clients for
 #                 SOAK_HOSTILE_SECONDS (30)
@@ -114,7 +114,7 @@ stage_persistence() { "$python" -m pytest -q tests/persistence; }
 stage_kv-crash() { "$python" -m tests.persistence.crash --rounds "${KV_CRASH_ROUNDS:-500}" ${KV_SEED:+--seed "$KV_SEED"}; }
 stage_kv-linear() { "$python" -m tests.persistence.histories --epochs "${KV_LINEAR_EPOCHS:-200}" ${KV_SEED:+--seed "$KV_SEED"}; }
 
-stage_console() { "$python" -m pytest -q tests/console; }
+stage_console() { "$python" -m pytest -q tests/console tests/terminal; }
 
 stage_lab() {
     cargo build --profile quick --locked --bin dormouse-lab

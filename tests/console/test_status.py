@@ -47,9 +47,10 @@ def test_a_login(tmp_path):
     password.chmod(0o600)
     with Dormouse("--user", "boss", "--password-file", str(password)) as node:
         assert status("--node", address(node), "--user", "boss", "--password-file", password).returncode == 0
-        for arguments in ((), ("--user", "boss", "--password-file", wrong)):
+        guess = ("--user", "boss", "--password-file", wrong)
+        for arguments, words in (((), "a login is needed: --user and --password-file"), (guess, 'the login of "boss" was refused')):
             refused = status("--node", address(node), *arguments)
-            assert refused.returncode == 1 and "a login is needed: --user and --password-file" in refused.stderr, refused
+            assert refused.returncode == 1 and words in refused.stderr, refused
             assert refused.stderr.count("\n") == 1 and "guessed" not in refused.stderr
 
 

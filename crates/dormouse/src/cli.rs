@@ -1,9 +1,13 @@
 //! The command line and its help.
 
+use crate::bucket_command::{Backup, BucketCommand};
 use crate::certificate::Certificate;
+use crate::collection_command::{CollectionCommand, ScopeCommand};
 use crate::config::reader::Flags;
 use crate::journal_command::JournalCommand;
 use crate::status::Status;
+use crate::top::Top;
+use crate::user_command::{GroupCommand, UserCommand};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use std::io;
@@ -19,6 +23,8 @@ use std::sync::LazyLock;
   dormouse config default > node.toml       every setting with its default
   dormouse serve --config node.toml
   dormouse status                           health, memory and buckets of the node on this machine
+  dormouse top                              what it is doing, live
+  dormouse bucket create orders --memory 4GiB --user ada
   dormouse lab                              the experiments that measure this server and its peers")]
 pub struct Cli {
     #[command(subcommand)]
@@ -41,6 +47,16 @@ fn long_version() -> &'static str {
     &VERSION
 }
 
+/// Of the commands that change a running node.
+const EXIT_CODES: &str = "Exit codes:
+  0  it is done
+  1  the node could not be asked, or has refused: its reason is printed
+  2  a mistake in the command line
+
+Changes need a login, and the rights that docs/users.md names. A node without users of its own
+knows the user Administrator, whose password is \"password\", on its own machine. Passwords are
+read from a file or asked for.";
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -48,6 +64,40 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Show a running node on one page: health, memory, buckets.
     Status(Status),
+    /// Show what a running node is doing, live, on the whole screen.
+    Top(Top),
+    /// List, show, create, edit, flush and delete the buckets of a running node.
+    #[command(after_help = EXIT_CODES)]
+    Bucket {
+        #[command(subcommand)]
+        command: BucketCommand,
+    },
+    /// List, create and delete the scopes of a bucket.
+    #[command(after_help = EXIT_CODES)]
+    Scope {
+        #[command(subcommand)]
+        command: ScopeCommand,
+    },
+    /// List, create, edit and delete the collections of a bucket.
+    #[command(after_help = EXIT_CODES)]
+    Collection {
+        #[command(subcommand)]
+        command: CollectionCommand,
+    },
+    /// Copy a persistent bucket of a running node while it is served.
+    Backup(Backup),
+    /// List, show, create, edit and delete the users of a running node, and change passwords.
+    #[command(after_help = EXIT_CODES)]
+    User {
+        #[command(subcommand)]
+        command: UserCommand,
+    },
+    /// List, show, create, edit and delete groups: sets of roles that users share.
+    #[command(after_help = EXIT_CODES)]
+    Group {
+        #[command(subcommand)]
+        command: GroupCommand,
+    },
     /// Check a configuration file, or print one.
     Config {
         #[command(subcommand)]

@@ -3,16 +3,20 @@
 
 mod allocator;
 mod banner;
+mod bucket_command;
+mod bucket_options;
 mod bucket_store;
 mod budgets;
 mod certificate;
 mod cli;
+mod collection_command;
 mod config;
 mod control;
 mod data_dir;
 mod database_answers;
 mod databases;
 mod journal_command;
+mod json_document;
 mod lab;
 mod listen;
 mod log_tail;
@@ -21,11 +25,15 @@ mod machine;
 mod node_client;
 mod node_store;
 mod password;
+mod quantity;
 mod reload;
 mod serve;
 mod signals;
 mod status;
+mod terminal;
 mod text_file;
+mod top;
+mod user_command;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -64,6 +72,13 @@ fn main() -> ExitCode {
         cli::Command::ManPages { directory } => {
             outcome(cli::man_pages(&directory).with_context(|| directory.display().to_string()))
         }
+        cli::Command::Top(arguments) => outcome(top::run(&arguments)),
+        cli::Command::Bucket { command } => outcome(bucket_command::run(&command)),
+        cli::Command::Scope { command } => outcome(collection_command::run_scope(&command)),
+        cli::Command::Collection { command } => outcome(collection_command::run_collection(&command)),
+        cli::Command::Backup(arguments) => outcome(bucket_command::backup(&arguments)),
+        cli::Command::User { command } => outcome(user_command::run(&command)),
+        cli::Command::Group { command } => outcome(user_command::run_group(&command)),
         cli::Command::OvsdbServer { .. } => ExitCode::from(EXIT_USAGE),
         cli::Command::Lab { arguments } => outcome(lab::run(&arguments)),
     }

@@ -1,6 +1,9 @@
 //! `dormouse status`: a running node on one page.
 
+use crate::json_document::{entries, list, name_of, number, strings};
 use crate::node_client::{NodeArgs, NodeClient};
+use crate::quantity::{UNKNOWN, bytes, duration, percent};
+use crate::terminal::{aligned, shown};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
@@ -113,43 +116,23 @@ fn tenants(memory: &Value, figures: &Value) -> String {
             let meter = |meter: &str| meters.and_then(|meters| meters.get(meter)).and_then(Value::as_u64);
             let hits = meter("get_hits")
                 .zip(meter("cmd_get"))
-                .map_or("-".to_owned(), |(hits, all)| percent(hits, all));
+                .map_or(UNKNOWN.to_owned(), |(hits, all)| percent(hits, all));
             rows.push([
                 shown(&name),
-                part.pointer("/about/kind").and_then(Value::as_str).unwrap_or("-").to_owned(),
+                part.pointer("/about/kind").and_then(Value::as_str).unwrap_or(UNKNOWN).to_owned(),
                 about("items").to_string(),
                 bytes(resident),
                 bytes(budget),
                 percent(resident, budget),
                 hits,
-                meter("unflushed_items").map_or("-".to_owned(), |items| items.to_string()),
+                meter("unflushed_items").map_or(UNKNOWN.to_owned(), |items| items.to_string()),
             ]);
         }
     }
     if rows.len() == 1 {
         return "\nThere is no bucket and no database.\n".to_owned();
     }
-    aligned(&rows)
-}
-
-/// Rows as lines: names left, figures right.
-fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
-    let mut widths = [0; COLUMNS];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::from("\n");
-    for row in rows {
-        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-            0 | 1 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    "\n".to_owned() + &aligned(&rows, 2)
 }
 
 fn what_is_wrong(bucket: &Value) -> String {
@@ -166,60 +149,6 @@ fn what_is_wrong(bucket: &Value) -> String {
         words.push("the disk is full: writes are refused".to_owned());
     }
     words.join("; ")
-}
-
-fn number(json: &Value, path: &str) -> u64 {
-    json.pointer(path).and_then(Value::as_u64).unwrap_or(0)
-}
-
-fn list(json: Option<&Value>) -> impl Iterator<Item = &Value> {
-    json.and_then(Value::as_array).into_iter().flatten()
-}
-
-fn entries(json: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
-    json.and_then(Value::as_object).into_iter().flatten()
-}
-
-fn strings(json: Option<&Value>) -> Vec<&str> {
-    list(json).filter_map(Value::as_str).collect()
-}
-
-fn name_of(part: &Value) -> String {
-    part.get("name").and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
-/// A name without what would control a terminal.
-fn shown(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
-}
-
-fn bytes(value: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut size = value as f64;
-    let mut unit = 0;
-    while size >= 1024.0 && unit + 1 < UNITS.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    let digits = match size {
-        _ if unit == 0 || size >= 100.0 => 0,
-        _ if size >= 10.0 => 1,
-        _ => 2,
-    };
-    format!("{size:.digits$} {}", UNITS.get(unit).copied().unwrap_or("B"))
-}
-
-fn duration(seconds: u64) -> String {
-    match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min"),
-        (0, hours, minutes) => format!("{hours} h {minutes} min"),
-        (days, hours, _) => format!("{days} d {hours} h"),
-    }
 }
 
 #[cfg(test)]

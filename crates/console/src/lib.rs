@@ -20,6 +20,9 @@
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
 //!   GET  /pools/default/buckets/B/hotKeys   always needs a login
+//!   GET  /pools/default/buckets/B/prefixes   memory by prefixes of keys; always needs a login
+//!   GET  /pools/default/buckets/B/scopes/S/collections/C/docs   keys; always needs a login
+//!   GET, PUT, DELETE /pools/default/buckets/B/scopes/S/collections/C/docs/KEY   a document; always need a login
 //!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
 //!   PUT, PATCH, DELETE /settings/rbac/users/local/U   PUT, DELETE /settings/rbac/groups/G   always need a login
 //!   POST /controller/changePassword   of the user logged in; always needs a login
@@ -46,6 +49,7 @@
 
 mod admission;
 mod allocator;
+mod answers;
 mod audit;
 mod buckets;
 mod databases;
@@ -53,6 +57,7 @@ mod document;
 mod guard;
 mod health;
 mod hot_keys;
+mod keys;
 mod live;
 mod log;
 mod login;
@@ -71,6 +76,7 @@ mod stream;
 mod users;
 mod vbuckets;
 
+use answers::Answers;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{MethodRouter, delete, get, post, put};
@@ -222,7 +228,11 @@ pub(crate) struct Console {
     pub(crate) live: Arc<Live>,
     /// What requests took.
     pub(crate) latency: Arc<requests::Latency>,
-    /// Allows one walk over all figures at a time.
+    /// Outcomes of durable writes.
+    pub(crate) answers: Arc<Answers>,
+    /// Allows some requests about documents at a time.
+    pub(crate) documents: Arc<Semaphore>,
+    /// Allows one walk over all figures, or documents, at a time.
     measuring: Arc<Semaphore>,
 }
 
@@ -257,7 +267,10 @@ pub fn serve(
     let (stop, mut stopped) = watch::channel(false);
     let (map_changes, _) = watch::channel(());
     let thread = node.settings().threads.saturating_sub(1);
-    let cx = Arc::new(Mutex::new(NodeContext::new(Arc::clone(&node), thread)));
+    let mut cx = NodeContext::new(Arc::clone(&node), thread);
+    let answers = Arc::<Answers>::default();
+    answers.connect(&mut cx);
+    let cx = Arc::new(Mutex::new(cx));
     let console = Console {
         node,
         control,
@@ -268,6 +281,8 @@ pub fn serve(
         indexes: Arc::default(),
         live: Arc::default(),
         latency: Arc::default(),
+        answers,
+        documents: Arc::new(Semaphore::new(keys::DOCUMENTS_AT_ONCE)),
         measuring: Arc::new(Semaphore::new(1)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -303,6 +318,11 @@ fn with_routes(list: Vec<(&str, MethodRouter<Console>)>) -> Router<Console> {
     list.into_iter().fold(Router::new(), |router, (path, handlers)| {
         router.route(&format!("{path}/"), handlers.clone()).route(path, handlers)
     })
+}
+
+/// Handlers that read and write documents.
+fn of_documents(reads: MethodRouter<Console>, writes: MethodRouter<Console>) -> MethodRouter<Console> {
+    by(Need::Documents(Rights::READ), reads).merge(by(Need::Documents(Rights::WRITE), writes))
 }
 
 fn router(console: Console) -> Router {
@@ -390,6 +410,15 @@ fn router(console: Console) -> Router {
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
             by(Need::Scope, delete(scopes::remove_collection).patch(scopes::set_collection)),
         ),
+        (
+            "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}/docs",
+            of_documents(get(keys::list), put(keys::put).delete(keys::delete)),
+        ),
+        (
+            "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}/docs/{key}",
+            of_documents(get(keys::show), put(keys::put).delete(keys::delete)),
+        ),
+        ("/pools/default/buckets/{bucket}/prefixes", by(Need::Documents(Rights::READ), get(keys::prefixes))),
         (
             "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}",
             by(Need::SeeBucket, post(scopes::ensure)),

@@ -3,7 +3,10 @@
 
 use crate::Console;
 use crate::admission::Client;
+use crate::buckets::refused;
+use crate::keys::place::Place;
 use crate::users;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{ConnectInfo, RawPathParams, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
@@ -142,6 +145,8 @@ pub enum Need {
     Bucket(Rights),
     /// To manage the collections of the scope of the path.
     Scope,
+    /// Rights on the documents of the collection that the address names, or of the whole bucket.
+    Documents(Rights),
 }
 
 /// Lets requests through whose user has the rights.
@@ -151,12 +156,17 @@ pub fn by(need: Need, handlers: MethodRouter<Console>) -> MethodRouter<Console> 
 
 async fn check(
     State(need): State<Need>,
-    path: RawPathParams,
+    path: Result<RawPathParams, RawPathParamsRejection>,
     Extension(identity): Extension<Identity>,
     request: Request,
     next: Next,
 ) -> Response {
-    let part = |name: &str| path.iter().find(|(part, _)| *part == name).map_or("", |(_, value)| value);
+    // A key need not be UTF-8. Where anything else is not, the handler refuses the request.
+    let path = path.ok();
+    let part = |name: &str| {
+        let found = path.iter().flatten().find(|(part, _)| *part == name);
+        found.map_or("", |(_, value)| value)
+    };
     let (roles, bucket, scope) = (identity.roles(), part("bucket"), part("scope"));
     let (is_allowed, permission) = match need {
         Need::Login => (true, String::new()),
@@ -175,6 +185,15 @@ async fn check(
             roles.on(&[bucket, scope]).contain(Rights::COLLECTIONS),
             permission(Rights::COLLECTIONS, &format!("cluster.scope[{bucket}:{scope}]")),
         ),
+        Need::Documents(rights) => match Place::of(request.uri()) {
+            Ok(place) => {
+                let names = place.names();
+                let kind = if names.len() > 1 { "collection" } else { "bucket" };
+                let object = format!("cluster.{kind}[{}]", names.join(":"));
+                (roles.on(&names).contain(rights), permission(rights, &object))
+            }
+            Err(refusal) => return refused(refusal),
+        },
     };
     if is_allowed { next.run(request).await } else { forbidden(&permission) }
 }
@@ -193,6 +212,7 @@ fn permission(rights: Rights, object: &str) -> String {
         (Rights::METRICS, "admin.stats_export!read"),
         (Rights::STATISTICS, "stats!read"),
         (Rights::READ, "data.docs!read"),
+        (Rights::WRITE, "data.docs!write"),
     ];
     let name = names.iter().find(|(known, _)| rights.contain(*known)).map_or("admin!all", |(_, name)| name);
     format!("{object}.{name}")

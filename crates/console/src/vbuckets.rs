@@ -78,6 +78,9 @@ pub fn execute<R>(console: &Console, f: impl FnOnce(&mut NodeContext) -> R) -> R
     };
     cx.tend();
     let result = f(&mut cx);
+    if cx.has_letters() {
+        console.answers.wake();
+    }
     cx.end_batch();
     cx.rest();
     cx.rest();

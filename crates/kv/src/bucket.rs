@@ -800,19 +800,24 @@ impl Bucket {
         }
     }
 
-    /// Calls `f` with key and document of each living document of the default collection in one group of a vBucket's
-    /// index. Returns where to continue.
+    /// Calls `f` with key and document of each living document in one group of a vBucket's index. Returns where to
+    /// continue.
     pub fn list(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
         hand: Hand,
-        f: &mut dyn FnMut(&[u8], &Document<'_>),
+        f: &mut dyn FnMut(Key<'_>, &Document<'_>),
     ) -> Result<Option<Hand>, Unavailable> {
         if self.attention.load(Relaxed) & (attention::FLUSH | attention::GATES) != 0 {
             self.attend(cx, vb)?;
         }
         Ok(self.lock(cx, vb).list(hand, f))
+    }
+
+    /// Returns a position in a vBucket's index that this number selects.
+    pub fn hand_at(&self, cx: &mut ThreadContext, vb: VbId, number: u64) -> Hand {
+        self.lock(cx, vb).hand_at(number)
     }
 
     /// Calls `f` with size and idle seconds of each item of at most `groups` groups of each vBucket's index.

@@ -11,6 +11,7 @@
 use std::fmt::Write as _;
 
 use kv::Hand;
+use kv::collections::DEFAULT_ID;
 use kv::sizes::class_of;
 use kv::watch::encode_key;
 use kv::{Bucket, Document, KvError, NodeContext, Unavailable, VbId};
@@ -80,6 +81,11 @@ impl Dump {
     ) -> Result<Option<Hand>, Unavailable> {
         let now_s = cx.now.unix_s;
         bucket.list(cx, VbId(self.vb), self.hand, &mut |key, document| {
+            // The memcached protocols know no other.
+            if key.collection != DEFAULT_ID {
+                return;
+            }
+            let key = key.bytes;
             let class = class_of(document.item_size());
             if self.entries_left == 0 || self.bytes_left == 0 || self.what.classes >> class & 1 == 0 {
                 return;

@@ -9,7 +9,7 @@ use super::rank::{self, Census, Use};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
 use super::vbucket::{Dead, Locked, Present, SLICE_ITEMS};
-use crate::Document;
+use crate::{Document, Key};
 
 /// Most items of a group.
 const GROUP_ITEMS: usize = 8 * 64;
@@ -238,16 +238,14 @@ impl Locked<'_> {
         Present { found, item: self.item(location) }
     }
 
-    /// Calls `f` with key and document of each living document of the default collection in one group of the table.
-    /// Returns the next hand.
-    pub(crate) fn list(&self, hand: Hand, f: &mut dyn FnMut(&[u8], &Document<'_>)) -> Option<Hand> {
+    /// Calls `f` with key and document of each living document in one group of the table. Returns the next hand.
+    pub(crate) fn list(&self, hand: Hand, f: &mut dyn FnMut(Key<'_>, &Document<'_>)) -> Option<Hand> {
         self.root.walk(hand, |found, _| {
             let item = self.item(found.location);
-            if self.death(item).is_some() {
-                return;
-            }
             // SAFETY: the item is in the table and the lock is held.
-            if let Some((0, key)) = unsafe { item.stored_key() }.split_first() {
+            let stored = unsafe { item.stored_key() };
+            if self.death(item).is_none() && !self.is_dropped(stored) {
+                let key = Key { collection: collection_of(stored), bytes: key_of(stored) };
                 f(key, &Document::new(self, &Present { found, item }));
             }
         })

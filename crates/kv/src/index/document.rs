@@ -178,6 +178,11 @@ impl<'a> Document<'a> {
     pub fn item_size(&self) -> usize {
         self.header().item_size()
     }
+
+    /// The same as allocated, rounded up to its size class.
+    pub fn footprint(&self) -> usize {
+        self.present.found.location.footprint(self.header().item_size())
+    }
 }
 
 /// The part of a value behind its extended attributes.

@@ -44,8 +44,8 @@ static OPTIONS: LazyLock<Vec<BucketOption>> = LazyLock::new(|| {
             "POLICY",
             true,
             "What happens at the budget. Ephemeral: \"nruEviction\", the least used items are deleted, or \
-             \"noEviction\", new data is refused; fixed when the bucket is created. Persistent: \"valueOnly\" or \"fullEviction\", \
-             stored and shown; values are ejected with either.",
+             \"noEviction\", new data is refused; fixed when the bucket is created. Persistent: \"valueOnly\" or \
+             \"fullEviction\", stored and shown; values are ejected with either.",
         ),
     ];
     let own = own.map(|(name, field, value_name, is_live, about)| BucketOption {

@@ -20,6 +20,12 @@ const FILES: &[(&str, &str, &str)] = &[
     ("memory.js", JAVASCRIPT, include_str!("page/memory.js")),
     ("figures.js", JAVASCRIPT, include_str!("page/figures.js")),
     ("requests.js", JAVASCRIPT, include_str!("page/requests.js")),
+    ("buckets.js", JAVASCRIPT, include_str!("page/buckets.js")),
+    ("keys.js", JAVASCRIPT, include_str!("page/keys.js")),
+    ("prefixes.js", JAVASCRIPT, include_str!("page/prefixes.js")),
+    ("key.js", JAVASCRIPT, include_str!("page/key.js")),
+    ("json.js", JAVASCRIPT, include_str!("page/json.js")),
+    ("form.js", JAVASCRIPT, include_str!("page/form.js")),
     ("draw.js", JAVASCRIPT, include_str!("page/draw.js")),
 ];
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";

@@ -4,9 +4,11 @@ import { element } from "./draw.js";
 
 /** Why the node refused, in its own words. */
 export class Refused extends Error {
-  constructor(status, words) {
+  /** `errors`: what is wrong with each field, if the node says so. */
+  constructor(status, words, errors) {
     super(words);
     this.status = status;
+    this.errors = errors;
   }
 }
 
@@ -27,7 +29,7 @@ export async function ask(path, { method, form, json, raw = false, headers = {} 
   }
   const parsed = response.headers.get("Content-Type")?.startsWith("application/json") ? tried(text) : undefined;
   if (response.ok) return raw ? text : parsed ?? text;
-  throw new Refused(response.status, response.status === 401 ? "a login is needed" : words(parsed) || text.trim() || response.statusText);
+  throw new Refused(response.status, response.status === 401 ? "a login is needed" : words(parsed) || text.trim() || response.statusText, parsed?.errors);
 }
 
 function tried(text) {
@@ -41,7 +43,9 @@ function tried(text) {
 /** What is wrong, of an answer like `{"errors": {"ramQuota": "..."}}`. */
 function words(json) {
   if (typeof json === "string") return json;
-  return Object.entries(json?.errors ?? {}).map(([field, wrong]) => `${field}: ${wrong}`).join("; ");
+  if (json?._) return json._;
+  if (json?.permissions) return `${json.message}: ${json.permissions.join(", ")}`;
+  return Object.entries(json?.errors ?? {}).map(([field, wrong]) => field === "_" ? wrong : `${field}: ${wrong}`).join("; ");
 }
 
 /** Each part of a path, encoded. */

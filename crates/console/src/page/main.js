@@ -5,16 +5,18 @@
 // a closed view asks the node nothing. To add one, import it, give it a row in VIEWS, and list its file in page.rs.
 
 import * as allocator from "./allocator.js";
+import * as buckets from "./buckets.js";
 import * as databases from "./databases.js";
 import { element } from "./draw.js";
 import * as events from "./events.js";
+import * as keys from "./keys.js";
 import * as log from "./log.js";
 import * as overview from "./overview.js";
 import * as requests from "./requests.js";
 import * as work from "./work.js";
 
 /** Name in the fragment, and module. The first is shown if the fragment names none. */
-const VIEWS = Object.entries({ overview, requests, work, databases, allocator, log });
+const VIEWS = Object.entries({ overview, buckets, keys, requests, work, databases, allocator, log });
 
 let opened = null;
 

@@ -85,7 +85,10 @@ build_variant() {
 # For `make test-allocators`.
 stage_allocators-long() { stage_allocators -p memory -p kv -p sessions -p ovsdb; }
 
-stage_packaging() { "$python" -m pytest -q tests/packaging; }
+stage_packaging() {
+    cargo build --profile quick --locked --bin dormouse-lab
+    "$python" -m pytest -q tests/packaging
+}
 
 stage_clients() { "$python" -m pytest -q tests/wire tests/tls tests/clients; }
 

@@ -61,7 +61,7 @@ def test_mistakes_in_the_command_line(boss):
         (("bucket", "create", "x", "--memory", "much"), "whole MiB"),
         (("bucket", "create", "", "--memory", "64MiB"), "BUCKET"),
         (("bucket", "create", "x", "--hi", "5"), "--hi"),
-        (("bucket", "edit", "default"), "required"),
+        (("bucket", "edit", "default"), "there is nothing to change"),
         (("bucket", "edit", "default", "--type", "ephemeral"), "--type"),
         (("bucket", "delete", "default"), "--yes is needed"),
         (("bucket", "flush", "default"), "--yes is needed"),

@@ -2,7 +2,7 @@
 
 use crate::bucket_options::{self, BucketOptions};
 use crate::json_document::{list, name_of, number, text_of};
-use crate::node_client::{NodeArgs, encoded};
+use crate::node_client::{NodeArgs, encoded, not_empty};
 use crate::quantity::{bytes, percent};
 use crate::terminal::{aligned, confirm, shown};
 use clap::builder::NonEmptyStringValueParser;
@@ -152,8 +152,8 @@ pub fn run(command: &BucketCommand) -> anyhow::Result<()> {
             done("created", bucket);
         }
         BucketCommand::Edit { bucket, options, node } => {
-            let form = options.fields();
-            node.client()?.send(Method::POST, &bucket.path(), form, bucket_options::option_of)?;
+            let form = not_empty(options.fields().to_vec())?;
+            node.client()?.send(Method::POST, &bucket.path(), &form, bucket_options::option_of)?;
             done("changed", bucket);
         }
         BucketCommand::Flush { bucket, yes, node } => {

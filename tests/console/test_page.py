@@ -83,7 +83,7 @@ def test_a_persistent_bucket_shows_what_waits_to_be_written(open_page, tmp_path)
 def test_a_keyboard_reaches_everything_that_scrolls_or_leads_on(node, open_page):
     page = open_page(node, viewport={"width": 390, "height": 800}).wait_live().page
     reached = []
-    for _ in range(12):
+    for _ in range(24):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"))
     for wanted in ("Resident memory as a table", "Buckets as a table", "Threads as a table", "/memory", "/metrics", "/health/ready", "/allocator"):

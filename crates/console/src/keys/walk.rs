@@ -9,7 +9,7 @@ use kv::{Bucket, Document, Hand, Key, KvError, NodeContext, Unavailable, VbId};
 use crate::Console;
 use crate::vbuckets::execute;
 
-/// Most documents that one request looks at: about a second of work.
+/// Most documents that one request looks at.
 pub const VISITS_MAX: u64 = 4 << 20;
 /// Groups of the index, of some 30 documents each, in a slice.
 const SLICE_GROUPS: usize = 64;

@@ -258,22 +258,15 @@ impl Worker {
             if greeting.port == Port::Memcached {
                 self.cx.node.clients().add_client(Arc::clone(&client));
             }
+            let bucket = greeting.bucket.as_deref().and_then(|name| self.cx.node.bucket(name));
             let peer = Peer {
-                port: greeting.port,
                 login_required: greeting.login_required,
-                user: None,
-                access: Default::default(),
                 loopback: address.ip().to_canonical().is_loopback(),
                 address: Some(address.ip()),
-                bucket: greeting.bucket.as_deref().and_then(|name| self.cx.node.bucket(name)),
-                value_limit: greeting.value_limit,
-                lost_bucket: false,
-                close: false,
                 connection: id,
-                waits: None,
                 rules: greeting.rules,
                 client: Some(Arc::clone(&client)),
-                couchbase: Default::default(),
+                ..Peer::local(greeting.port, bucket, greeting.value_limit)
             };
             if peer.port == Port::Memcached
                 && let Some(bucket) = &peer.bucket

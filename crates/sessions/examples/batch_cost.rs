@@ -36,23 +36,7 @@ fn main() {
     let bucket = node.create_bucket("default", settings).expect("a bucket");
     let mut cx = NodeContext::new(Arc::clone(&node), 0);
     cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
-    let peer = Peer {
-        port: Port::Memcached,
-        login_required: false,
-        user: None,
-        access: Default::default(),
-        loopback: true,
-        address: None,
-        bucket: Some(Arc::clone(&bucket)),
-        value_limit: 1 << 20,
-        lost_bucket: false,
-        close: false,
-        connection: 0,
-        waits: None,
-        rules: Default::default(),
-        client: None,
-        couchbase: Default::default(),
-    };
+    let peer = Peer::local(Port::Memcached, Some(Arc::clone(&bucket)), 1 << 20);
     let mut session = Session::new(peer, &Limits::default());
     let mut out = Output::with_capacity(1 << 20);
     let value = [b'x'; 256];

@@ -161,23 +161,7 @@ mod tests {
             let disk = AnyDisk::Simulated(SimulatedDisk::new());
             node.open_bucket("default", settings, disk, Path::new("/b")).unwrap();
             let bucket = node.bucket("default").unwrap();
-            let peer = Peer {
-                port: Port::Memcached,
-                login_required: false,
-                user: None,
-                access: Default::default(),
-                loopback: true,
-                address: None,
-                bucket: Some(Arc::clone(&bucket)),
-                value_limit: 1 << 20,
-                lost_bucket: false,
-                close: false,
-                connection: 0,
-                waits: None,
-                rules: Default::default(),
-                client: None,
-                couchbase: Default::default(),
-            };
+            let peer = Peer::local(Port::Memcached, Some(Arc::clone(&bucket)), 1 << 20);
             let session = Session::new(peer, &node.limits());
             let (mut cx, mut others) = (NodeContext::new(Arc::clone(&node), 0), NodeContext::new(node, 1));
             let now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };

@@ -95,23 +95,7 @@ mod tests {
         let node = Node::new(settings, Limits::default());
         let settings = BucketSettings { memory_bytes: 64 << 20, vbuckets: 1, ..BucketSettings::default() };
         let bucket = node.create_bucket("default", settings).unwrap();
-        let peer = Peer {
-            port,
-            login_required: false,
-            user: Some("eve".into()),
-            access: Default::default(),
-            loopback: true,
-            address: None,
-            bucket: Some(Arc::clone(&bucket)),
-            value_limit: 1 << 20,
-            lost_bucket: false,
-            close: false,
-            connection: 0,
-            waits: None,
-            rules: Default::default(),
-            client: None,
-            couchbase: Default::default(),
-        };
+        let peer = Peer { user: Some("eve".into()), ..Peer::local(port, Some(Arc::clone(&bucket)), 1 << 20) };
         (Session::new(peer, &node.limits()), NodeContext::new(node, 0))
     }
 

@@ -94,6 +94,27 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// A peer on this machine, without a socket, that needs no login.
+    pub fn local(port: Port, bucket: Option<Arc<Bucket>>, value_limit: usize) -> Self {
+        Self {
+            port,
+            login_required: false,
+            user: None,
+            access: Default::default(),
+            loopback: true,
+            address: None,
+            bucket,
+            value_limit,
+            rules: Default::default(),
+            client: None,
+            lost_bucket: false,
+            close: false,
+            connection: 0,
+            waits: None,
+            couchbase: Default::default(),
+        }
+    }
+
     /// The port, if there is one.
     pub fn listener(&self) -> Option<&Listener> {
         self.client.as_ref().map(|client| client.listener())

@@ -38,22 +38,10 @@ impl Client {
         let bucket = node
             .create_bucket("default", BucketSettings { memory_bytes: 256 << 20, ..Default::default() })
             .unwrap();
+        let bucket_in_use = Some(Arc::clone(&bucket));
         let peer = Peer {
-            port: Port::Memcached,
             login_required,
-            user: None,
-            access: Default::default(),
-            loopback: true,
-            address: None,
-            bucket: Some(Arc::clone(&bucket)),
-            value_limit: limits.memcached_item_bytes,
-            lost_bucket: false,
-            close: false,
-            connection: 0,
-            waits: None,
-            rules: Default::default(),
-            client: None,
-            couchbase: Default::default(),
+            ..Peer::local(Port::Memcached, bucket_in_use, limits.memcached_item_bytes)
         };
         let session = Session::new(peer, &limits);
         let mut client =

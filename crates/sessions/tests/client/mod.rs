@@ -221,23 +221,8 @@ impl Client {
     fn at(port: Port, login_required: bool, node: Arc<Node>, thread: usize) -> Self {
         let (bucket, limits) = (node.bucket("default").unwrap(), node.limits());
         let is_memcached = port == Port::Memcached;
-        let peer = Peer {
-            port,
-            login_required,
-            user: None,
-            access: Default::default(),
-            loopback: true,
-            address: None,
-            bucket: is_memcached.then_some(bucket),
-            value_limit: if is_memcached { limits.memcached_item_bytes } else { limits.kv_value_bytes },
-            lost_bucket: false,
-            close: false,
-            connection: 0,
-            waits: None,
-            rules: Default::default(),
-            client: None,
-            couchbase: Default::default(),
-        };
+        let value_limit = if is_memcached { limits.memcached_item_bytes } else { limits.kv_value_bytes };
+        let peer = Peer { login_required, ..Peer::local(port, is_memcached.then_some(bucket), value_limit) };
         let mut cx = NodeContext::new(Arc::clone(&node), thread);
         cx.keeps_alarms = true;
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };

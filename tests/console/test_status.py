@@ -1,24 +1,20 @@
 """`dormouse status`: what it prints, its exit codes, logins, TLS, and what is no node."""
 
-import http.server
 import json
 import re
 import subprocess
-import threading
 
 import pytest
 from pymemcache.client.base import Client
 
 from tests.servers import Dormouse, dormouse_binary, free_port
+from tests.stub import Stub, serving
+from tests.terminal.command import address
 from tests.tls.authority import Authority
 
 
 def status(*arguments):
     return subprocess.run([str(dormouse_binary()), "status", *map(str, arguments)], capture_output=True, text=True, timeout=60)
-
-
-def address(node):
-    return "{}:{}".format(*node.http)
 
 
 def test_a_node_on_one_page(node):
@@ -67,36 +63,26 @@ def test_tls(tmp_path):
             assert refused.returncode == 1 and words in refused.stderr, refused
 
 
-class Stub(http.server.BaseHTTPRequestHandler):
+class Node(Stub):
     """Answers what the test says."""
 
     answers = {}
 
     def do_GET(self):
-        code, body = self.answers.get(self.path, (404, "no such thing"))
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_):
-        pass
+        self.answer(*self.answers.get(self.path, (404, "no such thing")))
 
 
 @pytest.fixture
 def stub():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield "127.0.0.1:%d" % server.server_address[1]
-    server.shutdown()
-    server.server_close()
+    with serving(Node) as place:
+        yield place
 
 
 @pytest.mark.parametrize("health, code", ((200, 3), (503, 4)))
 def test_scripts_see_by_the_exit_code_what_is_wrong(stub, health, code):
     damaged = {"vBuckets": 64, "vBucketsDone": 64 if code == 3 else 7, "vBucketsDamaged": 1, "diskFull": False}
     document = json.dumps({"status": "damaged", "reasons": ["damaged"], "buckets": {"orders": damaged}})
-    Stub.answers = {"/health/ready": (503, document), "/health": (health, document), "/memory": (200, "{}"), "/figures": (200, "{}")}
+    Node.answers = {"/health/ready": (503, document), "/health": (health, document), "/memory": (200, "{}"), "/figures": (200, "{}")}
     shown = status("--node", stub)
     assert shown.returncode == code, shown
     assert "damaged" in shown.stdout and "orders: " in shown.stdout and "1 vBuckets are damaged" in shown.stdout
@@ -104,10 +90,10 @@ def test_scripts_see_by_the_exit_code_what_is_wrong(stub, health, code):
 
 
 def test_what_is_no_node_is_told(stub, tmp_path):
-    Stub.answers = {"/health/ready": (200, "<html>")}
+    Node.answers = {"/health/ready": (200, "<html>")}
     refused = status("--node", stub)
     assert refused.returncode == 1 and "is this a Dormouse?" in refused.stderr
-    Stub.answers = {"/health/ready": (302, "")}
+    Node.answers = {"/health/ready": (302, "")}
     assert status("--node", stub).returncode == 1
     nobody = f"127.0.0.1:{free_port()}"
     refused = status("--node", nobody)

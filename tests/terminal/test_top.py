@@ -1,6 +1,5 @@
 """`dormouse top` in a real terminal: its views, sorting, filters, quitting, sizes, lost connections, hostile names."""
 
-import http.server
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import pytest
 from pymemcache.client.base import Client
 
 from tests.servers import Dormouse, dormouse_binary, free_port
+from tests.stub import Stub, serving
 from tests.terminal.command import Operator, address, run
 from tests.terminal.conftest import BOSS
 from tests.terminal.screen import Screen
@@ -220,38 +220,28 @@ def test_what_cannot_be_asked_is_told_at_once(guarded):
         assert screen.exit_code() == 1 and "a login is needed" in screen.text()
 
 
-class Stub(http.server.BaseHTTPRequestHandler):
+class Node(Stub):
     """A node with names that no node allows; counts what it is asked."""
 
-    protocol_version = "HTTP/1.1"
     asked = 0
     names = ("🐭" * 40, "\x1b[2J\x1b[31mred\r\n", "\u202etxet", "e\u0301" * 60, "<b>&amp;")
 
     def do_GET(self):
-        Stub.asked += 1
-        buckets = {name: {"items": 1, "budget_bytes": 1 << 30, "cmd_get": Stub.asked * 1000, "get_hits": Stub.asked * 500} for name in self.names}
+        Node.asked += 1
+        buckets = {name: {"items": 1, "budget_bytes": 1 << 30, "cmd_get": Node.asked * 1000, "get_hits": Node.asked * 500} for name in self.names}
         parts = [{"name": name, "bytes": 1 << 20, "about": {"kind": "ephemeral"}, "parts": [{"name": name, "bytes": 1 << 20}]} for name in self.names]
         body = json.dumps({
             "/health/ready": {"status": "ok"},
-            "/figures": {"uptimeMs": Stub.asked * 100, "cpuNs": 0, "node": {}, "threads": [], "buckets": buckets},
+            "/figures": {"uptimeMs": Node.asked * 100, "cpuNs": 0, "node": {}, "threads": [], "buckets": buckets},
             "/memory": {"residentBytes": 5 << 20, "limitBytes": 0, "parts": [{"name": "buckets", "bytes": 5 << 20, "parts": parts}]},
         }[self.path])
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body.encode())))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_):
-        pass
+        self.answer(200, body)
 
 
 @pytest.fixture
 def stub():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield "127.0.0.1:%d" % server.server_address[1]
-    server.shutdown()
-    server.server_close()
+    with serving(Node) as place:
+        yield place
 
 
 def test_hostile_names_are_data(stub):
@@ -272,6 +262,6 @@ def test_nothing_is_asked_after_the_end(stub):
         screen.wait("1[Node]")
         screen.keys("q")
         assert screen.exit_code() == 0
-        asked = Stub.asked
+        asked = Node.asked
         time.sleep(1)
-        assert Stub.asked == asked
+        assert Node.asked == asked

@@ -244,9 +244,10 @@ impl World {
         self.cx.end_batch();
     }
 
-    fn is_locked(&self, key: u16) -> bool {
-        self.model.contains_key(&key)
-            && self.locked.get(&key).is_some_and(|until_s| *until_s > self.cx.now.unix_s)
+    fn is_locked(&mut self, key: u16) -> bool {
+        // A lock ends with its document.
+        self.locked.retain(|key, _| self.model.contains_key(key));
+        self.locked.get(&key).is_some_and(|until_s| *until_s > self.cx.now.unix_s)
     }
 
     fn lock(&mut self, key: u16) {

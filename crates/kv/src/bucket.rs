@@ -36,7 +36,7 @@ use crate::sync_writes::{Lateness, SyncWrites};
 use crate::thread_context::Held;
 use crate::{
     Document, Entry, Key, KvError, Labels, LargeItem, LeastDurability, Meter, Mutated, PinnedValue, Place,
-    ThreadContext, Unavailable, Use, VbId,
+    ThreadContext, Unavailable, VbId,
 };
 
 pub use audit::{Audited, Auditing};
@@ -829,18 +829,6 @@ impl Bucket {
                 hand = self.lock(cx, VbId(vb)).measure(at, f);
             }
         }
-    }
-
-    /// Calls `f` with collection, key and use of each living document in one group of a vBucket's index, which looking
-    /// does not change. Returns where to continue.
-    pub fn uses(
-        &self,
-        cx: &mut ThreadContext,
-        vb: VbId,
-        hand: Hand,
-        f: &mut dyn FnMut(u32, &[u8], Use),
-    ) -> Option<Hand> {
-        self.lock(cx, vb).uses(hand, f)
     }
 
     /// Calls `f` with the size of every item in bytes, locking one vBucket at a time (`stats sizes`).

@@ -2,7 +2,7 @@
 //! large.
 //!
 //! ```text
-//!   console   look ──> until ──> one load per wake-up of a worker: does it record?
+//!   console   look ──> until ──> two loads per wake-up of a worker: does it record?
 //!   worker    histograms of its own, which nobody else writes; its newest slow and large requests, under a lock
 //!   console   sums of all workers' histograms; the newest of all workers' requests
 //! ```
@@ -78,8 +78,9 @@ struct Thread {
 
 /// See the module. One per node.
 pub struct Requests {
-    /// Workers record before this time, s since 1970.
+    /// Workers record before this time, s since 1970, as long as somebody looks,
     until_s: AtomicU32,
+    /// or always.
     always: AtomicBool,
     threads: Box<[Thread]>,
 }
@@ -94,30 +95,23 @@ impl Requests {
     /// Returns true if requests are recorded now.
     #[inline]
     pub fn is_recording(&self, now_unix_s: u32) -> bool {
-        now_unix_s < self.until_s.load(Relaxed)
+        // Not until a time that is further away than any look: the clock may have been set back.
+        let left_s = self.until_s.load(Relaxed).wrapping_sub(now_unix_s);
+        (1..=LOOK_MAX_S).contains(&left_s) || self.always.load(Relaxed)
     }
 
     /// Notes that somebody looks: requests are recorded for so many seconds, if not for longer already.
     pub fn look(&self, now_unix_s: u32, for_s: u32) {
-        if self.always.load(Relaxed) {
-            return;
-        }
         let until_s = now_unix_s.saturating_add(for_s.min(LOOK_MAX_S));
         let is_valid = |known_s: u32| known_s > until_s && known_s <= now_unix_s.saturating_add(LOOK_MAX_S);
         // A later time stays, unless the clock was set back since.
         let _ =
             self.until_s.fetch_update(Relaxed, Relaxed, |known_s| (!is_valid(known_s)).then_some(until_s));
-        // The setting may have changed meanwhile.
-        if self.always.load(Relaxed) {
-            self.until_s.store(u32::MAX, Relaxed);
-        }
     }
 
     /// Sets whether requests are recorded whether or not somebody looks.
     pub fn set_always(&self, always: bool) {
-        if self.always.swap(always, Relaxed) != always {
-            self.until_s.store(if always { u32::MAX } else { 0 }, Relaxed);
-        }
+        self.always.store(always, Relaxed);
     }
 
     /// Adds requests of one class that took this long. Only the thread of this number may call it.
@@ -176,8 +170,10 @@ mod tests {
         assert!(requests.is_recording(NOW_S + 9), "the longer look counts");
         requests.look(NOW_S, u32::MAX);
         assert!(!requests.is_recording(NOW_S + LOOK_MAX_S), "a look is bounded");
+        assert!(!requests.is_recording(NOW_S - 3600), "the clock was set back");
         requests.look(NOW_S - 3600, 5);
-        assert!(!requests.is_recording(NOW_S - 3600 + 5), "the clock was set back");
+        assert!(requests.is_recording(NOW_S - 3600));
+        assert!(!requests.is_recording(NOW_S - 3600 + 5), "the look of before counts no more");
     }
 
     #[test]
@@ -187,10 +183,7 @@ mod tests {
         requests.look(NOW_S, 5);
         assert!(requests.is_recording(NOW_S + 1_000_000));
         requests.set_always(false);
-        assert!(!requests.is_recording(NOW_S));
-        requests.look(NOW_S, 5);
-        requests.set_always(false);
-        assert!(requests.is_recording(NOW_S), "an unchanged setting changes nothing");
+        assert!(requests.is_recording(NOW_S) && !requests.is_recording(NOW_S + 5), "somebody looks");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use kv::requests::{Class, Noted};
 use wire::text::KEY_MAX;
 
 use super::request::Request;
+use super::waits::LastSlot;
 use super::{Output, Peer, Port, Queued, Session, Work, binary, couchbase, text};
 
 impl Session {
@@ -15,7 +16,7 @@ impl Session {
     /// is the next slice of a list, or lines about events.
     pub fn describe(&self, queued: &Queued<'_>, into: &mut Noted) -> bool {
         into.key.clear();
-        into.collection = 0;
+        (into.collection, into.class, into.operation) = (0, Class::Other, "unknown");
         into.bucket = self.peer.bucket.as_ref().map(|bucket| bucket.slot());
         match &queued.work {
             Work::Request(request, _, bytes) | Work::Refused(request, _, bytes) => {
@@ -57,14 +58,20 @@ impl Session {
         noted.user = self.peer.user.clone();
     }
 
-    /// The ticket of the newest request that waits: for its outcome, its value, or another request.
-    pub fn newest_ticket(&self) -> Option<u64> {
-        self.peer.waits.as_ref()?.newest_unfinished()
+    /// What waits last: for its outcome, its value, another request, or to be sent in order.
+    pub fn last_waiting(&self) -> Option<LastSlot> {
+        self.peer.waits.as_ref()?.last()
     }
 
-    /// Returns true if the request of this ticket still waits.
-    pub fn has_unfinished(&self, ticket: u64) -> bool {
-        self.peer.waits.as_ref().is_some_and(|waits| waits.is_unfinished(ticket))
+    /// Returns true if a request that was executed when `before` was the last that waited waits now, at the end.
+    pub fn waits_since(&self, before: Option<LastSlot>, now: LastSlot) -> bool {
+        // In order nothing is sent before what waits.
+        !self.peer.is_unordered() || before.is_none_or(|before| before.ticket < now.ticket)
+    }
+
+    /// Returns true if what has this ticket still waits.
+    pub fn has_waiting(&self, ticket: u64) -> bool {
+        self.peer.waits.as_ref().is_some_and(|waits| waits.has(ticket))
     }
 }
 

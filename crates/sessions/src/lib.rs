@@ -51,7 +51,7 @@ use filling::Filling;
 pub use input::Progress;
 pub use output::Output;
 pub use peer::{Peer, Port, Rules, Spoken};
-pub use waits::Waits;
+pub use waits::{LastSlot, Waits};
 use watching::Watch;
 
 /// Maximum retries of a request whose value left memory but was back by the time of the check.

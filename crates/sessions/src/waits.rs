@@ -78,6 +78,15 @@ impl Slot {
     }
 }
 
+/// A request that waits, or answers that are held back behind one.
+#[derive(Debug, Clone, Copy)]
+pub struct LastSlot {
+    /// Its ticket, or theirs.
+    pub ticket: u64,
+    /// Bytes of the answers that are held back.
+    pub held_bytes: usize,
+}
+
 /// What a letter is about.
 pub(super) enum Awaited {
     /// A request that has been executed.
@@ -118,14 +127,16 @@ impl Waits {
         !self.queues.is_empty()
     }
 
-    /// The newest ticket of a request that is unfinished.
-    pub(super) fn newest_unfinished(&self) -> Option<u64> {
-        self.unfinished.last().copied()
+    /// The last slot.
+    pub(super) fn last(&self) -> Option<LastSlot> {
+        let (ticket, slot) = self.slots.last_key_value()?;
+        let held_bytes = if let Slot::Held(out) = slot { out.len() } else { 0 };
+        Some(LastSlot { ticket: *ticket, held_bytes })
     }
 
-    /// Returns true if the request of this ticket is unfinished.
-    pub(super) fn is_unfinished(&self, ticket: u64) -> bool {
-        self.unfinished.contains(&ticket)
+    /// Returns true if there is a slot of this ticket.
+    pub(super) fn has(&self, ticket: u64) -> bool {
+        self.slots.contains_key(&ticket)
     }
 
     /// Returns true if nothing waits any more.

@@ -51,7 +51,10 @@ impl Bucket {
             figures.journal_bytes += shard.bytes.load(Relaxed);
             figures.debt_bytes += shard.debt_bytes.load(Relaxed);
         }
-        figures.superfluous_bytes = figures.journal_bytes.saturating_sub(self.live_journal_bytes());
+        // Before all is read, what is live is not known.
+        if !persistence.warm_up.is_running() {
+            figures.superfluous_bytes = figures.journal_bytes.saturating_sub(self.live_journal_bytes());
+        }
         Some(figures)
     }
 

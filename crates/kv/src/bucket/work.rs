@@ -33,18 +33,13 @@ impl Bucket {
             is_compressing: self.is_compressing(),
         };
         for vb in (0..self.vbuckets()).map(VbId) {
-            let (mut pending, mut overdue) = (0, 0);
-            self.with_sync_writes(vb, |sync| {
-                (pending, overdue) = (sync.monitor.len(), sync.monitor.overdue());
-            });
-            // Most vBuckets have none, and need no second look.
-            if pending > 0 {
-                figures.sync_writes_pending += pending as u64;
-                figures.sync_writes_overdue += overdue as u64;
-                let now_ns = cx.now.unix_ns;
-                let age_us = self.lock(cx, vb).oldest_prepare_ns().map(|ns| now_ns.saturating_sub(ns) / 1000);
-                figures.oldest_pending_us = figures.oldest_pending_us.max(age_us.unwrap_or(0));
-            }
+            let now_ns = cx.now.unix_ns;
+            let locked = self.lock(cx, vb);
+            let Some(sync) = locked.sync_writes() else { continue };
+            figures.sync_writes_pending += sync.monitor.len() as u64;
+            figures.sync_writes_overdue += sync.monitor.overdue() as u64;
+            let age_us = locked.oldest_prepare_ns().map_or(0, |ns| now_ns.saturating_sub(ns) / 1000);
+            figures.oldest_pending_us = figures.oldest_pending_us.max(age_us);
         }
         figures
     }

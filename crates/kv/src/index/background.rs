@@ -5,7 +5,7 @@ use memory::{ItemHeap, Location, prefetch};
 
 use super::Evicted;
 use super::item::{ItemPtr, Kind, collection_of, collection_prefix, key_of, mark};
-use super::rank::{self, Census, Use};
+use super::rank::{self, Census};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
 use super::vbucket::{Dead, Locked, Present, SLICE_ITEMS};
@@ -267,19 +267,6 @@ impl Locked<'_> {
                 && self.death(item).is_none()
             {
                 f(key);
-            }
-        })
-    }
-
-    /// Calls `f` with collection, key and use of each living document in one group of the table; returns the next hand.
-    /// Looking is no access.
-    pub(crate) fn uses(&self, hand: Hand, f: &mut dyn FnMut(u32, &[u8], Use)) -> Option<Hand> {
-        self.root.walk(hand, |found, rank| {
-            let item = self.item(found.location);
-            if self.death(item).is_none() {
-                // SAFETY: the item is in the table and the lock is held.
-                let stored = unsafe { item.stored_key() };
-                f(collection_of(stored), key_of(stored), rank::use_of(rank));
             }
         })
     }

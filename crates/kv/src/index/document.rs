@@ -6,6 +6,7 @@ use std::ops::Deref;
 use memory::Pin;
 use wire::{snappy, xattrs};
 
+use super::rank::{self, Use};
 use super::{Header, Kind, Locked, Present, mark};
 
 /// The CAS readers see while a document is locked.
@@ -182,6 +183,11 @@ impl<'a> Document<'a> {
     /// The same as allocated, rounded up to its size class.
     pub fn footprint(&self) -> usize {
         self.present.found.location.footprint(self.header().item_size())
+    }
+
+    /// What the index knows about its use. Looking is no access.
+    pub fn used(&self) -> Use {
+        rank::use_of(self.locked.root.rank(&self.present.found))
     }
 }
 

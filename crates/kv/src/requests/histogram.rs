@@ -71,7 +71,7 @@ impl Counts {
     /// Returns what was counted since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let before = before.0.iter().copied().chain(std::iter::repeat(0));
-        Self(self.0.iter().zip(before).map(|(now, before)| now.wrapping_sub(before)).collect())
+        Self(self.0.iter().zip(before).map(|(now, before)| now.saturating_sub(before)).collect())
     }
 
     /// Returns the number of times.

@@ -123,14 +123,15 @@ impl EventLoop {
                         running.more = step == Step::Again;
                     }
                 }
-                Ok(Step::Idle) => self.ended(&name, Ok(CompactionFigures::default())),
-                Ok(Step::Finished(figures)) => self.ended(&name, Ok(figures)),
+                Ok(Step::Idle) => self.ended(&name, Ok(None)),
+                Ok(Step::Finished(figures)) => self.ended(&name, Ok(Some(figures))),
                 Err(error) => self.ended(&name, Err(error)),
             }
         }
     }
 
-    fn ended(&mut self, name: &str, result: Result<CompactionFigures, Error>) {
+    /// `None`: there was nothing to compact after all.
+    fn ended(&mut self, name: &str, result: Result<Option<CompactionFigures>, Error>) {
         let Some(running) = self.compactions.running.remove(name) else { return };
         let took = running.begun.elapsed();
         match &result {
@@ -142,13 +143,12 @@ impl EventLoop {
                 self.log("ovsdb_file", Level::Warning, &format!("{name}: compaction failed: {error}"))
             }
         }
-        let result = result.map_err(|error| error.to_string());
+        let result = result.map_err(|error| error.to_string()).transpose();
         for ticket in running.tickets {
-            self.answer_part(ticket, result.as_ref().err().cloned());
+            let error = result.as_ref().and_then(|result| result.as_ref().err().cloned());
+            self.answer_part(ticket, error);
         }
-        if self.server.database(name).is_none() {
-            return;
-        }
+        let Some(result) = result.filter(|_| self.server.database(name).is_some()) else { return };
         let number = self.last_compaction(name).map_or(0, |last| last.number) + 1;
         let end = CompactionEnd { number, wall_ms: self.now.wall_ms, took, result };
         self.compactions.ends.insert(name.to_owned(), end);

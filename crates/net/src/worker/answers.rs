@@ -21,9 +21,7 @@ impl Worker {
     /// peer that is woken then finds more than one answer, which avoids context switches back and forth.
     pub(super) fn settle(&mut self, id: u32) {
         if self.out.has_pinned() {
-            // Its answers are not among those that are sent first.
-            let records = self.recorder.pause();
-            self.send_all();
+            self.send_settled();
             let now_ms = self.cx.now.mono_ms();
             if let Some(Some(connection)) = self.connections.get_mut(id as usize) {
                 let backlog = connection.backlog.get_or_insert_with(|| Backlog::begun(now_ms));
@@ -32,7 +30,7 @@ impl Worker {
             }
             self.out.clear();
             self.cut = 0;
-            if self.recorder.go_on(records) {
+            if self.recorder.is_on() {
                 self.recorder.sent(self.limits.slow_request_us, &self.cx);
             }
         } else if self.out.mark() > self.cut {
@@ -54,14 +52,17 @@ impl Worker {
             from_others = false;
             // Groups each connection's answers, so that they leave in one write.
             letters.sort_by_key(|(cookie, _)| cookie.connection);
-            for (cookie, outcome) in letters.drain(..) {
+            let records = self.recorder.has_waiting();
+            let mut letters = letters.drain(..).peekable();
+            while let Some((cookie, outcome)) = letters.next() {
+                let id = cookie.connection;
                 self.complete(cookie, outcome);
+                if records && letters.peek().is_none_or(|(next, _)| next.connection != id) {
+                    self.record_finished(id);
+                }
             }
         }
         self.letters = letters;
-        if self.recorder.has_waiting() {
-            self.record_finished();
-        }
         self.retired = self.cx.end_batch();
     }
 
@@ -92,6 +93,17 @@ impl Worker {
 
     /// Sends all settled answers, one write per connection; what a peer does not take now becomes its backlog.
     pub(super) fn send_all(&mut self) {
+        self.send_settled();
+        if self.recorder.is_on() {
+            self.recorder.sent(self.limits.slow_request_us, &self.cx);
+        }
+        if self.cut == self.out.mark() && !self.out.has_pinned() {
+            self.out.clear();
+            self.cut = 0;
+        }
+    }
+
+    fn send_settled(&mut self) {
         let mut segments = std::mem::take(&mut self.segments);
         for Segment { id, bytes } in segments.drain(..) {
             let Some(Some(connection)) = self.connections.get_mut(id as usize) else { continue };
@@ -117,13 +129,6 @@ impl Worker {
             }
         }
         self.segments = segments;
-        if self.recorder.is_on() {
-            self.recorder.sent(self.limits.slow_request_us, &self.cx);
-        }
-        if self.cut == self.out.mark() && !self.out.has_pinned() {
-            self.out.clear();
-            self.cut = 0;
-        }
     }
 
     /// Sends what the peer takes of its backlog.

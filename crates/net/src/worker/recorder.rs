@@ -35,8 +35,11 @@ pub(super) struct Recorder {
     large: Vec<Noted>,
     /// The end of the last execution.
     last_us: u64,
-    /// Requests that wait, by connection and ticket, and when their wake-up was.
-    waiting: BTreeMap<(u32, u64), (u64, Noted)>,
+    /// Requests that wait, by connection, ticket and number, and when their wake-up was. Answers that are held back
+    /// together have one ticket.
+    waiting: BTreeMap<(u32, u64, u64), (u64, Noted)>,
+    /// The next request's number.
+    number: u64,
     /// The request being executed.
     current: Noted,
 }
@@ -52,19 +55,6 @@ impl Recorder {
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.is_on
-    }
-
-    /// Stops recording what is sent. Returns what [`Recorder::go_on`] is to be called with.
-    #[inline]
-    pub(super) fn pause(&mut self) -> bool {
-        std::mem::take(&mut self.is_on)
-    }
-
-    /// Goes on as before a pause. Returns true if this wake-up is recorded.
-    #[inline]
-    pub(super) fn go_on(&mut self, records: bool) -> bool {
-        self.is_on = records;
-        records
     }
 
     /// Returns true if requests wait.
@@ -89,7 +79,7 @@ impl Recorder {
         out: &mut Output,
     ) {
         let is_request = session.describe(queued, &mut self.current);
-        let (before, newest) = (out.len(), session.newest_ticket());
+        let (sent_before, before) = (out.len(), session.last_waiting());
         session.execute_described(queued, cx, out);
         let now_us = cx.fresh_us();
         let execution_us = now_us.saturating_sub(std::mem::replace(&mut self.last_us, now_us));
@@ -98,14 +88,19 @@ impl Recorder {
         }
         let current = &mut self.current;
         current.execution_us = execution_us;
-        current.answer_bytes = out.len().saturating_sub(before) as u64;
-        if let Some(ticket) = session.newest_ticket().filter(|ticket| Some(*ticket) > newest) {
+        if let Some(now) = session.last_waiting().filter(|now| session.waits_since(before, *now)) {
+            let held_before =
+                before.filter(|before| before.ticket == now.ticket).map_or(0, |before| before.held_bytes);
+            current.answer_bytes = now.held_bytes.saturating_sub(held_before) as u64;
             if self.waiting.len() < WAITING_MAX {
                 session.sign(current);
-                self.waiting.insert((queued.connection, ticket), (cx.now.mono_us, current.clone()));
+                self.number += 1;
+                let key = (queued.connection, now.ticket, self.number);
+                self.waiting.insert(key, (cx.now.mono_us, current.clone()));
             }
             return;
         }
+        current.answer_bytes = out.len().saturating_sub(sent_before) as u64;
         let is_slowest =
             self.unsent.iter().all(|count| *count == 0) || execution_us > self.slowest.execution_us;
         self.unsent[current.class as usize] += 1;
@@ -138,57 +133,60 @@ impl Recorder {
             }
         }
         if took_us >= slow_us {
-            note(requests, Why::Slow, Noted { together, ..std::mem::take(&mut self.slowest) }, took_us, cx);
+            let slowest = Noted { together, ..std::mem::take(&mut self.slowest) };
+            note(requests, Why::Slow, slowest, took_us, now_us, cx);
         }
         for large in self.large.drain(..) {
-            note(requests, Why::Large, Noted { together, ..large }, took_us, cx);
+            note(requests, Why::Large, Noted { together, ..large }, took_us, now_us, cx);
         }
     }
 
-    /// Records the requests that do not wait any more: `session` returns a connection's.
-    pub(super) fn note_finished<'s>(
+    /// Records the requests of a connection that do not wait any more.
+    fn note_finished(
         &mut self,
+        id: u32,
+        session: &Session,
         (slow_us, large_bytes): (u64, usize),
         cx: &NodeContext,
-        session: impl Fn(u32) -> Option<&'s Session>,
     ) {
         let now_us = cx.fresh_us();
         let requests = cx.node.requests();
-        self.waiting.retain(|(id, ticket), (since_us, noted)| {
-            if session(*id).is_some_and(|session| session.has_unfinished(*ticket)) {
-                return true;
-            }
-            let took_us = now_us.saturating_sub(*since_us);
+        let of_connection = self.waiting.range((id, 0, 0)..=(id, u64::MAX, u64::MAX)).map(|(key, _)| *key);
+        let over: Vec<_> = of_connection.filter(|(_, ticket, _)| !session.has_waiting(*ticket)).collect();
+        for (since_us, noted) in over.iter().filter_map(|key| self.waiting.remove(key)) {
+            let took_us = now_us.saturating_sub(since_us);
             requests.add(cx.thread, noted.class, took_us, 1);
-            let noted = Noted { together: 1, ..std::mem::take(noted) };
-            if noted.request_bytes >= large_bytes as u64 {
-                note(requests, Why::Large, noted.clone(), took_us, cx);
+            let noted = Noted { together: 1, ..noted };
+            if noted.request_bytes.max(noted.answer_bytes) >= large_bytes as u64 {
+                note(requests, Why::Large, noted.clone(), took_us, now_us, cx);
             }
             if took_us >= slow_us {
-                note(requests, Why::Slow, noted, took_us, cx);
+                note(requests, Why::Slow, noted, took_us, now_us, cx);
             }
-            false
-        });
+        }
     }
 
     /// Forgets the requests of a connection that is closed.
     pub(super) fn forget(&mut self, id: u32) {
-        self.waiting.retain(|(connection, _), _| *connection != id);
+        let mut later = self.waiting.split_off(&(id, 0, 0));
+        if let Some(next) = id.checked_add(1) {
+            self.waiting.append(&mut later.split_off(&(next, 0, 0)));
+        }
     }
 }
 
-fn note(requests: &Requests, why: Why, noted: Noted, took_us: u64, cx: &NodeContext) {
-    let since_wake_up_us = cx.fresh_us().saturating_sub(cx.now.mono_us);
+fn note(requests: &Requests, why: Why, noted: Noted, took_us: u64, now_us: u64, cx: &NodeContext) {
+    let since_wake_up_us = now_us.saturating_sub(cx.now.mono_us);
     let at_unix_ns = cx.now.unix_ns.saturating_add(since_wake_up_us.saturating_mul(1000));
     requests.note(cx.thread, why, Noted { at_unix_ns, took_us, ..noted });
 }
 
 impl Worker {
-    /// Records requests whose letters have come.
-    pub(super) fn record_finished(&mut self) {
+    /// Records requests of a connection whose letters have come.
+    pub(super) fn record_finished(&mut self, id: u32) {
         let bounds = (self.limits.slow_request_us, self.limits.large_request_bytes);
-        let connections = &self.connections;
-        let session = |id: u32| Some(&connections.get(id as usize)?.as_ref()?.session);
-        self.recorder.note_finished(bounds, &self.cx, session);
+        if let Some(Some(connection)) = self.connections.get(id as usize) {
+            self.recorder.note_finished(id, &connection.session, bounds, &self.cx);
+        }
     }
 }

@@ -273,6 +273,13 @@ def test_a_bounded_list_says_that_it_is_not_complete(root):
     assert not page["complete"] and 0 < len(page["keys"]) <= 100 and page["visited"] < 251 <= page["items"]
 
 
+def test_a_deletion_with_a_body_is_refused(orders):
+    assert orders.put(b"with a body", value="v")[0] == 200
+    status, answer = orders.change("DELETE", b"with a body", "cas=5", {})
+    assert status == 400 and "If-Match" in answer["errors"]["_"]
+    assert orders.get(b"with a body")[0] == 200
+
+
 def test_a_sample_is_random_and_of_the_collection(root):
     documents = Documents(root, NEW)
     samples = [{one["id"] for one in documents.list(sample=20)["keys"]} for _ in range(4)]
@@ -424,7 +431,7 @@ def test_system_attributes_are_for_those_who_may(node, root, kv):
     "path, status, field",
     [
         (f"{ORDERS}?limit=0", 400, "limit"), (f"{ORDERS}?limit=1001", 400, "limit"), (f"{ORDERS}?sample=x", 400, "sample"), (f"{ORDERS}?colour=red", 400, "_"),
-        (f"{ORDERS}?sample=1&after=a", 400, "after"), (f"{ORDERS}?visits=999999999", 400, "visits"), (f"{ORDERS}/%zz", 400, "key"), (f"{ORDERS}/k?bytes=2000000", 400, "bytes"),
+        (f"{ORDERS}?sample=1&after=a", 400, "after"), (f"{ORDERS}?sample=1&limit=1", 400, "limit"), (f"{ORDERS}?sample=1&visits=1", 400, "visits"), (f"{ORDERS}?visits=999999999", 400, "visits"), (f"{ORDERS}/%zz", 400, "key"), (f"{ORDERS}/k?bytes=2000000", 400, "bytes"),
         (f"{POOL}/orders/prefixes?depth=9", 400, "depth"), (f"{POOL}/orders/prefixes?separator=", 400, "separator"), (f"{POOL}/orders/prefixes?sample=99999", 400, "sample"),
         (f"{POOL}/orders/prefixes?scope=eu", 400, "collection"), (f"{POOL}/none/scopes/eu/collections/new/docs", 404, "_"),
         (f"{POOL}/orders/scopes/none/collections/new/docs/k", 404, "_"), (f"{POOL}/none/prefixes", 404, "_"), (f"{ORDERS}/none", 404, "_"),

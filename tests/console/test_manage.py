@@ -187,6 +187,19 @@ def test_hostile_keys_are_shown_edited_and_deleted(root, view, key, shown):
     assert page.said == []
 
 
+def test_an_edit_keeps_line_ends(root, view):
+    value = "line 1\r\nline 2\rline 3\n"
+    put(root, b"lines", value)
+    page = view("/keys")
+    form(page, "List keys").get_by_role("button").click()
+    page.page.locator("button.key-name").click()
+    edit = form(page, "Edit the value")
+    edit.get_by_label("value in base64").wait_for()
+    edit.get_by_role("button").click()
+    until(page, "document.activeElement.tagName === 'H3'")
+    assert get(root, b"lines") == value
+
+
 def test_an_edit_does_not_overwrite_somebody_elses(root, view):
     put(root, b"shared", "first")
     page = view("/keys")

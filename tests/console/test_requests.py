@@ -11,7 +11,8 @@ import urllib.request
 import pytest
 
 from tests.frames import (
-    FEATURE_ALT_REQUEST, FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_SYNC_REPLICATION, FEATURE_XERROR, SUCCESS, BinaryConnection, durability,
+    FEATURE_ALT_REQUEST, FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_SYNC_REPLICATION, FEATURE_XERROR, GET, SET, SUCCESS, BinaryConnection,
+    durability, request,
 )
 from tests.servers import Dormouse
 
@@ -33,7 +34,7 @@ def protected(tmp_path_factory):
     (home / "password").chmod(0o600)
     arguments = ("--user", "root", "--password-file", str(home / "password"))
     with Dormouse(*arguments, config=ALL_ARE_LISTED, buckets=("default,ephemeral,32MiB", "other,ephemeral,32MiB")) as node:
-        for user, roles in {"reader": "ro_admin,data_reader[default:_default:_default]", "seer": "ro_admin", "elsewhere": "data_reader[other]"}.items():
+        for user, roles in {"reader": "ro_admin,data_reader[default:_default:_default]", "seer": "ro_admin", "elsewhere": "data_reader[other]", "operator": "cluster_admin,data_reader[default]"}.items():
             form = urllib.parse.urlencode({"password": PASSWORD, "roles": roles}).encode()
             asked(node, f"/settings/rbac/users/local/{user}", "root", form, "PUT")
         yield node
@@ -138,7 +139,7 @@ def test_nothing_is_recorded_while_nobody_looks():
 def until_listed(node):
     """The keys of slow requests, once there are some: a request is recorded after its answer has left."""
     found = until(lambda: asked_as_developer(node, "/requests/slow")["requests"], bool)
-    return [one["key"] for one in found]
+    return [one["id"] for one in found]
 
 
 def test_requests_are_always_recorded_if_so_configured():
@@ -169,21 +170,23 @@ def test_the_lists_have_what_the_user_may_read(protected):
         client.get(HOSTILE)
         client.get("short")
         port = client.socket.getsockname()[1]
-    slow = until(lambda: asked(protected, "/requests/slow", "root"), lambda answer: any(one.get("key") == HOSTILE and one["operation"] == "get" for one in answer["requests"]))
+    slow = until(lambda: asked(protected, "/requests/slow", "root"), lambda answer: any(one.get("id") == HOSTILE and one["operation"] == "get" for one in answer["requests"]))
     assert (slow["slowUs"], slow["hidden"]) == (0, 0)
     assert [one["atMs"] for one in slow["requests"]] == sorted((one["atMs"] for one in slow["requests"]), reverse=True)
-    [found] = [one for one in slow["requests"] if one.get("key") == HOSTILE and one["operation"] == "get"]
+    [found] = [one for one in slow["requests"] if one.get("id") == HOSTILE and one["operation"] == "get"]
     assert (found["class"], found["bucket"], found["scope"], found["collection"]) == ("read", "default", "_default", "_default")
     assert (found["client"], found["user"], found["together"]) == (f"127.0.0.1:{port}", "root", 1)
     assert found["executionUs"] <= found["tookUs"] and found["answerBytes"] > 600
     large = asked(protected, "/requests/large", "root")
     assert large["largeBytes"] == 512
-    assert {(one["operation"], one["key"]) for one in large["requests"]} == {("set", HOSTILE), ("get", HOSTILE)}
+    assert {(one["operation"], one["id"]) for one in large["requests"]} == {("set", HOSTILE), ("get", HOSTILE)}
     for path in ("/requests/slow", "/requests/large"):
+        who = asked(protected, path, "operator")["requests"]
+        assert who and not any("user" in one or "client" in one for one in who), "the role may not see users"
         may = asked(protected, path, "reader")
-        assert any(one.get("key") == HOSTILE for one in may["requests"]) and may["hidden"] == 0
+        assert any(one.get("id") == HOSTILE for one in may["requests"]) and may["hidden"] == 0
         blind = asked(protected, path, "seer")
-        assert not any("key" in one for one in blind["requests"]) and blind["hidden"] > 0
+        assert not any("id" in one for one in blind["requests"]) and blind["hidden"] > 0
         assert status(protected, path) == 401
         assert status(protected, path, "elsewhere") == 403
 
@@ -193,7 +196,7 @@ def test_a_list_is_bounded(protected):
     with Text(protected) as client:
         for number in range(500):
             client.get(f"many-{number}")
-    slow = until(lambda: asked(protected, "/requests/slow", "root"), lambda answer: answer["requests"][0].get("key") == "many-499")
+    slow = until(lambda: asked(protected, "/requests/slow", "root"), lambda answer: answer["requests"][0].get("id") == "many-499")
     assert len(slow["requests"]) == 64
 
 
@@ -211,14 +214,14 @@ def test_rights_are_those_on_the_collection(protected):
         for name in ("new", "old"):
             answer = client.store(bytes([ids[name]]) + b"in-" + name.encode(), b"x", vbucket=0)
             assert answer.status == SUCCESS, answer
-    listed = until(lambda: asked(protected, "/requests/slow", "root"), lambda answer: {"in-new", "in-old"} <= {one.get("key") for one in answer["requests"]})
-    [found] = [one for one in listed["requests"] if one.get("key") == "in-new"]
+    listed = until(lambda: asked(protected, "/requests/slow", "root"), lambda answer: {"in-new", "in-old"} <= {one.get("id") for one in answer["requests"]})
+    [found] = [one for one in listed["requests"] if one.get("id") == "in-new"]
     assert (found["operation"], found["bucket"], found["scope"], found["collection"]) == ("SET", "other", "eu", "new")
     narrow = asked(protected, "/requests/slow", "narrow")
-    assert {one["key"] for one in narrow["requests"] if "key" in one} == {"in-new"} and narrow["hidden"] > 0
+    assert {one["id"] for one in narrow["requests"] if "id" in one} == {"in-new"} and narrow["hidden"] > 0
     hot = asked(protected, f"{POOL}/other/hotKeys", "narrow")
-    assert [one["key"] for one in hot["keys"]] == ["in-new"]
-    assert {one["key"] for one in asked(protected, f"{POOL}/other/hotKeys", "root")["keys"]} == {"in-new", "in-old"}
+    assert [one["id"] for one in hot["keys"]] == ["in-new"]
+    assert {one["id"] for one in asked(protected, f"{POOL}/other/hotKeys", "root")["keys"]} == {"in-new", "in-old"}
 
 
 def test_requests_of_a_deleted_bucket_are_not_listed(protected):
@@ -233,9 +236,10 @@ def test_requests_of_a_deleted_bucket_are_not_listed(protected):
         client.open_bucket("passing", FEATURES, "root", PASSWORD)
         client.store(b"gone", b"x", vbucket=0)
         assert until(passing, bool)
-    assert [one["key"] for one in asked(protected, f"{POOL}/passing/hotKeys", "root")["keys"]] == ["gone"]
+    assert [one["id"] for one in asked(protected, f"{POOL}/passing/hotKeys", "root")["keys"]] == ["gone"]
     asked(protected, f"{POOL}/passing", "root", method="DELETE")
     assert passing() == []
+    assert not any(one.get("id") == "gone" for one in asked(protected, "/requests/slow", "root")["requests"])
     assert status(protected, f"{POOL}/passing/hotKeys", "root") == 404
 
 
@@ -248,10 +252,27 @@ def test_a_durable_write_is_measured_until_its_outcome(tmp_path):
         assert client.store(b"kept", b"x", vbucket=0, framing=durability(PERSIST_TO_MAJORITY)).status == SUCCESS
         found = until(lambda: latency(node), bool)["classes"]["durable"]
         assert found["requests"] == 1
-        [listed] = [one for one in asked_as_developer(node, "/requests/slow")["requests"] if one.get("key") == "kept"]
+        [listed] = [one for one in asked_as_developer(node, "/requests/slow")["requests"] if one.get("id") == "kept"]
         assert (listed["class"], listed["operation"], listed["together"]) == ("durable", "SET", 1)
         # The disk was waited for, not the worker.
         assert listed["tookUs"] > listed["executionUs"]
+
+
+def test_an_answer_that_is_held_back_is_measured_until_it_is_sent(tmp_path):
+    buckets = ("default,persistent,32MiB",)
+    with Dormouse(config=ALL_ARE_LISTED, buckets=buckets, home=tmp_path) as node, BinaryConnection(node.kv) as client:
+        client.open_bucket("default", FEATURES)
+        assert client.store(b"big", b"x" * 5000, vbucket=0).status == SUCCESS
+        asked_as_developer(node, "/requests/slow")
+        durable = request(SET, b"slow", b"x", bytes(8), vbucket=0, framing=durability(PERSIST_TO_MAJORITY))
+        client.send(durable + request(GET, b"big", vbucket=0) + request(GET, b"big", vbucket=0))
+        answers = [client.response() for _ in range(3)]
+        assert [answer.status for answer in answers] == [SUCCESS] * 3
+        listed = until(lambda: asked_as_developer(node, "/requests/large")["requests"], lambda all: len(all) >= 2)
+        held = [one for one in listed if one.get("id") == "big" and one["operation"] == "GET"]
+        [waited] = [one for one in asked_as_developer(node, "/requests/slow")["requests"] if one.get("id") == "slow"]
+        assert len(held) == 2 and all(5000 < one["answerBytes"] < 6000 and one["together"] == 1 for one in held), held
+        assert all(one["tookUs"] >= waited["executionUs"] and one["tookUs"] > one["executionUs"] for one in held)
 
 
 def test_hot_keys_are_those_that_were_accessed(protected):
@@ -263,8 +284,8 @@ def test_hot_keys_are_those_that_were_accessed(protected):
             client.get(f"warm-{number}")
     hot = asked(protected, f"{POOL}/default/hotKeys?count=500", "root")
     assert hot["looked"] == hot["items"] and hot["vBuckets"] == hot["ofVBuckets"] and not hot["isVisited"]
-    accessed = {one["key"] for one in hot["keys"] if one["idleVisits"] == 0}
-    never = {one["key"] for one in hot["keys"] if one["idleVisits"] is None}
+    accessed = {one["id"] for one in hot["keys"] if one["idleVisits"] == 0}
+    never = {one["id"] for one in hot["keys"] if one["idleVisits"] is None}
     assert {f"warm-{number}" for number in range(5)} <= accessed
     assert {f"cold-{number}" for number in range(200)} <= never
     assert all(one["frequency"] == 0 for one in hot["keys"])
@@ -291,7 +312,7 @@ def test_hot_keys_have_frequencies_once_something_is_evicted():
         assert status(node, request) == 401
         hot = asked_as_developer(node, request)
         assert hot["isVisited"]
-        assert [one["key"] for one in hot["keys"]] == ["front-page"], hot
+        assert [one["id"] for one in hot["keys"]] == ["front-page"], hot
         assert hot["keys"][0]["frequency"] > 0
 
 

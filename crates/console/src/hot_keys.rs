@@ -77,7 +77,7 @@ pub async fn of_bucket(
         Ok(count) => count,
         Err(refusal) => return refused(refusal),
     };
-    match console.measure(move |console| walk(&console, &identity, &name, count)).await {
+    match console.walk(move |console| walk(&console, &identity, &name, count)).await {
         Ok(Some(document)) => Json(document).into_response(),
         Ok(None) => refused(Refusal::Missing),
         Err(refusal) => refused(refusal),
@@ -108,7 +108,7 @@ fn walk(console: &Console, identity: &Identity, name: &str, count: usize) -> Opt
     'walk: for step in 0..vbuckets {
         // Their number is a power of two.
         let vb = VbId(first.wrapping_add(step) & (vbuckets - 1));
-        let mut hand = if bucket.closed(vb).is_none() { Some(Hand::default()) } else { None };
+        let mut hand = bucket.serves(vb.0).then(Hand::default);
         while let Some(at) = hand {
             if begun.elapsed() >= WALK_MOST {
                 break 'walk;
@@ -117,13 +117,16 @@ fn walk(console: &Console, identity: &Identity, name: &str, count: usize) -> Opt
                 let mut next = Some(at);
                 for _ in 0..SLICE_GROUPS {
                     let Some(at) = next else { break };
-                    next = bucket.uses(cx, vb, at, &mut |collection, key, used| {
+                    let listed = bucket.list(cx, vb, at, &mut |key, document| {
+                        let used = document.used();
                         looked += 1;
                         is_visited |= used.frequency > 0 || used.idle_visits.is_some_and(|visits| visits > 0);
-                        if access.on(collection).contain(Rights::READ) {
-                            hottest.meet(collection, key, used);
+                        if access.on(key.collection).contain(Rights::READ) {
+                            hottest.meet(key.collection, key.bytes, used);
                         }
                     });
+                    // A vBucket may have been closed meanwhile.
+                    next = listed.unwrap_or(None);
                 }
                 next
             });

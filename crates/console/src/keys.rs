@@ -156,7 +156,13 @@ pub async fn put(State(console): State<Console>, uri: Uri, headers: HeaderMap, b
 }
 
 /// `DELETE .../docs/KEY`.
-pub async fn delete(State(console): State<Console>, uri: Uri, headers: HeaderMap) -> Response {
+pub async fn delete(State(console): State<Console>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    if !body.is_empty() {
+        return refused(invalid(
+            "_",
+            "A deletion takes no body. Its condition is If-Match, or cas in the query.",
+        ));
+    }
     match Place::of(&uri) {
         Ok(place) => change::delete(console, place, headers).await,
         Err(refusal) => refused(refusal),
@@ -265,17 +271,19 @@ struct Wanted {
 
 impl Wanted {
     fn of(place: &mut Place) -> Result<Self, Refusal> {
+        let sample = place.take_number("sample", 1..=LIMIT_MAX)?;
+        let others = ["after", "limit", "visits"];
+        if let Some(field) = others.into_iter().find(|field| sample.is_some() && place.has(field)) {
+            return Err(invalid(field, "A sample has neither an order to go on in nor another bound."));
+        }
         let wanted = Self {
             prefix: place.take("prefix").unwrap_or_default(),
             after: place.take("after"),
             limit: usize::try_from(place.take_number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT)).unwrap_or(1),
-            sample: place.take_number("sample", 1..=LIMIT_MAX)?,
+            sample,
             visits_max: place.take_number("visits", 1..=walk::VISITS_MAX)?.unwrap_or(walk::VISITS_MAX),
         };
         place.end("prefix, after, limit, sample, visits")?;
-        if wanted.sample.is_some() && wanted.after.is_some() {
-            return Err(invalid("after", "A sample has no order to go on in."));
-        }
         Ok(wanted)
     }
 
@@ -290,7 +298,7 @@ async fn page(console: Console, mut place: Place) -> Response {
         Ok(wanted) => wanted,
         Err(refusal) => return refused(refusal),
     };
-    match console.measure(move |console| keys(&console, &place, &wanted)).await {
+    match console.walk(move |console| keys(&console, &place, &wanted)).await {
         Ok(Ok(document)) => Json(document).into_response(),
         Ok(Err(refused)) => refused.into_response(),
         Err(refusal) => refused(refusal),

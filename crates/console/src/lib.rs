@@ -86,10 +86,11 @@ use kv::users::roles::Rights;
 use kv::{BucketSetting, BucketSettings, Node, NodeContext, SettingValue};
 use live::Live;
 use login::{Need, by};
+use parking_lot::Mutex;
 use services::Indexes;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 use transport::Handshakes;
@@ -232,8 +233,10 @@ pub(crate) struct Console {
     pub(crate) answers: Arc<Answers>,
     /// Allows some requests about documents at a time.
     pub(crate) documents: Arc<Semaphore>,
-    /// Allows one walk over all figures, or documents, at a time.
+    /// Allows one reading of all figures at a time,
     measuring: Arc<Semaphore>,
+    /// and one walk over documents.
+    walking: Arc<Semaphore>,
 }
 
 impl Console {
@@ -242,13 +245,30 @@ impl Console {
         &self,
         measure: impl FnOnce(Self) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
+        self.one_at_a_time(&self.measuring, "dm:measure", measure).await
+    }
+
+    /// Walks over documents on a separate thread. Figures do not wait for walks.
+    async fn walk<T: Send + 'static>(
+        &self,
+        walk: impl FnOnce(Self) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.one_at_a_time(&self.walking, "dm:walk", walk).await
+    }
+
+    async fn one_at_a_time<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        thread: &'static str,
+        f: impl FnOnce(Self) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
         // The semaphore is never closed.
-        let permit = Arc::clone(&self.measuring).acquire_owned().await.ok();
+        let permit = Arc::clone(permits).acquire_owned().await.ok();
         let console = self.clone();
-        buckets::on_a_thread("dm:measure", move || {
-            let measured = measure(console);
+        buckets::on_a_thread(thread, move || {
+            let done = f(console);
             drop(permit);
-            Ok(measured)
+            Ok(done)
         })
         .await
     }
@@ -284,6 +304,7 @@ pub fn serve(
         answers,
         documents: Arc::new(Semaphore::new(keys::DOCUMENTS_AT_ONCE)),
         measuring: Arc::new(Semaphore::new(1)),
+        walking: Arc::new(Semaphore::new(1)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {

@@ -26,6 +26,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("key.js", JAVASCRIPT, include_str!("page/key.js")),
     ("json.js", JAVASCRIPT, include_str!("page/json.js")),
     ("form.js", JAVASCRIPT, include_str!("page/form.js")),
+    ("table.js", JAVASCRIPT, include_str!("page/table.js")),
     ("draw.js", JAVASCRIPT, include_str!("page/draw.js")),
 ];
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";

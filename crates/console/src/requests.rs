@@ -5,6 +5,7 @@
 
 use crate::Console;
 use crate::buckets::{refused, unix_s};
+use crate::keys::place::encoded;
 use crate::login::Identity;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -113,6 +114,8 @@ async fn list(console: Console, identity: Identity, why: Why) -> Response {
 /// The documents that a user may read, in buckets by their slots.
 struct Readable<'c> {
     console: &'c Console,
+    /// Whether who asks may know users and their addresses.
+    sees_users: bool,
     buckets: HashMap<usize, (Arc<Bucket>, Arc<Manifest>, DataAccess)>,
 }
 
@@ -123,75 +126,69 @@ impl<'c> Readable<'c> {
             let access = DataAccess::new(roles, bucket.name(), &manifest);
             (bucket.slot(), (bucket, manifest, access))
         });
-        Self { console, buckets: buckets.collect() }
+        let sees_users = roles.on_node().contain(Rights::SEE_USERS);
+        Self { console, sees_users, buckets: buckets.collect() }
     }
 
-    /// The requests that may be shown, and the number of the others. Those of deleted buckets are neither.
+    /// The requests that may be shown, and the number of the others. Those of deleted buckets and collections are
+    /// neither.
     fn list(&self, why: Why) -> (Vec<Value>, usize) {
         let (mut shown, mut hidden) = (Vec::new(), 0);
         for noted in self.console.node.requests().noted(why) {
             let bucket = noted.bucket.map(|slot| self.buckets.get(&slot));
             match bucket {
                 Some(None) => {}
+                Some(Some((_, manifest, _)))
+                    if !noted.key.is_empty() && manifest.of_id(noted.collection).is_none() => {}
                 Some(Some((.., access)))
                     if !noted.key.is_empty() && !access.on(noted.collection).contain(Rights::READ) =>
                 {
                     hidden += 1;
                 }
                 Some(Some((bucket, manifest, _))) => {
-                    let mut request = request(&noted);
+                    let mut request = self.request(&noted);
                     request.insert("bucket".into(), bucket.name().into());
                     if !noted.key.is_empty() {
                         request.extend(document(&noted.key, noted.collection, manifest));
                     }
                     shown.push(request.into());
                 }
-                None => shown.push(request(&noted).into()),
+                None => shown.push(self.request(&noted).into()),
             }
         }
         (shown, hidden)
     }
+
+    /// What is not the users' data.
+    fn request(&self, noted: &Noted) -> Map<String, Value> {
+        let mut shown = Map::new();
+        let mut add = |name: &str, value: Value| drop(shown.insert(name.to_owned(), value));
+        add("atMs", (noted.at_unix_ns / 1_000_000).into());
+        add("tookUs", noted.took_us.into());
+        add("executionUs", noted.execution_us.into());
+        add("together", noted.together.into());
+        add("class", noted.class.name().into());
+        add("operation", noted.operation.into());
+        add("requestBytes", noted.request_bytes.into());
+        add("answerBytes", noted.answer_bytes.into());
+        if self.sees_users {
+            add("client", noted.client.map(|client| client.to_string()).into());
+            add("user", noted.user.as_deref().into());
+        }
+        shown
+    }
 }
 
-/// What is not the users' data.
-fn request(noted: &Noted) -> Map<String, Value> {
-    let shown = json!({
-        "atMs": noted.at_unix_ns / 1_000_000,
-        "tookUs": noted.took_us,
-        "executionUs": noted.execution_us,
-        "together": noted.together,
-        "class": noted.class.name(),
-        "operation": noted.operation,
-        "client": noted.client.map(|client| client.to_string()),
-        "user": noted.user.as_deref(),
-        "requestBytes": noted.request_bytes,
-        "answerBytes": noted.answer_bytes,
-    });
-    if let Value::Object(shown) = shown { shown } else { Map::new() }
-}
-
-/// A document's scope, collection and key. A key that is not UTF-8 is shown with escapes.
+/// A document's scope, collection and key, as in a list of keys.
 pub fn document(key: &[u8], collection: u32, manifest: &Manifest) -> Map<String, Value> {
     let mut shown = Map::new();
-    if let Some((scope, collection)) = names(collection, manifest) {
-        shown.insert("scope".into(), scope.into());
-        shown.insert("collection".into(), collection.into());
+    if let Some((scope, collection)) = manifest.of_id(collection) {
+        shown.insert("scope".into(), scope.name.as_str().into());
+        shown.insert("collection".into(), collection.name.as_str().into());
     }
-    match std::str::from_utf8(key) {
-        Ok(key) => shown.insert("key".into(), key.into()),
-        Err(_) => {
-            shown.insert("keyIsEscaped".into(), true.into());
-            shown.insert("key".into(), key.escape_ascii().to_string().into())
-        }
-    };
+    shown.insert("id".into(), std::str::from_utf8(key).ok().into());
+    shown.insert("encoded".into(), encoded(key).into());
     shown
-}
-
-fn names(id: u32, manifest: &Manifest) -> Option<(&str, &str)> {
-    manifest.scopes.iter().find_map(|scope| {
-        let collection = scope.collections.iter().find(|collection| collection.id == id)?;
-        Some((scope.name.as_str(), collection.name.as_str()))
-    })
 }
 
 #[cfg(test)]
@@ -229,14 +226,16 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_no_text_are_escaped() {
+    fn keys_are_those_of_a_list() {
         let mut manifest = Manifest::default();
         manifest.add_scope("s").unwrap();
         manifest.add_collection("s", "c", 0, false).unwrap();
         let id = manifest.collection("s", "c").unwrap().id;
         let shown = document("<b>\u{1f600}\n".as_bytes(), id, &manifest);
-        assert_eq!(Value::from(shown), json!({ "scope": "s", "collection": "c", "key": "<b>\u{1f600}\n" }));
+        let encoded = "%3Cb%3E%F0%9F%98%80%0A";
+        let expected = json!({ "scope": "s", "collection": "c", "id": "<b>\u{1f600}\n", "encoded": encoded });
+        assert_eq!(Value::from(shown), expected);
         let shown = document(b"\xff\n", 99, &manifest);
-        assert_eq!(Value::from(shown), json!({ "key": "\\xff\\n", "keyIsEscaped": true }));
+        assert_eq!(Value::from(shown), json!({ "id": null, "encoded": "%FF%0A" }));
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing is recorded: there is one sample, of now. Event counters are totals, not rates.
 
 use crate::buckets::{refused, unix_s};
+use crate::vbuckets::execute;
 use crate::{Console, Refusal};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -10,7 +11,6 @@ use axum::response::{IntoResponse, Response};
 use kv::statistics::{self, Group, Statistic};
 use kv::{Bucket, BucketKind};
 use serde_json::{Map, Value, json};
-use std::sync::PoisonError;
 
 /// The lists with these names.
 const GROUPS: [Group; 2] = [Group::General, Group::Couchbase];
@@ -48,8 +48,7 @@ fn samples(console: &Console, bucket: &Bucket) -> Map<String, Value> {
             samples.insert(name.into(), json!([bucket.meter(meter)]));
         }
     }
-    let mut cx = console.cx.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(figures) = bucket.persistence_figures(&mut cx) {
+    if let Some(figures) = execute(console, |cx| bucket.persistence_figures(cx)) {
         add(statistics::PERSISTENCE, &figures, &mut samples);
     }
     samples

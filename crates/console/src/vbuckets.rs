@@ -7,8 +7,9 @@ use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use kv::{Bucket, NodeContext, Now, Topology, VbId, VbState};
+use parking_lot::MutexGuard;
 use serde_json::{Value, json};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `GET /pools/default/buckets/B/vbuckets/N`.
@@ -69,7 +70,7 @@ fn request(fields: &[(String, String)]) -> Result<(Option<VbState>, Option<Topol
 
 /// Executes `f` on this thread of the node, which caches nothing between calls.
 pub fn execute<R>(console: &Console, f: impl FnOnce(&mut NodeContext) -> R) -> R {
-    let mut cx = console.cx.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut cx = console.cx.lock();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     cx.now = Now {
         unix_s: u32::try_from(wall.as_secs()).unwrap_or(u32::MAX),
@@ -84,5 +85,7 @@ pub fn execute<R>(console: &Console, f: impl FnOnce(&mut NodeContext) -> R) -> R
     cx.end_batch();
     cx.rest();
     cx.rest();
+    // Whoever waits is next: a walk takes it again at once.
+    MutexGuard::unlock_fair(cx);
     result
 }

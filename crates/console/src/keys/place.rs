@@ -66,6 +66,11 @@ impl Place {
         std::iter::once(self.bucket.as_str()).chain(inner).collect()
     }
 
+    /// Returns true if the query has a field that nobody has taken.
+    pub fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|(field, _)| field == name)
+    }
+
     /// Takes a field of the query.
     pub fn take(&mut self, name: &str) -> Option<Vec<u8>> {
         take(&mut self.fields, name)

@@ -109,7 +109,7 @@ pub async fn show(State(console): State<Console>, uri: Uri) -> Response {
         Ok(parsed) => parsed,
         Err(refusal) => return refused(refusal),
     };
-    match console.measure(move |console| estimate(&console, &place, &wanted)).await {
+    match console.walk(move |console| estimate(&console, &place, &wanted)).await {
         Ok(Ok(document)) => Json(document).into_response(),
         Ok(Err(refused)) => refused.into_response(),
         Err(refusal) => refused(refusal),

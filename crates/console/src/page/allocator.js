@@ -2,7 +2,8 @@
 
 import { ask, path } from "./ask.js";
 import { bytes, element } from "./draw.js";
-import { act, message, row, say, table, tiles } from "./repeat.js";
+import { act, message, say, tiles } from "./repeat.js";
+import { row, table } from "./table.js";
 
 export const title = "Allocator";
 

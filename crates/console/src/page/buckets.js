@@ -2,7 +2,8 @@
 
 import { ask, confirmed, path } from "./ask.js";
 import { bytes, element, number } from "./draw.js";
-import { button, form, table } from "./form.js";
+import { button, form } from "./form.js";
+import { filled } from "./table.js";
 
 export const title = "Buckets";
 
@@ -53,7 +54,7 @@ async function all(again) {
   };
   return [
     element("h2", {}, "Buckets"),
-    table("All buckets", ["bucket", "type", "items", "resident", "budget", "used", "when full"], rows),
+    filled("All buckets", ["bucket", "type", "items", "resident", "budget", "used", "when full"], rows),
     element("h3", {}, "Create a bucket"), form("Create a bucket", fields, "create", create),
   ];
 }
@@ -128,7 +129,7 @@ function collections(name, { scopes }, again) {
     await again();
   };
   return [
-    table("Scopes and collections", ["scope", "collection", "longest expiry", ""], rows),
+    filled("Scopes and collections", ["scope", "collection", "longest expiry", ""], rows),
     form("Add a scope", [{ name: "name", label: "scope" }], "add scope", addScope),
     form("Add a collection", [
       { name: "scope", label: "in the scope", options: scopes.map((scope) => [scope.name]), value: scopes[0]?.name },

@@ -83,12 +83,3 @@ export function button(text, act, attributes = {}) {
   });
   return element("span", { class: "act" }, pressed, wrong);
 }
-
-/** A table in a box that scrolls. */
-export function table(caption, heads, rows) {
-  const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
-  const body = rows.map(([first, ...cells]) => element("tr", {}, element("th", { scope: "row" }, first),
-    ...cells.map((cell) => element("td", {}, cell))));
-  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
-    element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body)));
-}

@@ -2,10 +2,11 @@
 
 import { ask, confirmed, path } from "./ask.js";
 import { bytes, element, number } from "./draw.js";
-import { button, form, table } from "./form.js";
+import { button, form } from "./form.js";
 import { formatted } from "./json.js";
 import { decode, encode, shown, typed } from "./key.js";
 import { prefixes } from "./prefixes.js";
+import { filled } from "./table.js";
 
 export const title = "Keys";
 
@@ -111,7 +112,7 @@ class View {
     const part = found.complete ? "" : ` Not all of them were looked at (${number(found.visited)} documents were); there may be more keys.`;
     const parts = [
       element("p", { role: "status" }, `${number(found.keys.length)} keys. The collection has ${number(found.items)} documents.${part}`),
-      table("Keys", ["key", "value", "expires", "in memory"], rows),
+      filled("Keys", ["key", "value", "expires", "in memory"], rows),
     ];
     if (found.next && !query.startsWith("sample")) parts.push(button("next page", () => this.page(found.next)));
     this.list.replaceChildren(...parts);
@@ -141,9 +142,11 @@ class View {
       parts.push(element("p", {}, "Only the beginning of the value is shown, so it cannot be edited here."),
         element("pre", { tabindex: "0" }, found.value ?? found.base64));
     } else {
-      const field = found.value === undefined ? "base64" : "value";
+      // A text field would turn each CR into LF.
+      const field = found.value === undefined || found.value.includes("\r") ? "base64" : "value";
       const label = field === "base64" ? "value in base64" : "value";
-      parts.push(form("Edit the value", [{ name: field, label, kind: "textarea", value: found[field] }], "save", async (values) => {
+      const value = found[field] ?? base64(new TextEncoder().encode(found.value));
+      parts.push(form("Edit the value", [{ name: field, label, kind: "textarea", value }], "save", async (values) => {
         await ask(this.address(key), { method: "PUT", json: values, headers: version });
         await this.look(key);
       }));
@@ -167,5 +170,7 @@ function fill(select, options, value) {
   select.replaceChildren(...options.map(([word, text]) => element("option", { value: word }, text)));
   select.value = value;
 }
+
+const base64 = (bytes) => btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 
 const when = (seconds) => seconds === 0 ? "never" : new Date(1000 * seconds).toISOString().replace("T", " ").slice(0, 19);

@@ -2,8 +2,9 @@
 
 import { ask } from "./ask.js";
 import { bytes, element, number, shape } from "./draw.js";
-import { form, table } from "./form.js";
+import { form } from "./form.js";
 import { decode, encode, shown, typed } from "./key.js";
+import { filled } from "./table.js";
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
@@ -45,5 +46,5 @@ function draw(place, found) {
   const cells = rows.map(([name, one]) => [element("span", { title: name }, name), number(one.items), bytes(one.bytes), percent(one.byteShare),
     one.byteShareInterval.map(percent).join(" - "), bytes(Math.round(one.meanValueBytes)), percent(one.withExpiry)]);
   place.replaceChildren(...bars,
-    table("Memory by prefixes", ["prefix", "documents", "bytes", "share", "95 %", "mean value", "with expiry"], cells));
+    filled("Memory by prefixes", ["prefix", "documents", "bytes", "share", "95 %", "mean value", "with expiry"], cells));
 }

@@ -67,21 +67,6 @@ export function replace(place, ...children) {
   if (focused !== null) [...place.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
 }
 
-/** A table that scrolls where it is too wide: its element, and its body. */
-export function table(caption, headings) {
-  const body = element("tbody");
-  const head = element("thead", {}, element("tr", {}, ...headings.map((heading) => element("th", { scope: "col" }, heading))));
-  const all = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `${caption} as a table` },
-    element("table", {}, element("caption", {}, caption), head, body));
-  return [all, body];
-}
-
-/** A row: its first cell names it. */
-export function row(name, ...cells) {
-  const title = typeof name === "string" ? { title: name } : {};
-  return element("tr", {}, element("th", { scope: "row", ...title }, name), ...cells.map((cell) => element("td", {}, cell)));
-}
-
 /** Names and values, as tiles. */
 export function tiles(pairs) {
   return pairs.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));

@@ -3,6 +3,8 @@
 import { ask, path } from "./ask.js";
 import { bytes, element, line, number } from "./draw.js";
 import { listen } from "./events.js";
+import { decode, shown } from "./key.js";
+import { row, table } from "./table.js";
 
 export const title = "Requests";
 
@@ -30,32 +32,19 @@ function time(us) {
   return us < 1e6 ? `${(us / 1e3).toFixed(us < 1e4 ? 2 : 1)} ms` : `${(us / 1e6).toFixed(2)} s`;
 }
 
-/** A table that scrolls in a place of its own. */
-function table(id, caption, columns) {
-  const heads = columns.map((column) => element("th", { scope: "col" }, column));
-  const body = element("tbody");
-  const region = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `${caption} as a table` },
-    element("table", { id }, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...heads)), body));
-  return [region, (rows) => body.replaceChildren(...rows)];
-}
-
-function row(first, cells) {
-  return element("tr", {}, element("th", { scope: "row", title: first }, first), ...cells.map((cell) => element("td", {}, cell)));
-}
-
 function latencies() {
   const state = element("p", { id: "requests-state" });
   const columns = ["class", "per second", ...COLUMNS.map(([, name]) => name), `p99, the last ${CURVE_S} s`];
-  const [region, fill] = table("requests-latency", "Latency of requests in the node", columns);
+  const [region, body] = table("Latency of requests in the node", columns, { id: "requests-latency" });
   const draw = () => {
     const latest = readings.at(-1)?.latency;
     const names = [...new Set(readings.flatMap(({ latency }) => Object.keys(latency?.classes ?? {})))].sort();
     state.textContent = !latest ? "Workers begin to measure; the first latencies come in a second."
       : names.length ? "" : `No request in the last ${CURVE_S} seconds.`;
-    fill(names.map((name) => {
+    body.replaceChildren(...names.map((name) => {
       const now = latest?.classes[name];
       const rate = now ? number(now.requests / Math.max(1e-3, latest.overMs / 1e3)) : "0";
-      return row(name, [rate, ...COLUMNS.map(([column]) => time(now?.[column])), curve(name)]);
+      return row(name, rate, ...COLUMNS.map(([column]) => time(now?.[column])), curve(name));
     }));
   };
   return { nodes: [element("h2", {}, "Latency"), state, region], draw };
@@ -69,12 +58,14 @@ function curve(name) {
 }
 
 function documentName(request) {
-  return request.key === undefined ? "-" : [request.scope, request.collection, request.key].filter((part) => part !== undefined).join(" / ");
+  if (request.encoded === undefined) return "-";
+  return [request.scope, request.collection, shown(decode(request.encoded))].filter((part) => part !== undefined).join(" / ");
 }
 
 /** A list that is read again every few seconds, unless the node has refused it: then when somebody asks. */
 function list(id, heading, route, about) {
-  const [region, fill] = table(id, heading, ["document", "operation", "took", "executing", "together", "request", "answer", "bucket", "client", "user", "at"]);
+  const columns = ["document", "operation", "took", "executing", "together", "request", "answer", "bucket", "client", "user", "at"];
+  const [region, body] = table(heading, columns, { id });
   const state = element("p", { id: `${id}-state`, role: "status" });
   const again = element("button", { type: "button" }, "try again");
   let refused = false;
@@ -85,10 +76,10 @@ function list(id, heading, route, about) {
       state.className = "";
       state.textContent = [about(json), json.requests.length ? "" : "There are none yet.",
         json.hidden ? `${json.hidden} more are for documents that you may not read.` : ""].filter(Boolean).join(" ");
-      fill(json.requests.map((request) => row(documentName(request), [
+      body.replaceChildren(...json.requests.map((request) => row(documentName(request),
         request.operation, time(request.tookUs), time(request.executionUs), number(request.together), bytes(request.requestBytes),
         bytes(request.answerBytes), request.bucket ?? "-", request.client ?? "-", request.user ?? "-",
-        new Date(request.atMs).toISOString().slice(11, 23)])));
+        new Date(request.atMs).toISOString().slice(11, 23))));
     } catch (error) {
       refused = true;
       state.className = "refused";
@@ -100,7 +91,7 @@ function list(id, heading, route, about) {
 }
 
 function hotKeys() {
-  const [region, fill] = table("requests-hot", "Hot keys", ["document", "frequency, 0 to 15", "visits since its last access"]);
+  const [region, body] = table("Hot keys", ["document", "frequency, 0 to 15", "visits since its last access"], { id: "requests-hot" });
   const state = element("p", { id: "requests-hot-state", role: "status" });
   const choice = element("select", { name: "bucket", id: "requests-bucket" });
   const look = element("button", { type: "submit" }, "look");
@@ -114,11 +105,11 @@ function hotKeys() {
       state.className = "";
       state.textContent = `${number(json.looked)} of ${number(json.items)} documents were looked at. `
         + (json.isVisited ? "" : "Nothing had to be evicted yet: the counters only tell what was accessed since it was stored.");
-      fill(json.keys.map((key) => row(documentName(key), [key.frequency, key.idleVisits ?? "never accessed"])));
+      body.replaceChildren(...json.keys.map((key) => row(documentName(key), key.frequency, key.idleVisits ?? "never accessed")));
     } catch (error) {
       state.className = "refused";
       state.textContent = error.message;
-      fill([]);
+      body.replaceChildren();
     }
     look.disabled = false;
   });

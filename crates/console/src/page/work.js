@@ -2,7 +2,7 @@
 
 import { bytes, element, number, share } from "./draw.js";
 import { listen } from "./events.js";
-import { row, table } from "./repeat.js";
+import { row, table } from "./table.js";
 
 export const title = "Work";
 

@@ -1,10 +1,11 @@
 //! `dormouse bucket` and `dormouse backup`: the buckets of a running node.
 
 use crate::bucket_options::{self, BucketOptions};
-use crate::json_document::{list, name_of, number, text_of};
-use crate::node_client::{NodeArgs, encoded, not_empty};
+use crate::json_document::{list, name_of, number, pretty, text_of};
+use crate::node_client::{Destruction, NodeArgs, Question, encoded, not_empty};
 use crate::quantity::{bytes, percent};
-use crate::terminal::{aligned, confirm, shown};
+use crate::terminal::{aligned, shown};
+use anyhow::Context as _;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -20,11 +21,8 @@ pub enum BucketCommand {
   dormouse bucket list
   dormouse bucket list --json | jq -r '.[].name'")]
     List {
-        /// Print JSON: the node's answer
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Show a bucket: memory, and each setting by the name of its option.
     #[command(after_help = "Example:
@@ -32,11 +30,8 @@ pub enum BucketCommand {
     Show {
         #[command(flatten)]
         bucket: BucketName,
-        /// Print JSON: the node's answer
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Create a bucket.
     #[command(after_help = "Examples:
@@ -73,11 +68,8 @@ node's configuration names the bucket, its settings apply again at the next star
     Flush {
         #[command(flatten)]
         bucket: BucketName,
-        /// Do not ask for the bucket's name
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        destruction: Destruction,
     },
     /// Delete a bucket, with its files; its clients are disconnected.
     #[command(
@@ -88,11 +80,8 @@ node's configuration names the bucket, its settings apply again at the next star
     Delete {
         #[command(flatten)]
         bucket: BucketName,
-        /// Do not ask for the bucket's name
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        destruction: Destruction,
     },
 }
 
@@ -138,40 +127,27 @@ impl BucketName {
 /// Runs a command about buckets.
 pub fn run(command: &BucketCommand) -> anyhow::Result<()> {
     match command {
-        BucketCommand::List { json, node } => {
-            let document = node.client()?.json(BUCKETS)?;
-            crate::print(&if *json { pretty(&document)? } else { overview(&document) });
-        }
-        BucketCommand::Show { bucket, json, node } => {
-            let document = node.client()?.json(&bucket.path())?;
-            crate::print(&if *json { pretty(&document)? } else { page(&document) });
-        }
+        BucketCommand::List { question } => question.print(BUCKETS, overview)?,
+        BucketCommand::Show { bucket, question } => question.print(&bucket.path(), page)?,
         BucketCommand::Create { bucket, options, node } => {
             let form = [&[("name", bucket.bucket.clone())], options.fields()].concat();
-            node.client()?.send(Method::POST, BUCKETS, &form, bucket_options::option_of)?;
+            node.client()?.send(Method::POST, BUCKETS, &form, &bucket_options::fields())?;
             done("created", bucket);
         }
         BucketCommand::Edit { bucket, options, node } => {
             let form = not_empty(options.fields().to_vec())?;
-            node.client()?.send(Method::POST, &bucket.path(), &form, bucket_options::option_of)?;
+            node.client()?.send(Method::POST, &bucket.path(), &form, &bucket_options::fields())?;
             done("changed", bucket);
         }
-        BucketCommand::Flush { bucket, yes, node } => {
-            let client = node.client()?;
-            let what =
-                format!("deletes all documents of the bucket {} at {}", shown(&bucket.bucket), client.base());
-            confirm(&what, &bucket.bucket, *yes)?;
-            client.send(Method::POST, &format!("{}/controller/doFlush", bucket.path()), &[], |_| None)?;
+        BucketCommand::Flush { bucket, destruction } => {
+            let what = format!("deletes all documents of the bucket {}", shown(&bucket.bucket));
+            let client = destruction.confirmed(&what, "", &bucket.bucket)?;
+            client.send(Method::POST, &format!("{}/controller/doFlush", bucket.path()), &[], &[])?;
             done("flushed", bucket);
         }
-        BucketCommand::Delete { bucket, yes, node } => {
-            let client = node.client()?;
-            let what = format!(
-                "deletes the bucket {} at {} with all documents and files",
-                shown(&bucket.bucket),
-                client.base()
-            );
-            confirm(&what, &bucket.bucket, *yes)?;
+        BucketCommand::Delete { bucket, destruction } => {
+            let what = format!("deletes the bucket {}", shown(&bucket.bucket));
+            let client = destruction.confirmed(&what, " with all documents and files", &bucket.bucket)?;
             client.delete(&bucket.path())?;
             done("deleted", bucket);
         }
@@ -183,20 +159,15 @@ pub fn run(command: &BucketCommand) -> anyhow::Result<()> {
 pub fn backup(arguments: &Backup) -> anyhow::Result<()> {
     let Backup { bucket, label, json, node } = arguments;
     let form: Vec<_> = label.iter().map(|label| ("label", label.clone())).collect();
-    let option_of = |field: &str| (field == "label").then(|| "--label".to_owned());
-    let answer = node.client()?.send(Method::POST, &format!("{}/backup", bucket.path()), &form, option_of)?;
-    let document: Value = serde_json::from_str(&answer.body)?;
+    let path = format!("{}/backup", bucket.path());
+    let answer = node.client()?.send(Method::POST, &path, &form, &[("label", "--label")])?;
+    let document: Value = serde_json::from_str(&answer.body).with_context(|| format!("{path}: no JSON"))?;
     crate::print(&if *json { pretty(&document)? } else { shown(text_of(&document, "directory")) + "\n" });
     Ok(())
 }
 
 fn done(what: &str, bucket: &BucketName) {
     crate::print(&format!("bucket {} {what}\n", shown(&bucket.bucket)));
-}
-
-/// A document for scripts.
-pub fn pretty(document: &Value) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
 /// What `bucketType` says, by the word that creates it.

@@ -15,8 +15,10 @@ pub struct BucketOptions<const NEW: bool> {
 
 /// An option and its form field.
 struct BucketOption {
-    /// Without dashes.
+    /// Without dashes,
     name: String,
+    /// and with them.
+    flag: String,
     field: &'static str,
     value_name: String,
     about: String,
@@ -50,14 +52,17 @@ static OPTIONS: LazyLock<Vec<BucketOption>> = LazyLock::new(|| {
     ];
     let own = own.map(|(name, field, value_name, is_live, about)| BucketOption {
         name: name.to_owned(),
+        flag: format!("--{name}"),
         field,
         value_name: value_name.to_owned(),
         about: about.to_owned(),
         is_live,
     });
     let of_settings = BUCKET_SETTINGS.iter().filter_map(|setting| {
+        let name = setting.key.replace('_', "-");
         Some(BucketOption {
-            name: setting.key.replace('_', "-"),
+            flag: format!("--{name}"),
+            name,
             field: setting.field?,
             value_name: match setting.kind {
                 SettingKind::Count { .. } | SettingKind::PowerOfTwo { .. } => "N".to_owned(),
@@ -77,9 +82,9 @@ fn options(is_new: bool) -> impl Iterator<Item = &'static BucketOption> {
     OPTIONS.iter().filter(move |option| is_new || option.is_live)
 }
 
-/// The option that a form field came from.
-pub fn option_of(field: &str) -> Option<String> {
-    OPTIONS.iter().find(|option| option.field == field).map(|option| format!("--{}", option.name))
+/// The form fields, and the options that they come from.
+pub fn fields() -> Vec<(&'static str, &'static str)> {
+    OPTIONS.iter().map(|option| (option.field, option.flag.as_str())).collect()
 }
 
 /// The settings of a bucket by the names of their options and their fields, in the order of the help.
@@ -150,7 +155,7 @@ mod tests {
         let names: BTreeSet<&str> = OPTIONS.iter().map(|option| option.name.as_str()).collect();
         assert_eq!(names.len(), OPTIONS.len(), "a name is there twice");
         for field in BUCKET_SETTINGS.iter().filter_map(|setting| setting.field) {
-            assert!(option_of(field).is_some(), "{field}");
+            assert!(fields().iter().any(|(known, _)| *known == field), "{field}");
         }
     }
 

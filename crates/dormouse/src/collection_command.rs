@@ -1,10 +1,10 @@
 //! `dormouse scope` and `dormouse collection`: what the buckets of a running node are divided into.
 
-use crate::bucket_command::{BucketName, pretty};
+use crate::bucket_command::BucketName;
 use crate::json_document::{list, name_of, text_of};
-use crate::node_client::{Answer, NodeArgs, encoded, not_empty};
+use crate::node_client::{Answer, Destruction, NodeArgs, Question, encoded, not_empty};
 use crate::quantity::UNKNOWN;
-use crate::terminal::{aligned, confirm, shown};
+use crate::terminal::{aligned, shown};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -19,11 +19,8 @@ pub enum ScopeCommand {
     List {
         #[command(flatten)]
         bucket: BucketName,
-        /// Print JSON: the bucket's manifest
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Create a scope.
     #[command(after_help = "Example:
@@ -43,11 +40,8 @@ pub enum ScopeCommand {
     Delete {
         #[command(flatten)]
         scope: ScopeName,
-        /// Do not ask for the scope's name
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        destruction: Destruction,
     },
 }
 
@@ -60,11 +54,8 @@ pub enum CollectionCommand {
     List {
         #[command(flatten)]
         bucket: BucketName,
-        /// Print JSON: the bucket's manifest
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Create a collection.
     #[command(after_help = "Examples:
@@ -98,11 +89,8 @@ pub enum CollectionCommand {
     Delete {
         #[command(flatten)]
         collection: CollectionName,
-        /// Do not ask for the collection's name
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        destruction: Destruction,
     },
 }
 
@@ -166,10 +154,6 @@ impl CollectionName {
 /// The form fields of options.
 const FIELDS: [(&str, &str); 2] = [("maxTTL", "--max-ttl-s"), ("history", "--history")];
 
-fn option_of(field: &str) -> Option<String> {
-    FIELDS.iter().find(|(known, _)| *known == field).map(|(_, option)| (*option).to_owned())
-}
-
 impl CollectionOptions {
     fn form(&self) -> Vec<(&'static str, String)> {
         let values = [&self.max_ttl_s, &self.history];
@@ -180,21 +164,16 @@ impl CollectionOptions {
 /// Runs a command about scopes.
 pub fn run_scope(command: &ScopeCommand) -> anyhow::Result<()> {
     match command {
-        ScopeCommand::List { bucket, json, node } => print_manifest(bucket, node, *json, scopes)?,
+        ScopeCommand::List { bucket, question } => question.print(&manifest_path(bucket), scopes)?,
         ScopeCommand::Create { scope, node } => {
             let form = [("name", scope.scope.clone())];
-            let path = format!("{}/scopes", scope.bucket.path());
-            let answer = node.client()?.send(Method::POST, &path, &form, |_| None)?;
+            let answer = node.client()?.send(Method::POST, &manifest_path(&scope.bucket), &form, &[])?;
             done(&format!("scope {} created", scope.shown()), &answer);
         }
-        ScopeCommand::Delete { scope, yes, node } => {
-            let client = node.client()?;
-            let what = format!(
-                "deletes the scope {} at {} with its collections and all their documents",
-                scope.shown(),
-                client.base()
-            );
-            confirm(&what, &scope.scope, *yes)?;
+        ScopeCommand::Delete { scope, destruction } => {
+            let what = format!("deletes the scope {}", scope.shown());
+            let with = " with its collections and all their documents";
+            let client = destruction.confirmed(&what, with, &scope.scope)?;
             done(&format!("scope {} deleted", scope.shown()), &client.delete(&scope.path())?);
         }
     }
@@ -204,26 +183,23 @@ pub fn run_scope(command: &ScopeCommand) -> anyhow::Result<()> {
 /// Runs a command about collections.
 pub fn run_collection(command: &CollectionCommand) -> anyhow::Result<()> {
     match command {
-        CollectionCommand::List { bucket, json, node } => print_manifest(bucket, node, *json, collections)?,
+        CollectionCommand::List { bucket, question } => {
+            question.print(&manifest_path(bucket), collections)?
+        }
         CollectionCommand::Create { collection, options, node } => {
             let form = [vec![("name", collection.collection.clone())], options.form()].concat();
             let path = format!("{}/collections", collection.scope.path());
-            let answer = node.client()?.send(Method::POST, &path, &form, option_of)?;
+            let answer = node.client()?.send(Method::POST, &path, &form, &FIELDS)?;
             done(&format!("collection {} created", collection.shown()), &answer);
         }
         CollectionCommand::Edit { collection, options, node } => {
             let form = not_empty(options.form())?;
-            let answer = node.client()?.send(Method::PATCH, &collection.path(), &form, option_of)?;
+            let answer = node.client()?.send(Method::PATCH, &collection.path(), &form, &FIELDS)?;
             done(&format!("collection {} changed", collection.shown()), &answer);
         }
-        CollectionCommand::Delete { collection, yes, node } => {
-            let client = node.client()?;
-            let what = format!(
-                "deletes the collection {} at {} with all its documents",
-                collection.shown(),
-                client.base()
-            );
-            confirm(&what, &collection.collection, *yes)?;
+        CollectionCommand::Delete { collection, destruction } => {
+            let what = format!("deletes the collection {}", collection.shown());
+            let client = destruction.confirmed(&what, " with all its documents", &collection.collection)?;
             done(&format!("collection {} deleted", collection.shown()), &client.delete(&collection.path())?);
         }
     }
@@ -236,15 +212,8 @@ fn done(what: &str, answer: &Answer) {
     crate::print(&format!("{what}; the manifest's uid is {}\n", shown(text_of(&document, "uid"))));
 }
 
-fn print_manifest(
-    bucket: &BucketName,
-    node: &NodeArgs,
-    is_json: bool,
-    table: fn(&Value) -> String,
-) -> anyhow::Result<()> {
-    let document = node.client()?.json(&format!("{}/scopes", bucket.path()))?;
-    crate::print(&if is_json { pretty(&document)? } else { table(&document) });
-    Ok(())
+fn manifest_path(bucket: &BucketName) -> String {
+    format!("{}/scopes", bucket.path())
 }
 
 fn scopes(manifest: &Value) -> String {

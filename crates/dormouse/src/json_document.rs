@@ -31,3 +31,8 @@ pub fn text_of<'a>(json: &'a Value, member: &str) -> &'a str {
 pub fn name_of(json: &Value) -> String {
     text_of(json, "name").to_owned()
 }
+
+/// A document for scripts.
+pub fn pretty(document: &Value) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(document)? + "\n")
+}

@@ -4,7 +4,8 @@
 //! replaced by the options that they came from.
 
 use crate::config::Problem;
-use crate::password::PASSWORD_BYTES_MAX;
+use crate::json_document::pretty;
+use crate::password;
 use crate::terminal::{self, shown};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use base64::Engine as _;
@@ -64,19 +65,51 @@ pub struct Answer {
     pub body: String,
 }
 
-/// The option that a form field came from, with its dashes.
-pub type OptionOf = fn(&str) -> Option<String>;
+/// Form fields, and the options that they come from.
+pub type Fields<'a> = &'a [(&'a str, &'a str)];
+
+/// A question to a node, whose answer is printed.
+#[derive(Debug, Args)]
+pub struct Question {
+    /// Print JSON: the node's answer
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+/// A change that cannot be undone.
+#[derive(Debug, Args)]
+pub struct Destruction {
+    /// Do not ask for the name
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+impl Question {
+    /// Asks for a path and prints the answer, as `text` makes it.
+    pub fn print(&self, path: &str, text: fn(&Value) -> String) -> anyhow::Result<()> {
+        let document = self.node.client()?.json(path)?;
+        crate::print(&if self.json { pretty(&document)? } else { text(&document) });
+        Ok(())
+    }
+}
+
+impl Destruction {
+    /// The client, if somebody confirms: `what` happens to what has this name, at the node, and `with` it.
+    pub fn confirmed(&self, what: &str, with: &str, name: &str) -> anyhow::Result<NodeClient> {
+        let client = self.node.client()?;
+        terminal::confirm(&format!("{what} at {}{with}", client.base()), name, self.yes)?;
+        Ok(client)
+    }
+}
 
 impl NodeArgs {
     /// The client.
     pub fn client(&self) -> anyhow::Result<NodeClient> {
-        let base = self.node.trim_end_matches('/');
-        let base = if base.contains("://") { base.to_owned() } else { format!("http://{base}") };
-        ensure!(
-            base.starts_with("http://") || base.starts_with("https://"),
-            "--node {}: allowed are HOST:PORT, http://HOST:PORT and https://HOST:PORT",
-            self.node
-        );
+        let base = self.base()?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -84,15 +117,32 @@ impl NodeArgs {
             .timeout_connect(Some(CONNECT_TIMEOUT));
         if base.starts_with("https://") {
             config = config.tls_config(self.tls()?);
+        } else if self.ca.is_some() {
+            return Err(Problem::new(format!("--ca is for https, and --node is {base}")).into());
         }
         let agent = config.build().new_agent();
         let authorization = self.authorization()?;
         Ok(NodeClient { agent, base, user: self.user.clone(), authorization, read_timeout: READ_TIMEOUT })
     }
 
+    /// Scheme, host and port. A password in it would be shown by `ps` and in errors.
+    fn base(&self) -> Result<String, Problem> {
+        let given = self.node.strip_suffix('/').unwrap_or(&self.node);
+        let base = if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
+        let address = base.strip_prefix("http://").or_else(|| base.strip_prefix("https://"));
+        if address.is_none_or(|address| address.is_empty() || address.contains(['/', '?', '#', '@'])) {
+            return Err(Problem::new(
+                "--node: allowed are HOST:PORT, http://HOST:PORT and https://HOST:PORT",
+            ));
+        }
+        Ok(base)
+    }
+
     fn tls(&self) -> anyhow::Result<TlsConfig> {
         let Some(file) = &self.ca else {
-            bail!("--node {}: --ca names the authority that signed the node's certificate", self.node)
+            let reason =
+                format!("--node {}: --ca names the authority that signed the node's certificate", self.node);
+            return Err(Problem::new(reason).into());
         };
         let pem = fs::read(file).with_context(|| format!("--ca {}", file.display()))?;
         let mut certificates = Vec::new();
@@ -112,6 +162,9 @@ impl NodeArgs {
 
     fn authorization(&self) -> anyhow::Result<Option<String>> {
         let Some(user) = &self.user else { return Ok(None) };
+        if user.contains(':') {
+            return Err(Problem::new("--user: a name has no colon").into());
+        }
         let password = match &self.password_file {
             Some(file) => password_in("--password-file", file)?,
             None => terminal::ask_password(&format!("Password of {user}"), "--password-file")?,
@@ -123,14 +176,7 @@ impl NodeArgs {
 
 /// The first line of a file, a password.
 pub fn password_in(option: &str, file: &Path) -> anyhow::Result<String> {
-    let text = fs::read_to_string(file).with_context(|| format!("{option} {}", file.display()))?;
-    let password = text.lines().next().unwrap_or_default();
-    ensure!(
-        (1..=PASSWORD_BYTES_MAX).contains(&password.len()),
-        "{option} {}: allowed is a file whose first line is a password of 1 to {PASSWORD_BYTES_MAX} bytes",
-        file.display()
-    );
-    Ok(password.to_owned())
+    password::first_line(file).map_err(|what| anyhow!("{option} {}: {what}", file.display()))
 }
 
 impl NodeClient {
@@ -155,9 +201,19 @@ impl NodeClient {
         self.ask(Request::get(self.url(path)).body(()), self.read_timeout)
     }
 
+    /// Asks how the node is: the status, and what is said with it.
+    pub fn health(&self) -> anyhow::Result<(u16, Value)> {
+        const PATH: &str = "/health/ready";
+        let answer = self.get(PATH)?;
+        let answer = if answer.status == 401 { self.accepted(PATH, answer, &[])? } else { answer };
+        let document = serde_json::from_str(&answer.body)
+            .with_context(|| format!("{}: no JSON: is this a Dormouse?", self.url(PATH)))?;
+        Ok((answer.status, document))
+    }
+
     /// Asks for a JSON document.
     pub fn json(&self, path: &str) -> anyhow::Result<Value> {
-        let answer = self.accepted(path, self.get(path)?, |_| None)?;
+        let answer = self.accepted(path, self.get(path)?, &[])?;
         serde_json::from_str(&answer.body).with_context(|| format!("{}: no JSON", self.url(path)))
     }
 
@@ -167,19 +223,19 @@ impl NodeClient {
         method: Method,
         path: &str,
         form: &[(&str, String)],
-        option_of: OptionOf,
+        fields: Fields<'_>,
     ) -> anyhow::Result<Answer> {
         let request = Request::builder().method(method).uri(self.url(path));
         let request = request.header("Content-Type", "application/x-www-form-urlencoded");
         let pairs = form.iter().map(|(field, value)| format!("{}={}", encoded(field), encoded(value)));
         let answer = self.ask(request.body(pairs.collect::<Vec<_>>().join("&")), CHANGE_TIMEOUT)?;
-        self.accepted(path, answer, option_of)
+        self.accepted(path, answer, fields)
     }
 
     /// Deletes what is at a path.
     pub fn delete(&self, path: &str) -> anyhow::Result<Answer> {
         let answer = self.ask(Request::delete(self.url(path)).body(()), CHANGE_TIMEOUT)?;
-        self.accepted(path, answer, |_| None)
+        self.accepted(path, answer, &[])
     }
 
     fn url(&self, path: &str) -> String {
@@ -204,7 +260,7 @@ impl NodeClient {
     }
 
     /// The answer if it is a success.
-    fn accepted(&self, path: &str, answer: Answer, option_of: OptionOf) -> anyhow::Result<Answer> {
+    fn accepted(&self, path: &str, answer: Answer, fields: Fields<'_>) -> anyhow::Result<Answer> {
         match (answer.status, &self.user) {
             (200..=299, _) => Ok(answer),
             (401, None) => bail!(
@@ -217,7 +273,7 @@ impl NodeClient {
                 self.url(path),
                 shown(user)
             ),
-            _ => Err(anyhow!("{}: {}", self.url(path), answer.words(option_of))),
+            _ => Err(anyhow!("{}: {}", self.url(path), answer.words(fields))),
         }
     }
 }
@@ -225,9 +281,11 @@ impl NodeClient {
 impl Answer {
     /// What a node says when it refuses: `{"errors": {field: reason}}`, `{"message", "permissions"}`, `{"_": reason}`,
     /// a string, or plain text.
-    fn words(&self, option_of: OptionOf) -> String {
+    fn words(&self, fields: Fields<'_>) -> String {
         let said = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let reason = |(field, reason): (&String, &Value)| match (field.as_str(), option_of(field)) {
+        let option =
+            |field: &str| fields.iter().find(|(known, _)| *known == field).map(|(_, option)| *option);
+        let reason = |(field, reason): (&String, &Value)| match (field.as_str(), option(field)) {
             ("_", _) => said(reason),
             (_, Some(option)) => format!("{option}: {}", said(reason)),
             (field, None) => format!("{field}: {}", said(reason)),
@@ -287,10 +345,8 @@ mod tests {
 
     #[test]
     fn refusals_are_told_in_the_nodes_words() {
-        let words = |body: &str| {
-            let option_of = |field: &str| (field == "ramQuota").then(|| "--memory".to_owned());
-            Answer { status: 400, body: body.to_owned() }.words(option_of)
-        };
+        let words =
+            |body: &str| Answer { status: 400, body: body.to_owned() }.words(&[("ramQuota", "--memory")]);
         for (body, expected) in [
             (
                 r#"{"errors":{"ramQuota":"too small","name":"bad"},"summaries":{}}"#,

@@ -5,6 +5,7 @@ use crate::config::{AuthSection, Problem};
 use crate::text_file;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 /// Password of the development user, accepted on loopback only.
 const DEVELOPMENT_PASSWORD: &str = "password";
@@ -89,20 +90,22 @@ pub fn login(auth: &AuthSection) -> Result<Login, Problem> {
         let (user, password) = others.remove(0);
         return Ok(Login { user, password, source: Source::Files, others });
     };
-    let refused = |what: &str| {
-        Problem::new(format!(
-            "auth.password_file = {path:?}: {what}; allowed: a file whose first line is a password of 1 to \
-            {PASSWORD_BYTES_MAX} bytes"
-        ))
-    };
-    let text = text_file::read(path, FILE_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
-    match text.lines().next() {
-        Some(line) if (1..=PASSWORD_BYTES_MAX).contains(&line.len()) => {
-            others.retain(|(user, _)| *user != auth.user);
-            Ok(Login { user: auth.user.clone(), password: line.to_owned(), source: Source::Files, others })
-        }
-        Some(line) if line.len() > PASSWORD_BYTES_MAX => Err(refused("the first line is too long")),
-        _ => Err(refused("the first line is empty")),
+    let refused = |what: String| Problem::new(format!("auth.password_file = {path:?}: {what}"));
+    let password = first_line(path).map_err(refused)?;
+    others.retain(|(user, _)| *user != auth.user);
+    Ok(Login { user: auth.user.clone(), password, source: Source::Files, others })
+}
+
+/// The first line of a file, a password; or what is wrong, and what is allowed.
+pub fn first_line(path: &Path) -> Result<String, String> {
+    let allowed =
+        format!("allowed: a file whose first line is a password of 1 to {PASSWORD_BYTES_MAX} bytes");
+    let text =
+        text_file::read(path, FILE_BYTES_MAX).map_err(|error| format!("{}; {allowed}", cause(&error)))?;
+    match text.lines().next().unwrap_or_default() {
+        "" => Err(format!("the first line is empty; {allowed}")),
+        line if line.len() > PASSWORD_BYTES_MAX => Err(format!("the first line is too long; {allowed}")),
+        line => Ok(line.to_owned()),
     }
 }
 

@@ -1,10 +1,9 @@
 //! `dormouse status`: a running node on one page.
 
-use crate::json_document::{entries, list, name_of, number, strings};
+use crate::json_document::{entries, list, name_of, number, pretty, strings};
 use crate::node_client::{NodeArgs, NodeClient};
 use crate::quantity::{UNKNOWN, bytes, duration, percent};
 use crate::terminal::{aligned, shown};
-use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -43,12 +42,10 @@ pub struct Status {
 /// Asks the node and prints what it says.
 pub fn run(arguments: &Status) -> anyhow::Result<ExitCode> {
     let client = arguments.node.client()?;
-    let health = client.get("/health/ready")?;
-    let serves = health.status == 200 || client.get("/health")?.status == 200;
-    let health_json: Value = serde_json::from_str(&health.body)
-        .with_context(|| format!("{}/health/ready: no JSON: is this a Dormouse?", client.base()))?;
-    crate::print(&answer(arguments, &client, &health_json)?);
-    Ok(match (serves, health.status) {
+    let (status, health) = client.health()?;
+    let serves = status == 200 || client.get("/health")?.status == 200;
+    crate::print(&answer(arguments, &client, &health)?);
+    Ok(match (serves, status) {
         (false, _) => ExitCode::from(DOES_NOT_SERVE),
         (true, 200) => ExitCode::SUCCESS,
         (true, _) => ExitCode::from(SOMETHING_IS_WRONG),
@@ -62,15 +59,15 @@ fn answer(arguments: &Status, client: &NodeClient, health: &Value) -> anyhow::Re
     let (memory, figures) = (client.json("/memory")?, client.json("/figures")?);
     if arguments.json {
         let all = json!({ "health": health, "memory": memory, "figures": figures });
-        return Ok(serde_json::to_string_pretty(&all)? + "\n");
+        return pretty(&all);
     }
     page(client.base(), health, &memory, &figures)
 }
 
 /// What is wrong in a few words, or "ok".
-fn state(health: &Value) -> String {
+pub fn state(health: &Value) -> String {
     let reasons = strings(health.get("reasons"));
-    if reasons.is_empty() { "ok".to_owned() } else { reasons.join(", ") }
+    if reasons.is_empty() { "ok".to_owned() } else { shown(&reasons.join(", ")) }
 }
 
 fn page(base: &str, health: &Value, memory: &Value, figures: &Value) -> anyhow::Result<String> {
@@ -90,7 +87,7 @@ fn page(base: &str, health: &Value, memory: &Value, figures: &Value) -> anyhow::
     for part in list(memory.get("parts")) {
         let part_bytes = number(part, "/bytes");
         let share = percent(part_bytes, resident);
-        writeln!(text, "  {:<10} {:>10} {share:>8}", name_of(part), bytes(part_bytes))?;
+        writeln!(text, "  {:<10} {:>10} {share:>8}", shown(&name_of(part)), bytes(part_bytes))?;
     }
     writeln!(
         text,
@@ -119,7 +116,7 @@ fn tenants(memory: &Value, figures: &Value) -> String {
                 .map_or(UNKNOWN.to_owned(), |(hits, all)| percent(hits, all));
             rows.push([
                 shown(&name),
-                part.pointer("/about/kind").and_then(Value::as_str).unwrap_or(UNKNOWN).to_owned(),
+                shown(part.pointer("/about/kind").and_then(Value::as_str).unwrap_or(UNKNOWN)),
                 about("items").to_string(),
                 bytes(resident),
                 bytes(budget),

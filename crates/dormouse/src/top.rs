@@ -102,8 +102,11 @@ pub fn run(arguments: &Top) -> anyhow::Result<()> {
     let shown = on_a_thread("dm:keys", &sender, read_keys)
         .and_then(|()| on_a_thread("dm:poll", &sender, move |sender| poll.repeat(interval, &sender)))
         .and_then(|()| show(&mut terminal, &mut app, &news, interval));
-    ratatui::try_restore().context("the terminal")?;
-    shown
+    let restored = ratatui::try_restore().context("the terminal");
+    // It would write to standard error, and panic if that was the terminal and is gone.
+    let _ = terminal.show_cursor();
+    std::mem::forget(terminal);
+    shown.and(restored)
 }
 
 fn on_a_thread(
@@ -175,9 +178,7 @@ impl Poll {
     }
 
     fn ask(&mut self) -> anyhow::Result<Reading> {
-        let health = self.client.get("/health/ready")?;
-        let health = serde_json::from_str(&health.body)
-            .with_context(|| format!("{}/health/ready: no JSON: is this a Dormouse?", self.client.base()))?;
+        let (_, health) = self.client.health()?;
         let figures = self.client.json("/figures")?;
         let memory =
             match self.memory.take().filter(|memory| memory.read_at.elapsed() < memory.took * MEMORY_SHARE) {

@@ -1,11 +1,10 @@
 //! `dormouse user` and `dormouse group`: who may do what on a running node. `docs/users.md` has the roles.
 
-use crate::bucket_command::pretty;
 use crate::config::Problem;
 use crate::json_document::{list, name_of, strings, text_of};
-use crate::node_client::{NodeArgs, NodeClient, encoded, not_empty, password_in};
+use crate::node_client::{Destruction, NodeArgs, NodeClient, Question, encoded, not_empty, password_in};
 use crate::quantity::UNKNOWN;
-use crate::terminal::{aligned, ask_password, confirm, shown};
+use crate::terminal::{aligned, ask_password, shown};
 use anyhow::{bail, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
@@ -26,11 +25,8 @@ pub enum UserCommand {
   dormouse user list --user ada --password-file password
   dormouse user list --json | jq -r '.[].id'")]
     List {
-        /// Print JSON: the node's answer
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Show a user: each role, and whether it comes from a group.
     #[command(after_help = "Example:
@@ -38,11 +34,8 @@ pub enum UserCommand {
     Show {
         #[command(flatten)]
         name: UserName,
-        /// Print JSON: the node's answer
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Create a user.
     #[command(after_help = "Examples:
@@ -94,21 +87,15 @@ pub enum UserCommand {
     Delete {
         #[command(flatten)]
         name: UserName,
-        /// Do not ask for the user's name
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        destruction: Destruction,
     },
     /// List the roles that users and groups can have, with what they are for.
     #[command(after_help = "Example:
   dormouse user roles")]
     Roles {
-        /// Print JSON: the node's answer
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
 }
 
@@ -119,11 +106,8 @@ pub enum GroupCommand {
     #[command(after_help = "Example:
   dormouse group list --user ada --password-file password")]
     List {
-        /// Print JSON: the node's answer
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Show a group.
     #[command(after_help = "Example:
@@ -131,11 +115,8 @@ pub enum GroupCommand {
     Show {
         #[command(flatten)]
         name: GroupName,
-        /// Print JSON: the node's answer
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        question: Question,
     },
     /// Create a group.
     #[command(after_help = "Example:
@@ -168,11 +149,8 @@ pub enum GroupCommand {
     Delete {
         #[command(flatten)]
         name: GroupName,
-        /// Do not ask for the group's name
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        node: NodeArgs,
+        destruction: Destruction,
     },
 }
 
@@ -246,10 +224,6 @@ const FIELDS: [(&str, &str); 5] = [
     ("password", "the new password"),
 ];
 
-fn option_of(field: &str) -> Option<String> {
-    FIELDS.iter().find(|(known, _)| *known == field).map(|(_, option)| (*option).to_owned())
-}
-
 fn given<const N: usize>(fields: [(&'static str, &Option<String>); N]) -> Vec<(&'static str, String)> {
     fields.into_iter().filter_map(|(field, value)| Some((field, value.clone()?))).collect()
 }
@@ -283,20 +257,20 @@ fn check_is_new(client: &NodeClient, path: &str, what: &str, name: &str) -> anyh
 /// Runs a command about users.
 pub fn run(command: &UserCommand) -> anyhow::Result<()> {
     match command {
-        UserCommand::List { json, node } => print_answer(node, USERS, *json, users)?,
-        UserCommand::Show { name, json, node } => print_answer(node, &path(USERS, &name.name), *json, user)?,
-        UserCommand::Roles { json, node } => print_answer(node, ROLES, *json, roles)?,
+        UserCommand::List { question } => question.print(USERS, users)?,
+        UserCommand::Show { name, question } => question.print(&path(USERS, &name.name), user)?,
+        UserCommand::Roles { question } => question.print(ROLES, roles)?,
         UserCommand::Create { name, options, password, node } => {
             let (client, path) = (node.client()?, path(USERS, &name.name));
             check_is_new(&client, &path, "user", &name.name)?;
             let mut form = options.form();
             form.push(("password", password.read(&name.name)?));
-            client.send(Method::PUT, &path, &form, option_of)?;
+            client.send(Method::PUT, &path, &form, &FIELDS)?;
             done("user", &name.name, "created");
         }
         UserCommand::Edit { name, options, node } => {
             let form = not_empty(options.form())?;
-            node.client()?.send(Method::PATCH, &path(USERS, &name.name), &form, option_of)?;
+            node.client()?.send(Method::PATCH, &path(USERS, &name.name), &form, &FIELDS)?;
             done("user", &name.name, "changed");
         }
         UserCommand::Password { name, password, node } => {
@@ -306,13 +280,13 @@ pub fn run(command: &UserCommand) -> anyhow::Result<()> {
             };
             let form = [("password", password.read(name)?)];
             if client.user() == Some(name) {
-                client.send(Method::POST, "/controller/changePassword", &form, option_of)?;
+                client.send(Method::POST, "/controller/changePassword", &form, &FIELDS)?;
             } else {
-                client.send(Method::PATCH, &path(USERS, name), &form, option_of)?;
+                client.send(Method::PATCH, &path(USERS, name), &form, &FIELDS)?;
             }
             done("password of", name, "changed");
         }
-        UserCommand::Delete { name, yes, node } => delete(node, USERS, "user", &name.name, *yes)?,
+        UserCommand::Delete { name, destruction } => delete(destruction, USERS, "user", &name.name)?,
     }
     Ok(())
 }
@@ -320,14 +294,12 @@ pub fn run(command: &UserCommand) -> anyhow::Result<()> {
 /// Runs a command about groups.
 pub fn run_group(command: &GroupCommand) -> anyhow::Result<()> {
     match command {
-        GroupCommand::List { json, node } => print_answer(node, GROUPS, *json, groups)?,
-        GroupCommand::Show { name, json, node } => {
-            print_answer(node, &path(GROUPS, &name.name), *json, group)?
-        }
+        GroupCommand::List { question } => question.print(GROUPS, groups)?,
+        GroupCommand::Show { name, question } => question.print(&path(GROUPS, &name.name), group)?,
         GroupCommand::Create { name, options, node } => {
             let (client, path) = (node.client()?, path(GROUPS, &name.name));
             check_is_new(&client, &path, "group", &name.name)?;
-            client.send(Method::PUT, &path, &options.form(), option_of)?;
+            client.send(Method::PUT, &path, &options.form(), &FIELDS)?;
             done("group", &name.name, "created");
         }
         GroupCommand::Edit { name, options, node } => {
@@ -343,17 +315,16 @@ pub fn run_group(command: &GroupCommand) -> anyhow::Result<()> {
             let is_given = |field: &str| form.iter().any(|(given, _)| *given == field);
             let rest: Vec<_> = kept.into_iter().filter(|(field, _)| !is_given(field)).collect();
             form.extend(rest);
-            client.send(Method::PUT, &path, &form, option_of)?;
+            client.send(Method::PUT, &path, &form, &FIELDS)?;
             done("group", &name.name, "changed");
         }
-        GroupCommand::Delete { name, yes, node } => delete(node, GROUPS, "group", &name.name, *yes)?,
+        GroupCommand::Delete { name, destruction } => delete(destruction, GROUPS, "group", &name.name)?,
     }
     Ok(())
 }
 
-fn delete(node: &NodeArgs, kind: &str, what: &str, name: &str, is_confirmed: bool) -> anyhow::Result<()> {
-    let client = node.client()?;
-    confirm(&format!("deletes the {what} {} at {}", shown(name), client.base()), name, is_confirmed)?;
+fn delete(destruction: &Destruction, kind: &str, what: &str, name: &str) -> anyhow::Result<()> {
+    let client = destruction.confirmed(&format!("deletes the {what} {}", shown(name)), "", name)?;
     client.delete(&path(kind, name))?;
     done(what, name, "deleted");
     Ok(())
@@ -361,17 +332,6 @@ fn delete(node: &NodeArgs, kind: &str, what: &str, name: &str, is_confirmed: boo
 
 fn done(what: &str, name: &str, how: &str) {
     crate::print(&format!("{what} {} {how}\n", shown(name)));
-}
-
-fn print_answer(
-    node: &NodeArgs,
-    path: &str,
-    is_json: bool,
-    text: fn(&Value) -> String,
-) -> anyhow::Result<()> {
-    let document = node.client()?.json(path)?;
-    crate::print(&if is_json { pretty(&document)? } else { text(&document) });
-    Ok(())
 }
 
 /// A role as options take it: `ROLE[BUCKET:SCOPE:COLLECTION]`; what stands for all is left out.

@@ -2,6 +2,7 @@
 
 use crate::json_document::{list, name_of, number, strings, text_of};
 use crate::quantity::{bytes, duration, rate, share};
+use crate::status::state;
 use crate::terminal::shown;
 use crate::top::sheet::{Cell, Column, Row};
 use serde_json::Value;
@@ -112,7 +113,6 @@ impl Sample {
     pub fn new(now: &Reading, before: Option<&Reading>) -> Self {
         let period = Period::between(&now.figures, before.map(|before| &before.figures));
         let (memory, figures) = (&now.memory, &now.figures);
-        let reasons = strings(now.health.get("reasons"));
         let counters: Vec<Counters<'_>> = names_of(figures).map(|name| period.counters(name)).collect();
         let sum = |of: fn(&Counters<'_>) -> f64| match &period.before {
             Some(_) => counters.iter().map(of).filter(|rate| !rate.is_nan()).sum::<f64>(),
@@ -122,8 +122,8 @@ impl Sample {
         let hits = sum(|counters| counters.rate("get_hits")) / sum(|counters| counters.rate("cmd_get"));
         let bytes_of = |part: &Value| number(part, "/bytes");
         Self {
-            health: shown(&if reasons.is_empty() { "ok".to_owned() } else { reasons.join(", ") }),
-            is_well: reasons.is_empty(),
+            health: state(&now.health),
+            is_well: strings(now.health.get("reasons")).is_empty(),
             up_s: number(figures, "/uptimeMs") / 1000,
             operations,
             figures: vec![

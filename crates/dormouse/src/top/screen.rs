@@ -193,9 +193,8 @@ fn draw_node(frame: &mut Frame<'_>, area: Rect, app: &App, sample: &Sample, now:
     lines.push(heading(format!("Resident memory {resident}; buckets may use {limit}{read}")));
     lines.extend(bar_lines(&sample.parts, columns));
     if !sample.bucket_parts.is_empty() {
-        let all = sample.bucket_parts.iter().map(|part| part.bytes).sum();
         lines.push(Line::default());
-        lines.push(heading(format!("Of this, in buckets {}", bytes(all))));
+        lines.push(heading(format!("Of this, in buckets {}", bytes(sum_of(&sample.bucket_parts)))));
         lines.extend(bar_lines(&sample.bucket_parts, columns));
     }
     let height = u16::try_from(lines.len()).unwrap_or(u16::MAX).min(area.height);
@@ -235,10 +234,15 @@ fn figure_lines(sample: &Sample, columns: usize) -> Vec<Line<'static>> {
         .collect()
 }
 
+/// A node may say anything.
+fn sum_of(parts: &[Part]) -> u64 {
+    parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
+}
+
 /// A bar over all columns, and what its parts are.
 fn bar_lines(parts: &[Part], columns: usize) -> Vec<Line<'static>> {
     let sizes: Vec<u64> = parts.iter().map(|part| part.bytes).collect();
-    let whole = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
+    let whole = sum_of(parts);
     let fills = || FILLS.iter().cycle();
     let pieces = bar::columns_of(&sizes, columns).into_iter().zip(fills());
     let bar = pieces.map(|(columns, (fill, color))| Span::styled(fill.repeat(columns), *color));

@@ -43,7 +43,7 @@ lab-allocators: ## Measure builds with each allocator: make lab-allocators EXPER
 packages: ## The Debian packages, from a release build, into target/debian
 	packaging/build.sh
 
-image: ## The container image, from a static release build, into target/container (needs buildah)
+image: ## The container image, from a static release build, into target/container
 	packaging/container/build.sh $(TAG)
 
 reproducible: ## Build packages and image twice, in two directories, and compare the bytes

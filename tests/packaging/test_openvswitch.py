@@ -111,7 +111,32 @@ def test_a_clustered_database_is_refused(command):
         cluster.unlink()
 
 
-@pytest.mark.parametrize("words", [[], ["onn"], ["on", "--restart"]])
+def test_an_interruption_leaves_a_server_and_can_be_finished_or_undone(command):
+    before = STOCK.read_bytes()
+    divert = ("dpkg-divert", "--quiet", "--package", "dormouse-openvswitch", "--divert", KEPT, "--no-rename", "--add", STOCK)
+    run(*divert)
+    assert subprocess.run([command, "status"], capture_output=True).returncode == 3 and STOCK.read_bytes() == before
+    run(command, "off")
+    run(*divert)
+    os.link(STOCK, KEPT)
+    assert "Dormouse is in the place" in run(command, "on", "--no-restart") and KEPT.read_bytes() == before
+    # `off`, between its steps.
+    os.rename(KEPT, STOCK)
+    run(command, "off")
+    assert STOCK.read_bytes() == before and not KEPT.exists()
+
+
+def test_off_says_if_the_stock_server_is_gone(command):
+    run(command, "on", "--no-restart")
+    kept = KEPT.read_bytes()
+    KEPT.unlink()
+    done = subprocess.run([command, "off"], capture_output=True, text=True)
+    assert done.returncode == 1 and "reinstall openvswitch-common" in done.stderr
+    KEPT.write_bytes(kept)
+    KEPT.chmod(0o755)
+
+
+@pytest.mark.parametrize("words", [[], ["onn"], ["on", "--restart"], ["on", "--no-restart", "now"]])
 def test_mistakes_are_usage(command, words):
     done = subprocess.run([command, *words], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("Usage:") and not STOCK.is_symlink()

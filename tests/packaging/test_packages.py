@@ -31,6 +31,8 @@ def serve():
             break
         assert node.poll() is None, node.stderr.read()
         time.sleep(0.05)
+    else:
+        raise AssertionError("the node does not serve")
     port = int(command[-1].rpartition(":")[2])
     return node, Client(("127.0.0.1", port), default_noreply=False)
 

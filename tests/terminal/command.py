@@ -1,6 +1,10 @@
 """Runs commands of the binary."""
 
+import base64
+import pathlib
 import subprocess
+import urllib.error
+import urllib.request
 
 from tests.servers import dormouse_binary
 
@@ -19,9 +23,12 @@ class Operator:
     """Somebody who types commands for one node, with one login."""
 
     def __init__(self, node, user=None, password_file=None):
-        self.login = ["--node", address(node)]
+        self.login, self.headers = ["--node", address(node)], {}
+        self.base = f"http://{address(node)}"
         if user:
             self.login += ["--user", user, "--password-file", str(password_file)]
+            login = f"{user}:{pathlib.Path(password_file).read_text().splitlines()[0]}"
+            self.headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
 
     def run(self, *arguments):
         return run(*arguments, *self.login)
@@ -43,3 +50,12 @@ class Operator:
         """The cells of a table without its titles, by their first one."""
         lines = [line.split() for line in self.does(*arguments).splitlines()]
         return {cells[0]: cells[1:] for cells in lines[1:]}
+
+    def http(self, method, path, form=None):
+        """The status of a request with this login."""
+        request = urllib.request.Request(self.base + path, form and form.encode(), self.headers, method=method)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code

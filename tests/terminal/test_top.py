@@ -2,9 +2,11 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
+import termios
 import threading
 import time
 
@@ -176,7 +178,7 @@ def test_every_view_fits_a_small_terminal(node):
             for key, view in zip("1234?1", ("Node", "Buckets", "Threads", "Databases", "Databases", "Databases")):
                 screen.keys(key)
                 if columns >= 40:
-                    screen.wait(view)
+                    screen.wait(f"[{view}]")
         screen.wait("q quit")
         screen.keys("2")
         text = screen.wait("default")
@@ -223,7 +225,7 @@ def test_what_cannot_be_asked_is_told_at_once(guarded):
 class Node(Stub):
     """A node with names that no node allows; counts what it is asked."""
 
-    asked = 0
+    asked, memory = 0, None
     names = ("🐭" * 40, "\x1b[2J\x1b[31mred\r\n", "\u202etxet", "e\u0301" * 60, "<b>&amp;")
 
     def do_GET(self):
@@ -233,7 +235,7 @@ class Node(Stub):
         body = json.dumps({
             "/health/ready": {"status": "ok"},
             "/figures": {"uptimeMs": Node.asked * 100, "cpuNs": 0, "node": {}, "threads": [], "buckets": buckets},
-            "/memory": {"residentBytes": 5 << 20, "limitBytes": 0, "parts": [{"name": "buckets", "bytes": 5 << 20, "parts": parts}]},
+            "/memory": self.memory or {"residentBytes": 5 << 20, "limitBytes": 0, "parts": [{"name": "buckets", "bytes": 5 << 20, "parts": parts}]},
         }[self.path])
         self.answer(200, body)
 
@@ -257,11 +259,25 @@ def test_hostile_names_are_data(stub):
         assert "\x1b[2J" not in screen.tmux("capture-pane", "-p", "-e")
 
 
-def test_nothing_is_asked_after_the_end(stub):
+def test_figures_that_no_node_has_do_not_end_it(stub, monkeypatch):
+    most = {"name": "buckets", "bytes": 2**64 - 1, "parts": [{"name": name, "bytes": 2**64 - 1, "about": {"kind": "\x1b[2J"}} for name in "abc"]}
+    monkeypatch.setattr(Node, "memory", {"residentBytes": 2**64 - 1, "limitBytes": 0, "parts": [most] * 3})
     with top(stub) as screen:
         screen.wait("1[Node]")
+        screen.keys("2")
+        screen.wait("[Buckets]")
         screen.keys("q")
         assert screen.exit_code() == 0
-        asked = Node.asked
-        time.sleep(1)
-        assert Node.asked == asked
+
+
+def test_a_terminal_that_goes_away_ends_it(stub):
+    """Not by an abort, whose core would be somebody's alarm."""
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (30, 100))
+    process = subprocess.Popen([dormouse_binary(), "top", "--node", stub, *INTERVAL], stdin=follower, stdout=follower, stderr=follower, start_new_session=True)
+    os.close(follower)
+    seen = b""
+    while b"Node" not in seen and process.poll() is None:
+        seen += os.read(leader, 65536)
+    os.close(leader)
+    assert process.wait(timeout=60) >= 0, process.returncode

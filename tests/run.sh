@@ -41,6 +41,9 @@ export DORMOUSE=${DORMOUSE:-$PWD/$target/quick/dormouse}
 case "$target" in /*) DORMOUSE=${DORMOUSE/"$PWD/$target"/$target} ;; esac
 python=.venv/bin/python
 
+# Three files at a time: most tests wait for a server or a client more than they compute.
+pytest_beside() { "$python" -m pytest -q -n 3 --dist loadfile "$@"; }
+
 stage_install() { tests/install.sh; }
 
 stage_build() { cargo build --profile quick --locked --bin dormouse; }
@@ -52,8 +55,10 @@ stage_lints() {
 
 stage_unit() {
     cargo test --profile quick --locked --workspace
-    # The slot protocol in every interleaving; loom replaces the atomics, so this is a build of its own.
-    RUSTFLAGS="--cfg loom" cargo test --profile quick --locked --target-dir "$target/loom" -p memory --test slot_protocol
+    # The slot protocol in every interleaving; loom replaces the atomics, so this is a build of its own. The protocol is the
+    # same over every allocator, and the system's needs no building.
+    RUSTFLAGS="--cfg loom" cargo test --profile quick --locked --target-dir "$target/loom" \
+        -p memory --no-default-features --features alloc-system --test slot_protocol
 }
 
 stage_allocators() {
@@ -72,11 +77,13 @@ stage_allocators() {
 }
 
 # Builds the binary with other features and prints its path; afterwards the one with the default features is back in
-# place for the other stages. Nothing is built twice: dependencies are the same, and the default build is not stale.
+# place for the other stages. Nothing is built twice: dependencies are the same, and the default build is not stale. What
+# is above the allocators is built without optimisation, in a third of the time.
 build_variant() {
-    local kept=$target/allocators/$1
+    local kept=$target/allocators/$1 crate unoptimised=()
+    for crate in kv net ovsdb sessions; do unoptimised+=(--config "profile.quick.package.$crate.opt-level=0"); done
     mkdir -p "$target/allocators"
-    cargo build --profile quick --locked --bin dormouse "${@:2}"
+    cargo build --profile quick --locked "${unoptimised[@]}" --bin dormouse "${@:2}"
     cp "$target/quick/dormouse" "$kept"
     stage_build
     realpath "$kept"
@@ -90,7 +97,7 @@ stage_packaging() {
     "$python" -m pytest -q tests/packaging
 }
 
-stage_clients() { "$python" -m pytest -q tests/wire tests/tls tests/clients; }
+stage_clients() { pytest_beside tests/wire tests/tls tests/clients; }
 
 stage_differential() {
     # First check that the comparison detects faulty servers, then compare Dormouse with memcached.
@@ -101,7 +108,7 @@ stage_differential() {
 
 stage_ovsdb() {
     # This also checks that the comparison detects faulty servers; then comes the long differential run.
-    "$python" -m pytest -q tests/ovsdb
+    pytest_beside tests/ovsdb
     "$python" -m tests.ovsdb --seed "${OVSDB_SEED:-20261121}" --transactions "${OVSDB_TRANSACTIONS_LONG:-10000}"
 }
 
@@ -111,13 +118,13 @@ stage_ovsdb-crash() { "$python" -m tests.ovsdb.crash --rounds "${OVSDB_CRASH_ROU
 
 # 30 rounds of kills and 12 epochs of histories among them, with a seed that a failure reports; KV_SEED=N repeats the
 # same load.
-stage_persistence() { "$python" -m pytest -q tests/persistence; }
+stage_persistence() { pytest_beside tests/persistence; }
 
 # For `make kv-crash` and `make kv-linear`.
 stage_kv-crash() { "$python" -m tests.persistence.crash --rounds "${KV_CRASH_ROUNDS:-500}" ${KV_SEED:+--seed "$KV_SEED"}; }
 stage_kv-linear() { "$python" -m tests.persistence.histories --epochs "${KV_LINEAR_EPOCHS:-200}" ${KV_SEED:+--seed "$KV_SEED"}; }
 
-stage_console() { "$python" -m pytest -q tests/console tests/terminal; }
+stage_console() { pytest_beside tests/console tests/terminal; }
 
 stage_lab() {
     cargo build --profile quick --locked --bin dormouse-lab
@@ -145,6 +152,10 @@ stage_fuzz() {
     local targets target
     "$python" -m tests.corpus
     targets=$(cargo fuzz list)
+    # The jemalloc that is built already: another build of it would take as long as half of the stage.
+    local jemalloc
+    jemalloc=$(find "$target/quick/build" -path '*/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a' -print -quit 2>/dev/null)
+    [ -z "$jemalloc" ] || export JEMALLOC_OVERRIDE=$(realpath "$jemalloc")
     for target in $targets; do
         # Without the address sanitiser the stable compiler is enough.
         local log=fuzz/$target.log

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
+WIDTHS = (320, 820, 1280)
 AXE = pathlib.Path(__file__).parent.parent / "node/node_modules/axe-core/axe.min.js"
 
 
@@ -46,8 +47,19 @@ class Page:
         """What the accessibility checker finds serious."""
         # The page's policy forbids foreign scripts; the driver's own context is exempt.
         self.page.evaluate(AXE.read_text())
-        found = self.page.evaluate("axe.run()")["violations"]
+        found = self.page.evaluate("axe.run({resultTypes: ['violations'], preload: false})")["violations"]
         return [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in found if fault["impact"] in ("serious", "critical")]
+
+    def check_readable(self):
+        """At every width, light and dark: nothing is cut off, nothing is hard to read, and the browser's console is silent."""
+        for scheme in ("light", "dark"):
+            self.page.emulate_media(color_scheme=scheme)
+            for width in WIDTHS:
+                self.page.set_viewport_size({"width": width, "height": 900})
+                self.page.evaluate("new Promise(requestAnimationFrame)")
+                assert self.page.evaluate("document.documentElement.scrollWidth") <= width, (self.page.url, scheme, width)
+                assert self.faults() == [], (self.page.url, scheme, width)
+        assert self.said == [], self.page.url
 
 
 @pytest.fixture

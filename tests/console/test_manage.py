@@ -6,7 +6,6 @@ import urllib.parse
 import pytest
 
 from tests import servers
-from tests.console.test_page import WIDTHS
 from tests.wire.test_roles import Client
 
 LOGIN = {"username": "Administrator", "password": "password"}
@@ -83,22 +82,18 @@ def confirm(page, action, name=""):
     dialog.wait_for(state="detached")
 
 
-@pytest.mark.parametrize("scheme", ("light", "dark"))
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_views_are_readable_at_every_width_and_say_nothing_in_the_console(root, view, width, scheme):
+@pytest.mark.parametrize("fragment", ("/buckets", "/buckets/default", "/keys/default/_default/_default"))
+def test_the_views_are_readable_at_every_width_and_say_nothing_in_the_console(root, view, fragment):
     for key in HOSTILE:
         put(root, key, '{"a": [1, {"b": "<script>"}], "long": 12345678901234567890}')
-    for fragment in ("/buckets", "/buckets/default", "/keys/default/_default/_default"):
-        page = view(fragment, viewport={"width": width, "height": 900}, color_scheme=scheme)
-        if fragment.startswith("/keys"):
-            form(page, "List keys").get_by_role("button").click()
-            page.page.locator("button.key-name").first.click()
-            page.page.wait_for_selector("h3.key-title")
-            form(page, "Memory by prefixes").get_by_role("button").click()
-            page.page.get_by_text("documents in").wait_for()
-        assert page.page.evaluate("document.documentElement.scrollWidth") <= width, fragment
-        assert page.faults() == [], fragment
-        assert page.said == [], fragment
+    page = view(fragment)
+    if fragment.startswith("/keys"):
+        form(page, "List keys").get_by_role("button").click()
+        page.page.locator("button.key-name").first.click()
+        page.page.wait_for_selector("h3.key-title")
+        form(page, "Memory by prefixes").get_by_role("button").click()
+        page.page.get_by_text("documents in").wait_for()
+    page.check_readable()
 
 
 def test_a_bucket_is_made_changed_emptied_and_dropped(root, view):

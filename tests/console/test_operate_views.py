@@ -9,7 +9,7 @@ import pytest
 from pymemcache.client.base import Client
 
 from tests.console.test_databases import HOSTILE, LOGIN, SCHEMA, ask, document, transact, vsctl
-from tests.console.test_page import WIDTHS, switches
+from tests.console.test_page import switches
 from tests.servers import Dormouse
 
 VIEWS = ("work", "databases", "databases/Open_vSwitch", "databases/Open_vSwitch/tables/Bridge", "allocator", "log")
@@ -84,15 +84,11 @@ COMPLETE = {
 }
 
 
-@pytest.mark.parametrize("scheme", ("light", "dark"))
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_is_readable_at_every_width_and_says_nothing_in_the_console(view, name, width, scheme):
-    opened = view(name, viewport={"width": width, "height": 900}, color_scheme=scheme)
+def test_a_view_is_readable_at_every_width_and_says_nothing_in_the_console(view, name):
+    opened = view(name)
     opened.page.wait_for_selector(COMPLETE[name])
-    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert opened.faults() == []
-    assert opened.said == []
+    opened.check_readable()
 
 
 def test_work_shows_each_bucket_where_it_belongs(node, view):

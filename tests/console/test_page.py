@@ -13,8 +13,6 @@ from pymemcache.client.base import Client
 
 from tests.servers import Dormouse, free_port
 
-WIDTHS = (320, 820, 1280)
-
 
 def url(node, path="/"):
     host, port = node.http
@@ -26,13 +24,8 @@ def asked(node, path="/", **headers):
         return answer.headers, answer.read().decode()
 
 
-@pytest.mark.parametrize("scheme", ("light", "dark"))
-@pytest.mark.parametrize("width", WIDTHS)
-def test_it_is_readable_at_every_width_and_says_nothing_in_the_console(node, open_page, width, scheme):
-    page = open_page(node, viewport={"width": width, "height": 900}, color_scheme=scheme).wait_live()
-    assert page.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.faults() == []
-    assert page.said == []
+def test_it_is_readable_at_every_width_and_says_nothing_in_the_console(node, open_page):
+    open_page(node).wait_live().check_readable()
 
 
 def test_the_table_adds_up(node, open_page):

@@ -19,7 +19,6 @@ from tests.servers import Dormouse
 FEATURES = (FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_ALT_REQUEST, FEATURE_SYNC_REPLICATION)
 PERSIST_TO_MAJORITY = 3
 
-WIDTHS = (320, 820, 1280)
 PASSWORD = "correct-horse-battery"
 HOSTILE = "<img/src=x/onerror=document.title=1>\N{GRINNING FACE}"
 POOL = "/pools/default/buckets"
@@ -324,18 +323,15 @@ def opened(open_page, node, **options):
     return page
 
 
-@pytest.mark.parametrize("scheme", ("light", "dark"))
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_view_is_readable_at_every_width(protected, open_page, width, scheme):
+def test_the_view_is_readable_at_every_width_and_says_nothing_in_the_console(protected, open_page):
     with Text(protected) as client:
-        page = opened(open_page, protected, viewport={"width": width, "height": 900}, color_scheme=scheme)
+        client.set(HOSTILE, "x" * 600)
+        page = opened(open_page, protected)
         until(lambda: client.get(HOSTILE) and page.rows("requests-latency"), bool)
         page.page.wait_for_selector("#requests-slow tbody tr")
         page.page.click("form button[type=submit]")
         page.page.wait_for_selector("#requests-hot tbody tr")
-        assert page.page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.faults() == []
-        assert page.said == []
+        page.check_readable()
 
 
 def test_the_view_shows_hostile_names_as_text(protected, open_page):

@@ -146,3 +146,84 @@ def test_parts_are_what_they_say(node):
     database = part(memory_of(node), "databases", "Test")
     assert database["about"]["items"] == 500 and part(database, "rows")["bytes"] > 50_000, database
     assert database["bytes"] >= part(database, "rows")["bytes"]
+
+
+SLABS = """
+[[bucket]]
+name = "default"
+kind = "ephemeral"
+memory = "64MiB"
+item_heap = "slab"
+
+[[bucket]]
+name = "other"
+kind = "ephemeral"
+memory = "64MiB"
+
+[[memcached]]
+address = "127.0.0.1:0"
+bucket = "default"
+"""
+
+
+@pytest.fixture
+def slabs():
+    with Dormouse(config=SLABS, buckets=(), ports={"memcached": None}) as node:
+        yield node
+
+
+def size_classes_of(node, bucket="default"):
+    host, port = node.http
+    with urllib.request.urlopen(f"http://{host}:{port}/pools/default/buckets/{bucket}/sizeClasses") as answer:
+        return json.load(answer)
+
+
+def test_items_are_counted_in_the_smallest_class_that_they_fit_in(slabs):
+    assert size_classes_of(slabs)["classes"] == []
+    client = Client(slabs.memcached, default_noreply=False)
+    counts = {100: 3000, 1000: 500, 20_000: 20}
+    for size, count in counts.items():
+        client.set_many({f"{size}-{number:08}": "x" * size for number in range(count)})
+    document = size_classes_of(slabs)
+    classes = document["classes"]
+    assert document["items"] == sum(counts.values()) and document["blockBytes"] == 0
+    assert [one["slotBytes"] for one in classes] == sorted(one["slotBytes"] for one in classes)
+    assert len(classes) == len(counts)
+    for one, (size, count) in zip(classes, counts.items()):
+        # A key of a dozen bytes, some bytes of header, and up to a 32nd of rounding.
+        assert size < one["slotBytes"] <= (size + 64) * 33 / 32, one
+        # Threads reserve up to 64 slots each, but at most a sixteenth of all, or one.
+        assert count <= one["used"] <= one["slots"] and one["used"] <= count + 3 * 64, one
+        assert one["slots"] * one["slotBytes"] <= one["slabBytes"], one
+    free = sum(one["slabBytes"] for one in classes) - sum(count * one["slotBytes"] for one, count in zip(classes, counts.values()))
+    # Less by what was never touched.
+    assert part(memory_of(slabs), "buckets", "default", "free in slabs")["bytes"] <= free
+    client.set("large", "x" * 200_000)
+    assert 200_000 < size_classes_of(slabs)["blockBytes"] < 300_000
+    for size, count in counts.items():
+        client.delete_many([f"{size}-{number:08}" for number in range(count)])
+    assert sum(one["used"] for one in size_classes_of(slabs)["classes"]) <= len(counts) * 3 * 64
+
+
+def test_the_overview_has_items_by_size(slabs, open_page):
+    client = Client(slabs.memcached, default_noreply=False)
+    client.set_many({f"key-{number}": "x" * 1000 for number in range(300)})
+    page = open_page(slabs).wait_live()
+    page.page.wait_for_selector("#sizes tbody tr")
+    # The larger bucket is chosen at first.
+    assert page.page.input_value("#sizes-bucket") == "default"
+    assert page.text("#sizes-about").startswith("300 items in ")
+    used = page.rows("sizes")[-1]
+    assert 300 <= int(used[1]) <= int(used[2])
+    page.page.select_option("#sizes-bucket", "other")
+    for _ in range(400):
+        if page.text("#sizes-about").startswith("0 items"):
+            break
+        page.page.wait_for_timeout(25)
+    assert page.text("#sizes-about").startswith("0 items in 0 size classes") and page.rows("sizes") == []
+    # Many sizes are shown together.
+    client.set_many({f"size-{size}": "x" * size for size in range(8, 4000, 8)})
+    page.page.select_option("#sizes-bucket", "default")
+    page.page.wait_for_selector("#sizes tbody tr:nth-child(5)")
+    assert all(row[0].startswith("up to ") for row in page.rows("sizes")), page.rows("sizes")
+    page.check_readable()

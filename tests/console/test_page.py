@@ -28,6 +28,15 @@ def test_it_is_readable_at_every_width_and_says_nothing_in_the_console(node, ope
     open_page(node).wait_live().check_readable()
 
 
+@pytest.mark.parametrize("path", ("/memory", "/figures", "/health", "/pools/default/buckets", "/whoami", "/nowhere"))
+def test_answers_are_about_this_moment_and_kept_by_nobody(node, path):
+    try:
+        headers, _ = asked(node, path)
+    except urllib.error.HTTPError as refused:
+        headers = refused.headers
+    assert headers.get_all("Cache-Control") == ["no-store"]
+
+
 def test_the_table_adds_up(node, open_page):
     page = open_page(node).wait_live()
     rows = [(name, int(size.replace(",", ""))) for name, size, _ in page.rows("memory-table")]

@@ -40,6 +40,27 @@ def test_an_example_runs_and_every_variant_gives_figures(path, tmp_path):
     assert lab("recommend", tmp_path, cwd=tmp_path).stdout.startswith(("Run ", "Stay with "))
 
 
+@pytest.mark.parametrize("subject, workload", (("redis", "resp"), ("dormouse", "memcached-text")))
+def test_allocators_tell_where_memory_is(subject, workload, tmp_path):
+    text = f"""
+[subject]
+builtin = "{subject}"
+[workload]
+builtin = "{workload}"
+items = 20000
+warm_up = "0ms"
+length = "200ms"
+settle = "0ms"
+"""
+    (tmp_path / "x.toml").write_text(text)
+    done = lab("run", "x.toml", "--repeats", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads((tmp_path / "x.results" / "report.json").read_text())["variants"][0]["figures"]
+    allocated, active, held = (figures[f"allocator_{name}_bytes"]["median"] for name in ("allocated", "active", "resident"))
+    assert 1 << 20 < allocated <= active <= held
+    assert figures["fragmentation"]["median"] < 1
+
+
 def test_requests_come_at_a_rate_of_their_own(tmp_path):
     text = """
 [subject]

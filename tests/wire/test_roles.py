@@ -211,6 +211,7 @@ REQUESTS = [
     ("PATCH", "/settings/rbac/users/{domain}/{user}", "", MANAGE_USERS, 404),
     ("DELETE", "/settings/rbac/users/{domain}/{user}", None, MANAGE_USERS, 404),
     ("PUT", "/settings/rbac/groups/{group}", "colour=red", MANAGE_USERS, 400),
+    ("PATCH", "/settings/rbac/groups/{group}", "", MANAGE_USERS, 404),
     ("DELETE", "/settings/rbac/groups/{group}", None, MANAGE_USERS, 404),
     ("GET", "/pools/default/buckets/{bucket}", None, SEE, 200),
     ("GET", "/pools/default/b/{bucket}", None, SEE, 200),
@@ -219,6 +220,7 @@ REQUESTS = [
     ("POST", "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", "", SEE, 200),
     ("GET", "/pools/default/buckets/{bucket}/vbuckets/{vb}", None, STATISTICS, 200),
     ("GET", "/pools/default/buckets/{bucket}/stats", None, STATISTICS, 200),
+    ("GET", "/pools/default/buckets/{bucket}/sizeClasses", None, STATISTICS, 200),
     ("POST", "/pools/default/buckets/{bucket}/vbuckets/{vb}", "state=none", BUCKET, 400),
     ("POST", "/pools/default/buckets/{bucket}/audit", "", BUCKET, 200),
     ("POST", "/pools/default/buckets/{bucket}/backup", "colour=red", BUCKET, 400),
@@ -426,6 +428,7 @@ def attempts(role):
         ("PATCH", f"{USERS}/plain", {"roles": role}),
         ("PUT", f"{GROUPS}/made", {"roles": role}),
         ("PUT", f"{GROUPS}/readers", {"roles": f"data_reader[orders],{role}"}),
+        ("PATCH", f"{GROUPS}/readers", {"roles": role}),
     ]
 
 
@@ -450,12 +453,14 @@ ATTEMPTS = [
     # Of a group that has one.
     ("PUT", f"{GROUPS}/mighty", {"roles": "data_reader[orders]"}),
     ("PUT", f"{GROUPS}/mighty", {"roles": "cluster_admin", "description": "other"}),
+    ("PATCH", f"{GROUPS}/mighty", {"description": "other"}),
     ("DELETE", f"{GROUPS}/mighty", None),
 ]
 # A group that such a user is in: what it has is the user's.
 ATTEMPTS_ON_GROUPS_OF_OTHERS = [
     ("PUT", f"{GROUPS}/staff", {"roles": "data_writer[orders]"}),
     ("PUT", f"{GROUPS}/staff", {"roles": ""}),
+    ("PATCH", f"{GROUPS}/staff", {"roles": ""}),
     ("DELETE", f"{GROUPS}/staff", None),
 ]
 
@@ -729,6 +734,7 @@ def test_roles_are_for_whatever_has_the_name(root, user):
     ("PUT", f"{GROUPS}/made", "roles=superman", "roles", "superman"),
     ("PUT", f"{GROUPS}/made", f"description={'x' * 1025}", "description", "1024"),
     ("PUT", f"{GROUPS}/made", f"ldap_group_ref={'x' * 1025}", "ldap_group_ref", "1024"),
+    ("PATCH", f"{GROUPS}/readers", "roles=superman", "roles", "superman"),
     ("PUT", f"{GROUPS}/made", f"password={PASSWORD}", "_", "password"),
     ("PUT", f"{GROUPS}/made", "groups=readers", "_", "groups"),
 ], ids=lambda value: value[:60] if isinstance(value, str) else None)
@@ -774,7 +780,13 @@ def test_put_replaces_all_but_the_password_and_patch_what_is_given(root, user):
         assert client.status("GET", "/whoami") == 200
     root.done("PUT", f"{GROUPS}/readers", {"description": "read"})
     assert root.document(f"{GROUPS}/readers") == {"id": "readers", "description": "read", "ldap_group_ref": "", "roles": []}
+    root.done("PATCH", f"{GROUPS}/readers", {"roles": "ro_admin", "ldap_group_ref": "cn=readers"})
+    root.done("PATCH", f"{GROUPS}/readers", {})
+    root.done("PATCH", f"{GROUPS}/readers", {"description": ""})
+    group = root.document(f"{GROUPS}/readers")
+    assert (group["description"], group["ldap_group_ref"], [one["role"] for one in group["roles"]]) == ("", "cn=readers", ["ro_admin"])
     root.done("DELETE", f"{GROUPS}/readers")
+    assert root.ask("PATCH", f"{GROUPS}/readers", {"description": "gone"})[0] == 404
 
 
 def test_a_new_password_replaces_the_old_one(root, node):

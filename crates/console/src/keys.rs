@@ -116,7 +116,7 @@ fn answer(error: KvError) -> (StatusCode, &'static str, &'static str) {
             (StatusCode::CONFLICT, "syncWriteInProgress", "A durable write of the key is in progress.")
         }
         KvError::NoCollection => (StatusCode::NOT_FOUND, "noCollection", "There is no such collection."),
-        KvError::BucketGone => (StatusCode::NOT_FOUND, "noBucket", "The bucket has been deleted."),
+        KvError::BucketGone => (StatusCode::NOT_FOUND, "noBucket", "There is no such bucket."),
         KvError::ReadFailed => {
             (StatusCode::INTERNAL_SERVER_ERROR, "readFailed", "The value could not be read from disk.")
         }

@@ -19,12 +19,13 @@
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
+//!   GET  /pools/default/buckets/B/sizeClasses   the sizes of its items, and of the slots they lie in
 //!   GET  /pools/default/buckets/B/hotKeys   always needs a login
 //!   GET  /pools/default/buckets/B/prefixes   memory by prefixes of keys; always needs a login
 //!   GET  /pools/default/buckets/B/scopes/S/collections/C/docs   keys; always needs a login
 //!   GET, PUT, DELETE /pools/default/buckets/B/scopes/S/collections/C/docs/KEY   a document; always need a login
 //!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
-//!   PUT, PATCH, DELETE /settings/rbac/users/local/U   PUT, DELETE /settings/rbac/groups/G   always need a login
+//!   PUT, PATCH, DELETE /settings/rbac/users/local/U  /settings/rbac/groups/G   always need a login
 //!   POST /controller/changePassword   of the user logged in; always needs a login
 //!   GET  /whoami                      the user logged in; always needs a login
 //!   GET, POST /settings/web  /settings/indexes   GET /pools/default/certificate
@@ -79,6 +80,8 @@ mod vbuckets;
 use answers::Answers;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post, put};
 use kv::profile::Profile;
 use kv::users::kept::Kept;
@@ -346,6 +349,13 @@ fn of_documents(reads: MethodRouter<Console>, writes: MethodRouter<Console>) -> 
     by(Need::Documents(Rights::READ), reads).merge(by(Need::Documents(Rights::WRITE), writes))
 }
 
+/// Answers are about this moment, and some have documents: nobody on the way keeps them, unless they say otherwise.
+async fn unstored(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
 fn router(console: Console) -> Router {
     let reads = with_routes(vec![
         ("/metrics", by(Need::Node(Rights::METRICS), get(metrics::scrape))),
@@ -371,6 +381,10 @@ fn router(console: Console) -> Router {
         (
             "/pools/default/buckets/{bucket}/stats",
             by(Need::Bucket(Rights::STATISTICS), get(samples::of_bucket)),
+        ),
+        (
+            "/pools/default/buckets/{bucket}/sizeClasses",
+            by(Need::Bucket(Rights::STATISTICS), get(memory::size_classes)),
         ),
         ("/pools/default/buckets/{bucket}/scopes", by(Need::SeeBucket, get(scopes::manifest))),
         ("/settings/rbac/users", by(Need::Node(Rights::SEE_USERS), get(users::list))),
@@ -450,7 +464,10 @@ fn router(console: Console) -> Router {
         ),
         (
             "/settings/rbac/groups/{group}",
-            by(Need::Node(Rights::USERS), put(users::put_group).delete(users::delete_group)),
+            by(
+                Need::Node(Rights::USERS),
+                put(users::put_group).patch(users::patch_group).delete(users::delete_group),
+            ),
         ),
         (
             "/pools/default/buckets/{bucket}/vbuckets/{vb}",
@@ -475,5 +492,6 @@ fn router(console: Console) -> Router {
         .layer(axum::middleware::from_fn_with_state(console.clone(), services::divert))
         .layer(axum::middleware::from_fn_with_state(console.clone(), guard::check))
         .layer(axum::middleware::from_fn(admission::track))
+        .layer(axum::middleware::map_response(unstored))
         .with_state(console)
 }

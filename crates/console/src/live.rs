@@ -146,7 +146,7 @@ pub async fn events(
     Extension(identity): Extension<Identity>,
     method: Method,
 ) -> Response {
-    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    let headers = [(header::CONTENT_TYPE, "text/event-stream")];
     if method == Method::HEAD {
         return headers.into_response();
     }

@@ -99,12 +99,11 @@ pub async fn show(State(console): State<Console>, Form(fields): Form<Vec<(String
         Err(refusal) => return refused(refusal),
     };
     let tail = console.control.log_tail(&question);
-    let headers = [(header::CACHE_CONTROL, "no-store")];
     if is_text {
         let text: String = tail.lines.iter().map(line).collect();
-        return (headers, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
+        return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
     }
-    (headers, Json(tail)).into_response()
+    Json(tail).into_response()
 }
 
 /// A line as text.

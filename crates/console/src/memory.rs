@@ -1,4 +1,5 @@
-//! `/memory`: where every byte of the node's resident memory lies.
+//! `/memory`: where every byte of the node's resident memory lies; `/pools/default/buckets/B/sizeClasses`: the sizes of
+//! a bucket's items.
 //!
 //! ```text
 //!   resident ── program             code and other files
@@ -14,13 +15,14 @@
 //! parts that may have such memory.
 
 use crate::buckets::refused;
-use crate::{Console, DatabaseFigures};
+use crate::{Console, DatabaseFigures, Refusal};
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use kv::{Bucket, BucketKind};
 use memory::backend::{self, report};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Parts that may have memory without pages, or are counted as an upper bound; those that are likeliest first.
@@ -119,6 +121,40 @@ pub async fn show(State(console): State<Console>) -> Response {
     }
 }
 
+/// `GET /pools/default/buckets/B/sizeClasses`.
+pub async fn size_classes(State(console): State<Console>, Path(name): Path<String>) -> Response {
+    match console.measure(move |console| console.node.bucket(&name).map(|bucket| sizes(&bucket))).await {
+        Ok(Some(document)) => Json(document).into_response(),
+        Ok(None) => refused(Refusal::Missing),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+fn sizes(bucket: &Bucket) -> Value {
+    let classes = bucket.size_classes().into_iter().map(|class| {
+        json!({
+            "slotBytes": class.slot_bytes,
+            "used": class.used,
+            "slots": class.slots,
+            "slabs": class.slabs,
+            "slabBytes": class.slab_bytes,
+        })
+    });
+    let classes: Vec<_> = classes.collect();
+    let accounts = bucket.accounts();
+    json!({
+        "atMs": now_ms(),
+        "items": accounts.items,
+        "classes": classes,
+        "blockBytes": accounts.allocated.saturating_sub(accounts.index + accounts.slots),
+    })
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Reads it. Walks all arenas and the page tables of buckets: some milliseconds for each GiB.
 pub fn resident(console: &Console) -> Resident {
     backend::refresh();
@@ -142,9 +178,8 @@ pub fn resident(console: &Console) -> Resident {
     let rest = anonymous.saturating_sub(buckets.bytes + databases.bytes);
     let shared = Part::within("shared", rest, shared);
     let parts = vec![Part::leaf("program", files), buckets, databases, shared];
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Resident {
-        at_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        at_ms: now_ms(),
         // More only if memory was given back meanwhile.
         resident_bytes: (anonymous + files).max(sum(&parts)),
         limit_bytes: console.control.memory_bytes(),

@@ -18,6 +18,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("log.js", JAVASCRIPT, include_str!("page/log.js")),
     ("overview.js", JAVASCRIPT, include_str!("page/overview.js")),
     ("memory.js", JAVASCRIPT, include_str!("page/memory.js")),
+    ("sizes.js", JAVASCRIPT, include_str!("page/sizes.js")),
     ("figures.js", JAVASCRIPT, include_str!("page/figures.js")),
     ("requests.js", JAVASCRIPT, include_str!("page/requests.js")),
     ("buckets.js", JAVASCRIPT, include_str!("page/buckets.js")),

@@ -446,10 +446,30 @@ pub async fn delete(
 
 /// `PUT /settings/rbac/groups/GROUP`: creates or replaces a group.
 pub async fn put_group(
+    state: State<Console>,
+    identity: Extension<Identity>,
+    path: Path<String>,
+    fields: Fields,
+) -> Response {
+    set_group(state, identity, path, fields, false).await
+}
+
+/// `PATCH /settings/rbac/groups/GROUP`: changes what is given.
+pub async fn patch_group(
+    state: State<Console>,
+    identity: Extension<Identity>,
+    path: Path<String>,
+    fields: Fields,
+) -> Response {
+    set_group(state, identity, path, fields, true).await
+}
+
+async fn set_group(
     State(console): State<Console>,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Fields,
+    only_given: bool,
 ) -> Response {
     let request = check_name("_", &name)
         .and_then(|()| request(&console, fields, &["roles", "description", "ldap_group_ref"]));
@@ -458,16 +478,20 @@ pub async fn put_group(
         Err(refusal) => return refused(refusal),
     };
     change(console, move |kept| {
-        if let Some(old) = kept.groups.get(&name) {
+        let old = kept.groups.get(&name).cloned();
+        if let Some(old) = &old {
             check_over_others(&identity, &old.roles)?;
             check_members(&identity, kept, &name)?;
+        } else if only_given {
+            return Err(no_such("Unknown group."));
         } else if kept.groups.len() >= COUNT_MAX {
             return Err(invalid("_", format!("There are {COUNT_MAX} groups, the maximum.")));
         }
+        let former = old.filter(|_| only_given).unwrap_or_default();
         let group = Group {
-            description: request.description.unwrap_or_default(),
-            ldap_group_ref: request.ldap_group_ref.unwrap_or_default(),
-            roles: request.roles.unwrap_or_default(),
+            description: request.description.unwrap_or(former.description),
+            ldap_group_ref: request.ldap_group_ref.unwrap_or(former.ldap_group_ref),
+            roles: request.roles.unwrap_or(former.roles),
         };
         check_over_others(&identity, &group.roles)?;
         kept.groups.insert(name, group);

@@ -303,19 +303,8 @@ pub fn run_group(command: &GroupCommand) -> anyhow::Result<()> {
             done("group", &name.name, "created");
         }
         GroupCommand::Edit { name, options, node } => {
-            let mut form = not_empty(options.form())?;
-            let (client, path) = (node.client()?, path(GROUPS, &name.name));
-            let former = client.json(&path)?;
-            let roles: Vec<String> = list(former.get("roles")).map(role).collect();
-            let kept = [
-                ("roles", roles.join(",")),
-                ("description", text_of(&former, "description").to_owned()),
-                ("ldap_group_ref", text_of(&former, "ldap_group_ref").to_owned()),
-            ];
-            let is_given = |field: &str| form.iter().any(|(given, _)| *given == field);
-            let rest: Vec<_> = kept.into_iter().filter(|(field, _)| !is_given(field)).collect();
-            form.extend(rest);
-            client.send(Method::PUT, &path, &form, &FIELDS)?;
+            let form = not_empty(options.form())?;
+            node.client()?.send(Method::PATCH, &path(GROUPS, &name.name), &form, &FIELDS)?;
             done("group", &name.name, "changed");
         }
         GroupCommand::Delete { name, destruction } => delete(destruction, GROUPS, "group", &name.name)?,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memory::backend::ArenaFigures;
-use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, Tenant};
+use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, SizeClass, Tenant};
 use rapidhash::v3::RapidSecrets;
 use wire::snappy;
 
@@ -798,6 +798,11 @@ impl Bucket {
             compressed_bytes: gauge(Gauge::Compressed),
             inflated_bytes: gauge(Gauge::Inflated),
         }
+    }
+
+    /// Returns the sizes of items' slots, and how many are used. Takes some milliseconds for each GiB.
+    pub fn size_classes(&self) -> Vec<SizeClass> {
+        self.resources.tenant.size_classes()
     }
 
     /// Calls `f` with key and document of each living document in one group of a vBucket's index. Returns where to

@@ -64,6 +64,7 @@ pub(crate) struct Paper {
     /// Seconds since 1970.
     started_s: u64,
     command: String,
+    /// With its commit and features.
     version: String,
     machine: Machine,
     /// Parts that failed, with the reason.
@@ -114,7 +115,7 @@ pub fn run(arguments: &PaperArgs) -> Result<()> {
             Err(error) => drop(failed.insert(part.name, format!("{error:#}"))),
         }
     }
-    let version = crate::child::version_of(&mut Command::new(&dormouse), "--version");
+    let version = whole_version(&dormouse);
     let paper = Paper {
         quick: arguments.quick,
         started_s,
@@ -142,6 +143,14 @@ impl Paper {
             format!("{} run: {}", if self.quick { "quick" } else { "full" }, self.command),
         ]
     }
+}
+
+/// Everything that a program prints with `--version`, on one line.
+fn whole_version(program: &Path) -> String {
+    let output = Command::new(program).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 /// Minutes that these parts take.

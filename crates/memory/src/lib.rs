@@ -49,6 +49,6 @@ pub use prefetch::prefetch;
 pub use quiescence::Quiescence;
 pub use record::{Record, Records};
 pub use shards::Shards;
-pub use slab::{SlabFigures, SlabWalk, Victim};
+pub use slab::{SizeClass, SlabFigures, SlabWalk, Victim};
 pub use survey::Survey;
 pub use tenant::{Gauge, Tenant, TenantCache};

@@ -235,6 +235,11 @@ fn remove(console: &Console, bucket: &Arc<Bucket>, key: Key<'_>, cas: u64) -> Re
 
 /// The condition of the headers, or of a `cas`.
 fn condition(headers: &HeaderMap, cas: Option<u64>) -> Result<Condition, Refusal> {
+    for name in [header::IF_MATCH, header::IF_NONE_MATCH] {
+        if headers.get_all(&name).iter().count() > 1 {
+            return Err(invalid("_", format!("Allowed: at most one {name}.")));
+        }
+    }
     let one = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
     let condition = match (one(header::IF_MATCH), one(header::IF_NONE_MATCH)) {
         (None, None) => return Ok(cas.map_or(Condition::Any, Condition::Version)),

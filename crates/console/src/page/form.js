@@ -64,6 +64,14 @@ export function form(label, fields, action, submit) {
   return whole;
 }
 
+/** Offers these names in a `select`, and keeps what is chosen if it is still there. */
+export function offer(select, names) {
+  if ([...select.options].map((option) => option.value).join("\n") === names.join("\n")) return;
+  const chosen = select.value;
+  select.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+  if (names.includes(chosen)) select.value = chosen;
+}
+
 /** A button that does something, and shows next to it why it was refused. */
 export function button(text, act, attributes = {}) {
   const pressed = element("button", { type: "button", ...attributes }, text);

@@ -38,6 +38,12 @@ export function remember(past) {
   points = past.points.map(([atMs, resident]) => [atMs, resident]);
 }
 
+/** The names of the buckets, the largest first. */
+export function buckets() {
+  const parts = latest?.parts.find((part) => part.name === "buckets")?.parts ?? [];
+  return [...parts].sort((a, b) => b.bytes - a.bytes).map((part) => part.name);
+}
+
 /** Shows what is known. */
 export function draw() {
   if (latest) reading(latest);

@@ -3,6 +3,7 @@
 import { listen } from "./events.js";
 import * as figures from "./figures.js";
 import * as memory from "./memory.js";
+import * as sizes from "./sizes.js";
 
 export const title = "Overview";
 
@@ -13,9 +14,14 @@ listen("figures", figures.note);
 
 export function open(place) {
   place.append(document.getElementById("overview").content.cloneNode(true));
-  const ends = [["history", memory.draw], ["memory", memory.draw], ["figures", figures.draw]].map(([name, draw]) => {
+  const items = sizes.open(document.getElementById("sizes-place"));
+  const parts = () => {
+    memory.draw();
+    items.names(memory.buckets());
+  };
+  const ends = [["history", memory.draw], ["memory", parts], ["figures", figures.draw]].map(([name, draw]) => {
     draw();
     return listen(name, draw);
   });
-  return () => ends.forEach((end) => end());
+  return () => [items.close, ...ends].forEach((end) => end());
 }

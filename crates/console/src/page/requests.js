@@ -3,6 +3,7 @@
 import { ask, path } from "./ask.js";
 import { bytes, element, line, number } from "./draw.js";
 import { listen } from "./events.js";
+import { offer } from "./form.js";
 import { decode, shown } from "./key.js";
 import { row, table } from "./table.js";
 
@@ -113,13 +114,7 @@ function hotKeys() {
     }
     look.disabled = false;
   });
-  const names = () => {
-    const shown = [...choice.options].map((option) => option.value);
-    if (shown.join("\n") === bucketNames.join("\n")) return;
-    const chosen = choice.value;
-    choice.replaceChildren(...bucketNames.map((name) => element("option", { value: name }, name)));
-    if (bucketNames.includes(chosen)) choice.value = chosen;
-  };
+  const names = () => offer(choice, bucketNames);
   const about = element("p", {}, "What eviction values most, by the index's own counters: not a count of requests.");
   return { nodes: [element("h2", {}, "Hot keys"), about, form, state, region], names };
 }

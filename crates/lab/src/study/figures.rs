@@ -58,11 +58,15 @@ pub const WALL: &str = "wall_s";
 pub const RESIDENT: &str = "resident_bytes";
 /// What the server itself says it has allocated.
 pub const USED: &str = "used_bytes";
+/// What its allocator says it has handed out, the pages that these blocks lie in, and those that it holds in all.
+pub const ALLOCATED: &str = "allocator_allocated_bytes";
+pub const ACTIVE: &str = "allocator_active_bytes";
+pub const HELD: &str = "allocator_resident_bytes";
 /// The largest resident size seen.
 pub const PEAK: &str = "peak_bytes";
 
 /// All of them, in the order of reports.
-pub const FIGURES: [Figure; 21] = [
+pub const FIGURES: [Figure; 24] = [
     figure(RATE, "operations per second", Unit::Number, Better::More),
     figure(PER_CPU_SECOND, "operations per CPU second", Unit::Number, Better::More),
     figure(OPERATIONS, "operations", Unit::Number, Better::Neither),
@@ -75,6 +79,9 @@ pub const FIGURES: [Figure; 21] = [
     figure(PEAK, "peak of the resident memory", Unit::Bytes, Better::Less),
     figure(USED, "memory in use by its own account", Unit::Bytes, Better::Neither),
     figure("fragmentation", "part of the resident memory not in use", Unit::Number, Better::Less),
+    figure(ALLOCATED, "blocks of the allocator in use", Unit::Bytes, Better::Neither),
+    figure(ACTIVE, "pages with such blocks", Unit::Bytes, Better::Neither),
+    figure(HELD, "pages that the allocator holds", Unit::Bytes, Better::Neither),
     figure("huge_page_bytes", "memory in huge pages", Unit::Bytes, Better::Neither),
     figure("latency_p50_us", "median latency", Unit::Microseconds, Better::Less),
     figure("latency_p99_us", "99th percentile of the latency", Unit::Microseconds, Better::Less),

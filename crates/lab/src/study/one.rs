@@ -86,10 +86,10 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    if let Some(bytes) = subject.used_bytes() {
-        figures.insert(USED.to_owned(), bytes as f64);
-        figures
-            .insert("fragmentation".to_owned(), 1.0 - bytes as f64 / (memory.resident_bytes as f64).max(1.0));
+    figures.extend(subject.accounts().into_iter().map(|(name, value)| (name.to_owned(), value)));
+    if let Some(used) = figures.get(USED) {
+        let part = 1.0 - used / (memory.resident_bytes as f64).max(1.0);
+        figures.insert("fragmentation".to_owned(), part);
     }
     for (name, value) in &figures {
         ensure!(value.is_finite(), "{name} is {value}: not a number that can be compared");

@@ -9,6 +9,7 @@
 
 use super::builtin;
 use super::command::Surroundings;
+use super::figures::{ACTIVE, ALLOCATED, HELD, USED};
 use super::file::{Builtin, HugePages, Ready, Signal, Study, SubjectSpec, VariantSpec};
 use super::text::{Places, said};
 use super::tree::{self, Tree};
@@ -355,17 +356,36 @@ impl Running {
         Ok(())
     }
 
-    /// Memory that it says it has allocated, if it is one that says so.
-    pub fn used_bytes(&self) -> Option<u64> {
+    /// What it says of its memory, by the names of figures, if it is one that says so.
+    pub fn accounts(&self) -> Vec<(&'static str, f64)> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let (told, name) = match self.launch.spec.builtin? {
-            Builtin::Redis | Builtin::Valkey => (redis_information(address, "memory"), "used_memory"),
-            Builtin::Memcached => (statistics(address, ""), "bytes"),
-            // On a Couchbase port there is nobody to ask in this way.
-            Builtin::Dormouse => (statistics(address, "memory"), "allocated"),
-            Builtin::OvsdbServer | Builtin::Postgresql => return None,
+        // On a Couchbase port there is nobody to ask in this way.
+        let told = |subject| statistics(address, subject).unwrap_or_default();
+        let lists = match self.launch.spec.builtin {
+            Some(Builtin::Redis | Builtin::Valkey) => vec![(
+                redis_information(address, "memory").unwrap_or_default(),
+                vec![
+                    (USED, "used_memory"),
+                    (ALLOCATED, "allocator_allocated"),
+                    (ACTIVE, "allocator_active"),
+                    (HELD, "allocator_resident"),
+                ],
+            )],
+            Some(Builtin::Memcached) => vec![(told(""), vec![(USED, "bytes")])],
+            Some(Builtin::Dormouse) => vec![
+                (told("memory"), vec![(USED, "allocated")]),
+                (
+                    told("allocator"),
+                    vec![(ALLOCATED, "allocated_bytes"), (ACTIVE, "active_bytes"), (HELD, "resident_bytes")],
+                ),
+            ],
+            Some(Builtin::OvsdbServer | Builtin::Postgresql) | None => Vec::new(),
         };
-        figure(&told.ok()?, name).ok()
+        let known = |(told, names): (BTreeMap<String, String>, Vec<(&'static str, &str)>)| {
+            let value = move |(name, its)| Some((name, figure(&told, its).ok()? as f64));
+            names.into_iter().filter_map(value).collect::<Vec<_>>()
+        };
+        lists.into_iter().flat_map(known).collect()
     }
 
     /// Ends it. Returns the names of the processes that it left behind, which are killed.

@@ -154,33 +154,43 @@ impl PageMap {
         true
     }
 
+    /// The regions that have a leaf. Under the lock.
+    pub(super) fn regions(&self) -> Vec<usize> {
+        let table = NonNull::new(self.table.load(Relaxed));
+        let entry = |at| {
+            // SAFETY: the newest table has all leaves, each once, and lives as long as the tenant.
+            table.map_or(0, |table| unsafe { table.add(TABLE_HEAD + at).as_ref() }.load(Relaxed))
+        };
+        let entries = (0..self.entries()).map(entry).filter(|entry| *entry != 0);
+        entries.map(|entry| (entry & ((1 << REGION_BITS) - 1)) as usize).collect()
+    }
+
+    /// Calls `f` with every page of a region that is part of a slab. Under the lock.
+    pub(super) fn for_each_page_of(&self, region: usize, f: &mut impl FnMut(usize, SlabPtr)) {
+        let Some(leaf) = self.leaf(region as u64) else { return };
+        for page in 0..1 << LEAF_BITS {
+            let address = (region << LEAF_BITS | page) << PAGE_BITS;
+            // SAFETY: as in `find`.
+            let slab = unsafe { leaf.add(page).as_ref() }.load(Relaxed) as usize;
+            SlabPtr::from_address(slab).into_iter().for_each(|slab| f(address, slab));
+        }
+    }
+
     /// Calls `f` with every page that is part of a slab. Returns the bytes counted for leaves and tables. Under the
     /// lock.
     pub(super) fn for_each_page(&self, mut f: impl FnMut(usize, SlabPtr)) -> u64 {
-        let mut bytes = 0;
+        let regions = self.regions();
+        let mut bytes = regions.len() * crate::footprint(LEAF_BYTES);
+        regions.into_iter().for_each(|region| self.for_each_page_of(region, &mut f));
         let mut next = NonNull::new(self.table.load(Relaxed));
-        let mut is_newest = true;
         while let Some(table) = next {
-            // SAFETY: a table of ours, with its head and entries; only the newest one has all leaves, each once. All of
-            // them live as long as the tenant.
-            unsafe {
-                let entries = table.as_ref().load(Relaxed) as usize;
-                bytes += crate::footprint((TABLE_HEAD + entries) * 8);
-                for at in 0..if is_newest { entries } else { 0 } {
-                    let entry = table.add(TABLE_HEAD + at).as_ref().load(Relaxed);
-                    let region = (entry & ((1 << REGION_BITS) - 1)) as usize;
-                    let Some(leaf) = self.leaf(region as u64).filter(|_| entry != 0) else { continue };
-                    bytes += crate::footprint(LEAF_BYTES);
-                    for page in 0..1 << LEAF_BITS {
-                        let address = (region << LEAF_BITS | page) << PAGE_BITS;
-                        let slab = leaf.add(page).as_ref().load(Relaxed) as usize;
-                        SlabPtr::from_address(slab).into_iter().for_each(|slab| f(address, slab));
-                    }
-                }
-                let before = table.add(1).as_ref().load(Relaxed) as usize;
-                next = NonNull::new(std::ptr::with_exposed_provenance_mut(before));
-            }
-            is_newest = false;
+            // SAFETY: a table begins with its number of entries and the table before it, and lives as long as the
+            // tenant.
+            let (entries, before) = unsafe {
+                (table.as_ref().load(Relaxed) as usize, table.add(1).as_ref().load(Relaxed) as usize)
+            };
+            bytes += crate::footprint((TABLE_HEAD + entries) * 8);
+            next = NonNull::new(std::ptr::with_exposed_provenance_mut(before));
         }
         bytes as u64
     }

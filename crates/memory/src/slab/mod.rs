@@ -37,10 +37,12 @@ use slab::{Reserved, SlabPtr};
 pub(crate) mod class;
 mod lists;
 mod map;
+mod sizes;
 #[expect(clippy::module_inception, reason = "the noun of the folder")]
 mod slab;
 mod walk;
 
+pub use sizes::SizeClass;
 pub use walk::SlabWalk;
 
 /// The slabs of one tenant.

@@ -59,6 +59,15 @@ fn audit(tenant: &Tenant, held: &BTreeMap<usize, (usize, u16)>) -> Result<(), Te
         bookkeeping_bytes: tenant.bookkeeping_bytes(),
     };
     prop_assert_eq!(tenant.walk_slabs(), Ok(walk));
+    let classes = tenant.size_classes();
+    prop_assert!(classes.is_sorted_by_key(|class| class.slot_bytes));
+    prop_assert_eq!(classes.iter().map(|class| class.slab_bytes).sum::<u64>(), all_bytes as u64);
+    prop_assert_eq!(classes.iter().map(|class| class.slots).sum::<u64>(), all_slots as u64);
+    for class in &classes {
+        let held = held.values().filter(|(bytes, _)| *bytes as u64 == class.slot_bytes).count() as u64;
+        // The rest is reserved, at most a word of slots and a slot more.
+        prop_assert!((held..=(held + 65).min(class.slots)).contains(&class.used), "{held} of {class:?}");
+    }
     for (address, (_, owner)) in held {
         prop_assert_eq!(tenant.owner_of_slot(Location::of_slot(*address)), Some(*owner));
     }

@@ -1,5 +1,5 @@
 //! Measures what writing, replaying and finding records costs, and how close commits come to the disk's own sync rate:
-//! `cargo run --release --example log_cost -p journal -- DIRECTORY [RECORDS]`.
+//! `cargo run --release --example journal_cost -p journal -- DIRECTORY [RECORDS]`.
 //!
 //! The directory must not exist; it is removed at the end. On tmpfs it shows the CPU, on a disk the syncs.
 #![allow(clippy::expect_used, clippy::print_stdout)]

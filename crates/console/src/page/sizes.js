@@ -59,7 +59,7 @@ export function open(place) {
     end = repeat(read, EVERY_MS, state);
   };
   choice.addEventListener("change", begin);
-  place.append(element("label", {}, "bucket ", choice), about, region, state);
+  place.append(element("form", { "aria-label": "Whose items" }, element("label", {}, "bucket", choice)), about, region, state);
   const names = (all) => {
     const before = choice.value;
     offer(choice, [...all].sort());

@@ -57,8 +57,8 @@ package() {
     shift
     changelog "$name"
     cargo deb --quiet --package dormouse --profile "$profile" --no-build --locked --deb-version "$version" \
-        ${built:+--fast} --output "$target/debian/" "$@"
+        ${built:+--fast} --dbgsym --output "$target/debian/" "$@"
 }
 package dormouse
 package dormouse-openvswitch --variant openvswitch
-ls -l "$target/debian/"*"_${version}_"*.deb
+ls -l "$target/debian/"*"_${version}_"*deb

@@ -8,7 +8,7 @@ for copy in first second/one/deeper; do
     git clone --quiet . "$scratch/$copy"
     echo "building in $scratch/$copy"
     (cd "$scratch/$copy" && unset CARGO_TARGET_DIR && packaging/build.sh >/dev/null && packaging/container/build.sh >/dev/null)
-    (cd "$scratch/$copy/target" && sha256sum debian/*.deb container/dormouse.tar) > "$scratch/${copy%%/*}.sums"
+    (cd "$scratch/$copy/target" && sha256sum debian/*deb container/dormouse.tar) > "$scratch/${copy%%/*}.sums"
     rm -rf "${scratch:?}/$copy/target"
 done
 cat "$scratch/first.sums"

@@ -32,9 +32,9 @@ def packages(tmp_path_factory):
     environment = {**os.environ, "CARGO_TARGET_DIR": str(profile.parent)}
     for revision in ("1", "2"):
         run(BUILD, "--built", profile.name, "--revision", revision, env=environment)
-        for package in (profile.parent / "debian").glob(f"*-{revision}_*.deb"):
+        for package in (profile.parent / "debian").glob(f"*-{revision}_*deb"):
             shutil.copy(package, kept)
-    return lambda name, revision: next(kept.glob(f"{name}_*-{revision}_*.deb"))
+    return lambda name, revision: next(kept.glob(f"{name}_*-{revision}_*deb"))
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,16 @@ def test_lintian_finds_no_error(packages):
     assert done.returncode == 0, done.stdout
 
 
+def test_debug_symbols_are_in_a_package_of_their_own(packages, installed):
+    symbols = run("dpkg-deb", "--contents", packages("dormouse-dbgsym", 1))
+    for program in ("dormouse", "dormouse-lab"):
+        sections = run("readelf", "--section-headers", "--wide", f"/usr/bin/{program}")
+        assert ".symtab" not in sections and ".debug_info" not in sections
+        # Where gdb and perf look.
+        assert f"{program}.debug" in run("readelf", "--string-dump=.gnu_debuglink", f"/usr/bin/{program}")
+        assert f"./usr/lib/debug/usr/bin/{program}.debug" in symbols, symbols
+
+
 def test_what_the_package_puts_where(installed):
     assert run("/usr/bin/dormouse", "--version").startswith("dormouse ")
     assert run("dormouse", "lab", "--help").startswith("Measure")

@@ -96,6 +96,18 @@ def test_the_views_are_readable_at_every_width_and_say_nothing_in_the_console(ro
     page.check_readable()
 
 
+def test_a_bucket_that_was_dropped_meanwhile_is_named_so(root, view):
+    assert root.ask("POST", "/pools/default/buckets", {"name": "passing", "bucketType": "ephemeral", "ramQuota": "16"})[0] == 202
+    page = view("/keys/default/_default/_default")
+    until(page, "document.querySelectorAll('select[name=bucket] option').length === 2")
+    assert root.ask("DELETE", "/pools/default/buckets/passing")[0] == 200
+    page.page.select_option("select[name=bucket]", "passing")
+    page.page.wait_for_selector("main [role=alert].refused")
+    page.page.select_option("select[name=bucket]", "default")
+    until(page, "document.querySelector('select[name=collection]').value === '_default._default' && !document.querySelector('main [role=alert]')")
+    assert not [error for error in page.said if "404" not in error]
+
+
 def test_a_bucket_is_made_changed_emptied_and_dropped(root, view):
     page = view("/buckets")
     make = form(page, "Create a bucket")

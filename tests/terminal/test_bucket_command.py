@@ -1,7 +1,9 @@
 """`dormouse bucket` and `dormouse backup`: with and without a login, what is refused, and confirmations."""
 
 import json
+import os
 import re
+import subprocess
 
 import pytest
 from pymemcache.client.base import Client
@@ -176,3 +178,18 @@ def test_documents_are_not_touched_by_looking(boss, node):
     before = client.stats()[b"cmd_get"]
     Operator(node).does("bucket", "list")
     assert client.stats()[b"cmd_get"] == before
+
+
+@pytest.mark.parametrize("arguments", (("config", "reference"), ("completions", "bash"), ("bucket", "list"), ("status",)))
+def test_what_cannot_be_written_is_an_error_and_a_closed_pipe_is_none(node, arguments):
+    if arguments[0] in ("bucket", "status"):
+        arguments += ("--node", address(node))
+    command = [str(dormouse_binary()), *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "dormouse: standard output: No space left on device (os error 28)\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -132,24 +132,24 @@ pub fn run(command: &BucketCommand) -> anyhow::Result<()> {
         BucketCommand::Create { bucket, options, node } => {
             let form = [&[("name", bucket.bucket.clone())], options.fields()].concat();
             node.client()?.send(Method::POST, BUCKETS, &form, &bucket_options::fields())?;
-            done("created", bucket);
+            done("created", bucket)?;
         }
         BucketCommand::Edit { bucket, options, node } => {
             let form = not_empty(options.fields().to_vec())?;
             node.client()?.send(Method::POST, &bucket.path(), &form, &bucket_options::fields())?;
-            done("changed", bucket);
+            done("changed", bucket)?;
         }
         BucketCommand::Flush { bucket, destruction } => {
             let what = format!("deletes all documents of the bucket {}", shown(&bucket.bucket));
             let client = destruction.confirmed(&what, "", &bucket.bucket)?;
             client.send(Method::POST, &format!("{}/controller/doFlush", bucket.path()), &[], &[])?;
-            done("flushed", bucket);
+            done("flushed", bucket)?;
         }
         BucketCommand::Delete { bucket, destruction } => {
             let what = format!("deletes the bucket {}", shown(&bucket.bucket));
             let client = destruction.confirmed(&what, " with all documents and files", &bucket.bucket)?;
             client.delete(&bucket.path())?;
-            done("deleted", bucket);
+            done("deleted", bucket)?;
         }
     }
     Ok(())
@@ -162,12 +162,11 @@ pub fn backup(arguments: &Backup) -> anyhow::Result<()> {
     let path = format!("{}/backup", bucket.path());
     let answer = node.client()?.send(Method::POST, &path, &form, &[("label", "--label")])?;
     let document: Value = serde_json::from_str(&answer.body).with_context(|| format!("{path}: no JSON"))?;
-    crate::print(&if *json { pretty(&document)? } else { shown(text_of(&document, "directory")) + "\n" });
-    Ok(())
+    crate::print(&if *json { pretty(&document)? } else { shown(text_of(&document, "directory")) + "\n" })
 }
 
-fn done(what: &str, bucket: &BucketName) {
-    crate::print(&format!("bucket {} {what}\n", shown(&bucket.bucket)));
+fn done(what: &str, bucket: &BucketName) -> anyhow::Result<()> {
+    crate::print(&format!("bucket {} {what}\n", shown(&bucket.bucket)))
 }
 
 /// What `bucketType` says, by the word that creates it.

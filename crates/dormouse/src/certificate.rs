@@ -95,8 +95,7 @@ pub fn run(arguments: &Certificate) -> Result<()> {
             format!("curl --cacert {ca} --cert {file} --key {key_file} https://localhost:18091/health\n")
         }
     };
-    crate::print(&text);
-    Ok(())
+    crate::print(&text)
 }
 
 /// The authority in the directory, created if there is none.

@@ -168,13 +168,13 @@ pub fn run_scope(command: &ScopeCommand) -> anyhow::Result<()> {
         ScopeCommand::Create { scope, node } => {
             let form = [("name", scope.scope.clone())];
             let answer = node.client()?.send(Method::POST, &manifest_path(&scope.bucket), &form, &[])?;
-            done(&format!("scope {} created", scope.shown()), &answer);
+            done(&format!("scope {} created", scope.shown()), &answer)?;
         }
         ScopeCommand::Delete { scope, destruction } => {
             let what = format!("deletes the scope {}", scope.shown());
             let with = " with its collections and all their documents";
             let client = destruction.confirmed(&what, with, &scope.scope)?;
-            done(&format!("scope {} deleted", scope.shown()), &client.delete(&scope.path())?);
+            done(&format!("scope {} deleted", scope.shown()), &client.delete(&scope.path())?)?;
         }
     }
     Ok(())
@@ -190,26 +190,26 @@ pub fn run_collection(command: &CollectionCommand) -> anyhow::Result<()> {
             let form = [vec![("name", collection.collection.clone())], options.form()].concat();
             let path = format!("{}/collections", collection.scope.path());
             let answer = node.client()?.send(Method::POST, &path, &form, &FIELDS)?;
-            done(&format!("collection {} created", collection.shown()), &answer);
+            done(&format!("collection {} created", collection.shown()), &answer)?;
         }
         CollectionCommand::Edit { collection, options, node } => {
             let form = not_empty(options.form())?;
             let answer = node.client()?.send(Method::PATCH, &collection.path(), &form, &FIELDS)?;
-            done(&format!("collection {} changed", collection.shown()), &answer);
+            done(&format!("collection {} changed", collection.shown()), &answer)?;
         }
         CollectionCommand::Delete { collection, destruction } => {
             let what = format!("deletes the collection {}", collection.shown());
             let client = destruction.confirmed(&what, " with all its documents", &collection.collection)?;
-            done(&format!("collection {} deleted", collection.shown()), &client.delete(&collection.path())?);
+            done(&format!("collection {} deleted", collection.shown()), &client.delete(&collection.path())?)?;
         }
     }
     Ok(())
 }
 
 /// Clients wait for a manifest by its uid.
-fn done(what: &str, answer: &Answer) {
+fn done(what: &str, answer: &Answer) -> anyhow::Result<()> {
     let document: Value = serde_json::from_str(&answer.body).unwrap_or_default();
-    crate::print(&format!("{what}; the manifest's uid is {}\n", shown(text_of(&document, "uid"))));
+    crate::print(&format!("{what}; the manifest's uid is {}\n", shown(text_of(&document, "uid"))))
 }
 
 fn manifest_path(bucket: &BucketName) -> String {

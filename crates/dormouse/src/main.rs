@@ -65,10 +65,7 @@ fn main() -> ExitCode {
         cli::Command::Status(arguments) => {
             status::run(&arguments).unwrap_or_else(|error| outcome(Err(error)))
         }
-        cli::Command::Completions { shell } => {
-            print(&cli::completions(shell));
-            ExitCode::SUCCESS
-        }
+        cli::Command::Completions { shell } => outcome(print(&cli::completions(shell))),
         cli::Command::ManPages { directory } => {
             outcome(cli::man_pages(&directory).with_context(|| directory.display().to_string()))
         }
@@ -101,10 +98,9 @@ fn config_command(command: &cli::ConfigCommand) -> anyhow::Result<()> {
         cli::ConfigCommand::Reference => print(&config::page::reference_markdown()),
         cli::ConfigCommand::Check { file } => {
             let config = config::reader::load(Some(file), &config::reader::Flags::default())?;
-            print(&format!("{}: {}\n", file.display(), config::page::summary(&config)));
+            print(&format!("{}: {}\n", file.display(), config::page::summary(&config)))
         }
     }
-    Ok(())
 }
 
 fn outcome(result: anyhow::Result<()>) -> ExitCode {
@@ -124,8 +120,11 @@ fn print_error(what: impl std::fmt::Display) {
 }
 
 /// Prints text on standard output; a closed pipe is not an error.
-fn print(text: &str) {
-    use std::io::Write as _;
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::{ErrorKind, Write as _};
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(()),
+    }
 }

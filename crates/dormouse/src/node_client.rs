@@ -92,8 +92,7 @@ impl Question {
     /// Asks for a path and prints the answer, as `text` makes it.
     pub fn print(&self, path: &str, text: fn(&Value) -> String) -> anyhow::Result<()> {
         let document = self.node.client()?.json(path)?;
-        crate::print(&if self.json { pretty(&document)? } else { text(&document) });
-        Ok(())
+        crate::print(&if self.json { pretty(&document)? } else { text(&document) })
     }
 }
 

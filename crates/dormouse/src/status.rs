@@ -44,7 +44,7 @@ pub fn run(arguments: &Status) -> anyhow::Result<ExitCode> {
     let client = arguments.node.client()?;
     let (status, health) = client.health()?;
     let serves = status == 200 || client.get("/health")?.status == 200;
-    crate::print(&answer(arguments, &client, &health)?);
+    crate::print(&answer(arguments, &client, &health)?)?;
     Ok(match (serves, status) {
         (false, _) => ExitCode::from(DOES_NOT_SERVE),
         (true, 200) => ExitCode::SUCCESS,

@@ -266,12 +266,12 @@ pub fn run(command: &UserCommand) -> anyhow::Result<()> {
             let mut form = options.form();
             form.push(("password", password.read(&name.name)?));
             client.send(Method::PUT, &path, &form, &FIELDS)?;
-            done("user", &name.name, "created");
+            done("user", &name.name, "created")?;
         }
         UserCommand::Edit { name, options, node } => {
             let form = not_empty(options.form())?;
             node.client()?.send(Method::PATCH, &path(USERS, &name.name), &form, &FIELDS)?;
-            done("user", &name.name, "changed");
+            done("user", &name.name, "changed")?;
         }
         UserCommand::Password { name, password, node } => {
             let client = node.client()?;
@@ -284,7 +284,7 @@ pub fn run(command: &UserCommand) -> anyhow::Result<()> {
             } else {
                 client.send(Method::PATCH, &path(USERS, name), &form, &FIELDS)?;
             }
-            done("password of", name, "changed");
+            done("password of", name, "changed")?;
         }
         UserCommand::Delete { name, destruction } => delete(destruction, USERS, "user", &name.name)?,
     }
@@ -300,12 +300,12 @@ pub fn run_group(command: &GroupCommand) -> anyhow::Result<()> {
             let (client, path) = (node.client()?, path(GROUPS, &name.name));
             check_is_new(&client, &path, "group", &name.name)?;
             client.send(Method::PUT, &path, &options.form(), &FIELDS)?;
-            done("group", &name.name, "created");
+            done("group", &name.name, "created")?;
         }
         GroupCommand::Edit { name, options, node } => {
             let form = not_empty(options.form())?;
             node.client()?.send(Method::PATCH, &path(GROUPS, &name.name), &form, &FIELDS)?;
-            done("group", &name.name, "changed");
+            done("group", &name.name, "changed")?;
         }
         GroupCommand::Delete { name, destruction } => delete(destruction, GROUPS, "group", &name.name)?,
     }
@@ -315,12 +315,11 @@ pub fn run_group(command: &GroupCommand) -> anyhow::Result<()> {
 fn delete(destruction: &Destruction, kind: &str, what: &str, name: &str) -> anyhow::Result<()> {
     let client = destruction.confirmed(&format!("deletes the {what} {}", shown(name)), "", name)?;
     client.delete(&path(kind, name))?;
-    done(what, name, "deleted");
-    Ok(())
+    done(what, name, "deleted")
 }
 
-fn done(what: &str, name: &str, how: &str) {
-    crate::print(&format!("{what} {} {how}\n", shown(name)));
+fn done(what: &str, name: &str, how: &str) -> anyhow::Result<()> {
+    crate::print(&format!("{what} {} {how}\n", shown(name)))
 }
 
 /// A role as options take it: `ROLE[BUCKET:SCOPE:COLLECTION]`; what stands for all is left out.

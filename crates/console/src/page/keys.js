@@ -35,8 +35,15 @@ class View {
     fill(this.pickers.bucket, buckets.map((name) => [name, name]), this.at.bucket);
     this.pickers.bucket.addEventListener("change", async () => {
       this.at = { bucket: this.pickers.bucket.value };
-      await this.choose();
-      this.chosen();
+      try {
+        await this.choose();
+        this.chosen();
+      } catch (error) {
+        // It may have been dropped meanwhile.
+        fill(this.pickers.collection, [], "");
+        this.document.replaceChildren();
+        this.list.replaceChildren(element("p", { role: "alert", class: "refused" }, error.message));
+      }
     });
     this.pickers.collection.addEventListener("change", () => {
       [this.at.scope, this.at.collection] = this.pickers.collection.value.split(".");

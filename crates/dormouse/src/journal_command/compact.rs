@@ -56,6 +56,5 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
         kv::persistence::close_journal(&bucket, &mut cx, flusher)?;
     }
     let after_bytes = bytes_below(directory);
-    crate::print(&format!("{}: {} bytes before, {} now\n", directory.display(), before_bytes, after_bytes));
-    Ok(())
+    crate::print(&format!("{}: {} bytes before, {} now\n", directory.display(), before_bytes, after_bytes))
 }

@@ -18,7 +18,7 @@ pub fn run(backup: &Path, data: &Path) -> anyhow::Result<()> {
         bail!("{}: there is a bucket of this name already; delete it or move it away", place.display());
     }
     let (report, damages) = verify::report(backup)?;
-    crate::print(&report);
+    crate::print(&report)?;
     if damages > 0 {
         bail!(
             "{}: the backup is damaged, and was not restored; to serve what is whole of it, copy it to {} yourself",
@@ -31,8 +31,7 @@ pub fn run(backup: &Path, data: &Path) -> anyhow::Result<()> {
         "{}: restored; a node started with --data {} serves it\n",
         place.display(),
         data.display()
-    ));
-    Ok(())
+    ))
 }
 
 /// Copies under a name that no bucket has, then renames it to the bucket's in one step.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub fn run(directory: &Path) -> anyhow::Result<()> {
     let (report, damages) = report(directory)?;
-    crate::print(&report);
+    crate::print(&report)?;
     match damages {
         0 => Ok(()),
         1 => bail!("{}: damaged in one place", directory.display()),

@@ -311,12 +311,15 @@ fn keys(console: &Console, place: &Place, wanted: &Wanted) -> Result<Value, Refu
     let mut found = BTreeMap::new();
     let mut has_more = false;
     let walked = match wanted.sample {
-        Some(count) => walk::sample(console, &bucket, count, items, &mut |key, document| {
-            let is_taken = key.collection == collection
-                && wanted.takes(key.bytes)
-                && u64::try_from(found.len()).is_ok_and(|length| length < count);
-            is_taken && found.insert(key.bytes.to_vec(), About::of(document)).is_none()
-        })?,
+        Some(count) => {
+            walk::sample(console, &bucket, walk::chance(count, items), true, &mut |_, key, document| {
+                let has_room = u64::try_from(found.len()).is_ok_and(|length| length < count);
+                if has_room && key.collection == collection && wanted.takes(key.bytes) {
+                    found.insert(key.bytes.to_vec(), About::of(document));
+                }
+                u64::try_from(found.len()).is_ok_and(|length| length < count)
+            })?
+        }
         None => walk::walk(console, &bucket, wanted.visits_max, &mut |key, document| {
             if key.collection != collection || !wanted.takes(key.bytes) {
                 return;

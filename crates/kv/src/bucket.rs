@@ -820,9 +820,9 @@ impl Bucket {
         Ok(self.lock(cx, vb).list(hand, f))
     }
 
-    /// Returns a position in a vBucket's index that this number selects.
-    pub fn hand_at(&self, cx: &mut ThreadContext, vb: VbId, number: u64) -> Hand {
-        self.lock(cx, vb).hand_at(number)
+    /// Returns the number of groups of a vBucket's index.
+    pub fn index_groups(&self, cx: &mut ThreadContext, vb: VbId) -> u64 {
+        self.lock(cx, vb).groups()
     }
 
     /// Calls `f` with size and idle seconds of each item of at most `groups` groups of each vBucket's index.

@@ -57,7 +57,7 @@ const QUICK_ITEMS: u32 = 50_000;
 
 An interrupted experiment goes on where it was when it is started again.")]
 pub struct RunArgs {
-    /// The experiment file; docs/lab-run.md describes it
+    /// The experiment file; docs/lab-run.md (of a package: /usr/share/doc/dormouse/lab-run.md) describes it
     file: PathBuf,
     /// Directory of runs and reports (default: the experiment's name with `.results`)
     #[arg(long, value_name = "DIR")]

@@ -179,6 +179,46 @@ program = "/nowhere/at/all"
     assert_eq!(running("sleep 6171"), 0, "a process is left");
 }
 
+#[test]
+fn another_variant_stands_in_for_a_baseline_that_cannot_run() {
+    let place = Place::new();
+    let text = r#"
+repeats = 3
+[subject]
+command = ["sh", "-c", "[ $HOW = works ] && echo ready && while :; do sleep 0.05; done"]
+ready = { log = "^ready$" }
+[workload]
+command = ["echo", "7 per second"]
+rate = '(\d+) per'
+settle = "0ms"
+[[variant]]
+name = "today's"
+environment = { HOW = "fails" }
+[[variant]]
+name = "first"
+environment = { HOW = "works" }
+[[variant]]
+name = "second"
+environment = { HOW = "works" }
+"#;
+    let output = place.run(text, &[]);
+    assert!(output.status.success(), "{}", said(&output));
+    let report = place.read("report.md");
+    assert!(report.contains("Compared with first, over "), "{report}");
+    assert!(report.contains("today's gave no figures."), "{report}");
+    assert!(
+        report.contains("compares with today's; since no run of it succeeded, first stands in."),
+        "{report}"
+    );
+    let recommended = place.lab(&["recommend", place.results().to_str().unwrap()], &[]);
+    let recommended = String::from_utf8(recommended.stdout).unwrap();
+    assert!(
+        recommended.starts_with("No run of today's succeeded. Of those that ran: take "),
+        "{recommended}"
+    );
+    assert!(recommended.contains("Environment=\"HOW=works\""), "{recommended}");
+}
+
 /// How many processes with this command line run.
 fn running(line: &str) -> usize {
     let commands = fs::read_dir("/proc").unwrap().flatten();

@@ -1,11 +1,15 @@
 //! Memory by prefixes of keys, estimated from a random sample of documents.
 //!
 //! ```text
-//!   sample     n of N documents, each with the same chance: its prefix, its bytes as allocated
-//!   a group    n_i of the sample, y_i bytes of y       share of documents n_i / n, share of bytes y_i / y
+//!   sample     n of N documents, drawn in groups of the index: its prefix, its bytes as allocated
+//!   a prefix   n_i of the sample, y_i bytes of y       share of documents n_i / n, share of bytes y_i / y
 //!   interval   of documents: Wilson's; of bytes: of a ratio of sums, by its variance;
-//!              both for 95 %, and narrower by sqrt(1 - n / N), since none is drawn twice
+//!              both for 95 %, wider by the root of the design effect,
+//!              and narrower by sqrt(1 - n / N), since none is drawn twice
 //! ```
+//! Groups have the same chance, so documents do. But keys that resemble each other are not spread over vBuckets like
+//! random ones: CRC-32 is linear. So documents of one group may be more alike than those of a random sample. The design
+//! effect is how much larger that makes a variance: the one of sums over groups, in relation to the one above.
 //! If the sample is the whole, the shares are exact and the intervals are empty.
 
 use std::collections::HashMap;
@@ -99,6 +103,81 @@ impl Sums {
     }
 }
 
+/// Sums over the groups of the index, of products of what they have of a prefix, `y`, and in all, `x`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Products {
+    yy: f64,
+    yx: f64,
+}
+
+impl Products {
+    fn add(&mut self, y: f64, x: f64) {
+        self.yy += y * y;
+        self.yx += y * x;
+    }
+
+    /// The variance of the sum of `y - share * x`.
+    fn variance(&self, share: f64, all: &Self) -> f64 {
+        (self.yy - 2.0 * share * self.yx + share * share * all.yy).max(0.0)
+    }
+}
+
+/// A prefix: its documents, and those of them that are in the present group of the index.
+#[derive(Debug, Clone, Copy, Default)]
+struct Prefix {
+    sums: Sums,
+    present: Sums,
+    documents: Products,
+    bytes: Products,
+}
+
+impl Prefix {
+    fn end_group(&mut self, all: &Sums) {
+        self.documents.add(self.present.documents, all.documents);
+        self.bytes.add(self.present.bytes, all.bytes);
+        self.present = Sums::default();
+    }
+}
+
+/// All of a sample.
+#[derive(Default)]
+struct Drawn {
+    prefixes: HashMap<Vec<u8>, Prefix>,
+    all: Prefix,
+    group: u64,
+    /// The prefixes in the present group.
+    met: Vec<Vec<u8>>,
+}
+
+impl Drawn {
+    fn add(&mut self, group: u64, prefix: &[u8], sums: &Sums) {
+        if group != self.group {
+            self.end_group();
+            self.group = group;
+        }
+        if !self.prefixes.contains_key(prefix) {
+            self.prefixes.insert(prefix.to_vec(), Prefix::default());
+        }
+        if let Some(known) = self.prefixes.get_mut(prefix) {
+            if known.present.documents == 0.0 {
+                self.met.push(prefix.to_vec());
+            }
+            known.sums.add(sums);
+            known.present.add(sums);
+        }
+        self.all.sums.add(sums);
+        self.all.present.add(sums);
+    }
+
+    fn end_group(&mut self) {
+        let all = self.all.present;
+        for prefix in self.met.drain(..) {
+            self.prefixes.get_mut(&prefix).into_iter().for_each(|known| known.end_group(&all));
+        }
+        self.all.end_group(&all);
+    }
+}
+
 /// `GET /pools/default/buckets/B/prefixes`.
 pub async fn show(State(console): State<Console>, uri: Uri) -> Response {
     let parsed = Place::of(&uri).and_then(|mut place| {
@@ -125,37 +204,40 @@ fn estimate(console: &Console, place: &Place, wanted: &Wanted) -> Result<Value, 
         Some(id) => bucket.collection_items(id),
         None => bucket.accounts().items,
     };
-    let (mut groups, mut all) = (HashMap::<Vec<u8>, Sums>::new(), Sums::default());
-    let walked = walk::sample(console, &bucket, wanted.sample, items, &mut |key, document| {
-        if collection.is_some_and(|id| id != key.collection) {
-            return false;
-        }
-        let (prefix, sums) = (wanted.prefix(key.bytes), Sums::of(document));
-        all.add(&sums);
-        match groups.get_mut(prefix) {
-            Some(group) => group.add(&sums),
-            None => drop(groups.insert(prefix.to_vec(), sums)),
+    let mut drawn = Drawn::default();
+    let chance = walk::chance(wanted.sample, items);
+    let walked = walk::sample(console, &bucket, chance, false, &mut |group, key, document| {
+        if collection.is_none_or(|id| id == key.collection) {
+            drawn.add(group, wanted.prefix(key.bytes), &Sums::of(document));
         }
         true
     })?;
+    drawn.end_group();
+    let all = drawn.all.sums;
     // Documents come and go, and some that have expired are still counted.
     let items = if walked.is_complete { all.documents } else { (items as f64).max(all.documents) };
     let whole = Whole { all, items, is_exact: walked.is_complete };
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_unstable_by(|(one, a), (other, b)| b.bytes.total_cmp(&a.bytes).then_with(|| one.cmp(other)));
-    let rest = groups.split_off(groups.len().min(LISTED));
-    let listed: Vec<Value> = groups
+    let mut prefixes: Vec<_> = drawn.prefixes.into_iter().collect();
+    prefixes.sort_unstable_by(|(one, a), (other, b)| {
+        b.sums.bytes.total_cmp(&a.sums.bytes).then_with(|| one.cmp(other))
+    });
+    let rest = prefixes.split_off(prefixes.len().min(LISTED));
+    // Of the rest together the products are not known.
+    let mut most = Effects::default();
+    let listed: Vec<Value> = prefixes
         .iter()
-        .map(|(prefix, sums)| {
-            let mut group = whole.describe(sums);
+        .map(|(prefix, known)| {
+            let effects = whole.effects(known, &drawn.all);
+            most = most.or(effects);
+            let mut group = whole.describe(&known.sums, effects);
             group["prefix"] = json!(std::str::from_utf8(prefix).ok());
             group["encoded"] = json!(encoded(prefix));
             group
         })
         .collect();
     let mut others = Sums::default();
-    rest.iter().for_each(|(_, sums)| others.add(sums));
-    let mut others = whole.describe(&others);
+    rest.iter().for_each(|(_, known)| others.add(&known.sums));
+    let mut others = whole.describe(&others, most);
     others["prefixes"] = json!(rest.len());
     Ok(json!({
         "items": rounded(items),
@@ -168,6 +250,25 @@ fn estimate(console: &Console, place: &Place, wanted: &Wanted) -> Result<Value, 
         "prefixes": listed,
         "others": others,
     }))
+}
+
+/// Design effects, at least 1: of shares of documents, and of bytes.
+#[derive(Debug, Clone, Copy)]
+struct Effects {
+    documents: f64,
+    bytes: f64,
+}
+
+impl Default for Effects {
+    fn default() -> Self {
+        Self { documents: 1.0, bytes: 1.0 }
+    }
+}
+
+impl Effects {
+    fn or(self, other: Self) -> Self {
+        Self { documents: self.documents.max(other.documents), bytes: self.bytes.max(other.bytes) }
+    }
 }
 
 /// What the sample is drawn from, and its sums.
@@ -187,25 +288,45 @@ impl Whole {
         if self.is_exact { 0.0 } else { (1.0 - ratio(self.all.documents, self.items)).max(0.0).sqrt() }
     }
 
-    fn describe(&self, sums: &Sums) -> Value {
+    fn effects(&self, prefix: &Prefix, all: &Prefix) -> Effects {
+        let (n, sums) = (self.all.documents, &prefix.sums);
+        let item_share = ratio(sums.documents, n);
+        let of_documents = n * item_share * (1.0 - item_share);
+        let byte_share = ratio(sums.bytes, self.all.bytes);
+        let effect = |grouped: f64, single: f64| if single > 0.0 { (grouped / single).max(1.0) } else { 1.0 };
+        Effects {
+            documents: effect(prefix.documents.variance(item_share, &all.documents), of_documents),
+            bytes: effect(prefix.bytes.variance(byte_share, &all.bytes), self.byte_variance(sums)),
+        }
+    }
+
+    /// The variance of a sum of bytes less its share of all: the deviations are y (1 - R) with the prefix and -y R
+    /// without it.
+    fn byte_variance(&self, sums: &Sums) -> f64 {
+        let share = ratio(sums.bytes, self.all.bytes);
+        let inside = sums.squares * (1.0 - share) * (1.0 - share);
+        inside + (self.all.squares - sums.squares).max(0.0) * share * share
+    }
+
+    fn describe(&self, sums: &Sums, effects: Effects) -> Value {
         let (item_share, byte_share) =
             (ratio(sums.documents, self.all.documents), ratio(sums.bytes, self.all.bytes));
         json!({
             "sampled": rounded(sums.documents),
             "items": rounded(item_share * self.items),
             "itemShare": item_share,
-            "itemShareInterval": self.item_interval(sums),
+            "itemShareInterval": self.item_interval(sums, effects.documents),
             "bytes": rounded(byte_share * self.mean_bytes() * self.items),
             "byteShare": byte_share,
-            "byteShareInterval": self.byte_interval(sums),
+            "byteShareInterval": self.byte_interval(sums, effects.bytes),
             "meanValueBytes": ratio(sums.value_bytes, sums.documents),
             "withExpiry": ratio(sums.with_expiry, sums.documents),
         })
     }
 
-    /// Wilson's interval.
-    fn item_interval(&self, sums: &Sums) -> [f64; 2] {
-        let (n, share) = (self.all.documents, ratio(sums.documents, self.all.documents));
+    /// Wilson's interval, of as many documents as would be as certain if they were drawn one by one.
+    fn item_interval(&self, sums: &Sums, effect: f64) -> [f64; 2] {
+        let (n, share) = (self.all.documents / effect, ratio(sums.documents, self.all.documents));
         let z = Z * self.correction();
         if n == 0.0 || z == 0.0 {
             return [share, share];
@@ -215,15 +336,13 @@ impl Whole {
         within(middle, half)
     }
 
-    /// The interval of a ratio of sums: the deviations are y (1 - R) in the group and -y R outside.
-    fn byte_interval(&self, sums: &Sums) -> [f64; 2] {
+    /// The interval of a ratio of sums.
+    fn byte_interval(&self, sums: &Sums, effect: f64) -> [f64; 2] {
         let (n, share) = (self.all.documents, ratio(sums.bytes, self.all.bytes));
         if n < 2.0 || self.all.bytes == 0.0 {
             return if self.is_exact { [share, share] } else { [0.0, 1.0] };
         }
-        let inside = sums.squares * (1.0 - share) * (1.0 - share);
-        let outside = (self.all.squares - sums.squares).max(0.0) * share * share;
-        let deviation = ((inside + outside) * n / (n - 1.0)).sqrt() / self.all.bytes;
+        let deviation = (self.byte_variance(sums) * effect * n / (n - 1.0)).sqrt() / self.all.bytes;
         within(share, Z * self.correction() * deviation)
     }
 }
@@ -270,13 +389,13 @@ mod tests {
     fn intervals_are_those_of_textbooks() {
         let whole = Whole { all: sums(400, 100), items: 1e9, is_exact: false };
         let group = sums(100, 100);
-        let [low, high] = whole.item_interval(&group);
+        let [low, high] = whole.item_interval(&group, 1.0);
         assert!((low - 0.2101).abs() < 1e-4 && (high - 0.2947).abs() < 1e-4, "{low} {high}");
-        let [low, high] = whole.byte_interval(&group);
+        let [low, high] = whole.byte_interval(&group, 1.0);
         assert!((low - 0.2075).abs() < 1e-4 && (high - 0.2925).abs() < 1e-4, "{low} {high}");
         let exact = Whole { is_exact: true, items: 400.0, ..whole };
-        assert_eq!(exact.item_interval(&group), [0.25, 0.25]);
-        assert_eq!(exact.byte_interval(&group), [0.25, 0.25]);
+        assert_eq!(exact.item_interval(&group, 1.0), [0.25, 0.25]);
+        assert_eq!(exact.byte_interval(&group, 1.0), [0.25, 0.25]);
     }
 
     #[test]
@@ -285,7 +404,7 @@ mod tests {
         let large = sums(1, 10_000);
         all.add(&large);
         let whole = Whole { all, items: 1e9, is_exact: false };
-        let [low, high] = whole.byte_interval(&large);
+        let [low, high] = whole.byte_interval(&large, 1.0);
         assert!(low < 0.05 && high > 0.95, "{low} {high}");
     }
 
@@ -294,16 +413,48 @@ mod tests {
     fn what_is_not_drawn_twice_is_more_certain() {
         let (all, group) = (sums(400, 100), sums(100, 100));
         let width = |items| {
-            let [low, high] = Whole { all, items, is_exact: false }.byte_interval(&group);
+            let [low, high] = Whole { all, items, is_exact: false }.byte_interval(&group, 1.0);
             high - low
         };
         assert!((width(800.0) / width(1e12) - 0.5_f64.sqrt()).abs() < 1e-6);
     }
 
+    /// Groups that have either one prefix or the other tell no more than one document each.
+    #[test]
+    fn documents_that_are_alike_in_a_group_count_once() {
+        let intervals = |is_alike: bool| {
+            let mut drawn = Drawn::default();
+            for number in 0..10_000_u64 {
+                let group = number / 20;
+                let which = if is_alike { group } else { number };
+                drawn.add(group, if which % 4 == 0 { b"a:" } else { b"b:" }, &sums(1, 100));
+            }
+            drawn.end_group();
+            let whole = Whole { all: drawn.all.sums, items: 1e9, is_exact: false };
+            let a = &drawn.prefixes[b"a:".as_slice()];
+            let effects = whole.effects(a, &drawn.all);
+            let width = |[low, high]: [f64; 2]| high - low;
+            (
+                effects,
+                width(whole.item_interval(&a.sums, effects.documents)),
+                width(whole.byte_interval(&a.sums, effects.bytes)),
+            )
+        };
+        let (effects, documents, bytes) = intervals(true);
+        assert!(
+            (effects.documents - 20.0).abs() < 1e-6 && (effects.bytes - 20.0).abs() < 1e-6,
+            "{effects:?}"
+        );
+        let (spread, least_documents, least_bytes) = intervals(false);
+        assert!(spread.documents == 1.0 && spread.bytes == 1.0, "{spread:?}");
+        assert!((documents / least_documents - 20_f64.sqrt()).abs() < 0.05, "{documents} {least_documents}");
+        assert!((bytes / least_bytes - 20_f64.sqrt()).abs() < 0.05, "{bytes} {least_bytes}");
+    }
+
     #[test]
     fn nothing_is_no_division_by_zero() {
         let whole = Whole { all: Sums::default(), items: 0.0, is_exact: true };
-        let described = whole.describe(&Sums::default()).to_string();
+        let described = whole.describe(&Sums::default(), Effects::default()).to_string();
         assert!(!described.contains("null"), "{described}");
     }
 }

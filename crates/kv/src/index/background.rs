@@ -251,6 +251,11 @@ impl Locked<'_> {
         })
     }
 
+    /// Returns the number of groups of the table.
+    pub(crate) fn groups(&self) -> u64 {
+        self.root.groups()
+    }
+
     /// Returns a position that this number selects.
     pub(crate) fn hand_at(&self, number: u64) -> Hand {
         self.root.hand_at(number)

@@ -268,6 +268,13 @@ pub struct Hand {
     group: usize,
 }
 
+impl Hand {
+    /// The group of this number. Behind the last one a walk ends.
+    pub fn at(group: u64) -> Self {
+        Self { group: usize::try_from(group).unwrap_or(usize::MAX - 1) }
+    }
+}
+
 /// The directory: word 0 is the number of groups, the rest are entries.
 #[derive(Clone, Copy)]
 struct Directory(NonNull<AtomicU64>);
@@ -625,10 +632,14 @@ impl Root {
         Some(())
     }
 
+    /// Number of groups, at least one.
+    pub(crate) fn groups(&self) -> u64 {
+        self.directory().map_or(1, |directory| directory.groups()).max(1) as u64
+    }
+
     /// Returns the position of the group that this number selects.
     pub(crate) fn hand_at(&self, number: u64) -> Hand {
-        let groups = self.directory().map_or(1, |directory| directory.groups()).max(1);
-        Hand { group: (number % groups as u64) as usize }
+        Hand { group: (number % self.groups()) as usize }
     }
 
     /// Walks the table: calls `visit` for each item of the next group and returns the hand's next position, `None` at

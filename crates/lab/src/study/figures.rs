@@ -52,6 +52,8 @@ pub const OPERATIONS: &str = "operations";
 pub const PER_CPU_SECOND: &str = "per_cpu_second";
 /// CPU time during the measured load.
 pub const CPU: &str = "cpu_s";
+/// CPU time of the lab's own load.
+pub const LOAD_CPU: &str = "load_cpu_s";
 /// Length of the measured load.
 pub const WALL: &str = "wall_s";
 /// Resident size after the load and a pause.
@@ -66,13 +68,14 @@ pub const HELD: &str = "allocator_resident_bytes";
 pub const PEAK: &str = "peak_bytes";
 
 /// All of them, in the order of reports.
-pub const FIGURES: [Figure; 24] = [
+pub const FIGURES: [Figure; 25] = [
     figure(RATE, "operations per second", Unit::Number, Better::More),
     figure(PER_CPU_SECOND, "operations per CPU second", Unit::Number, Better::More),
     figure(OPERATIONS, "operations", Unit::Number, Better::Neither),
     figure(CPU, "CPU time", Unit::Seconds, Better::Less),
     figure("cpu_user_s", "CPU time in user mode", Unit::Seconds, Better::Neither),
     figure("cpu_system_s", "CPU time in the kernel", Unit::Seconds, Better::Neither),
+    figure(LOAD_CPU, "CPU time of the load", Unit::Seconds, Better::Neither),
     figure(WALL, "time", Unit::Seconds, Better::Neither),
     figure(RESIDENT, "resident memory", Unit::Bytes, Better::Less),
     figure("proportional_bytes", "proportional memory (PSS)", Unit::Bytes, Better::Less),

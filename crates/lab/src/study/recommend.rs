@@ -54,16 +54,16 @@ fn text(study: &Study, results: &Results, give_up: f64) -> Result<String> {
     let points = points(results);
     let front = front(&points);
     let chosen = choose(&front, give_up).context("no variant has figures to choose by")?;
-    let (variant, spec) = results
-        .variants
-        .get(chosen.variant)
-        .and_then(|variant| {
-            Some((variant, study.variants.iter().find(|spec| spec.name == variant.variant.name)?))
-        })
-        .context("its variants are not those of its file")?;
+    let variant = results.variants.get(chosen.variant).context("its variants are not those of its file")?;
     let mut text = paragraph(results, variant, &front, give_up);
-    if is_better(results, variant) {
-        deployment(study, spec, &mut text)?;
+    let advised = match is_better(results, variant) {
+        true => Some(&variant.variant.name),
+        // What runs today, unless that was not measured.
+        false => results.missing_baseline.is_some().then_some(&results.baseline),
+    };
+    if let Some(advised) = advised {
+        let spec = study.variants.iter().find(|spec| spec.name == *advised);
+        deployment(study, spec.context("its variants are not those of its file")?, &mut text)?;
     }
     Ok(text)
 }
@@ -111,11 +111,15 @@ fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_u
         .collect();
     let others = match others.is_empty() {
         true => "No other variant is better in anything".to_owned(),
-        false => format!("Faster or smaller, but not both: {}", others.join(", ")),
+        false => format!("Faster but larger, or smaller but slower: {}", others.join(", ")),
+    };
+    let stay = match &results.missing_baseline {
+        Some(missing) => format!("No run of {missing} succeeded. Of those that ran: take"),
+        None => "Stay with".to_owned(),
     };
     if *name == results.baseline {
         return format!(
-            "Stay with {name}: of the variants within {give_up} % of the fastest, it needs the least memory. \
+            "{stay} {name}: of the variants within {give_up} % of the fastest, it needs the least memory. \
              {others}.\n"
         );
     }
@@ -129,7 +133,7 @@ fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_u
         format!("Run {name}")
     } else {
         format!(
-            "Stay with {}: nothing is shown to be better. The best of the others is {name}",
+            "{stay} {}: nothing is shown to be better. The best of the others is {name}",
             results.baseline
         )
     };

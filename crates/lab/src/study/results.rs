@@ -21,6 +21,8 @@ pub struct Results {
     pub about: String,
     /// Name of the variant that the others are compared with.
     pub baseline: String,
+    /// The one that the file names instead, if no run of it succeeded and another one's did.
+    pub missing_baseline: Option<String>,
     /// The variants in the file's order.
     pub variants: Vec<VariantResults>,
 }
@@ -44,8 +46,14 @@ pub struct VariantResults {
 impl Results {
     /// Evaluates the runs of an experiment.
     pub fn of(study: &Study, head: Head, runs: &[Run]) -> Self {
-        let baseline = study.variants.get(study.baseline()).map(|variant| variant.name.clone());
-        let baseline = baseline.unwrap_or_default();
+        let wanted = study.variants.get(study.baseline()).map(|variant| variant.name.clone());
+        let wanted = wanted.unwrap_or_default();
+        let has_run = |name: &str| !successful(runs, name).is_empty();
+        let first = head.variants.iter().map(|variant| &variant.name).find(|name| has_run(name));
+        let (baseline, missing_baseline) = match first {
+            Some(first) if !has_run(&wanted) => (first.clone(), Some(wanted)),
+            _ => (wanted, None),
+        };
         let base = successful(runs, &baseline);
         let variants = head.variants.iter().map(|variant| {
             let own = successful(runs, &variant.name);
@@ -58,7 +66,7 @@ impl Results {
             VariantResults { figures: spreads(&own), comparisons, failures, runs: own, variant }
         });
         let variants = variants.collect();
-        Self { head, about: study.about.clone(), baseline, variants }
+        Self { head, about: study.about.clone(), baseline, missing_baseline, variants }
     }
 
     /// The variant that the others are compared with.
@@ -92,9 +100,6 @@ impl Results {
                 .filter_map(|name| variant.comparisons.get(name).map(|comparison| change(name, comparison)))
                 .collect();
             match said.is_empty() {
-                true if self.base().is_none_or(|base| base.runs.is_empty()) => {
-                    sentences.push(format!("{} has nothing to be compared with.", variant.variant.name));
-                }
                 true => sentences.push(format!("{} gave no figures.", variant.variant.name)),
                 false => sentences.push(format!("{} has {}.", variant.variant.name, said.join(" and "))),
             }
@@ -104,6 +109,12 @@ impl Results {
         let runs = if least == most { most.to_string() } else { format!("{least} to {most}") };
         if sentences.is_empty() {
             return format!("{} was run {runs} times.", self.baseline);
+        }
+        if let Some(missing) = &self.missing_baseline {
+            sentences.push(format!(
+                "The experiment compares with {missing}; since no run of it succeeded, {} stands in.",
+                self.baseline
+            ));
         }
         if least < REPEATS_LEAST {
             sentences.push(format!("Fewer than {REPEATS_LEAST} runs of each cannot show a difference."));

@@ -362,15 +362,19 @@ impl Running {
         // On a Couchbase port there is nobody to ask in this way.
         let told = |subject| statistics(address, subject).unwrap_or_default();
         let lists = match self.launch.spec.builtin {
-            Some(Builtin::Redis | Builtin::Valkey) => vec![(
-                redis_information(address, "memory").unwrap_or_default(),
-                vec![
-                    (USED, "used_memory"),
-                    (ALLOCATED, "allocator_allocated"),
-                    (ACTIVE, "allocator_active"),
-                    (HELD, "allocator_resident"),
-                ],
-            )],
+            Some(Builtin::Redis | Builtin::Valkey) => {
+                let memory = redis_information(address, "memory").unwrap_or_default();
+                let mut names = vec![(USED, "used_memory")];
+                // They ask the jemalloc that they were built with, which is idle if another one is preloaded.
+                if self.launch.preload.is_none() {
+                    names.extend([
+                        (ALLOCATED, "allocator_allocated"),
+                        (ACTIVE, "allocator_active"),
+                        (HELD, "allocator_resident"),
+                    ]);
+                }
+                vec![(memory, names)]
+            }
             Some(Builtin::Memcached) => vec![(told(""), vec![(USED, "bytes")])],
             Some(Builtin::Dormouse) => vec![
                 (told("memory"), vec![(USED, "allocated")]),

@@ -1,6 +1,6 @@
 //! The load of a run: one of the lab's own, or a command whose output says how fast it was.
 
-use super::figures::{OPERATIONS, PER_CPU_SECOND, RATE};
+use super::figures::{LOAD_CPU, OPERATIONS, PER_CPU_SECOND, RATE};
 use super::file::{OwnLoad, WorkloadSpec};
 use super::subject::Running;
 use super::text::{last, said};
@@ -88,7 +88,7 @@ fn own_figures(requests: u64, wall_ns: u64, load_cpu_ns: u64) -> BTreeMap<String
     BTreeMap::from([
         (RATE.to_owned(), requests as f64 / seconds),
         (OPERATIONS.to_owned(), requests as f64),
-        ("load_cpu_s".to_owned(), load_cpu_ns as f64 / 1e9),
+        (LOAD_CPU.to_owned(), load_cpu_ns as f64 / 1e9),
     ])
 }
 

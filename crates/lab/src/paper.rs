@@ -145,12 +145,14 @@ impl Paper {
     }
 }
 
-/// Everything that a program prints with `--version`, on one line.
+/// Version, commit and features of a program, on one line.
 fn whole_version(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    lines.collect::<Vec<_>>().join("; ")
+    let is_ours = |line: &str| ["commit", "features"].iter().any(|word| line.starts_with(word));
+    let lines = text.lines().enumerate().filter(|(number, line)| *number == 0 || is_ours(line));
+    let words = lines.map(|(_, line)| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    words.collect::<Vec<_>>().join("; ")
 }
 
 /// Minutes that these parts take.

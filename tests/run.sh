@@ -149,21 +149,20 @@ stage_miri() {
 }
 
 stage_fuzz() {
-    local targets target
+    local targets fuzzed jemalloc log
     "$python" -m tests.corpus
     targets=$(cargo fuzz list)
     # The jemalloc that is built already: another build of it would take as long as half of the stage.
-    local jemalloc
     jemalloc=$(find "$target/quick/build" -path '*/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a' -print -quit 2>/dev/null)
     [ -z "$jemalloc" ] || export JEMALLOC_OVERRIDE=$(realpath "$jemalloc")
-    for target in $targets; do
+    for fuzzed in $targets; do
         # Without the address sanitiser the stable compiler is enough.
-        local log=fuzz/$target.log
-        if ! cargo fuzz run --sanitizer none "$target" -- -max_total_time="${FUZZ_SECONDS:-12}" -print_final_stats=1 >"$log" 2>&1; then
+        log=fuzz/$fuzzed.log
+        if ! cargo fuzz run --sanitizer none "$fuzzed" -- -max_total_time="${FUZZ_SECONDS:-12}" -print_final_stats=1 >"$log" 2>&1; then
             tail -n 40 "$log"
             return 1
         fi
-        echo "fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, none fails"
+        echo "fuzz $fuzzed: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, none fails"
     done
 }
 

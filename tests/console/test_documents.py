@@ -342,7 +342,7 @@ def test_a_sample_has_intervals_that_hold(root, other):
     held = []
     for _ in range(40):
         found = prefixes(root, sample=300)
-        assert not found["exact"] and 150 <= found["sampled"] < 600 and found["items"] == 6000
+        assert not found["exact"] and 60 < found["sampled"] < 700 and found["items"] == 6000
         for one in found["prefixes"]:
             if one["prefix"] in ("cart:", "user:"):
                 for share in ("itemShare", "byteShare"):
@@ -367,12 +367,18 @@ def test_intervals_hold_where_vbuckets_differ():
         held = []
         for _ in range(50):
             found = json.loads(root.ask("GET", f"{POOL}/orders/prefixes?sample=2048")[1])
-            assert not found["exact"] and 1500 < found["sampled"] < 2600
+            assert not found["exact"] and 1000 < found["sampled"] < 3200
             for share in ("itemShare", "byteShare"):
                 low, high = found["prefixes"][0][f"{share}Interval"]
                 held.append(low <= exact[found["prefixes"][0]["prefix"]][share] <= high)
-        # 100 intervals for 95 %.
-        assert sum(held) >= 85, held
+        # 100 intervals for 95 %, in pairs that hold or fail together.
+        assert sum(held) >= 75, held
+
+
+def test_the_smallest_sample_is_not_empty(root, other):
+    for _ in range(10):
+        found = prefixes(root, sample=1)
+        assert not found["exact"] and found["sampled"] > 0 and found["bytes"] > 0
 
 
 def test_prefixes_are_of_one_collection_if_it_is_named(root):

@@ -40,6 +40,14 @@ def test_an_example_runs_and_every_variant_gives_figures(path, tmp_path):
     assert lab("recommend", tmp_path, cwd=tmp_path).stdout.startswith(("Run ", "Stay with "))
 
 
+def figures_of(text, directory):
+    """The figures of an experiment's only variant, run once."""
+    (directory / "x.toml").write_text(text)
+    done = lab("run", "x.toml", "--repeats", 1, cwd=directory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((directory / "x.results" / "report.json").read_text())["variants"][0]["figures"]
+
+
 @pytest.mark.parametrize("subject, workload", (("redis", "resp"), ("dormouse", "memcached-text")))
 def test_allocators_tell_where_memory_is(subject, workload, tmp_path):
     text = f"""
@@ -52,10 +60,7 @@ warm_up = "0ms"
 length = "200ms"
 settle = "0ms"
 """
-    (tmp_path / "x.toml").write_text(text)
-    done = lab("run", "x.toml", "--repeats", 1, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    figures = json.loads((tmp_path / "x.results" / "report.json").read_text())["variants"][0]["figures"]
+    figures = figures_of(text, tmp_path)
     allocated, active, held = (figures[f"allocator_{name}_bytes"]["median"] for name in ("allocated", "active", "resident"))
     assert 1 << 20 < allocated <= active <= held
     assert figures["fragmentation"]["median"] < 1
@@ -74,10 +79,7 @@ warm_up = "0ms"
 length = "1s"
 settle = "0ms"
 """
-    (tmp_path / "x.toml").write_text(text)
-    done = lab("run", "x.toml", "--repeats", 1, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    figures = json.loads((tmp_path / "x.results" / "report.json").read_text())["variants"][0]["figures"]
+    figures = figures_of(text, tmp_path)
     # The last ones may wait when the time is over; on a busy machine the timer is late.
     assert 1000 <= figures["operations"]["median"] <= 2010
     assert 0 < figures["latency_p50_us"]["median"] <= figures["latency_p999_us"]["median"]

@@ -312,12 +312,12 @@ fn keys(console: &Console, place: &Place, wanted: &Wanted) -> Result<Value, Refu
     let mut has_more = false;
     let walked = match wanted.sample {
         Some(count) => {
-            walk::sample(console, &bucket, walk::chance(count, items), true, &mut |_, key, document| {
-                let has_room = u64::try_from(found.len()).is_ok_and(|length| length < count);
-                if has_room && key.collection == collection && wanted.takes(key.bytes) {
+            let (chance, most) = (walk::chance(count, items), usize::try_from(count).unwrap_or(usize::MAX));
+            walk::sample(console, &bucket, chance, true, &mut |_, key, document| {
+                if found.len() < most && key.collection == collection && wanted.takes(key.bytes) {
                     found.insert(key.bytes.to_vec(), About::of(document));
                 }
-                u64::try_from(found.len()).is_ok_and(|length| length < count)
+                found.len() < most
             })?
         }
         None => walk::walk(console, &bucket, wanted.visits_max, &mut |key, document| {

@@ -26,8 +26,9 @@ use super::{Refused, collection_of, walk};
 use crate::buckets::{invalid, refused};
 use crate::{Console, Refusal};
 
-/// Documents of a sample, and most of them.
+/// Documents of a sample, and least and most of them: few groups of the index tell nothing, or there are none.
 const SAMPLE: u64 = 16 << 10;
+const SAMPLE_LEAST: u64 = 256;
 const SAMPLE_MAX: u64 = 64 << 10;
 /// Groups that are listed; the rest are summed up.
 const LISTED: usize = 50;
@@ -205,7 +206,7 @@ fn estimate(console: &Console, place: &Place, wanted: &Wanted) -> Result<Value, 
         None => bucket.accounts().items,
     };
     let mut drawn = Drawn::default();
-    let chance = walk::chance(wanted.sample, items);
+    let chance = walk::chance(wanted.sample.max(SAMPLE_LEAST), items);
     let walked = walk::sample(console, &bucket, chance, false, &mut |group, key, document| {
         if collection.is_none_or(|id| id == key.collection) {
             drawn.add(group, wanted.prefix(key.bytes), &Sums::of(document));
@@ -328,8 +329,11 @@ impl Whole {
     fn item_interval(&self, sums: &Sums, effect: f64) -> [f64; 2] {
         let (n, share) = (self.all.documents / effect, ratio(sums.documents, self.all.documents));
         let z = Z * self.correction();
-        if n == 0.0 || z == 0.0 {
+        if z == 0.0 {
             return [share, share];
+        }
+        if n == 0.0 {
+            return [0.0, 1.0];
         }
         let middle = (share + z * z / (2.0 * n)) / (1.0 + z * z / n);
         let half = z / (1.0 + z * z / n) * (share * (1.0 - share) / n + z * z / (4.0 * n * n)).sqrt();
@@ -456,5 +460,8 @@ mod tests {
         let whole = Whole { all: Sums::default(), items: 0.0, is_exact: true };
         let described = whole.describe(&Sums::default(), Effects::default()).to_string();
         assert!(!described.contains("null"), "{described}");
+        let unknown = Whole { items: 7.0, is_exact: false, ..whole };
+        assert_eq!(unknown.item_interval(&Sums::default(), 1.0), [0.0, 1.0]);
+        assert_eq!(unknown.byte_interval(&Sums::default(), 1.0), [0.0, 1.0]);
     }
 }

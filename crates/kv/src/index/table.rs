@@ -271,7 +271,7 @@ pub struct Hand {
 impl Hand {
     /// The group of this number. Behind the last one a walk ends.
     pub fn at(group: u64) -> Self {
-        Self { group: usize::try_from(group).unwrap_or(usize::MAX - 1) }
+        Self { group: group as usize }
     }
 }
 

@@ -39,6 +39,8 @@ MAP_FRACTION = 256
 SETTLE_S = 60
 # A refusal is the protocol's answer of a full server, but a server that mostly refuses does not serve.
 REFUSED_MAX = 0.05
+# The end of the log that is shown with a problem.
+LOG_BYTES = 2000
 
 
 def parse(arguments):
@@ -114,12 +116,18 @@ def settle(watched, start, budget):
         time.sleep(0.5)
 
 
+def closed_by_node(node):
+    """The lines of the log about connections that their peer had not closed before."""
+    lines = node.log_path.read_text(errors="replace").splitlines()
+    return "\n".join(line for line in lines if 'by="this node"' in line)
+
+
 def main(arguments):
     options = parse(arguments)
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1_000_000_000)
     budget = options.budget_mib * MEBIBYTE
-    node = servers.Dormouse(buckets=(f"default,ephemeral,{options.budget_mib}MiB",), memory=f"{options.budget_mib}MiB")
+    node = servers.Dormouse("--log-level", "debug", buckets=(f"default,ephemeral,{options.budget_mib}MiB",), memory=f"{options.budget_mib}MiB")
     problems = []
     try:
         watched = watch.Watch(node)
@@ -134,6 +142,9 @@ def main(arguments):
             every = max(len(watched.samples) // 20, 1)
             print("\n".join(show(s, budget) for s in watched.samples[::every]))
         print("counts: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+        if node.alive():
+            cut_off = int(watched.figures(b"stats")["memory_kicks"])
+            print(f"most in flight {max(s.in_flight for s in watched.samples) / budget:.1%} of the budget, peers cut off {cut_off}")
         if not node.alive():
             problems.append(f"the node died: {node.log()}")
         else:
@@ -148,11 +159,12 @@ def main(arguments):
         if "panicked" in node.log():
             problems.append(f"a panic in the log: {node.log()}")
     finally:
+        closed = closed_by_node(node)
         code = node.stop()
     if code != 0:
         problems.append(f"exit code after SIGTERM: {code}")
     if problems:
-        print(f"the node's log:\n{node.last_log}")
+        print(f"the node's log:\n{node.last_log[-LOG_BYTES:]}\nconnections that the node closed:\n{closed}")
     for text in problems:
         print(f"PROBLEM: {text}")
     print("soak: " + ("passed" if not problems else f"{len(problems)} problems"))

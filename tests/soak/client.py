@@ -6,6 +6,7 @@ raises `Wrong`.
 
 import asyncio
 import struct
+import time
 
 from tests.frames import (
     DELETE, GET, HELLO, NO_MEMORY, NOT_FOUND, SASL_AUTH, SELECT_BUCKET, SET, SUCCESS, TEMPORARY_FAILURE, TOUCH, request,
@@ -59,14 +60,17 @@ class Client:
         self.close()
 
     async def guarded(self, waiting):
+        port = self.writer.get_extra_info("sockname")[1]
+        began = time.monotonic()
         try:
             return await asyncio.wait_for(waiting, ANSWER_TIMEOUT_S)
         except asyncio.IncompleteReadError as error:
-            raise Wrong(f"{type(self).__name__}: the server closed the connection after {error.partial[:200]!r}") from None
+            problem = f"the server closed the connection after {error.partial[:200]!r}"
         except ConnectionError as error:
-            raise Wrong(f"{type(self).__name__}: the server closed the connection: {error}") from None
+            problem = f"the server closed the connection: {error}"
         except asyncio.TimeoutError:
-            raise Wrong(f"{type(self).__name__}: no answer for {ANSWER_TIMEOUT_S} s") from None
+            problem = "no answer"
+        raise Wrong(f"{type(self).__name__} at port {port}, {waiting.__qualname__}: {problem} ({time.monotonic() - began:.1f} s)")
 
 
 class TextClient(Client):

@@ -28,6 +28,7 @@ mod workload;
 
 use crate::machine::{self, HugePageMode, Machine};
 use crate::os;
+use crate::report::count;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use file::{REPEATS_LEAST, Study};
@@ -47,6 +48,8 @@ const FAILURES_MAX: usize = 2;
 const QUICK_LENGTH: Duration = Duration::from_secs(2);
 const QUICK_PAUSE: Duration = Duration::from_millis(500);
 const QUICK_ITEMS: u32 = 50_000;
+/// The option that asks for them.
+const QUICK: &str = "--quick";
 
 /// Options of `lab run`.
 #[derive(Args, Debug)]
@@ -89,8 +92,7 @@ pub struct ReportArgs {
 /// Makes an experiment's reports again from its runs.
 pub fn report_again(arguments: &ReportArgs) -> Result<()> {
     let (head, runs) = Record::read(&arguments.results)?;
-    let study = Study::parse(&head.file, &head.name)?;
-    let results = Results::of(&study, head, &runs);
+    let results = Results::of(head, &runs)?;
     let directory = match arguments.results.is_dir() {
         true => arguments.results.clone(),
         false => arguments.results.parent().map(PathBuf::from).unwrap_or_default(),
@@ -137,27 +139,39 @@ pub fn run(arguments: &RunArgs) -> Result<()> {
     os::raise_open_files()?;
     let bench = Bench { cores: &cores, huge_pages: huge_pages.as_ref().and_then(|kept| kept.as_ref().ok()) };
     all_runs(&study, &launches, &bench, seed, &mut record)?;
-    report::write(&Results::of(&study, record.head.clone(), &record.runs), &directory)
+    report::write(&Results::of(record.head.clone(), &record.runs)?, &directory)
 }
 
 impl RunArgs {
     /// Changes the experiment as the options say. Returns what they say, which its record is known by.
     fn apply(&self, study: &mut Study) -> String {
-        let mut options = Vec::new();
         if self.quick {
-            study.repeats = REPEATS_LEAST;
-            let workload = &mut study.workload;
-            workload.items = workload.items.min(QUICK_ITEMS);
-            workload.length = workload.length.min(QUICK_LENGTH);
-            workload.warm_up = workload.warm_up.min(QUICK_PAUSE);
-            workload.settle = workload.settle.min(QUICK_PAUSE);
-            options.push("--quick".to_owned());
+            shorten(study);
         }
         if let Some(repeats) = self.repeats {
             study.repeats = usize::from(repeats);
         }
-        options.join(" ")
+        if self.quick { QUICK.to_owned() } else { String::new() }
     }
+}
+
+/// Makes an experiment a quick one. Returns what differs in its load, in words.
+fn shorten(study: &mut Study) -> Vec<String> {
+    study.repeats = REPEATS_LEAST;
+    let workload = &mut study.workload;
+    let mut changes = Vec::new();
+    let is_own = workload.builtin.is_some();
+    if is_own && workload.items > QUICK_ITEMS {
+        changes.push(format!("{} items in place of {}", count(QUICK_ITEMS), count(workload.items)));
+    }
+    if is_own && workload.length > QUICK_LENGTH {
+        changes.push(format!("{:?} of load in place of {:?}", QUICK_LENGTH, workload.length));
+    }
+    workload.items = workload.items.min(QUICK_ITEMS);
+    workload.length = workload.length.min(QUICK_LENGTH);
+    workload.warm_up = workload.warm_up.min(QUICK_PAUSE);
+    workload.settle = workload.settle.min(QUICK_PAUSE);
+    changes
 }
 
 fn described(study: &Study, launches: &[Result<Launch>]) -> Vec<Variant> {
@@ -216,7 +230,7 @@ fn all_runs(
         };
         let failed = failures.get_mut(turn.variant).context("a variant")?;
         if *failed >= FAILURES_MAX {
-            progress.skipped();
+            progress.skipped(&variant.name, turn.round, study.repeats);
             continue;
         }
         progress.begins(&variant.name, turn.round);
@@ -270,13 +284,19 @@ impl Progress {
         self.bar.set_message(format!("{variant}, round {}", round + 1));
     }
 
-    fn skipped(&self) {
+    /// Counts one run more. Returns how many there were, and how many there will be.
+    fn counted(&self) -> (u64, u64) {
         self.bar.inc(1);
+        (self.bar.position(), self.bar.length().unwrap_or(0))
+    }
+
+    fn skipped(&self, variant: &str, round: usize, rounds: usize) {
+        let (done, all) = self.counted();
+        self.say(&format!("[{done}/{all}] {variant}, round {} of {rounds}: not run, given up", round + 1));
     }
 
     fn ended(&self, run: &Run, rounds: usize) {
-        self.bar.inc(1);
-        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        let (done, all) = self.counted();
         let left = self.start.elapsed().div_f64(done.max(1) as f64).mul_f64((all - done) as f64);
         let said = match &run.failed {
             Some(why) => format!("FAILED: {why}"),

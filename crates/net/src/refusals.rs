@@ -1,5 +1,5 @@
-//! Rate-limited log lines about peers that speak TLS to a plain port, or plain text to a TLS port. Each line has the
-//! number of those suppressed before it.
+//! Rate-limited log lines about closed connections: of peers that speak TLS to a plain port, or plain text to a TLS
+//! port, and of peers that held much memory. Each line has the number of those suppressed before it.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

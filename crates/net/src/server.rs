@@ -64,6 +64,7 @@ pub(crate) struct Shared {
     /// The acceptor waits for a connection to close.
     pub(crate) starved: AtomicBool,
     pub(crate) refusals: Refusals,
+    pub(crate) cut_offs: Refusals,
     acceptor: Mutex<Option<Waker>>,
     inboxes: OnceLock<Vec<Arc<Inbox>>>,
 }

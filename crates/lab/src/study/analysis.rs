@@ -168,8 +168,9 @@ impl Comparison {
     /// A plain sentence. `name`: of the variant; `runs`: of each.
     pub fn sentence(&self, name: &str, figure: &str, baseline: &str, runs: usize) -> String {
         let what = figures::title(figure);
-        let needed = self.runs_for_one_per_cent.map_or(String::new(), |needed| {
-            format!(" About {needed} runs of each would show a difference of 1 %.")
+        let needed = self.runs_for_one_per_cent.map_or(String::new(), |needed| match needed > runs as u64 {
+            true => format!(" About {needed} runs of each would show a difference of 1 %."),
+            false => " So many runs show a difference of 1 %.".to_owned(),
         });
         if self.is_real {
             return format!(

@@ -51,8 +51,9 @@ fn list(text: &mut String, items: impl Iterator<Item = String>) -> Result<()> {
 
 fn all_plots(text: &mut String, results: &Results) -> Result<()> {
     text.push_str("<h2>Plots</h2>\n<div class=\"plots\">\n");
-    let variants: Vec<_> = results.variants.iter().map(|variant| variant.variant.name.clone()).collect();
-    let threads = plots::busiest_threads(results);
+    let ran = plots::that_ran(results).into_iter();
+    let variants: Vec<_> = ran.map(|(number, variant)| (number, variant.variant.name.clone())).collect();
+    let threads: Vec<_> = plots::busiest_threads(results).into_iter().enumerate().collect();
     let speed = results.speed();
     let all = [
         (figures::title(speed), plots::runs(results, speed)?, None),
@@ -66,7 +67,7 @@ fn all_plots(text: &mut String, results: &Results) -> Result<()> {
         write!(text, "<figure>\n<figcaption>{}</figcaption>\n{plot}", escaped(title))?;
         if let Some(names) = names {
             text.push_str("<ul class=\"key\">");
-            for (number, name) in names.iter().enumerate() {
+            for (number, name) in names {
                 let series = number % SERIES;
                 write!(
                     text,

@@ -15,6 +15,8 @@ const HEIGHT: u32 = 240;
 /// Height of a variant's row.
 const ROW: u32 = 40;
 const AXIS: u32 = 34;
+/// Room for the half of an axis' last label.
+const RIGHT: u32 = 26;
 /// Room above the rows.
 const TOP: u32 = 4;
 /// Threads that have a colour of their own.
@@ -51,7 +53,7 @@ fn scale(name: &str) -> (f64, &'static str) {
 }
 
 /// Variants that ran, with their numbers.
-fn that_ran(results: &Results) -> Vec<(usize, &VariantResults)> {
+pub fn that_ran(results: &Results) -> Vec<(usize, &VariantResults)> {
     results.variants.iter().enumerate().filter(|(_, variant)| !variant.runs.is_empty()).collect()
 }
 
@@ -66,7 +68,7 @@ fn rows<T>(
     drawn((WIDTH, TOP + ROW * rows.len() as u32 + AXIS), title, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin_left(8)
-            .margin_right(16)
+            .margin_right(RIGHT)
             .margin_top(TOP)
             .x_label_area_size(AXIS)
             .build_cartesian_2d(range, rows.len() as f64..0.0)
@@ -154,6 +156,10 @@ fn curves(
     x_label: &dyn Fn(&f64) -> String,
     x_labels: usize,
 ) -> Result<Option<String>> {
+    // A single point is no curve.
+    if lines.iter().all(|(_, line)| line.len() < 2) {
+        return Ok(None);
+    }
     let all = || lines.iter().flat_map(|(_, line)| line);
     let right = all().map(|(x, _)| *x).fold(0.0, f64::max);
     let top = all().map(|(_, y)| *y).fold(0.0, f64::max);
@@ -163,7 +169,7 @@ fn curves(
     drawn((WIDTH, HEIGHT), title, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            .margin_right(16)
+            .margin_right(RIGHT)
             .x_label_area_size(AXIS)
             .y_label_area_size(52)
             .build_cartesian_2d(0.0..right, 0.0..top * 1.05)

@@ -45,7 +45,7 @@ pub fn recommend(arguments: &RecommendArgs) -> Result<()> {
     );
     let (head, runs) = Record::read(&arguments.results)?;
     let study = Study::parse(&head.file, &head.name)?;
-    let results = Results::of(&study, head, &runs);
+    let results = Results::of(head, &runs)?;
     let text = text(&study, &results, arguments.give_up)?;
     io::stdout().write_all(text.as_bytes()).context("printing the recommendation")
 }
@@ -56,6 +56,7 @@ fn text(study: &Study, results: &Results, give_up: f64) -> Result<String> {
     let chosen = choose(&front, give_up).context("no variant has figures to choose by")?;
     let variant = results.variants.get(chosen.variant).context("its variants are not those of its file")?;
     let mut text = paragraph(results, variant, &front, give_up);
+    text.extend(results.quick().map(|quick| quick + "\n"));
     let advised = match is_better(results, variant) {
         true => Some(&variant.variant.name),
         // What runs today, unless that was not measured.

@@ -98,6 +98,13 @@ impl Head {
     }
 }
 
+impl Head {
+    /// Returns true if `--quick` was given.
+    pub fn is_quick(&self) -> bool {
+        self.options.split(' ').any(|option| option == super::QUICK)
+    }
+}
+
 /// The time, in seconds since 1970.
 pub fn now_s() -> u64 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())

@@ -6,6 +6,7 @@ use super::file::{REPEATS_LEAST, Study};
 use super::record::{Head, Run, Variant};
 use crate::report::short;
 use crate::statistics::Spread;
+use anyhow::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,6 +24,8 @@ pub struct Results {
     pub baseline: String,
     /// The one that the file names instead, if no run of it succeeded and another one's did.
     pub missing_baseline: Option<String>,
+    /// What `--quick` changed about the load.
+    pub shortened: Vec<String>,
     /// The variants in the file's order.
     pub variants: Vec<VariantResults>,
 }
@@ -45,7 +48,8 @@ pub struct VariantResults {
 
 impl Results {
     /// Evaluates the runs of an experiment.
-    pub fn of(study: &Study, head: Head, runs: &[Run]) -> Self {
+    pub fn of(head: Head, runs: &[Run]) -> Result<Self> {
+        let mut study = Study::parse(&head.file, &head.name)?;
         let wanted = study.variants.get(study.baseline()).map(|variant| variant.name.clone());
         let wanted = wanted.unwrap_or_default();
         let has_run = |name: &str| !successful(runs, name).is_empty();
@@ -66,7 +70,8 @@ impl Results {
             VariantResults { figures: spreads(&own), comparisons, failures, runs: own, variant }
         });
         let variants = variants.collect();
-        Self { head, about: study.about.clone(), baseline, missing_baseline, variants }
+        let shortened = if head.is_quick() { super::shorten(&mut study) } else { Vec::new() };
+        Ok(Self { head, about: study.about, baseline, missing_baseline, shortened, variants })
     }
 
     /// The variant that the others are compared with.
@@ -119,7 +124,15 @@ impl Results {
         if least < REPEATS_LEAST {
             sentences.push(format!("Fewer than {REPEATS_LEAST} runs of each cannot show a difference."));
         }
+        sentences.extend(self.quick());
         format!("Compared with {}, over {runs} runs of each: {}", self.baseline, sentences.join(" "))
+    }
+
+    /// What the reader of a quick run must know.
+    pub fn quick(&self) -> Option<String> {
+        let changes = self.shortened.join(" and ");
+        (!changes.is_empty())
+            .then(|| format!("These were quick runs, with {changes}: do not decide by them."))
     }
 
     /// The command that runs it again.

@@ -5,12 +5,14 @@
 //! that has a larger one.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kv::client_memory::Pressure;
 use transport::Stream;
 
 use super::Worker;
+use crate::connection::Connection;
 
 /// Under [`Pressure::Soft`], a peer is cut off if it has taken and sent nothing for this long.
 const PATIENCE_MS: u64 = 1000;
@@ -22,8 +24,7 @@ const CANDIDATES: usize = 64;
 /// Memory of an idle connection: itself, its entry in the list of connections, its place in the worker's tables, and
 /// the allocator's overhead.
 pub(super) fn own_bytes(stream: &Stream) -> i64 {
-    const PLAIN_BYTES: usize =
-        size_of::<crate::connection::Connection>() + size_of::<kv::clients::Client>() + 160;
+    const PLAIN_BYTES: usize = size_of::<Connection>() + size_of::<kv::clients::Client>() + 160;
     (PLAIN_BYTES + stream.own_bytes()) as i64
 }
 
@@ -122,9 +123,10 @@ impl Worker {
                 self.relief_looked_ms = now_ms;
                 return;
             };
-            tracing::debug!(connection = id, ?pressure, "cut off a peer that holds much memory");
             self.cx.node.client_memory().note_cut_off();
             if let Some(Some(connection)) = self.connections.get(id as usize) {
+                let peer = connection.session.peer.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+                self.shared.cut_offs.log(peer, &reason(connection, now_ms, pressure));
                 connection.socket.reset_when_closed();
             }
             self.close_because(id, "error");
@@ -141,6 +143,21 @@ impl Worker {
         let candidates = holders.iter().rev().take(CANDIDATES).filter(|(bytes, _)| *bytes >= least);
         candidates.map(|(_, id)| *id).find(|id| is_stuck(*id) == Some(true))
     }
+}
+
+/// Why a connection is cut off, for the log.
+fn reason(connection: &Connection, now_ms: u64, pressure: Pressure) -> String {
+    let Charged { buffers, large, .. } = connection.charged();
+    let rest_ms = now_ms.saturating_sub(connection.progress_ms());
+    let bound = match pressure {
+        Pressure::None => "values in transit",
+        Pressure::Soft => "buffers of clients",
+        Pressure::Hard => "buffers of clients, by far,",
+    };
+    format!(
+        "{bound} hold too much memory; it held {buffers} bytes of buffers and {large} bytes of values in transit, \
+         and took and sent nothing for {rest_ms} ms"
+    )
 }
 
 /// What is charged for a connection.

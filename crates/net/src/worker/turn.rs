@@ -152,6 +152,11 @@ impl Worker {
             // Unparsed input came out of such a space, and an incomplete request is short, so there is always room.
             debug_assert!(!is_whole, "{rest} bytes left over");
             if is_whole {
+                tracing::error!(
+                    connection = id,
+                    rest,
+                    "closed a connection: its unparsed input fills the buffer"
+                );
                 return self.close_none(id);
             }
             self.make_later(id);

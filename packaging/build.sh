@@ -36,6 +36,15 @@ mkdir -p "$made"/{man,completions}
 cp packaging/openvswitch/dormouse-openvswitch.8 "$made/man/"
 gzip -9n "$made/man/"*
 gzip -9nc CHANGELOG.md > "$made/changelog.gz"
+# All documents lie in one directory; a link to what is not installed becomes its text.
+mkdir "$made/doc" "$made/doc-openvswitch"
+cp README.md docs/*.md "$made/doc/"
+cp packaging/README.md "$made/doc/README.Debian"
+(
+    cd "$made/doc"
+    perl -pi -e 's{!?\[([^\]]*)\]\((?:\.\./)?(?:docs/)?([^)#:]*)(#[^)]*)?\)}{$2 eq "" || -e $2 ? "[$1]($2" . ($3 // "") . ")" : $1}ge' -- *
+)
+sed 's|\](\([a-z-]*\.md\)|](../dormouse/\1|g' "$made/doc/openvswitch.md" > "$made/doc-openvswitch/openvswitch.md"
 for program in dormouse dormouse-lab; do
     "$target/$profile/$program" completions bash > "$made/completions/$program"
     "$target/$profile/$program" completions zsh > "$made/completions/_$program"

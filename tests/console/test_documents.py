@@ -11,7 +11,7 @@ import pytest
 from pymemcache.client.base import Client as Memcached
 
 from tests import servers, subdocument
-from tests.frames import FEATURE_SNAPPY, FEATURE_XERROR, GET, GET_LOCKED, BinaryConnection
+from tests.frames import FEATURE_SNAPPY, FEATURE_XATTR, FEATURE_XERROR, GET, GET_LOCKED, BinaryConnection
 from tests.persistence.bucket import vbucket_of
 from tests.snappy import compress
 from tests.wire.test_roles import ADMINISTRATOR, PASSWORD, Client
@@ -19,7 +19,6 @@ from tests.wire.test_roles import ADMINISTRATOR, PASSWORD, Client
 POOL = "/pools/default/buckets"
 ORDERS = f"{POOL}/orders/scopes/_default/collections/_default/docs"
 NEW = f"{POOL}/orders/scopes/eu/collections/new/docs"
-FEATURE_XATTR = 0x06
 BUCKETS = ("orders,ephemeral,64MiB", "other,ephemeral,32MiB", "full,ephemeral,16MiB")
 HOSTILE = [
     b"<script>alert(1)</script>", b"\x00\x01\n\r\t\x7f", b"\xff\xfe\x80", ("\U0001f980" * 62).encode(), b"a/b?c#d%e f+g&h=i", b".", b"..", b"'\"\\`$(x)",

@@ -5,7 +5,9 @@ import urllib.parse
 
 import pytest
 
-from tests import servers
+from tests import servers, subdocument
+from tests.frames import FEATURE_SELECT_BUCKET, FEATURE_XATTR, FEATURE_XERROR, BinaryConnection
+from tests.persistence.bucket import vbucket_of
 from tests.wire.test_roles import Client
 
 LOGIN = {"username": "Administrator", "password": "password"}
@@ -192,6 +194,20 @@ def test_hostile_keys_are_shown_edited_and_deleted(root, view, key, shown):
     page.page.get_by_text("is deleted").wait_for()
     assert get(root, key) == 404 and page.page.locator("button.key-name").count() == 0
     assert page.said == []
+
+
+def test_long_numbers_of_attributes_are_shown_as_they_are(node, root, view):
+    with BinaryConnection(node.kv) as kv:
+        kv.open_bucket("default", (FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_XATTR))
+        vbucket = vbucket_of(b"measured")
+        assert kv.store(b"measured", b"{}", vbucket=vbucket).status == 0
+        kv.send(subdocument.single(subdocument.DICT_UPSERT, b"measured", b"at", b"[1795780878397123456]", subdocument.XATTR, vbucket=vbucket))
+        assert kv.response().status == 0
+    page = view("/keys")
+    form(page, "List keys").get_by_label("keys that begin with").fill("measured")
+    form(page, "List keys").get_by_role("button").click()
+    page.page.locator("button.key-name").click()
+    page.page.get_by_text("1795780878397123456").wait_for()
 
 
 def test_an_edit_keeps_line_ends(root, view):

@@ -1,7 +1,6 @@
 """`/memory`: the parts add up to the kernel's RSS, under load too, and each is what it says."""
 
 import json
-import pathlib
 import random
 import socket
 import subprocess
@@ -12,6 +11,7 @@ import urllib.request
 import pytest
 from pymemcache.client.base import Client
 
+from tests.resident import check_adds_up, deviation, memory_of, resident_bytes
 from tests.servers import Dormouse
 
 SCHEMA = {"name": "Test", "version": "1.0.0", "tables": {"T": {"columns": {"text": {"type": "string"}}, "isRoot": True}}}
@@ -38,24 +38,6 @@ bucket = "orders"
 file = "{home}/test.db"
 remotes = "punix:{home}/test.sock"
 """
-
-
-def resident_bytes(node):
-    status = pathlib.Path(f"/proc/{node.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
-
-
-def memory_of(node):
-    host, port = node.http
-    with urllib.request.urlopen(f"http://{host}:{port}/memory") as answer:
-        return json.load(answer)
-
-
-def adds_up(part):
-    inner = part.get("parts", [])
-    assert not inner or sum(one["bytes"] for one in inner) == part["bytes"], part
-    for one in inner:
-        adds_up(one)
 
 
 def part(memory, *names):
@@ -95,18 +77,14 @@ def test_the_parts_add_up_to_the_resident_size_at_ten_moments_of_a_load(node):
     try:
         for _ in range(10):
             stop.wait(0.7)
-            before, memory, after = resident_bytes(node), memory_of(node), resident_bytes(node)
-            for one in memory["parts"]:
-                adds_up(one)
-            assert sum(one["bytes"] for one in memory["parts"]) == memory["residentBytes"]
-            least, most = min(before, after), max(before, after)
-            assert least * 0.99 <= memory["residentBytes"] <= most * 1.01, (before, memory["residentBytes"], after)
+            assert deviation(node) <= 0.01
     finally:
         stop.set()
         for writer in writers:
             writer.join()
     assert not failures
     # What is only known by difference is a small part.
+    memory = memory_of(node)
     whole = memory["residentBytes"]
     assert whole > 100e6
     unknown = [part(memory, "shared", "other"), *(part(memory, "buckets", name, "other") for name in ("default", "orders"))]
@@ -117,9 +95,7 @@ def test_idle_clients_do_not_make_more_than_there_is(node):
     idle = [socket.create_connection(node.http) for _ in range(400)]
     try:
         memory = memory_of(node)
-        for one in memory["parts"]:
-            adds_up(one)
-        assert sum(one["bytes"] for one in memory["parts"]) == memory["residentBytes"]
+        check_adds_up(memory)
         assert memory["residentBytes"] <= resident_bytes(node) * 1.01
     finally:
         for one in idle:
@@ -203,6 +179,31 @@ def test_items_are_counted_in_the_smallest_class_that_they_fit_in(slabs):
     for size, count in counts.items():
         client.delete_many([f"{size}-{number:08}" for number in range(count)])
     assert sum(one["used"] for one in size_classes_of(slabs)["classes"]) <= len(counts) * 3 * 64
+
+
+def leaves(part):
+    inner = part.get("parts", [])
+    return {name for one in inner for name in leaves(one)} if inner else {part["name"]}
+
+
+def test_the_overview_says_what_each_part_is(node, open_page):
+    page = open_page(node).wait_live()
+    page.page.click("summary:text('What the parts are')")
+    page.page.wait_for_selector("#memory-parts dd:visible")
+    explained = page.page.eval_on_selector_all("#memory-parts dt", "all => all.map(one => one.textContent.split(',')[0])")
+    assert leaves(memory_of(node)) <= set(explained)
+    page.check_readable()
+
+
+def test_a_view_that_is_not_there_is_named(node, open_page):
+    page = open_page(node)
+    page.page.goto(f"http://{node.http[0]}:{node.http[1]}/#/keyz/<b>x")
+    page.page.wait_for_selector("main [role=alert]")
+    assert page.text("main") == "There is no view of this name: #/keyz/%3Cb%3Ex"
+    assert page.page.eval_on_selector_all("#views [aria-current]", "all => all.length") == 0
+    page.check_readable()
+    page.page.click("#views a:text('Overview')")
+    page.page.wait_for_selector("#memory-table tbody tr.whole")
 
 
 def test_the_overview_has_items_by_size(slabs, open_page):

@@ -1,7 +1,6 @@
 """What an operator asks at night: figures of background work, the log's tail, the allocator's settings."""
 
 import json
-import socket
 import time
 import urllib.parse
 
@@ -9,8 +8,10 @@ import pytest
 from pymemcache.client.base import Client
 
 from tests.console.test_databases import ask, document
+from tests.frames import AMBIGUOUS, FEATURE_ALT_REQUEST, FEATURE_SYNC_REPLICATION, SET, BinaryConnection, durability, request
 from tests.servers import Dormouse
 
+MAJORITY = 1
 BUCKETS = ("cache,ephemeral,64MiB", "orders,persistent,64MiB")
 
 
@@ -47,8 +48,9 @@ def test_a_write_that_waits_is_pending_and_grows_old(node):
     assert figures(node, "cache")["sync_writes_pending"] == 0
     for vb in range(1024):
         assert ask(node, f"/pools/default/buckets/cache/vbuckets/{vb}", "POST", form=chain)[0] == 200
-    connection = kv_connection(node, "cache")
-    connection.sendall(durable_set(b"waiting", timeout_ms=400))
+    connection = BinaryConnection(node.kv)
+    connection.open_bucket("cache", (FEATURE_ALT_REQUEST, FEATURE_SYNC_REPLICATION))
+    connection.send(request(SET, b"waiting", b"{}", bytes(8), framing=durability(MAJORITY, 400)))
     deadline, seen = time.monotonic() + 20, []
     while time.monotonic() < deadline:
         seen.append(figures(node, "cache"))
@@ -62,40 +64,8 @@ def test_a_write_that_waits_is_pending_and_grows_old(node):
     # Its client has been answered, and it has ended.
     last = figures(node, "cache")
     assert (last["sync_writes_pending"], last["sync_writes_aborted"]) == (0, 1) and last["sync_writes_late_max_seconds"] > 0
+    assert connection.response().status == AMBIGUOUS
     connection.close()
-
-
-def kv_connection(node, bucket):
-    connection = socket.create_connection(node.kv, timeout=20)
-    for opcode, key, value in ((0x21, b"PLAIN", b"\0Administrator\0password"), (0x1F, b"HELLO", b"\0\x11"), (0x89, bucket.encode(), b"")):
-        connection.sendall(request(opcode, key, value))
-        header = read(connection, 24)
-        assert header[6:8] == b"\0\0", (opcode, header)
-        read(connection, int.from_bytes(header[8:12], "big"))
-    return connection
-
-
-def read(connection, length):
-    data = b""
-    while len(data) < length:
-        part = connection.recv(length - len(data))
-        assert part, "the node has closed the connection"
-        data += part
-    return data
-
-
-def request(opcode, key, value, extras=b""):
-    body = extras + key + value
-    return bytes([0x80, opcode]) + len(key).to_bytes(2, "big") + bytes([len(extras), 0, 0, 0]) + len(body).to_bytes(4, "big") + bytes(12) + body
-
-
-def durable_set(key, timeout_ms):
-    """A SET of level majority, in a frame with flexible extras."""
-    # COMPAT: RFC of durable writes: frame id 1, three bytes: level, timeout.
-    frame = bytes([0x13, 0x01]) + timeout_ms.to_bytes(2, "big")
-    extras, value = bytes(8), b"{}"
-    body = frame + extras + key + value
-    return bytes([0x08, 0x01, len(frame), len(key), len(extras), 0, 0, 0]) + len(body).to_bytes(4, "big") + bytes(12) + body
 
 
 def test_a_journal_that_is_overwritten_becomes_superfluous_and_warms_up_again(tmp_path):

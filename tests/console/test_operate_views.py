@@ -190,7 +190,7 @@ def test_a_click_copies_a_persistent_bucket_and_names_the_copy(node, view):
     assert subprocess.run(["test", "-d", place]).returncode == 0
     # A second one under this label is refused, in the node's words.
     opened.page.click("form[aria-label='Back up orders'] button")
-    opened.page.wait_for_selector(".refused")
+    opened.page.wait_for_selector("form[aria-label='Back up orders'] .refused:has-text('tonight')")
     assert opened.page.query_selector("form[aria-label='Back up cache']") is None
 
 

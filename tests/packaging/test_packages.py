@@ -58,6 +58,21 @@ def test_debug_symbols_are_in_a_package_of_their_own(packages, installed):
         assert f"./usr/lib/debug/usr/bin/{program}.debug" in symbols, symbols
 
 
+def test_links_of_the_installed_documents_lead_somewhere(installed):
+    install(installed("dormouse-openvswitch", 1))
+    try:
+        documents = [path for name in ("dormouse", "dormouse-openvswitch") for path in pathlib.Path(f"/usr/share/doc/{name}").iterdir()]
+        links = [
+            (path, link)
+            for path in documents if path.suffix in (".md", ".Debian")
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
+        ]
+        assert len(links) > 50
+        assert [(path, link) for path, link in links if not (path.parent / link).exists()] == []
+    finally:
+        run("dpkg", "--purge", "dormouse-openvswitch")
+
+
 def test_what_the_package_puts_where(installed):
     assert run("/usr/bin/dormouse", "--version").startswith("dormouse ")
     assert run("dormouse", "lab", "--help").startswith("Measure")

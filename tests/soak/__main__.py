@@ -14,6 +14,7 @@ Checked:
              The Rss of the started, empty process is printed beside it.
   live       once the bucket was filled (the first item was evicted), keys and values stay at 70 % or more of what large
              values in transit leave of the budget (of some 200 connections several send 20 MiB at any time)
+  page       what the page shows of the memory adds up to Rss within 1 %, always
   leak       after flush_all, `allocated` returns to what it was at the start, plus LEAK_SLACK and the slabs' map
   life       the process lives, and SIGTERM ends it with 0
 """
@@ -39,6 +40,7 @@ MAP_FRACTION = 256
 SETTLE_S = 60
 # A refusal is the protocol's answer of a full server, but a server that mostly refuses does not serve.
 REFUSED_MAX = 0.05
+DEVIATION_MAX = 0.01
 # The end of the log that is shown with a problem.
 LOG_BYTES = 2000
 
@@ -149,6 +151,10 @@ def main(arguments):
             problems.append(f"the node died: {node.log()}")
         else:
             problems += judge_memory(watched.samples, budget)
+            away = max(sample.deviation for sample in watched.samples)
+            print(f"the parts of /memory add up to Rss within {away:.2%} in {len(watched.samples)} samples")
+            if away > DEVIATION_MAX:
+                problems.append(f"the parts of /memory add up to Rss only within {away:.2%}")
             if counts.get("refused", 0) > REFUSED_MAX * max(counts.get("store", 0), 1):
                 problems.append(f"{counts['refused']} of {counts['store']} sets refused")
             end, leak = settle(watched, start, budget)

@@ -15,7 +15,7 @@ BUDGET = 100 * MEBIBYTE
 
 
 def samples(*pairs, evicted=1):
-    return [Sample(n, int(resident * BUDGET), int(live * BUDGET), 0, 0, 0, 0, evicted) for n, (resident, live) in enumerate(pairs)]
+    return [Sample(n, int(resident * BUDGET), int(live * BUDGET), 0, 0, 0, 0, evicted, 0.0) for n, (resident, live) in enumerate(pairs)]
 
 
 def test_a_damaged_value_is_noticed():

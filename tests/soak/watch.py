@@ -8,6 +8,7 @@ Sampled once a second, Rss four times as often:
     in flight   `in_flight` of `stats memory`: large items being received, connection buffers
     allocated   `allocated` of `stats memory`: what the allocator handed out for items and index
     evicted     `evictions` of `stats`: items removed because the budget was reached
+    deviation   by how much the sum of `/memory` is away from Rss, as a fraction
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ import threading
 import time
 
 from tests.clients.text_connection import TextConnection
+from tests.resident import deviation
 
 INTERVAL_S = 1.0
 LOOKS = 4
@@ -30,6 +32,7 @@ class Sample:
     items: int
     in_flight: int
     evicted: int
+    deviation: float
 
 
 def resident(pid):
@@ -66,7 +69,7 @@ class Watch:
         self._look()
         one = Sample(
             time.monotonic() - self.began, self._highest, figures["payload"], figures["metadata"], figures["allocated"], figures["items"],
-            figures["in_flight"], evicted,
+            figures["in_flight"], evicted, deviation(self.node),
         )
         self._highest = 0
         self.samples.append(one)

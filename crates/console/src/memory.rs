@@ -222,15 +222,24 @@ fn of_database(database: &DatabaseFigures) -> Part {
 
 /// Resident bytes without and with a file behind them, by the kernel.
 fn kernels_view() -> (u64, u64) {
-    let bytes = |key| status_bytes(key).unwrap_or(0);
+    let status = status();
+    let bytes = |key| size_in(&status, key).unwrap_or(0);
     (bytes("RssAnon:"), bytes("RssFile:") + bytes("RssShmem:"))
+}
+
+/// The kernel's notes on this process; empty where it has none.
+fn status() -> String {
+    std::fs::read_to_string("/proc/self/status").unwrap_or_default()
+}
+
+fn size_in(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// A size of `/proc/self/status`; `None` where the kernel does not tell.
 pub fn status_bytes(key: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+    size_in(&status(), key)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 import { ask, path } from "./ask.js";
 import { bytes, element } from "./draw.js";
+import { form } from "./form.js";
 import { act, message, say, tiles } from "./repeat.js";
 import { row, table } from "./table.js";
 
@@ -27,7 +28,7 @@ export function open(place) {
     if (isClosed) return;
     version.textContent = `${allocator.allocator}; huge pages of the system: ${allocator.systemThp}`;
     figures.replaceChildren(...tiles(Object.entries(allocator.figures).map(amount)));
-    settings.replaceChildren(...settingsOf(allocator, load));
+    settings.replaceChildren(...settingsOf(allocator));
     const profile = profileOf(allocator);
     actions.replaceChildren(arenas(allocator), ...profile, ...await copies());
   };
@@ -35,47 +36,32 @@ export function open(place) {
   return () => { isClosed = true; };
 }
 
-function settingsOf(allocator, load) {
+function settingsOf(allocator) {
   const [all, body] = table("Settings", ["setting", "in force", "changes"]);
   const changes = (name) => allocator.changeable.includes(name) ? "at once" : "at a restart";
   body.append(...Object.entries(allocator.settings).map(([name, value]) => row(name, String(value), changes(name))),
     ...Object.entries(allocator.missing).map(([name, why]) => row(name, "-", why)));
   if (!allocator.changeable.length) return [all, element("p", {}, "This build's allocator has no setting that changes while the node runs.")];
-  const done = message();
-  const apply = element("button", { type: "submit" }, "apply");
-  const inputs = allocator.changeable.map((name) => [name, input(name, String(allocator.settings[name]))]);
-  const form = element("form", { "aria-label": "Settings that change at once" },
-    ...inputs.map(([name, field]) => element("label", {}, name, field)), apply);
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const changed = inputs.filter(([name, field]) => field.value !== String(allocator.settings[name]));
-    act(apply, done, async () => {
-      if (!changed.length) return "nothing is changed";
-      await ask("/allocator", { form: Object.fromEntries(changed.map(([name, field]) => [name, field.value])) });
-      const now = (await ask("/allocator")).settings;
-      allocator.settings = now;
-      for (const line of body.rows) {
-        const name = line.cells[0].textContent;
-        if (name in now) line.cells[1].textContent = String(now[name]);
-      }
-      return `in force until the configuration is read again: ${changed.map(([name]) => `${name} = ${now[name]}`).join(", ")}`;
-    });
-  });
-  return [all, form, done];
-}
-
-function input(name, value) {
-  const choices = CHOICES[name];
-  if (!choices) return Object.assign(element("input", { type: "text", autocomplete: "off", spellcheck: "false" }), { value });
-  const select = element("select", {}, ...choices.map((choice) => element("option", {}, choice)));
-  select.value = value;
-  return select;
+  const fields = allocator.changeable.map((name) =>
+    ({ name, label: name, value: String(allocator.settings[name]), options: CHOICES[name]?.map((choice) => [choice]) }));
+  return [all, form("Settings that change at once", fields, "apply", async (values) => {
+    const changed = Object.entries(values).filter(([name, value]) => value !== String(allocator.settings[name]));
+    if (!changed.length) return "nothing is changed";
+    await ask("/allocator", { form: Object.fromEntries(changed) });
+    const now = (await ask("/allocator")).settings;
+    allocator.settings = now;
+    for (const line of body.rows) {
+      const name = line.cells[0].textContent;
+      if (name in now) line.cells[1].textContent = String(now[name]);
+    }
+    return `in force until the configuration is read again: ${changed.map(([name]) => `${name} = ${now[name]}`).join(", ")}`;
+  })];
 }
 
 function arenas(allocator) {
   const buckets = Object.entries(allocator.buckets);
   const names = [...new Set(buckets.flatMap(([, figures]) => Object.keys(figures)))];
-  const [all, body] = table("Arenas of buckets", ["bucket", ...names.map((name) => name.replace(/_bytes$/, ""))]);
+  const [all, body] = table("Arenas of buckets, as the allocator counts: with pages that were never touched", ["bucket", ...names.map((name) => name.replace(/_bytes$/, ""))]);
   body.append(...buckets.map(([bucket, figures]) => row(bucket, ...names.map((name) => name in figures ? bytes(figures[name]) : "-"))));
   all.hidden = buckets.length === 0;
   return all;
@@ -95,19 +81,10 @@ async function copies() {
   const { buckets } = await ask("/figures");
   const persistent = Object.keys(buckets).filter((name) => buckets[name].journal_bytes !== undefined);
   if (!persistent.length) return [];
-  const forms = persistent.flatMap((name) => {
-    const done = message();
-    const label = element("input", { type: "text", autocomplete: "off", spellcheck: "false" });
-    const start = element("button", { type: "submit" }, "back up");
-    const form = element("form", { "aria-label": `Back up ${name}` }, element("label", {}, `label of a copy of ${name} (the time, if empty)`, label), start);
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      act(start, done, async () => {
-        const answer = await ask(`${path("pools", "default", "buckets", name)}/backup`, { form: label.value ? { label: label.value } : {} });
-        return `copied to ${answer.directory}`;
-      });
-    });
-    return [form, done];
-  });
+  const forms = persistent.map((name) =>
+    form(`Back up ${name}`, [{ name: "label", label: `label of a copy of ${name} (the time, if empty)` }], "back up", async (values) => {
+      const answer = await ask(`${path("pools", "default", "buckets", name)}/backup`, { form: values.label ? values : {} });
+      return `copied to ${answer.directory}`;
+    }));
   return [element("h3", {}, "Copies of persistent buckets"), ...forms];
 }

@@ -2,6 +2,7 @@
 
 import { ask, path } from "./ask.js";
 import { bytes, element, number } from "./draw.js";
+import { parsed } from "./json.js";
 import { act, message, repeat, replace, say, tiles } from "./repeat.js";
 import { row, table } from "./table.js";
 
@@ -99,12 +100,6 @@ function cell(value) {
   return element("span", { title: text }, text.length > SHOWN_CHARACTERS ? `${text.slice(0, SHOWN_CHARACTERS)}...` : text);
 }
 
-/** Rows, with integers that a browser cannot hold as they were written. */
-function exact(text) {
-  return JSON.parse(text, (key, value, context) =>
-    typeof value === "number" && !Number.isSafeInteger(value) && context?.source ? context.source : value);
-}
-
 function rows(place, database, name) {
   const said = message();
   const more = element("button", { type: "button" }, "more rows");
@@ -118,7 +113,7 @@ function rows(place, database, name) {
   let isClosed = false;
   const load = async () => {
     // Vacant places may make an answer empty.
-    const answer = exact(await ask(`${path("databases", database, "tables", name)}?from=${next}&limit=${ROWS_AT_ONCE}`, { raw: true }));
+    const answer = parsed(await ask(`${path("databases", database, "tables", name)}?from=${next}&limit=${ROWS_AT_ONCE}`, { raw: true }), String);
     if (isClosed) return "";
     if (!columns && answer.rows.length) {
       // Those that exist in every row: a row that is too long has only its UUID.

@@ -1,6 +1,12 @@
-// JSON as people read it. The text is indented, not parsed and printed: long numbers stay what they are.
+// JSON as people read it: long numbers stay what they are. For that, text is indented, not parsed and printed.
 
 const STEP = "  ";
+
+/** Parses JSON. A number that a browser may not hold exactly becomes what `written` makes of its text. */
+export function parsed(text, written) {
+  return JSON.parse(text, (key, value, context) =>
+    typeof value === "number" && !Number.isSafeInteger(value) && context?.source ? written(context.source) : value);
+}
 
 /** The same JSON text on lines of its own; what is no JSON comes out as some text. */
 export function formatted(text) {

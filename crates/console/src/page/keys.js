@@ -3,7 +3,7 @@
 import { ask, confirmed, path } from "./ask.js";
 import { bytes, element, number } from "./draw.js";
 import { button, form } from "./form.js";
-import { formatted } from "./json.js";
+import { formatted, parsed } from "./json.js";
 import { decode, encode, shown, typed } from "./key.js";
 import { prefixes } from "./prefixes.js";
 import { filled } from "./table.js";
@@ -126,7 +126,7 @@ class View {
   }
 
   async look(key) {
-    const found = await ask(this.address(key));
+    const found = parsed(await ask(this.address(key), { raw: true }), JSON.rawJSON ?? Number);
     this.document.replaceChildren(...this.detail(key, found));
     this.document.querySelector("h3").focus();
   }

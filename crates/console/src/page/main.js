@@ -17,12 +17,19 @@ import * as work from "./work.js";
 
 /** Name in the fragment, and module. The first is shown if the fragment names none. */
 const VIEWS = Object.entries({ overview, buckets, keys, requests, work, databases, allocator, log });
+const UNKNOWN = {
+  title: "No such view",
+  open(place) {
+    place.append(element("p", { role: "alert" }, `There is no view of this name: ${location.hash}`));
+    return () => {};
+  },
+};
 
 let opened = null;
 
 function wanted() {
   const [name, ...path] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
-  return [VIEWS.find(([known]) => known === name) ?? VIEWS[0], path];
+  return [name ? VIEWS.find(([known]) => known === name) ?? ["", UNKNOWN] : VIEWS[0], path];
 }
 
 /** Somebody may have typed the fragment. */

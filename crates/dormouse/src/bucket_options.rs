@@ -27,13 +27,14 @@ struct BucketOption {
 }
 
 const MEMORY: &str = "memory";
+const TYPE: &str = "type";
 const MIB: u64 = 1 << 20;
 
 static OPTIONS: LazyLock<Vec<BucketOption>> = LazyLock::new(|| {
     let own = [
         (MEMORY, "ramQuota", "SIZE", true, "Its budget of resident memory, such as 512MiB or 4GiB."),
         (
-            "type",
+            TYPE,
             "bucketType",
             "TYPE",
             false,
@@ -122,7 +123,12 @@ impl<const NEW: bool> Args for BucketOptions<NEW> {
                 .help(option.about.as_str())
                 .allow_hyphen_values(true)
                 .help_heading("Settings");
-            if option.name == MEMORY { argument.value_parser(mebibytes) } else { argument }
+            match option.name.as_str() {
+                MEMORY => argument.value_parser(mebibytes),
+                // As configuration and listings call it.
+                TYPE => argument.visible_alias("kind"),
+                _ => argument,
+            }
         });
         command.args(arguments).infer_long_args(true)
     }
@@ -161,6 +167,7 @@ mod tests {
 
     #[test]
     fn options_become_fields() {
+        assert_eq!(read::<true>(&["--kind", "ephemeral"]).unwrap(), [("bucketType", "ephemeral".to_owned())]);
         let fields = read::<true>(&[
             "--memory",
             "1.5GiB",

@@ -1,5 +1,6 @@
 //! The machine's memory and cores, read once at start from the kernel's files.
 
+use crate::control_group;
 use std::fs;
 use std::io::{self, Read as _};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,12 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Memory available to the process, in bytes: the machine's, or its control group's limit if that is smaller.
 pub fn memory_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
-    let group =
-        fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    match (machine, group) {
-        (Some(machine), Some(group)) => Some(machine.min(group)),
-        (machine, group) => machine.or(group),
-    }
+    [machine, control_group::memory_limit()].into_iter().flatten().min()
 }
 
 /// Number of cores that this process may use.

@@ -12,6 +12,7 @@ mod cli;
 mod collection_command;
 mod config;
 mod control;
+mod control_group;
 mod data_dir;
 mod database_answers;
 mod databases;

@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image reproducible
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image booted reproducible
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -45,6 +45,9 @@ packages: ## The Debian packages, from a release build, into target/debian
 
 image: ## The container image, from a static release build, into target/container
 	packaging/container/build.sh $(TAG)
+
+booted: ## Install the packages on a Debian with systemd, booted in a container (root, mmdebstrap, systemd-container)
+	packaging/booted.sh
 
 reproducible: ## Build packages and image twice, in two directories, and compare the bytes
 	packaging/compare.sh

@@ -165,7 +165,8 @@ fn shorten(study: &mut Study) -> Vec<String> {
         changes.push(format!("{} items in place of {}", count(QUICK_ITEMS), count(workload.items)));
     }
     if is_own && workload.length > QUICK_LENGTH {
-        changes.push(format!("{:?} of load in place of {:?}", QUICK_LENGTH, workload.length));
+        let [quick, full] = [QUICK_LENGTH, workload.length].map(|length| length.as_secs_f64());
+        changes.push(format!("{quick} s of load in place of {full} s"));
     }
     workload.items = workload.items.min(QUICK_ITEMS);
     workload.length = workload.length.min(QUICK_LENGTH);

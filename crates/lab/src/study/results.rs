@@ -100,14 +100,7 @@ impl Results {
                 sentences.push(format!("{} was not run: {lacks}.", variant.variant.name));
                 continue;
             }
-            let said: Vec<_> = [speed, RESIDENT]
-                .into_iter()
-                .filter_map(|name| variant.comparisons.get(name).map(|comparison| change(name, comparison)))
-                .collect();
-            match said.is_empty() {
-                true => sentences.push(format!("{} gave no figures.", variant.variant.name)),
-                false => sentences.push(format!("{} has {}.", variant.variant.name, said.join(" and "))),
-            }
+            sentences.push(variant.summary(&[speed, RESIDENT]));
         }
         let counts = || self.variants.iter().map(|variant| variant.runs.len()).filter(|runs| *runs > 0);
         let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
@@ -193,6 +186,27 @@ impl Results {
 }
 
 impl VariantResults {
+    /// Its differences from the baseline in these figures, in a sentence.
+    fn summary(&self, figures: &[&str]) -> String {
+        let (mut real, mut others) = (Vec::new(), Vec::new());
+        for name in figures {
+            let Some(comparison) = self.comparisons.get(*name) else { continue };
+            let title = figures::title(name);
+            match comparison.is_real {
+                true => real.push(format!("{} {title}", figures::change(name, comparison.ratio))),
+                false => others.push(format!("{title} ({})", signed(comparison.ratio))),
+            }
+        }
+        let name = &self.variant.name;
+        let (real, others) = (real.join(" and "), others.join(" and "));
+        match (real.is_empty(), others.is_empty()) {
+            (true, true) => format!("{name} gave no figures."),
+            (true, false) => format!("{name}: no difference is shown in {others}."),
+            (false, true) => format!("{name} has {real}."),
+            (false, false) => format!("{name} has {real}; no difference is shown in {others}."),
+        }
+    }
+
     /// Its name, with its version where that is known.
     pub fn name_and_version(&self) -> String {
         let version =
@@ -213,15 +227,6 @@ impl VariantResults {
             .collect::<Vec<_>>()
             .join(", ")
     }
-}
-
-/// A difference in words, as in "12.0 % less resident memory".
-fn change(name: &str, comparison: &Comparison) -> String {
-    let title = figures::title(name);
-    if !comparison.is_real {
-        return format!("no difference in {title} that these runs can show ({})", signed(comparison.ratio));
-    }
-    format!("{} {title}", figures::change(name, comparison.ratio))
 }
 
 impl Comparison {

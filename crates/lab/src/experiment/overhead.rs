@@ -178,16 +178,18 @@ pub fn run(arguments: &OverheadArgs) -> Result<Report> {
     let directory = arguments.directory.as_deref();
     let mut points = Vec::new();
     let sweep = arguments.sweep || arguments.sweep_only || !quick;
-    let bar = progress_bar(((items.len() + usize::from(sweep)) * shapes.len()) as u64);
+    let all: Vec<(Shape, Case<'_>)> =
+        shapes.iter().flat_map(|&shape| cases.iter().map(move |&case| (shape, case))).collect();
+    let bar = progress_bar(((items.len() + usize::from(sweep)) * all.len()) as u64);
     for &items in &items {
-        for group in groups(&shapes, items, cases.len()) {
-            points.extend(fill_group(&bench, &cases, directory, group, &[items], &bar)?);
+        for group in groups(&all, items, machine::available_bytes()) {
+            points.extend(fill_group(&bench, directory, group, &[items], &bar)?);
         }
     }
     if sweep {
         let counts = sweep_counts();
-        for group in groups(&shapes, SWEEP_TO, cases.len()) {
-            points.extend(fill_group(&bench, &cases, directory, group, &counts, &bar)?);
+        for group in groups(&all, SWEEP_TO, machine::available_bytes()) {
+            points.extend(fill_group(&bench, directory, group, &counts, &bar)?);
         }
     }
     bar.finish_and_clear();
@@ -201,21 +203,18 @@ fn sweep_counts() -> Vec<u32> {
     (0..=steps).map(|step| SWEEP_FROM + (span * step / steps) as u32).collect()
 }
 
-/// Groups of shapes whose servers, `servers` of each, may run side by side.
-fn groups(shapes: &[Shape], items: u32, servers: usize) -> Vec<&[Shape]> {
-    let limit = machine::available_bytes() / MEMORY_SHARE;
+/// Groups of servers that may run side by side in so much memory.
+fn groups<T>(all: &[(Shape, T)], items: u32, available_bytes: u64) -> Vec<&[(Shape, T)]> {
+    let limit = available_bytes / MEMORY_SHARE;
     let mut groups = Vec::new();
-    let mut rest = shapes;
+    let mut rest = all;
     while !rest.is_empty() {
         let mut taken = 0;
-        let fitting = rest
-            .iter()
-            .take_while(|&&shape| {
-                taken += memory_for(items, shape) / 3 * 2 * servers as u64;
-                taken <= limit
-            })
-            .count()
-            .max(1);
+        let fits = |one: &&(Shape, T)| {
+            taken += memory_for(items, one.0) / 3 * 2;
+            taken <= limit
+        };
+        let fitting = rest.iter().take_while(fits).count().max(1);
         let (group, later) = rest.split_at(fitting);
         groups.push(group);
         rest = later;
@@ -225,24 +224,21 @@ fn groups(shapes: &[Shape], items: u32, servers: usize) -> Vec<&[Shape]> {
 
 fn fill_group(
     bench: &Bench,
-    cases: &[Case<'_>],
     directory: Option<&Path>,
-    shapes: &[Shape],
+    group: &[(Shape, Case<'_>)],
     counts: &[u32],
     bar: &ProgressBar,
 ) -> Result<Vec<Point>> {
     let most = counts.iter().copied().max().unwrap_or(0);
     let mut fillings = Vec::new();
-    for &shape in shapes {
-        for &case in cases {
-            let mut start = start_for(bench, most, shape);
-            start.durable = case.persistent;
-            start.parent = directory.map(Path::to_owned);
-            let server = case.subject.start(&start)?;
-            let dialect = Dialect::new(case.subject.protocol, shape, 1)?;
-            let empty = Memory::default();
-            fillings.push(Filling { case, shape, dialect, server, empty, loaded_items: 0 });
-        }
+    for &(shape, case) in group {
+        let mut start = start_for(bench, most, shape);
+        start.durable = case.persistent;
+        start.parent = directory.map(Path::to_owned);
+        let server = case.subject.start(&start)?;
+        let dialect = Dialect::new(case.subject.protocol, shape, 1)?;
+        let empty = Memory::default();
+        fillings.push(Filling { case, shape, dialect, server, empty, loaded_items: 0 });
     }
     std::thread::sleep(START_REST);
     for filling in &mut fillings {
@@ -265,7 +261,7 @@ fn fill_group(
     for filling in fillings {
         filling.server.stop()?;
     }
-    bar.inc(shapes.len() as u64);
+    bar.inc(group.len() as u64);
     Ok(points)
 }
 
@@ -444,10 +440,18 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_is_in_exactly_one_group() {
-        for items in [1_000_000, 50_000_000] {
-            let groups = groups(&SHAPES, items, 3);
-            assert_eq!(groups.concat(), SHAPES);
+    fn servers_that_do_not_fit_side_by_side_run_in_turn() {
+        let all: Vec<(Shape, usize)> =
+            SHAPES.iter().flat_map(|&shape| (0..5).map(move |n| (shape, n))).collect();
+        for items in [1_000_000, 5_000_000, 50_000_000] {
+            let found = groups(&all, items, 22 << 30);
+            assert_eq!(found.concat(), all);
+            for group in found.iter().filter(|group| group.len() > 1) {
+                let needed: u64 = group.iter().map(|(shape, _)| memory_for(items, *shape) / 3 * 2).sum();
+                assert!(needed <= 11 << 30, "{items} items: {} servers", group.len());
+            }
         }
+        let largest = SHAPES.iter().max_by_key(|shape| shape.payload_bytes()).unwrap();
+        assert_eq!(groups(&[(*largest, 0), (*largest, 1)], 5_000_000, 22 << 30).len(), 2);
     }
 }

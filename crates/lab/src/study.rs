@@ -151,7 +151,7 @@ impl RunArgs {
         if let Some(repeats) = self.repeats {
             study.repeats = usize::from(repeats);
         }
-        if self.quick { QUICK.to_owned() } else { String::new() }
+        String::from(if self.quick { QUICK } else { "" })
     }
 }
 

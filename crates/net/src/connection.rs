@@ -1,6 +1,7 @@
 //! One connection of a worker: its socket, its session, and the data left over between wake-ups.
 
 use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use kv::clients::State;
@@ -72,6 +73,11 @@ impl Connection {
             queued: false,
             unparsed: false,
         }
+    }
+
+    /// The peer's address, for the log.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.session.peer.address.unwrap_or(Ipv4Addr::LOCALHOST.into())
     }
 
     /// Unsent output in bytes.

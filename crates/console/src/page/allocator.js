@@ -61,7 +61,8 @@ function settingsOf(allocator) {
 function arenas(allocator) {
   const buckets = Object.entries(allocator.buckets);
   const names = [...new Set(buckets.flatMap(([, figures]) => Object.keys(figures)))];
-  const [all, body] = table("Arenas of buckets, as the allocator counts: with pages that were never touched", ["bucket", ...names.map((name) => name.replace(/_bytes$/, ""))]);
+  const caption = "Arenas of buckets, as the allocator counts: with pages that were never touched";
+  const [all, body] = table(caption, ["bucket", ...names.map((name) => name.replace(/_bytes$/, ""))]);
   body.append(...buckets.map(([bucket, figures]) => row(bucket, ...names.map((name) => name in figures ? bytes(figures[name]) : "-"))));
   all.hidden = buckets.length === 0;
   return all;

@@ -12,23 +12,6 @@ const KEY = [
   ["payload", "keys and values"], ["rows", "rows"], ["metadata", "metadata, history"], ["index", "index"],
   ["rounding", "rounding"], ["free", "free"], ["flight", "in flight, buffers"], ["program", "program"], ["other", "other"],
 ];
-/** What the parts are. */
-const PARTS = [
-  ["program", "code and other files that are mapped"],
-  ["keys and values", "of items, as stored: compressed values compressed"],
-  ["metadata", "headers and optional words of items"],
-  ["index", "what finds an item, a seqno or an expiry; what finds a row"],
-  ["rounding", "what size classes add to the three above"],
-  ["free in slabs", "slots without an item"],
-  ["in flight", "large values that are being received or sent"],
-  ["free pages", "pages that the allocator will use again or give back"],
-  ["rows", "of OVSDB tables"],
-  ["history", "of a database's changes, for clients that come back"],
-  ["clients", "buffers of all clients, at most"],
-  ["flushers", "buffers of what is on its way to disk"],
-  ["other, of a bucket or database", "the rest of its pages: the allocator's own, notes of slabs"],
-  ["other, shared", "the node itself: the allocator's bookkeeping, stacks, settings"],
-];
 const HOUR_MS = 3600e3;
 
 let points = [];
@@ -91,8 +74,6 @@ function bars(memory, whole) {
       const box = shape("svg", { viewBox: "0 0 1 1", "aria-hidden": "true" }, shape("rect", { width: 1, height: 1, class: kind }));
       return element("li", {}, box, name);
     }));
-    document.getElementById("memory-parts").append(...PARTS.flatMap(([name, about]) =>
-      [element("dt", {}, name), element("dd", {}, about)]));
   }
 }
 

@@ -96,12 +96,10 @@ impl Head {
             variants,
         }
     }
-}
 
-impl Head {
     /// Returns true if `--quick` was given.
     pub fn is_quick(&self) -> bool {
-        self.options.split(' ').any(|option| option == super::QUICK)
+        self.options == super::QUICK
     }
 }
 

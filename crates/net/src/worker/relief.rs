@@ -5,7 +5,6 @@
 //! that has a larger one.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kv::client_memory::Pressure;
@@ -99,11 +98,12 @@ impl Worker {
         loop {
             let memory = self.cx.node.client_memory();
             let (pressure, large) = (memory.pressure(), memory.has_too_much_large());
-            let mut victim = None;
+            let (mut victim, mut of) = (None, "values in transit");
             if large {
                 victim = self.stuck_one(&self.holders.large, now_ms);
             }
             if victim.is_none() && pressure > Pressure::None {
+                of = "clients' buffers";
                 let own = self.holders.largest();
                 let other = self.shared.inboxes().iter().max_by_key(|inbox| inbox.largest.load(Relaxed));
                 if let Some(other) = other.filter(|inbox| inbox.largest.load(Relaxed) > own) {
@@ -125,8 +125,7 @@ impl Worker {
             };
             self.cx.node.client_memory().note_cut_off();
             if let Some(Some(connection)) = self.connections.get(id as usize) {
-                let peer = connection.session.peer.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
-                self.shared.cut_offs.log(peer, &reason(connection, now_ms, pressure));
+                self.shared.cut_offs.log(connection.address(), &reason(connection, now_ms, of));
                 connection.socket.reset_when_closed();
             }
             self.close_because(id, "error");
@@ -146,16 +145,11 @@ impl Worker {
 }
 
 /// Why a connection is cut off, for the log.
-fn reason(connection: &Connection, now_ms: u64, pressure: Pressure) -> String {
+fn reason(connection: &Connection, now_ms: u64, of: &str) -> String {
     let Charged { buffers, large, .. } = connection.charged();
     let rest_ms = now_ms.saturating_sub(connection.progress_ms());
-    let bound = match pressure {
-        Pressure::None => "values in transit",
-        Pressure::Soft => "buffers of clients",
-        Pressure::Hard => "buffers of clients, by far,",
-    };
     format!(
-        "{bound} hold too much memory; it held {buffers} bytes of buffers and {large} bytes of values in transit, \
+        "{of} hold too much memory; it held {buffers} bytes of buffers and {large} bytes of values in transit, \
          and took and sent nothing for {rest_ms} ms"
     )
 }

@@ -1,6 +1,5 @@
 //! Turns of connections: read, parse, and execute the requests of many connections as one batch.
 
-use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -174,7 +173,7 @@ impl Worker {
                         connection.note_received(count, now_ms);
                         let is_first = !std::mem::replace(&mut connection.has_begun, true);
                         if is_first && begins_tls(&space[rest..used]) {
-                            let peer = connection.session.peer.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+                            let peer = connection.address();
                             self.shared.refusals.log(peer, "it speaks TLS to a port that does not");
                             self.close_because(id, "error");
                             return None;

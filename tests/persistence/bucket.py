@@ -59,7 +59,8 @@ def statistics(node, group):
 
 
 def wait_warm(node, patience_s=PATIENCE_S):
-    return wait_until(lambda: statistics(node, "warmup")["ep_warmup_state"] == b"done", "the end of the warm-up", patience_s)
+    """Waits until every vBucket of every bucket is read from disk: until then requests to it are refused."""
+    wait_until(lambda: http(node, "GET", "/health")[0] == 200, "the end of the warm-up", patience_s)
 
 
 def observe(connection, vbucket, history):

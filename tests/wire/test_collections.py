@@ -12,7 +12,7 @@ from tests.frames import (
     APPEND, DELETE, FEATURE_COLLECTIONS, FEATURE_JSON, FEATURE_SELECT_BUCKET, FEATURE_SYNC_REPLICATION, FEATURE_ALT_REQUEST, FEATURE_XERROR, GET, GET_META, INCREMENT, INVALID, MANIFEST,
     NOT_FOUND, SET, STAT, SUCCESS, TOO_BIG, TOUCH, UNKNOWN_COLLECTION, BinaryConnection, durability, request,
 )
-from tests.persistence.bucket import http, vbucket_of, wait_until
+from tests.persistence.bucket import http, vbucket_of, wait_until, wait_warm
 
 COLLECTION_ID, SCOPE_ID = 0xBB, 0xBC
 UNKNOWN_SCOPE, NO_BUCKET = 0x8C, 0x08
@@ -263,6 +263,7 @@ def test_collections_and_their_documents_survive_a_kill_and_dropped_ones_do_not_
     for _ in range(2):
         with servers.Dormouse(buckets=BUCKETS, home=tmp_path) as node:
             assert Manager(node, "p").manifest() == manifest
+            wait_warm(node)
             with Client(node.kv, "p") as client:
                 assert client.id("s.kept")[1] == kept
                 assert all(client.on(kept, GET, b"%d" % k).value == b"%d" % kept for k in range(290, 300))

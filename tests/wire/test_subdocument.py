@@ -15,7 +15,7 @@ from tests.frames import (
     ADD, APPEND, DELETE, EXISTS, FEATURE_ALT_REQUEST, FEATURE_JSON, FEATURE_MUTATION_SEQNO, FEATURE_SELECT_BUCKET, FEATURE_SNAPPY, FEATURE_SYNC_REPLICATION,
     FEATURE_XATTR, FEATURE_XERROR, GET, GET_LOCKED, GET_META, INCREMENT, INVALID, LOCKED, NOT_FOUND, NOT_MY_VBUCKET, PREPEND, SET, SUCCESS, TOO_BIG, BinaryConnection, durability,
 )
-from tests.persistence.bucket import vbucket_of
+from tests.persistence.bucket import vbucket_of, wait_warm
 
 FEATURE_PRESERVE_TTL = 0x14
 FEATURES = (FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_JSON, FEATURE_ALT_REQUEST, FEATURE_SYNC_REPLICATION, FEATURE_MUTATION_SEQNO, FEATURE_XATTR, FEATURE_PRESERVE_TTL)
@@ -535,6 +535,7 @@ def test_attributes_and_staged_documents_survive_a_restart(tmp_path):
                 client.mutate(probe, (sd.DICT_UPSERT, b"_p", b"1", sd.XATTR), doc_flags=sd.ACCESS_DELETED, framing=durability(3, 5000))
         node.kill()
     with servers.Dormouse(buckets=BUCKETS, home=tmp_path) as node:
+        wait_warm(node)
         with Client(node.kv, "p") as client:
             for number, key in enumerate(keys):
                 is_deleted = number % 2 == 1 or number < 50

@@ -43,7 +43,7 @@ def test_a_bucket_made_by_the_sdk_survives_a_kill(tmp_path):
         cluster.close()
         node.kill()
     with start(tmp_path, buckets=EPHEMERAL) as node:
-        wait_until(lambda: http(node, "GET", "/health")[0] == 200, "health")
+        wait_warm(node)
         about = document(node, f"{BUCKETS}/made")
         assert (about["uuid"], about["bucketType"], about["quota"]["ram"]) == (uuid, "membase", 100 << 20)
         cluster = ready(node)
